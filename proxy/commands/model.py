@@ -1,0 +1,123 @@
+"""The values that pass from `commands` to `policy`: what one command touches, and in which way.
+
+Rule: these are plain immutable values; they hold bytes of argv and positions in it, never a judgement.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+# What an access needs, from the logical flags of the servers' key specs (Redis `src/acl.c`,
+# ACLSelectorCheckKey: `access` needs read; `insert`, `update` and `delete` need write). No bit at all is
+# existence only (EXISTS, TYPE, OBJECT FREQ …): it shows that a key is there but not what it holds.
+READ = 1
+WRITE = 2
+# These two refine READ and WRITE; they never stand alone.
+DELETE = 4  # the write only removes the whole key (DEL, UNLINK, GETDEL; the source of RENAME)
+GROUP = 8  # consumer-group bookkeeping of a stream (XREADGROUP, XACK, XCLAIM, XGROUP …)
+
+TtlKind = Literal[
+    "keeps",  # the key's TTL stays as it was; a key that is created has none (HSET, INCR, SET … KEEPTTL)
+    "sets",  # the key ends with the TTL that `milliseconds` says (SET … EX, SETEX)
+    "drops",  # the key ends without a TTL (plain SET, GETSET, PERSIST)
+    "expires",  # sets a TTL on a key that exists already; does nothing else (EXPIRE, GETEX … EX)
+    "carries",  # the TTL comes with the value from another key or from a dump (RENAME, COPY)
+]
+
+
+class Ttl(NamedTuple):
+    """What a command does to a key's time to live."""
+
+    kind: TtlKind
+    milliseconds: int | None = None  # for `sets` and `expires`; None where argv's value is no integer
+    absolute: bool = False  # milliseconds count from the Unix epoch (EXAT, EXPIREAT), not from now
+    position: int = 0  # the argument that holds the time, 0 for none
+    condition: str = ""  # NX, XX, GT or LT of EXPIRE; or NX/XX of SET
+
+
+class Field(NamedTuple):
+    """A field that a command writes into a hash, or into a stream's entry."""
+
+    position: int
+    name: bytes
+    value_position: int  # 0: the command shows no final value for it (HINCRBY)
+    value: bytes
+
+
+class Content(NamedTuple):
+    """What a command shows of the value that it writes."""
+
+    value: bytes | None = None  # the whole string value (SET, SETEX, MSET …)
+    value_position: int = 0
+    fields: tuple[Field, ...] = ()
+    stream_add: bool = False  # XADD: `maxlen` below says whether and how it trims
+    maxlen: int | None = None  # XADD … MAXLEN [=|~] n
+    maxlen_approximate: bool = False
+    maxlen_position: int = 0
+
+
+class Access(NamedTuple):
+    """One key that one command touches."""
+
+    position: int  # of the key in argv; the command's name is at 0
+    key: bytes
+    needs: int  # READ | WRITE | DELETE | GROUP
+    types: tuple[str, ...] = ()  # string, hash, list, set, zset, stream; empty: any
+    ttl: Ttl | None = None  # None: the command does not write to this key
+    content: Content | None = None
+
+
+class Channel(NamedTuple):
+    """A Pub/Sub channel, or a pattern of channels, that a command names."""
+
+    position: int
+    name: bytes
+    publish: bool
+    is_pattern: bool
+
+
+class Pattern(NamedTuple):
+    """A glob over key names (SCAN … MATCH, KEYS). `position` 0: none was given, all names are reached."""
+
+    position: int
+    glob: bytes
+
+
+class Script(NamedTuple):
+    """A script or function that a command runs. `keys` and `args` are its KEYS and ARGV."""
+
+    kind: Literal["text", "sha1", "function"]
+    position: int
+    name: bytes  # the text, the SHA-1 as sent, or the function's name
+    keys: tuple[bytes, ...]
+    args: tuple[bytes, ...]
+
+
+class Problem(NamedTuple):
+    """Why the accesses of a command can't be known in full. `rule` is the policy rule that it breaks."""
+
+    rule: str  # command.unknown, script.keys, …
+    position: int
+    reason: str  # completes "can't be judged: …"
+
+
+class Command(NamedTuple):
+    """A row of the command table, for a command or for one subcommand of a container."""
+
+    name: str  # upper case, "XGROUP CREATE" for a subcommand
+    arity: int  # as in COMMAND: positive is exact, negative is at least; the widest of all servers
+    flags: frozenset[str]
+    categories: frozenset[str]  # without the @
+    servers: tuple[str, ...]  # whose COMMAND reply had it: "redis-6.2", "redis-7.0", …
+
+
+class Touches(NamedTuple):
+    """All that a command touches."""
+
+    command: Command | None  # None: not in the table
+    accesses: tuple[Access, ...] = ()
+    channels: tuple[Channel, ...] = ()
+    pattern: Pattern | None = None
+    script: Script | None = None
+    databases: tuple[tuple[int, int], ...] = ()  # (position, number) that SELECT, MOVE, COPY … DB, SWAPDB name
+    problem: Problem | None = None

@@ -1,0 +1,1 @@
+"""What is right: load, check, compile and decide a namespace policy. Imports only `commands`."""

@@ -1,0 +1,42 @@
+"""Durations, sizes and dates as people write them: `60s`, `1h`, `64mb`, `2027-06-30`.
+
+Rule: a number without its unit is refused where the unit could be mistaken.
+"""
+
+from __future__ import annotations
+
+import re
+
+_MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_DURATION = re.compile(r"(\d{1,12})(ms|s|m|h|d|w)", re.ASCII)
+_BYTES = {"": 1, "b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3}
+_SIZE = re.compile(r"(\d{1,12})\s*([a-z]*)", re.ASCII)
+
+
+def milliseconds(text: str) -> int:
+    """`90s`, `1h30m`, `7d` in milliseconds. Raises ValueError with what is admitted."""
+    total, end = 0, 0
+    for match in _DURATION.finditer(text):
+        if match.start() != end:
+            break
+        total += int(match[1]) * _MILLISECONDS[match[2]]
+        end = match.end()
+    if end == 0 or end != len(text):
+        raise ValueError(f"{text!r} is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d")
+    return total
+
+
+def duration_text(ms: int) -> str:
+    """The shortest exact way to write a duration: 3600000 is `1h`."""
+    for unit in ("d", "h", "m", "s"):
+        if ms and ms % _MILLISECONDS[unit] == 0:
+            return f"{ms // _MILLISECONDS[unit]}{unit}"
+    return f"{ms}ms"
+
+
+def size_bytes(text: str) -> int:
+    """`64mb`, `16 kb`, `512` in bytes (1 kb is 1024, as in redis.conf). Raises ValueError."""
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None or match[2] not in _BYTES:
+        raise ValueError(f"{text!r} is no size; write a number and its unit, as 512b, 16kb, 64mb or 1gb")
+    return int(match[1]) * _BYTES[match[2]]

@@ -1,0 +1,122 @@
+"""YAML as text with positions.
+
+Rule: every scalar is the text that stands in the file (`off`, `12:34` and `NO` are what they look like), a
+duplicate key is an error, and each value knows its line and column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .diagnostics import Diagnostic, FileError, Place
+
+# A policy is written by hand; what is larger than this is a mistake, or aliases that multiply.
+MAX_NODES = 500_000
+MAX_DEPTH = 64
+
+PathKey = tuple[str | int, ...]
+
+
+class Source:
+    """The data of one YAML file, and where in the file each part of it stands."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file = file
+        self.lines = text.splitlines()
+        self.data: Any = {}
+        self._values: dict[PathKey, Place] = {}
+        self._keys: dict[PathKey, Place] = {}
+        self._faults: list[Diagnostic] = []
+        self._nodes = 0
+        self._read(text)
+        if self._faults:
+            raise FileError(self._faults)
+
+    def place(self, path: Sequence[str | int], *, of_key: bool = False) -> Place:
+        """Where the value (or its key) at `path` stands; for an unknown path, its nearest parent's place."""
+        at = tuple(path)
+        if of_key and at in self._keys:
+            return self._keys[at]
+        while at and at not in self._values:
+            at = at[:-1]
+        return self._values.get(at, Place(self.file, 1, 1))
+
+    def error(self, path: Sequence[str | int], message: str, *, of_key: bool = False) -> Diagnostic:
+        return Diagnostic(self.place(path, of_key=of_key), "error", message)
+
+    def warning(self, path: Sequence[str | int], message: str, *, of_key: bool = False) -> Diagnostic:
+        return Diagnostic(self.place(path, of_key=of_key), "warning", message)
+
+    def _read(self, text: str) -> None:
+        loader = yaml.SafeLoader(text)
+        try:
+            root = loader.get_single_node()
+        except yaml.MarkedYAMLError as exc:
+            mark = exc.problem_mark or exc.context_mark
+            place = Place(self.file, mark.line + 1, mark.column + 1) if mark else Place(self.file, 1, 1)
+            problem = " ".join(part for part in (exc.context, exc.problem) if part)
+            raise FileError([Diagnostic(place, "error", f"not YAML: {problem}")]) from None
+        except (yaml.YAMLError, RecursionError, ValueError) as exc:
+            first_line = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
+            raise FileError([Diagnostic(Place(self.file, 1, 1), "error", f"not YAML: {first_line}")]) from None
+        finally:
+            loader.dispose()
+        if root is None:
+            raise FileError([Diagnostic(Place(self.file, 1, 1), "error", "the file is empty")])
+        if not isinstance(root, yaml.MappingNode):
+            raise FileError([Diagnostic(self._at(root), "error", "expected a mapping (name: value) at the top")])
+        self.data = self._plain(root, ())
+
+    def _at(self, node: yaml.Node) -> Place:
+        mark = node.start_mark
+        return Place(self.file, mark.line + 1, mark.column + 1)
+
+    def _fault(self, node: yaml.Node, message: str) -> None:
+        self._faults.append(Diagnostic(self._at(node), "error", message))
+
+    def _plain(self, node: yaml.Node, path: PathKey) -> Any:
+        self._nodes += 1
+        if self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
+            raise FileError([Diagnostic(self._at(node), "error", "the file is too large or too deep")])
+        self._values[path] = self._at(node)
+        if isinstance(node, yaml.ScalarNode):
+            if not node.tag.startswith("tag:yaml.org,2002:"):
+                self._fault(node, f"the tag {node.tag} is not admitted; write the value as plain text")
+            return node.value
+        if isinstance(node, yaml.SequenceNode):
+            return [self._plain(child, (*path, index)) for index, child in enumerate(node.value)]
+        return self._mapping(node, path)
+
+    def _mapping(self, node: yaml.Node, path: PathKey) -> dict[str, Any]:
+        plain: dict[str, Any] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._fault(key, "a key must be plain text; put it into quotes if it holds [ ] { } or ,")
+                continue
+            if key.tag == "tag:yaml.org,2002:merge":
+                self._fault(key, "merge keys (<<) are not admitted; write the values out")
+                continue
+            at = (*path, key.value)
+            if key.value in plain:
+                first = self._keys[at]
+                self._fault(key, f"duplicate key {key.value!r}, first given in line {first.line}")
+                continue
+            self._keys[at] = self._at(key)
+            plain[key.value] = self._plain(value, at)
+        return plain
+
+
+def read_source(path: str | Path) -> Source:
+    """Read a YAML file. Raises FileError, also where the file can't be read or isn't UTF-8."""
+    name = str(path)
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except OSError as exc:
+        raise FileError([Diagnostic(Place(name, 1, 1), "error", f"can't be read: {exc.strerror}")]) from None
+    except UnicodeDecodeError as exc:
+        raise FileError([Diagnostic(Place(name, 1, 1), "error", f"not UTF-8 text (byte {exc.start})")]) from None
+    return Source(name, text)

@@ -1,0 +1,1 @@
+"""One client and its ordered queue of reply slots. No I/O. Imports `wire`, `commands` and `policy`."""

@@ -1,0 +1,1 @@
+"""Counting and telling: metrics, decision log, reports. Imports the verdict type of `policy`."""
