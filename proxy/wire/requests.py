@@ -1,0 +1,358 @@
+# cython: annotation_typing=False
+"""Cuts what a client sends into requests.
+
+Rule: a request has one reading. It is an array of bulk strings or an inline command, and where a server
+might read the same bytes in another way (a header that ends in a bare LF, a bulk string that no CRLF
+follows, a number such as `+3` or `03`) the request is refused, never repaired. So the arguments that were
+judged are those of the bytes that are forwarded.
+
+The wording of errors and the inline quoting are those of Redis (`src/networking.c`: processInlineBuffer,
+processMultibulkBuffer; `src/sds.c`: sdssplitargs; `src/util.c`: string2ll).
+"""
+
+from __future__ import annotations
+
+from proxy.wire.limits import MAX_ARGUMENTS, MAX_BULK, ProtocolError, RequestLimits, RequestTooLarge
+
+_CR = 13
+_LF = 10
+_ZERO = 48
+_NINE = 57
+_STAR = 42
+_DOLLAR = 36
+# So many digits always fit a signed 64-bit integer; longer numbers are read with care in
+# `_read_number_slowly`.
+_SAFE_DIGITS = 18
+_INT64_MIN = -(2**63)
+_INT64_MAX = 2**63 - 1
+
+
+class RequestReader:
+    """Reads requests from the bytes of one client, in whatever pieces they come.
+
+    Call `feed` with what was received, then `next` until it gives None. Offsets (`start`, `end`) count from
+    an arbitrary point; they may be negative, `end - start` is the request's size, and the requests that
+    `next` returns between two calls of `feed` lie one after the other, so that one `span` can take several
+    of them.
+
+    Three stores hold what is not consumed: `_buffer` is being read; `_head` are the bytes before it that
+    belong to a request whose earlier parts are parsed already (offset -1 is its last byte); `_tail` are
+    bytes after it, kept aside until there are enough of them to get any further. So each byte is moved a
+    fixed number of times, however small the pieces are.
+    """
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self.limits = limits
+        self.start = 0
+        self.end = 0
+        self._buffer = b""
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._begin = 0  # where the request under way begins
+        self._cursor = 0  # the first byte that is not parsed
+        self._stuck = True  # nothing can be read before more bytes come …
+        self._missing = 0  # … and this many of them are needed; 0: a line's end is
+        self._arguments: list[bytes] = []  # of the request under way
+        self._awaited = 0  # bulk strings that are still to come of it
+        self._bulk = -1  # length of the bulk string under way; -1: its header is not read
+        self._number = 0
+        self._error: ProtocolError | None = None
+
+    @property
+    def limits(self) -> RequestLimits:
+        """The limits that hold from here on; what is announced already was judged by those before."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: RequestLimits) -> None:
+        self._limits = limits
+        self._max_arguments = limits.max_arguments
+        self._max_bulk = limits.max_bulk
+        self._max_inline = limits.max_inline
+        self._max_request = limits.max_request
+
+    @property
+    def pending(self) -> int:
+        """How many bytes were fed and belong to no request returned so far."""
+        return len(self._buffer) - self._begin + len(self._tail)
+
+    def feed(self, data: bytes) -> None:
+        """Take over what was received. Ends the validity of all offsets.
+
+        Feeding again without having called `next` until None is allowed, but copies what is pending.
+        """
+        if not data:
+            return
+        size = len(self._buffer)
+        if self._begin == size:
+            self._head = bytearray()
+            self._buffer = data
+            self._begin = self._cursor = 0
+            self._stuck = False
+            return
+        if self._error is not None or (self._stuck and not self._helps(data)):
+            self._tail += data
+            return
+        if self._begin >= 0:
+            self._head = bytearray(self._buffer[self._begin : self._cursor])
+        else:
+            self._head += self._buffer[: self._cursor]
+        self._buffer = b"".join((self._buffer[self._cursor :], self._tail, data))
+        self._tail = bytearray()
+        self._begin = -len(self._head)
+        self._cursor = 0
+        self._stuck = False
+
+    def _helps(self, data: bytes) -> bool:
+        """Whether `next` can get further, or has reason to complain, with `data` at hand."""
+        aside = len(self._tail) + len(data)
+        if self._missing:
+            return aside >= self._missing
+        return b"\n" in data or len(self._buffer) - self._cursor + aside > self._max_inline
+
+    def next(self) -> list[bytes] | None:
+        """Return the arguments of the next request, or None if more bytes are needed.
+
+        An empty list is a request that gets no reply: `*0`, `*-1`, a blank line. Raises ProtocolError for
+        bytes that are no request, and again at every later call.
+        """
+        if self._stuck:
+            return None
+        if self._error is not None:
+            raise type(self._error)(str(self._error))
+        buffer = self._buffer
+        raw = buffer
+        size = len(buffer)
+        if not self._awaited:
+            if self._cursor >= size:
+                self._stuck = True
+                self._missing = 1
+                return None
+            if raw[self._cursor] != _STAR:
+                return self._read_inline()
+            if not self._read_number(_STAR):
+                return None
+            if self._number <= 0:
+                return self._finish([])
+            self._check_count()
+            self._awaited = self._number
+            self._arguments = []
+        arguments = self._arguments
+        while self._awaited:
+            if self._bulk < 0:
+                if not self._read_number(_DOLLAR):
+                    return None
+                self._check_bulk()
+                self._bulk = self._number
+            cursor = self._cursor
+            end = cursor + self._bulk
+            if size - 2 < end:
+                self._stuck = True
+                self._missing = end + 2 - size
+                return None
+            if raw[end] != _CR or raw[end + 1] != _LF:
+                raise self._fail("expected CRLF after bulk")
+            arguments.append(raw[cursor:end])
+            self._bulk = -1
+            self._cursor = end + 2
+            self._awaited -= 1
+        return self._finish(arguments)
+
+    def span(self, start: int, end: int) -> bytes:
+        """Return exactly the bytes that were received from `start` to `end`."""
+        if start >= 0:
+            return self._buffer[start:end]
+        if end <= 0:
+            return bytes(self._head[len(self._head) + start : len(self._head) + end])
+        return bytes(self._head[len(self._head) + start :]) + self._buffer[:end]
+
+    def rest(self) -> bytes:
+        """Hand out all bytes after the last request returned, and keep none. Works after an error too."""
+        rest = self.span(self._begin, len(self._buffer)) + bytes(self._tail)
+        self._buffer = b""
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._begin = self._cursor = self.start = self.end = 0
+        self._arguments = []
+        self._awaited = 0
+        self._bulk = -1
+        self._stuck = self._error is None
+        self._missing = 1
+        return rest
+
+    def _finish(self, arguments: list[bytes]) -> list[bytes]:
+        self.start = self._begin
+        self.end = self._begin = self._cursor
+        return arguments
+
+    def _fail(self, text: str) -> ProtocolError:
+        self._error = ProtocolError(f"Protocol error: {text}")
+        return self._error
+
+    # --- headers ----------------------------------------------------------------------------------------
+
+    def _read_number(self, marker: int) -> bool:
+        """Read a header such as `*3` or `$64` into `_number`. False: it has not come in full."""
+        buffer = self._buffer
+        raw = buffer
+        size = len(buffer)
+        at = self._cursor
+        if at >= size or raw[at] != marker:
+            return self._read_number_slowly(marker)
+        at += 1
+        stop = min(size, at + _SAFE_DIGITS)
+        value = 0
+        while at < stop:
+            byte = raw[at]
+            if byte < _ZERO or byte > _NINE:
+                break
+            value = value * 10 + (byte - _ZERO)
+            at += 1
+            if value == 0:
+                break
+        if size - at < 2 or raw[at] != _CR or raw[at + 1] != _LF or at == self._cursor + 1:
+            return self._read_number_slowly(marker)
+        self._number = value
+        self._cursor = at + 2
+        return True
+
+    def _read_number_slowly(self, marker: int) -> bool:
+        """As `_read_number`, for all that is not plain: incomplete, negative, long or wrong."""
+        newline = self._buffer.find(b"\n", self._cursor)
+        if not self._check_line(newline, f"too big {'mbulk' if marker == _STAR else 'bulk'} count string"):
+            return False
+        first = self._buffer[self._cursor]
+        if first != marker:
+            raise self._fail(f"expected '$', got '{_show(first)}'")
+        number = _parse_int64(self._buffer[self._cursor + 1 : newline])
+        if number is None:
+            raise self._fail(f"invalid {'multibulk' if marker == _STAR else 'bulk'} length")
+        self._number = number
+        self._cursor = newline + 1
+        return True
+
+    def _check_line(self, newline: int, complaint: str) -> bool:
+        """Whether the line at the cursor is complete, `newline` being where its LF is or -1."""
+        end = newline if newline >= 0 else len(self._buffer)
+        if end - self._cursor > self._max_inline:
+            raise self._fail(complaint)
+        if newline < 0:
+            self._stuck = True
+            self._missing = 0
+            return False
+        return True
+
+    def _check_count(self) -> None:
+        if self._number <= self._max_arguments:
+            return
+        if self._number > MAX_ARGUMENTS or self._limits.authenticated:
+            raise self._fail("invalid multibulk length")
+        raise self._fail("unauthenticated multibulk length")
+
+    def _check_bulk(self) -> None:
+        if self._number < 0 or self._number > self._max_bulk:
+            if self._number < 0 or self._number > MAX_BULK or self._limits.authenticated:
+                raise self._fail("invalid bulk length")
+            raise self._fail("unauthenticated bulk length")
+        if self._cursor - self._begin + self._number + 2 > self._max_request:
+            self._error = RequestTooLarge(f"Protocol error: request of more than {self._max_request} bytes")
+            raise self._error
+
+    # --- inline commands --------------------------------------------------------------------------------
+
+    def _read_inline(self) -> list[bytes] | None:
+        newline = self._buffer.find(b"\n", self._cursor)
+        if not self._check_line(newline, "too big inline request"):
+            return None
+        line = self._buffer[self._cursor : newline].removesuffix(b"\r")
+        if 0 in line:
+            # Redis before 7.2 doesn't see a line's end behind a NUL, later ones drop what follows it.
+            raise self._fail("null byte in inline request")
+        arguments = split_inline(line)
+        if arguments is None:
+            raise self._fail("unbalanced quotes in request")
+        self._cursor = newline + 1
+        return self._finish(arguments)
+
+
+_SPACE = b" \t\n\v\f\r"  # isspace() in the C locale
+_WORD_END = b" \t\n\r"
+_ESCAPES = {ord("n"): 10, ord("r"): 13, ord("t"): 9, ord("b"): 8, ord("a"): 7}
+_QUOTE = ord('"')
+_APOSTROPHE = ord("'")
+_BACKSLASH = ord("\\")
+
+
+def split_inline(line: bytes) -> list[bytes] | None:
+    """Split a line as Redis' sdssplitargs does. None: a quote isn't closed, or no space follows where it
+    is."""
+    arguments: list[bytes] = []
+    at = 0
+    size = len(line)
+    while True:
+        while at < size and line[at] in _SPACE:
+            at += 1
+        if at >= size:
+            return arguments
+        argument = bytearray()
+        # A quote may begin within a word, but where it closes the word ends too.
+        while at < size and line[at] not in _WORD_END:
+            byte = line[at]
+            at += 1
+            if byte not in (_QUOTE, _APOSTROPHE):
+                argument.append(byte)
+                continue
+            at = _read_quoted(line, at, byte, argument)
+            if at < 0 or (at < size and line[at] not in _SPACE):
+                return None
+            break
+        arguments.append(bytes(argument))
+
+
+def _read_quoted(line: bytes, at: int, quote: int, into: bytearray) -> int:
+    """Append what stands from `at` to the closing `quote`; return the offset behind that, -1 if there is
+    none."""
+    size = len(line)
+    while at < size:
+        byte = line[at]
+        if byte == quote:
+            return at + 1
+        if byte == _BACKSLASH and at + 1 < size:
+            if quote == _APOSTROPHE:
+                if line[at + 1] == _APOSTROPHE:
+                    at += 1
+                    byte = _APOSTROPHE
+            elif line[at + 1] == ord("x") and _is_hex(line[at + 2 : at + 4]):
+                byte = int(line[at + 2 : at + 4], 16)
+                at += 3
+            else:
+                at += 1
+                byte = _ESCAPES.get(line[at], line[at])
+        into.append(byte)
+        at += 1
+    return -1
+
+
+def _is_hex(digits: bytes) -> bool:
+    return len(digits) == 2 and all(digit in b"0123456789abcdefABCDEF" for digit in digits)
+
+
+def _parse_int64(line: bytes) -> int | None:
+    """Read a header's number as string2ll does, with the CR that ends the line. None: it is none."""
+    if not line.endswith(b"\r"):
+        return None
+    text = line[:-1]
+    digits = text.removeprefix(b"-")
+    if not digits.isdigit() or len(digits) > 19:
+        return None
+    if digits[0] == _ZERO and text != b"0":
+        return None
+    number = int(text)
+    return number if _INT64_MIN <= number <= _INT64_MAX else None
+
+
+def _show(byte: int) -> str:
+    """A byte for an error's text. Redis writes CR and LF as a space, and any other byte as it is."""
+    if byte in (_CR, _LF):
+        return " "
+    return chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}"
