@@ -1,0 +1,262 @@
+# cython: annotation_typing=False
+"""Finds where replies end in what a server sends.
+
+Rule: boundaries only. No value is built and no byte is changed or kept (but for the few bytes of a header
+that came in part), so a reply costs the same whatever its size, and the client gets what the server sent.
+
+RESP2 and RESP3 with all types of the RESP3 specification but the streamed ones (`$?`, `*?`, `;`, `.`),
+which no server sends. A simple string or number ends at the first CRLF; what stands before it is the
+client's to judge.
+"""
+
+from __future__ import annotations
+
+# A server can be configured to hold strings beyond 512 MiB, and DUMP answers with a whole key as one bulk
+# string. As nothing is allocated, these limits only tell a length from garbage.
+MAX_BULK_REPLY = 2**32
+MAX_ELEMENTS = 2**31
+# hiredis, and so redis-py, stops at 9. Scripts can return deeper tables.
+MAX_DEPTH = 128
+
+_CR = 13
+_LF = 10
+_ZERO = 48
+_NINE = 57
+# The longest header that means anything is a type, a sign, 19 digits and CRLF.
+_MAX_HEADER = 32
+_SAFE_DIGITS = 18
+
+_PUSH = 62
+_ATTRIBUTE = 124
+_ARRAY = 42
+_BULK_STRING = 36
+
+# What follows a frame's first byte.
+_LINE = 1  # the rest of a line, and no more
+_BULK = 2  # a length, and so many bytes and CRLF
+_AGGREGATE = 3  # a count, and so many frames
+_PAIRS = 4  # a count, and twice as many frames
+_SHAPE_OF = {
+    **dict.fromkeys(b"+-:_#,(", _LINE),
+    **dict.fromkeys(b"$!=", _BULK),
+    **dict.fromkeys(b"*~>", _AGGREGATE),
+    **dict.fromkeys(b"%|", _PAIRS),
+}
+_SHAPES = bytes(_SHAPE_OF.get(type_, 0) for type_ in range(256))
+
+
+class ReplyError(Exception):
+    """What the server sent can't be followed: the connection must be closed and its open replies failed."""
+
+
+class ReplyFramer:
+    """Follows one server connection's replies from chunk to chunk.
+
+    After each `advance`: `completed` replies ended in that call (pushes don't count); `at_boundary` tells
+    whether the position lies between top-level frames; `push` whether the frame that ended last was a push;
+    `kind` is the first byte of the top-level frame that began last (0 before the first one, and while only
+    its attributes have come).
+    """
+
+    def __init__(self) -> None:
+        self.completed = 0
+        self.at_boundary = True
+        self.push = False
+        self.kind = 0
+        self._partial = b""  # the beginning of a header that came in part
+        self._in_line = False  # within a simple value's line …
+        self._after_cr = False  # … whose CR came last
+        self._skip = 0  # bytes still to come of a bulk string, its CRLF included
+        self._depth = 0  # aggregates that are open
+        self._left = 0  # frames still to come of the innermost one
+        self._is_attribute = False  # the innermost one is an attribute
+        self._outer: list[tuple[int, bool]] = []  # the same two values of those around it
+        self._type = 0  # of the header read last, and …
+        self._number = 0  # … the number in it, -1 for null
+        self._error = ""
+
+    def advance(self, data: bytes, start: int, replies: int, stop_after_push: bool = False) -> int:
+        """Scan `data` from `start` until `replies` replies have ended or `data` does; return the position
+        reached.
+
+        With `stop_after_push` a push frame's end stops the scan too. The next call goes on from the position
+        returned, in the same data or in the data that came after it. Raises ReplyError for what is no
+        reply, and again at every later call.
+        """
+        size = len(data)
+        at = start
+        self.completed = 0
+        if at < 0 or at > size:
+            raise ValueError(f"start is {start}, outside of the data")
+        if self._error:
+            raise ReplyError(self._error)
+        while at < size and self.completed < replies:
+            if self._skip:
+                at = self._skip_bulk(data, at)
+                ended = self._skip == 0
+            elif self._in_line:
+                at = self._finish_line(data, at)
+                ended = not self._in_line
+            else:
+                at = self._read_header(data, at)
+                ended = self._type != 0 and self._begin()
+            if not ended or not self._close():
+                continue
+            self.at_boundary = True
+            self.push = self.kind == _PUSH
+            if not self.push:
+                self.completed += 1
+            elif stop_after_push:
+                break
+        return at
+
+    def _begin(self) -> bool:
+        """Enter the frame whose header was read. True: it has ended already."""
+        type_ = self._type
+        shape = _SHAPES[type_]
+        if type_ == _PUSH and self._depth:
+            raise self._fail("a push frame inside of a reply")
+        if shape == _LINE:
+            return not self._in_line
+        if shape == _BULK:
+            if self._number > MAX_BULK_REPLY:
+                raise self._fail(f"a bulk string of {self._number} bytes")
+            self._skip = self._number + 2 if self._number >= 0 else 0
+            return self._number < 0
+        if self._number > MAX_ELEMENTS:
+            raise self._fail(f"an aggregate of {self._number} elements")
+        if self._number <= 0:
+            return type_ != _ATTRIBUTE  # the frame that an empty attribute belongs to is still to come
+        if self._depth == MAX_DEPTH:
+            raise self._fail(f"aggregates nested deeper than {MAX_DEPTH}")
+        if self._depth:
+            self._outer.append((self._left, self._is_attribute))
+        self._depth += 1
+        self._left = self._number * 2 if shape == _PAIRS else self._number
+        self._is_attribute = type_ == _ATTRIBUTE
+        return False
+
+    def _close(self) -> bool:
+        """Count the frame that ended, and close the aggregates that end with it. True: a top-level frame
+        ended."""
+        while self._depth:
+            self._left -= 1
+            if self._left:
+                return False
+            attribute = self._is_attribute
+            self._depth -= 1
+            if self._depth:
+                self._left, self._is_attribute = self._outer.pop()
+            if attribute:
+                return False  # its end is not the end of the frame that it belongs to
+        return True
+
+    def _skip_bulk(self, data: bytes, at: int) -> int:
+        raw = data
+        size = len(data)
+        stop = at + self._skip
+        if stop > size:
+            self._skip = stop - size
+            if self._skip == 1 and at < size and raw[size - 1] != _CR:
+                raise self._fail("no CRLF after a bulk string")
+            return size
+        if raw[stop - 1] != _LF or (stop - 2 >= at and raw[stop - 2] != _CR):
+            raise self._fail("no CRLF after a bulk string")
+        self._skip = 0
+        return stop
+
+    def _finish_line(self, data: bytes, at: int) -> int:
+        """Go to the end of a simple value's line; `_in_line` tells whether it was there."""
+        raw = data
+        size = len(data)
+        self._in_line = False
+        if self._after_cr and at < size and raw[at] == _LF:
+            self._after_cr = False
+            return at + 1
+        # Most lines are short: look at some bytes by hand, then call the search.
+        stop = min(size - 1, at + 24)
+        while at < stop:
+            if raw[at] == _CR and raw[at + 1] == _LF:
+                return at + 2
+            at += 1
+        end = data.find(b"\r\n", at)
+        if end >= 0:
+            return end + 2
+        self._in_line = True
+        self._after_cr = size > 0 and raw[size - 1] == _CR
+        return size
+
+    def _read_header(self, data: bytes, at: int) -> int:
+        """Read a frame's first byte and the number that belongs to it; for a simple value, its whole line.
+
+        Leaves 0 in `_type` if the header came only in part.
+        """
+        raw = data
+        size = len(data)
+        self._type = 0
+        if self._partial or at >= size:
+            return self._read_header_slowly(data, at)
+        type_ = raw[at]
+        if self._depth == 0:
+            self.at_boundary = False
+            self.kind = 0 if type_ == _ATTRIBUTE else type_
+        shape = _SHAPES[type_]
+        if shape == _LINE:
+            self._type = type_
+            self._after_cr = False
+            return self._finish_line(data, at + 1)
+        digits = at + 1
+        at = digits
+        stop = min(size, digits + _SAFE_DIGITS)
+        number = 0
+        while at < stop:
+            byte = raw[at]
+            if byte < _ZERO or byte > _NINE:
+                break
+            number = number * 10 + (byte - _ZERO)
+            at += 1
+            if number == 0:
+                break
+        if shape == 0 or at == digits or size - at < 2 or raw[at] != _CR or raw[at + 1] != _LF:
+            return self._read_header_slowly(data, digits - 1)
+        self._type = type_
+        self._number = number
+        return at + 2
+
+    def _read_header_slowly(self, data: bytes, at: int) -> int:
+        """As `_read_header`, for all that is not plain: in part, null, or wrong."""
+        newline = data.find(b"\n", at, at + _MAX_HEADER)
+        stop = newline + 1 if newline >= 0 else min(len(data), at + _MAX_HEADER)
+        header = self._partial + data[at:stop]
+        if header and _SHAPES[header[0]] < _BULK:
+            raise self._fail(_complaint(header))
+        if newline < 0 or len(header) > _MAX_HEADER:
+            if len(header) >= _MAX_HEADER:
+                raise self._fail(_complaint(header))
+            self._partial = header
+            return stop
+        text = header[1:-2]
+        if header[-2:] != b"\r\n" or not _is_length(text, header[0]):
+            raise self._fail(_complaint(header))
+        self._partial = b""
+        self._type = header[0]
+        self._number = int(text)
+        return stop
+
+    def _fail(self, what: str) -> ReplyError:
+        self._error = f"the server's reply can't be followed: {what}"
+        return ReplyError(self._error)
+
+
+def _is_length(text: bytes, type_: int) -> bool:
+    if text == b"-1":
+        return type_ in (_BULK_STRING, _ARRAY)  # RESP2's nulls
+    return text == b"0" or (text.isdigit() and text[0] != _ZERO and len(text) <= _SAFE_DIGITS)
+
+
+def _complaint(header: bytes) -> str:
+    if header[0] in b";." or header[1:2] == b"?":
+        return "streamed types are not supported"
+    if not _SHAPES[header[0]]:
+        return f"no type begins with {header[:1]!r}"
+    return f"no length after {header[:1]!r}"  # what stands there may belong to a value: not for logs
