@@ -34,6 +34,11 @@ class RequestLimits:
     max_request: int = 64 * MIB
     authenticated: bool = True
 
+    def __post_init__(self) -> None:
+        for name in ("max_arguments", "max_bulk", "max_inline", "max_request"):
+            if not 1 <= getattr(self, name) <= 2**40:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be from 1 to 2**40")
+
 
 IDENTIFIED = RequestLimits()
 

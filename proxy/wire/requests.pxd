@@ -1,0 +1,60 @@
+# C types for requests.py where it is compiled. Every raw[…] there is bounded by a check in sight: a pointer is not
+# checked by itself.
+
+cimport cython
+
+cdef int _CR, _LF, _ZERO, _NINE, _STAR, _DOLLAR, _SAFE_DIGITS
+
+
+@cython.final
+cdef class RequestReader:
+    cdef readonly Py_ssize_t start
+    cdef readonly Py_ssize_t end
+    cdef object _limits
+    cdef long long _max_arguments
+    cdef long long _max_bulk
+    cdef long long _max_inline
+    cdef long long _max_request
+    cdef bytes _buffer
+    cdef bytearray _head
+    cdef bytearray _tail
+    cdef Py_ssize_t _begin
+    cdef Py_ssize_t _cursor
+    cdef bint _stuck
+    cdef Py_ssize_t _missing
+    cdef list _arguments
+    cdef long long _awaited
+    cdef long long _bulk
+    cdef long long _number
+    cdef object _error
+
+    @cython.locals(size=Py_ssize_t)
+    cpdef void feed(self, bytes data) except *
+    cdef bint _helps(self, bytes data) except -1
+    @cython.locals(
+        buffer=bytes, raw="const unsigned char *", size=Py_ssize_t, cursor=Py_ssize_t, end=Py_ssize_t, arguments=list
+    )
+    cpdef list next(self)
+    cpdef bytes span(self, Py_ssize_t start, Py_ssize_t end)
+    cpdef bytes rest(self)
+    cdef list _finish(self, list arguments)
+    cdef object _fail(self, str text)
+    @cython.locals(
+        buffer=bytes, raw="const unsigned char *", size=Py_ssize_t, at=Py_ssize_t, stop=Py_ssize_t, value="long long",
+        byte="unsigned char",
+    )
+    cdef bint _read_number(self, int marker) except -1
+    @cython.locals(newline=Py_ssize_t, first="unsigned char")
+    cdef bint _read_number_slowly(self, int marker) except -1
+    @cython.locals(end=Py_ssize_t)
+    cdef bint _check_line(self, Py_ssize_t newline, str complaint) except -1
+    cdef void _check_count(self) except *
+    cdef void _check_bulk(self) except *
+    @cython.locals(newline=Py_ssize_t, line=bytes, arguments=list)
+    cdef list _read_inline(self)
+
+
+@cython.locals(at=Py_ssize_t, size=Py_ssize_t, byte="unsigned char", arguments=list, argument=bytearray)
+cpdef list split_inline(bytes line)
+@cython.locals(size=Py_ssize_t, byte="unsigned char")
+cdef Py_ssize_t _read_quoted(bytes line, Py_ssize_t at, unsigned char quote, bytearray into) except -2

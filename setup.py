@@ -1,0 +1,95 @@
+"""Compiles the hot modules with Cython where that works; where it doesn't, the install goes on without.
+
+Rule: a build never fails for want of a compiler, unless KEYFENCE_COMPILED=required says that it must be
+there (for CI and release builds). KEYFENCE_PURE=1 builds nothing. What is compiled is named in
+proxy/_compiled.py, all other metadata is in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+GENERATED = Path("build", "cython")
+REQUIRED = os.environ.get("KEYFENCE_COMPILED") == "required"
+
+# By its path: importing it as proxy._compiled would import the package, and refuse the stale extensions
+# that are about to be replaced.
+_spec = importlib.util.spec_from_file_location("keyfence_compiled", ROOT / "proxy" / "_compiled.py")
+compiled = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(compiled)
+
+
+def extensions() -> list[Extension]:
+    if compiled.is_pure():
+        return []
+    return [
+        Extension(
+            module,
+            [compiled.source(module, ROOT).relative_to(ROOT).as_posix()],
+            extra_compile_args=["-O2"],
+            optional=not REQUIRED,
+        )
+        for module in compiled.modules(ROOT)
+    ]
+
+
+def translate(extension: Extension) -> Extension | None:
+    """The extension in C, its source's hash included; None if Cython is missing or can't."""
+    try:
+        from Cython.Build import cythonize
+        from Cython.Compiler.Errors import CompileError
+    except ImportError:
+        if REQUIRED:
+            raise
+        print(f"keyfence: no Cython, {extension.name} stays interpreted", file=sys.stderr)
+        return None
+    marked = GENERATED.joinpath(*extension.name.split(".")).with_suffix(".source.c")
+    mark = compiled.mark(extension.name, ROOT)
+    # Time stamps alone don't tell whether generated C is up to date (a checkout may set them back).
+    is_new = not marked.exists() or marked.read_text() != mark
+    try:
+        [translated] = cythonize(
+            [extension],
+            build_dir=str(GENERATED),
+            force=is_new,
+            quiet=True,
+            compiler_directives={"language_level": "3", "auto_pickle": False},
+        )
+    except CompileError as error:
+        if REQUIRED:
+            raise
+        print(f"keyfence: {extension.name} stays interpreted: {error}", file=sys.stderr)
+        return None
+    if is_new:
+        marked.parent.mkdir(parents=True, exist_ok=True)
+        marked.write_text(mark)
+    translated.sources.append(marked.as_posix())
+    translated.optional = extension.optional  # cythonize drops it
+    return translated
+
+
+class BuildExtensions(build_ext):
+    def finalize_options(self) -> None:
+        if not self.distribution.have_run.get("translate"):  # several commands may ask for this one
+            translated = (translate(extension) for extension in self.distribution.ext_modules or [])
+            self.distribution.ext_modules = [extension for extension in translated if extension is not None]
+            self.distribution.have_run["translate"] = True
+        super().finalize_options()
+
+    def run(self) -> None:
+        # What this build can't replace must not stay behind as a stale extension.
+        if self.inplace or getattr(self, "editable_mode", False):
+            for module in compiled.MODULES:
+                while (stale := compiled.extension(module, ROOT)) is not None:
+                    stale.unlink()
+        super().run()
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExtensions})
