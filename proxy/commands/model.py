@@ -32,7 +32,8 @@ class Ttl(NamedTuple):
     milliseconds: int | None = None  # for `sets` and `expires`; None where argv's value is no integer
     absolute: bool = False  # milliseconds count from the Unix epoch (EXAT, EXPIREAT), not from now
     position: int = 0  # the argument that holds the time, 0 for none
-    condition: str = ""  # NX, XX, GT or LT of EXPIRE; or NX/XX of SET
+    condition: str = ""  # NX, XX, GT or LT of EXPIRE ("XX GT" where two are given); or NX/XX of SET
+    creates: bool = True  # whether the command may create the key (HSET: yes; HDEL, LPOP, EXPIRE, XACK: no)
 
 
 class Field(NamedTuple):
@@ -63,7 +64,8 @@ class Access(NamedTuple):
     key: bytes
     needs: int  # READ | WRITE | DELETE | GROUP
     types: tuple[str, ...] = ()  # string, hash, list, set, zset, stream; empty: any
-    ttl: Ttl | None = None  # None: the command does not write to this key
+    # None: the command does not write to this key, only removes it (DELETE), or hands it to a script.
+    ttl: Ttl | None = None
     content: Content | None = None
 
 
@@ -119,5 +121,7 @@ class Touches(NamedTuple):
     channels: tuple[Channel, ...] = ()
     pattern: Pattern | None = None
     script: Script | None = None
-    databases: tuple[tuple[int, int], ...] = ()  # (position, number) that SELECT, MOVE, COPY … DB, SWAPDB name
+    databases: tuple[
+        tuple[int, int], ...
+    ] = ()  # (position, number) that SELECT, MOVE, COPY … DB, SWAPDB name
     problem: Problem | None = None

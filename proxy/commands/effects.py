@@ -1,0 +1,396 @@
+"""Rule: a command's effect on a key's type, time to live and content is data, or a small function of argv.
+
+Keyed by the command's name and by *role*: the index of the key spec that finds the key (see
+`proxy/commands/table.json`), so that a source and a destination stay apart. Facts are from the commands'
+documentation (https://redis.io/docs/latest/commands/) and, where it is silent, from the source that is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from .model import DELETE, GROUP, READ, Content, Field, Ttl
+from .table import Row
+from .words import LONG_LONG_MAX, integer, word
+
+Argv = Sequence[bytes]
+TtlOf = Callable[[Argv], Ttl | None]
+ContentOf = Callable[[Argv, int], Content | None]
+
+
+class Effect(NamedTuple):
+    """What one role of a command means for the keys in it."""
+
+    needs: int  # of the key spec; where options decide, `exceptions.py` says otherwise
+    types: tuple[str, ...]
+    ttl: Ttl | None  # if it is the same for every argv
+    ttl_of: TtlOf | None  # if it isn't
+    content_of: ContentOf | None
+
+
+def effect_of(row: Row, role: int) -> Effect:
+    """The effect of a command on the keys that its spec number `role` finds."""
+    name = row.command.name
+    spec = row.specs[role] if role < len(row.specs) else None
+    needs = spec.needs if spec is not None else READ
+    if (name, role) in WHOLE_KEY:
+        needs |= DELETE
+    if name in GROUP_COMMANDS:
+        needs |= GROUP
+    return Effect(
+        needs=needs,
+        types=TYPES.get((name, role), _types_of(row)),
+        ttl=_constant_ttl(row, role),
+        ttl_of=TTL_OF.get((name, role)),
+        content_of=CONTENT_OF.get(name) if role == 0 else None,
+    )
+
+
+# Writes that do nothing but remove whole keys. (MIGRATE removes what it has copied.)
+WHOLE_KEY = frozenset(
+    {("DEL", 0), ("UNLINK", 0), ("GETDEL", 0), ("RENAME", 0), ("RENAMENX", 0), ("MIGRATE", 0), ("MIGRATE", 1)}
+)
+
+# A consumer group's bookkeeping. XPENDING and XINFO only read; XSETID is the stream's own.
+GROUP_COMMANDS = frozenset(
+    {
+        "XACK",
+        "XAUTOCLAIM",
+        "XCLAIM",
+        "XGROUP",
+        "XGROUP CREATE",
+        "XGROUP CREATECONSUMER",
+        "XGROUP DELCONSUMER",
+        "XGROUP DESTROY",
+        "XGROUP SETID",
+        "XREADGROUP",
+    }
+)
+
+# -- types
+
+_TYPE_OF_CATEGORY = {
+    "bitmap": "string",
+    "geo": "zset",
+    "hash": "hash",
+    "hyperloglog": "string",
+    "list": "list",
+    "set": "set",
+    "sortedset": "zset",
+    "stream": "stream",
+    "string": "string",
+}
+
+# Where the command's categories don't tell the type of this role.
+TYPES: dict[tuple[str, int], tuple[str, ...]] = {
+    ("SORT", 1): (),
+    ("SORT", 2): ("list",),
+    ("SORT_RO", 1): (),
+    # `src/t_zset.c` takes plain sets as sources too, with a score of 1 for each member.
+    ("ZDIFF", 0): ("set", "zset"),
+    ("ZDIFFSTORE", 1): ("set", "zset"),
+    ("ZINTER", 0): ("set", "zset"),
+    ("ZINTERCARD", 0): ("set", "zset"),
+    ("ZINTERSTORE", 1): ("set", "zset"),
+    ("ZUNION", 0): ("set", "zset"),
+    ("ZUNIONSTORE", 1): ("set", "zset"),
+}
+
+
+def _types_of(row: Row) -> tuple[str, ...]:
+    return tuple(sorted({_TYPE_OF_CATEGORY[c] for c in row.command.categories & _TYPE_OF_CATEGORY.keys()}))
+
+
+# -- time to live
+
+KEEPS = Ttl("keeps")
+EDITS = Ttl("keeps", creates=False)
+DROPS = Ttl("drops")
+CARRIES = Ttl("carries")
+
+# A stored result replaces the key, its time to live with it (`src/db.c`, setKey and dbDelete).
+TTL: dict[tuple[str, int], Ttl | None] = {
+    ("BITOP", 0): DROPS,
+    ("GEORADIUS", 1): DROPS,
+    ("GEORADIUS", 2): DROPS,
+    ("GEORADIUSBYMEMBER", 1): DROPS,
+    ("GEORADIUSBYMEMBER", 2): DROPS,
+    ("GEOSEARCHSTORE", 0): DROPS,
+    ("GETSET", 0): DROPS,
+    ("MSET", 0): DROPS,
+    ("MSETNX", 0): Ttl("drops", condition="NX"),
+    ("PERSIST", 0): Ttl("drops", creates=False),
+    ("SDIFFSTORE", 0): DROPS,
+    ("SETNX", 0): Ttl("drops", condition="NX"),
+    ("SINTERSTORE", 0): DROPS,
+    ("SORT", 2): DROPS,
+    ("SUNIONSTORE", 0): DROPS,
+    ("ZDIFFSTORE", 0): DROPS,
+    ("ZINTERSTORE", 0): DROPS,
+    ("ZRANGESTORE", 0): DROPS,
+    ("ZUNIONSTORE", 0): DROPS,
+    # The time to live moves or is copied with the value.
+    ("MOVE", 0): CARRIES,
+    ("RENAME", 1): CARRIES,
+    ("RENAMENX", 1): Ttl("carries", condition="NX"),
+    # What a script does to its keys is not in argv.
+    ("EVAL", 0): None,
+    ("EVALSHA", 0): None,
+    ("FCALL", 0): None,
+}
+
+# Writes that never create the key, besides those whose key spec only deletes (HDEL, LPOP …).
+_EDITORS = frozenset(
+    {
+        "HEXPIRE",
+        "HEXPIREAT",
+        "HPERSIST",
+        "HPEXPIRE",
+        "HPEXPIREAT",
+        "LINSERT",
+        "LPUSHX",
+        "LSET",
+        "PFDEBUG",
+        "RPUSHX",
+        "XACK",
+        "XCLAIM",
+        "XGROUP CREATECONSUMER",
+        "XGROUP SETID",
+        "XREADGROUP",
+        "XSETID",
+    }
+)
+
+
+def _constant_ttl(row: Row, role: int) -> Ttl | None:
+    """The effect where argv doesn't decide it; for a key that is only read it is never used."""
+    name = row.command.name
+    if (name, role) in WHOLE_KEY:
+        return None
+    if (name, role) in TTL:
+        return TTL[name, role]
+    flags = row.specs[role].flags if role < len(row.specs) else frozenset()
+    if name in _EDITORS or ("delete" in flags and not flags & {"insert", "update"}):
+        return EDITS
+    return KEEPS
+
+
+def milliseconds(argument: bytes, unit: int) -> int | None:
+    """A time of units that have `unit` milliseconds. None for no integer, or one too large for Redis."""
+    number = integer(argument)
+    if number is None or abs(number) * unit > LONG_LONG_MAX:
+        return None
+    return number * unit
+
+
+# The options of SET and GETEX: how many milliseconds the unit has, and whether the time is absolute.
+_TIMES = {b"EX": (1000, False), b"PX": (1, False), b"EXAT": (1000, True), b"PXAT": (1, True)}
+
+
+def _set_ttl(argv: Argv) -> Ttl:
+    """SET (`src/t_string.c`, parseExtendedStringArgumentsOrReply)."""
+    if len(argv) == 3:
+        return DROPS
+    keeps, condition, time = False, "", 0
+    index = 3
+    while index < len(argv):
+        name = word(argv[index])
+        if name in _TIMES and index + 1 < len(argv):
+            time = index = index + 1
+        elif name == b"KEEPTTL":
+            keeps = True
+        elif name in (b"NX", b"XX"):
+            condition = name.decode()
+        index += 1
+    creates = condition != "XX"
+    if time:
+        unit, absolute = _TIMES[word(argv[time - 1])]
+        return Ttl("sets", milliseconds(argv[time], unit), absolute, time, condition, creates)
+    return Ttl("keeps" if keeps else "drops", None, False, 0, condition, creates)
+
+
+def _getex_ttl(argv: Argv) -> Ttl | None:
+    """GETEX: a time, PERSIST, or nothing but the value."""
+    for index in range(2, len(argv)):
+        name = word(argv[index])
+        if name == b"PERSIST":
+            return Ttl("drops", creates=False)
+        if name in _TIMES and index + 1 < len(argv):
+            unit, absolute = _TIMES[name]
+            return Ttl("expires", milliseconds(argv[index + 1], unit), absolute, index + 1, creates=False)
+    return EDITS
+
+
+def _setex_ttl(unit: int) -> TtlOf:
+    """SETEX key seconds value, PSETEX key milliseconds value."""
+    return lambda argv: Ttl("sets", milliseconds(argv[2], unit), position=2) if len(argv) > 2 else KEEPS
+
+
+def _expire_ttl(unit: int, absolute: bool) -> TtlOf:
+    """EXPIRE and its kin: key, time, then NX, XX, GT or LT since Redis 7.0 (`src/expire.c`)."""
+
+    def ttl(argv: Argv) -> Ttl:
+        if len(argv) < 3:
+            return EDITS
+        words = [word(argument) for argument in argv[3:5]]
+        condition = " ".join(name.decode() for name in words if name in _EXPIRE_CONDITIONS)
+        return Ttl("expires", milliseconds(argv[2], unit), absolute, 2, condition, creates=False)
+
+    return ttl
+
+
+_EXPIRE_CONDITIONS = frozenset({b"NX", b"XX", b"GT", b"LT"})
+
+
+def _restore_ttl(argv: Argv) -> Ttl:
+    """RESTORE key ttl value: milliseconds, 0 for none; ABSTTL makes it a Unix time (`src/cluster.c`)."""
+    if len(argv) < 3:
+        return KEEPS
+    options = {word(argument) for argument in argv[4:]}
+    condition = "" if b"REPLACE" in options else "NX"
+    time = milliseconds(argv[2], 1)
+    if time == 0:
+        return Ttl("drops", position=2, condition=condition)
+    return Ttl("sets", time, b"ABSTTL" in options, 2, condition)
+
+
+def _copy_ttl(argv: Argv) -> Ttl:
+    """COPY: the time to live comes along; without REPLACE only to a key that doesn't exist."""
+    replaces = any(word(argument) == b"REPLACE" for argument in argv[3:])
+    return CARRIES if replaces else Ttl("carries", condition="NX")
+
+
+def _unless(option: bytes, start: int) -> TtlOf:
+    """Creates the key unless this option stands among the leading options, from `start` on."""
+
+    def ttl(argv: Argv) -> Ttl:
+        for argument in argv[start:]:
+            name = word(argument)
+            if name == option:
+                return EDITS
+            if name not in _LEADING:
+                break
+        return KEEPS
+
+    return ttl
+
+
+_LEADING = frozenset({b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"})
+
+
+def _xadd_ttl(argv: Argv) -> Ttl:
+    return EDITS if _xadd_options(argv).nomkstream else KEEPS
+
+
+def _xgroup_create_ttl(argv: Argv) -> Ttl:
+    return KEEPS if any(word(argument) == b"MKSTREAM" for argument in argv[5:]) else EDITS
+
+
+TTL_OF: dict[tuple[str, int], TtlOf] = {
+    ("COPY", 1): _copy_ttl,
+    ("EXPIRE", 0): _expire_ttl(1000, False),
+    ("EXPIREAT", 0): _expire_ttl(1000, True),
+    ("GEOADD", 0): _unless(b"XX", 2),
+    ("GETEX", 0): _getex_ttl,
+    ("PEXPIRE", 0): _expire_ttl(1, False),
+    ("PEXPIREAT", 0): _expire_ttl(1, True),
+    ("PSETEX", 0): _setex_ttl(1),
+    ("RESTORE", 0): _restore_ttl,
+    ("RESTORE-ASKING", 0): _restore_ttl,
+    ("SET", 0): _set_ttl,
+    ("SETEX", 0): _setex_ttl(1000),
+    ("XADD", 0): _xadd_ttl,
+    ("XGROUP CREATE", 0): _xgroup_create_ttl,
+    ("ZADD", 0): _unless(b"XX", 2),
+}
+
+# -- content
+
+
+def _value_at(offset: int) -> ContentOf:
+    """The whole value, so many arguments behind its key."""
+
+    def content(argv: Argv, position: int) -> Content | None:
+        at = position + offset
+        return Content(argv[at], at) if at < len(argv) else None
+
+    return content
+
+
+def _pairs(argv: Argv, start: int) -> tuple[Field, ...]:
+    return tuple(Field(i, argv[i], i + 1, argv[i + 1]) for i in range(start, len(argv) - 1, 2))
+
+
+def _fields(argv: Argv, position: int) -> Content | None:
+    """HSET key field value …"""
+    return Content(fields=_pairs(argv, position + 1))
+
+
+def _field_without_value(argv: Argv, position: int) -> Content | None:
+    """HINCRBY key field increment: the value that results isn't in argv."""
+    at = position + 1
+    return Content(fields=(Field(at, argv[at], 0, b""),)) if at < len(argv) else None
+
+
+class _Xadd(NamedTuple):
+    nomkstream: bool
+    maxlen: int | None
+    approximate: bool
+    maxlen_position: int
+    id_position: int
+
+
+def _xadd_options(argv: Argv) -> _Xadd:
+    """XADD's options up to the ID (`src/t_stream.c`, streamParseAddOrTrimArgsOrReply)."""
+    nomkstream, maxlen, approximate, maxlen_position = False, None, False, 0
+    index = 2
+    while index < len(argv):
+        name = word(argv[index])
+        if name in (b"MAXLEN", b"MINID"):
+            index += 1
+            sign = argv[index] if index + 1 < len(argv) else b""
+            index += sign in (b"~", b"=")
+            if name == b"MAXLEN" and index < len(argv):
+                maxlen, approximate, maxlen_position = integer(argv[index]), sign == b"~", index
+        elif name == b"LIMIT":
+            index += 1
+        elif name == b"NOMKSTREAM":
+            nomkstream = True
+        elif name not in _XADD_FLAGS:
+            break
+        index += 1
+    return _Xadd(nomkstream, maxlen, approximate, maxlen_position, index)
+
+
+_XADD_FLAGS = frozenset({b"KEEPREF", b"DELREF", b"ACKED"})  # Redis 8.2
+
+
+def _entry(argv: Argv, _position: int) -> Content | None:
+    """XADD key [options] id field value …"""
+    options = _xadd_options(argv)
+    return Content(
+        fields=_pairs(argv, options.id_position + 1),
+        stream_add=True,
+        maxlen=options.maxlen,
+        maxlen_approximate=options.approximate,
+        maxlen_position=options.maxlen_position,
+    )
+
+
+# APPEND, SETRANGE, SETBIT and INCR show only part of the value that results.
+CONTENT_OF: dict[str, ContentOf] = {
+    "GETSET": _value_at(1),
+    "HINCRBY": _field_without_value,
+    "HINCRBYFLOAT": _field_without_value,
+    "HMSET": _fields,
+    "HSET": _fields,
+    "HSETNX": _fields,
+    "MSET": _value_at(1),
+    "MSETNX": _value_at(1),
+    "PSETEX": _value_at(2),
+    "SET": _value_at(1),
+    "SETEX": _value_at(2),
+    "SETNX": _value_at(1),
+    "XADD": _entry,
+}

@@ -1,0 +1,212 @@
+"""Rule: from argv alone, every key that the command can touch, or a named reason why they can't be known.
+
+Each row of the table becomes a *plan* when this module is loaded: a function from argv to `Touches`, with
+all that doesn't depend on argv worked out. Nothing here raises, whatever argv holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .effects import Effect, effect_of
+from .exceptions import FINDERS, NEEDS, Finder, numkeys
+from .mentions import MENTIONS, Mention
+from .model import DELETE, READ, WRITE, Access, Command, Problem, Touches
+from .table import COMMANDS, KeySpec, Row, fold
+from .words import word
+
+Argv = Sequence[bytes]
+Plan = Callable[[Argv], Touches]
+Accesses = Callable[[Argv], tuple[tuple[Access, ...], Problem | None]]
+
+_EMPTY = Touches(None, problem=Problem("command.unknown", 0, "the request is empty"))
+_UNKNOWN = Touches(None, problem=Problem("command.unknown", 0, "no known server has this command"))
+
+
+def extract(argv: Sequence[bytes]) -> Touches:
+    """What the command `argv` (its name first) touches. Total: it never raises.
+
+    A call with too few or too many arguments runs nowhere; it gives what keys are there, and no problem.
+    """
+    if not argv:
+        return _EMPTY
+    plan = PLANS.get(argv[0]) or PLANS.get(fold(argv[0]))
+    return plan(argv) if plan is not None else _UNKNOWN
+
+
+# -- keys by key spec
+
+
+def positions(spec: KeySpec, argv: Argv) -> range:
+    """Where the spec finds keys, as far as there are arguments (Redis `src/db.c`, getKeysUsingKeySpecs)."""
+    if spec.begin == "index":
+        start = spec.start
+    elif spec.begin == "keyword":
+        start = _after_keyword(spec, argv)
+    else:
+        return range(0)
+    if not 0 < start < len(argv):
+        return range(0)
+    if spec.find == "range":
+        return range(start, min(_last(spec, start, len(argv)) + 1, len(argv)), spec.step)
+    if spec.find == "keynum":
+        return numkeys(argv, start + spec.count_at, start + spec.first)
+    return range(0)
+
+
+def _last(spec: KeySpec, start: int, count: int) -> int:
+    if spec.last >= 0:
+        return start + spec.last
+    if spec.limit <= 1:
+        return count + spec.last
+    return start + (count - start) // spec.limit + spec.last
+
+
+def _after_keyword(spec: KeySpec, argv: Argv) -> int:
+    """Behind the first such word, searched forwards from `start`, or backwards from that near the end."""
+    if spec.start > 0:
+        search = range(spec.start, len(argv))
+    else:
+        search = range(len(argv) + spec.start, 0, -1)
+    return next((i + 1 for i in search if word(argv[i]) == spec.keyword), 0)
+
+
+# -- plans
+
+
+def _compile(row: Row) -> Plan:
+    """The plan of one row; the cheapest that fits."""
+    if row.subcommands:
+        return _container(row)
+    mention = MENTIONS.get(row.command.name)
+    finder = FINDERS.get(row.command.name)
+    specs = [(spec, effect_of(row, role)) for role, spec in enumerate(row.specs) if spec.is_key]
+    if mention is not None:
+        return _mentioning(row.command, _accesses(row, specs, finder), mention)
+    if finder is None and not specs and "movablekeys" not in row.command.flags:
+        return _constant(row.command)
+    if finder is None and len(specs) == 1 and _is_one_key(specs[0][0]):
+        return _one_key(row.command, specs[0][0].start, specs[0][1])
+    return _general(row.command, _accesses(row, specs, finder))
+
+
+def _container(row: Row) -> Plan:
+    """A container by itself touches nothing (it answers an error, or describes itself, as COMMAND does)."""
+    bare = Touches(row.command)
+    problem = Problem("command.unknown", 1, "no known server has this subcommand")
+    unknown = Touches(row.command, problem=problem)
+    plans = {name: _compile(subcommand) for name, subcommand in row.subcommands.items()}
+
+    def plan(argv: Argv) -> Touches:
+        if len(argv) < 2:
+            return bare
+        subcommand = plans.get(argv[1]) or plans.get(fold(argv[1]))
+        return subcommand(argv) if subcommand is not None else unknown
+
+    return plan
+
+
+def _constant(command: Command) -> Plan:
+    touches = Touches(command)
+    return lambda _argv: touches
+
+
+def _is_one_key(spec: KeySpec) -> bool:
+    return spec.is_complete and spec.begin == "index" and spec.find == "range" and spec.last == 0
+
+
+def _one_key(command: Command, index: int, effect: Effect) -> Plan:
+    """GET, SET, HSET, EXPIRE …: by far the most, so it takes no detour."""
+    bare = Touches(command)
+    needs, types, ttl, ttl_of, content_of = effect
+    needs_of = NEEDS.get(command.name)
+    if not needs & WRITE or needs & DELETE:
+        ttl = ttl_of = content_of = None
+
+    def constant(argv: Argv) -> Touches:
+        if len(argv) <= index:
+            return bare
+        return Touches(command, (Access(index, argv[index], needs, types, ttl),))
+
+    def plan(argv: Argv) -> Touches:
+        if len(argv) <= index:
+            return bare
+        needed = needs if needs_of is None else needs_of(argv)
+        if not needed & WRITE:
+            return Touches(command, (Access(index, argv[index], needed, types),))
+        effect_on_ttl = ttl if ttl_of is None else ttl_of(argv)
+        content = None if content_of is None else content_of(argv, index)
+        return Touches(command, (Access(index, argv[index], needed, types, effect_on_ttl, content),))
+
+    return constant if needs_of is ttl_of is content_of is None else plan
+
+
+def _accesses(row: Row, specs: list[tuple[KeySpec, Effect]], finder: Finder | None) -> Accesses:
+    return _by_finder(row, finder) if finder is not None else _by_specs(row, specs)
+
+
+def _by_specs(row: Row, specs: list[tuple[KeySpec, Effect]]) -> Accesses:
+    problem = None
+    if not all(spec.is_complete for spec, _ in specs) or (not specs and "movablekeys" in row.command.flags):
+        problem = Problem("command.unknown", 0, "its key specs don't tell all of its keys")
+
+    def accesses(argv: Argv) -> tuple[tuple[Access, ...], Problem | None]:
+        found = [
+            _access(argv, position, effect.needs, effect)
+            for spec, effect in specs
+            for position in positions(spec, argv)
+        ]
+        return tuple(found), problem
+
+    return accesses
+
+
+def _by_finder(row: Row, finder: Finder) -> Accesses:
+    effects = [effect_of(row, role) for role in range(max(1, len(row.specs)))]
+    refinements = [effect.needs & ~(READ | WRITE) for effect in effects]
+
+    def accesses(argv: Argv) -> tuple[tuple[Access, ...], Problem | None]:
+        keys, problem = finder(argv)
+        found = [
+            _access(argv, at, needs | refinements[role] if needs & WRITE else needs, effects[role])
+            for at, needs, role in keys
+        ]
+        return tuple(found), problem
+
+    return accesses
+
+
+def _access(argv: Argv, position: int, needs: int, effect: Effect) -> Access:
+    ttl = content = None
+    if needs & WRITE:
+        if not needs & DELETE:
+            ttl = effect.ttl if effect.ttl_of is None else effect.ttl_of(argv)
+        if effect.content_of is not None:
+            content = effect.content_of(argv, position)
+    return Access(position, argv[position], needs, effect.types, ttl, content)
+
+
+def _general(command: Command, accesses: Accesses) -> Plan:
+    def plan(argv: Argv) -> Touches:
+        found, problem = accesses(argv)
+        return Touches(command, found, problem=problem)
+
+    return plan
+
+
+def _mentioning(command: Command, accesses: Accesses, mention: Mention) -> Plan:
+    def plan(argv: Argv) -> Touches:
+        found, problem = accesses(argv)
+        channels, pattern, script, databases, other = mention(argv)
+        return Touches(command, found, channels, pattern, script, databases, problem or other)
+
+    return plan
+
+
+def _compile_all() -> dict[bytes, Plan]:
+    """By name in upper and in lower case, the two that clients send; subcommands are in their container."""
+    plans = {name: _compile(row) for name, row in COMMANDS.items() if b" " not in name}
+    return plans | {name.lower(): plan for name, plan in plans.items()}
+
+
+PLANS = _compile_all()
