@@ -42,8 +42,9 @@ def set_(argv: Argv) -> int:
 
     `src/db.c` setGetKeys looks at every argument from the third on, options or not; so does this.
     """
-    if len(argv) > 3 and any(word(argument) in _SET_READS for argument in argv[3:]):
-        return READ | WRITE
+    for argument in argv[3:]:
+        if word(argument) in _SET_READS:
+            return READ | WRITE
     return WRITE
 
 

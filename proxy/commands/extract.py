@@ -138,7 +138,7 @@ def _one_key(command: Command, index: int, effect: Effect) -> Plan:
         content = None if content_of is None else content_of(argv, index)
         return Touches(command, (Access(index, argv[index], needed, types, effect_on_ttl, content),))
 
-    return constant if needs_of is ttl_of is content_of is None else plan
+    return constant if needs_of is None and ttl_of is None and content_of is None else plan
 
 
 def _accesses(row: Row, specs: list[tuple[KeySpec, Effect]], finder: Finder | None) -> Accesses:

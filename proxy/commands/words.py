@@ -18,7 +18,8 @@ def word(argument: bytes) -> bytes:
 
     Servers compare options with C's strcasecmp, which ends at a NUL byte: `STORE\\0x` is STORE to them.
     """
-    return argument[:_LONGEST_WORD].partition(b"\0")[0].upper()
+    folded = argument[:_LONGEST_WORD].upper()
+    return folded if b"\0" not in folded else folded[: folded.index(b"\0")]
 
 
 def integer(argument: bytes) -> int | None:
