@@ -14,7 +14,7 @@ EDITABLE ?= -e
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN = $(VENV)/bin
-PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 # What the extensions are made from: a module is compiled where a .pxd of its name stands beside it.
 PXD = $(wildcard proxy/*.pxd proxy/*/*.pxd)
