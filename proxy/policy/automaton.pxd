@@ -1,0 +1,38 @@
+# C types for automaton.py. The same source runs uncompiled; nothing here changes what it does.
+cimport cython
+
+
+cdef class Automaton:
+    cdef readonly int width
+    cdef readonly bytes classes
+    cdef readonly object table
+    cdef readonly object accepts
+    cdef readonly tuple sets
+    cdef const int[::1] _table
+    cdef const int[::1] _accepts
+
+    cpdef int match(self, bytes key) except -2
+
+    @cython.locals(state=cython.int, offset=cython.Py_ssize_t)
+    cpdef int match_span(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -2
+
+    cpdef int state_after(self, bytes key) except -2
+
+    @cython.locals(byte=cython.uchar)
+    cpdef int walk(self, int state, bytes data) except -2
+
+    cpdef int accept_of(self, int state) except -2
+
+
+cdef class Classifier:
+    cdef readonly Automaton automaton
+    cdef readonly tuple patterns
+    cdef const int[::1] _members
+    cdef const int[::1] _begins
+    cdef const long long[::1] _bounds
+
+    @cython.locals(accept=cython.int, at=cython.int, index=cython.int)
+    cpdef int first(self, bytes key) except -2
+
+    @cython.locals(length=cython.Py_ssize_t, at=cython.int)
+    cpdef bint confirms(self, int index, bytes key) except -1

@@ -1,0 +1,178 @@
+# cython: annotation_typing=False, boundscheck=False, wraparound=False, initializedcheck=False
+"""The tables that all key patterns of a policy compile into, and how a key runs through them.
+
+Rule: one table step per byte of the key, whatever the number of patterns and whatever the key holds. The
+tables are finished, immutable values: built once (`build_automaton`), pickled to the workers, never changed.
+
+Every index is in bounds by construction: `__init__` checks each table entry and each byte class once.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Protocol
+
+NOTHING = -1  # no pattern accepts
+DEAD = 0  # the state that no key leaves
+
+
+class Automaton:
+    """A deterministic automaton over bytes.
+
+    `classes[byte]` is the byte's class; `table[state + class]` the next state. States are multiples of
+    `width`, the number of classes; DEAD is 0 and the key begins in `width`. `accepts[state // width]` is an
+    accept-set id, -1 for none, and `sets[id]` the indices of the patterns that accept there, in the order of
+    precedence.
+    """
+
+    def __init__(
+        self, classes: bytes, table: array[int], accepts: array[int], sets: tuple[tuple[int, ...], ...]
+    ) -> None:
+        width = max(classes) + 1 if len(classes) == 256 else 0
+        if not width or len(table) != len(accepts) * width or len(accepts) < 2:
+            raise ValueError("automaton: tables do not fit together")
+        if min(table) < 0 or max(table) > len(table) - width or any(entry % width for entry in set(table)):
+            raise ValueError("automaton: a transition leads outside the table")
+        if min(accepts) < NOTHING or max(accepts) >= len(sets):
+            raise ValueError("automaton: an accept set does not exist")
+        self.width = width
+        self.classes = classes
+        self.table = table
+        self.accepts = accepts
+        self.sets = sets
+        self._table = table
+        self._accepts = accepts
+
+    def __reduce__(
+        self,
+    ) -> tuple[type[Automaton], tuple[bytes, array[int], array[int], tuple[tuple[int, ...], ...]]]:
+        return Automaton, (self.classes, self.table, self.accepts, self.sets)
+
+    @property
+    def start(self) -> int:
+        """The state before the first byte."""
+        return self.width
+
+    @property
+    def states(self) -> int:
+        """The number of states, the dead one included."""
+        return len(self.accepts)
+
+    def match(self, key: bytes) -> int:
+        """The id of the set of patterns that accept the key; -1 when none does. Long counters are not looked
+        at."""
+        return self.accept_of(self.walk(self.width, key))
+
+    def match_span(self, data: bytes, start: int, end: int) -> int:
+        """As `match`, for the key at `data[start:end]`. Raises IndexError for a span outside `data`."""
+        if start < 0 or start > end or end > len(data):
+            raise IndexError("automaton: span outside the data")
+        state = self.width
+        for offset in range(start, end):
+            state = self._table[state + self.classes[data[offset]]]
+            if state == 0:
+                return -1
+        return self._accepts[state // self.width]
+
+    def state_after(self, key: bytes) -> int:
+        """The state after these bytes from the start; DEAD when no pattern's key begins with them."""
+        return self.walk(self.width, key)
+
+    def walk(self, state: int, data: bytes) -> int:
+        """The state after `data` from `state`. Raises IndexError for what is no state."""
+        if state < 0 or state % self.width or state // self.width >= len(self.accepts):
+            raise IndexError("automaton: no such state")
+        for byte in data:
+            state = self._table[state + self.classes[byte]]
+            if state == 0:
+                break
+        return state
+
+    def accept_of(self, state: int) -> int:
+        """The accept-set id of a state; -1 for none. Raises IndexError for what is no state."""
+        if state < 0 or state // self.width >= len(self.accepts):
+            raise IndexError("automaton: no such state")
+        return self._accepts[state // self.width]
+
+    def successors(self, state: int) -> array[int]:
+        """The next state for each byte class. Raises IndexError for what is no state."""
+        if state < 0 or state % self.width or state // self.width >= len(self.accepts):
+            raise IndexError("automaton: no such state")
+        return self.table[state : state + self.width]
+
+
+class Verifiable(Protocol):
+    """What the classifier needs to know of a pattern (`patterns.KeyPattern` has it)."""
+
+    @property
+    def needs_verification(self) -> bool: ...
+    @property
+    def sure_lengths(self) -> tuple[int, int]: ...
+    @property
+    def shortest(self) -> int: ...
+    @property
+    def longest(self) -> int: ...
+    def matches(self, key: bytes) -> bool: ...
+
+
+class Classifier:
+    """Says which pattern a key belongs to, lengths included.
+
+    The automaton leaves long counters out. For nearly every key its length alone settles them
+    (`sure_lengths`); only what is left is matched once more, by the pattern itself.
+    """
+
+    def __init__(self, automaton: Automaton, patterns: tuple[Verifiable, ...]) -> None:
+        if any(index < 0 or index >= len(patterns) for members in automaton.sets for index in members):
+            raise ValueError("classifier: the automaton speaks of patterns that are not given")
+        self.automaton = automaton
+        self.patterns = patterns
+        members = array("i")
+        begins = array("i", [0])
+        for accept_set in automaton.sets:
+            members.extend(accept_set)
+            begins.append(len(members))
+        bounds = array("q")  # per pattern: shortest, sure from, sure to, longest
+        for pattern in patterns:
+            sure = pattern.sure_lengths if pattern.needs_verification else (0, pattern.longest)
+            bounds.extend((pattern.shortest, *sure, pattern.longest))
+        self._members = members
+        self._begins = begins
+        self._bounds = bounds
+
+    def __reduce__(self) -> tuple[type[Classifier], tuple[Automaton, tuple[Verifiable, ...]]]:
+        return Classifier, (self.automaton, self.patterns)
+
+    def first(self, key: bytes) -> int:
+        """The index of the first pattern, in the order of precedence, that matches the key; -1 when none
+        does."""
+        accept = self.automaton.match(key)
+        if accept < 0:
+            return -1
+        for at in range(self._begins[accept], self._begins[accept + 1]):
+            index = self._members[at]
+            if self.confirms(index, key):
+                return index
+        return -1
+
+    def every(self, key: bytes) -> tuple[int, ...]:
+        """The indices of all patterns that match the key, in the order of precedence."""
+        accept = self.automaton.match(key)
+        if accept < 0:
+            return ()
+        return tuple(index for index in self.automaton.sets[accept] if self.confirms(index, key))
+
+    def confirms(self, index: int, key: bytes) -> bool:
+        """Whether a key that the automaton accepts for this pattern also has the right lengths.
+
+        Raises IndexError for what is no pattern.
+        """
+        if index < 0 or index >= len(self.patterns):
+            raise IndexError("classifier: no such pattern")
+        length = len(key)
+        at = 4 * index
+        if length < self._bounds[at] or length > self._bounds[at + 3]:
+            return False
+        if self._bounds[at + 1] <= length <= self._bounds[at + 2]:
+            return True
+        return self.patterns[index].matches(key)

@@ -1,0 +1,204 @@
+"""Builds one deterministic automaton out of all key patterns of a policy.
+
+Rule: the automaton accepts, for each pattern, exactly `KeyPattern.relaxed`, and a policy that would need too
+many states is refused by name, not by running out of memory.
+
+The way: the position automaton of every pattern (`regular.positions`), then the subset construction. Most
+positions read a single byte; the few that read a set of bytes (placeholders) decide where all other bytes
+lead. So a state's row is copied from a template that depends on its placeholders alone, and only the single
+bytes are patched in. Minimisation is left out: states differ in the patterns that they lead to, so there is
+next to nothing to merge.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from .automaton import NOTHING, Automaton, Classifier
+from .patterns import KeyPattern
+from .regular import ANY_BYTE, bytes_of, positions
+
+MAX_STATES = 200_000
+# Positions that all states may hold together, per state allowed: bounds the memory of states that hold very
+# many.
+POSITIONS_PER_STATE = 40
+
+
+class TooManyStates(ValueError):
+    """The patterns need more states than allowed.
+
+    `worst` are the indices of the patterns that take part in most states, the worst first: placeholders that
+    may hold the separator, or literal text, followed by more text.
+    """
+
+    def __init__(self, max_states: int, worst: tuple[int, ...], texts: tuple[str, ...]) -> None:
+        super().__init__(max_states, worst, texts)
+        self.max_states = max_states
+        self.worst = worst
+        self.texts = texts
+
+    def __str__(self) -> str:
+        return f"more than {self.max_states} states are needed, most of them for: {', '.join(self.texts)}"
+
+
+def build(patterns: Sequence[KeyPattern], max_states: int = MAX_STATES) -> Automaton:
+    """The automaton of `patterns`, which are given in the order of precedence.
+
+    Raises `TooManyStates` when it would have more than `max_states` states.
+    """
+    return _Construction(patterns, max_states).run()
+
+
+def classify(patterns: Sequence[KeyPattern], max_states: int = MAX_STATES) -> Classifier:
+    """`build`, with the patterns beside it to confirm lengths. Raises `TooManyStates`."""
+    return Classifier(build(patterns, max_states), tuple(patterns))
+
+
+def byte_classes(masks: Iterable[int]) -> bytes:
+    """The coarsest division of the 256 bytes into classes that every mask is a union of: byte → class."""
+    blocks = [ANY_BYTE]
+    for mask in dict.fromkeys(masks):
+        blocks = [part for block in blocks for part in (block & mask, block & ~mask) if part]
+    classes = bytearray(256)
+    for number, block in enumerate(sorted(blocks, key=lambda block: block & -block)):
+        for byte in bytes_of(block):
+            classes[byte] = number
+    return bytes(classes)
+
+
+class _Construction:
+    def __init__(self, patterns: Sequence[KeyPattern], max_states: int) -> None:
+        self.patterns = patterns
+        self.max_states = max_states
+        self.masks: list[int] = []
+        self.follow: list[tuple[int, ...]] = []
+        self.owner: list[int] = []  # position → pattern
+        self.final: list[bool] = []
+        for index, pattern in enumerate(patterns):
+            self._add(index, pattern)
+        self._divide_bytes()
+        self.set_ids: dict[frozenset[int], int] = {}
+        self.sets: list[tuple[int, ...]] = []
+        self.states: dict[frozenset[int], int] = {frozenset(): 0}
+        self.queue: list[frozenset[int]] = []
+        self.accepts = array("i", [NOTHING])
+        self.held = 0
+        self.templates: dict[frozenset[int], tuple[array[int], list[frozenset[int]]]] = {}
+
+    def run(self) -> Automaton:
+        table = array("i", bytes(4 * self.width))
+        starts = frozenset(position for position, mask in enumerate(self.masks) if not mask)
+        self._state(starts)
+        for members in self.queue:  # grows while it is walked
+            table.extend(self._row(members))
+        return Automaton(self.classes, table, self.accepts, tuple(self.sets))
+
+    def _add(self, index: int, pattern: KeyPattern) -> None:
+        automaton = positions(pattern.relaxed)
+        base = len(self.masks)
+        self.masks.extend(automaton.masks)
+        self.follow.extend(tuple([base + target for target in targets]) for targets in automaton.follow)
+        self.owner.extend([index] * len(automaton.masks))
+        self.final.extend([position in automaton.last for position in range(len(automaton.masks))])
+
+    def _divide_bytes(self) -> None:
+        """Byte classes, and every position's moves sorted into single-class (narrow) and other (broad)
+        ones."""
+        self.classes = byte_classes(mask for mask in self.masks if mask)
+        self.width = max(self.classes) + 1
+        representative = [self.classes.index(number) for number in range(self.width)]
+        self.classes_of_mask = {
+            mask: [number for number, byte in enumerate(representative) if mask >> byte & 1]
+            for mask in set(self.masks)
+        }
+        narrow_class = {
+            mask: numbers[0] for mask, numbers in self.classes_of_mask.items() if len(numbers) == 1
+        }
+        nothing: frozenset[int] = frozenset()
+        self.narrow: list[list[tuple[int, int]]] = []
+        self.broad: list[frozenset[int]] = []
+        shared: dict[tuple[int, ...], frozenset[int]] = {(): nothing}
+        for targets in self.follow:
+            here: list[tuple[int, int]] = []
+            wide: list[int] = []
+            for target in targets:
+                number = narrow_class.get(self.masks[target])
+                if number is None:
+                    wide.append(target)
+                else:
+                    here.append((number, target))
+            self.narrow.append(here)
+            self.broad.append(shared.setdefault(tuple(wide), frozenset(wide)))
+
+    def _state(self, members: frozenset[int]) -> int:
+        """The offset of the state that is this set of positions; queues it when it is new."""
+        known = self.states.get(members)
+        if known is not None:
+            return known
+        if len(self.states) > self.max_states or self.held > self.max_states * POSITIONS_PER_STATE:
+            raise self._too_many()
+        offset = len(self.states) * self.width
+        self.states[members] = offset
+        self.held += len(members)
+        self.queue.append(members)
+        self.accepts.append(self._accept_set(members))
+        return offset
+
+    def _accept_set(self, members: frozenset[int]) -> int:
+        final = self.final
+        accepting = frozenset([self.owner[position] for position in members if final[position]])
+        if not accepting:
+            return NOTHING
+        known = self.set_ids.get(accepting)
+        if known is None:
+            known = self.set_ids[accepting] = len(self.sets)
+            self.sets.append(tuple(sorted(accepting)))
+        return known
+
+    def _row(self, members: frozenset[int]) -> array[int]:
+        broad: frozenset[int] | None = None
+        narrow: dict[int, list[int]] = {}
+        for position in members:
+            wide = self.broad[position]
+            if broad is None or broad is wide or not broad:
+                broad = wide
+            elif wide:
+                broad |= wide
+            for number, target in self.narrow[position]:
+                narrow.setdefault(number, []).append(target)
+        template, sets = self._template(broad or frozenset())
+        row = template[:]
+        for number, targets in narrow.items():
+            row[number] = self._state(sets[number].union(targets))
+        return row
+
+    def _template(self, broad: frozenset[int]) -> tuple[array[int], list[frozenset[int]]]:
+        """The row of a state whose only moves are to the positions `broad`, as states and as sets of
+        positions."""
+        known = self.templates.get(broad)
+        if known is None:
+            by_class: list[list[int]] = [[] for _ in range(self.width)]
+            for target in broad:
+                for number in self.classes_of_mask[self.masks[target]]:
+                    by_class[number].append(target)
+            shared: dict[tuple[int, ...], frozenset[int]] = {}
+            sets = [shared.setdefault(tuple(targets), frozenset(targets)) for targets in by_class]
+            known = array("i", [self._state(members) for members in sets]), sets
+            self.templates[broad] = known
+        return known
+
+    def _too_many(self) -> TooManyStates:
+        """Blames the patterns that are alive in most states, leaving out open ends (they multiply
+        nothing)."""
+        taking_part: Counter[int] = Counter()
+        open_ends = {
+            position
+            for position, targets in enumerate(self.follow)
+            if self.final[position] and targets == (position,) and self.masks[position] == ANY_BYTE
+        }
+        for members in self.states:
+            taking_part.update({self.owner[position] for position in members if position not in open_ends})
+        worst = tuple(index for index, _ in taking_part.most_common(5))
+        return TooManyStates(self.max_states, worst, tuple(self.patterns[index].text for index in worst))

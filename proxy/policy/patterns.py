@@ -1,0 +1,425 @@
+"""Key patterns: literal text with placeholders, `cube:v1:<scope>:lock:<resource...>:<id>`.
+
+Rule: a pattern's own `capture` is the truth about which keys it matches, lengths included; the automaton may
+only be a faster way to the same answer.
+
+Literal text stands for itself, braces too (Redis' hash tags use them); `\\<`, `\\>`, `\\\\` and `\\xHH` are
+the escapes. `<name>` is a value of the class that `name` was declared with. `<name...>` is one or more such
+values, none of them empty, with `:` between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from .expressions import ClassExpression, PatternError, literal_class, parse_class
+from .matching import Simulation, linear_regex
+from .regular import (
+    ANY_BYTE,
+    EMPTY,
+    SEPARATOR,
+    SEPARATOR_MASK,
+    Bytes,
+    Concat,
+    Joined,
+    Node,
+    Repeat,
+    alphabet,
+    literal,
+    longest,
+    nonempty,
+    positions,
+    relax,
+    reverse,
+    shortest,
+    sure_lengths,
+)
+
+__all__ = [
+    "ClassExpression",
+    "Hole",
+    "KeyPattern",
+    "Literal",
+    "Mismatch",
+    "Part",
+    "PatternError",
+    "exact_pattern",
+    "literal_class",
+    "parse_class",
+    "parse_pattern",
+    "prefix_pattern",
+]
+
+ANYTHING = ClassExpression(".*", Repeat(Bytes(ANY_BYTE), 0, None))
+# The name of the hole that ends a prefix pattern; no placeholder can be called so.
+REST = "*"
+
+_PLACEHOLDER = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*)(\.\.\.)?>")
+# Ranks of a segment, the most specific first.
+_LITERAL, _PARTLY_LITERAL, _PLACEHOLDER_ONLY, _VARIADIC, _REST = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """Bytes that stand for themselves."""
+
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A placeholder in its place. A `variadic` one holds one or more non-empty segments, `:` between them."""
+
+    name: str
+    expression: ClassExpression
+    variadic: bool = False
+
+    @property
+    def node(self) -> Node:
+        if not self.variadic:
+            return self.expression.node
+        return Joined(nonempty(self.expression.node) or EMPTY)
+
+
+Part = Literal | Hole
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Why a key does not match a pattern: the first thing that is wrong with it.
+
+    `kind` is `byte` (the byte at `offset` can't stand there), `end` (the key ends too early) or `length`
+    (what a placeholder holds is too long or too short). `placeholder` names the one at fault, None for
+    literal text.
+    """
+
+    kind: str
+    offset: int
+    placeholder: str | None
+
+
+class KeyPattern:
+    """A set of keys. Built by `parse_pattern`, `prefix_pattern` or `exact_pattern`."""
+
+    def __init__(self, text: str, parts: tuple[Part, ...]) -> None:
+        self.text = text
+        self.parts = parts
+
+    def __repr__(self) -> str:
+        return f"KeyPattern({self.text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeyPattern) and other.parts == self.parts
+
+    def __hash__(self) -> int:
+        return hash(self.parts)
+
+    def __reduce__(self) -> tuple[type[KeyPattern], tuple[str, tuple[Part, ...]]]:
+        return KeyPattern, (self.text, self.parts)
+
+    @cached_property
+    def node(self) -> Node:
+        """The pattern's language, lengths included."""
+        return Concat(tuple(self._part_nodes))
+
+    @cached_property
+    def relaxed(self) -> Node:
+        """The language that the automaton knows: a superset that leaves long counters out."""
+        return relax(self.node)
+
+    @cached_property
+    def needs_verification(self) -> bool:
+        """Whether the automaton's match must be confirmed (by `sure_lengths`, or else by `matches`)."""
+        return self.relaxed != self.node
+
+    @cached_property
+    def sure_lengths(self) -> tuple[int, int]:
+        """Key lengths (from, to), in bytes, at which the automaton's match needs no further confirmation."""
+        return sure_lengths(self.node)
+
+    @cached_property
+    def shortest(self) -> int:
+        """Length of the shortest key, in bytes."""
+        return shortest(self.node)
+
+    @cached_property
+    def longest(self) -> int:
+        """Length of the longest key, in bytes; `regular.UNBOUNDED` or more where there is none."""
+        return longest(self.node)
+
+    @property
+    def literal_prefix(self) -> bytes:
+        """The bytes that every key begins with, up to the first placeholder."""
+        first = self.parts[0] if self.parts else None
+        return first.text if isinstance(first, Literal) else b""
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether the pattern is one key."""
+        return not self.holes
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether the pattern is every byte string under its literal prefix."""
+        return len(self.holes) == 1 and self.holes[0].name == REST
+
+    @cached_property
+    def holes(self) -> tuple[Hole, ...]:
+        return tuple(part for part in self.parts if isinstance(part, Hole))
+
+    def example(self) -> bytes:
+        """A key that matches and reads well; for a prefix pattern, one under the prefix."""
+        key = b""
+        number = 0
+        for part in self.parts:
+            if isinstance(part, Literal):
+                key += part.text
+                continue
+            number += 1
+            key += part.expression.example(number)
+            if part.variadic:
+                number += 1
+                key += SEPARATOR + part.expression.example(number)
+        return key
+
+    def matches(self, key: bytes) -> bool:
+        """Whether the key belongs to the pattern, lengths included. Linear in the key's length."""
+        if not self.shortest <= len(key) <= self.longest:
+            return False
+        if self._regex is not None:
+            return self._regex.fullmatch(key) is not None
+        return 0 in self._reach(key)[0]
+
+    def capture(self, key: bytes) -> dict[str, bytes] | None:
+        """What each placeholder holds in `key`, None when the key doesn't match. Linear in the key's length.
+
+        Where placeholders could share the key's bytes in several ways, an earlier one takes as many as it can
+        (`<resource...>:<id>` leaves the last segment to `id`).
+        """
+        if not self.shortest <= len(key) <= self.longest:
+            return None
+        if self._regex is not None:
+            match = self._regex.fullmatch(key)
+            if match is None:
+                return None
+            return dict(zip((hole.name for hole in self.holes), match.groups(), strict=True))
+        return self._capture(key)
+
+    def mismatch(self, key: bytes) -> Mismatch | None:
+        """What is wrong with a key that doesn't match; None when it does."""
+        if self.matches(key):
+            return None
+        simulation = Simulation(self.relaxed)
+        state = simulation.START
+        for offset, byte in enumerate(key):
+            after = simulation.step(state, byte)
+            if not after:
+                return Mismatch("byte", offset, self._placeholder_after(simulation, state))
+            state = after
+        if not state & simulation.last:
+            return Mismatch("end", len(key), self._placeholder_after(simulation, state))
+        return self._wrong_length(key)
+
+    @cached_property
+    def specificity(self) -> tuple[tuple[int, int], ...]:
+        """A sort key: of two patterns that match the same key, the smaller is the more specific.
+
+        Segment by segment (at the colons of the literal text): literal, then literal in part (the more
+        literal bytes the better), then a placeholder, then a variadic one or one that may hold the separator,
+        then the open end of a prefix. Patterns that overlap and are equal in this are a tie.
+        """
+        ranks: list[tuple[int, int]] = []
+        rank, literals = _LITERAL, 0
+        for part in self.parts:
+            if isinstance(part, Hole):
+                rank = max(rank, _rank(part))
+                continue
+            head, *tail = part.text.split(SEPARATOR)
+            literals += len(head)
+            for segment in tail:
+                ranks.append(_segment(rank, literals))
+                rank, literals = _LITERAL, len(segment)
+        ranks.append(_segment(rank, literals))
+        return tuple(ranks)
+
+    @cached_property
+    def _part_nodes(self) -> list[Node]:
+        return [literal(part.text) if isinstance(part, Literal) else part.node for part in self.parts]
+
+    @cached_property
+    def _regex(self) -> re.Pattern[bytes] | None:
+        return linear_regex(self._part_nodes, [isinstance(part, Hole) for part in self.parts])
+
+    @cached_property
+    def _forwards(self) -> list[Simulation]:
+        return [Simulation(node) for node in self._part_nodes]
+
+    @cached_property
+    def _backwards(self) -> list[Simulation]:
+        return [Simulation(reverse(node)) for node in self._part_nodes]
+
+    def _reach(self, key: bytes) -> list[set[int]]:
+        """For each part, and for the end: the offsets from which the rest of the pattern matches the rest of
+        the key."""
+        backwards = key[::-1]
+        reach = [{len(key)}]
+        for simulation in reversed(self._backwards):
+            ends = simulation.ends(backwards, [len(key) - offset for offset in reach[-1]])
+            reach.append({len(key) - offset for offset in ends})
+        return reach[::-1]
+
+    def _capture(self, key: bytes) -> dict[str, bytes] | None:
+        reach = self._reach(key)
+        if 0 not in reach[0]:
+            return None
+        captured: dict[str, bytes] = {}
+        offset = 0
+        for at, part in enumerate(self.parts):
+            end = max(self._forwards[at].ends(key, [offset]) & reach[at + 1])
+            if isinstance(part, Hole):
+                captured[part.name] = key[offset:end]
+            offset = end
+        return captured
+
+    def _placeholder_after(self, simulation: Simulation, state: int) -> str | None:
+        """The placeholder that `state` of the relaxed language is in, or comes to next."""
+        within = _names_by_position(self.parts)
+        following = simulation.following(state)
+        names = [within[position] for position in range(1, len(within)) if following >> position & 1]
+        return next((name for name in names if name is not None), None)
+
+    def _wrong_length(self, key: bytes) -> Mismatch:
+        parts = tuple(
+            Hole(hole.name, ClassExpression("", relax(hole.expression.node)), hole.variadic)
+            if isinstance(hole, Hole)
+            else hole
+            for hole in self.parts
+        )
+        captured = KeyPattern(self.text, parts).capture(key) or {}
+        offset = 0
+        for part in self.parts:
+            if isinstance(part, Literal):
+                offset += len(part.text)
+                continue
+            value = captured[part.name]
+            if not Simulation(part.node).matches(value):
+                return Mismatch("length", offset, part.name)
+            offset += len(value)
+        return Mismatch("length", len(key), None)
+
+
+def parse_pattern(text: str, classes: Mapping[str, ClassExpression]) -> KeyPattern:
+    """Reads a key pattern; `classes` are the declared placeholders.
+
+    Raises `PatternError` with the offset for text that can't be read, and with `name` set where a placeholder
+    is not declared, stands twice, or is variadic but can hold nothing.
+    """
+    parts: list[Part] = []
+    plain = bytearray()
+    at = 0
+    while at < len(text):
+        char = text[at]
+        if char == "<":
+            if plain:
+                parts.append(Literal(bytes(plain)))
+                plain.clear()
+            hole, at = _hole(text, at, classes)
+            if any(isinstance(part, Hole) and part.name == hole.name for part in parts):
+                raise PatternError(
+                    f"placeholder <{hole.name}> stands twice: give one another name", at, hole.name
+                )
+            parts.append(hole)
+        elif char == ">":
+            raise PatternError("'>' closes no placeholder; a literal one is written \\>", at)
+        elif char == "\\":
+            byte, at = _escaped(text, at)
+            plain.append(byte)
+        else:
+            plain += char.encode()
+            at += 1
+    if plain:
+        parts.append(Literal(bytes(plain)))
+    if not parts:
+        raise PatternError("the pattern is empty", 0)
+    return KeyPattern(text, tuple(parts))
+
+
+def prefix_pattern(prefix: bytes) -> KeyPattern:
+    """Every byte string that begins with `prefix`, itself too: what a scope or a claim owns."""
+    rest = Hole(REST, ANYTHING)
+    return KeyPattern(_display(prefix) + "*", (Literal(prefix), rest) if prefix else (rest,))
+
+
+def exact_pattern(key: bytes) -> KeyPattern:
+    """Just this key."""
+    return KeyPattern(_display(key), (Literal(key),))
+
+
+def _hole(text: str, at: int, classes: Mapping[str, ClassExpression]) -> tuple[Hole, int]:
+    """The placeholder whose `<` is at `at`, and the offset after it."""
+    found = _PLACEHOLDER.match(text, at + 1)
+    if found is None:
+        raise PatternError(
+            "'<' opens no placeholder: it takes <name> or <name...>; a literal one is written \\<", at
+        )
+    name = found[1]
+    expression = classes.get(name)
+    if expression is None:
+        raise PatternError(f"placeholder <{name}> is not declared", at, name)
+    if found[2] and nonempty(expression.node) is None:
+        raise PatternError(f"placeholder <{name}...> can hold nothing but empty segments", at, name)
+    return Hole(name, expression, found[2] is not None), found.end()
+
+
+def _escaped(text: str, at: int) -> tuple[int, int]:
+    """The byte that the escape at `at` means, and the offset after it."""
+    following = text[at + 1 : at + 2]
+    if following and following in "<>\\":
+        return ord(following), at + 2
+    digits = text[at + 2 : at + 4]
+    if following == "x" and re.fullmatch("[0-9a-fA-F]{2}", digits):
+        return int(digits, 16), at + 4
+    raise PatternError("unknown escape; there are \\<, \\>, \\\\ and \\xHH", at)
+
+
+def _display(literal_text: bytes) -> str:
+    """Literal bytes as a pattern would write them."""
+    shown = literal_text.decode(errors="surrogateescape")
+    return "".join(
+        f"\\{char}"
+        if char in "<>\\"
+        else char
+        if char.isprintable()
+        else "".join(f"\\x{byte:02x}" for byte in char.encode(errors="surrogateescape"))
+        for char in shown
+    )
+
+
+def _rank(hole: Hole) -> int:
+    if hole.name == REST:
+        return _REST
+    if hole.variadic or alphabet(hole.node) & SEPARATOR_MASK:
+        return _VARIADIC
+    return _PLACEHOLDER_ONLY
+
+
+def _segment(rank: int, literals: int) -> tuple[int, int]:
+    if rank == _LITERAL:
+        return _LITERAL, 0
+    if rank == _PLACEHOLDER_ONLY and literals:
+        return _PARTLY_LITERAL, -literals
+    return rank, -literals
+
+
+def _names_by_position(parts: tuple[Part, ...]) -> list[str | None]:
+    """For each position of the relaxed language (they are numbered part by part): its placeholder's name."""
+    names: list[str | None] = [None]
+    for part in parts:
+        if isinstance(part, Literal):
+            names += [None] * len(part.text)
+        else:
+            names += [part.name] * (len(positions(relax(part.node)).masks) - 1)
+    return names

@@ -1,0 +1,357 @@
+"""Regular expressions over bytes, as values: what placeholders and key patterns are made of.
+
+Rule: every language here is regular, and everything known about one (lengths, words, positions) comes from
+its tree alone. Nothing in this module looks at a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+ANY_BYTE = (1 << 256) - 1
+SEPARATOR = b":"
+SEPARATOR_MASK = 1 << SEPARATOR[0]
+
+# A length that no key reaches (Redis' longest key is 512 MB); sums and products of it stay above it.
+UNBOUNDED = 1 << 40
+
+# `{m,n}` is unrolled into the automaton while its copies hold no more than this many positions; the counter
+# of a longer one is left to `KeyPattern.capture`. 8 keeps dates, times and short codes exact. Unrolling an
+# id's {1,128} would multiply a policy's states by ten.
+UNROLL_POSITIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """One byte out of a set. `mask` has bit b where byte b belongs to it."""
+
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Concat:
+    """One after another; without parts, the empty string."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    options: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """`inner`, at least `least` and at most `most` times (None: any number). `inner` never admits the empty
+    string (`repeat` sees to it), so each round takes a byte."""
+
+    inner: Node
+    least: int
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """`inner`, once or more, with the separator between; `inner` never admits the empty string."""
+
+    inner: Node
+
+
+Node = Bytes | Concat | Either | Repeat | Joined
+
+EMPTY = Concat(())
+
+
+def literal(text: bytes) -> Node:
+    """The language of one word."""
+    return concat([Bytes(1 << byte) for byte in text])
+
+
+def concat(parts: list[Node]) -> Node:
+    return parts[0] if len(parts) == 1 else Concat(tuple(parts))
+
+
+def either(options: list[Node]) -> Node:
+    return options[0] if len(options) == 1 else Either(tuple(options))
+
+
+def repeat(inner: Node, least: int, most: int | None) -> Node:
+    """`inner{least,most}`, in the form that `Repeat` promises."""
+    if nullable(inner):
+        least = 0
+    filled = nonempty(inner)
+    if filled is None or most == 0:
+        return EMPTY
+    return filled if least == most == 1 else Repeat(filled, least, most)
+
+
+def nullable(node: Node) -> bool:
+    """Whether the empty string belongs to the language."""
+    match node:
+        case Bytes() | Joined():
+            return False
+        case Concat(parts):
+            return all(nullable(part) for part in parts)
+        case Either(options):
+            return any(nullable(option) for option in options)
+        case Repeat():
+            return node.least == 0
+
+
+def nonempty(node: Node) -> Node | None:
+    """The language without the empty string; None when nothing is left."""
+    if not nullable(node):
+        return node
+    match node:
+        case Either(options):
+            filled = [option for option in map(nonempty, options) if option is not None]
+            return either(filled) if filled else None
+        case Repeat(inner, _, most):
+            return repeat(inner, 1, most)
+        case Concat(parts):
+            # All parts are nullable: the first that is not empty, then the rest as it was.
+            filled = []
+            for at, part in enumerate(parts):
+                head = nonempty(part)
+                if head is not None:
+                    filled.append(concat([head, *parts[at + 1 :]]))
+            return either(filled) if filled else None
+    return node
+
+
+def shortest(node: Node) -> int:
+    """Length of the shortest word, in bytes."""
+    match node:
+        case Bytes():
+            return 1
+        case Concat(parts):
+            return sum(map(shortest, parts))
+        case Either(options):
+            return min(map(shortest, options))
+        case Repeat(inner, least, _):
+            return least * shortest(inner)
+        case Joined(inner):
+            return shortest(inner)
+
+
+def longest(node: Node) -> int:
+    """Length of the longest word, in bytes; UNBOUNDED or more where there is none."""
+    match node:
+        case Bytes():
+            return 1
+        case Concat(parts):
+            return sum(map(longest, parts))
+        case Either(options):
+            return max(map(longest, options))
+        case Repeat(inner, _, most):
+            return UNBOUNDED if most is None else most * longest(inner)
+        case Joined():
+            return UNBOUNDED
+
+
+def alphabet(node: Node) -> int:
+    """The bytes that occur in any word, as a mask."""
+    match node:
+        case Bytes(mask):
+            return mask
+        case Concat(parts) | Either(parts):
+            mask = 0
+            for part in parts:
+                mask |= alphabet(part)
+            return mask
+        case Repeat(inner, _, _):
+            return alphabet(inner)
+        case Joined(inner):
+            return alphabet(inner) | SEPARATOR_MASK
+
+
+def size(node: Node) -> int:
+    """How many positions the language has once its counters are unrolled."""
+    match node:
+        case Bytes():
+            return 1
+        case Concat(parts) | Either(parts):
+            return sum(map(size, parts))
+        case Repeat(inner, least, most):
+            return size(inner) * max(least if most is None else most, 1)
+        case Joined(inner):
+            return size(inner) + 1
+
+
+def reverse(node: Node) -> Node:
+    """The language of the same words, read from their end."""
+    match node:
+        case Bytes():
+            return node
+        case Concat(parts):
+            return Concat(tuple(reverse(part) for part in reversed(parts)))
+        case Either(options):
+            return Either(tuple(reverse(option) for option in options))
+        case Repeat(inner, least, most):
+            return Repeat(reverse(inner), least, most)
+        case Joined(inner):
+            return Joined(reverse(inner))
+
+
+def relax(node: Node) -> Node:
+    """The language with its long counters given up: a superset, with few positions. Equal to `node` when
+    nothing had to be given up."""
+    match node:
+        case Bytes():
+            return node
+        case Concat(parts):
+            return Concat(tuple(map(relax, parts)))
+        case Either(options):
+            return Either(tuple(map(relax, options)))
+        case Joined(inner):
+            return Joined(relax(inner))
+        case Repeat(inner, least, most):
+            inner = relax(inner)
+            copies = UNROLL_POSITIONS // size(inner)
+            if max(least, most or 0) <= max(copies, 1):
+                return Repeat(inner, least, most)
+            return Repeat(inner, least if least <= copies else 1, None)
+
+
+def sure_lengths(node: Node) -> tuple[int, int]:
+    """The lengths (from, to) at which a word of `relax(node)` is sure to be a word of `node`.
+
+    A counter that was given up counts at most what is left of the word when everything else is as short as
+    can be, and at least what is left when everything else is as long as can be. So for a pattern with one
+    counted placeholder the length of the key decides, and with several it decides all but extreme keys.
+    """
+    low, high = 0, UNBOUNDED
+    stack: list[tuple[Node, int, int]] = [(node, 0, 0)]  # a node; the least and greatest length of all else
+    while stack:
+        inside, around_least, around_most = stack.pop()
+        match inside:
+            case Bytes():
+                pass
+            case Concat(parts):
+                slack = [(shortest(part), longest(part)) for part in map(relax, parts)]
+                total_least = around_least + sum(least for least, _ in slack)
+                total_most = around_most + sum(most for _, most in slack)
+                for part, (least, most) in zip(parts, slack, strict=True):
+                    stack.append((part, total_least - least, total_most - most))
+            case Either(options):
+                stack.extend((option, around_least, around_most) for option in options)
+            case Joined(inner):
+                stack.append((inner, around_least, UNBOUNDED))
+            case Repeat(inner, least, most):
+                kept = relax(inside)
+                assert isinstance(kept, Repeat)
+                if most is not None and kept.most is None:
+                    high = min(high, around_least + most * shortest(kept.inner))
+                if kept.least < least:
+                    low = max(low, around_most + least * longest(kept.inner))
+                stack.append((inner, around_least, UNBOUNDED))
+    return min(low, UNBOUNDED), high
+
+
+def bytes_of(mask: int) -> Iterator[int]:
+    """The bytes of a mask, in ascending order."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+_READABLE = b"x1a" + bytes(range(97, 123)) + bytes(range(48, 58)) + bytes(range(65, 91)) + b"-_."
+_BY_READABILITY = tuple(dict.fromkeys(_READABLE + bytes(range(33, 127)) + bytes(range(256))))
+
+
+def readable_byte(mask: int) -> int:
+    """The byte of a set that reads best in an example."""
+    return next(byte for byte in _BY_READABILITY if mask >> byte & 1)
+
+
+def readable_word(node: Node) -> bytes:
+    """One of the shortest words, of bytes that read well."""
+    match node:
+        case Bytes(mask):
+            return bytes([readable_byte(mask)])
+        case Concat(parts):
+            return b"".join(map(readable_word, parts))
+        case Either(options):
+            return readable_word(min(options, key=shortest))
+        case Repeat(inner, least, _):
+            return readable_word(inner) * least
+        case Joined(inner):
+            return readable_word(inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The position automaton (Glushkov's) of a language, without empty moves.
+
+    Position 0 is before the first byte; position i > 0 has just read a byte of `masks[i]`, and `follow[i]`
+    are the positions that may come next. Positions are numbered in the order in which they stand in the tree.
+    """
+
+    masks: tuple[int, ...]
+    follow: tuple[tuple[int, ...], ...]
+    last: frozenset[int]  # where a word may end; holds 0 when the empty string belongs to the language
+
+
+_Built = tuple[bool, list[int], list[int]]  # whether nullable, first positions, last positions
+
+
+def positions(node: Node) -> Positions:
+    """The position automaton of `node`, its counters unrolled."""
+    masks = [0]
+    follow: list[list[int]] = [[]]
+
+    def link(sources: list[int], targets: list[int]) -> None:
+        for source in sources:
+            follow[source].extend(targets)
+
+    def build(node: Node) -> _Built:
+        match node:
+            case Bytes(mask):
+                masks.append(mask)
+                follow.append([])
+                return False, [len(masks) - 1], [len(masks) - 1]
+            case Concat(parts):
+                return sequence(build(part) for part in parts)
+            case Either(options):
+                built = [build(option) for option in options]
+                firsts = [position for _, first, _ in built for position in first]
+                lasts = [position for _, _, last in built for position in last]
+                return any(empty for empty, _, _ in built), firsts, lasts
+            case Joined(inner):
+                _, first, last = build(inner)
+                masks.append(SEPARATOR_MASK)
+                follow.append(list(first))
+                link(last, [len(masks) - 1])
+                return False, first, last
+            case Repeat(inner, least, most):
+                copies = max(least if most is None else most, 1)
+                rounds = [build(inner) for _ in range(copies)]
+                for (_, _, last), (_, first, _) in pairwise(rounds):
+                    link(last, first)
+                if most is None:
+                    link(rounds[-1][2], rounds[-1][1])
+                lasts = [position for _, _, last in rounds[max(least, 1) - 1 :] for position in last]
+                return least == 0, rounds[0][1], lasts
+
+    def sequence(built: Iterator[_Built]) -> _Built:
+        empty = True
+        first: list[int] = []
+        last: list[int] = []
+        for next_empty, next_first, next_last in built:
+            link(last, next_first)
+            if empty:
+                first = first + next_first
+            last = last + next_last if next_empty else list(next_last)
+            empty = empty and next_empty
+        return empty, first, last
+
+    empty, first, last = build(node)
+    follow[0] = first
+    return Positions(
+        tuple(masks),
+        tuple(tuple(dict.fromkeys(targets)) for targets in follow),
+        frozenset(last) | (frozenset([0]) if empty else frozenset()),
+    )
