@@ -30,6 +30,8 @@ from proxy.upstream.embedded import (
     server_version,
 )
 
+PROJECT = Path(__file__).resolve().parent.parent
+
 # How long a test waits for something that comes at once unless it is broken. No test passes by waiting.
 PATIENCE_SECONDS = 30.0
 
