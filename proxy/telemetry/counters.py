@@ -1,0 +1,255 @@
+"""What the proxy counts, as plain integers.
+
+Rule: every label set is closed and every table is bounded. No label is made from a key, a value or anything
+else that a client may word freely; past a table's limit the finest labels become `other`, and the sum stays
+right.
+
+A worker owns one `Counters` and touches it from its event loop only. It hands `snapshot()` to the parent,
+which adds up the workers with `absorb`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Hashable, Mapping
+from typing import Any, Literal, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Outcome = Literal["forwarded", "refused", "local"]
+
+OTHER = "other"
+MAX_SERIES = 10_000
+MAX_COARSE = 1_000  # further series, of the labels that configuration closes, once MAX_SERIES is reached
+MAX_REASONS = (
+    200  # reasons and upstream names come from code and configuration; this only guards against slips
+)
+
+# Upper bounds in seconds. A compiled decision takes a fraction of a microsecond, an interpreted one some
+# tens.
+DECISION_BOUNDS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
+
+# How the fields of a snapshot are added up. Gauges describe a live worker, and end with it.
+_COUNTED = (
+    "violations",
+    "commands",
+    "connections_accepted",
+    "connections_rejected",
+    "upstream_reconnects",
+    "upstream_connect_failures",
+    "sessions_opaque",
+    "internal_errors",
+    "closures",
+    "policy_load_failures",
+)
+_SCALARS = (
+    "client_in",
+    "client_out",
+    "upstream_in",
+    "upstream_out",
+    "decision_seconds",
+    "break_glass_started",
+    "pending_ttl_dropped",
+    "log_lines",
+    "log_merged",
+    "log_dropped",
+    "log_groups_evicted",
+    "log_write_failures",
+)
+
+
+class Counters:
+    """The counters of one process, or the sum of several.
+
+    The tables are public for reading; the methods are the way to count, since they keep the limits. The four
+    byte counts and the other plain integers may be raised directly (`counters.client_in += n`).
+    """
+
+    __slots__ = (
+        *_COUNTED,
+        *_SCALARS,
+        "break_glass",
+        "connections_open",
+        "decision_buckets",
+        "exceptions_lapsed",
+        "policies",
+        "upstream_up",
+    )
+
+    def __init__(self) -> None:
+        # (service, rule, command, entry, action)
+        self.violations: dict[tuple[str, str, str, str, str], int] = {}
+        self.commands: dict[tuple[str, str, str], int] = {}  # (service, command, outcome)
+        self.connections_open: dict[tuple[str, str], int] = {}  # (service, listener)
+        self.connections_accepted: dict[tuple[str, str], int] = {}  # (service, listener)
+        self.connections_rejected: dict[tuple[str, str], int] = {}  # (listener, reason)
+        self.upstream_up: dict[str, int] = {}  # upstream: 1 or 0
+        self.upstream_reconnects: dict[str, int] = {}
+        self.upstream_connect_failures: dict[str, int] = {}
+        self.sessions_opaque: dict[tuple[str, str], int] = {}  # (service, reason)
+        self.internal_errors: dict[str, int] = {}  # by the place in the proxy
+        self.closures: dict[str, int] = {}  # connections that the proxy closed, by reason
+        self.policy_load_failures: dict[str, int] = {}  # by policy
+        self.policies: dict[str, tuple[str, float]] = {}  # name: (revision, Unix time of load)
+        self.exceptions_lapsed: dict[str, int] = {}  # legacy, grants, waivers: how many are past their date
+        self.client_in = 0  # bytes read from clients
+        self.client_out = 0  # bytes written to clients
+        self.upstream_in = 0  # bytes read from upstreams
+        self.upstream_out = 0  # bytes written to upstreams
+        self.decision_buckets = [0] * (len(DECISION_BOUNDS) + 1)  # not cumulative; the last one is +Inf
+        self.decision_seconds = 0.0
+        self.break_glass = 0  # 1 while enforcement is switched off by hand
+        self.break_glass_started = 0
+        self.pending_ttl_dropped = 0
+        self.log_lines = 0
+        self.log_merged = 0
+        self.log_dropped = 0  # decisions that no line of the log tells of
+        self.log_groups_evicted = 0
+        self.log_write_failures = 0
+
+    def violation(
+        self, service: str, rule: str, command: str, entry: str, action: str, *, times: int = 1
+    ) -> None:
+        """Count a broken rule. `command` is a name of the command table or `unknown`, `entry` a name of the
+        policy or "", `action` one of observed, refused, waived and late."""
+        key = (service, rule, command, entry, action)
+        series = self.violations
+        if key in series:
+            series[key] += times
+            return
+        if len(series) >= MAX_SERIES:
+            key = (service, rule, OTHER, OTHER, action)
+            if key not in series and len(series) >= MAX_SERIES + MAX_COARSE:
+                key = (OTHER, OTHER, OTHER, OTHER, OTHER)
+        series[key] = series.get(key, 0) + times
+
+    def command(self, service: str, command: str, outcome: Outcome, times: int = 1) -> None:
+        """Count a command. `command` is a name of the command table or `unknown`, never the client's own
+        text."""
+        key: tuple[str, str, str] = (service, command, outcome)
+        series = self.commands
+        if key in series:
+            series[key] += times
+            return
+        if len(series) >= MAX_SERIES:
+            key = (service, OTHER, outcome)
+            if key not in series and len(series) >= MAX_SERIES + MAX_COARSE:
+                key = (OTHER, OTHER, OTHER)
+        series[key] = series.get(key, 0) + times
+
+    def connection_opened(self, service: str, listener: str) -> None:
+        key, spare = (service, listener), (OTHER, OTHER)
+        _add(self.connections_accepted, key, spare, MAX_SERIES)
+        _add(self.connections_open, key, spare, MAX_SERIES)
+
+    def connection_identified(self, before: str, service: str, listener: str) -> None:
+        """A connection that is open already turned out to be of another service (AUTH, HELLO)."""
+        self.connection_closed(before, listener)
+        _add(self.connections_open, (service, listener), (OTHER, OTHER), MAX_SERIES)
+
+    def connection_closed(self, service: str, listener: str) -> None:
+        # Rows are never removed, so a connection leaves the row that it came into.
+        _add(self.connections_open, (service, listener), (OTHER, OTHER), MAX_SERIES, -1)
+
+    def connection_rejected(self, listener: str, reason: str) -> None:
+        _add(self.connections_rejected, (listener, reason), (OTHER, OTHER), MAX_REASONS)
+
+    def observe_decision(self, seconds: float, times: int = 1) -> None:
+        """Time one decision, or `times` decisions that took `seconds` each. A bound belongs to its bucket."""
+        self.decision_buckets[bisect_left(DECISION_BOUNDS, seconds)] += times
+        self.decision_seconds += seconds * times
+
+    def upstream_state(self, name: str, up: bool) -> None:
+        if name in self.upstream_up or len(self.upstream_up) < MAX_REASONS:
+            self.upstream_up[name] = int(up)
+
+    def upstream_reconnected(self, name: str) -> None:
+        _add(self.upstream_reconnects, name, OTHER, MAX_REASONS)
+
+    def upstream_connect_failed(self, name: str) -> None:
+        _add(self.upstream_connect_failures, name, OTHER, MAX_REASONS)
+
+    def session_opaque(self, service: str, reason: str) -> None:
+        """A session became a splice of bytes. `reason` is one of the relay's own words."""
+        _add(self.sessions_opaque, (service, reason), (OTHER, OTHER), MAX_SERIES)
+
+    def internal_error(self, place: str) -> None:
+        _add(self.internal_errors, place, OTHER, MAX_REASONS)
+
+    def closed_for(self, reason: str) -> None:
+        """The proxy closed a connection on its own account: a limit, a time-out, a protocol error."""
+        _add(self.closures, reason, OTHER, MAX_REASONS)
+
+    def policy_loaded(self, name: str, revision: str, at: float) -> None:
+        """`at` is in Unix seconds. A revision replaces the earlier one of that name."""
+        if name in self.policies or len(self.policies) < MAX_REASONS:
+            self.policies[name] = (revision, at)
+
+    def policy_load_failed(self, name: str) -> None:
+        _add(self.policy_load_failures, name, OTHER, MAX_REASONS)
+
+    def set_break_glass(self, active: bool) -> None:
+        self.break_glass_started += active and not self.break_glass
+        self.break_glass = int(active)
+
+    def set_exceptions_lapsed(self, kind: str, number: int) -> None:
+        """How many exceptions of a kind (legacy, grants, waivers) are past their date now."""
+        if kind in self.exceptions_lapsed or len(self.exceptions_lapsed) < MAX_REASONS:
+            self.exceptions_lapsed[kind] = number
+
+    def snapshot(self) -> dict[str, Any]:
+        """All of it as values that JSON and pickle take: tables as lists of [label, …, number]."""
+        shot: dict[str, Any] = {name: getattr(self, name) for name in _SCALARS}
+        for name in (*_COUNTED, "connections_open", "upstream_up", "exceptions_lapsed"):
+            shot[name] = _rows(getattr(self, name))
+        shot["decision_buckets"] = list(self.decision_buckets)
+        shot["policies"] = [[name, revision, at] for name, (revision, at) in self.policies.items()]
+        shot["break_glass"] = self.break_glass
+        return shot
+
+    def absorb(self, shot: Mapping[str, Any], *, live: bool = True) -> None:
+        """Add the snapshot of a worker. Of a worker that has ended (`live=False`) only its totals count on.
+
+        An upstream is up if all live workers say so; policies, break-glass and lapsed exceptions are the same
+        for all workers, so the newest, any and the largest are taken.
+        """
+        for name in _SCALARS:
+            setattr(self, name, getattr(self, name) + shot[name])
+        for index, number in enumerate(shot["decision_buckets"]):
+            self.decision_buckets[index] += number
+        for service, rule, command, entry, action, number in shot["violations"]:
+            self.violation(service, rule, command, entry, action, times=number)
+        for service, command, outcome, number in shot["commands"]:
+            self.command(service, command, outcome, times=number)
+        for name in _COUNTED[2:]:
+            _add_rows(getattr(self, name), shot[name])
+        if live:
+            self._absorb_gauges(shot)
+
+    def _absorb_gauges(self, shot: Mapping[str, Any]) -> None:
+        _add_rows(self.connections_open, shot["connections_open"])
+        for name, up in shot["upstream_up"]:
+            self.upstream_state(name, bool(up and self.upstream_up.get(name, 1)))
+        for kind, number in shot["exceptions_lapsed"]:
+            self.set_exceptions_lapsed(kind, max(number, self.exceptions_lapsed.get(kind, 0)))
+        for name, revision, at in shot["policies"]:
+            if at >= self.policies.get(name, ("", 0.0))[1]:
+                self.policy_loaded(name, revision, at)
+        self.break_glass = max(self.break_glass, shot["break_glass"])
+
+
+def _add(series: dict[Key, int], key: Key, spare: Key, limit: int, times: int = 1) -> None:
+    if key not in series and len(series) >= limit:
+        key = spare
+    series[key] = series.get(key, 0) + times
+
+
+def _rows(series: Mapping[Any, int]) -> list[list[Any]]:
+    return [[*(key if isinstance(key, tuple) else (key,)), number] for key, number in series.items()]
+
+
+def _add_rows(series: dict[Any, int], rows: list[list[Any]]) -> None:
+    for *labels, number in rows:
+        if len(labels) > 1:
+            _add(series, tuple(labels), (OTHER,) * len(labels), MAX_SERIES, number)
+        else:
+            _add(series, labels[0], OTHER, MAX_REASONS, number)

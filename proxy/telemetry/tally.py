@@ -1,0 +1,94 @@
+"""Who breaks which rule, how often, since when: the counts behind the report.
+
+Rule: one row per (service, rule, command, entry or key shape), and a bounded number of rows; past it the
+finest parts of a row become `other`, so that the sums stay right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypedDict
+
+from proxy.telemetry.counters import OTHER
+
+MAX_ROWS = 10_000
+MAX_COARSE = 1_000  # further rows, of service and rule alone
+
+
+class Row(TypedDict):
+    """A row as it goes over the admin listener. Times are Unix seconds."""
+
+    service: str
+    rule: str
+    severity: str
+    command: str
+    entry: str  # a name of the policy; "" for none
+    shape: str  # the learnt shape, for keys that no entry covers; else ""
+    count: int
+    actions: dict[str, int]  # observed, refused, waived, late
+    first: float
+    last: float
+    example: str  # a key as it may be shown: the first that was seen
+    hint: str
+
+
+class Tally:
+    """The rows of one process, or the sum of several."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str, str, str], Row] = {}
+
+    def find(self, service: str, rule: str, command: str, label: str) -> Row | None:
+        """The row that a violation belongs to, to be counted on with `count`; `label` is its entry or
+        shape."""
+        return self._rows.get((service, rule, command, label))
+
+    @staticmethod
+    def count(row: Row, action: str, at: float, times: int = 1) -> None:
+        row["count"] += times
+        actions = row["actions"]
+        actions[action] = actions.get(action, 0) + times
+        row["last"] = at
+
+    def add(self, row: Row) -> None:
+        """Add a row, or what it counts to the row that is there already."""
+        known = self._rows.get((row["service"], row["rule"], row["command"], row["shape"] or row["entry"]))
+        if known is None:
+            row = self._admit(row)
+            known = self._rows.get(
+                (row["service"], row["rule"], row["command"], row["shape"] or row["entry"])
+            )
+        if known is None:
+            key = (row["service"], row["rule"], row["command"], row["shape"] or row["entry"])
+            self._rows[key] = {**row, "actions": dict(row["actions"])}
+            return
+        known["count"] += row["count"]
+        for action, number in row["actions"].items():
+            known["actions"][action] = known["actions"].get(action, 0) + number
+        known["first"] = min(known["first"], row["first"])
+        known["last"] = max(known["last"], row["last"])
+        known["example"] = known["example"] or row["example"]
+        known["hint"] = known["hint"] or row["hint"]
+
+    def _admit(self, row: Row) -> Row:
+        if len(self._rows) < MAX_ROWS:
+            return row
+        coarse: Row = {**row, "command": OTHER, "entry": "", "shape": OTHER, "example": "", "hint": ""}
+        known = (row["service"], row["rule"], OTHER, OTHER) in self._rows
+        if not known and len(self._rows) >= MAX_ROWS + MAX_COARSE:
+            coarse |= {"service": OTHER, "rule": OTHER}
+        return coarse
+
+    def snapshot(self) -> list[Row]:
+        """Copies of all rows, the most frequent first."""
+        rows: list[Row] = [{**row, "actions": dict(row["actions"])} for row in self._rows.values()]
+        return sorted(rows, key=lambda row: -row["count"])
+
+    def absorb(self, rows: Iterable[Row]) -> None:
+        """Add the rows of another tally: of another worker, or of the log."""
+        for row in rows:
+            self.add(row)
+
+
+def _key(row: Row) -> tuple[str, str, str, str]:
+    return row["service"], row["rule"], row["command"], row["shape"] or row["entry"]

@@ -1,0 +1,182 @@
+"""Where the relay reports what was decided.
+
+Rule: a violation is told once to each of counters, tally and log, and a decision id is made only for a line
+that is written or promised; telling never raises for reasons of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from proxy.policy.verdict import Finding, Violation
+from proxy.telemetry.counters import Counters
+from proxy.telemetry.decision_log import DecisionLog, Sink, mask, masked_hint, new_decision_id
+from proxy.telemetry.shapes import Shapes
+from proxy.telemetry.tally import Row, Tally
+
+UNKNOWN = "unknown"
+# A command that isn't in the table is the client's own text; what doesn't read as a name is kept out of the
+# log.
+_COMMAND_NAME = re.compile(r"[A-Z][A-Z0-9._-]{0,31}(?: [A-Z][A-Z0-9._-]{0,31})?")
+
+
+class _Origin(NamedTuple):
+    """Whose command it was, and by which revision of the policy it was judged."""
+
+    service: str
+    client: str
+    command: str
+    revision: str
+
+
+class Telemetry:
+    """Counters, tally and decision log of one process. To be used from its event loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        counters: Counters | None = None,
+        log: DecisionLog | None = None,
+        mask_keys: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        new_id: Callable[[], str] = new_decision_id,
+    ) -> None:
+        """Without a log a refusal gets an id that is in no log. `mask_keys` is for the tally's examples; the
+        log has its own setting."""
+        self.counters = counters if counters is not None else Counters()
+        self.tally = Tally()
+        self._log = log
+        self._mask_keys = mask_keys
+        self._clock = clock
+        self._wall = wall
+        self._new_id = new_id
+        self._shapes = Shapes()
+        self._epoch = wall() - clock()  # what makes Unix seconds of the monotonic clock's
+
+    @classmethod
+    def to(
+        cls,
+        target: str | None,
+        *,
+        mask_keys: bool = False,
+        schedule: Callable[[Callable[[], None]], object] | None = None,
+    ) -> Telemetry:
+        """With a log to a file, to standard output ("-") or to nowhere (None). `schedule` is the event loop's
+        `call_soon`: the lines of one turn then go out in one write. Raises OSError where the file can't be
+        opened."""
+        counters = Counters()
+        log = None
+        if target is not None:
+            log = DecisionLog(Sink(target, counters, schedule), counters, mask_keys=mask_keys)
+        return cls(counters=counters, log=log, mask_keys=mask_keys)
+
+    def violations(
+        self,
+        service: str,
+        client: str,
+        command: str,
+        findings: Sequence[Finding],
+        revision: str,
+        *,
+        times: int = 1,
+    ) -> str:
+        """Record the findings of one command, or of `times` commands alike. `command` is a name of the
+        command table, or what the client sent where it isn't there. Returns the decision id for the reply, ""
+        if nothing was refused."""
+        now = self._clock()
+        origin = _Origin(service, client, command, revision)
+        decision = refused = ""
+        for violation, action in findings:
+            decision = self._tell(origin, violation, action, decision, now=now, times=times)
+            if action == "refused" and not refused:
+                refused = decision
+        return refused
+
+    def late(self, service: str, client: str, command: str, violation: Violation, revision: str) -> None:
+        """Record what was found out when it could no longer be refused (`ttl.required` of an HSET that no
+        EXPIRE followed)."""
+        origin = _Origin(service, client, command, revision)
+        self._tell(origin, violation, "late", "", now=self._clock(), times=1)
+
+    def _tell(
+        self, origin: _Origin, violation: Violation, action: str, decision: str, *, now: float, times: int
+    ) -> str:
+        service, client, command, revision = origin
+        rule = violation.rule
+        shape = ""
+        if not violation.shape and violation.key is not None:
+            shape = self._shapes.shape(violation.key)
+        counted = command
+        if rule == "command.unknown":
+            counted = UNKNOWN
+            command = command if _COMMAND_NAME.fullmatch(command) else UNKNOWN
+        self.counters.violation(service, rule, counted, violation.entry, action, times=times)
+        label = shape or violation.entry
+        at = self._epoch + now
+        row = self.tally.find(service, rule, command, label)
+        if row is not None:
+            self.tally.count(row, action, at, times)
+        else:
+            row = self._row(service, command, violation, shape, at)
+            row["count"] = row["actions"][action] = times
+            self.tally.add(row)
+        if self._log is None:
+            return decision or (self._new_id() if action == "refused" else "")
+        return self._log.record(
+            (service, rule, label, command, action),
+            violation,
+            client=client,
+            revision=revision,
+            now=now,
+            at=at,
+            shape=shape,
+            times=times,
+            decision=decision,
+        )
+
+    def _row(self, service: str, command: str, violation: Violation, shape: str, at: float) -> Row:
+        """A row of the tally that counts nothing yet."""
+        example, hint = violation.shown, violation.hint
+        if self._mask_keys:
+            example = "" if violation.key is None else mask(violation.key)
+            hint = masked_hint(violation)
+        return Row(
+            service=service,
+            rule=violation.rule,
+            severity=violation.severity,
+            command=command,
+            entry=violation.entry,
+            shape=shape,
+            count=0,
+            actions={},
+            first=at,
+            last=at,
+            example=example,
+            hint=hint,
+        )
+
+    def flush(self) -> None:
+        """To be called each second: lets out what the log has held back, and follows the wall clock's
+        steps."""
+        now = self._clock()
+        self._epoch = self._wall() - now
+        if self._log is not None:
+            self._log.flush(now)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What a worker hands to the parent: {"counters": …, "tally": […]}, as plain values."""
+        return {"counters": self.counters.snapshot(), "tally": self.tally.snapshot()}
+
+    def reopen(self) -> None:
+        """Open the log file anew, after it was moved."""
+        if self._log is not None:
+            self._log.reopen()
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
