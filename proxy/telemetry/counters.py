@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
-Outcome = Literal["forwarded", "refused", "local"]
+Outcome = str  # forwarded, refused, or local: answered by the proxy itself
 
 OTHER = "other"
 MAX_SERIES = 10_000
@@ -109,7 +109,7 @@ class Counters:
     def violation(
         self, service: str, rule: str, command: str, entry: str, action: str, *, times: int = 1
     ) -> None:
-        """Count a broken rule. `command` is a name of the command table or `unknown`, `entry` a name of the
+        """Count a broken rule. `command` is a name of the command table or `other`, `entry` a name of the
         policy or "", `action` one of observed, refused, waived and late."""
         key = (service, rule, command, entry, action)
         series = self.violations
@@ -123,7 +123,7 @@ class Counters:
         series[key] = series.get(key, 0) + times
 
     def command(self, service: str, command: str, outcome: Outcome, times: int = 1) -> None:
-        """Count a command. `command` is a name of the command table or `unknown`, never the client's own
+        """Count a command. `command` is a name of the command table or `other`, never the client's own
         text."""
         key: tuple[str, str, str] = (service, command, outcome)
         series = self.commands

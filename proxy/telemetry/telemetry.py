@@ -12,15 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from proxy.policy.verdict import Finding, Violation
-from proxy.telemetry.counters import Counters
+from proxy.telemetry.counters import OTHER, Counters, Outcome
 from proxy.telemetry.decision_log import DecisionLog, Sink, mask, masked_hint, new_decision_id
 from proxy.telemetry.shapes import Shapes
 from proxy.telemetry.tally import Row, Tally
 
-UNKNOWN = "unknown"
-# A command that isn't in the table is the client's own text; what doesn't read as a name is kept out of the
-# log.
-_COMMAND_NAME = re.compile(r"[A-Z][A-Z0-9._-]{0,31}(?: [A-Z][A-Z0-9._-]{0,31})?")
+# What a client sent in place of a command is its own text; what doesn't read as a command's name isn't shown.
+_COMMAND_NAME = re.compile(r"[A-Z][A-Z0-9._-]{0,31}")
 
 
 class _Origin(NamedTuple):
@@ -74,6 +72,14 @@ class Telemetry:
             log = DecisionLog(Sink(target, counters, schedule), counters, mask_keys=mask_keys)
         return cls(counters=counters, log=log, mask_keys=mask_keys)
 
+    def command(self, service: str, command: str, outcome: Outcome) -> None:
+        """Count a command; `command` is a name of the command table, or `other`."""
+        self.counters.command(service, command, outcome)
+
+    def opaque(self, service: str, reason: str) -> None:
+        """Count a session that is passed unread from here on; `reason` is one of the relay's own words."""
+        self.counters.session_opaque(service, reason)
+
     def violations(
         self,
         service: str,
@@ -85,7 +91,7 @@ class Telemetry:
         times: int = 1,
     ) -> str:
         """Record the findings of one command, or of `times` commands alike. `command` is a name of the
-        command table, or what the client sent where it isn't there. Returns the decision id for the reply, ""
+        command table, or `other`. Returns the decision id for the reply, ""
         if nothing was refused."""
         now = self._clock()
         origin = _Origin(service, client, command, revision)
@@ -110,11 +116,9 @@ class Telemetry:
         shape = ""
         if not violation.shape and violation.key is not None:
             shape = self._shapes.shape(violation.key)
-        counted = command
-        if rule == "command.unknown":
-            counted = UNKNOWN
-            command = command if _COMMAND_NAME.fullmatch(command) else UNKNOWN
-        self.counters.violation(service, rule, counted, violation.entry, action, times=times)
+        self.counters.violation(service, rule, command, violation.entry, action, times=times)
+        if command == OTHER and rule == "command.unknown":
+            command = _unknown_name(violation)
         label = shape or violation.entry
         at = self._epoch + now
         row = self.tally.find(service, rule, command, label)
@@ -180,3 +184,10 @@ class Telemetry:
         if self._log is not None:
             self._log.close()
             self._log = None
+
+
+def _unknown_name(violation: Violation) -> str:
+    """The name of a command that isn't in the table, which the message begins with: the log and the report
+    are there to tell FT.SEARCH from JSON.GET, though no metric label may."""
+    name = violation.message.partition(" ")[0]
+    return name if _COMMAND_NAME.fullmatch(name) else OTHER
