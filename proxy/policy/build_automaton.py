@@ -88,8 +88,11 @@ class _Construction:
         self.templates: dict[frozenset[int], tuple[array[int], list[frozenset[int]]]] = {}
 
     def run(self) -> Automaton:
-        table = array("i", bytes(4 * self.width))
+        dead = array("i", bytes(4 * self.width))
+        table = dead[:]
         starts = frozenset(position for position, mask in enumerate(self.masks) if not mask)
+        if not starts:  # no patterns: the start is a second dead state
+            return Automaton(self.classes, dead + dead, self.accepts * 2, ())
         self._state(starts)
         for members in self.queue:  # grows while it is walked
             table.extend(self._row(members))

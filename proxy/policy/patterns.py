@@ -326,11 +326,10 @@ def parse_pattern(text: str, classes: Mapping[str, ClassExpression]) -> KeyPatte
             if plain:
                 parts.append(Literal(bytes(plain)))
                 plain.clear()
-            hole, at = _hole(text, at, classes)
+            hole, after = _hole(text, at, classes)
             if any(isinstance(part, Hole) and part.name == hole.name for part in parts):
-                raise PatternError(
-                    f"placeholder <{hole.name}> stands twice: give one another name", at, hole.name
-                )
+                raise PatternError(f"placeholder <{hole.name}> stands twice: rename one", at, hole.name)
+            at = after
             parts.append(hole)
         elif char == ">":
             raise PatternError("'>' closes no placeholder; a literal one is written \\>", at)
