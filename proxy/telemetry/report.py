@@ -19,8 +19,18 @@ from rich.text import Text
 
 from proxy.telemetry.tally import Row, Tally
 
-_HEADINGS = ("service", "rule", "command", "entry or key shape", "count", "first seen", "last seen",
-"example", "hint") _ACTIONS = frozenset({"observed", "refused", "waived", "late"})
+_HEADINGS = (
+    "service",
+    "rule",
+    "command",
+    "entry or key shape",
+    "count",
+    "first seen",
+    "last seen",
+    "example",
+    "hint",
+)
+_ACTIONS = frozenset({"observed", "refused", "waived", "late"})
 
 
 def rows_from_snapshot(values: Iterable[Any]) -> list[Row]:
@@ -63,8 +73,12 @@ def render(rows: Iterable[Row], file: IO[str] | None = None, width: int | None =
     table = _table(ordered, fold=not plain)
     if plain and width is None:
         console = Console(
-            file=file, width=_natural_width(ordered), highlight=False, markup=False, emoji=False,
-            no_color=True
+            file=file,
+            width=_natural_width(ordered),
+            highlight=False,
+            markup=False,
+            emoji=False,
+            no_color=True,
         )
     console.print(table)
     decisions = sum(row["count"] for row in ordered)
