@@ -29,8 +29,8 @@ POSITIONS_PER_STATE = 40
 class TooManyStates(ValueError):
     """The patterns need more states than allowed.
 
-    `worst` are the indices of the patterns that take part in most states, the worst first: placeholders that
-    may hold the separator, or literal text, followed by more text.
+    `worst` are the indices of the patterns that take part in most states, the worst first, five at most:
+    placeholders that may hold the separator, or literal text, followed by more text.
     """
 
     def __init__(self, max_states: int, worst: tuple[int, ...], texts: tuple[str, ...]) -> None:
@@ -203,5 +203,6 @@ class _Construction:
         }
         for members in self.states:
             taking_part.update({self.owner[position] for position in members if position not in open_ends})
-        worst = tuple(index for index, _ in taking_part.most_common(5))
+        ranked = taking_part.most_common(5)
+        worst = tuple(index for index, count in ranked if count * 4 >= ranked[0][1])
         return TooManyStates(self.max_states, worst, tuple(self.patterns[index].text for index in worst))
