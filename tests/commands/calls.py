@@ -1,0 +1,99 @@
+"""Strategies for commands: well-formed ones with misleading names and values, and slightly broken ones."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from proxy.commands.table import COMMANDS
+
+Argv = list[bytes]
+Part = bytes | st.SearchStrategy[bytes] | st.SearchStrategy[Argv]
+
+WORDS = [
+    *b"STORE STOREDIST GET BY LIMIT ASC ALPHA STREAMS GROUP COUNT BLOCK NOACK KEYS COPY REPLACE AUTH".split(),
+    *b"AUTH2 EX PX EXAT PXAT KEEPTTL NX XX PERSIST INCR CH SET INCRBY OVERFLOW WITHDIST ANY DB LEFT".split(),
+    *b"MIN WEIGHTS AGGREGATE SUM LCS STRINGS IDX MINMATCHLEN JUSTID MKSTREAM MAXLEN MATCH OBJECT".split(),
+    *b"store Streams gEt keys STORE\0x".split(),
+]
+NUMBERS = [b"0", b"1", b"2", b"3", b"-1", b"+1", b"01", b"99", b"9223372036854775808", b"1x", b"u8"]
+ARGUMENTS = st.one_of(
+    st.sampled_from([b"a", b"b", b"{c}", b"", b"*", b"x*->f"]),
+    st.sampled_from(NUMBERS),
+    st.sampled_from(WORDS),
+)
+KEY = st.sampled_from([b"a", b"b", b"STREAMS", b"STORE", b"KEYS", b"GET"])
+SOME_KEYS = st.lists(KEY, min_size=1, max_size=3)
+
+NAMES = sorted(name for name in COMMANDS if not COMMANDS[name].subcommands)
+# Their keys depend on more than places.
+TRICKY = (
+    b"BITFIELD BLMPOP BZMPOP COPY EVAL EVALSHA EVAL_RO FCALL GEORADIUS GEORADIUSBYMEMBER GETEX LMPOP "
+    b"MIGRATE MSET SET SINTERCARD SORT SORT_RO STRALGO XREAD XREADGROUP ZADD ZDIFF ZINTERCARD ZINTERSTORE "
+    b"ZMPOP ZUNION ZUNIONSTORE BLPOP BITOP LCS PFMERGE XCLAIM XAUTOCLAIM"
+).split()
+
+
+@st.composite
+def calls(draw: st.DrawFn, names: list[bytes]) -> Argv:
+    """A name and as many arguments as its arity asks for, give or take a few."""
+    name = draw(st.sampled_from(names))
+    words = name.split()
+    spare = draw(st.sampled_from([0, 0, 0, -1, 1, 2, 3, 4, 6, 8]))
+    count = max(0, abs(COMMANDS[name].command.arity) - len(words) + spare)
+    return [*words, *draw(st.lists(ARGUMENTS, min_size=count, max_size=count))]
+
+
+def join(*parts: Part) -> st.SearchStrategy[Argv]:
+    """Arguments and lists of arguments, one after the other."""
+    drawn = st.tuples(*(st.just(part) if isinstance(part, bytes) else part for part in parts))
+    return drawn.map(
+        lambda values: [w for value in values for w in ([value] if isinstance(value, bytes) else value)]
+    )
+
+
+def options(*choices: st.SearchStrategy[Argv]) -> st.SearchStrategy[Argv]:
+    """Up to four of them, repeated or not."""
+    return st.lists(st.one_of(*choices), max_size=4).map(
+        lambda parts: [word for part in parts for word in part]
+    )
+
+
+COUNTED = SOME_KEYS.map(lambda names: [str(len(names)).encode(), *names])
+STREAMS = SOME_KEYS.map(lambda names: [b"STREAMS", *names, *[b"0-0" for _ in names]])
+GEO = options(
+    join(b"WITHDIST"),
+    join(b"COUNT", b"5"),
+    join(b"STORE", KEY),
+    join(b"STOREDIST", KEY),
+    join(b"asc"),
+)
+SORTING = options(
+    join(b"STORE", KEY),
+    join(b"LIMIT", b"0", b"5"),
+    join(b"BY", st.sampled_from([b"nosort", b"STORE"])),
+    join(b"GET", st.sampled_from([b"#", b"STORE"])),
+    join(b"desc"),
+)
+READING = options(join(b"COUNT", b"1"), join(b"BLOCK", b"0"))
+MIGRATING = options(join(b"COPY"), join(b"REPLACE"), join(b"AUTH", KEY), join(b"AUTH2", KEY, KEY))
+
+GRAMMATICAL = st.one_of(
+    join(b"SORT", KEY, SORTING),
+    join(b"GEORADIUS", KEY, b"1", b"2", b"3", b"m", GEO),
+    join(b"GEORADIUSBYMEMBER", KEY, KEY, b"3", b"m", GEO),
+    join(b"XREAD", READING, STREAMS),
+    join(b"XREADGROUP", READING, b"GROUP", KEY, KEY, READING, options(join(b"NOACK")), STREAMS),
+    join(b"MIGRATE", b"127.0.0.1", b"1", KEY, b"0", b"9", MIGRATING),
+    join(b"MIGRATE", b"127.0.0.1", b"1", b"", b"0", b"9", MIGRATING, b"KEYS", SOME_KEYS),
+    join(st.sampled_from([b"ZUNIONSTORE", b"ZINTERSTORE", b"ZDIFFSTORE"]), KEY, COUNTED),
+    join(st.sampled_from([b"ZUNION", b"ZINTER", b"ZDIFF"]), COUNTED),
+    join(st.sampled_from([b"EVAL", b"EVALSHA"]), b"return 1", COUNTED, KEY),
+    join(b"SET", KEY, b"v", options(join(b"EX", b"9"), join(b"NX"), join(b"GET"))),
+    join(b"BITFIELD", KEY, options(join(b"GET", b"u8", b"0"), join(b"SET", b"u8", b"0", b"1"))),
+    join(st.sampled_from([b"LMPOP", b"ZMPOP"]), COUNTED, b"LEFT"),
+    join(st.sampled_from([b"BLMPOP", b"BZMPOP"]), b"0", COUNTED, b"LEFT"),
+    join(st.sampled_from([b"SINTERCARD", b"ZINTERCARD"]), COUNTED, b"LIMIT", b"1"),
+    join(st.sampled_from([b"EVAL_RO", b"FCALL", b"FCALL_RO"]), b"return 1", COUNTED, KEY),
+    join(b"COPY", KEY, KEY, options(join(b"DB", b"1"), join(b"REPLACE"))),
+    join(b"GETEX", KEY, options(join(b"EX", b"9"), join(b"PERSIST"))),
+)
