@@ -1,0 +1,319 @@
+"""The admin listener: metrics, health, the report, and the switch that stops enforcement for a while.
+
+Rule: nothing here decides anything; a request is checked for its form and handed to `Control`. It has no
+login of its own, so it belongs on a loopback or cluster-internal address, and two things keep a web page that
+an operator happens to visit from using it through the operator's browser:
+
+- What changes or judges something takes `Content-Type: application/json` only, which a page can't send to
+  another origin without a preflight, and preflights are never granted; DELETE needs one anyway.
+- The Host header must be an address literal, `localhost` or a configured name, since a name that a stranger
+  owns can be made to point here (DNS rebinding), which would make the stranger's page same-origin. `/metrics`,
+  `/healthz` and `/readyz` are exempt: they name no key and change nothing, and scrapers and probes call by all
+  sorts of names. A request without Host is no browser's, and passes.
+
+All errors are JSON: `{"error": "one sentence"}`. Arguments of a command are JSON strings in UTF-8; a byte that
+isn't UTF-8 is the lone surrogate U+DC80…U+DCFF that Python's `surrogateescape` makes of it (0xFF: `\\udcff`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from proxy.policy.verdict import RULES
+from proxy.telemetry.metrics import CONTENT_TYPE
+
+MAX_BODY = 1 << 20  # bytes
+MAX_OBSERVE = 86_400.0  # seconds: what must last longer belongs into the configuration
+SHUTDOWN_TIMEOUT = 2.0  # seconds that requests in progress get when the listener stops
+
+_OPEN_PATHS = frozenset({"/metrics", "/healthz", "/readyz"})
+_INDEX = """keyfence
+
+GET    /metrics     counters in Prometheus' text format
+GET    /healthz     200 while the process lives
+GET    /readyz      200 once clients can be served, else 503 with the reasons
+GET    /report      violations so far: service, rule, command, entry or key shape, counts
+GET    /modes       which rule is observed, enforced or disabled for which service
+POST   /explain     {"service": "...", "argv": ["GET", "key"]}: how the policy in force judges a command
+POST   /-/observe   {"for": seconds, "rule": "...", "service": "..."}: observe in place of enforcing; rule and
+                    service may be left out, which means all of them
+DELETE /-/observe   enforce again
+"""
+
+_WRONG_HOST = "The Host header must be an address, localhost or a name that the settings list."
+
+_log = logging.getLogger("keyfence.admin")
+
+Value = TypeVar("Value")
+
+
+class Control(Protocol):
+    """What the admin listener asks of the process. Where several workers must be asked, a method may be a
+    coroutine. ValueError means that what was asked for is wrong (an unknown service), and its text is the
+    answer."""
+
+    def ready(self) -> tuple[bool, list[str]] | Awaitable[tuple[bool, list[str]]]:
+        """Whether clients can be served: listeners are up and the upstream answers. If not, why."""
+
+    def report(self) -> Sequence[Mapping[str, Any]] | Awaitable[Sequence[Mapping[str, Any]]]:
+        """The tally's rows, of all workers."""
+
+    def modes(self) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+        """The matrix of rules and services."""
+
+    def explain(self, service: str, argv: list[bytes]) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+        """How the policy, modes and waivers in force judge a command."""
+
+    def observe(
+        self, seconds: float, rule: str | None, service: str | None
+    ) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+        """Observe in place of enforcing for a while: a rule, a service, both, or (None) all of them."""
+
+    def end_observe(self) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+        """End what `observe` began."""
+
+    def metrics(self) -> bytes | Awaitable[bytes]:
+        """The counters of all workers in Prometheus' text format."""
+
+
+class _Fault(Exception):
+    """What is wrong with a request, in a sentence, and the status that says so."""
+
+    def __init__(self, text: str, status: int = 400) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def application(control: Control, names: Collection[str] = ()) -> web.Application:
+    """The application. `names` are the host names under which it may be called."""
+    app = web.Application(middlewares=[_guard(names)], client_max_size=MAX_BODY)
+    handlers = _Handlers(control)
+    app.router.add_get("/", handlers.index)
+    app.router.add_get("/metrics", handlers.metrics)
+    app.router.add_get("/healthz", handlers.healthz)
+    app.router.add_get("/readyz", handlers.readyz)
+    app.router.add_get("/report", handlers.report)
+    app.router.add_get("/modes", handlers.modes)
+    app.router.add_post("/explain", handlers.explain)
+    app.router.add_post("/-/observe", handlers.observe)
+    app.router.add_delete("/-/observe", handlers.end_observe)
+    app.on_response_prepare.append(_headers)
+    return app
+
+
+async def start_admin(
+    control: Control, host: str, port: int, *, names: Collection[str] = ()
+) -> tuple[web.AppRunner, tuple[str, int]]:
+    """Listen, and tell where (port 0 takes a free one). `await runner.cleanup()` stops it. Raises OSError
+    where the address can't be taken."""
+    runner = web.AppRunner(
+        application(control, names),
+        access_log=None,
+        handle_signals=False,
+        shutdown_timeout=SHUTDOWN_TIMEOUT,
+    )
+    try:
+        await runner.setup()
+        await web.TCPSite(runner, host, port).start()
+    except BaseException:
+        await runner.cleanup()
+        raise
+    address = runner.addresses[0]
+    return runner, (address[0], address[1])
+
+
+class _Handlers:
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    async def index(self, _: web.Request) -> web.Response:
+        return web.Response(text=_INDEX)
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        body = await _settled(self._control.metrics())
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+    async def healthz(self, _: web.Request) -> web.Response:
+        return _json({"status": "alive"})
+
+    async def readyz(self, _: web.Request) -> web.Response:
+        ready, reasons = await _settled(self._control.ready())
+        return _json({"ready": ready, "reasons": reasons}, 200 if ready else 503)
+
+    async def report(self, _: web.Request) -> web.Response:
+        return _json(await _settled(self._control.report()))
+
+    async def modes(self, _: web.Request) -> web.Response:
+        return _json(await _settled(self._control.modes()))
+
+    async def explain(self, request: web.Request) -> web.Response:
+        body = await _body(request, {"service", "argv"})
+        service = _text(body, "service")
+        if service is None:
+            raise _Fault('"service" is missing.')
+        argv = _argv(body)
+        with _asked_for():
+            answer = await _settled(self._control.explain(service, argv))
+        return _json(answer)
+
+    async def observe(self, request: web.Request) -> web.Response:
+        body = await _body(request, {"for", "rule", "service"})
+        rule = _text(body, "rule")
+        if rule is not None and rule not in RULES:
+            raise _Fault(f'"rule" is no known rule: {rule[:64]!r}.')
+        seconds, service = _seconds(body), _text(body, "service")
+        with _asked_for():
+            answer = await _settled(self._control.observe(seconds, rule, service))
+        return _json(answer)
+
+    async def end_observe(self, _: web.Request) -> web.Response:
+        return _json(await _settled(self._control.end_observe()))
+
+
+@contextmanager
+def _asked_for() -> Iterator[None]:
+    """Control's ValueError is about what was asked for."""
+    try:
+        yield
+    except ValueError as fault:
+        raise _Fault(str(fault)) from None
+
+
+def _guard(names: Collection[str]) -> Middleware:
+    allowed = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            if request.path not in _OPEN_PATHS and not _is_own_host(request.headers.get("Host"), allowed):
+                raise _Fault(_WRONG_HOST, 403)
+            return await handler(request)
+        except _Fault as fault:
+            return _json({"error": str(fault)}, fault.status)
+        except web.HTTPException as answer:
+            response = _json({"error": _http_sentence(request, answer)}, answer.status)
+            if "Allow" in answer.headers:
+                response.headers["Allow"] = answer.headers["Allow"]
+            return response
+        except Exception:
+            _log.exception("%s %s failed", request.method, request.path)
+            return _json({"error": "An internal error; the proxy's own log tells more."}, 500)
+
+    return guard
+
+
+async def _headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = "keyfence"
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+
+
+def _http_sentence(request: web.Request, answer: web.HTTPException) -> str:
+    if answer.status == 404:
+        return "There is no such page; GET / lists what there is."
+    if answer.status == 405:
+        return f"{request.method} isn't served here."
+    if answer.status == 413:
+        return f"The body is larger than {MAX_BODY} bytes."
+    return f"{answer.reason}."
+
+
+def _is_own_host(header: str | None, allowed: frozenset[str]) -> bool:
+    """Whether a Host header names this listener and not a name that somebody pointed here."""
+    if header is None:
+        return True
+    host, bracket, _ = header.strip().rpartition("]")
+    if bracket:
+        host = host.removeprefix("[")
+    else:
+        host = header.strip().partition(":")[0].lower().rstrip(".")
+    if host in allowed:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+async def _settled(value: Value | Awaitable[Value]) -> Value:
+    if isinstance(value, Awaitable):
+        awaited: Value = await value
+        return awaited
+    return value
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.json_response(value, status=status, dumps=_dumps)
+
+
+def _dumps(value: object) -> str:
+    # ASCII only: a lone surrogate of an argument goes back as it came.
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+async def _body(request: web.Request, known: set[str]) -> dict[str, Any]:
+    """The JSON object that a request carries, with no other fields than the known ones."""
+    if request.content_type != "application/json":
+        raise _Fault("Content-Type must be application/json.", 415)
+    try:
+        body = json.loads((await request.read()).decode("utf-8"), object_pairs_hook=_without_doubles)
+    except UnicodeDecodeError:
+        raise _Fault("The body isn't UTF-8.") from None
+    except json.JSONDecodeError as fault:
+        raise _Fault(
+            f"The body isn't JSON: {fault.msg} at line {fault.lineno}, column {fault.colno}."
+        ) from None
+    except ValueError:  # a number of thousands of digits
+        raise _Fault("The body holds a number that is too long.") from None
+    except RecursionError:
+        raise _Fault("The body is nested too deeply.") from None
+    if not isinstance(body, dict):
+        raise _Fault("The body must be a JSON object.")
+    unknown = sorted(body.keys() - known)
+    if unknown:
+        raise _Fault(f"Unknown field {unknown[0][:64]!r}; there are {', '.join(sorted(known))}.")
+    return body
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise _Fault("A field is given twice.")
+    return fields
+
+
+def _text(body: Mapping[str, Any], name: str) -> str | None:
+    value = body.get(name)
+    if value is not None and (not isinstance(value, str) or not value):
+        raise _Fault(f'"{name}" must be a text, and not empty.')
+    return value
+
+
+def _argv(body: Mapping[str, Any]) -> list[bytes]:
+    argv = body.get("argv")
+    if not isinstance(argv, list) or not argv or not all(isinstance(part, str) for part in argv):
+        raise _Fault('"argv" must be a list of texts, the command\'s name first.')
+    try:
+        return [part.encode("utf-8", "surrogateescape") for part in argv]
+    except UnicodeEncodeError:
+        raise _Fault(
+            '"argv" holds a surrogate that stands for no byte; bytes are U+DC80 to U+DCFF.'
+        ) from None
+
+
+def _seconds(body: Mapping[str, Any]) -> float:
+    value = body.get("for")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _Fault('"for" must be a number of seconds.')
+    if not 0 < value <= MAX_OBSERVE:
+        raise _Fault(f'"for" must be more than 0 and at most {MAX_OBSERVE:.0f} seconds.')
+    return float(value)
