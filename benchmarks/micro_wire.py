@@ -1,7 +1,7 @@
 """Times the wire room alone: what reading a request and framing a reply cost, compiled or interpreted.
 
-Run it twice to compare: `python benchmarks/micro_wire.py`, and the same with KEYFENCE_PURE=1. Each figure is the
-median of several rounds, in microseconds of this machine; no socket is involved.
+Run it twice to compare: `python benchmarks/micro_wire.py`, and the same with KEYFENCE_PURE=1. Each figure
+is the median of several rounds, in microseconds of this machine; no socket is involved.
 """
 
 from __future__ import annotations

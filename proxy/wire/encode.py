@@ -45,7 +45,7 @@ def printable(data: bytes, limit: int = 128) -> str:
 
 def _cut(data: bytes, limit: int) -> bytes:
     """The first `limit` bytes, or up to three fewer where they end within a character."""
-    for size in range(limit, max(limit - 4, 0), -1):
+    for size in range(limit, max(limit - 4, -1), -1):
         if data[size] & 0xC0 != 0x80:  # no continuation byte: a character begins here
             return data[:size]
     return data[:limit]

@@ -255,8 +255,9 @@ def _is_length(text: bytes, type_: int) -> bool:
 
 
 def _complaint(header: bytes) -> str:
-    if header[0] in b";." or header[1:2] == b"?":
+    is_type = _SHAPES[header[0]] != 0
+    if header[0] in b";." or (is_type and header[1:2] == b"?"):
         return "streamed types are not supported"
-    if not _SHAPES[header[0]]:
+    if not is_type:
         return f"no type begins with {header[:1]!r}"
     return f"no length after {header[:1]!r}"  # what stands there may belong to a value: not for logs
