@@ -7,12 +7,13 @@ an operator happens to visit from using it through the operator's browser:
 - What changes or judges something takes `Content-Type: application/json` only, which a page can't send to
   another origin without a preflight, and preflights are never granted; DELETE needs one anyway.
 - The Host header must be an address literal, `localhost` or a configured name, since a name that a stranger
-  owns can be made to point here (DNS rebinding), which would make the stranger's page same-origin. `/metrics`,
-  `/healthz` and `/readyz` are exempt: they name no key and change nothing, and scrapers and probes call by all
-  sorts of names. A request without Host is no browser's, and passes.
+  owns can be made to point here (DNS rebinding), which would make the stranger's page same-origin.
+  `/metrics`, `/healthz` and `/readyz` are exempt: they name no key and change nothing, and scrapers and
+  probes call by all sorts of names. A request without Host is no browser's, and passes.
 
-All errors are JSON: `{"error": "one sentence"}`. Arguments of a command are JSON strings in UTF-8; a byte that
-isn't UTF-8 is the lone surrogate U+DC80…U+DCFF that Python's `surrogateescape` makes of it (0xFF: `\\udcff`).
+All errors are JSON: `{"error": "one sentence"}`. Arguments of a command are JSON strings in UTF-8; a byte
+that isn't UTF-8 is the lone surrogate U+DC80…U+DCFF that Python's `surrogateescape` makes of it (0xFF is
+`\\udcff`).
 """
 
 from __future__ import annotations
