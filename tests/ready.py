@@ -1,0 +1,35 @@
+"""Reads the line by which keyfence says that it is ready.
+
+Needs the standard library only, since tools use it outside the environment.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+READY_PREFIX = "keyfence: ready: "
+
+
+class Ready(NamedTuple):
+    """What keyfence's ready line says."""
+
+    listeners: dict[str, tuple[str, int]]  # service to address
+    admin: str  # URL, or "" without an admin listener
+    upstream: str  # URL without a password
+
+
+def parse_ready_line(line: str) -> Ready:
+    """Reads `keyfence: ready: A on HOST:PORT, B on HOST:PORT; admin URL; upstream URL`.
+
+    Raises ValueError where it is another line.
+    """
+    if not line.startswith(READY_PREFIX):
+        raise ValueError(f"not a ready line: {line!r}")
+    first, *rest = line.removeprefix(READY_PREFIX).strip().split("; ")
+    listeners: dict[str, tuple[str, int]] = {}
+    for listener in first.split(", "):
+        service, _, address = listener.rpartition(" on ")
+        host, _, port = address.rpartition(":")
+        listeners[service] = (host.strip("[]"), int(port))
+    named = dict(part.split(" ", 1) for part in rest)
+    return Ready(listeners, named.get("admin", ""), named.get("upstream", ""))

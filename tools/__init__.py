@@ -1,0 +1,1 @@
+"""What the project is made and tried with; no part of what is installed."""

@@ -1,0 +1,303 @@
+"""What `tools/clean_room.sh` does inside its namespaces: installs with the network, then runs without it.
+
+Rule: nothing of the host reaches a room but the checkout, the network's settings and what pip is told about
+the host's packages and certificates, which are read at run time and stay out of the project.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import ctypes
+import fcntl
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tests.ready import READY_PREFIX, parse_ready_line
+from tools import dockerfile
+from tools.smoke_run import ping
+
+PROJECT = Path(__file__).resolve().parent.parent
+SUITE = "bookworm"
+PACKAGES = "python3,python3-venv,make,ca-certificates"
+MIRROR = os.environ.get("KEYFENCE_DEBIAN_MIRROR", "")
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+USER = "visitor"
+PASSED_ON = r"(?i)(https?|all|no)_proxy|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
+CLONE_NEWNET = 0x40000000
+SIOCSIFFLAGS = 0x8914
+IFF_UP = 0x1
+
+
+def say(text: str) -> None:
+    print(f"clean room, {time.monotonic() - STARTED:4.0f} s: {text}", flush=True)
+
+
+STARTED = time.monotonic()
+
+
+def host_settings() -> dict[str, str]:
+    """Returns the environment that makes a room's pip reach what this machine's pip reaches."""
+    settings = {name: value for name, value in os.environ.items() if re.fullmatch(PASSED_ON, name)}
+    # Debian's own Python may come without pip.
+    python = next((p for p in (PROJECT / ".venv/bin/python",) if p.exists()), sys.executable)
+    listed = subprocess.run(
+        [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    )
+    # In the order of rising precedence: files first, then the environment.
+    for line in sorted(listed.stdout.splitlines(), key=lambda line: line.startswith(":env:")):
+        section, _, rest = line.partition(".")
+        name, _, value = rest.partition("=")
+        if section in ("global", "install", ":env:") and name != "config-file":
+            text = str(ast.literal_eval(value))
+            settings[f"PIP_{name.upper().replace('-', '_')}"] = " ".join(text.split())
+    return settings
+
+
+def named_paths(settings: Mapping[str, str]) -> set[Path]:
+    """Returns the files and directories of this machine that the settings name."""
+    words = (word.removeprefix("file://") for value in settings.values() for word in value.split())
+    found = {Path(word) for word in words if word.startswith("/") and Path(word).exists()}
+    # A package index in a directory keeps its files beside its pages.
+    return {path.parent if path.name == "simple" and path.is_dir() else path for path in found}
+
+
+class Root:
+    """A directory tree to run commands in. `below` stays as it is: changes go into this root alone."""
+
+    def __init__(self, work: Path, name: str, below: Path, settings: Mapping[str, str]) -> None:
+        self.path = work / name
+        self.path.mkdir()
+        self._settings = settings
+        upper, scratch = work / f"{name}.upper", work / f"{name}.scratch"
+        upper.mkdir()
+        scratch.mkdir()
+        layers = f"lowerdir={below},upperdir={upper},workdir={scratch}"
+        if not mount("-t", "overlay", "-o", layers, "overlay", self.path, check=False):
+            subprocess.run(["cp", "-a", f"{below}/.", self.path], check=True)
+            mount("--bind", self.path, self.path)
+        mount("-t", "proc", "proc", self.path / "proc")
+        for place in ("tmp", "dev/shm"):
+            (self.path / place).mkdir(exist_ok=True)
+            mount("-t", "tmpfs", "-o", "mode=1777", "tmpfs", self.path / place)
+        for file in ("/etc/resolv.conf", "/etc/hosts"):
+            self._show(Path(file))
+        for path in named_paths(settings):
+            self._show(path)
+        self._pass_on_apt_proxies()
+
+    def _show(self, path: Path) -> None:
+        """Shows a file or directory of the host at the same place, read-only."""
+        place = self.path / str(path).lstrip("/")
+        if path.is_dir():
+            if place.is_dir() and any(place.iterdir()):
+                return  # such as /etc/ssl/certs: the room has its own
+            place.mkdir(parents=True, exist_ok=True)
+        else:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
+        mount("--bind", path.resolve(), place)
+        mount("-o", "remount,bind,ro", place)
+
+    def _pass_on_apt_proxies(self) -> None:
+        dumped = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False).stdout
+        lines = re.findall(r"^Acquire::\S*Proxy\S* .*$", dumped, re.MULTILINE)
+        (self.path / "etc/apt/apt.conf.d/99host").write_text("".join(f"{line}\n" for line in lines))
+
+    def command(
+        self,
+        command: Sequence[str],
+        user: str = "root",
+        directory: str = "/",
+        environment: Mapping[str, str] = {},
+    ) -> list[str]:
+        """Returns the command line that runs `command` in here."""
+        home = "/root" if user == "root" else f"/home/{user}"
+        variables = {"PATH": PATH, "HOME": home, "LANG": "C.UTF-8", **self._settings, **environment}
+        words = ["chroot", f"--userspec={user}", str(self.path), "/usr/bin/env", "-i", f"--chdir={directory}"]
+        return words + [f"{name}={value}" for name, value in variables.items()] + list(command)
+
+    def run(self, command: str, user: str = "root", directory: str = "/", **environment: str) -> None:
+        """Runs a shell command. Ends the clean room where it fails."""
+        say(f"[{self.path.name}] {command}")
+        words = self.command(["/bin/sh", "-ec", command], user, directory, environment)
+        if code := subprocess.run(words, stdin=subprocess.DEVNULL, check=False).returncode:
+            raise SystemExit(f"clean room: failed with {code}: {command}")
+
+    def install(self, packages: str) -> None:
+        """Installs Debian packages."""
+        self.run(
+            f"apt-get -qq update && apt-get -qq --yes --no-install-recommends install {packages} >/dev/null",
+            DEBIAN_FRONTEND="noninteractive",
+        )
+
+    def make_read_only(self) -> None:
+        mount("-o", "remount,ro", self.path)
+
+
+def mount(*arguments: str | Path, check: bool = True) -> bool:
+    command = ["mount", *map(str, arguments)]
+    return subprocess.run(command, check=check, stderr=None if check else subprocess.DEVNULL).returncode == 0
+
+
+def make_base(base: Path) -> None:
+    """Makes a bare Debian, unless it is there from the last time."""
+    if (base / "etc/debian_version").exists():
+        return
+    say(f"debootstrap {SUITE}: {PACKAGES}")
+    command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE]
+    made = base.with_name(base.name + ".new")
+    shutil.rmtree(made, ignore_errors=True)
+    run = subprocess.run([*command, str(made), MIRROR], stdout=subprocess.PIPE, text=True, check=False)
+    if run.returncode:
+        raise SystemExit(f"clean room: debootstrap failed:\n{run.stdout[-2000:]}")
+    made.rename(base)
+
+
+def copy_checkout(root: Root) -> str:
+    """Copies what git tracks or would track, as a clone has it, and returns where to."""
+    listed = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=PROJECT,
+        capture_output=True,
+        check=True,
+    )
+    home = root.path / "home" / USER
+    root.run(f"useradd --create-home {USER}")
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (PROJECT / name).exists():
+            (home / "keyfence" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(PROJECT / name, home / "keyfence" / name)
+    root.run(f"chown -R {USER}: /home/{USER}")
+    return f"/home/{USER}/keyfence"
+
+
+def visitors_room(work: Path, name: str, base: Path, settings: Mapping[str, str]) -> Iterator[None]:
+    """A user with a fresh clone. Installs up to the first `yield`, where the network ends; then runs."""
+    root = Root(work, name, base, settings)
+    if name == "compiler":
+        root.install("gcc libc6-dev python3-dev")
+    directory = copy_checkout(root)
+    required = {"KEYFENCE_COMPILED": "required"} if name == "compiler" else {}
+    root.run("make install-test", USER, directory, **required)
+    yield
+    root.run("python3 -m tools.smoke_run", USER, directory)
+    root.run(".venv/bin/keyfence --version", USER, directory)
+    # Where nothing compiles, all tests; with a compiler CI runs them outside, so here only what is compiled.
+    root.run("make test", USER, directory, PYTEST="" if name == "no-compiler" else "tests/wire tests/policy")
+    yield
+
+
+def container(work: Path, name: str, base: Path, settings: Mapping[str, str]) -> Iterator[None]:
+    """Carries out the Dockerfile's steps up to the first `yield`, then runs what they made."""
+    # The image that the Dockerfile starts from has Python's headers; Debian keeps them apart.
+    image = Root(work, "image", base, settings)
+    image.install("python3-dev")
+    roots: dict[str, Root] = {}
+    for stage in dockerfile.load(PROJECT / "Dockerfile"):
+        root = roots[stage.name] = Root(work, f"{name}-{stage.name}", image.path, settings)
+        directory, user, environment, entry, command, health = "/", "root", {"PATH": PATH}, [], [], []
+        for step in stage.instructions:
+            match step.name:
+                case "RUN":
+                    root.run(step.text, user, directory, **environment)
+                case "COPY":
+                    copy_into(root, directory, dockerfile.read_copy(step.text), roots)
+                case "ENV":
+                    added = dockerfile.read_env(step.text)
+                    environment |= {k: v.replace("$PATH", environment["PATH"]) for k, v in added.items()}
+                case "WORKDIR":
+                    directory = step.text
+                    (root.path / directory.lstrip("/")).mkdir(parents=True, exist_ok=True)
+                case "USER":
+                    user = step.text
+                case "ENTRYPOINT":
+                    entry = dockerfile.read_command(step.text)
+                case "CMD":
+                    command = dockerfile.read_command(step.text)
+                case "HEALTHCHECK":
+                    health = dockerfile.read_health_check(step.text)
+    yield
+    root.make_read_only()
+    say(f"[{root.path.name}] {' '.join(entry + command)}, as {user}, on a read-only root")
+    process = subprocess.Popen(
+        root.command(entry + command, user, directory, environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = next((line for line in process.stdout if line.startswith(READY_PREFIX)), "")
+    print(f"  | {line.rstrip()}")
+    for service, (_, port) in parse_ready_line(line).listeners.items():
+        ping(service, ("127.0.0.1", port))
+    subprocess.run(root.command(health, user, directory, environment), check=True, stdin=subprocess.DEVNULL)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    if process.returncode:
+        raise SystemExit(f"clean room: the container ended with {process.returncode}")
+    yield
+
+
+def copy_into(root: Root, directory: str, copy: dockerfile.Copy, roots: Mapping[str, Root]) -> None:
+    """COPY: a directory's contents go into the target, a file goes into or becomes it."""
+    source_root = roots[copy.stage].path if copy.stage else PROJECT
+    target = root.path / os.path.join(directory, copy.target).lstrip("/")
+    for source in (source_root / name.lstrip("/") for name in copy.sources):
+        if source.is_dir():
+            unwanted = () if copy.stage else ("__pycache__", "*.so", "*.c")
+            ignore = shutil.ignore_patterns(*unwanted)
+            shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=ignore)
+        else:
+            into = target / source.name if copy.target.endswith("/") else target
+            into.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, into)
+
+
+def leave_the_network() -> None:
+    """From here on, this process and its children have a loopback interface of their own and nothing else.
+
+    So no port is taken, and it shows that what is installed needs no network to run.
+    """
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWNET)")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sh", b"lo", IFF_UP))
+
+
+ROOMS = {"no-compiler": visitors_room, "compiler": visitors_room, "dockerfile": container}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="tools/clean_room.sh")
+    parser.add_argument("--work", type=Path, required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--base", type=Path, help="keep the bare Debian here")
+    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=", ".join(ROOMS))
+    options = parser.parse_args()
+    if unknown := set(options.rooms) - set(ROOMS):
+        parser.error(f"no such room: {', '.join(sorted(unknown))}")
+    base = (options.base or options.work / "base").absolute()
+    make_base(base)
+    settings = host_settings()
+    rooms = [ROOMS[name](options.work, name, base, settings) for name in options.rooms or ROOMS]
+    for room in rooms:
+        next(room)
+    leave_the_network()
+    for room in rooms:
+        next(room)
+    say("done")
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
