@@ -14,11 +14,11 @@ from then on. Everything is bounded: shapes, kinds of key, nodes, the part of a 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 OTHER = "other"
 ANY = "<*>"
 MORE = "<more>"
+HOLE = "\0"  # can't be in a key that is taken apart, since it isn't printable
 MAX_SHAPES = 1_000
 MAX_KINDS = 1_000  # sequences of separators and placeholders, one tree of words each
 MAX_NODES = 20_000
@@ -26,7 +26,7 @@ MAX_FIRST_WORDS = 256  # different words at the first place of a longer key: the
 MAX_WORDS = 24  # at any other place
 ESTABLISHED = 16  # times that a first word must have been seen to outlive its place's widening
 MAX_LENGTH = 256  # characters of a key that are looked at
-MAX_ATOMS = 24
+MAX_PARTS = 24  # words, placeholders and separators that are looked at
 MAX_CACHED = 4_096
 
 # What holds a separator itself is found before the key is split.
@@ -40,7 +40,8 @@ _COMPOUND = re.compile(
     )(?![^\W_])""",
     re.VERBOSE,
 )
-_SEPARATORS = re.compile(r"([:|{}@#*?\[\]()<>\"'`!$%^\\\s]+)")
+_MAY_HOLD_COMPOUND = re.compile(r"[@T ]|::|(?::[^:]{1,4}){5}").search
+_SEPARATORS = re.compile(r"([:|{}@#*?\[\]()<>\"'`!$%^\\\s]+)").split
 _INNER = re.compile(r"([/_.,;=&~+-]+)")
 _IPV4 = r"\d{1,3}(?:\.\d{1,3}){3}"
 _KINDS = re.compile(
@@ -48,24 +49,40 @@ _KINDS = re.compile(
     | (?P<ip>{_IPV4})
     | (?P<date>(?:19|20)\d\d[-/._]?(?:0[1-9]|1[0-2])[-/._]?(?:0[1-9]|[12]\d|3[01]))
     | (?P<int>-?\d+(?:\.\d+)?)
-    | (?P<hex>[0-9a-f]{{8,}}|[0-9A-F]{{8,}})""",
+    | (?P<hex>(?=.{{16}}|.*\d)(?:[0-9a-f]{{8,}}|[0-9A-F]{{8,}}))""",
     re.VERBOSE,
-)
+).fullmatch
+_PLACEHOLDERS = ("", "<uuid>", "<ip>", "<date>", "<int>", "<hex>")  # by the number of the group
 _VERSION = re.compile(r"[vV]\d{1,3}")
 _LETTERS = r"[^\W\d_]{1,20}"
 _WORD = re.compile(rf"{_LETTERS}(?:[_.-]{_LETTERS})*")
-_LEADING = re.compile(rf"((?:{_LETTERS}[/_.,;=&~+-]+)+)(.+)")
-_TRAILING = re.compile(rf"(.+?)((?:[/_.,;=&~+-]+{_LETTERS})+)")
+# Around an id a word has three letters at least: ids in base64url hold `-` and `_`, and letters before them.
+_LEADING = re.compile(r"([^\W\d_]{3,20})([/_.,;=&~+-])(.+)")
+_TRAILING = re.compile(r"(.+)([/_.,;=&~+-])([^\W\d_]{3,20})")
 _NUMBERED = re.compile(rf"({_LETTERS}(?:[_.-]{_LETTERS})*)({_IPV4}|\d{{1,20}})")
 _CONSONANTS = re.compile(r"[bcdfghjklmnpqrstvwxz]{6}", re.IGNORECASE)
 _HUMPS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
+_words: set[int] = set()  # hashes of what was found to look like a word, to find it faster
 
-class Atom(NamedTuple):
-    """A piece of a key: a word, or what stands for a placeholder or separator."""
 
-    text: str
-    is_word: bool
+class Anatomy:
+    """A key taken apart: a frame of separators and placeholders with a HOLE for each word, and the words."""
+
+    __slots__ = ("frame", "words")
+
+    def __init__(self) -> None:
+        self.frame: list[str] = []
+        self.words: list[str] = []
+
+    def word(self, text: str) -> None:
+        self.frame.append(HOLE)
+        self.words.append(text)
+
+    def filled(self, words: list[str]) -> str:
+        """The frame with words in its holes."""
+        supply = iter(words)
+        return "".join([next(supply) if part is HOLE else part for part in self.frame])
 
 
 class _Node:
@@ -124,10 +141,9 @@ class Shapes:
         known = self._cache.get(mark)
         if known is not None:
             return known
-        atoms = atoms_of(key)
-        words, settled = self._learn(atoms)
-        supply = iter(words)
-        shape = "".join(next(supply) if atom.is_word else atom.text for atom in atoms)
+        anatomy = take_apart(key)
+        words, settled = self._learn(anatomy)
+        shape = anatomy.filled(words)
         if shape not in self._shapes:
             if len(self._shapes) >= MAX_SHAPES:
                 return OTHER
@@ -138,10 +154,10 @@ class Shapes:
             self._cache[mark] = shape
         return shape
 
-    def _learn(self, atoms: list[Atom]) -> tuple[list[str], bool]:
+    def _learn(self, anatomy: Anatomy) -> tuple[list[str], bool]:
         """The words to show, and whether showing them again would give the same."""
-        words = [atom.text for atom in atoms if atom.is_word]
-        kind = "".join("\0" if atom.is_word else atom.text for atom in atoms)
+        words = anatomy.words
+        kind = "".join(anatomy.frame)
         node = self._roots.get(kind)
         if node is None:
             if len(self._roots) >= MAX_KINDS:
@@ -150,7 +166,7 @@ class Shapes:
         shown: list[str] = []
         settled = True
         for word in words:
-            first = not shown and len(atoms) > 1
+            first = not shown and len(kind) > 1
             child = self._step(node, word, first)
             if child is None:
                 return shown + [ANY] * (len(words) - len(shown)), False
@@ -189,88 +205,102 @@ class Shapes:
         self._cache.clear()
 
 
-def atoms_of(key: bytes) -> list[Atom]:
+def take_apart(key: bytes) -> Anatomy:
     """A key as words, placeholders and separators."""
     text = key[: 4 * MAX_LENGTH].decode("utf-8", "surrogateescape")
-    atoms: list[Atom] = []
     cut = text[:MAX_LENGTH]
+    whole = len(cut) == len(text) and len(key) <= 4 * MAX_LENGTH
+    anatomy = Anatomy()
+    frame = anatomy.frame
+    if not cut.isprintable():
+        # Of binary data only what comes before is looked at, by the one separator that all conventions share.
+        start = next(index for index, char in enumerate(cut) if not char.isprintable())
+        _split(cut[: cut.rfind(":", 0, start) + 1], anatomy)
+        frame.append("<bytes>")
+        return anatomy
     at = 0
-    for match in _COMPOUND.finditer(cut):
-        _split(cut[at : match.start()], atoms)
-        atoms.append(Atom(f"<{match.lastgroup}>", False))
-        at = match.end()
-    _split(cut[at:], atoms)
-    if len(cut) < len(text) or len(key) > 4 * MAX_LENGTH or len(atoms) > MAX_ATOMS:
+    if _MAY_HOLD_COMPOUND(cut):
+        for match in _COMPOUND.finditer(cut):
+            _split(cut[at : match.start()], anatomy)
+            frame.append(f"<{match.lastgroup}>")
+            at = match.end()
+    _split(cut[at:], anatomy)
+    if not whole or len(frame) > MAX_PARTS:
         # What a cut leaves of the last piece would be taken for something that it isn't.
-        atoms = [*atoms[: min(len(atoms) - 1, MAX_ATOMS)], Atom(MORE, False)]
-    return atoms
+        del frame[min(len(frame) - 1, MAX_PARTS) :]
+        del anatomy.words[frame.count(HOLE) :]
+        frame.append(MORE)
+    return anatomy
 
 
-def _split(text: str, atoms: list[Atom]) -> None:
-    for index, piece in enumerate(_SEPARATORS.split(text)):
-        if not piece:
-            continue
-        if index % 2:
-            atoms.append(Atom(piece if piece.isprintable() else "<bytes>", False))
-        elif len(atoms) <= MAX_ATOMS:
-            _segment(piece, atoms)
+def _split(text: str, anatomy: Anatomy) -> None:
+    frame = anatomy.frame
+    pieces = _SEPARATORS(text)
+    for index in range(0, len(pieces), 2):
+        piece = pieces[index]
+        if len(frame) > MAX_PARTS:
+            return
+        if piece and not _plain(piece, anatomy):
+            _segment(piece, anatomy)
+        if index + 1 < len(pieces):
+            frame.append(pieces[index + 1])
 
 
-def _segment(text: str, atoms: list[Atom]) -> None:
-    """One segment, as plainly as it can be said: a placeholder, a word, or words around an id."""
-    if not text.isprintable():
-        atoms.append(Atom("<bytes>", False))
-        return
-    plain = _plain(text)
-    if plain is not None:
-        atoms.append(plain)
-        return
+def _segment(text: str, anatomy: Anatomy) -> None:
+    """A segment that is no single thing: words and ids in one, or else an id."""
     numbered = _NUMBERED.fullmatch(text)
-    if numbered is not None and looks_like_word(numbered[1]) and len(numbered[1]) > 2:
-        atoms += (Atom(numbered[1], True), Atom("<ip>" if "." in numbered[2] else "<int>", False))
+    if numbered is not None and len(numbered[1]) > 2 and looks_like_word(numbered[1]):
+        anatomy.word(numbered[1])
+        anatomy.frame.append("<ip>" if "." in numbered[2] else "<int>")
         return
     pieces = _INNER.split(text)
     if len(pieces) > 1:
-        known = [_plain(piece) for piece in pieces[::2] if piece]
-        if all(known):
-            _interleave(pieces, atoms)
+        if _all_plain(pieces, anatomy):
             return
         leading = _LEADING.fullmatch(text)
-        if leading is not None and looks_like_word(leading[1].rstrip("/_.,;=&~+-")):
-            _words(leading[1], atoms)
-            _segment(leading[2], atoms)
+        if leading is not None and looks_like_word(leading[1]):
+            anatomy.word(leading[1])
+            anatomy.frame.append(leading[2])
+            if not _plain(leading[3], anatomy):
+                _segment(leading[3], anatomy)
             return
         trailing = _TRAILING.fullmatch(text)
-        if trailing is not None and looks_like_word(trailing[2].lstrip("/_.,;=&~+-")):
-            _segment(trailing[1], atoms)
-            _words(trailing[2], atoms)
+        if trailing is not None and looks_like_word(trailing[3]):
+            if not _plain(trailing[1], anatomy):
+                _segment(trailing[1], anatomy)
+            anatomy.frame.append(trailing[2])
+            anatomy.word(trailing[3])
             return
-    atoms.append(Atom("<id>", False))
+    anatomy.frame.append("<id>")
 
 
-def _plain(text: str) -> Atom | None:
-    kind = _KINDS.fullmatch(text)
-    if kind is not None:
-        return Atom(f"<{kind.lastgroup}>", False)
-    if _VERSION.fullmatch(text) or looks_like_word(text):
-        return Atom(text, True)
-    return None
-
-
-def _interleave(pieces: list[str], atoms: list[Atom]) -> None:
+def _all_plain(pieces: list[str], anatomy: Anatomy) -> bool:
+    """Add pieces with the separators between them, if each is one thing; else add nothing."""
+    parts, words = len(anatomy.frame), len(anatomy.words)
     for index, piece in enumerate(pieces):
-        atom = Atom(piece, False) if index % 2 else _plain(piece)
-        if piece and atom is not None:
-            atoms.append(atom)
+        if index % 2:
+            anatomy.frame.append(piece)
+        elif piece and not _plain(piece, anatomy):
+            del anatomy.frame[parts:], anatomy.words[words:]
+            return False
+    return True
 
 
-def _words(text: str, atoms: list[Atom]) -> None:
-    """Words with the separators before or after them, the words among them as one."""
-    start = len(text) - len(text.lstrip("/_.,;=&~+-"))
-    end = len(text.rstrip("/_.,;=&~+-"))
-    for piece, is_word in ((text[:start], False), (text[start:end], True), (text[end:], False)):
-        if piece:
-            atoms.append(Atom(piece, is_word))
+def _plain(text: str, anatomy: Anatomy) -> bool:
+    """Add a piece that is one thing: a word or an id that can be named."""
+    mark = hash(text)
+    if mark not in _words:
+        kind = _KINDS(text)
+        if kind is not None:
+            anatomy.frame.append(_PLACEHOLDERS[kind.lastindex or 0])
+            return True
+        if not looks_like_word(text) and _VERSION.fullmatch(text) is None:
+            return False
+        if len(_words) >= MAX_CACHED:
+            _words.clear()
+        _words.add(mark)
+    anatomy.word(text)
+    return True
 
 
 def looks_like_word(text: str) -> bool:
