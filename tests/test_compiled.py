@@ -1,0 +1,227 @@
+"""An extension runs only if it was built from the source beside it; without one, everything runs
+interpreted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+from proxy import _compiled
+
+ROOT = Path(_compiled.__file__).parent.parent
+MODULE = "proxy.wire.requests"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the compiled modules' sources, with an extension of MODULE that claims to belong to them."""
+    for module in _compiled.modules():
+        target = _compiled.source(module, tmp_path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for suffix in (".py", ".pxd"):
+            shutil.copy(_compiled.source(module).with_suffix(suffix), target.with_suffix(suffix))
+    build(tmp_path)
+    return tmp_path
+
+
+def build(root: Path) -> Path:
+    """Stands in for a compiler: what it makes can't be loaded, but carries the hash."""
+    source = _compiled.source(MODULE, root)
+    extension = source.with_name(source.stem + EXTENSION_SUFFIXES[0])
+    extension.write_bytes(b"\x7fELF\0" + _compiled.mark(MODULE, root).encode() + b"\0")
+    return extension
+
+
+def test_an_extension_of_the_source_beside_it_is_accepted(tree: Path) -> None:
+    _compiled.check(tree)
+
+
+@pytest.mark.parametrize("suffix", [".py", ".pxd"])
+def test_an_edited_source_makes_its_extension_stale(tree: Path, suffix: str) -> None:
+    edited = _compiled.source(MODULE, tree).with_suffix(suffix)
+    edited.write_text(edited.read_text() + "\n")
+    with pytest.raises(_compiled.StaleExtensionError, match=r"make build") as stale:
+        _compiled.check(tree)
+    assert str(_compiled.extension(MODULE, tree)) in str(stale.value)
+    assert "requests.py" in str(stale.value)
+    build(tree)
+    _compiled.check(tree)
+
+
+def test_an_edited_declaration_makes_the_extensions_of_other_modules_stale(tree: Path) -> None:
+    edited = _compiled.source("proxy.wire.replies", tree).with_suffix(".pxd")
+    edited.write_text(edited.read_text() + "\n")
+    with pytest.raises(_compiled.StaleExtensionError):
+        _compiled.check(tree)
+
+
+def test_an_extension_that_carries_no_hash_is_refused(tree: Path) -> None:
+    build(tree).write_bytes(b"\x7fELF")
+    with pytest.raises(_compiled.StaleExtensionError, match=r"requests"):
+        _compiled.check(tree)
+
+
+def test_without_extensions_there_is_nothing_to_refuse(tree: Path) -> None:
+    build(tree).unlink()
+    _compiled.check(tree)
+    assert _compiled.extension(MODULE, tree) is None
+
+
+def test_line_ends_do_not_make_an_extension_stale(tree: Path) -> None:
+    source = _compiled.source(MODULE, tree)
+    source.write_bytes(source.read_bytes().replace(b"\n", b"\r\n"))
+    _compiled.check(tree)
+
+
+@pytest.mark.parametrize(("value", "pure"), [("1", True), ("yes", True), ("0", False), ("", False)])
+def test_the_pure_switch(value: str, pure: bool) -> None:
+    assert _compiled.is_pure({"KEYFENCE_PURE": value}) is pure
+    assert not _compiled.is_pure({})
+
+
+def test_the_source_finder_prefers_the_source_of_compiled_modules_only(tree: Path) -> None:
+    finder = _compiled.SourceFinder(tree)
+    spec = finder.find_spec(MODULE, None)
+    assert spec is not None
+    assert spec.origin == str(_compiled.source(MODULE, tree))
+    assert finder.find_spec("proxy.wire.limits", None) is None
+    assert finder.find_spec("json", None) is None
+
+
+def python(code: str, cwd: Path = ROOT, **environ: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("KEYFENCE_")}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=cwd, env=kept | environ, capture_output=True, text=True, check=False
+    )
+
+
+def test_with_the_switch_all_modules_are_interpreted() -> None:
+    ran = python(
+        "from proxy import _compiled as c\n"
+        "from proxy.wire import replies, requests\n"
+        "assert requests.__file__.endswith('.py') and replies.__file__.endswith('.py')\n"
+        "assert not any(c.status().values())\n"
+        "print(c.describe())",
+        KEYFENCE_PURE="1",
+    )
+    assert (ran.stdout, ran.stderr) == ("interpreted (KEYFENCE_PURE is set; slower)\n", "")
+
+
+def test_the_package_refuses_to_start_with_a_stale_extension(tree: Path) -> None:
+    for name in ("__init__.py", "_compiled.py"):
+        shutil.copy(ROOT / "proxy" / name, tree / "proxy" / name)
+    build(tree).write_bytes(b"\x7fELF")
+    ran = python("import proxy", cwd=tree)
+    assert ran.returncode == 1
+    assert "StaleExtensionError" in ran.stderr
+    assert python("import proxy.wire.requests as r; r.__file__", cwd=tree).returncode == 1
+    assert "ImportError" not in python("import proxy", cwd=tree, KEYFENCE_PURE="1").stderr
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        ({"a": True, "b": True}, "compiled"),
+        ({"a": True, "b": False}, "partly compiled: b interpreted, slower"),
+        ({"a": False, "b": False}, "interpreted (no compiled modules; slower)"),
+    ],
+)
+def test_what_the_version_says(found: dict[str, bool], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KEYFENCE_PURE", raising=False)
+    assert _compiled.describe(found) == line
+
+
+def test_the_status_is_that_of_what_is_loaded() -> None:
+    from proxy.wire import requests
+
+    assert _compiled.status()[MODULE] == (not requests.__file__.endswith(".py"))
+    assert set(_compiled.status()) == set(_compiled.modules())
+
+
+# --- real builds -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What an installation needs, without the extensions that are here."""
+    pytest.importorskip("setuptools", minversion="77")
+    root = tmp_path / "checkout"
+    ignored = shutil.ignore_patterns("*.so", "*.pyd", "__pycache__")
+    shutil.copytree(ROOT / "proxy", root / "proxy", ignore=ignored)
+    for name in ("setup.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, root)
+    (root / "README.md").touch()
+    return root
+
+
+def build_in(checkout: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("KEYFENCE_")}
+    return subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=checkout,
+        env=kept | environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def built(checkout: Path) -> list[str]:
+    return [module for module in _compiled.MODULES if _compiled.extension(module, checkout) is not None]
+
+
+DESCRIBE = "from proxy import _compiled as c; from proxy.wire import requests, replies; print(c.describe())"
+
+
+def test_without_a_compiler_the_build_succeeds_and_everything_runs_interpreted(checkout: Path) -> None:
+    pytest.importorskip("Cython")
+    stale = _compiled.source(MODULE, checkout).with_suffix(EXTENSION_SUFFIXES[0])
+    stale.write_bytes(b"\x7fELF of an earlier build")
+    ran = build_in(checkout, CC="/bin/false")
+    assert ran.returncode == 0, ran.stderr
+    assert built(checkout) == []
+    assert python(DESCRIBE, cwd=checkout).stdout == "interpreted (no compiled modules; slower)\n"
+    assert build_in(checkout, CC="/bin/false", KEYFENCE_COMPILED="required").returncode != 0
+
+
+def test_a_module_that_cython_refuses_stays_interpreted(checkout: Path) -> None:
+    pytest.importorskip("Cython")
+    for module in _compiled.modules(checkout):
+        _compiled.source(module, checkout).with_suffix(".pxd").write_text("this is no declaration\n")
+    ran = build_in(checkout)
+    assert ran.returncode == 0, ran.stderr
+    assert "stays interpreted" in ran.stderr
+    assert built(checkout) == []
+    assert build_in(checkout, KEYFENCE_COMPILED="required").returncode != 0
+
+
+def test_the_pure_switch_builds_nothing(checkout: Path) -> None:
+    assert build_in(checkout, KEYFENCE_PURE="1").returncode == 0
+    assert built(checkout) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_with_a_compiler_everything_runs_compiled_until_a_source_is_edited(checkout: Path) -> None:
+    pytest.importorskip("Cython")
+    if not (shutil.which("cc") or shutil.which("gcc")):
+        pytest.skip("no C compiler is installed")
+    for module in _compiled.modules(checkout):  # one module takes long enough
+        if module != MODULE:
+            _compiled.source(module, checkout).with_suffix(".pxd").unlink()
+    ran = build_in(checkout, KEYFENCE_COMPILED="required")
+    assert ran.returncode == 0, ran.stderr
+    assert built(checkout) == [MODULE]
+    assert python(DESCRIBE, cwd=checkout).stdout == "compiled\n"
+    assert "KEYFENCE_PURE" in python(DESCRIBE, cwd=checkout, KEYFENCE_PURE="1").stdout
+    source = _compiled.source(MODULE, checkout)
+    source.write_text(source.read_text() + "\n")
+    assert "StaleExtensionError" in python(DESCRIBE, cwd=checkout).stderr
+    assert build_in(checkout, KEYFENCE_COMPILED="required").returncode == 0
+    assert python(DESCRIBE, cwd=checkout).stdout == "compiled\n"
