@@ -17,7 +17,7 @@ class Live:
 
     def __init__(self, path: str, version: str) -> None:
         self.version = version
-        self.connection = UnixDomainSocketConnection(path=path, socket_timeout=30)
+        self.connection = UnixDomainSocketConnection(path=path, protocol=2, socket_timeout=30)
 
     def __call__(self, *argv: bytes | str | int) -> Any:
         """The reply; an error is returned, not raised."""

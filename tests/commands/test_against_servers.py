@@ -56,6 +56,10 @@ def known_difference(server: Live, argv: Argv) -> Difference | None:
         return Difference("takes the first word KEYS, even where it is a password", False)
     if name == b"XREADGROUP" and words[4:].count(b"STREAMS") > 1:
         return Difference("takes the first word STREAMS, even where it is the consumer's name", False)
+    if name == b"PFMERGE" and len(argv) == 2:
+        return Difference(
+            "finds no source, and drops the destination with it; the command still writes it", False
+        )
     if server.version.startswith("6") and name in CONTAINERS_6:
         return Difference("names a key for every subcommand, HELP too", False)
     if name in COUNT_AT:

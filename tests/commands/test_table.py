@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from proxy.commands.table import COMMANDS, known_names, lookup
+
+TOOL = Path(__file__).parents[2] / "tools" / "commands_table.py"
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("commands_table", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_is_what_the_servers_replies_make(tool: ModuleType) -> None:
+    assert tool.main(["--check"]) == 0
+
+
+def test_a_stale_table_is_told(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    monkeypatch.setattr(tool, "TABLE", tmp_path / "table.json")
+    assert tool.main(["--check"]) == 1
+    assert tool.main([]) == 0
+    assert tool.main(["--check"]) == 0
+
+
+def merged(tool: ModuleType, directory: Path, **replies: list[object]) -> dict[str, dict[str, object]]:
+    for server, reply in replies.items():
+        (directory / f"{server}-1.0.json").write_text(json.dumps(reply))
+    return {row["name"]: row for row in json.loads(tool.build(directory))["commands"]}
+
+
+def test_servers_that_differ_give_the_union_that_never_loosens(tool: ModuleType, tmp_path: Path) -> None:
+    index = {"type": "index", "spec": {"index": 1}}
+    one = {"type": "range", "spec": {"lastkey": 0, "keystep": 1, "limit": 0}}
+    many = {"type": "range", "spec": {"lastkey": -1, "keystep": 1, "limit": 0}}
+
+    def spec(find: object, *flags: str) -> dict[str, object]:
+        return {"flags": list(flags), "begin_search": index, "find_keys": find}
+
+    ping = ["ping", 1, ["readonly", "fast"], 0, 0, 0, [], [], [], []]
+    rows = merged(
+        tool,
+        tmp_path,
+        old=[["x", 3, ["readonly", "admin"], 1, 1, 1, ["@read"], [], [spec(one, "access")], []], ping],
+        new=[["x", -3, ["write"], 1, 1, 1, ["@write"], [], [spec(one, "update"), spec(many)], []], ping],
+    )
+    row = rows["X"]
+    assert row["arity"] == -3
+    assert row["flags"] == ["admin", "write"]  # not readonly: one of the two writes
+    assert row["categories"] == ["read", "write"]
+    assert [s["flags"] for s in row["keys"]] == [["access", "update"], []]  # type: ignore[attr-defined]
+    assert rows["PING"]["flags"] == ["fast", "readonly"]
+
+
+def test_a_flag_that_a_server_does_not_use_at_all_is_not_missing_there(
+    tool: ModuleType, tmp_path: Path
+) -> None:
+    rows = merged(
+        tool,
+        tmp_path,
+        old=[["x", 1, [], 0, 0, 0, []]],
+        new=[["x", 1, ["allow_busy"], 0, 0, 0, [], [], [], []]],
+    )
+    assert rows["X"]["flags"] == ["allow_busy"]
+
+
+def test_a_key_range_without_key_specs_becomes_one_with_all_access(tool: ModuleType, tmp_path: Path) -> None:
+    rows = merged(
+        tool, tmp_path, old=[["x", -2, ["write"], 2, -1, 2, []], ["y", 2, ["readonly"], 1, 1, 1, []]]
+    )
+    (spec,) = rows["X"]["keys"]  # type: ignore[misc]
+    assert spec["flags"] == ["RW", "access", "update"]
+    assert spec["begin_search"]["index"] == 2
+    assert (spec["find_keys"]["lastkey"], spec["find_keys"]["keystep"]) == (-1, 2)
+    assert rows["Y"]["keys"][0]["flags"] == ["RO", "access"]  # type: ignore[index]
+
+
+def test_names_are_found_whatever_their_case() -> None:
+    for name in (b"get", b"GET", b"gEt"):
+        row = lookup([name, b"k"])
+        assert row is not None
+        assert row.command.name == "GET"
+
+
+def test_a_container_gives_its_subcommand_or_itself() -> None:
+    found = [lookup(argv) for argv in ([b"XGROUP", b"create"], [b"XGROUP", b"nope"], [b"xgroup"])]
+    assert [row.command.name for row in found if row] == ["XGROUP CREATE", "XGROUP", "XGROUP"]
+
+
+@pytest.mark.parametrize("name", [b"XGROUP CREATE", b"", b"GET\0", b"GET ", b"G" * 10_000])
+def test_what_is_no_name_is_not_found(name: bytes) -> None:
+    assert lookup([name, b"k"]) is None
+
+
+def test_the_table_says_which_servers_have_a_command() -> None:
+    assert COMMANDS[b"STRALGO"].command.servers == ("redis-6.2",)
+    assert COMMANDS[b"GET"].command.servers == ("redis-6.2", "redis-7.0", "redis-8.0-dev", "valkey-8.1-dev")
+    assert "redis-6.2" not in COMMANDS[b"LMPOP"].command.servers
+
+
+def test_every_name_and_category_is_known() -> None:
+    names, categories = known_names()
+    assert {"GET", "XGROUP CREATE"} <= names
+    assert {"@stream", "@dangerous"} <= categories

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.commands.words import integer, word
+
+
+def test_a_word_ends_at_a_nul_byte_as_it_does_for_the_server() -> None:
+    assert word(b"store\0x") == b"STORE"
+    assert word(b"\0store") == b""
+
+
+def test_only_ascii_letters_fold() -> None:
+    assert word("ſtore".encode()) != b"STORE"
+    assert word(b"m\xe9") == b"M\xe9"
+
+
+def test_a_long_argument_is_no_word() -> None:
+    assert word(b"a" * 1_000_000) == b"A" * 32
+
+
+@pytest.mark.parametrize(
+    "argument", [b"", b"+1", b"01", b"-0", b"00", b" 1", b"1 ", b"1_0", b"1.0", b"0x1", b"1\n", b"\xd9\xa1"]
+)
+def test_what_redis_does_not_read_as_an_integer_is_none(argument: bytes) -> None:
+    assert integer(argument) is None
+
+
+@given(st.integers(-(2**64), 2**64))
+def test_integers_are_those_of_64_bits(number: int) -> None:
+    expected = number if -(2**63) <= number < 2**63 else None
+    assert integer(str(number).encode()) == expected
+
+
+def test_a_number_of_a_million_digits_is_none() -> None:
+    assert integer(b"9" * 1_000_000) is None
