@@ -29,8 +29,8 @@ POSITIONS_PER_STATE = 40
 class TooManyStates(ValueError):
     """The patterns need more states than allowed.
 
-    `worst` are the indices of the patterns that take part in most states, the worst first, five at most:
-    placeholders that may hold the separator, or literal text, followed by more text.
+    `worst` are the indices of the patterns that take part in most states, the worst first, five at most. What
+    multiplies states is a placeholder that may hold the separator, or the text that follows it.
     """
 
     def __init__(self, max_states: int, worst: tuple[int, ...], texts: tuple[str, ...]) -> None:

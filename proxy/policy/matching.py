@@ -44,6 +44,10 @@ class Simulation:
                 self._readers[byte] |= readers
         self._steps: dict[tuple[int, int], int] = {}
 
+    def readers(self, byte: int) -> int:
+        """The positions that read `byte`: bytes with the same ones are the same to this language."""
+        return self._readers[byte]
+
     def following(self, state: int) -> int:
         """The positions that may come next, whatever the byte."""
         targets = 0

@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 ANYTHING = ClassExpression(".*", Repeat(Bytes(ANY_BYTE), 0, None))
-# The name of the hole that ends a prefix pattern; no placeholder can be called so.
+# The name of the hole that ends a prefix pattern. No placeholder's name can begin so.
 REST = "*"
 
 _PLACEHOLDER = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*)(\.\.\.)?>")
@@ -164,7 +164,7 @@ class KeyPattern:
     @property
     def is_prefix(self) -> bool:
         """Whether the pattern is every byte string under its literal prefix."""
-        return len(self.holes) == 1 and self.holes[0].name == REST
+        return len(self.holes) == 1 and self.holes[0].name == REST and self.parts[-1] == self.holes[0]
 
     @cached_property
     def holes(self) -> tuple[Hole, ...]:
@@ -398,7 +398,7 @@ def _display(literal_text: bytes) -> str:
 
 
 def _rank(hole: Hole) -> int:
-    if hole.name == REST:
+    if hole.name.startswith(REST):
         return _REST
     if hole.variadic or alphabet(hole.node) & SEPARATOR_MASK:
         return _VARIADIC

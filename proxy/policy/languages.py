@@ -1,0 +1,187 @@
+"""Questions about key patterns as sets of keys: do two overlap, is one covered by others, where do two
+differ.
+
+Rule: an answer is exact, lengths included, or errs on the side that its docstring names. Every walk is
+capped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from typing import TypeVar
+
+from .automaton import Automaton
+from .matching import Simulation
+from .patterns import KeyPattern
+from .regular import Node, readable_byte
+
+MAX_STATES = 20_000
+
+State = TypeVar("State")
+
+
+class TooLarge(ValueError):
+    """The question would take more joint states than allowed."""
+
+
+def overlap(left: KeyPattern, right: KeyPattern, max_states: int = MAX_STATES) -> bytes | None:
+    """A key that both patterns match; None when there is none.
+
+    Past `max_states` joint states the lengths are left out of the question: then a key may be returned whose
+    placeholders are too long or too short for one of the patterns. So None always means disjoint.
+    """
+    for candidate in (left.example(), right.example()):
+        if left.matches(candidate) and right.matches(candidate):
+            return candidate
+    relaxed = _common([left.relaxed, right.relaxed], max_states)
+    if relaxed is None or (left.matches(relaxed) and right.matches(relaxed)):
+        return relaxed
+    try:
+        return _common([left.node, right.node], max_states)
+    except TooLarge:
+        return relaxed
+
+
+def covered(pattern: KeyPattern, others: Sequence[KeyPattern], max_states: int = MAX_STATES) -> bool:
+    """Whether every key of the pattern belongs to one of `others`, so that it can never match behind them.
+
+    False also where the answer would take more than `max_states` joint states.
+    """
+    try:
+        return uncovered(pattern, others, max_states) is None
+    except TooLarge:
+        return False
+
+
+def uncovered(
+    pattern: KeyPattern, others: Sequence[KeyPattern], max_states: int = MAX_STATES
+) -> bytes | None:
+    """A key of the pattern that none of `others` matches; None when there is none. Raises `TooLarge`."""
+    candidate = pattern.example()
+    if not any(other.matches(candidate) for other in others):
+        return candidate
+    prefix = pattern.literal_prefix
+    if any(other.is_prefix and prefix.startswith(other.literal_prefix) for other in others):
+        return None
+    near = [other.node for other in others if _may_meet(prefix, other.literal_prefix)]
+    simulations = [Simulation(node) for node in (pattern.node, *near)]
+    first, *rest = simulations
+
+    def is_escape(states: tuple[int, ...]) -> bool:
+        return bool(states[0] & first.last) and not any(
+            state & one.last for state, one in zip(states[1:], rest, strict=True)
+        )
+
+    return _search(simulations, is_escape, lambda states: states[0] != 0, max_states)
+
+
+def overlapping_pairs(automaton: Automaton) -> Iterator[tuple[int, int]]:
+    """The pairs of pattern indices (the more specific first) that accept some key together.
+
+    Long counters are left out, as the automaton leaves them out: `overlap` settles a pair exactly.
+    """
+    seen: set[tuple[int, int]] = set()
+    for members in automaton.sets:
+        for pair in combinations(members, 2):
+            if pair not in seen:
+                seen.add(pair)
+                yield pair
+
+
+def samples(automaton: Automaton) -> dict[int, bytes]:
+    """For each accept-set id that some key reaches, -1 too, one of the shortest such keys."""
+    return {left: key for (left, _), key in joint_samples(automaton, automaton).items()}
+
+
+def joint_samples(
+    left: Automaton, right: Automaton, max_states: int = 500_000
+) -> dict[tuple[int, int], bytes]:
+    """Where two policies differ: for each pair of accept-set ids (left's, right's; -1 for none) that one key
+    reaches, one of the shortest such keys. Long counters are left out.
+
+    Raises `TooLarge` past `max_states` joint states.
+    """
+    bytes_in_turn = _representatives(list(zip(left.classes, right.classes, strict=True)))
+    steps = [(byte, left.classes[byte], right.classes[byte]) for byte in bytes_in_turn]
+    found: dict[tuple[int, int], bytes] = {}
+    start = (left.start, right.start)
+    origin: dict[tuple[int, int], tuple[tuple[int, int], int] | None] = {start: None}
+    queue = [start]
+    for pair in queue:  # grows while it is walked
+        accepts = left.accept_of(pair[0]), right.accept_of(pair[1])
+        if accepts not in found:
+            found[accepts] = spell(origin, pair)
+        left_row, right_row = left.successors(pair[0]), right.successors(pair[1])
+        for byte, left_class, right_class in steps:
+            after = left_row[left_class], right_row[right_class]
+            if after not in origin:
+                if len(origin) >= max_states:
+                    raise TooLarge(f"more than {max_states} joint states")
+                origin[after] = pair, byte
+                queue.append(after)
+    return found
+
+
+def _may_meet(one: bytes, other: bytes) -> bool:
+    return one.startswith(other) or other.startswith(one)
+
+
+def _common(nodes: list[Node], max_states: int) -> bytes | None:
+    """A shortest word that all languages share. Raises `TooLarge`."""
+    simulations = [Simulation(node) for node in nodes]
+
+    def accepted(states: tuple[int, ...]) -> bool:
+        return all(state & one.last for state, one in zip(states, simulations, strict=True))
+
+    return _search(simulations, accepted, all, max_states)
+
+
+def _search(
+    simulations: list[Simulation],
+    is_goal: Callable[[tuple[int, ...]], bool],
+    is_alive: Callable[[tuple[int, ...]], bool],
+    max_states: int,
+) -> bytes | None:
+    """A shortest key after which `is_goal` holds for the states of all simulations; None when there is none.
+
+    `is_alive` says which joint states may still lead to a goal. Raises `TooLarge`.
+    """
+    bytes_in_turn = _representatives([tuple(one.readers(byte) for one in simulations) for byte in range(256)])
+    start = tuple(one.START for one in simulations)
+    origin: dict[tuple[int, ...], tuple[tuple[int, ...], int] | None] = {start: None}
+    queue = [start]
+    for states in queue:  # grows while it is walked
+        if is_goal(states):
+            return spell(origin, states)
+        for byte in bytes_in_turn:
+            after = tuple([one.step(state, byte) for one, state in zip(simulations, states, strict=True)])
+            if after not in origin and is_alive(after):
+                if len(origin) >= max_states:
+                    raise TooLarge(f"more than {max_states} joint states")
+                origin[after] = states, byte
+                queue.append(after)
+    return None
+
+
+def _representatives(kinds: Sequence[object]) -> list[int]:
+    """One byte for each kind of byte (`kinds[byte]`), the readable ones first."""
+    masks: dict[object, int] = {}
+    for byte, kind in enumerate(kinds):
+        masks[kind] = masks.get(kind, 0) | 1 << byte
+    return sorted(map(readable_byte, masks.values()), key=lambda byte: -_readability(byte))
+
+
+def _readability(byte: int) -> int:
+    return 2 if chr(byte).isalnum() and byte < 128 else 1 if 32 < byte < 127 else 0
+
+
+def spell(origin: dict[State, tuple[State, int] | None], state: State) -> bytes:
+    """The key that leads to `state`."""
+    key = bytearray()
+    step = origin[state]
+    while step is not None:
+        state, byte = step
+        key.append(byte)
+        step = origin[state]
+    return bytes(reversed(key))
