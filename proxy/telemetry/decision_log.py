@@ -297,11 +297,10 @@ class DecisionLog:
         at: float,
         shape: str = "",
         times: int = 1,
-        decision: str = "",
     ) -> str:
         """Log `times` decisions alike. `shape` is given where no entry covers the key. Returns the id under
-        which the log tells of them: that of a line written now (`decision` if given, else a new one), or of
-        the group's last line, or of its coming one."""
+        which the log tells of them: that of a line written now, or of the group's last line, or of its coming
+        one."""
         merging = self._groups.get(group)
         if merging is None:
             merging = self._add(group, violation, now)
@@ -315,14 +314,14 @@ class DecisionLog:
             merging.merged += times
         elif self._may_write(merging, now):
             merging.merged += times
-            return self._write(group, merging, decision)
+            return self._write(group, merging)
         else:
             if not merging.merged:
                 merging.since = now
                 self._waiting[group] = merging
             merging.merged += times
         if not merging.last_id and not merging.promised:
-            merging.promised = decision or self._new_id()
+            merging.promised = self._new_id()
         return merging.last_id or merging.promised
 
     def flush(self, now: float) -> None:
@@ -370,10 +369,10 @@ class DecisionLog:
         self._allowance -= 1.0
         return True
 
-    def _write(self, group: Group, merging: _Merging, decision: str = "") -> str:
+    def _write(self, group: Group, merging: _Merging) -> str:
         """A line for the last of the decisions that wait, with the others merged into it."""
         violation, merged = merging.violation, merging.merged - 1
-        decision = merging.promised or decision or self._new_id()
+        decision = merging.promised or self._new_id()
         merging.last_id, merging.promised, merging.merged = decision, "", 0
         self._waiting.pop(group, None)
         if group in self._groups:

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from proxy.policy.verdict import Finding, Violation
 from proxy.telemetry.counters import OTHER, Counters, Outcome
-from proxy.telemetry.decision_log import DecisionLog, Sink, mask, masked_hint, new_decision_id
+from proxy.telemetry.decision_log import DecisionLog, Group, Sink, mask, masked_hint, new_decision_id
 from proxy.telemetry.shapes import Shapes
 from proxy.telemetry.tally import Row, Tally
 
+MAX_KNOWN = 10_000
 # What a client sent in place of a command is its own text; what doesn't read as a command's name isn't shown.
 _COMMAND_NAME = re.compile(r"[A-Z][A-Z0-9._-]{0,31}")
 
@@ -53,6 +54,8 @@ class Telemetry:
         self._wall = wall
         self._new_id = new_id
         self._shapes = Shapes()
+        # The rows that the violations of a group count in, to find them with one look-up.
+        self._known: dict[Group, tuple[str, tuple[str, str, str, str, str], Row]] = {}
         self._epoch = wall() - clock()  # what makes Unix seconds of the monotonic clock's
 
     @classmethod
@@ -91,13 +94,13 @@ class Telemetry:
         times: int = 1,
     ) -> str:
         """Record the findings of one command, or of `times` commands alike. `command` is a name of the
-        command table, or `other`. Returns the decision id for the reply, ""
-        if nothing was refused."""
+        command table, or `other`. Each finding has a line of its own in the log. Returns the decision id for
+        the reply, which is that of the first refused finding's line; "" if nothing was refused."""
         now = self._clock()
         origin = _Origin(service, client, command, revision)
-        decision = refused = ""
+        refused = ""
         for violation, action in findings:
-            decision = self._tell(origin, violation, action, decision, now=now, times=times)
+            decision = self._tell(origin, violation, action, now=now, times=times)
             if action == "refused" and not refused:
                 refused = decision
         return refused
@@ -106,32 +109,29 @@ class Telemetry:
         """Record what was found out when it could no longer be refused (`ttl.required` of an HSET that no
         EXPIRE followed)."""
         origin = _Origin(service, client, command, revision)
-        self._tell(origin, violation, "late", "", now=self._clock(), times=1)
+        self._tell(origin, violation, "late", now=self._clock(), times=1)
 
-    def _tell(
-        self, origin: _Origin, violation: Violation, action: str, decision: str, *, now: float, times: int
-    ) -> str:
+    def _tell(self, origin: _Origin, violation: Violation, action: str, *, now: float, times: int) -> str:
         service, client, command, revision = origin
         rule = violation.rule
         shape = ""
         if not violation.shape and violation.key is not None:
             shape = self._shapes.shape(violation.key)
-        self.counters.violation(service, rule, command, violation.entry, action, times=times)
-        if command == OTHER and rule == "command.unknown":
-            command = _unknown_name(violation)
-        label = shape or violation.entry
+        group = (service, rule, shape or violation.entry, command, action)
         at = self._epoch + now
-        row = self.tally.find(service, rule, command, label)
-        if row is not None:
-            self.tally.count(row, action, at, times)
+        known = self._known.get(group)
+        if known is not None and known[0] == violation.entry:
+            _, series, row = known
+            self.counters.violations[series] += times
+            row["count"] += times
+            row["actions"][action] += times
+            row["last"] = at
         else:
-            row = self._row(service, command, violation, shape, at)
-            row["count"] = row["actions"][action] = times
-            self.tally.add(row)
+            group = self._count(group, violation, shape, at=at, times=times)
         if self._log is None:
-            return decision or (self._new_id() if action == "refused" else "")
+            return self._new_id() if action == "refused" else ""
         return self._log.record(
-            (service, rule, label, command, action),
+            group,
             violation,
             client=client,
             revision=revision,
@@ -139,8 +139,28 @@ class Telemetry:
             at=at,
             shape=shape,
             times=times,
-            decision=decision,
         )
+
+    def _count(self, group: Group, violation: Violation, shape: str, *, at: float, times: int) -> Group:
+        """Count a violation where the tables may lack a row for it. Returns the group as the log names it."""
+        service, rule, label, command, action = group
+        self.counters.violation(service, rule, command, violation.entry, action, times=times)
+        named = command
+        if command == OTHER and rule == "command.unknown":
+            named = _unknown_name(violation)
+        row = self.tally.find(service, rule, named, label)
+        if row is None:
+            row = self._row(service, named, violation, shape, at)
+            row["count"] = row["actions"][action] = times
+            self.tally.add(row)
+            return service, rule, label, named, action
+        self.tally.count(row, action, at, times)
+        series = (service, rule, command, violation.entry, action)
+        if named == command and series in self.counters.violations:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[group] = (violation.entry, series, row)
+        return service, rule, label, named, action
 
     def _row(self, service: str, command: str, violation: Violation, shape: str, at: float) -> Row:
         """A row of the tally that counts nothing yet."""
