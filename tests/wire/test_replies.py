@@ -259,7 +259,7 @@ def error_of(data: bytes, size: int) -> str | None:
     text = None
     try:
         for at in range(0, len(data), size):
-            framer.advance(data[at : at + size], 0, 10)
+            framer.advance(data[at : at + size], 0, 1000)
     except ReplyError as error:
         text = str(error)
     if text is None:
