@@ -90,6 +90,7 @@ class Root:
         for place in ("tmp", "dev/shm"):
             (self.path / place).mkdir(exist_ok=True)
             mount("-t", "tmpfs", "-o", "mode=1777", "tmpfs", self.path / place)
+        mount("-t", "devpts", "-o", "newinstance,ptmxmode=0666", "devpts", self.path / "dev/pts")
         for file in ("/etc/resolv.conf", "/etc/hosts"):
             self._show(Path(file))
         for path in named_paths(settings):
@@ -131,13 +132,18 @@ class Root:
         """Runs a shell command. Ends the clean room where it fails."""
         say(f"[{self.path.name}] {command}")
         words = self.command(["/bin/sh", "-ec", command], user, directory, environment)
-        if code := subprocess.run(words, stdin=subprocess.DEVNULL, check=False).returncode:
-            raise SystemExit(f"clean room: failed with {code}: {command}")
+        if "apt-get" not in command:
+            code, output = subprocess.run(words, stdin=subprocess.DEVNULL, check=False).returncode, ""
+        else:  # it tells of each package that it unpacks
+            run = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            code, output = run.returncode, f"{run.stdout[-2000:]}{run.stderr[-2000:]}\n"
+        if code:
+            raise SystemExit(f"{output}clean room: failed with {code}: {command}")
 
     def install(self, packages: str) -> None:
         """Installs Debian packages."""
         self.run(
-            f"apt-get -qq update && apt-get -qq --yes --no-install-recommends install {packages} >/dev/null",
+            f"apt-get -qq update && apt-get -qq --yes --no-install-recommends install {packages}",
             DEBIAN_FRONTEND="noninteractive",
         )
 

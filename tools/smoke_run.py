@@ -8,6 +8,7 @@ was started runs on and nothing is left in the temporary directory.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -84,7 +85,8 @@ def main() -> None:
                 assert answer.status == 200
             started = {os.pidfd_open(pid): what for pid, what in descendants(process.pid).items()}
         except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             raise
         os.killpg(process.pid, signal.SIGINT)
         output, _ = process.communicate(timeout=PATIENCE_SECONDS)
