@@ -22,7 +22,9 @@ def milliseconds(text: str) -> int:
         total += int(match[1]) * _MILLISECONDS[match[2]]
         end = match.end()
     if end == 0 or end != len(text):
-        raise ValueError(f"{text!r} is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d")
+        raise ValueError(
+            f"{text!r} is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d"
+        )
     return total
 
 

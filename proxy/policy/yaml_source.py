@@ -62,13 +62,17 @@ class Source:
             raise FileError([Diagnostic(place, "error", f"not YAML: {problem}")]) from None
         except (yaml.YAMLError, RecursionError, ValueError) as exc:
             first_line = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
-            raise FileError([Diagnostic(Place(self.file, 1, 1), "error", f"not YAML: {first_line}")]) from None
+            raise FileError(
+                [Diagnostic(Place(self.file, 1, 1), "error", f"not YAML: {first_line}")]
+            ) from None
         finally:
             loader.dispose()
         if root is None:
             raise FileError([Diagnostic(Place(self.file, 1, 1), "error", "the file is empty")])
         if not isinstance(root, yaml.MappingNode):
-            raise FileError([Diagnostic(self._at(root), "error", "expected a mapping (name: value) at the top")])
+            raise FileError(
+                [Diagnostic(self._at(root), "error", "expected a mapping (name: value) at the top")]
+            )
         self.data = self._plain(root, ())
 
     def _at(self, node: yaml.Node) -> Place:
@@ -118,5 +122,7 @@ def read_source(path: str | Path) -> Source:
     except OSError as exc:
         raise FileError([Diagnostic(Place(name, 1, 1), "error", f"can't be read: {exc.strerror}")]) from None
     except UnicodeDecodeError as exc:
-        raise FileError([Diagnostic(Place(name, 1, 1), "error", f"not UTF-8 text (byte {exc.start})")]) from None
+        raise FileError(
+            [Diagnostic(Place(name, 1, 1), "error", f"not UTF-8 text (byte {exc.start})")]
+        ) from None
     return Source(name, text)

@@ -1,0 +1,336 @@
+"""The command line.
+
+Rule: what a user gets wrong costs one clear line (or one line a fault) and exit code 2, never a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from . import __version__, _compiled
+from .config import DEFAULT_ADMIN, Overrides, Settings, load_settings, parse_address, parse_upstream
+from .policy.check import check_policy
+from .policy.diagnostics import FileError
+from .policy.explain import explain as explain_command
+from .policy.load import load_policy
+from .policy.modes import Modes
+from .policy.units import milliseconds
+from .runtime import StartError, load, serve
+from .telemetry.report import render, rows_from_log, rows_from_snapshot
+from .upstream.embedded import EmbeddedRedisError
+
+USAGE = 2
+HTTP_TIMEOUT = 10.0  # seconds
+
+
+def fail(message: str, code: int = USAGE) -> NoReturn:
+    """End with one line on standard error."""
+    click.echo(f"keyfence: {message}", err=True)
+    sys.exit(code)
+
+
+def _fail_with(error: FileError) -> NoReturn:
+    for diagnostic in error.diagnostics:
+        click.echo(str(diagnostic), err=True)
+    sys.exit(USAGE)
+
+
+def _checked(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str], str]:
+    """A click callback that holds an option's text against one of the configuration's parsers."""
+
+    def callback(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+        if value:
+            try:
+                parse(value)
+            except ValueError as exc:
+                raise click.BadParameter(str(exc)) from None
+        return value
+
+    return callback
+
+
+def _address_or_none(text: str) -> None:
+    if text != "none":
+        parse_address(text)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(
+    __version__, message=f"%(prog)s %(version)s, {_compiled.describe()}", prog_name="keyfence"
+)
+def cli() -> None:
+    """A Redis proxy that holds every key of every command against a written namespace policy."""
+
+
+@cli.command()
+@click.option("--config", metavar="FILE", default="", help="Configuration file; the flags below override it.")
+@click.option("--policy", metavar="FILE", default="", help="Policy file.")
+@click.option(
+    "--upstream",
+    metavar="URL",
+    default="",
+    envvar="KEYFENCE_UPSTREAM",
+    callback=_checked(parse_upstream),
+    help="redis://, rediss:// or unix:// URL; without one, a Redis is started.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default="",
+    callback=_checked(parse_address),
+    help="Address to listen on; port 0 picks one.",
+)
+@click.option("--service", metavar="NAME", default="", help="Who is on the other end of --listen.")
+@click.option("--mode", type=click.Choice(["observe", "enforce"]), help="Overrides every mode of the file.")
+@click.option(
+    "--admin",
+    metavar="HOST:PORT",
+    default="",
+    callback=_checked(_address_or_none),
+    help=f"Admin address, or none.  [default: {DEFAULT_ADMIN}]",
+)
+@click.option("--decision-log", metavar="FILE", default="", help="Where to write violations; - is stdout.")
+@click.option("--splice", is_flag=True, help="Pass all bytes unread: the same addresses, no policy.")
+def run(
+    config: str,
+    policy: str,
+    upstream: str,
+    listen: str,
+    service: str,
+    mode: str | None,
+    admin: str,
+    decision_log: str,
+    splice: bool,
+) -> None:
+    """Stand between services and Redis."""
+    overrides = Overrides(policy, upstream, listen, service, mode or "", admin, decision_log)  # type: ignore[arg-type]
+    settings = _settings(config, overrides, needs_policy=not splice)
+    try:
+        compiled = None if splice else load(settings)
+    except FileError as exc:
+        _fail_with(exc)
+    if not all(_compiled.status().values()):
+        click.echo(f"keyfence: {_compiled.describe()}", err=True)
+    try:
+        _run_loop(lambda: serve(settings, compiled))
+    except (StartError, EmbeddedRedisError) as exc:
+        fail(str(exc))
+
+
+def _settings(config: str, overrides: Overrides, *, needs_policy: bool = True) -> Settings:
+    try:
+        return load_settings(config, overrides, needs_policy=needs_policy)
+    except FileError as exc:
+        _fail_with(exc)
+
+
+def _run_loop(main: Callable[[], Any]) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main())
+        return
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+@cli.command()
+@click.option("--connect", metavar="ADMIN-URL", default="", help="Play through this running keyfence.")
+@click.option("--policy", metavar="FILE", default="", help="Policy to demonstrate.  [default: cubesandbox]")
+def demo(connect: str, policy: str) -> None:
+    """Play a minute of CubeSandbox traffic, first observed, then enforced, and show what was found."""
+    from .demo import DemoError, play
+
+    try:
+        play(connect, policy)
+    except (DemoError, StartError, EmbeddedRedisError) as exc:
+        fail(str(exc), 1)
+    except FileError as exc:
+        _fail_with(exc)
+
+
+@cli.command()
+@click.argument("source", metavar="[LOG|ADMIN-URL]", default=f"http://{DEFAULT_ADMIN}")
+def report(source: str) -> None:
+    """What broke the policy: from a running keyfence, or from a decision log ("-" is standard input)."""
+    if source.startswith(("http://", "https://")):
+        render(rows_from_snapshot(_ask(source, "/report")))
+        return
+    try:
+        with click.open_file(source, "rb") as lines:
+            rows, broken = rows_from_log(
+                lines, lambda text: click.echo(f"keyfence: {source}: {text}", err=True)
+            )
+    except OSError as exc:
+        fail(f"{source}: {exc.strerror}")
+    render(rows)
+    if broken:
+        sys.exit(1)
+
+
+@cli.command()
+@click.option("--for", "duration", metavar="DURATION", required=True, help="How long, as 30m or 1h.")
+@click.option("--rule", metavar="RULE", default="", help="Only this rule.")
+@click.option("--service", metavar="NAME", default="", help="Only this service.")
+@click.option("--admin", metavar="URL", default=f"http://{DEFAULT_ADMIN}", help="The admin listener.")
+def observe(duration: str, rule: str, service: str, admin: str) -> None:
+    """Break-glass: refuse nothing for a while, in a running keyfence."""
+    try:
+        seconds = milliseconds(duration) / 1000
+    except ValueError as exc:
+        fail(f"--for: {exc}")
+    body = {"for": seconds} | ({"rule": rule} if rule else {}) | ({"service": service} if service else {})
+    _ask(admin, "/-/observe", body)
+    what = " ".join([rule or "every rule", *(["by", service] if service else [])])
+    click.echo(f"for {duration}, violations of {what} are observed and not refused")
+
+
+@cli.command()
+@click.option("--config", metavar="FILE", default="", help="Configuration file.")
+@click.option("--policy", metavar="FILE", default="", help="Policy file, in place of the configuration's.")
+def modes(config: str, policy: str) -> None:
+    """Print which rule is observed, enforced or disabled for which service."""
+    settings = _settings(config, Overrides(policy=policy))
+    try:
+        compiled = load(settings)
+    except FileError as exc:
+        _fail_with(exc)
+    matrix = Modes(settings.modes, compiled.services, settings.waived()).matrix()
+    table = Table(title=f"modes of {compiled.name}", title_justify="left")
+    table.add_column("rule", no_wrap=True)
+    for service in compiled.services:
+        table.add_column(service, no_wrap=True)
+    styles = {"enforce": "bold red", "observe": "green", "disabled": "dim"}
+    for rule, by_service in matrix.items():
+        should = rule in compiled.should
+        cells = [f"[{styles[mode]}]{_mode_text(mode, should)}[/]" for mode in by_service.values()]
+        table.add_row(rule, *cells)
+    console().print(table)
+
+
+def _mode_text(mode: str, should: bool) -> str:
+    return "observe (should)" if should and mode == "enforce" else mode
+
+
+def console() -> Console:
+    """Standard output: colour on a terminal; wide enough for every column elsewhere."""
+    return Console() if sys.stdout.isatty() else Console(width=250, no_color=True, highlight=False)
+
+
+@cli.command()
+@click.argument("policies", metavar="POLICY...", nargs=-1, required=True)
+def check(policies: Sequence[str]) -> None:
+    """Report every error of policy files with its line and column, then the warnings."""
+    failed = False
+    for path in policies:
+        errors, warnings, summary = check_policy(path)
+        for diagnostic in [*errors, *warnings]:
+            click.echo(str(diagnostic))
+        failed = failed or bool(errors)
+        click.echo(summary)
+    sys.exit(1 if failed else 0)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True})
+@click.option("--policy", metavar="FILE", required=True, help="Policy file.")
+@click.option("--service", metavar="NAME", required=True, help="Who sends the command.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.argument("command", metavar="-- COMMAND [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
+def explain(policy: str, service: str, as_json: bool, command: Sequence[str]) -> None:
+    """Say what a policy makes of one command. Exit code 0: allowed, 1: violation, 2: wrong usage."""
+    try:
+        compiled = load_policy(policy)
+        told = explain_command(compiled, service, [os.fsencode(part) for part in command])
+    except FileError as exc:
+        _fail_with(exc)
+    except ValueError as exc:
+        fail(f"--service: {exc}")
+    if as_json:
+        click.echo(json.dumps(told))
+    else:
+        _print_explanation(told)
+    sys.exit(0 if told["verdict"] == "allow" else 1)
+
+
+def _print_explanation(told: dict[str, Any]) -> None:
+    out = console()
+    if told["accesses"]:
+        table = Table(title="accesses", title_justify="left")
+        for column in ("position", "key", "access", "entry"):
+            table.add_column(column)
+        for access in told["accesses"]:
+            table.add_row(*(_cell(access[name]) for name in ("position", "key", "access", "entry")))
+        out.print(table)
+    else:
+        out.print("accesses: none")
+    if told["verdict"] == "allow":
+        out.print("[bold green]allow[/]")
+    for violation in told["violations"]:
+        severity = "" if violation["severity"] == "must" else " (should: never refused)"
+        hint = f"; {violation['hint']}" if violation["hint"] else ""
+        out.print("[bold red]violation[/]", end=" ")
+        text = (
+            f"{violation['rule']}{severity} at argument {violation['position']}: {violation['message']}{hint}"
+        )
+        out.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _cell(value: object) -> str:
+    from rich.markup import escape
+
+    return "-" if value is None else escape(str(value).encode("utf-8", "replace").decode())
+
+
+def _ask(base: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    """One request to an admin listener."""
+    url = base.rstrip("/") + path
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+    try:
+        # Straight to the address: an HTTP proxy of the environment has no business here.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=HTTP_TIMEOUT) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as exc:
+        with exc:
+            fail(f"{url}: {_error_text(exc)}", 1)
+    except (OSError, ValueError) as exc:
+        reason = getattr(exc, "reason", exc)
+        fail(f"{url}: no keyfence answers there ({getattr(reason, 'strerror', None) or reason})", 1)
+
+
+def _error_text(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.load(error)["error"])
+    except (ValueError, KeyError, TypeError, OSError):
+        return f"HTTP {error.code}"
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        cli(prog_name="keyfence")
+    except BrokenPipeError:  # the reader of our output has gone, as in `keyfence modes | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as exc:
+        if os.environ.get("KEYFENCE_DEBUG"):
+            raise
+        fail(
+            f"internal error: {type(exc).__name__}: {exc}; KEYFENCE_DEBUG=1 shows where. Please report it", 70
+        )
+
+
+if __name__ == "__main__":
+    main()

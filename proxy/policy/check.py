@@ -1,0 +1,187 @@
+"""What is doubtful about a policy that can be loaded, and its summary: `keyfence check`.
+
+Rule: errors are what `compile` refuses, plus what makes an answer depend on chance (ties) or on a date that
+has passed; warnings are what loads and works but is hardly meant.
+"""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from ..commands.model import READ, WRITE
+from .compile import UNKNOWN, CompiledPolicy, Target, compile_policy
+from .diagnostics import Diagnostic, FileError
+from .languages import covered, overlap, overlapping_pairs
+from .model import PolicyModel
+from .show import printable
+from .validate import validate
+from .yaml_source import Source, read_source
+
+NOTICE = datetime.timedelta(days=14)
+
+
+def check_policy(
+    path: str | Path, today: datetime.date | None = None
+) -> tuple[list[Diagnostic], list[Diagnostic], str]:
+    """(errors, warnings, one line of summary) of a policy file. Raises nothing for a bad file."""
+    try:
+        source = read_source(path)
+        model = validate(PolicyModel, source)
+        policy = compile_policy(model, source)
+    except FileError as exc:
+        count = len(exc.diagnostics)
+        return exc.diagnostics, [], f"{path}: {count} error{'s' if count != 1 else ''}"
+    found = _Doubts(policy, model, source, today or datetime.datetime.now(datetime.UTC).date()).all()
+    errors = [one for one in found if one.level == "error"]
+    warnings = [one for one in found if one.level == "warning"]
+    entries = len(model.keys)
+    summary = (
+        f"{path}: {len(errors)} errors, {len(warnings)} warnings; policy {policy.name}, "
+        f"{len(model.services)} services, {len(model.scopes)} scopes, {entries} entries, "
+        f"{len(model.legacy.keys)} legacy forms, {policy.classifier.automaton.states} states"
+    )
+    return errors, warnings, summary
+
+
+class _Doubts:
+    def __init__(
+        self, policy: CompiledPolicy, model: PolicyModel, source: Source, today: datetime.date
+    ) -> None:
+        self.policy = policy
+        self.model = model
+        self.source = source
+        self.today = today
+        self.found: list[Diagnostic] = []
+
+    def all(self) -> list[Diagnostic]:
+        self._overlaps()
+        self._shadowed()
+        self._idle_services()
+        self._unwritten_scopes()
+        self._separators()
+        self._widenings()
+        self._expiries()
+        return sorted(self.found, key=lambda one: (one.place.line, one.place.column))
+
+    def _error(self, path: tuple[str, ...], message: str, *, of_key: bool = False) -> None:
+        self.found.append(self.source.error(path, message, of_key=of_key))
+
+    def _warn(self, path: tuple[str, ...], message: str, *, of_key: bool = False) -> None:
+        self.found.append(self.source.warning(path, message, of_key=of_key))
+
+    def _path(self, target: Target) -> tuple[str, ...]:
+        return ("legacy", "keys", target.text) if target.kind == "legacy" else ("keys", target.name, "key")
+
+    def _overlaps(self) -> None:
+        """Ties between entries, and legacy forms that take keys of the convention."""
+        targets = self.policy.targets
+        for one, other in overlapping_pairs(self.policy.classifier.automaton):
+            left, right = targets[one], targets[other]
+            kinds = {left.kind, right.kind}
+            if not kinds <= {"entry", "legacy"}:
+                continue
+            if len(kinds) == 1 and left.pattern.specificity != right.pattern.specificity:
+                continue
+            key = overlap(left.pattern, right.pattern)
+            if key is None:
+                continue
+            example = printable(key)
+            if len(kinds) == 1:
+                self._error(
+                    self._path(right),
+                    f"{right.text!r} and {left.text!r} are equally specific and both match {example!r}; "
+                    "make one of them more specific",
+                    of_key=right.kind == "legacy",
+                )
+            else:
+                self._warn(
+                    self._path(right),
+                    f"the legacy form {right.text!r} also matches {example!r}, a key of {left.name}",
+                    of_key=True,
+                )
+
+    def _shadowed(self) -> None:
+        """Entries that never decide because more specific ones take all their keys."""
+        targets = [target for target in self.policy.targets if target.kind == "entry"]
+        indexes = {id(target): index for index, target in enumerate(targets)}
+        rivals: dict[int, list[Target]] = {}
+        for one, other in overlapping_pairs(self.policy.classifier.automaton):
+            left, right = self.policy.targets[one], self.policy.targets[other]
+            if left.kind == right.kind == "entry":
+                rivals.setdefault(indexes[id(right)], []).append(left)
+        for index, others in rivals.items():
+            target = targets[index]
+            if covered(target.pattern, [one.pattern for one in others]):
+                names = ", ".join(sorted({one.name for one in others}))
+                self._warn(self._path(target), f"{target.text!r} can never match: {names} takes all its keys")
+
+    def _idle_services(self) -> None:
+        for number, name in enumerate(self.policy.services):
+            if name == UNKNOWN or self.policy.grants.get(number):
+                continue
+            if not any(target.rights[number] & ~target.denied[number] for target in self.policy.targets):
+                index = self.model.services.index(name)
+                self.found.append(
+                    self.source.warning(
+                        ("services", index), f"the service {name} can do nothing with any key"
+                    )
+                )
+
+    def _unwritten_scopes(self) -> None:
+        for target in self.policy.targets:
+            if target.kind == "scope" and not target.names_with(WRITE, self.policy.services):
+                self._warn(
+                    ("scopes", target.name), f"nobody may write to the scope {target.name}", of_key=True
+                )
+
+    def _separators(self) -> None:
+        used = {hole.name: hole for target in self.policy.targets for hole in target.pattern.holes}
+        for names in self.model.placeholders:
+            holes = [used[name] for name in names.split("|") if name in used]
+            if any(hole.expression.alphabet >> ord(":") & 1 for hole in holes):
+                self._warn(
+                    ("placeholders", names),
+                    f"<{holes[0].name}> may hold a colon, so that it can reach over segments; "
+                    "exclude it, or write <name...> where several segments are meant",
+                )
+
+    def _widenings(self) -> None:
+        """An entry that gives a service more than its scope does: allowed, but worth a look."""
+        scopes = [target for target in self.policy.targets if target.kind == "scope"]
+        told: set[tuple[str, str]] = set()
+        for target in self.policy.targets:
+            if target.kind != "entry":
+                continue
+            home = next(
+                (s for s in scopes if target.pattern.literal_prefix.startswith(s.pattern.literal_prefix)),
+                None,
+            )
+            if home is None:
+                continue
+            for word, right in (("write", WRITE), ("read", READ)):
+                more = set(target.names_with(right, self.policy.services))
+                more -= set(home.names_with(right, self.policy.services))
+                if more and (target.name, word) not in told:
+                    told.add((target.name, word))
+                    who = ", ".join(sorted(more))
+                    self._warn(
+                        ("keys", target.name),
+                        f"{who} may {word} {target.name} though not the rest of the scope {home.name}",
+                        of_key=True,
+                    )
+
+    def _expiries(self) -> None:
+        dates: list[tuple[str, tuple[str, ...], datetime.date | None]] = [
+            ("legacy", ("legacy", "until"), self.model.legacy.until)
+        ]
+        dates += [
+            (f"the grant to {s}", ("grants", s, "until"), g.until) for s, g in self.model.grants.items()
+        ]
+        for what, path, until in dates:
+            if until is None:
+                continue
+            if until < self.today:
+                self._error(path, f"{what} ended on {until}; take it out or move the date")
+            elif until - self.today <= NOTICE:
+                self._warn(path, f"{what} ends on {until}, in {(until - self.today).days} days")

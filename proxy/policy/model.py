@@ -1,0 +1,186 @@
+"""The policy file's shape, as pydantic models: every key that may stand in it and the form of its value.
+
+Rule: these models say what is *well formed*; whether names refer to something, and whether entries contradict
+each other, is for `compile` and `check`, which know the positions.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from .units import milliseconds
+from .verdict import RULES
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _duration(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError("expected a duration such as 60s")
+    return milliseconds(value)
+
+
+def _yes_or_no(value: Any) -> Any:
+    if value in ("true", "yes"):
+        return True
+    if value in ("false", "no"):
+        return False
+    raise ValueError(f"{value!r} is neither true nor false")
+
+
+def _date(value: Any) -> Any:
+    try:
+        return datetime.date.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{value!r} is no date; write it as 2027-06-30") from None
+
+
+def _rule(value: str) -> str:
+    if value not in RULES:
+        from .diagnostics import did_you_mean
+
+        raise ValueError(f"{value!r} is no rule{did_you_mean(value, RULES)}")
+    return value
+
+
+Names = Annotated[list[str], BeforeValidator(_as_list)]
+Duration = Annotated[int, BeforeValidator(_duration)]  # milliseconds
+Flag = Annotated[bool, BeforeValidator(_yes_or_no)]
+Date = Annotated[datetime.date, BeforeValidator(_date)]
+RuleName = Annotated[str, AfterValidator(_rule)]
+ValueType = Literal["string", "hash", "list", "set", "zset", "stream"]
+# A form that a value must have: a class expression, a built-in class or <placeholder>, or a list of words.
+Form = str | list[str]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _mapping_or(word: str, field: str) -> Any:
+    """A plain text in place of a mapping stands for its one field."""
+
+    def convert(value: Any) -> Any:
+        return {field: value} if isinstance(value, str) else value
+
+    convert.__doc__ = word
+    return convert
+
+
+class Owner(_Model):
+    """Who answers for the policy; `contact` stands in every refusal."""
+
+    team: str = ""
+    contact: str = ""
+
+
+class PlaceholderModel(_Model):
+    """What `<name>` in a pattern may hold."""
+
+    is_: str = Field(alias="is")
+    secret: Flag = False  # masked in every log and report
+
+
+def _ttl(value: Any) -> Any:
+    if value == "none":
+        return {"none": "true"}
+    if isinstance(value, str):
+        raise ValueError(f"{value!r}: write none, or a mapping such as {{default: 60s, max: 1h}}")
+    return value
+
+
+class TtlModel(_Model):
+    """What time to live a key must end up with. `none`: it must not have one."""
+
+    none: Flag = False
+    min: Duration | None = None
+    max: Duration | None = None
+    default: Duration | None = None  # what the owner sets; told in hints, not checked
+    at: Literal["write", "refresh"] = "refresh"  # write: the writing command itself must carry it
+
+
+class Rights(_Model):
+    """Who may do what. Writers may read; consumers read and keep a consumer group's books."""
+
+    writers: Names = []
+    readers: Names = []
+    consumers: Names = []
+    deny_write: Names = []
+    deny_read: Names = []
+
+
+class ScopeModel(Rights):
+    """A part of the key space under one prefix, and whose it is."""
+
+    prefix: str
+    unregistered: Literal["forbid", "allow"] = "forbid"  # keys that no entry of the catalogue covers
+
+
+class EntryModel(Rights):
+    """One kind of key: a row of the document's catalogue."""
+
+    key: str
+    about: str = ""
+    type: Annotated[list[ValueType], BeforeValidator(_as_list)] = []
+    ttl: Annotated[TtlModel | None, BeforeValidator(_ttl)] = None
+    fields: dict[str, Form] | None = None
+    values: Form | None = None
+    maxlen: Annotated[str | None, Field(pattern=r"^~?[0-9]{1,18}$")] = None
+    max_length: Annotated[int | None, Field(ge=1)] = None  # bytes of the whole key
+
+
+class LegacyModel(_Model):
+    """Deprecated key forms, each with the entry that replaces it."""
+
+    allow: list[Literal["read", "delete", "write"]] = []
+    until: Date | None = None
+    owner: str = ""
+    keys: dict[str, str] = {}
+
+
+class GrantModel(_Model):
+    """Commands (by name or @category) that a service may use beyond the default, and on which keys."""
+
+    commands: Names
+    keys: Names = []  # globs, or the word legacy; these keys are then open to these commands
+    until: Date | None = None
+    owner: str = ""
+    reason: str = ""
+
+
+class CommandsModel(_Model):
+    """Commands (by name or @category) forbidden or allowed to everyone, beyond the built-in default."""
+
+    forbid: Names = []
+    allow: Names = []
+
+
+class KeyRules(_Model):
+    """What holds for every key in the policy's claims, whatever its kind."""
+
+    max_length: Annotated[int | None, Field(ge=1)] = None  # bytes
+    charset: str | None = None  # a class for one byte, as [a-z0-9:_]
+
+
+class PolicyModel(_Model):
+    """A policy file."""
+
+    policy: str
+    about: str = ""
+    owner: Owner = Owner()
+    claims: Names = []
+    services: list[str]
+    databases: list[Annotated[int, Field(ge=0)]] | None = None
+    should: list[RuleName] = []
+    placeholders: dict[str, Annotated[PlaceholderModel, BeforeValidator(_mapping_or("class", "is"))]] = {}
+    scopes: dict[str, ScopeModel] = {}
+    keys: dict[str, EntryModel] = {}
+    legacy: LegacyModel = LegacyModel()
+    commands: CommandsModel = CommandsModel()
+    grants: dict[str, GrantModel] = {}
+    key_rules: KeyRules = KeyRules()

@@ -1,0 +1,127 @@
+"""What is done about a violation in this environment: refused, observed, or tolerated.
+
+Rule: modes are resolved once into a rule × service table; a `should` never refuses, a waived violation never
+refuses, and an observed violation never masks an enforced one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from .diagnostics import did_you_mean
+from .verdict import PASS, RULES, Finding, Mode, Ruling, Verdict, Violation
+
+
+class ModeRule(NamedTuple):
+    """One line of the configuration's `modes`; the first that matches decides. "" matches any."""
+
+    mode: Mode
+    rule: str = ""
+    service: str = ""
+
+
+class Waiver(NamedTuple):
+    """A known violation that is tolerated, and still counted. "" matches any entry or command."""
+
+    service: str
+    rule: str
+    entry: str = ""
+    command: str = ""
+
+
+@dataclasses.dataclass(slots=True)
+class BreakGlass:
+    """A time during which nothing (of a rule, of a service) is refused. "" means all of them."""
+
+    until: float  # seconds, of the clock that `Judgement` is asked with
+    rule: str = ""
+    service: str = ""
+
+    def covers(self, rule: str, service: str, now: float) -> bool:
+        return now < self.until and self.rule in ("", rule) and self.service in ("", service)
+
+
+class Modes:
+    """The modes of one environment over one policy's services."""
+
+    def __init__(
+        self,
+        rules: Sequence[ModeRule],
+        services: Sequence[str],
+        waivers: Iterable[Waiver] = (),
+        default: Mode = "observe",
+    ) -> None:
+        self.services = tuple(services)
+        self._waivers = frozenset(waivers)
+        self._modes: list[dict[str, Mode]] = [
+            {rule: _first(rules, rule, service, default) for rule in RULES} for service in services
+        ]
+
+    def mode(self, rule: str, service: int) -> Mode:
+        """The mode of a rule for the service with this number."""
+        return self._modes[service][rule]
+
+    def enforces(self, service: int) -> bool:
+        """Whether any rule is enforced for the service with this number."""
+        return "enforce" in self._modes[service].values()
+
+    def matrix(self) -> dict[str, dict[str, Mode]]:
+        """rule → service → mode, as `keyfence modes` prints it."""
+        return {
+            rule: {name: self._modes[number][rule] for number, name in enumerate(self.services)}
+            for rule in RULES
+        }
+
+    def waived(self, violation: Violation, service: str, command: str) -> bool:
+        return bool(self._waivers) and any(
+            (service, violation.rule, entry, name) in self._waivers
+            for entry in (violation.entry, "")
+            for name in (command, "")
+        )
+
+    def rule_on(
+        self, verdict: Verdict, service: int, command: str, now: float, glass: Sequence[BreakGlass] = ()
+    ) -> Ruling:
+        """What is done about a verdict on `command` of the service with this number, at time `now`."""
+        if not verdict.violations:
+            return PASS
+        findings: list[Finding] = []
+        refused_by: Violation | None = None
+        name = self.services[service]
+        for violation in verdict.violations:
+            mode = self._modes[service][violation.rule]
+            if mode == "disabled":
+                continue
+            if self.waived(violation, name, command):
+                findings.append(Finding(violation, "waived"))
+            elif (
+                mode == "observe"
+                or violation.severity == "should"
+                or any(one.covers(violation.rule, name, now) for one in glass)
+            ):
+                findings.append(Finding(violation, "observed"))
+            else:
+                findings.append(Finding(violation, "refused"))
+                refused_by = refused_by or violation
+        return Ruling(tuple(findings), refused_by)
+
+
+def _first(rules: Sequence[ModeRule], rule: str, service: str, default: Mode) -> Mode:
+    for candidate in rules:
+        if candidate.rule in ("", rule) and candidate.service in ("", service):
+            return candidate.mode
+    return default
+
+
+def mode_faults(rules: Sequence[ModeRule], services: Sequence[str]) -> list[tuple[int, str, str]]:
+    """(index, field, message) for every mode that names a rule or a service that isn't there."""
+    faults = []
+    for index, rule in enumerate(rules):
+        if rule.rule and rule.rule not in RULES:
+            faults.append((index, "rule", f"{rule.rule!r} is no rule{did_you_mean(rule.rule, RULES)}"))
+        if rule.service and rule.service not in services:
+            known = did_you_mean(rule.service, services)
+            faults.append((index, "service", f"{rule.service!r} is no service of the policy{known}"))
+    return faults

@@ -1,0 +1,91 @@
+"""A YAML source held against a pydantic model, with every fault at its place.
+
+Rule: pydantic finds the faults; here they only get their line, their column and words that a person can use.
+"""
+
+from __future__ import annotations
+
+import typing
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from .diagnostics import Diagnostic, FileError, did_you_mean
+from .yaml_source import Source
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def validate(model: type[_Model], source: Source) -> _Model:
+    """The source as a model. Raises FileError with all faults."""
+    try:
+        return model.model_validate(source.data)
+    except ValidationError as exc:
+        found: dict[tuple[Any, ...], Diagnostic] = {}
+        for error in exc.errors(include_url=False, include_input=True):
+            diagnostic = _diagnostic(model, source, error)
+            found.setdefault(
+                (diagnostic.place, error["type"] == "extra_forbidden", error["loc"][:-1]), diagnostic
+            )
+        raise FileError(found.values()) from None
+
+
+def _diagnostic(model: type[BaseModel], source: Source, error: ErrorDetails) -> Diagnostic:
+    loc = error["loc"]
+    kind = error["type"]
+    name = str(loc[-1]) if loc else ""
+    if kind == "extra_forbidden":
+        known = _field_names(_model_at(model, loc[:-1]))
+        return source.error(loc, f"unknown key {name!r}{did_you_mean(name, known)}", of_key=True)
+    if kind == "missing":
+        return source.error(loc[:-1], f"{name!r} is missing", of_key=True)
+    return source.error(loc, _message(error))
+
+
+def _message(error: ErrorDetails) -> str:
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "literal_error":
+        return f"{value!r} is not admitted here; expected {context['expected'].replace(chr(39), '')}"
+    if kind in ("dict_type", "model_type", "model_attributes_type"):
+        return f"expected a mapping (name: value), not {_what(value)}"
+    if kind in ("list_type", "tuple_type"):
+        return f"expected a list, not {_what(value)}"
+    if kind == "string_type":
+        return f"expected text, not {_what(value)}"
+    if kind in ("int_parsing", "int_type", "int_from_float"):
+        return f"{value!r} is no whole number"
+    if kind == "string_pattern_mismatch":
+        return f"{value!r} is not of the form {context['pattern']}"
+    return f"{value!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def _what(value: Any) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    return f"{value!r}" if value else "nothing"
+
+
+def _model_at(model: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel]:
+    """The model that describes the mapping at `path`; names in dicts and indexes in lists are passed over."""
+    current = model
+    for part in path:
+        for name, field in current.model_fields.items():
+            if part in (name, field.alias):
+                current = _model_in(field.annotation) or current
+                break
+    return current
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for arg in typing.get_args(annotation) if (found := _model_in(arg))), None)
+
+
+def _field_names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]

@@ -1,0 +1,126 @@
+"""Forms that a value or a field name must have.
+
+Rule: a form answers yes or no to bytes, in time linear in them; what it was asked about is never kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+import ipaddress
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from .diagnostics import did_you_mean
+from .expressions import ClassExpression, PatternError, parse_class
+
+# A longer JSON text isn't parsed: judging must not hold up the other clients.
+MAX_JSON = 1024 * 1024
+
+_NUMBER = re.compile(rb"[+-]?(\d{1,64}(\.\d{0,64})?|\.\d{1,64})([eE][+-]?\d{1,4})?", re.ASCII)
+_INTEGER = re.compile(rb"-?\d{1,20}", re.ASCII)
+_UUID = re.compile(rb"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_SHA256 = re.compile(rb"[0-9a-f]{64}")
+_EPOCH = re.compile(rb"\d{10}(\d{3})?", re.ASCII)
+_DATE = re.compile(rb"\d{8}", re.ASCII)
+
+
+class Form(NamedTuple):
+    """`accepts` says whether bytes have the form; `text` completes "is not …"."""
+
+    accepts: Callable[[bytes], bool]
+    text: str
+
+
+def _is_ip(value: bytes) -> bool:
+    try:
+        ipaddress.ip_address(value.decode("ascii"))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_json(value: bytes) -> bool:
+    if len(value) > MAX_JSON:
+        return True
+    try:
+        json.loads(value)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_date(value: bytes) -> bool:
+    if not _DATE.fullmatch(value):
+        return False
+    try:
+        datetime.date(int(value[:4]), int(value[4:6]), int(value[6:]))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_base64(value: bytes) -> bool:
+    try:
+        base64.b64decode(value, validate=True)
+    except binascii.Error:
+        return False
+    return True
+
+
+def _fullmatch(expression: re.Pattern[bytes]) -> Callable[[bytes], bool]:
+    return lambda value: expression.fullmatch(value) is not None
+
+
+BUILTIN: Mapping[str, Form] = {
+    "any": Form(lambda _: True, "anything"),
+    "base64": Form(_is_base64, "base64 text"),
+    "date": Form(_is_date, "a date YYYYMMDD"),
+    "epoch": Form(_fullmatch(_EPOCH), "a Unix time in seconds or milliseconds"),
+    "integer": Form(_fullmatch(_INTEGER), "an integer"),
+    "ip": Form(_is_ip, "an IP address"),
+    "json": Form(_is_json, "well-formed JSON"),
+    "number": Form(_fullmatch(_NUMBER), "a number"),
+    "sha256": Form(_fullmatch(_SHA256), "64 lowercase hex digits"),
+    "uuid": Form(_fullmatch(_UUID), "a UUID"),
+}
+
+_EXPRESSION_SIGNS = frozenset("[]\\()|.*+?{}")
+
+
+def class_form(expression: ClassExpression, text: str) -> Form:
+    """The form of whatever a class expression matches."""
+    return Form(expression.matches, text)
+
+
+def words_form(words: list[str]) -> Form:
+    """The form of a closed list of words."""
+    known = frozenset(word.encode() for word in words)
+    return Form(known.__contains__, f"one of {', '.join(words)}")
+
+
+def parse_form(spec: str | list[str], placeholders: Mapping[str, ClassExpression]) -> Form:
+    """A form from the policy's text. Raises ValueError with what is wrong and what is admitted."""
+    if isinstance(spec, list):
+        if not spec:
+            raise ValueError("an empty list admits nothing; list the words")
+        return words_form(spec)
+    if spec in BUILTIN:
+        return BUILTIN[spec]
+    if spec.startswith("<") and spec.endswith(">"):
+        name = spec[1:-1]
+        if name not in placeholders:
+            raise ValueError(f"<{name}> is not declared under placeholders{did_you_mean(name, placeholders)}")
+        return class_form(placeholders[name], f"a {name}")
+    if not _EXPRESSION_SIGNS & set(spec):
+        raise ValueError(
+            f"{spec!r} is no form; write a built-in one ({', '.join(sorted(BUILTIN))}), a <placeholder>, "
+            f"a class such as [0-9]+, or a list of words{did_you_mean(spec, BUILTIN)}"
+        )
+    try:
+        return class_form(parse_class(spec), f"of the form {spec}")
+    except PatternError as exc:
+        raise ValueError(f"{spec!r}: {exc}") from None

@@ -1,0 +1,32 @@
+"""A session that reads nothing: what `run --splice` puts in the place of `Session`.
+
+Rule: every byte goes on as it came, in both directions; no policy, no slots, nothing to go wrong.
+"""
+
+from __future__ import annotations
+
+
+class Splice:
+    """Has the outside of `Session`."""
+
+    def __init__(self, service: str) -> None:
+        self.to_client: list[bytes] = []
+        self.to_upstream: list[bytes] = []
+        self.service = service
+        self.closing = ""
+        self.outstanding = 0
+        self.wants_input = True
+        self.ends_with_input = True
+
+    def from_client(self, data: bytes) -> None:
+        self.to_upstream.append(data)
+
+    def from_upstream(self, data: bytes) -> None:
+        self.to_client.append(data)
+
+    def upstream_refused(self, reason: str) -> None:
+        self.to_upstream.clear()
+        self.closing = reason
+
+    def upstream_lost(self, reason: str) -> None:
+        self.closing = reason

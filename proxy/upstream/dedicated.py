@@ -1,0 +1,184 @@
+"""A connection to Redis that belongs to one client.
+
+Rule: it carries one client's bytes and nobody else's, and it ends with that client. The connection is made at
+the client's first request, and what is sent meanwhile waits here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from proxy.upstream.target import Greeting, Upstream, describe
+from proxy.wire.replies import ReplyError
+
+
+class Receiver(Protocol):
+    """Who a link works for: the client's side of the relay."""
+
+    def upstream_data(self, data: bytes) -> None:
+        """Redis sent this."""
+
+    def upstream_refused(self, reason: str) -> None:
+        """No connection could be made; what was sent is dropped. Sending again tries again."""
+
+    def upstream_lost(self, reason: str) -> None:
+        """The connection ended. The link is of no further use."""
+
+    def upstream_full(self, full: bool) -> None:
+        """Whether sending should pause because Redis doesn't keep up."""
+
+
+class Link(Protocol):
+    """What a client's side sees of any upstream connection, its own or a shared one."""
+
+    def send(self, chunks: Sequence[bytes]) -> None:
+        """Send bytes, in order; never blocks."""
+
+    def pause(self) -> None:
+        """Read no more from Redis for now: the client doesn't keep up."""
+
+    def resume(self) -> None:
+        """Read on."""
+
+    def close(self) -> None:
+        """The client is gone: deliver what was sent, then end. No callback comes after this."""
+
+
+class DedicatedLink(asyncio.Protocol):
+    """A `Link` with a connection of its own."""
+
+    def __init__(self, upstream: Upstream, receiver: Receiver) -> None:
+        self._upstream = upstream
+        self._receiver: Receiver | None = receiver
+        self._transport: asyncio.Transport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._waiting: list[bytes] = []
+        self._greeting: Greeting | None = None
+        self._paused = False
+
+    def send(self, chunks: Sequence[bytes]) -> None:
+        if self._transport is not None and self._greeting is None:
+            self._transport.writelines(chunks)
+            return
+        self._waiting.extend(chunks)
+        if self._connecting is None and self._transport is None:
+            self._connect()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for the connection to be made."""
+        return sum(map(len, self._waiting))
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        self._receiver = None
+        if self._transport is not None:
+            if self._waiting:
+                return  # the greeting is under way; `_open` delivers and closes
+            self._transport.close()
+        elif self._connecting is None:
+            self._waiting.clear()
+
+    # -- connecting
+
+    def _connect(self) -> None:
+        if self._upstream.must_wait:
+            self._refused(self._upstream.state)
+            return
+        self._connecting = asyncio.get_running_loop().create_task(self._try_connecting())
+
+    async def _try_connecting(self) -> None:
+        try:
+            await self._upstream.connect(lambda: self)
+        except OSError as exc:
+            self._upstream.failed(describe(exc))
+            self._connecting = None
+            self._refused(self._upstream.state)
+
+    def _refused(self, reason: str) -> None:
+        self._waiting.clear()
+        if self._receiver is not None:
+            self._receiver.upstream_refused(reason)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
+        self._connecting = None
+        self._transport = transport
+        greeting = self._upstream.address.greeting()
+        if greeting:
+            self._greeting = Greeting(len(greeting))
+            transport.writelines(greeting)
+        else:
+            self._open()
+        if self._paused:
+            transport.pause_reading()
+
+    def _open(self) -> None:
+        """The connection is ready for the client's bytes."""
+        assert self._transport is not None
+        self._upstream.succeeded()
+        self._greeting = None
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._transport.writelines(waiting)
+        if self._receiver is None:
+            self._transport.close()
+
+    # -- the connection
+
+    def data_received(self, data: bytes) -> None:
+        if self._greeting is not None:
+            data = self._greet(self._greeting, data)
+        if data and self._receiver is not None:
+            self._receiver.upstream_data(data)
+
+    def _greet(self, greeting: Greeting, data: bytes) -> bytes:
+        try:
+            rest = greeting.take(data)
+        except ReplyError as exc:
+            self._give_up(f"it doesn't speak RESP ({exc})")
+            return b""
+        if greeting.refusal:
+            self._give_up(f"it refused keyfence's login: {greeting.refusal}")
+            return b""
+        if greeting.expected == 0:
+            self._open()
+        return rest
+
+    def _give_up(self, reason: str) -> None:
+        """The connection stands but is of no use; as far as the client goes it was never made."""
+        assert self._transport is not None
+        self._upstream.failed(reason)
+        transport, self._transport, self._greeting = self._transport, None, None
+        transport.abort()
+        self._refused(self._upstream.state)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is None:
+            return  # given up already
+        if self._greeting is not None:
+            self._give_up(describe(exc) if exc else "it closed the connection during login")
+            return
+        self._transport = None
+        if self._receiver is not None:
+            reason = describe(exc) if exc else "it closed the connection"
+            self._receiver.upstream_lost(f"upstream {self._upstream.address.shown} is gone: {reason}")
+
+    def pause_writing(self) -> None:
+        if self._receiver is not None:
+            self._receiver.upstream_full(True)
+
+    def resume_writing(self) -> None:
+        if self._receiver is not None:
+            self._receiver.upstream_full(False)

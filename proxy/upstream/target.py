@@ -1,0 +1,214 @@
+"""The Redis that stands behind: how to reach it, and whether it can be reached.
+
+Rule: one place knows the state of the upstream. While it is down, only the prober and one attempt per
+back-off step knock at it, however many clients wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import random
+import ssl
+from collections.abc import Callable
+from typing import Literal
+
+from proxy.wire import encode
+from proxy.wire.replies import ReplyError, ReplyFramer
+
+FIRST_BACKOFF = 0.05  # seconds
+LONGEST_BACKOFF = 1.0
+PROBE_INTERVAL = 1.0
+# What Redis answers while it can be reached but doesn't serve.
+_NOT_READY = ("LOADING", "MASTERDOWN")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UpstreamAddress:
+    """Where Redis is. `shown` is for people: never a password in it."""
+
+    kind: Literal["tcp", "tls", "unix"]
+    host: str = ""
+    port: int = 6379
+    path: str = ""
+    username: str = ""
+    password: str = dataclasses.field(default="", repr=False)
+    database: int = 0
+    shown: str = ""
+
+    def greeting(self) -> list[bytes]:
+        """The commands that open a connection; each must be answered without an error."""
+        commands = []
+        if self.username:
+            commands.append(encode.command(b"AUTH", self.username, self.password))
+        elif self.password:
+            commands.append(encode.command(b"AUTH", self.password))
+        if self.database:
+            commands.append(encode.command(b"SELECT", self.database))
+        return commands
+
+
+class Upstream:
+    """One upstream: address, TLS, and its health as the last attempts showed it."""
+
+    def __init__(
+        self,
+        address: UpstreamAddress,
+        tls: ssl.SSLContext | None = None,
+        connect_timeout: float = 5.0,
+        on_change: Callable[[bool], None] = lambda _up: None,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.address = address
+        self.connect_timeout = connect_timeout
+        self.up: bool | None = None  # None: not tried yet
+        self.reason = "not tried yet"
+        self.connects = 0
+        self.failures = 0
+        self._tls = tls
+        self._on_change = on_change
+        self._on_failure = on_failure
+        self._backoff = 0.0
+        self._retry_at = 0.0
+
+    @property
+    def state(self) -> str:
+        """One phrase for clients and operators."""
+        where = f"upstream {self.address.shown}"
+        return f"{where} is up" if self.up else f"{where} is unreachable: {self.reason}"
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether the last failure is so fresh that another attempt should not be made yet."""
+        return asyncio.get_running_loop().time() < self._retry_at
+
+    def succeeded(self) -> None:
+        self.connects += 1
+        self._backoff = self._retry_at = 0.0
+        self._set(up=True, reason="")
+
+    def failed(self, reason: str) -> None:
+        """An attempt to connect failed. The next ones wait, longer each time, with jitter against herds."""
+        self.failures += 1
+        self._on_failure()
+        self._backoff = min(max(self._backoff * 2, FIRST_BACKOFF), LONGEST_BACKOFF)
+        self._retry_at = asyncio.get_running_loop().time() + self._backoff * random.uniform(0.5, 1.0)
+        self._set(up=False, reason=reason)
+
+    def _set(self, *, up: bool, reason: str) -> None:
+        changed = self.up is not up
+        self.up, self.reason = up, reason
+        if changed:
+            self._on_change(up)
+
+    async def connect(
+        self, protocol: Callable[[], asyncio.Protocol]
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Open a connection. Raises OSError (TimeoutError and ssl.SSLError are such)."""
+        loop = asyncio.get_running_loop()
+        address = self.address
+        async with asyncio.timeout(self.connect_timeout):
+            if address.kind == "unix":
+                return await loop.create_unix_connection(protocol, address.path)
+            name = address.host if self._tls is not None else None
+            return await loop.create_connection(
+                protocol, address.host, address.port, ssl=self._tls, server_hostname=name
+            )
+
+    async def probe_forever(self) -> None:
+        """Ask Redis for a sign of life each second, so that its state is known without any client."""
+        while True:
+            await self.probe()
+            await asyncio.sleep(PROBE_INTERVAL)
+
+    async def probe(self) -> bool:
+        """One connection, greeting and PING. Any reply but an error of the greeting is a sign of life."""
+        try:
+            async with asyncio.timeout(self.connect_timeout):
+                reason = await self._ask()
+        except OSError as exc:
+            self.failed(describe(exc))
+            return False
+        if reason.startswith(_NOT_READY):
+            self._set(up=False, reason=reason)  # clients are let through: Redis tells them itself
+        elif reason:
+            self.failed(reason)
+        elif not self.up:
+            self.succeeded()
+        return not reason
+
+    async def _ask(self) -> str:
+        probe = _Probe(len(self.address.greeting()))
+        transport, _ = await self.connect(lambda: probe)
+        try:
+            transport.write(b"".join([*self.address.greeting(), encode.command(b"PING")]))
+            return await probe.outcome
+        finally:
+            transport.abort()
+
+
+class Greeting:
+    """The replies to `UpstreamAddress.greeting`, taken off the head of a connection."""
+
+    def __init__(self, expected: int) -> None:
+        self.expected = expected
+        self.refusal = ""  # why Redis refused it
+        self._framer = ReplyFramer()
+        self._reply = bytearray()
+
+    def take(self, data: bytes) -> bytes:
+        """Consume the greeting's replies; the rest belongs to the connection's user. Raises ReplyError."""
+        at = 0
+        while self.expected and at < len(data) and not self.refusal:
+            end = self._framer.advance(data, at, 1)
+            self._reply += data[at:end]
+            at = end
+            if self._framer.completed:
+                self.expected -= 1
+                if self._reply.startswith(b"-"):
+                    self.refusal = self._reply[1:].decode("utf-8", "replace").strip()
+                self._reply.clear()
+        return data[at:] if at else data
+
+
+class _Probe(asyncio.Protocol):
+    """Waits for the answers to greeting and PING. `outcome` is "" for a sign of life, else what is wrong."""
+
+    def __init__(self, greeting: int) -> None:
+        self.outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._greeting = Greeting(greeting)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            rest = self._greeting.take(data)
+        except ReplyError as exc:
+            self._settle(f"it doesn't speak RESP ({exc})")
+            return
+        if self._greeting.refusal:
+            self._settle(f"it refused keyfence's login: {self._greeting.refusal}")
+        elif not self._greeting.expected and rest:
+            # NOAUTH and NOPERM are answers too: clients bring their own credentials.
+            answer = rest[1:].split(b"\r\n")[0].decode("utf-8", "replace")
+            self._settle(answer if answer.startswith(_NOT_READY) else "")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._settle(describe(exc) if exc else "it closed the connection")
+
+    def _settle(self, outcome: str) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(outcome)
+
+
+def describe(exc: BaseException) -> str:
+    """A connection error in a few words."""
+    if isinstance(exc, TimeoutError):
+        return "timed out"
+    if isinstance(exc, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(exc, ssl.SSLError):
+        return f"TLS failed ({exc.reason or 'handshake'})"
+    if isinstance(exc, OSError) and exc.strerror:
+        with contextlib.suppress(AttributeError):
+            return exc.strerror.lower()
+    return str(exc) or type(exc).__name__
