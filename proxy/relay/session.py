@@ -10,8 +10,10 @@ The owner (see `server`) feeds `from_client` and `from_upstream`, then takes `to
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Protocol
 
+from proxy.commands.model import Touches
 from proxy.policy.judge import Judge, command_name
 from proxy.policy.verdict import PASS, Finding, Ruling
 from proxy.relay.identity import UNKNOWN, Identities, auth_user, hello_user
@@ -28,6 +30,9 @@ MAX_LOCAL_BYTES = 1024 * 1024
 # A reply that is looked at (of AUTH, HELLO, RESET) or replaced; longer ones don't exist in Redis.
 MAX_INSPECTED = 1024 * 1024
 
+# Taking the time costs a tenth of a decision, so one in so many is timed.
+TIMED_EACH = 64
+
 # Sent upstream in place of a command that is refused inside MULTI. Its wrong arity makes Redis mark the
 # transaction, so that EXEC answers EXECABORT in Redis' own words and runs nothing (server.c, rejectCommand).
 POISON = encode.command(b"ECHO")
@@ -43,6 +48,9 @@ class Observer(Protocol):
         self, service: str, client: str, command: str, findings: Sequence[Finding], revision: str
     ) -> str:
         """Violations were found in one command. Returns the decision's id, for the reply."""
+
+    def decided(self, seconds: float) -> None:
+        """A decision took so long; told for a sample of them."""
 
     def opaque(self, service: str, reason: str) -> None:
         """From here on the session is passed unread."""
@@ -78,6 +86,7 @@ class Session:
         self._in_multi = False
         self._pinned: Judge | None = None  # the judge that an open transaction began with
         self._number_of: tuple[Judge, str, int] | None = None
+        self._until_timed = 0
         self._held = False  # a reply must come in before the next request may be judged
         self._raw: bytes | None = None  # what goes upstream unread once every slot is answered
         self._closing_then = ""  # why to close once every slot is answered
@@ -172,7 +181,7 @@ class Session:
             self._ruled = (special, None, "")
             return False
         judge, number = self._judge()
-        ruling, touches = judge.weigh(number, argv)
+        ruling, touches = self._weigh(judge, number, argv)
         label = touches.command.name if touches.command is not None else UNKNOWN
         if special is None and ruling is PASS:
             self._observer.command(self.service, label, "forwarded")
@@ -184,6 +193,17 @@ class Session:
         self._observer.command(self.service, label, "forwarded")
         self._ruled = (special, None, label)
         return special is None
+
+    def _weigh(self, judge: Judge, number: int, argv: Sequence[bytes]) -> tuple[Ruling, Touches]:
+        """Ask the judge; the time it takes is told for a session's first request and then for each 64th."""
+        self._until_timed -= 1
+        if self._until_timed >= 0:
+            return judge.weigh(number, argv)
+        self._until_timed = TIMED_EACH - 1
+        start = perf_counter()
+        answer = judge.weigh(number, argv)
+        self._observer.decided(perf_counter() - start)
+        return answer
 
     def _do_otherwise(self, argv: Sequence[bytes]) -> None:
         special, refused, command = self._ruled
