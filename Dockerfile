@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # keyfence, compiled, for a user without rights on a root that may be read-only:
 #   docker build -t keyfence .
-#   docker run --rm --read-only --tmpfs /tmp -p 6401-6404:6401-6404 -p 9464:9464 keyfence
+#   docker run --rm --read-only --tmpfs /tmp -p 7101-7104:7101-7104 -p 9464:9464 keyfence
 # Its RUN steps are those of the Makefile: `tests/test_dockerfile.py` holds the two together, and
 # `tools/clean_room.sh --dockerfile` carries them out without a Docker engine.
 
@@ -21,7 +21,7 @@ ENV PATH=/opt/keyfence/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 RUN useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin keyfence
 USER keyfence
 WORKDIR /etc/keyfence
-EXPOSE 6401 6402 6403 6404 9464
+EXPOSE 7101 7102 7103 7104 9464
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:9464/healthz', timeout=2)"]
 STOPSIGNAL SIGTERM

@@ -247,7 +247,7 @@ class Keyfence:
             if self.expect_stderr:
                 assert re.search(self.expect_stderr, stderr), f"stderr: {stderr!r}"
             else:
-                assert stderr == ""
+                assert stderr == "", f"stderr: {stderr}"
         elif stderr:
             error.add_note(f"keyfence's stderr: {stderr}")
 
@@ -296,7 +296,9 @@ class Keyfence:
 
     def _read_stderr(self) -> str:
         self._stderr.seek(0)
-        return self._stderr.read().decode(errors="replace")
+        lines = self._stderr.read().decode(errors="replace").splitlines(keepends=True)
+        # Where nothing is compiled, keyfence says so at each start.
+        return "".join(line for line in lines if not line.startswith("keyfence: interpreted"))
 
     def _finish(self) -> str:
         """Takes in the ended process and returns its stderr."""
