@@ -2,23 +2,27 @@
 cimport cython
 
 
+cdef int _NODE
+cdef int _START
+
+
 cdef class Automaton:
     cdef readonly int width
     cdef readonly bytes classes
-    cdef readonly object table
-    cdef readonly object accepts
+    cdef readonly object nodes
+    cdef readonly object rows
     cdef readonly tuple sets
-    cdef const int[::1] _table
-    cdef const int[::1] _accepts
+    cdef const int[::1] _nodes
+    cdef const int[::1] _rows
 
     cpdef int match(self, bytes key) except -2
 
-    @cython.locals(state=cython.int, offset=cython.Py_ssize_t)
+    @cython.locals(state=cython.int, offset=cython.Py_ssize_t, byte_class=cython.int)
     cpdef int match_span(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -2
 
     cpdef int state_after(self, bytes key) except -2
 
-    @cython.locals(byte=cython.uchar)
+    @cython.locals(byte=cython.uchar, byte_class=cython.int)
     cpdef int walk(self, int state, bytes data) except -2
 
     cpdef int accept_of(self, int state) except -2

@@ -13,92 +13,118 @@ from array import array
 from typing import Protocol
 
 NOTHING = -1  # no pattern accepts
+NODE = 4  # numbers per state
 DEAD = 0  # the state that no key leaves
+START = NODE
+# The same as C integers, where this runs compiled.
+_NODE = NODE
+_START = START
 
 
 class Automaton:
     """A deterministic automaton over bytes.
 
-    `classes[byte]` is the byte's class; `table[state + class]` the next state. States are multiples of
-    `width`, the number of classes; DEAD is 0 and the key begins in `width`. `accepts[state // width]` is an
-    accept-set id, -1 for none, and `sets[id]` the indices of the patterns that accept there, in the order of
-    precedence.
+    `classes[byte]` is a byte's class, and `width` how many there are. A state is an offset into `nodes`,
+    where four numbers stand for it: the byte class of its exception (-1: none), the state that the exception
+    leads to, the offset in `rows` of the row that all other classes take, and its accept-set id (-1: none).
+    States along literal text stand side by side and share a row: so a long key touches few cache lines, in a
+    large policy too.
+
+    `sets[id]` are the indices of the patterns that accept there, in the order of precedence. DEAD is 0, and a
+    key begins in `start`.
     """
 
     def __init__(
-        self, classes: bytes, table: array[int], accepts: array[int], sets: tuple[tuple[int, ...], ...]
+        self, classes: bytes, nodes: array[int], rows: array[int], sets: tuple[tuple[int, ...], ...]
     ) -> None:
         width = max(classes) + 1 if len(classes) == 256 else 0
-        if not width or len(table) != len(accepts) * width or len(accepts) < 2:
+        if not width or not rows or len(rows) % width or len(nodes) < 2 * _NODE or len(nodes) % _NODE:
             raise ValueError("automaton: tables do not fit together")
-        if min(table) < 0 or max(table) > len(table) - width or any(entry % width for entry in set(table)):
+        exceptions, leads_to, row_of, accepts = (nodes[at::_NODE] for at in range(_NODE))
+        targets = set(rows) | set(leads_to)
+        if min(targets) < 0 or max(targets) >= len(nodes) or any(target % _NODE for target in targets):
             raise ValueError("automaton: a transition leads outside the table")
+        if min(exceptions) < -1 or max(exceptions) >= width:
+            raise ValueError("automaton: a byte class does not exist")
+        if min(row_of) < 0 or max(row_of) > len(rows) - width:
+            raise ValueError("automaton: a row does not exist")
         if min(accepts) < NOTHING or max(accepts) >= len(sets):
             raise ValueError("automaton: an accept set does not exist")
         self.width = width
         self.classes = classes
-        self.table = table
-        self.accepts = accepts
+        self.nodes = nodes
+        self.rows = rows
         self.sets = sets
-        self._table = table
-        self._accepts = accepts
+        self._nodes = nodes
+        self._rows = rows
 
     def __reduce__(
         self,
     ) -> tuple[type[Automaton], tuple[bytes, array[int], array[int], tuple[tuple[int, ...], ...]]]:
-        return Automaton, (self.classes, self.table, self.accepts, self.sets)
+        return Automaton, (self.classes, self.nodes, self.rows, self.sets)
 
     @property
     def start(self) -> int:
         """The state before the first byte."""
-        return self.width
+        return _START
 
     @property
     def states(self) -> int:
-        """The number of states, the dead one included."""
-        return len(self.accepts)
+        """The number of states, the dead one included. Their offsets are 0, 4, 8 …"""
+        return len(self.nodes) // _NODE
 
     def match(self, key: bytes) -> int:
-        """The id of the set of patterns that accept the key; -1 when none does. Long counters are not looked
-        at."""
-        return self.accept_of(self.walk(self.width, key))
+        """The id of the set of patterns that accept the key, long counters left out; -1 when none does."""
+        return self.accept_of(self.walk(_START, key))
 
     def match_span(self, data: bytes, start: int, end: int) -> int:
         """As `match`, for the key at `data[start:end]`. Raises IndexError for a span outside `data`."""
         if start < 0 or start > end or end > len(data):
             raise IndexError("automaton: span outside the data")
-        state = self.width
+        state = _START
         for offset in range(start, end):
-            state = self._table[state + self.classes[data[offset]]]
+            byte_class = self.classes[data[offset]]
+            if self._nodes[state] == byte_class:
+                state = self._nodes[state + 1]
+            else:
+                state = self._rows[self._nodes[state + 2] + byte_class]
             if state == 0:
                 return -1
-        return self._accepts[state // self.width]
+        return self._nodes[state + 3]
 
     def state_after(self, key: bytes) -> int:
         """The state after these bytes from the start; DEAD when no pattern's key begins with them."""
-        return self.walk(self.width, key)
+        return self.walk(_START, key)
 
     def walk(self, state: int, data: bytes) -> int:
         """The state after `data` from `state`. Raises IndexError for what is no state."""
-        if state < 0 or state % self.width or state // self.width >= len(self.accepts):
+        if state < 0 or state % _NODE or state >= len(self.nodes):
             raise IndexError("automaton: no such state")
         for byte in data:
-            state = self._table[state + self.classes[byte]]
+            byte_class = self.classes[byte]
+            if self._nodes[state] == byte_class:
+                state = self._nodes[state + 1]
+            else:
+                state = self._rows[self._nodes[state + 2] + byte_class]
             if state == 0:
                 break
         return state
 
     def accept_of(self, state: int) -> int:
         """The accept-set id of a state; -1 for none. Raises IndexError for what is no state."""
-        if state < 0 or state // self.width >= len(self.accepts):
+        if state < 0 or state % _NODE or state >= len(self.nodes):
             raise IndexError("automaton: no such state")
-        return self._accepts[state // self.width]
+        return self._nodes[state + 3]
 
     def successors(self, state: int) -> array[int]:
         """The next state for each byte class. Raises IndexError for what is no state."""
-        if state < 0 or state % self.width or state // self.width >= len(self.accepts):
+        if state < 0 or state % _NODE or state >= len(self.nodes):
             raise IndexError("automaton: no such state")
-        return self.table[state : state + self.width]
+        row = self.nodes[state + 2]
+        after = self.rows[row : row + self.width]
+        if self.nodes[state] >= 0:
+            after[self.nodes[state]] = self.nodes[state + 1]
+        return after
 
 
 class Verifiable(Protocol):

@@ -5,9 +5,9 @@ many states is refused by name, not by running out of memory.
 
 The way: the position automaton of every pattern (`regular.positions`), then the subset construction. Most
 positions read a single byte; the few that read a set of bytes (placeholders) decide where all other bytes
-lead. So a state's row is copied from a template that depends on its placeholders alone, and only the single
-bytes are patched in. Minimisation is left out: states differ in the patterns that they lead to, so there is
-next to nothing to merge.
+lead. So states share rows that depend on their placeholders alone; a single byte is an exception beside the
+row, and only where there are several is the row copied and patched. Minimisation is left out: states differ
+in the patterns that they lead to, so there is next to nothing to merge.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from .automaton import NOTHING, Automaton, Classifier
+from .automaton import DEAD, NOTHING, Automaton, Classifier
 from .patterns import KeyPattern
 from .regular import ANY_BYTE, bytes_of, positions
 
@@ -75,28 +75,29 @@ class _Construction:
         self.masks: list[int] = []
         self.follow: list[tuple[int, ...]] = []
         self.owner: list[int] = []  # position → pattern
-        self.final: list[bool] = []
+        self.finals: set[int] = set()
         for index, pattern in enumerate(patterns):
             self._add(index, pattern)
         self._divide_bytes()
         self.set_ids: dict[frozenset[int], int] = {}
         self.sets: list[tuple[int, ...]] = []
-        self.states: dict[frozenset[int], int] = {frozenset(): 0}
-        self.queue: list[frozenset[int]] = []
-        self.accepts = array("i", [NOTHING])
+        self.states: dict[frozenset[int], int] = {frozenset(): DEAD}
+        self.pending: list[frozenset[int]] = []
         self.held = 0
-        self.templates: dict[frozenset[int], tuple[array[int], list[frozenset[int]]]] = {}
+        self.nodes = array("i", (-1, DEAD, 0, NOTHING))
+        self.rows = array("i", bytes(4 * self.width))
+        self.templates: dict[frozenset[int], tuple[int, list[frozenset[int]]]] = {}
 
     def run(self) -> Automaton:
-        dead = array("i", bytes(4 * self.width))
-        table = dead[:]
         starts = frozenset(position for position, mask in enumerate(self.masks) if not mask)
         if not starts:  # no patterns: the start is a second dead state
-            return Automaton(self.classes, dead + dead, self.accepts * 2, ())
+            return Automaton(self.classes, self.nodes * 2, self.rows, ())
         self._state(starts)
-        for members in self.queue:  # grows while it is walked
-            table.extend(self._row(members))
-        return Automaton(self.classes, table, self.accepts, tuple(self.sets))
+        # Depth first, so that the states along a literal text get neighbouring numbers.
+        while self.pending:
+            members = self.pending.pop()
+            self._connect(self.states[members], members)
+        return Automaton(self.classes, self.nodes, self.rows, tuple(self.sets))
 
     def _add(self, index: int, pattern: KeyPattern) -> None:
         automaton = positions(pattern.relaxed)
@@ -104,7 +105,7 @@ class _Construction:
         self.masks.extend(automaton.masks)
         self.follow.extend(tuple([base + target for target in targets]) for targets in automaton.follow)
         self.owner.extend([index] * len(automaton.masks))
-        self.final.extend([position in automaton.last for position in range(len(automaton.masks))])
+        self.finals.update([base + position for position in automaton.last])
 
     def _divide_bytes(self) -> None:
         """Byte classes, and every position's moves sorted into single-class (narrow) and other (broad)
@@ -142,25 +143,25 @@ class _Construction:
             return known
         if len(self.states) > self.max_states or self.held > self.max_states * POSITIONS_PER_STATE:
             raise self._too_many()
-        offset = len(self.states) * self.width
-        self.states[members] = offset
+        offset = self.states[members] = len(self.nodes)
         self.held += len(members)
-        self.queue.append(members)
-        self.accepts.append(self._accept_set(members))
+        self.pending.append(members)
+        self.nodes.extend((-1, DEAD, 0, self._accept_set(members)))
         return offset
 
     def _accept_set(self, members: frozenset[int]) -> int:
-        final = self.final
-        accepting = frozenset([self.owner[position] for position in members if final[position]])
-        if not accepting:
+        final = members & self.finals
+        if not final:
             return NOTHING
+        accepting = frozenset([self.owner[position] for position in final])
         known = self.set_ids.get(accepting)
         if known is None:
             known = self.set_ids[accepting] = len(self.sets)
             self.sets.append(tuple(sorted(accepting)))
         return known
 
-    def _row(self, members: frozenset[int]) -> array[int]:
+    def _connect(self, state: int, members: frozenset[int]) -> None:
+        """Gives a state its row and exception."""
         broad: frozenset[int] | None = None
         narrow: dict[int, list[int]] = {}
         for position in members:
@@ -171,15 +172,21 @@ class _Construction:
                 broad |= wide
             for number, target in self.narrow[position]:
                 narrow.setdefault(number, []).append(target)
-        template, sets = self._template(broad or frozenset())
-        row = template[:]
-        for number, targets in narrow.items():
-            row[number] = self._state(sets[number].union(targets))
-        return row
+        row, sets = self._template(broad or frozenset())
+        exceptions = [(at, self._state(sets[at].union(targets))) for at, targets in narrow.items()]
+        if len(exceptions) == 1:
+            self.nodes[state], self.nodes[state + 1] = exceptions[0]
+        elif exceptions:
+            patched = self.rows[row : row + self.width]
+            for number, target in exceptions:
+                patched[number] = target
+            row = len(self.rows)
+            self.rows.extend(patched)
+        self.nodes[state + 2] = row
 
-    def _template(self, broad: frozenset[int]) -> tuple[array[int], list[frozenset[int]]]:
-        """The row of a state whose only moves are to the positions `broad`, as states and as sets of
-        positions."""
+    def _template(self, broad: frozenset[int]) -> tuple[int, list[frozenset[int]]]:
+        """The row of a state whose only moves are to the positions `broad`: its offset in `rows`, and for
+        each byte class the set of positions that it leads to."""
         known = self.templates.get(broad)
         if known is None:
             by_class: list[list[int]] = [[] for _ in range(self.width)]
@@ -188,8 +195,8 @@ class _Construction:
                     by_class[number].append(target)
             shared: dict[tuple[int, ...], frozenset[int]] = {}
             sets = [shared.setdefault(tuple(targets), frozenset(targets)) for targets in by_class]
-            known = array("i", [self._state(members) for members in sets]), sets
-            self.templates[broad] = known
+            known = self.templates[broad] = len(self.rows), sets
+            self.rows.extend([self._state(members) for members in sets])
         return known
 
     def _too_many(self) -> TooManyStates:
@@ -199,7 +206,7 @@ class _Construction:
         open_ends = {
             position
             for position, targets in enumerate(self.follow)
-            if self.final[position] and targets == (position,) and self.masks[position] == ANY_BYTE
+            if position in self.finals and targets == (position,) and self.masks[position] == ANY_BYTE
         }
         for members in self.states:
             taking_part.update({self.owner[position] for position in members if position not in open_ends})

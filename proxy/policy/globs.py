@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .automaton import NOTHING, Automaton
+from .automaton import NODE, NOTHING, Automaton
 from .expressions import ClassExpression
 from .languages import spell
 from .patterns import REST, Hole, KeyPattern, Literal, Part, prefix_pattern
@@ -151,14 +151,14 @@ class Graph:
         self.automaton = automaton
         self.predecessors: list[list[int]] = [[] for _ in range(automaton.states)]
         for number in range(automaton.states):
-            for after in set(automaton.successors(number * automaton.width)):
-                self.predecessors[after // automaton.width].append(number)
+            for after in set(automaton.successors(number * NODE)):
+                self.predecessors[after // NODE].append(number)
 
 
 class Territory:
     """The part of all byte strings that a predicate over accept-set ids (-1: no pattern accepts) allows.
 
-    `safe[state // width]` is 1 where no key that passes through the state can end outside.
+    `safe[state // NODE]` is 1 where no key that passes through the state can end outside.
     """
 
     def __init__(self, graph: Graph, allowed: Callable[[int], bool]) -> None:
@@ -166,7 +166,11 @@ class Territory:
         self.automaton = automaton
         self.allowed = {accept: allowed(accept) for accept in range(NOTHING, len(automaton.sets))}
         safe = bytearray(b"\x01" * automaton.states)
-        unsafe = [number for number in range(automaton.states) if not self.allowed[automaton.accepts[number]]]
+        unsafe = [
+            number
+            for number in range(automaton.states)
+            if not self.allowed[automaton.accept_of(number * NODE)]
+        ]
         for number in unsafe:
             safe[number] = 0
         while unsafe:
@@ -201,10 +205,10 @@ def included(glob: Glob, territory: Territory, max_states: int = MAX_STATES) -> 
     length.
     """
     walk = _Walk(glob, territory.automaton)
-    automaton, safe, width = territory.automaton, territory.safe, territory.automaton.width
+    automaton, safe = territory.automaton, territory.safe
     start = walk.start, automaton.start
     origin: dict[tuple[int, int], tuple[tuple[int, int], int] | None] = {start: None}
-    queue = [start] if not safe[automaton.start // width] else []
+    queue = [start] if not safe[automaton.start // NODE] else []
     empty_escapes = False
     for pair in queue:  # grows while it is walked
         state, here = pair
@@ -215,7 +219,7 @@ def included(glob: Glob, territory: Territory, max_states: int = MAX_STATES) -> 
         row = automaton.successors(here)
         for byte, number, next_state in walk.moves(state):
             after = next_state, row[number]
-            if after in origin or safe[after[1] // width]:
+            if after in origin or safe[after[1] // NODE]:
                 continue
             if len(origin) >= max_states:
                 return Inclusion(None, None, len(origin))

@@ -102,8 +102,10 @@ def joint_samples(
 
     Raises `TooLarge` past `max_states` joint states.
     """
-    bytes_in_turn = _representatives(list(zip(left.classes, right.classes, strict=True)))
-    steps = [(byte, left.classes[byte], right.classes[byte]) for byte in bytes_in_turn]
+    # The most readable byte last: where several bytes lead to one pair, the last assignment stays.
+    bytes_in_turn = _representatives(list(zip(left.classes, right.classes, strict=True)))[::-1]
+    left_classes = [left.classes[byte] for byte in bytes_in_turn]
+    right_classes = [right.classes[byte] for byte in bytes_in_turn]
     found: dict[tuple[int, int], bytes] = {}
     start = (left.start, right.start)
     origin: dict[tuple[int, int], tuple[tuple[int, int], int] | None] = {start: None}
@@ -112,9 +114,11 @@ def joint_samples(
         accepts = left.accept_of(pair[0]), right.accept_of(pair[1])
         if accepts not in found:
             found[accepts] = spell(origin, pair)
-        left_row, right_row = left.successors(pair[0]), right.successors(pair[1])
-        for byte, left_class, right_class in steps:
-            after = left_row[left_class], right_row[right_class]
+        left_row = map(left.successors(pair[0]).__getitem__, left_classes)
+        right_row = map(right.successors(pair[1]).__getitem__, right_classes)
+        for after, byte in dict(
+            zip(zip(left_row, right_row, strict=True), bytes_in_turn, strict=True)
+        ).items():
             if after not in origin:
                 if len(origin) >= max_states:
                     raise TooLarge(f"more than {max_states} joint states")

@@ -138,7 +138,7 @@ def test_tables_and_classifiers_travel_to_workers():
     copy = pickle.loads(pickle.dumps(classifier))
     for entry in classifier.patterns:
         assert copy.first(entry.example()) == classifier.first(entry.example())
-    assert copy.automaton.table == classifier.automaton.table
+    assert copy.automaton.nodes == classifier.automaton.nodes
 
 
 def test_a_key_that_no_pattern_begins_with_ends_in_the_dead_state():
@@ -162,7 +162,7 @@ def test_the_empty_key_is_a_key():
 
 def test_what_is_no_state_or_no_span_is_an_error():
     automaton = build([pattern("a:<id>")])
-    for state in (-1, automaton.width + 1, automaton.states * automaton.width):
+    for state in (-1, 5, automaton.states * 4):
         with pytest.raises(IndexError):
             automaton.walk(state, b"a")
     for start, end in ((-1, 1), (2, 1), (0, 9)):
@@ -172,22 +172,32 @@ def test_what_is_no_state_or_no_span_is_an_error():
         Classifier(automaton, (pattern("a:<id>"),)).confirms(1, b"a:x")
 
 
+DEAD_NODE = [-1, 0, 0, -1]
+
+
 @pytest.mark.parametrize(
-    ("classes", "table", "accepts", "sets"),
+    ("classes", "nodes", "rows", "sets"),
     [
-        (bytes(255), [0, 0], [-1, -1], ()),
-        (bytes(256), [0, 2], [-1, -1], ()),
-        (bytes(256), [0, -1], [-1, -1], ()),
-        (bytes(256), [0], [-1], ()),
-        (bytes(256), [0, 0, 0], [-1, -1], ()),
-        (bytes(256), [0, 0], [-1, 0], ()),
-        (bytes(256), [0, 0], [-2, -1], ()),
-        (bytes(255) + b"\x01", [0, 0, 1, 0], [-1, -1], ()),
+        (bytes(255), DEAD_NODE * 2, [0], ()),
+        (bytes(256), DEAD_NODE, [0], ()),
+        (bytes(256), DEAD_NODE * 2 + [0], [0], ()),
+        (bytes(256), DEAD_NODE * 2, [], ()),
+        (bytes(255) + b"\x01", DEAD_NODE * 2, [0, 0, 0], ()),
+        (bytes(256), DEAD_NODE * 2, [8], ()),
+        (bytes(256), DEAD_NODE * 2, [-4], ()),
+        (bytes(256), DEAD_NODE * 2, [1], ()),
+        (bytes(256), [*DEAD_NODE, 0, 8, 0, -1], [0], ()),
+        (bytes(256), [*DEAD_NODE, 1, 4, 0, -1], [0], ()),
+        (bytes(256), [*DEAD_NODE, -2, 4, 0, -1], [0], ()),
+        (bytes(256), [*DEAD_NODE, -1, 0, 1, -1], [0], ()),
+        (bytes(256), [*DEAD_NODE, -1, 0, -1, -1], [0], ()),
+        (bytes(256), [*DEAD_NODE, -1, 0, 0, 0], [0], ()),
+        (bytes(256), [*DEAD_NODE, -1, 0, 0, -2], [0], ((0,),)),
     ],
 )
-def test_tables_that_lead_outside_are_refused(classes, table, accepts, sets):
+def test_tables_that_lead_outside_are_refused(classes, nodes, rows, sets):
     with pytest.raises(ValueError, match="automaton"):
-        Automaton(classes, array("i", table), array("i", accepts), sets)
+        Automaton(classes, array("i", nodes), array("i", rows), sets)
 
 
 def test_a_classifier_needs_the_patterns_of_its_automaton():
@@ -233,14 +243,12 @@ def test_states_that_hold_very_many_positions_count_against_the_limit():
         build([parse_pattern(f"{n}<w>", classes) for n in range(8)], max_states=20)
 
 
-class CountingTable:
-    def __init__(self, table):
-        self.table = table
-        self.steps = 0
+class CountingClasses(bytes):
+    steps = 0
 
     def __getitem__(self, at):
         self.steps += 1
-        return self.table[at]
+        return super().__getitem__(at)
 
 
 @pytest.mark.skipif(not automaton_module.__file__.endswith(".py"), reason="counts in the interpreted module")
@@ -249,7 +257,6 @@ def test_a_key_takes_one_table_step_per_byte_whatever_the_number_of_patterns(ent
     patterns = policy(entries)
     automaton = build(patterns)
     key = patterns[-1].literal_prefix + b"\x00:" * 500
-    counting = CountingTable(automaton.table)
-    automaton._table = counting
+    counting = automaton.classes = CountingClasses(automaton.classes)
     automaton.match(key)
     assert counting.steps == len(key)
