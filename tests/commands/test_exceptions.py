@@ -88,6 +88,16 @@ def test_store_as_the_value_of_an_option_is_no_option() -> None:
     assert keys("GEORADIUSBYMEMBER k STORE 3 m STORE STORE") == [(1, b"k", READ), (6, b"STORE", WRITE)]
 
 
+def test_a_destination_named_like_an_option_is_a_destination(redis: Live) -> None:
+    redis("FLUSHALL")
+    redis("RPUSH", "l", "1")
+    for text in ("SORT l STORE STORE LIMIT 0 5", "SORT l STORE GET STORE d"):
+        assert redis(*text.split()) == 1
+    assert set(redis("KEYS", "*")) == {b"l", b"STORE", b"d"}
+    assert keys("SORT l STORE STORE LIMIT 0 5") == [(1, b"l", READ), (3, b"STORE", WRITE)]
+    assert keys("SORT l STORE GET STORE d") == [(1, b"l", READ), (5, b"d", WRITE)]
+
+
 def test_store_that_ends_in_a_nul_byte_is_store(redis: Live) -> None:
     redis("FLUSHALL")
     redis("RPUSH", "l", "1")
