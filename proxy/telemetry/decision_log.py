@@ -35,6 +35,7 @@ GROUP_RATE = 1.0  # lines per second
 MERGE_WAIT = 10.0  # seconds
 MAX_GROUPS = 10_000
 LINES_PER_SECOND = 1_000
+MAX_HELD_KEY = 1_024  # bytes
 MAX_BUFFER = 1 << 20  # bytes that a pipe or terminal may owe us
 
 # A write of this size to a pipe that polls as writable can't block (POSIX: PIPE_BUF is 512 at least, 4096 on
@@ -304,7 +305,7 @@ class DecisionLog:
         merging = self._groups.get(group)
         if merging is None:
             merging = self._add(group, violation, now)
-        merging.violation = violation
+        merging.violation = self._slim(violation)
         merging.client = client
         merging.revision = revision
         merging.shape = shape
@@ -400,10 +401,19 @@ class DecisionLog:
         self._sink.write(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n", 1 + merged, retold)
         return decision
 
+    def _slim(self, violation: Violation) -> Violation:
+        """The violation without its key where that is long: a group holds on to its last violation."""
+        if violation.key is None or len(violation.key) <= MAX_HELD_KEY:
+            return violation
+        if self._mask_keys:
+            hint = masked_hint(violation)
+            return violation._replace(key=None, shown=mask(violation.key), hint=hint, message="")
+        return violation._replace(key=None)
+
     def _words(self, violation: Violation) -> dict[str, object]:
         """What a line says of the key. Where keys are masked there is no message, since it quotes the key."""
         if self._mask_keys:
-            key = "" if violation.key is None else mask(violation.key)
+            key = violation.shown if violation.key is None else mask(violation.key)
             return {"key": key, "hint": masked_hint(violation)}
         words: dict[str, object] = {"key": violation.shown, "hint": violation.hint}
         if violation.rule.startswith(_MESSAGE_ROOMS):

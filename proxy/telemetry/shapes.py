@@ -17,6 +17,7 @@ import re
 
 OTHER = "other"
 ANY = "<*>"
+ID = "<id>"
 MORE = "<more>"
 HOLE = "\0"  # can't be in a key that is taken apart, since it isn't printable
 MAX_SHAPES = 1_000
@@ -63,6 +64,8 @@ _NUMBERED = re.compile(rf"({_LETTERS}(?:[_.-]{_LETTERS})*)({_IPV4}|\d{{1,20}})")
 _CONSONANTS = re.compile(r"[bcdfghjklmnpqrstvwxz]{6}", re.IGNORECASE)
 _HUMPS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
+# What looked like a word beside an id, and isn't one, belongs to the id.
+_BLURRED = re.compile(r"(?:<\*>[/_.,;=&~+-])*<id>(?:[/_.,;=&~+-](?:<\*>|<id>))*")
 _words: set[int] = set()  # hashes of what was found to look like a word, to find it faster
 
 
@@ -144,6 +147,8 @@ class Shapes:
         anatomy = take_apart(key)
         words, settled = self._learn(anatomy)
         shape = anatomy.filled(words)
+        if ANY in shape and ID in shape:
+            shape = _BLURRED.sub(ID, shape)
         if shape not in self._shapes:
             if len(self._shapes) >= MAX_SHAPES:
                 return OTHER
@@ -271,7 +276,7 @@ def _segment(text: str, anatomy: Anatomy) -> None:
             anatomy.frame.append(trailing[2])
             anatomy.word(trailing[3])
             return
-    anatomy.frame.append("<id>")
+    anatomy.frame.append(ID)
 
 
 def _all_plain(pieces: list[str], anatomy: Anatomy) -> bool:

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from prometheus_client import REGISTRY
+from prometheus_client.parser import text_string_to_metric_families
+
+from proxy.telemetry.counters import DECISION_BOUNDS, Counters
+from proxy.telemetry.metrics import exposition
+
+
+def samples(counters: Counters) -> dict[str, float]:
+    text = exposition(counters).decode("utf-8")
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
+            found[f"{sample.name}{{{labels}}}"] = sample.value
+    return found
+
+
+def test_an_empty_proxy_has_its_plain_numbers_at_zero() -> None:
+    found = samples(Counters())
+    assert found["keyfence_traffic_bytes_total{direction=client_in}"] == 0
+    assert found["keyfence_log_dropped_decisions_total{}"] == 0
+    assert found["keyfence_decision_seconds_count{}"] == 0
+    assert found["keyfence_break_glass_active{}"] == 0
+
+
+def test_what_is_counted_is_exposed_under_its_labels() -> None:
+    counters = Counters()
+    counters.violation('we"ird\n', "scope.write", "HSET", "route", "refused", times=2)
+    counters.command("a", "GET", "forwarded", times=7)
+    counters.connection_opened("a", "tcp")
+    counters.connection_rejected("tcp", "clients")
+    counters.upstream_state("redis", True)
+    counters.upstream_reconnected("redis")
+    counters.upstream_connect_failed("redis")
+    counters.session_opaque("a", "monitor")
+    counters.internal_error("judge")
+    counters.closed_for("output limit")
+    counters.policy_loaded("cubesandbox", "r1", 1234.5)
+    counters.policy_load_failed("cubesandbox")
+    counters.set_break_glass(True)
+    counters.set_exceptions_lapsed("legacy", 3)
+    found = samples(counters)
+    expected = {
+        "keyfence_violations_total{action=refused,command=HSET,entry=route,rule=scope.write,"
+        'service=we"ird\n}': 2,
+        "keyfence_commands_total{command=GET,outcome=forwarded,service=a}": 7,
+        "keyfence_connections_open{listener=tcp,service=a}": 1,
+        "keyfence_connections_accepted_total{listener=tcp,service=a}": 1,
+        "keyfence_connections_rejected_total{listener=tcp,reason=clients}": 1,
+        "keyfence_upstream_up{upstream=redis}": 1,
+        "keyfence_upstream_reconnects_total{upstream=redis}": 1,
+        "keyfence_upstream_connect_failures_total{upstream=redis}": 1,
+        "keyfence_sessions_opaque_total{reason=monitor,service=a}": 1,
+        "keyfence_internal_errors_total{place=judge}": 1,
+        "keyfence_closures_total{reason=output limit}": 1,
+        "keyfence_policy_info{policy=cubesandbox,revision=r1}": 1,
+        "keyfence_policy_loaded_timestamp_seconds{policy=cubesandbox}": 1234.5,
+        "keyfence_policy_load_failures_total{policy=cubesandbox}": 1,
+        "keyfence_break_glass_active{}": 1,
+        "keyfence_break_glass_activations_total{}": 1,
+        "keyfence_exceptions_lapsed{kind=legacy}": 3,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_the_histogram_is_cumulative_and_starts_in_microseconds() -> None:
+    counters = Counters()
+    for seconds in (5e-7, 3e-6, 3e-6, 1.0):
+        counters.observe_decision(seconds)
+    found = samples(counters)
+    buckets = [
+        (float(name.split("le=")[1][:-1]), value)
+        for name, value in found.items()
+        if name.startswith("keyfence_decision_seconds_bucket")
+    ]
+    assert [bound for bound, _ in buckets] == [*DECISION_BOUNDS, float("inf")]
+    assert [value for _, value in buckets][:3] == [1, 1, 3]
+    assert buckets[-2:] == [(0.01, 3), (float("inf"), 4)]
+    assert found["keyfence_decision_seconds_count{}"] == 4
+
+
+def test_every_name_is_ours_and_the_global_registry_stays_untouched() -> None:
+    before = {family.name for family in REGISTRY.collect()}
+    families = list(text_string_to_metric_families(exposition(Counters()).decode()))
+    assert all(family.name.startswith("keyfence_") for family in families)
+    assert all(family.documentation for family in families)
+    assert {family.name for family in REGISTRY.collect()} == before

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from proxy.telemetry.report import render, rows_from_log, rows_from_snapshot
+from tests.telemetry.test_tally import row
+
+
+def line(**given: Any) -> str:
+    fields: dict[str, Any] = {
+        "time": "2025-06-15T15:06:41.250000Z",
+        "decision": "d-00000001",
+        "service": "CubeProxy",
+        "command": "HSET",
+        "rule": "scope.write",
+        "severity": "must",
+        "entry": "route",
+        "key": "cube:a",
+        "hint": "its writers: CubeMaster",
+        "action": "observed",
+        "merged": 0,
+        "dropped": 0,
+    }
+    return json.dumps(fields | given) + "\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_of_a_log_add_up_with_what_was_merged() -> None:
+    lines = [line(), line(merged=9, time="2025-06-15T16:00:00.000000Z"), line(action="refused", dropped=3)]
+    rows, dropped = rows_from_log(lines, pytest.fail)
+    assert dropped == 3
+    (one,) = rows
+    assert one["count"] == 12
+    assert one["actions"] == {"observed": 11, "refused": 1}
+    assert one["last"] - one["first"] == pytest.approx(3198.75)
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ('{"time": "2025-', "line 2 is skipped: not JSON"),
+        ("[1]", "line 2 is skipped: not a JSON object"),
+        (b"\xff\xfe{}", "line 2 is skipped: "),
+        (b'{"a":"\xff"}', "line 2 is skipped: not UTF-8"),
+        ("{}", 'line 2 is skipped: "time" is missing'),
+        (line(time="yesterday"), "line 2 is skipped: \"time\" isn't RFC 3339: 'yesterday'"),
+        (line(merged=-1), 'line 2 is skipped: "merged" isn\'t a number of decisions'),
+        (line(merged="many"), 'line 2 is skipped: "merged" isn\'t a number of decisions'),
+        (line(action="exploded"), "line 2 is skipped: unknown action 'exploded'"),
+        (line(service=7), 'line 2 is skipped: "service" is missing or not a text'),
+        ("[" * 100_000, "line 2 is skipped: "),
+    ],
+)
+def test_a_broken_line_is_told_of_by_number_and_skipped(broken: str | bytes, reason: str) -> None:
+    complaints: list[str] = []
+    rows, _ = rows_from_log([line(), broken, "\n", line()], complaints.append)
+    assert rows[0]["count"] == 2
+    assert len(complaints) == 1
+    assert complaints[0].startswith(reason)
+
+
+def test_rows_come_back_from_the_admin_listeners_json() -> None:
+    rows = [row(), row(entry="", shape="a:<int>", count=7, actions={"refused": 7})]
+    assert rows_from_snapshot(json.loads(json.dumps(rows))) == [rows[1], rows[0]]
+
+
+@pytest.mark.parametrize(
+    "value", [1, {}, {"actions": {"observed": "x"}}, {**row(), "count": "1"}, {**row(), "first": 1e99}]
+)
+def test_what_is_no_row_is_a_value_error(value: Any) -> None:
+    with pytest.raises(ValueError):
+        rows_from_snapshot([value])
+
+
+def test_when_piped_each_row_is_one_whole_line_without_colour() -> None:
+    out = io.StringIO()
+    example, hint = "k" * 128, "h" * 200
+    render([row(example=example, hint=hint), row(entry="", shape="user:<int>", count=50)], out)
+    text = out.getvalue()
+    assert "\x1b" not in text
+    lines = text.splitlines()
+    assert "user:<int>" in lines[2]
+    assert example in lines[3]
+    assert hint in lines[3]
+    assert "1970-01-01 00:01:40Z" in lines[3]
+    assert lines[-1] == "51 violations in 2 rows"
+
+
+def test_on_a_terminal_long_cells_are_folded_and_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    render([row(example="".join(chr(0x4E00 + number) for number in range(60)))], out, width=120)
+    text = out.getvalue()
+    assert all(chr(0x4E00 + number) in text for number in range(60))
+    assert "…" not in text
+
+
+def test_no_cell_can_move_the_cursor_or_become_markup() -> None:
+    out = io.StringIO()
+    render([row(example="a\x1b[2J\nb", hint="[bold]x[/bold]", service=":smile:")], out)
+    text = out.getvalue()
+    assert "\x1b" not in text
+    assert "[bold]x[/bold]" in text
+    assert ":smile:" in text
+
+
+def test_no_rows_is_said_in_words() -> None:
+    out = io.StringIO()
+    render([], out)
+    assert out.getvalue() == "No violations.\n"

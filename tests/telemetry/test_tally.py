@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.telemetry import tally as module
+from proxy.telemetry.tally import Row, Tally
+
+
+def row(**given: Any) -> Row:
+    fields: dict[str, Any] = {
+        "service": "CubeProxy",
+        "rule": "scope.write",
+        "severity": "must",
+        "command": "HSET",
+        "entry": "route",
+        "shape": "",
+        "count": 1,
+        "actions": {"observed": 1},
+        "first": 100.0,
+        "last": 100.0,
+        "example": "cube:a",
+        "hint": "its writers: CubeMaster",
+    }
+    return Row(**(fields | given))
+
+
+def test_rows_alike_add_up_and_keep_the_first_example_and_the_widest_time() -> None:
+    tally = Tally()
+    tally.add(row())
+    tally.add(row(count=4, actions={"refused": 3, "observed": 1}, first=50.0, last=200.0, example="cube:b"))
+    assert tally.snapshot() == [
+        row(count=5, actions={"observed": 2, "refused": 3}, first=50.0, last=200.0, example="cube:a")
+    ]
+
+
+def test_rows_of_different_shapes_stay_apart() -> None:
+    tally = Tally()
+    for shape in ("a:<int>", "b:<int>", "a:<int>"):
+        tally.add(row(entry="", shape=shape))
+    assert [(one["shape"], one["count"]) for one in tally.snapshot()] == [("a:<int>", 2), ("b:<int>", 1)]
+
+
+def test_a_row_that_is_there_can_be_counted_on() -> None:
+    tally = Tally()
+    tally.add(row())
+    found = tally.find("CubeProxy", "scope.write", "HSET", "route")
+    assert found is not None
+    tally.count(found, "refused", 300.0, 2)
+    (one,) = tally.snapshot()
+    assert (one["count"], one["actions"], one["last"]) == (3, {"observed": 1, "refused": 2}, 300.0)
+
+
+def test_rows_are_bounded_and_the_sum_stays_right() -> None:
+    tally = Tally()
+    for number in range(module.MAX_ROWS + 500):
+        tally.add(row(entry=f"entry-{number}"))
+    rows = tally.snapshot()
+    assert len(rows) == module.MAX_ROWS + 1
+    assert rows[0]["shape"] == "other"
+    assert rows[0]["count"] == 500
+    assert rows[0]["example"] == ""
+
+
+def test_rows_are_bounded_whatever_varies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ROWS", 50)
+    monkeypatch.setattr(module, "MAX_COARSE", 10)
+    tally = Tally()
+    for number in range(500):
+        tally.add(row(service=f"service-{number}"))
+    assert len(tally.snapshot()) <= 61
+    assert sum(one["count"] for one in tally.snapshot()) == 500
+
+
+def test_a_snapshot_is_a_copy_and_survives_json() -> None:
+    tally = Tally()
+    tally.add(row())
+    shot = tally.snapshot()
+    shot[0]["actions"]["observed"] = 99
+    assert tally.snapshot()[0]["actions"] == {"observed": 1}
+    other = Tally()
+    other.absorb(json.loads(json.dumps(tally.snapshot())))
+    other.absorb(tally.snapshot())
+    assert other.snapshot()[0]["count"] == 2

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.policy.verdict import Finding
+from proxy.telemetry import Counters, Telemetry
+from proxy.telemetry import telemetry as module
+from proxy.telemetry.decision_log import DecisionLog, Sink
+from tests.telemetry.violations import violation
+
+
+class Bench:
+    """A telemetry whose clocks are set by hand and whose ids count up."""
+
+    def __init__(self, path: Path, *, mask_keys: bool = False) -> None:
+        self.path = path
+        self.now = 1_000.0
+        self.ids = 0
+        counters = Counters()
+        log = DecisionLog(Sink(str(path), counters), counters, mask_keys=mask_keys, new_id=self._new_id)
+        self.telemetry = Telemetry(
+            counters=counters,
+            log=log,
+            mask_keys=mask_keys,
+            clock=lambda: self.now,
+            wall=lambda: 1_750_000_000.0 + self.now,
+        )
+
+    def _new_id(self) -> str:
+        self.ids += 1
+        return f"d-{self.ids:08x}"
+
+    def tell(self, *findings: Finding, command: str = "HSET", **options: Any) -> str:
+        return self.telemetry.violations("CubeProxy", "10.0.0.7:1", command, findings, "r1", **options)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.path.read_text().splitlines()]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "log")
+    yield bench
+    bench.telemetry.close()
+
+
+def test_a_violation_reaches_counters_tally_and_log(bench: Bench) -> None:
+    bench.tell(Finding(violation(), "observed"))
+    telemetry = bench.telemetry
+    assert telemetry.counters.violations == {
+        ("CubeProxy", "scope.write", "HSET", "sandbox-route", "observed"): 1
+    }
+    (row,) = telemetry.tally.snapshot()
+    assert (row["entry"], row["count"], row["example"]) == ("sandbox-route", 1, violation().shown)
+    assert row["first"] == 1_750_001_000.0
+    assert [line["rule"] for line in bench.lines()] == ["scope.write"]
+
+
+def test_repeated_violations_count_the_same_in_all_three(bench: Bench) -> None:
+    for number in range(100):
+        bench.now = 1_000.0 + number / 10
+        bench.tell(Finding(violation(), "observed"))
+        bench.tell(Finding(violation(), "refused"))
+    bench.telemetry.close()
+    assert sum(bench.telemetry.counters.violations.values()) == 200
+    (row,) = bench.telemetry.tally.snapshot()
+    assert row["actions"] == {"observed": 100, "refused": 100}
+    assert row["last"] == pytest.approx(1_750_001_009.9)
+    assert sum(1 + line["merged"] for line in bench.lines()) == 200
+
+
+def test_the_id_is_that_of_the_first_refused_findings_line(bench: Bench) -> None:
+    decision = bench.tell(
+        Finding(violation(rule="key.format"), "observed"),
+        Finding(violation(rule="scope.write"), "refused"),
+        Finding(violation(rule="ttl.required"), "refused"),
+    )
+    assert [line["rule"] for line in bench.lines() if line["decision"] == decision] == ["scope.write"]
+
+
+def test_what_is_only_observed_or_waived_needs_no_id_for_a_reply(bench: Bench) -> None:
+    assert bench.tell(Finding(violation(), "observed")) == ""
+    assert bench.tell(Finding(violation(), "waived")) == ""
+
+
+def test_no_id_is_made_for_what_is_merged(bench: Bench) -> None:
+    for _ in range(500):
+        bench.tell(Finding(violation(), "refused"))
+    assert bench.ids == len(bench.lines()) == 20
+
+
+def test_every_id_that_a_refusal_carried_is_in_the_log(bench: Bench) -> None:
+    carried = set()
+    for number in range(3_000):
+        carried.add(bench.tell(Finding(violation(entry=f"entry-{number % 200}"), "refused")))
+        if number % 500 == 0:
+            bench.now += 1.0
+            bench.telemetry.flush()
+    bench.telemetry.close()
+    assert carried <= {line["decision"] for line in bench.lines()}
+
+
+def test_keys_that_no_entry_covers_are_grouped_by_shape_and_never_become_labels(bench: Bench) -> None:
+    for number in range(300):
+        found = violation(f"user_roles:{number}".encode(), rule="key.unregistered", entry="", shape="")
+        bench.tell(Finding(found, "observed"), command="GET")
+    bench.telemetry.close()
+    rows = {row["shape"]: row["count"] for row in bench.telemetry.tally.snapshot()}
+    assert rows == {"user_roles:<int>": 299, "<*>:<int>": 1}
+    assert bench.telemetry.counters.violations == {
+        ("CubeProxy", "key.unregistered", "GET", "", "observed"): 300
+    }
+    assert {line["shape"] for line in bench.lines()} == set(rows)
+
+
+def test_a_key_in_a_scope_that_no_entry_covers_is_counted_for_the_scope_and_grouped_by_shape(
+    bench: Bench,
+) -> None:
+    for number in range(3):
+        found = violation(f"cube:v1:master:x:{number}".encode(), entry="master", shape="")
+        bench.tell(Finding(found, "observed"))
+    assert {key[3] for key in bench.telemetry.counters.violations} == {"master"}
+    assert bench.lines()[-1]["shape"] == "cube:v1:master:x:<int>"
+    assert bench.lines()[-1]["entry"] == "master"
+
+
+def test_two_entries_under_one_shape_are_counted_apart(bench: Bench) -> None:
+    for entry in ("one", "two", "one", "two"):
+        bench.tell(Finding(violation(b"a:1", entry=entry, shape=""), "observed"))
+    counted = {key[3]: number for key, number in bench.telemetry.counters.violations.items()}
+    assert counted == {"one": 2, "two": 2}
+
+
+def test_unknown_commands_are_told_apart_in_the_log_but_not_in_labels(bench: Bench) -> None:
+    for name in ("FT.SEARCH", "JSON.GET", "hunter2:secret", "FT.SEARCH"):
+        found = violation(None, rule="command.unknown", entry="", message=f"{name} can't be judged: no")
+        bench.tell(Finding(found, "observed"), command="other")
+    assert bench.telemetry.counters.violations == {
+        ("CubeProxy", "command.unknown", "other", "", "observed"): 4
+    }
+    assert [line["command"] for line in bench.lines()] == ["FT.SEARCH", "JSON.GET", "other", "FT.SEARCH"]
+    assert "hunter2" not in bench.path.read_text()
+
+
+def test_what_is_found_out_late_is_told_as_late(bench: Bench) -> None:
+    for _ in range(3):
+        bench.telemetry.late("CubeMaster", "10.0.0.7:1", "HSET", violation(rule="ttl.required"), "r1")
+    assert {line["action"] for line in bench.lines()} == {"late"}
+    assert bench.telemetry.tally.snapshot()[0]["actions"] == {"late": 3}
+
+
+def test_masked_keys_show_neither_in_the_log_nor_in_the_report(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "log", mask_keys=True)
+    bench.tell(Finding(violation(b"user:4711", hint="not user:4711", message="no user:4711"), "refused"))
+    bench.telemetry.close()
+    assert "4711" not in bench.path.read_text()
+    assert "4711" not in json.dumps(bench.telemetry.tally.snapshot())
+
+
+def test_commands_alike_can_be_told_at_once(bench: Bench) -> None:
+    for _ in range(3):
+        bench.tell(Finding(violation(), "observed"), times=1_000)
+    assert sum(bench.telemetry.counters.violations.values()) == 3_000
+    assert sum(1 + line["merged"] for line in bench.lines()) == 3_000
+
+
+def test_times_follow_a_step_of_the_wall_clock() -> None:
+    walls = iter([5_000.0, 9_000.0])
+    telemetry = Telemetry(clock=lambda: 100.0, wall=lambda: next(walls))
+    telemetry.flush()
+    telemetry.violations("s", "c", "GET", (Finding(violation(), "observed"),), "r")
+    assert telemetry.tally.snapshot()[0]["first"] == 9_000.0
+
+
+def test_without_a_log_a_refusal_still_has_an_id() -> None:
+    numbers = count()
+    telemetry = Telemetry(new_id=lambda: f"d-{next(numbers)}")
+    assert telemetry.violations("s", "c", "GET", (Finding(violation(), "observed"),), "r") == ""
+    assert telemetry.violations("s", "c", "GET", (Finding(violation(), "refused"),), "r") == "d-0"
+    telemetry.flush()
+    telemetry.reopen()
+    telemetry.close()
+
+
+def test_a_telemetry_can_be_made_for_a_file_in_one_call(tmp_path: Path) -> None:
+    telemetry = Telemetry.to(str(tmp_path / "log"))
+    telemetry.command("s", "GET", "forwarded")
+    telemetry.opaque("s", "monitor")
+    telemetry.violations("s", "c", "GET", (Finding(violation(), "refused"),), "r")
+    telemetry.close()
+    assert telemetry.counters.log_lines == 1
+    assert telemetry.counters.sessions_opaque == {("s", "monitor"): 1}
+    assert set(telemetry.snapshot()) == {"counters", "tally"}
+
+
+def test_the_short_way_is_forgotten_rather_than_growing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_KNOWN", 5)
+    for _ in range(3):
+        for number in range(20):
+            bench.tell(Finding(violation(entry=f"entry-{number}"), "observed"))
+    assert len(bench.telemetry._known) <= 5
+    assert sum(bench.telemetry.counters.violations.values()) == 60
