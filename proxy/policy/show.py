@@ -6,16 +6,31 @@ log.
 
 from __future__ import annotations
 
+_SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", '"': '\\"', "'": "\\'"}
+
 
 def printable(data: bytes, limit: int = 128) -> str:
-    """UTF-8 text with everything unprintable as \\xHH, cut at `limit` bytes of `data` with an ellipsis."""
-    cut = data[:limit]
-    text = cut.decode("utf-8", "backslashreplace")
-    shown = "".join(char if char.isprintable() and char != "\\" else _escape(char) for char in text)
-    return shown + "…" if len(data) > limit else shown
+    r"""Show `data` in a message or log: at most `limit` bytes of it, and `…` if there are more.
+
+    What is printable in UTF-8 stays; quotes and backslashes are escaped, the rest becomes `\n`, `\r`, `\t` or
+    `\xHH`. In double quotes this is how redis-cli takes it, so it can be pasted there.
+    """
+    shown = data if len(data) <= limit else _cut(data, limit)
+    text = "".join(_show_character(char) for char in shown.decode("utf-8", "surrogateescape"))
+    return text if len(data) <= limit else text + "…"
 
 
-def _escape(char: str) -> str:
-    if char == "\\":
-        return "\\"
-    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogatepass"))
+def _cut(data: bytes, limit: int) -> bytes:
+    """The first `limit` bytes, or up to three fewer where they end within a character."""
+    for size in range(limit, max(limit - 4, -1), -1):
+        if data[size] & 0xC0 != 0x80:  # no continuation byte: a character begins here
+            return data[:size]
+    return data[:limit]
+
+
+def _show_character(char: str) -> str:
+    if char in _SHORT_ESCAPES:
+        return _SHORT_ESCAPES[char]
+    if char.isprintable():
+        return char
+    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
