@@ -43,6 +43,7 @@ GET    /healthz     200 while the process lives
 GET    /readyz      200 once clients can be served, else 503 with the reasons
 GET    /report      violations so far: service, rule, command, entry or key shape, counts
 GET    /modes       which rule is observed, enforced or disabled for which service
+GET    /listeners   the addresses that clients connect to, and whose they are
 POST   /explain     {"service": "...", "argv": ["GET", "key"]}: how the policy in force judges a command
 POST   /-/observe   {"for": seconds, "rule": "...", "service": "..."}: observe in place of enforcing; rule and
                     service may be left out, which means all of them
@@ -69,6 +70,10 @@ class Control(Protocol):
 
     def modes(self) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
         """The matrix of rules and services."""
+
+    def addresses(self) -> Sequence[Mapping[str, Any]] | Awaitable[Sequence[Mapping[str, Any]]]:
+        """Where clients connect: `{"address": "HOST:PORT", "service": …}`, service empty where none is
+        named."""
 
     def explain(self, service: str, argv: list[bytes]) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
         """How the policy, modes and waivers in force judge a command."""
@@ -103,6 +108,7 @@ def application(control: Control, names: Collection[str] = ()) -> web.Applicatio
     app.router.add_get("/readyz", handlers.readyz)
     app.router.add_get("/report", handlers.report)
     app.router.add_get("/modes", handlers.modes)
+    app.router.add_get("/listeners", handlers.listeners)
     app.router.add_post("/explain", handlers.explain)
     app.router.add_post("/-/observe", handlers.observe)
     app.router.add_delete("/-/observe", handlers.end_observe)
@@ -154,6 +160,9 @@ class _Handlers:
 
     async def modes(self, _: web.Request) -> web.Response:
         return _json(await _settled(self._control.modes()))
+
+    async def listeners(self, _: web.Request) -> web.Response:
+        return _json(await _settled(self._control.addresses()))
 
     async def explain(self, request: web.Request) -> web.Response:
         body = await _body(request, {"service", "argv"})

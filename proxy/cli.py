@@ -9,8 +9,6 @@ import asyncio
 import json
 import os
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -19,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import __version__, _compiled
+from .admin_client import AskError, ask
 from .config import DEFAULT_ADMIN, Overrides, Settings, load_settings, parse_address, parse_upstream
 from .policy.check import check_policy
 from .policy.diagnostics import FileError
@@ -31,7 +30,6 @@ from .telemetry.report import render, rows_from_log, rows_from_snapshot
 from .upstream.embedded import EmbeddedRedisError
 
 USAGE = 2
-HTTP_TIMEOUT = 10.0  # seconds
 
 
 def fail(message: str, code: int = USAGE) -> NoReturn:
@@ -293,28 +291,10 @@ def _cell(value: object) -> str:
 
 
 def _ask(base: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    """One request to an admin listener."""
-    url = base.rstrip("/") + path
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
     try:
-        # Straight to the address: an HTTP proxy of the environment has no business here.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=HTTP_TIMEOUT) as response:
-            return json.load(response)
-    except urllib.error.HTTPError as exc:
-        with exc:
-            fail(f"{url}: {_error_text(exc)}", 1)
-    except (OSError, ValueError) as exc:
-        reason = getattr(exc, "reason", exc)
-        fail(f"{url}: no keyfence answers there ({getattr(reason, 'strerror', None) or reason})", 1)
-
-
-def _error_text(error: urllib.error.HTTPError) -> str:
-    try:
-        return str(json.load(error)["error"])
-    except (ValueError, KeyError, TypeError, OSError):
-        return f"HTTP {error.code}"
+        return ask(base, path, body)
+    except AskError as exc:
+        fail(str(exc), 1)
 
 
 def main() -> None:

@@ -146,6 +146,10 @@ class Runtime:
             "break_glass": [dataclasses.asdict(one) for one in self.glass],
         }
 
+    def addresses(self) -> list[dict[str, str]]:
+        bound = self.listeners.bound if self.listeners else []
+        return [{"address": address, "service": service} for address, service in bound]
+
     def explain(self, service: str, argv: Sequence[bytes]) -> dict[str, Any]:
         """The live policy's verdict, and what the live modes and waivers make of it. Raises ValueError."""
         if self.judge is None:
