@@ -32,6 +32,9 @@ class FakeControl:
     def modes(self) -> dict[str, Any]:
         raise RuntimeError("a bug with a secret")
 
+    def addresses(self) -> list[dict[str, str]]:
+        return [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
+
     def explain(self, service: str, argv: list[bytes]) -> dict[str, Any]:
         if service != "CubeProxy":
             raise ValueError(f"There is no service {service!r}.")
@@ -123,7 +126,16 @@ def test_the_index_lists_what_there_is(served: Callable[[Scenario], None]) -> No
     async def scenario(client: Client) -> None:
         status, text = await client.ask("GET", "/")
         assert status == 200
-        for path in ("/metrics", "/healthz", "/readyz", "/report", "/modes", "/explain", "/-/observe"):
+        for path in (
+            "/metrics",
+            "/healthz",
+            "/readyz",
+            "/report",
+            "/modes",
+            "/listeners",
+            "/explain",
+            "/-/observe",
+        ):
             assert path in text
 
     served(scenario)
@@ -132,6 +144,14 @@ def test_the_index_lists_what_there_is(served: Callable[[Scenario], None]) -> No
 def test_the_report_is_json(served: Callable[[Scenario], None]) -> None:
     async def scenario(client: Client) -> None:
         assert await client.ask("GET", "/report") == (200, [{"service": "CubeProxy", "count": 3}])
+
+    served(scenario)
+
+
+def test_the_addresses_of_the_listeners_are_told(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        listeners = [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
+        assert await client.ask("GET", "/listeners") == (200, listeners)
 
     served(scenario)
 
