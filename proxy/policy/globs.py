@@ -21,6 +21,9 @@ from .patterns import REST, Hole, KeyPattern, Literal, Part, prefix_pattern
 from .regular import ANY_BYTE, Bytes, Repeat, readable_byte
 
 MAX_STATES = 50_000
+# A glob of more items is allowed fewer joint states in proportion, since each costs more time: the worst that
+# a client can ask for takes some tenths of a second.
+FULL_LIMIT_ITEMS = 1_000
 _STAR, _QUESTION_MARK, _BRACKET, _CLOSING, _BACKSLASH = b"*?[]\\"
 STAR = None  # the item that matches any bytes, none too
 
@@ -200,12 +203,13 @@ class Inclusion(NamedTuple):
 def included(glob: Glob, territory: Territory, max_states: int = MAX_STATES) -> Inclusion:
     """Whether every byte string that the glob can match is inside the territory.
 
-    Walks glob and automaton together, breadth first, and stops wherever the automaton can't leave the
-    territory any more; so a glob that ends in `*` below a scope's prefix costs little more than its own
-    length.
+    Past `max_states` joint states, fewer for a very long glob, there is no answer. Walks glob and automaton
+    together, breadth first, and stops wherever the automaton can't leave the territory any more; so a glob
+    that ends in `*` below a scope's prefix costs little more than its own length.
     """
     walk = _Walk(glob, territory.automaton)
     automaton, safe = territory.automaton, territory.safe
+    max_states = max_states * FULL_LIMIT_ITEMS // max(FULL_LIMIT_ITEMS, len(walk.items))
     start = walk.start, automaton.start
     origin: dict[tuple[int, int], tuple[tuple[int, int], int] | None] = {start: None}
     queue = [start] if not safe[automaton.start // NODE] else []

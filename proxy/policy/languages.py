@@ -149,8 +149,10 @@ def _search(
 ) -> bytes | None:
     """A shortest key after which `is_goal` holds for the states of all simulations; None when there is none.
 
-    `is_alive` says which joint states may still lead to a goal. Raises `TooLarge`.
+    `is_alive` says which joint states may still lead to a goal. Raises `TooLarge`, earlier the more languages
+    take part, since each step costs as much more.
     """
+    limit = 2 * max_states // len(simulations)
     bytes_in_turn = _representatives([tuple(one.readers(byte) for one in simulations) for byte in range(256)])
     start = tuple(one.START for one in simulations)
     origin: dict[tuple[int, ...], tuple[tuple[int, ...], int] | None] = {start: None}
@@ -161,8 +163,8 @@ def _search(
         for byte in bytes_in_turn:
             after = tuple([one.step(state, byte) for one, state in zip(simulations, states, strict=True)])
             if after not in origin and is_alive(after):
-                if len(origin) >= max_states:
-                    raise TooLarge(f"more than {max_states} joint states")
+                if len(origin) >= limit:
+                    raise TooLarge(f"more than {limit} joint states")
                 origin[after] = states, byte
                 queue.append(after)
     return None

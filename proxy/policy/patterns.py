@@ -212,15 +212,15 @@ class KeyPattern:
         """What is wrong with a key that doesn't match; None when it does."""
         if self.matches(key):
             return None
-        simulation = Simulation(self.relaxed)
+        simulation = self._outline
         state = simulation.START
         for offset, byte in enumerate(key):
             after = simulation.step(state, byte)
             if not after:
-                return Mismatch("byte", offset, self._placeholder_after(simulation, state))
+                return Mismatch("byte", offset, self._placeholder_after(state))
             state = after
         if not state & simulation.last:
-            return Mismatch("end", len(key), self._placeholder_after(simulation, state))
+            return Mismatch("end", len(key), self._placeholder_after(state))
         return self._wrong_length(key)
 
     @cached_property
@@ -261,6 +261,21 @@ class KeyPattern:
     def _backwards(self) -> list[Simulation]:
         return [Simulation(reverse(node)) for node in self._part_nodes]
 
+    @cached_property
+    def _outline(self) -> Simulation:
+        return Simulation(self.relaxed)
+
+    @cached_property
+    def _names(self) -> list[str | None]:
+        """For each position of the outline (they are numbered part by part): its placeholder's name."""
+        names: list[str | None] = [None]
+        for part in self.parts:
+            if isinstance(part, Literal):
+                names += [None] * len(part.text)
+            else:
+                names += [part.name] * (len(positions(relax(part.node)).masks) - 1)
+        return names
+
     def _reach(self, key: bytes) -> list[set[int]]:
         """For each part, and for the end: the offsets from which the rest of the pattern matches the rest of
         the key."""
@@ -284,11 +299,10 @@ class KeyPattern:
             offset = end
         return captured
 
-    def _placeholder_after(self, simulation: Simulation, state: int) -> str | None:
-        """The placeholder that `state` of the relaxed language is in, or comes to next."""
-        within = _names_by_position(self.parts)
-        following = simulation.following(state)
-        names = [within[position] for position in range(1, len(within)) if following >> position & 1]
+    def _placeholder_after(self, state: int) -> str | None:
+        """The placeholder that a state of the outline is in, or comes to next."""
+        following = self._outline.following(state)
+        names = [name for position, name in enumerate(self._names) if following >> position & 1]
         return next((name for name in names if name is not None), None)
 
     def _wrong_length(self, key: bytes) -> Mismatch:
@@ -411,14 +425,3 @@ def _segment(rank: int, literals: int) -> tuple[int, int]:
     if rank == _PLACEHOLDER_ONLY and literals:
         return _PARTLY_LITERAL, -literals
     return rank, -literals
-
-
-def _names_by_position(parts: tuple[Part, ...]) -> list[str | None]:
-    """For each position of the relaxed language (they are numbered part by part): its placeholder's name."""
-    names: list[str | None] = [None]
-    for part in parts:
-        if isinstance(part, Literal):
-            names += [None] * len(part.text)
-        else:
-            names += [part.name] * (len(positions(relax(part.node)).masks) - 1)
-    return names

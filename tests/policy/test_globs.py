@@ -190,6 +190,14 @@ def test_too_many_joint_states_are_no_answer_rather_than_a_yes():
     assert answer.witness is None
 
 
+def test_a_very_long_glob_is_allowed_fewer_states():
+    classes = {"any": parse_class("([a-z]|[^a-z])+")}
+    secret = territory([parse_pattern("<any>:secret", classes), prefix_pattern(b"")], {1})
+    answer = included(Glob(b"?" * 10_000 + b"*"), secret)
+    assert answer.inside is None
+    assert answer.states < 10_000
+
+
 def test_the_empty_key_is_the_witness_only_when_there_is_no_other():
     assert included(Glob(b"*"), territory([prefix_pattern(b"a")], {0})).witness not in (b"", None)
     assert included(Glob(b""), territory([prefix_pattern(b"a")], {0})).witness == b""
