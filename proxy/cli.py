@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import __version__, _compiled
-from .admin_client import AskError, ask
+from .admin_client import AskError, ask, without_password
 from .config import DEFAULT_ADMIN, Overrides, Settings, load_settings, parse_address, parse_upstream
 from .policy.check import check_policy
 from .policy.diagnostics import FileError
@@ -163,7 +163,11 @@ def demo(connect: str, policy: str) -> None:
 def report(source: str) -> None:
     """What broke the policy: from a running keyfence, or from a decision log ("-" is standard input)."""
     if source.startswith(("http://", "https://")):
-        render(rows_from_snapshot(_ask(source, "/report")))
+        answer = _ask(source, "/report")
+        try:
+            render(rows_from_snapshot(answer))
+        except (TypeError, ValueError) as exc:
+            fail(f"{without_password(source)}: this is no keyfence's report: {exc}", 1)
         return
     try:
         with click.open_file(source, "rb") as lines:

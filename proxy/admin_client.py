@@ -1,0 +1,66 @@
+"""Asking the admin listener of a running keyfence.
+
+Rule: whatever goes wrong is one `AskError` with one line for the user; a fault of the network is never a
+traceback.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+TIMEOUT = 10.0  # seconds
+MAX_ANSWER = 64 * 1024 * 1024  # bytes; a report of 10,000 rows is a tenth of it
+
+
+class AskError(Exception):
+    """No answer, or one that says no; the message is one line for the user."""
+
+
+def ask(base: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    """One request to the admin listener at `base`, a POST where there is a body. Raises AskError."""
+    url = base.rstrip("/") + path
+    shown = without_password(url)
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        # Only a URL of the web: urllib would open file:// as readily.
+        if not url.startswith(("http://", "https://")):
+            raise AskError(f"{shown} is no admin listener; write http://HOST:PORT")
+        request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+        # Straight to the address: an HTTP proxy of the environment has no business here.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=TIMEOUT) as response:
+            return json.loads(response.read(MAX_ANSWER))
+    except urllib.error.HTTPError as exc:
+        with exc:
+            raise AskError(f"{shown}: {_error_text(exc)}") from None
+    except (OSError, ValueError, http.client.HTTPException, RecursionError) as exc:
+        raise AskError(f"{shown}: no keyfence answers there ({_why(exc)})") from None
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be shown."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError:
+        return "the URL"
+    return parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]).geturl() if "@" in url else url
+
+
+def _why(exc: Exception) -> str:
+    reason = getattr(exc, "reason", exc)
+    if isinstance(exc, json.JSONDecodeError | UnicodeDecodeError):
+        return "the answer isn't JSON"
+    text = getattr(reason, "strerror", None) or str(reason) or type(exc).__name__
+    return " ".join(str(text).split())
+
+
+def _error_text(error: urllib.error.HTTPError) -> str:
+    try:
+        return " ".join(str(json.loads(error.read(MAX_ANSWER))["error"]).split())
+    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
+        return f"HTTP {error.code}"
