@@ -137,6 +137,11 @@ def script(kind: Literal["text", "sha1", "function"]) -> Mention:
     return mention
 
 
+def script_load(argv: Argv) -> Mentions:
+    """SCRIPT LOAD text: the text is kept under its SHA-1, and not run."""
+    return Mentions(script=Script("text", 2, argv[2], (), ())) if len(argv) > 2 else _NOTHING
+
+
 MENTIONS: dict[str, Mention] = {
     "CLIENT TRACKING": tracking,
     "CLUSTER GETKEYSINSLOT": every_name,
@@ -153,6 +158,7 @@ MENTIONS: dict[str, Mention] = {
     "PUBLISH": publish,
     "RANDOMKEY": every_name,
     "SCAN": scan,
+    "SCRIPT LOAD": script_load,
     "SELECT": databases(1),
     "SPUBLISH": publish,
     "SSUBSCRIBE": subscribe,

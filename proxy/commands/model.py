@@ -86,7 +86,7 @@ class Pattern(NamedTuple):
 
 
 class Script(NamedTuple):
-    """A script or function that a command runs. `keys` and `args` are its KEYS and ARGV."""
+    """A script or function that a command runs, with its KEYS and ARGV; or that it loads (SCRIPT LOAD)."""
 
     kind: Literal["text", "sha1", "function"]
     position: int
@@ -111,6 +111,7 @@ class Command(NamedTuple):
     flags: frozenset[str]
     categories: frozenset[str]  # without the @
     servers: tuple[str, ...]  # whose COMMAND reply had it: "redis-6.2", "redis-7.0", …
+    names_keys: bool  # whether its arguments may name keys, as the table says; one call of it may name none
 
 
 class Touches(NamedTuple):

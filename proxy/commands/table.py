@@ -7,10 +7,11 @@ and says there how it merges them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Literal, NamedTuple
 
+from .exceptions import FINDERS
 from .model import READ, WRITE, Command
 
 LONGEST_NAME = 64  # bytes; no command's name is longer, so longer ones are not worth folding to upper case
@@ -87,6 +88,11 @@ def known_names() -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(command.name for command in commands), categories
 
 
+def may_name_keys(name: str, flags: Collection[str], specs: Iterable[KeySpec]) -> bool:
+    """Whether a command has arguments that are keys, be it only with some of its options."""
+    return any(spec.is_key for spec in specs) or "movablekeys" in flags or name in FINDERS
+
+
 def _spec(fields: Mapping[str, Any]) -> KeySpec:
     begin, find = fields["begin_search"], fields["find_keys"]
     return KeySpec(
@@ -108,17 +114,19 @@ def _load() -> dict[bytes, Row]:
     rows: dict[bytes, Row] = {}
     subcommands: dict[bytes, dict[bytes, Row]] = {}
     for fields in table["commands"]:
+        specs = tuple(_spec(spec) for spec in fields["keys"])
         command = Command(
             name=fields["name"],
             arity=fields["arity"],
             flags=frozenset(fields["flags"]),
             categories=frozenset(fields["categories"]),
             servers=tuple(fields["servers"]),
+            names_keys=may_name_keys(fields["name"], fields["flags"], specs),
         )
         name = command.name.encode()
         container, _, subcommand = name.partition(b" ")
         own = subcommands.setdefault(name, {})
-        row = Row(command, tuple(_spec(spec) for spec in fields["keys"]), own)
+        row = Row(command, specs, own)
         rows[name] = row
         if subcommand:
             subcommands.setdefault(container, {})[subcommand] = row

@@ -89,4 +89,10 @@ def test_scripts_are_told_with_their_keys_and_arguments() -> None:
     assert touched("evalsha_ro a 2 k l").script == Script("sha1", 1, b"a", (b"k", b"l"), ())
     assert touched("FCALL f 0 v").script == Script("function", 1, b"f", (), (b"v",))
     assert touched("EVAL s").script is None
-    assert touched("SCRIPT LOAD s").script is None
+
+
+def test_a_script_that_is_loaded_is_told_without_keys() -> None:
+    assert touched("SCRIPT LOAD s").script == Script("text", 2, b"s", (), ())
+    assert touched("script load s").accesses == ()
+    assert touched("SCRIPT LOAD").script is None
+    assert touched("SCRIPT EXISTS s").script is None

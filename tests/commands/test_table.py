@@ -113,3 +113,13 @@ def test_every_name_and_category_is_known() -> None:
     names, categories = known_names()
     assert {"GET", "XGROUP CREATE"} <= names
     assert {"@stream", "@dangerous"} <= categories
+
+
+@pytest.mark.parametrize("name", ["GET", "SORT", "MIGRATE", "EVAL", "STRALGO", "DEBUG", "XGROUP CREATE"])
+def test_a_command_that_may_name_keys_says_so_whatever_one_call_names(name: str) -> None:
+    assert COMMANDS[name.encode()].command.names_keys
+
+
+@pytest.mark.parametrize("name", ["KEYS", "SCAN", "FLUSHALL", "DBSIZE", "PING", "SPUBLISH", "OBJECT HELP"])
+def test_a_command_that_names_no_keys_says_so(name: str) -> None:
+    assert not COMMANDS[name.encode()].command.names_keys
