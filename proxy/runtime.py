@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .admin import start_admin
+from .commands.extract import adopt
+from .commands.learn import learn
 from .config import DEFAULT_ADMIN, Address, Settings
 from .policy.compile import CompiledPolicy
 from .policy.explain import explain
@@ -30,6 +32,7 @@ from .server import Gate, Listeners, report_fault
 from .telemetry.metrics import exposition
 from .telemetry.telemetry import Telemetry
 from .upstream.embedded import EmbeddedRedis
+from .upstream.learning import CannotLearn, Learner, NotAllowed
 from .upstream.target import Upstream, UpstreamAddress
 from .wire.limits import MAX_BULK, RequestLimits
 
@@ -49,6 +52,7 @@ class Runtime:
         self.judge: Judge | None = None
         self.listeners: Listeners | None = None
         self.upstream: Upstream | None = None
+        self.learner: Learner | None = None
         if policy is not None:
             modes = Modes(settings.modes, policy.services, settings.waived())
             self.judge = Judge(policy, modes, self.glass, time.time, self._decision_failed)
@@ -65,10 +69,38 @@ class Runtime:
             address,
             _tls(self.settings, address),
             self.settings.connect_timeout,
-            on_change=lambda up: counters.upstream_state(address.shown, up),
+            on_change=self._upstream_changed,
             on_failure=lambda: counters.upstream_connect_failed(address.shown),
         )
+        if self.judge is not None:
+            self.learner = Learner(self.upstream, self._adopt_commands, self._cannot_learn)
         return self.upstream
+
+    def _upstream_changed(self, up: bool) -> None:
+        assert self.upstream is not None
+        self.telemetry.counters.upstream_state(self.upstream.address.shown, up)
+        if self.learner is not None:
+            self.learner.upstream_changed(up)
+
+    def _adopt_commands(self, reply: object) -> None:
+        learned = learn(reply)
+        adopt(learned)
+        if learned.rows:
+            _tell(f"the upstream has {len(learned.rows)} commands that keyfence knows from it alone")
+        if learned.unreadable or learned.dropped:
+            _tell(f"{learned.unreadable + learned.dropped} of the upstream's commands stay unknown")
+
+    def _cannot_learn(self, reason: CannotLearn) -> None:
+        """Where clients bring all credentials, keyfence may not ask: then it is no fault."""
+        text = f"the upstream doesn't tell its commands ({reason}): what its modules have stays unknown"
+        if isinstance(reason, NotAllowed):
+            _tell(f"{text}; give its URL a user that may run COMMAND")
+        else:
+            _say(text)
+
+    async def learn_forever(self) -> None:
+        if self.learner is not None:
+            await self.learner.learn_forever()
 
     def gate(self, upstream: Upstream) -> Gate:
         settings = self.settings
@@ -216,7 +248,8 @@ async def serve(settings: Settings, policy: CompiledPolicy | None) -> None:
             stack.callback(embedded.stop)
             address = UpstreamAddress("unix", path=str(embedded.socket_path), shown=embedded.url)
         upstream = runtime.open_upstream(address)
-        await upstream.probe()
+        if await upstream.probe() and runtime.learner is not None:
+            await runtime.learner.learn()
         listeners = Listeners(runtime.gate(upstream))
         stack.push_async_callback(listeners.close)
         await _listen(listeners, settings)
@@ -225,7 +258,7 @@ async def serve(settings: Settings, policy: CompiledPolicy | None) -> None:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        async with _background(upstream.probe_forever(), runtime.tick_forever()):
+        async with _background(upstream.probe_forever(), runtime.tick_forever(), runtime.learn_forever()):
             await listeners.start()
             _announce(listeners, admin, upstream, embedded, spliced=policy is None)
             await stop.wait()
@@ -323,6 +356,11 @@ def _things_to_try(listeners: Listeners, admin: str, embedded: EmbeddedRedis) ->
             f"    curl {admin}/metrics",
         ]
     return "\n".join([*lines, "  Ctrl-C ends it all."])
+
+
+def _tell(text: str) -> None:
+    """For operators, where nothing is wrong."""
+    print(f"keyfence: {text}", flush=True)
 
 
 def _say(text: str) -> None:

@@ -6,10 +6,12 @@ all that doesn't depend on argv worked out. Nothing here raises, whatever argv h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from .effects import Effect, effect_of
 from .exceptions import FINDERS, NEEDS, Finder, numkeys
+from .learn import Learned
 from .mentions import MENTIONS, Mention
 from .model import DELETE, READ, WRITE, Access, Command, Problem, Touches
 from .table import COMMANDS, KeySpec, Row, fold
@@ -30,8 +32,25 @@ def extract(argv: Sequence[bytes]) -> Touches:
     """
     if not argv:
         return _EMPTY
-    plan = PLANS.get(argv[0]) or PLANS.get(fold(argv[0]))
+    plan = PLANS.get(argv[0]) or PLANS.get(fold(argv[0])) or _learned.plans.get(fold(argv[0]))
     return plan(argv) if plan is not None else _UNKNOWN
+
+
+class _LearnedPlans:
+    """Plans of what the table lacks, by upper-case name; a subcommand's by its full name too."""
+
+    plans: Mapping[bytes, Plan] = MappingProxyType({})
+
+
+_learned = _LearnedPlans()
+
+
+def adopt(learned: Learned) -> None:
+    """Know a server's further commands from now on, in place of what was adopted before.
+
+    This is the process's one piece of changeable state here: a process serves one upstream.
+    """
+    _learned.plans = {name: _compile(row) for name, row in learned.rows.items() if name not in PLANS}
 
 
 # -- keys by key spec
@@ -83,9 +102,9 @@ def _compile(row: Row) -> Plan:
     specs = [(spec, effect_of(row, role)) for role, spec in enumerate(row.specs) if spec.is_key]
     if mention is not None:
         return _mentioning(row.command, _accesses(row, specs, finder), mention)
-    if finder is None and not specs and "movablekeys" not in row.command.flags:
+    if finder is None and not specs and "movablekeys" not in row.command.flags and not row.problem:
         return _constant(row.command)
-    if finder is None and len(specs) == 1 and _is_one_key(specs[0][0]):
+    if finder is None and len(specs) == 1 and _is_one_key(specs[0][0]) and not row.problem:
         return _one_key(row.command, specs[0][0].start, specs[0][1])
     return _general(row.command, _accesses(row, specs, finder))
 
@@ -96,11 +115,14 @@ def _container(row: Row) -> Plan:
     problem = Problem("command.unknown", 1, "no known server has this subcommand")
     unknown = Touches(row.command, problem=problem)
     plans = {name: _compile(subcommand) for name, subcommand in row.subcommands.items()}
+    prefix = row.command.name.encode() + b" "
 
     def plan(argv: Argv) -> Touches:
         if len(argv) < 2:
             return bare
-        subcommand = plans.get(argv[1]) or plans.get(fold(argv[1]))
+        subcommand = (
+            plans.get(argv[1]) or plans.get(fold(argv[1])) or _learned.plans.get(prefix + fold(argv[1]))
+        )
         return subcommand(argv) if subcommand is not None else unknown
 
     return plan
@@ -147,8 +169,11 @@ def _accesses(row: Row, specs: list[tuple[KeySpec, Effect]], finder: Finder | No
 
 def _by_specs(row: Row, specs: list[tuple[KeySpec, Effect]]) -> Accesses:
     problem = None
-    if not all(spec.is_complete for spec, _ in specs) or (not specs and "movablekeys" in row.command.flags):
+    if row.problem:
+        problem = Problem("command.unknown", 0, row.problem)
+    elif not all(spec.is_complete for spec, _ in specs) or (not specs and "movablekeys" in row.command.flags):
         problem = Problem("command.unknown", 0, "its key specs don't tell all of its keys")
+    keywords = {spec.keyword for spec, _ in specs if spec.begin == "keyword"}
 
     def accesses(argv: Argv) -> tuple[tuple[Access, ...], Problem | None]:
         found = [
@@ -156,9 +181,19 @@ def _by_specs(row: Row, specs: list[tuple[KeySpec, Effect]]) -> Accesses:
             for spec, effect in specs
             for position in positions(spec, argv)
         ]
-        return tuple(found), problem
+        return tuple(found), problem or _repeated(keywords, argv)
 
     return accesses
+
+
+def _repeated(keywords: Collection[bytes], argv: Argv) -> Problem | None:
+    """A key spec takes the first such word, but it may be a value, and the server heed the last one."""
+    for keyword in keywords:
+        places = [i for i in range(1, len(argv)) if word(argv[i]) == keyword]
+        if len(places) > 1:
+            reason = f"{keyword.decode()} stands in it twice, and only one of them is before a key"
+            return Problem("command.unknown", places[1], reason)
+    return None
 
 
 def _by_finder(row: Row, finder: Finder) -> Accesses:

@@ -57,6 +57,7 @@ class Row(NamedTuple):
     command: Command
     specs: tuple[KeySpec, ...]
     subcommands: Mapping[bytes, Row]  # by upper-case name; empty for all but containers
+    problem: str = ""  # why its key specs may not tell all that it touches (only where it was learned)
 
 
 def lookup(argv: Sequence[bytes]) -> Row | None:
@@ -93,7 +94,8 @@ def may_name_keys(name: str, flags: Collection[str], specs: Iterable[KeySpec]) -
     return any(spec.is_key for spec in specs) or "movablekeys" in flags or name in FINDERS
 
 
-def _spec(fields: Mapping[str, Any]) -> KeySpec:
+def spec_from(fields: Mapping[str, Any]) -> KeySpec:
+    """A key spec from the fields that `COMMAND` gives it."""
     begin, find = fields["begin_search"], fields["find_keys"]
     return KeySpec(
         flags=frozenset(fields["flags"]),
@@ -114,7 +116,7 @@ def _load() -> dict[bytes, Row]:
     rows: dict[bytes, Row] = {}
     subcommands: dict[bytes, dict[bytes, Row]] = {}
     for fields in table["commands"]:
-        specs = tuple(_spec(spec) for spec in fields["keys"])
+        specs = tuple(spec_from(spec) for spec in fields["keys"])
         command = Command(
             name=fields["name"],
             arity=fields["arity"],
