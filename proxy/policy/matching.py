@@ -96,13 +96,17 @@ class Simulation:
 
 
 class _Item:
-    """A byte set with a counter, or a run of items that repeats with separators between (`joined`)."""
+    """A byte set with a counter, or a run of items that repeats with separators between (`joined`).
+
+    A joined one leaves the last `left` separators of the key to what comes behind it.
+    """
 
     def __init__(self, mask: int, least: int, most: int | None, joined: list[_Item] | None = None) -> None:
         self.mask = mask
         self.least = least
         self.most = most
         self.joined = joined
+        self.left = 0
 
 
 def linear_regex(nodes: list[Node], captured: list[bool]) -> re.Pattern[bytes] | None:
@@ -119,6 +123,9 @@ def linear_regex(nodes: list[Node], captured: list[bool]) -> re.Pattern[bytes] |
             return None
         runs.append(run)
     flat = [item for run in runs for item in run]
+    for at, item in enumerate(flat):
+        if item.joined:
+            item.left = _separators_behind(item.joined, flat[at + 1 :])
     if not all(_settled(flat[at], flat[at + 1] if at + 1 < len(flat) else None) for at in range(len(flat))):
         return None
     source = b""
@@ -154,11 +161,26 @@ def _inner_settled(items: list[_Item]) -> bool:
     return all(_settled(item, after) for item, after in pairwise(items))
 
 
+def _separators_behind(inner: list[_Item], behind: list[_Item]) -> int:
+    """How many separators belong to what follows a joined run, where that begins with one and always holds
+    the same number, and the run's segments hold none: then only one division of a key is possible. Else 0."""
+    if not behind or behind[0].mask != SEPARATOR_MASK or any(item.mask & SEPARATOR_MASK for item in inner):
+        return 0
+    count = 0
+    for item in behind:
+        if not item.mask & SEPARATOR_MASK and not item.joined:
+            continue
+        if item.joined or item.mask != SEPARATOR_MASK or item.least != item.most:
+            return 0
+        count += item.least
+    return count
+
+
 def _settled(item: _Item, after: _Item | None) -> bool:
     """Whether an item that takes all it can never takes what `after` needs."""
     taken = 0
     if item.joined:
-        taken |= SEPARATOR_MASK
+        taken |= 0 if item.left else SEPARATOR_MASK
         tail = item.joined[-1]
         if tail.least != tail.most:
             taken |= tail.mask
@@ -174,7 +196,9 @@ def _settled(item: _Item, after: _Item | None) -> bool:
 def _regex(item: _Item) -> bytes:
     if item.joined:
         inner = b"".join(map(_regex, item.joined))
-        return b"(?:" + inner + b")(?::(?:" + inner + b"))*+"
+        # The look-ahead reads each byte `left` times at most.
+        ahead = b"(?=" + b":[^:]*+" * item.left + b")" if item.left else b""
+        return b"(?:" + inner + b")(?::(?:" + inner + b")" + ahead + b")*+"
     members = b"[" + b"".join(b"\\x%02x" % byte for byte in bytes_of(item.mask)) + b"]"
     if item.least == item.most == 1:
         return members
