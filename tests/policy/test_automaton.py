@@ -83,7 +83,7 @@ KEYS = st.lists(st.text("ab:", max_size=16).map(str.encode), min_size=1, max_siz
 
 
 @given(small_patterns(), KEYS)
-@settings(max_examples=250)
+@settings(max_examples=250, deadline=None)
 def test_the_automaton_agrees_with_every_pattern_by_itself(patterns, keys):
     classifier = classify(patterns)
     automaton = classifier.automaton
@@ -98,7 +98,7 @@ def test_the_automaton_agrees_with_every_pattern_by_itself(patterns, keys):
 
 
 @given(small_patterns(), KEYS, st.binary(max_size=3), st.binary(max_size=3))
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_spans_and_walks_agree_with_whole_keys(patterns, keys, before, after):
     automaton = build(patterns)
     for key in keys:
