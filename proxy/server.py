@@ -21,13 +21,15 @@ from .relay.session import Session
 from .relay.splice import Splice
 from .telemetry.telemetry import Telemetry
 from .upstream.dedicated import DedicatedLink
-from .upstream.target import Upstream
+from .upstream.target import Upstream, keep_alive
 from .wire.limits import RequestLimits
 
 BACKLOG = 511  # as Redis' tcp-backlog
 DRAIN_SECONDS = 5.0
 # While a request waits for its connection, so much may come in behind it.
 MAX_UNSENT = 1024 * 1024
+# How long a client that sends no more may wait for replies, where Redis can't be told that it sends no more.
+LINGER_SECONDS = 5.0
 
 
 class Speaker(Protocol):
@@ -43,7 +45,9 @@ class Speaker(Protocol):
     @property
     def wants_input(self) -> bool: ...
     @property
-    def ends_with_input(self) -> bool: ...
+    def holds_back(self) -> bool: ...
+    @property
+    def awaits_more(self) -> bool: ...
     def from_client(self, data: bytes) -> None: ...
     def from_upstream(self, data: bytes) -> None: ...
     def upstream_refused(self, reason: str) -> None: ...
@@ -103,7 +107,9 @@ class Client(asyncio.Protocol):
         self._link: DedicatedLink | None = None
         self._upstream_full = False
         self._reading = True
+        self._full = False  # the client doesn't read what was written to it
         self._ended = False  # the client has sent its last byte
+        self._linger: asyncio.TimerHandle | None = None
 
     # -- the client's side
 
@@ -117,12 +123,14 @@ class Client(asyncio.Protocol):
             transport.close()
             return
         gate.clients.add(self)
+        keep_alive(transport)
         host, shown = _peer(transport)
         service = gate.identities.at_connect(host, self._listener_service)
         if gate.judge is None:
             self._session = Splice(service)
         else:
-            self._session = Session(gate.judge, gate.identities, service, shown, gate, gate.limits)
+            greeting = gate.upstream.address.greeting()
+            self._session = Session(gate.judge, gate.identities, service, shown, gate, gate.limits, greeting)
         self._counted_as = service
         gate.telemetry.counters.connection_opened(service, self._listener)
 
@@ -133,16 +141,34 @@ class Client(asyncio.Protocol):
         self._guarded(lambda: self._session.from_client(data))
 
     def eof_received(self) -> bool:
-        """The client sends no more; what it asked for is still answered."""
+        """The client sends no more: it has gone, or waits for its last replies."""
         self._ended = True
-        session = self._session
-        if session.outstanding and not session.ends_with_input and not session.closing:
+        if self._link is not None and self._session.awaits_more and not self._session.closing:
+            self._pass_end(self._link)
             return True
         self._close("")
         return False
 
+    def _pass_end(self, link: DedicatedLink) -> None:
+        """Tell Redis that no more will come, once that is so.
+
+        It knows best what that means: it answers what it has read, but lets nobody who has gone wait in BLPOP
+        (and take an element with him).
+        """
+        if not self._session.holds_back and link.end():
+            self._stop_lingering()
+        elif self._linger is None:
+            loop = asyncio.get_running_loop()
+            self._linger = loop.call_later(LINGER_SECONDS, self._close_at_once, "half_closed")
+
+    def _stop_lingering(self) -> None:
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+
     def connection_lost(self, _exc: Exception | None) -> None:
         self._transport = None
+        self._stop_lingering()
         if self in self._gate.clients:
             self._gate.clients.discard(self)
             self._gate.telemetry.counters.connection_closed(self._counted_as, self._listener)
@@ -152,10 +178,12 @@ class Client(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client doesn't read: stop reading for it from Redis."""
+        self._full = True
         if self._link is not None:
             self._link.pause()
 
     def resume_writing(self) -> None:
+        self._full = False
         if self._link is not None:
             self._link.resume()
 
@@ -170,7 +198,10 @@ class Client(asyncio.Protocol):
 
     def upstream_lost(self, reason: str) -> None:
         self._link = None
-        self._guarded(lambda: self._session.upstream_lost(reason))
+        if self._ended:
+            self._close("")  # Redis was told so, and has ended it
+        else:
+            self._guarded(lambda: self._session.upstream_lost(reason))
 
     def upstream_full(self, full: bool) -> None:
         self._upstream_full = full
@@ -205,9 +236,13 @@ class Client(asyncio.Protocol):
             self._gate.telemetry.counters.upstream_out += sum(map(len, chunks))
             if self._link is None:
                 self._link = DedicatedLink(self._gate.upstream, self)
+                if self._full:
+                    self._link.pause()
             self._link.send(chunks)
-        if session.closing or (self._ended and not session.outstanding):
+        if session.closing or (self._ended and not session.awaits_more):
             self._close(session.closing)
+        elif self._ended and self._link is not None:
+            self._pass_end(self._link)
         else:
             self._settle_reading()
         if session.service != self._counted_as and self in self._gate.clients:
@@ -257,6 +292,7 @@ def reason_label(reason: str) -> str:
         ("QUIT", "quit"),
         ("protocol error", "protocol_error"),
         ("HTTP", "http"),
+        ("identity", "identity"),
         ("upstream sent", "upstream_protocol"),
         ("upstream", "upstream_lost"),
         ("shutdown", "shutdown"),

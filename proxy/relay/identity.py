@@ -42,20 +42,33 @@ class Identities:
         return name if name in self.services else at_connect
 
 
-def hello_user(argv: Sequence[bytes]) -> bytes | None:
-    """The user in `HELLO [protover [AUTH user password] [SETNAME name]]`, or None (Redis `networking.c`)."""
+def hello_users(argv: Sequence[bytes]) -> list[bytes]:
+    """The users that `HELLO [protover [AUTH user password] [SETNAME name]]` authenticates as, in turn.
+
+    Redis (`networking.c`, helloCommand) carries out each option before it looks at the next one, so those
+    that stand before a wrong one count.
+    """
+    users = []
     at = 2
-    user = None
     while at < len(argv):
         option = argv[at].upper()
         if option == b"AUTH" and at + 2 < len(argv):
-            user = argv[at + 1]
+            users.append(argv[at + 1])
             at += 3
         elif option == b"SETNAME" and at + 1 < len(argv):
             at += 2
         else:
-            return None  # Redis answers a syntax error and authenticates nobody
-    return user
+            break
+    return users
+
+
+# What Redis says before it has looked at any option, or where nobody is authenticated.
+_BEFORE_OPTIONS = (b"-NOPROTO", b"-NOPERM", b"-NOAUTH", b"-ERR unknown command", b"-ERR Protocol version")
+
+
+def hello_failed(users: Sequence[bytes], reply: bytes) -> bool:
+    """Whether an error in answer to HELLO shows that none of the users was authenticated."""
+    return reply.startswith(_BEFORE_OPTIONS) or (len(users) == 1 and reply.startswith(b"-WRONGPASS"))
 
 
 def auth_user(argv: Sequence[bytes]) -> bytes | None:

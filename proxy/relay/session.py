@@ -14,9 +14,9 @@ from time import perf_counter
 from typing import Protocol
 
 from proxy.commands.model import Touches
-from proxy.policy.judge import Judge, command_name
+from proxy.policy.judge import Judge
 from proxy.policy.verdict import PASS, Finding, Ruling
-from proxy.relay.identity import UNKNOWN, Identities, auth_user, hello_user
+from proxy.relay.identity import UNKNOWN, Identities, auth_user, hello_failed, hello_users
 from proxy.relay.refusal import refusal
 from proxy.relay.slots import Forward, Inspect, Local, Replace, Slots
 from proxy.wire import encode
@@ -27,8 +27,13 @@ from proxy.wire.requests import RequestReader
 # Answers made here that wait for earlier replies. Past this the client's requests are left unread until
 # replies come in.
 MAX_LOCAL_BYTES = 1024 * 1024
+# What is taken in from the client while nothing may be judged. Past this it is left unread.
+MAX_BACKLOG = 64 * 1024
 # A reply that is looked at (of AUTH, HELLO, RESET) or replaced; longer ones don't exist in Redis.
 MAX_INSPECTED = 1024 * 1024
+
+# What a command that isn't in the table is called where names are counted: its own is the client's to word.
+OTHER = "other"
 
 # Taking the time costs a tenth of a decision, so one in so many is timed.
 TIMED_EACH = 64
@@ -67,7 +72,9 @@ class Session:
         client: str,
         observer: Observer,
         limits: RequestLimits = IDENTIFIED,
+        greeting: Sequence[bytes] = (),
     ) -> None:
+        """`greeting` are the commands that upstream connections are opened with, one reply each."""
         self.to_client: list[bytes] = []
         self.to_upstream: list[bytes] = []
         self.service = at_connect
@@ -83,7 +90,9 @@ class Session:
         self._framer = ReplyFramer()
         self._slots = Slots()
         self._captured = bytearray()
+        self._greeting = greeting
         self._in_multi = False
+        self._multis = 0
         self._pinned: Judge | None = None  # the judge that an open transaction began with
         self._number_of: tuple[Judge, str, int] | None = None
         self._until_timed = 0
@@ -102,7 +111,26 @@ class Session:
 
     @property
     def wants_input(self) -> bool:
-        """Whether reading on from the client makes sense now."""
+        """Whether reading on from the client makes sense now.
+
+        A session that waits takes in some bytes more: only who reads notices that the client has gone.
+        """
+        if self.closing:
+            return False
+        return self._may_judge or bool(self._closing_then) or self._backlog < MAX_BACKLOG
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether requests that have come wait for replies before they may be judged or sent."""
+        return not self._may_judge and not self._closing_then and not self.closing
+
+    @property
+    def awaits_more(self) -> bool:
+        """Whether something may still come for a client that sends no more."""
+        return bool(self._slots) or self.opaque or self._raw is not None
+
+    @property
+    def _may_judge(self) -> bool:
         return (
             not self.closing
             and not self._closing_then
@@ -112,9 +140,8 @@ class Session:
         )
 
     @property
-    def ends_with_input(self) -> bool:
-        """Whether the session is over once the client has sent its last byte, answered or not."""
-        return self.opaque
+    def _backlog(self) -> int:
+        return self._reader.pending + len(self._raw or b"")
 
     @property
     def mid_reply(self) -> bool:
@@ -125,8 +152,8 @@ class Session:
 
     def from_client(self, data: bytes) -> None:
         """Take in what the client sent."""
-        if self.closing:
-            return
+        if self.closing or self._closing_then:
+            return  # as Redis does with what stands behind QUIT
         if self.opaque:
             self.to_upstream.append(data)
         elif self._raw is not None:
@@ -139,7 +166,7 @@ class Session:
         """Judge every request that is complete; admitted ones that stand together leave as one piece."""
         reader = self._reader
         run_start = run_end = run = 0
-        while self.wants_input:
+        while self._may_judge:
             try:
                 argv = reader.next()
             except ProtocolError as exc:
@@ -182,17 +209,18 @@ class Session:
             return False
         judge, number = self._judge()
         ruling, touches = self._weigh(judge, number, argv)
-        label = touches.command.name if touches.command is not None else UNKNOWN
+        label = touches.command.name if touches.command is not None else OTHER
         if special is None and ruling is PASS:
             self._observer.command(self.service, label, "forwarded")
             return True
-        decision = self._tell(ruling, command_name(argv, touches), judge)
-        if ruling.refused_by is not None:
-            self._ruled = (None, refusal(ruling.refused_by, judge.policy.contact, decision), label)
-            return False
-        self._observer.command(self.service, label, "forwarded")
-        self._ruled = (special, None, label)
-        return special is None
+        decision = self._tell(ruling, label, judge)
+        refused = ruling.refused_by
+        reply = None if refused is None else refusal(refused, judge.policy.contact, decision)
+        self._ruled = (special, reply, label)
+        if special is None and reply is None:
+            self._observer.command(self.service, label, "forwarded")
+            return True
+        return False
 
     def _weigh(self, judge: Judge, number: int, argv: Sequence[bytes]) -> tuple[Ruling, Touches]:
         """Ask the judge; the time it takes is told for a session's first request and then for each 64th."""
@@ -206,9 +234,9 @@ class Session:
         return answer
 
     def _do_otherwise(self, argv: Sequence[bytes]) -> None:
-        special, refused, command = self._ruled
+        special, refused, _ = self._ruled
         if refused is not None:
-            self._refuse(refused, command)
+            self._refuse(refused)
         elif special is not None:
             special(self, argv)
 
@@ -227,8 +255,9 @@ class Session:
             known = self._number_of = (judge, self.service, judge.number(self.service))
         return judge, known[2]
 
-    def _refuse(self, reply: bytes, command: str) -> None:
-        self._observer.command(self.service, command, "refused")
+    def _refuse(self, reply: bytes) -> None:
+        """Refuse the request in hand."""
+        self._observer.command(self.service, self._ruled[2], "refused")
         if self._in_multi:
             self.to_upstream.append(POISON)
             self._slots.add(Replace(reply))
@@ -238,11 +267,16 @@ class Session:
     def _answer(self, reply: bytes) -> None:
         """Put an answer made here into its place."""
         self._slots.add(Local(reply))
-        self.to_client.extend(self._slots.ready())
+        self._let_out()
+
+    def _let_out(self) -> None:
+        """Send the local answers whose turn has come; none may stand inside of a push that came in part."""
+        if self._framer.at_boundary:
+            self.to_client.extend(self._slots.ready())
 
     def _protocol_error(self, exc: ProtocolError) -> None:
         """Say what Redis would say and close; in observe, a request only too large passes unread."""
-        if isinstance(exc, RequestTooLarge) and self._become_opaque("request too large", "other", b""):
+        if isinstance(exc, RequestTooLarge) and self._become_opaque("request too large", OTHER, b""):
             return
         self._answer(encode.error(f"ERR {exc}"))
         self._close_after_answers(f"protocol error: {exc}")
@@ -256,34 +290,73 @@ class Session:
 
     def _pass_one(self) -> None:
         """Send the request in hand upstream and await its one reply."""
+        self._observer.command(self.service, self._ruled[2], "forwarded")
         self._send(self._reader.start, self._reader.end, 1)
 
     def _inspect(self, seen: Callable[[bytes], None]) -> None:
-        """Send the request in hand upstream; nothing more is judged before its reply was seen."""
+        """Send the request in hand upstream and have its reply seen on its way to the client."""
+        self._observer.command(self.service, self._ruled[2], "forwarded")
         self.to_upstream.append(self._reader.span(self._reader.start, self._reader.end))
         self._slots.add(Inspect(seen))
+
+    def _hold_for(self, seen: Callable[[bytes], None]) -> None:
+        """The same; nothing more is judged before the reply was seen."""
+
+        def release(reply: bytes) -> None:
+            self._held = False
+            seen(reply)
+
+        self._inspect(release)
         self._held = True
 
     def _multi(self, argv: Sequence[bytes]) -> None:
-        if len(argv) == 1 and not self._in_multi:
-            self._pinned = self._judge()[0]
-            self._in_multi = True
-        self._pass_one()
+        if len(argv) != 1 or self._in_multi:
+            self._pass_one()
+            return
+        self._pinned = self._judge()[0]
+        self._in_multi = True
+        self._multis += 1
+        number = self._multis
+        self._inspect(lambda reply: self._multi_answered(number, reply))
+
+    def _multi_answered(self, number: int, reply: bytes) -> None:
+        """Where Redis refused MULTI (NOAUTH, NOPERM) there is no transaction."""
+        if reply.startswith(b"-") and number == self._multis:
+            self._leave_multi()
+
+    def _leave_multi(self) -> None:
+        self._in_multi = False
+        self._pinned = None
 
     def _end_of_multi(self, argv: Sequence[bytes]) -> None:
         if len(argv) == 1:  # with more arguments Redis refuses it and the transaction stays open
-            self._in_multi = False
-            self._pinned = None
+            self._leave_multi()
         self._pass_one()
 
     def _auth(self, argv: Sequence[bytes]) -> None:
-        user = auth_user(argv) if argv[0].upper() == b"AUTH" else hello_user(argv)
+        user = auth_user(argv)
         if user is None:
             self._pass_one()
         elif self._in_multi:
             self._opaque_request(argv, "it authenticates inside MULTI")
         else:
-            self._inspect(lambda reply: self._authenticated(user, reply))
+            self._hold_for(lambda reply: self._authenticated(user, reply))
+
+    def _hello(self, argv: Sequence[bytes]) -> None:
+        users = hello_users(argv)
+        if not users:
+            self._pass_one()
+        elif self._in_multi:
+            self._opaque_request(argv, "it authenticates inside MULTI")
+        else:
+            self._hold_for(lambda reply: self._hello_answered(users, reply))
+
+    def _hello_answered(self, users: Sequence[bytes], reply: bytes) -> None:
+        """Redis takes one option after the other: an error may come after AUTH was carried out."""
+        if not reply.startswith(b"-") or hello_failed(users, reply):
+            self._authenticated(users[-1], reply)
+        else:
+            self.closing = "identity: a HELLO failed that may have authenticated"
 
     def _authenticated(self, user: bytes, reply: bytes) -> None:
         if not reply.startswith(b"-"):
@@ -293,13 +366,21 @@ class Session:
         if len(argv) != 1:
             self._pass_one()
             return
-        self._in_multi = False
-        self._pinned = None
-        self._inspect(self._was_reset)
+        self._leave_multi()
+        self._hold_for(self._was_reset)
 
     def _was_reset(self, reply: bytes) -> None:
-        if not reply.startswith(b"-"):
-            self._become(self._at_connect)
+        """The connection is as if new; what keyfence said when it was made is to be said again."""
+        if reply.startswith(b"-"):
+            return
+        self._become(self._at_connect)
+        for command in self._greeting:
+            self.to_upstream.append(command)
+            self._slots.add(Replace(b"", self._greeted))
+
+    def _greeted(self, reply: bytes) -> None:
+        if reply.startswith(b"-"):
+            self.closing = "upstream refused keyfence's login after RESET"
 
     def _become(self, service: str) -> None:
         self.service = service
@@ -333,10 +414,11 @@ class Session:
 
     # -- sessions that can't be followed
 
-    def _opaque_request(self, argv: Sequence[bytes], reason: str) -> None:
+    def _opaque_request(self, _argv: Sequence[bytes], reason: str) -> None:
         request = self._reader.span(self._reader.start, self._reader.end)
-        command = argv[0].upper().decode("ascii", "replace")
-        self._become_opaque(reason, command, request, refuse=True)
+        command = self._ruled[2]
+        if self._become_opaque(reason, command, request, refuse=True):
+            self._observer.command(self.service, command, "forwarded")
 
     def _become_opaque(self, reason: str, command: str, request: bytes, *, refuse: bool = False) -> bool:
         """Go over to passing bytes unread, where the mode admits it; else refuse, if told to."""
@@ -345,7 +427,7 @@ class Session:
         decision = self._tell(ruling, command, judge)
         if ruling.refused_by is not None:
             if refuse:
-                self._refuse(refusal(ruling.refused_by, judge.policy.contact, decision), command)
+                self._refuse(refusal(ruling.refused_by, judge.policy.contact, decision))
             return False
         self._observer.opaque(self.service, reason)
         self._raw = request + self._reader.rest()
@@ -379,10 +461,10 @@ class Session:
             head = self._slots.head
             if isinstance(head, Forward):
                 at = self._forward_replies(data, at, head)
-            elif head is None:
-                at = self._forward_push(data, at)
-            else:
+            elif isinstance(head, Inspect | Replace):
                 at = self._capture(data, at)
+            else:
+                at = self._forward_push(data, at)
         if self._closing_then and not self._slots and self._framer.at_boundary:
             self.closing = self.closing or self._closing_then
 
@@ -396,12 +478,14 @@ class Session:
         return end
 
     def _forward_push(self, data: bytes, at: int) -> int:
-        """With no answer due, only a push may come."""
+        """With no answer due from upstream, only a push may come."""
         end = self._framer.advance(data, at, 1, stop_after_push=True)
         if self._framer.kind not in (0, _PUSH):
             self.closing = "upstream sent a reply that nothing asked for"
         else:
             self.to_client.append(data[at:end])
+            if self._slots and self._framer.at_boundary:
+                self._after_slot()  # an answer made here waited for the push's end
         return end
 
     def _capture(self, data: bytes, at: int) -> int:
@@ -424,15 +508,17 @@ class Session:
         if isinstance(slot, Replace):
             if slot.data:
                 self.to_client.append(slot.data)
+            if slot.seen is not None:
+                slot.seen(reply)
         elif isinstance(slot, Inspect):
             self.to_client.append(reply)
             slot.seen(reply)
-            self._held = False
-        self._after_slot()
+        if not self.closing:
+            self._after_slot()
 
     def _after_slot(self) -> None:
         """A slot is answered: let local answers out, and go on with what was held back."""
-        self.to_client.extend(self._slots.ready())
+        self._let_out()
         self._splice_when_answered()
         if not self._closing_then and not self.opaque:
             self._read_requests()
@@ -440,12 +526,17 @@ class Session:
     # -- upstream is gone
 
     def upstream_refused(self, reason: str) -> None:
-        """No connection could be had: every request that waits gets an error, and the client stays."""
+        """No connection could be had: every request that waits gets an error, and the client stays.
+
+        In the midst of a transaction it goes: what it sends next would run outside of it. So does one whose
+        requests weren't read, since no one knows how many answers it waits for; it gets one.
+        """
         self._fail_slots(reason)
-        self._in_multi = False
-        self._pinned = None
         self.to_upstream.clear()
-        if self._raw is not None:
+        if self.opaque or self._raw is not None:
+            self.to_client.append(_unreachable(reason))
+            self.closing = reason
+        elif self._in_multi:
             self.closing = reason
         elif self._closing_then:
             self.closing = self._closing_then
@@ -463,7 +554,7 @@ class Session:
             self.closing = self._closing_then or reason
 
     def _fail_slots(self, reason: str) -> None:
-        sorry = encode.error(f"ERR keyfence: {reason}")
+        sorry = _unreachable(reason)
         while self._slots:
             slot = self._slots.pop()
             if isinstance(slot, Forward):
@@ -476,6 +567,10 @@ class Session:
         self._held = False
 
 
+def _unreachable(reason: str) -> bytes:
+    return encode.error(f"ERR keyfence: {reason}")
+
+
 _PUSH = ord(">")
 _Special = Callable[[Session, Sequence[bytes]], None]
 _http: _Special = Session._hang_up
@@ -485,7 +580,7 @@ _SPECIAL: dict[bytes, _Special] = {
     b"CLIENT": Session._client_command,
     b"DISCARD": Session._end_of_multi,
     b"EXEC": Session._end_of_multi,
-    b"HELLO": Session._auth,
+    b"HELLO": Session._hello,
     b"HOST:": _http,
     b"MONITOR": Session._stream_of_commands,
     b"MULTI": Session._multi,

@@ -30,12 +30,16 @@ class Local:
 
 
 class Replace:
-    """One upstream reply is dropped and `data` sent in its place (nothing, if it is empty)."""
+    """One upstream reply is dropped and `data` sent in its place (nothing, if it is empty).
 
-    __slots__ = ("data",)
+    `seen`, if given, is called with what is dropped.
+    """
 
-    def __init__(self, data: bytes) -> None:
+    __slots__ = ("data", "seen")
+
+    def __init__(self, data: bytes, seen: Callable[[bytes], None] | None = None) -> None:
         self.data = data
+        self.seen = seen
 
 
 class Inspect:

@@ -5,6 +5,8 @@ Rule: every byte goes on as it came, in both directions; no policy, no slots, no
 
 from __future__ import annotations
 
+from proxy.wire.encode import error
+
 
 class Splice:
     """Has the outside of `Session`."""
@@ -16,7 +18,8 @@ class Splice:
         self.closing = ""
         self.outstanding = 0
         self.wants_input = True
-        self.ends_with_input = True
+        self.holds_back = False
+        self.awaits_more = True
 
     def from_client(self, data: bytes) -> None:
         self.to_upstream.append(data)
@@ -25,7 +28,9 @@ class Splice:
         self.to_client.append(data)
 
     def upstream_refused(self, reason: str) -> None:
+        """Nothing has come from upstream then, so this can't get into the midst of a reply."""
         self.to_upstream.clear()
+        self.to_client.append(error(f"ERR keyfence: {reason}"))
         self.closing = reason
 
     def upstream_lost(self, reason: str) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from proxy.upstream.target import Greeting, Upstream, describe
+from proxy.upstream.target import Greeting, Upstream, describe, keep_alive
 from proxy.wire.replies import ReplyError
 
 
@@ -42,6 +42,9 @@ class Link(Protocol):
     def resume(self) -> None:
         """Read on."""
 
+    def end(self) -> bool:
+        """The client sends no more: tell Redis, which then ends the connection. False: it can't be told."""
+
     def close(self) -> None:
         """The client is gone: deliver what was sent, then end. No callback comes after this."""
 
@@ -57,6 +60,9 @@ class DedicatedLink(asyncio.Protocol):
         self._waiting: list[bytes] = []
         self._greeting: Greeting | None = None
         self._paused = False
+        self._ended = False
+        self._full = False
+        self._login_timer: asyncio.TimerHandle | None = None
 
     def send(self, chunks: Sequence[bytes]) -> None:
         if self._transport is not None and self._greeting is None:
@@ -73,13 +79,21 @@ class DedicatedLink(asyncio.Protocol):
 
     def pause(self) -> None:
         self._paused = True
-        if self._transport is not None:
+        if self._transport is not None and self._greeting is None:
             self._transport.pause_reading()
 
     def resume(self) -> None:
         self._paused = False
         if self._transport is not None:
             self._transport.resume_reading()
+
+    def end(self) -> bool:
+        if self._upstream.address.kind == "tls":
+            return False  # TLS ends in both directions at once
+        if not self._ended and self._transport is not None and self._greeting is None:
+            self._transport.write_eof()
+        self._ended = True
+        return True
 
     def close(self) -> None:
         self._receiver = None
@@ -93,12 +107,15 @@ class DedicatedLink(asyncio.Protocol):
     # -- connecting
 
     def _connect(self) -> None:
-        if self._upstream.must_wait:
-            self._refused(self._upstream.state)
-            return
         self._connecting = asyncio.get_running_loop().create_task(self._try_connecting())
 
     async def _try_connecting(self) -> None:
+        """Also a refusal without an attempt comes from here, never from within `send`: its receiver may send
+        the next request at once, and be refused again, as often as it has requests."""
+        if self._upstream.must_wait:
+            self._connecting = None
+            self._refused(self._upstream.state)
+            return
         try:
             await self._upstream.connect(lambda: self)
         except OSError as exc:
@@ -115,25 +132,44 @@ class DedicatedLink(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
         self._connecting = None
         self._transport = transport
+        keep_alive(transport)
         greeting = self._upstream.address.greeting()
         if greeting:
             self._greeting = Greeting(len(greeting))
             transport.writelines(greeting)
+            self._login_timer = asyncio.get_running_loop().call_later(
+                self._upstream.connect_timeout, self._give_up, "login timed out"
+            )
         else:
             self._open()
-        if self._paused:
-            transport.pause_reading()
 
     def _open(self) -> None:
         """The connection is ready for the client's bytes."""
         assert self._transport is not None
         self._upstream.succeeded()
-        self._greeting = None
+        self._end_login()
         waiting, self._waiting = self._waiting, []
         if waiting:
             self._transport.writelines(waiting)
+        if self._ended:
+            self._transport.write_eof()
+        if self._paused:
+            # Not at once: uvloop starts to read after `connection_made`, whatever that asked for.
+            asyncio.get_running_loop().call_soon(self._pause_if_asked)
         if self._receiver is None:
             self._transport.close()
+        else:
+            self._receiver.upstream_full(self._full)  # what waited here counted too
+
+    def _pause_if_asked(self) -> None:
+        if self._paused and self._transport is not None:
+            self._transport.pause_reading()
+
+    def _end_login(self) -> None:
+        self._greeting = None
+        if self._login_timer is not None:
+            self._login_timer.cancel()
+            self._login_timer = None
 
     # -- the connection
 
@@ -160,7 +196,8 @@ class DedicatedLink(asyncio.Protocol):
         """The connection stands but is of no use; as far as the client goes it was never made."""
         assert self._transport is not None
         self._upstream.failed(reason)
-        transport, self._transport, self._greeting = self._transport, None, None
+        self._end_login()
+        transport, self._transport = self._transport, None
         transport.abort()
         self._refused(self._upstream.state)
 
@@ -176,9 +213,11 @@ class DedicatedLink(asyncio.Protocol):
             self._receiver.upstream_lost(f"upstream {self._upstream.address.shown} is gone: {reason}")
 
     def pause_writing(self) -> None:
+        self._full = True
         if self._receiver is not None:
             self._receiver.upstream_full(True)
 
     def resume_writing(self) -> None:
+        self._full = False
         if self._receiver is not None:
             self._receiver.upstream_full(False)

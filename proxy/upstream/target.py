@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import random
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Literal
@@ -198,6 +199,18 @@ class _Probe(asyncio.Protocol):
     def _settle(self, outcome: str) -> None:
         if not self.outcome.done():
             self.outcome.set_result(outcome)
+
+
+def keep_alive(transport: asyncio.BaseTransport) -> None:
+    """Have TCP notice a peer that is gone without a word, with the times of Redis' `tcp-keepalive 300`."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    with contextlib.suppress(OSError):  # the peer may have closed already
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (("TCP_KEEPIDLE", 300), ("TCP_KEEPINTVL", 100), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def describe(exc: BaseException) -> str:

@@ -1,0 +1,125 @@
+"""Sessions over the CubeSandbox policy, and what the tests stand around them."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from proxy.policy.judge import Judge
+from proxy.policy.load import load_policy
+from proxy.policy.modes import ModeRule, Modes
+from proxy.policy.verdict import Finding
+from proxy.relay.identity import Identities
+from proxy.relay.session import Session
+from proxy.wire import encode
+from proxy.wire.limits import IDENTIFIED, RequestLimits
+from proxy.wire.replies import ReplyFramer
+
+POLICY = Path(__file__).parents[2] / "policies" / "cubesandbox.yaml"
+ROUTE = b"cube:v1:shared:sandbox:proxy:7c8f"
+USERS = {"master": "CubeMaster", "proxy": "CubeProxy"}
+
+policy = cache(lambda: load_policy(POLICY))
+
+
+def judge(*rules: ModeRule) -> Judge:
+    """A judge that enforces everything, unless `rules` say otherwise."""
+    loaded = policy()
+    return Judge(loaded, Modes(rules or (ModeRule("enforce"),), loaded.services), clock=lambda: 1e9)
+
+
+def identities() -> Identities:
+    networks = [(ipaddress.ip_network("10.1.0.0/16"), "CubeAPI")]
+    return Identities(frozenset(policy().services), USERS, networks)
+
+
+class Told:
+    """An observer that remembers; decision ids count from d-1."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[str, str, str]] = []
+        self.found: list[tuple[str, str, str, str]] = []  # service, command, rule, action
+        self.sessions: list[tuple[str, str]] = []
+        self.decisions = 0
+
+    def command(self, service: str, command: str, outcome: str) -> None:
+        self.commands.append((service, command, outcome))
+
+    def violations(
+        self, service: str, _client: str, command: str, findings: Sequence[Finding], _revision: str
+    ) -> str:
+        self.found += [(service, command, violation.rule, action) for violation, action in findings]
+        if not any(action == "refused" for _, action in findings):
+            return ""
+        self.decisions += 1
+        return f"d-{self.decisions}"
+
+    def decided(self, seconds: float) -> None:
+        assert seconds >= 0
+
+    def opaque(self, service: str, reason: str) -> None:
+        self.sessions.append((service, reason))
+
+
+def session(
+    service: str = "CubeProxy",
+    *,
+    rules: Sequence[ModeRule] = (),
+    judges: Callable[[], Judge] | None = None,
+    told: Told | None = None,
+    limits: RequestLimits = IDENTIFIED,
+    greeting: Sequence[bytes] = (),
+) -> Session:
+    """A session of a client whose listener says that it is `service`."""
+    fixed = judge(*rules)
+    return Session(
+        judges or (lambda: fixed), identities(), service, "10.0.0.9:5", told or Told(), limits, greeting
+    )
+
+
+def observed(service: str = "CubeProxy", told: Told | None = None, **options: object) -> Session:
+    return session(service, rules=[ModeRule("observe")], told=told, **options)  # type: ignore[arg-type]
+
+
+def cmd(*words: str | bytes | int) -> bytes:
+    """A request; one text is split at its spaces."""
+    if len(words) == 1 and isinstance(words[0], str):
+        words = tuple(words[0].split())
+    return encode.command(*words)
+
+
+REFUSED = cmd("HSET", ROUTE, "HostIP", "10.0.0.1")  # by CubeProxy: scope.write
+ADMITTED = cmd("HGETALL", ROUTE)
+
+
+def sent(one: Session) -> bytes:
+    """What went to the client since the last call."""
+    data = b"".join(one.to_client)
+    one.to_client.clear()
+    return data
+
+
+def passed(one: Session) -> bytes:
+    """What went upstream since the last call."""
+    data = b"".join(one.to_upstream)
+    one.to_upstream.clear()
+    return data
+
+
+def replies(data: bytes) -> list[bytes]:
+    """Cut a whole stream of replies and pushes into frames."""
+    framer = ReplyFramer()
+    frames: list[bytes] = []
+    at = 0
+    while at < len(data):
+        end = framer.advance(data, at, 1, stop_after_push=True)
+        frames.append(data[at:end])
+        at = end
+    assert framer.at_boundary, f"ends inside of a reply: {frames[-1][:80]!r}"
+    return frames
+
+
+def is_refusal(reply: bytes, rule: str) -> bool:
+    return reply.startswith(f"-NOPERM [{rule}] ".encode()) and reply.endswith(b")\r\n")

@@ -1,0 +1,692 @@
+"""One client's conversation, case by case. `test_session_in_any_order` has the random ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.policy.modes import ModeRule
+from proxy.relay.session import MAX_BACKLOG, MAX_INSPECTED, POISON, Session
+from proxy.wire.limits import RequestLimits
+from tests.relay.sessions import (
+    ADMITTED,
+    REFUSED,
+    ROUTE,
+    Told,
+    cmd,
+    is_refusal,
+    judge,
+    observed,
+    passed,
+    replies,
+    sent,
+    session,
+)
+
+PUSH = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n"
+
+
+# -- passing and refusing
+
+
+def test_an_admitted_pipeline_leaves_in_one_piece() -> None:
+    one = session()
+    one.from_client(ADMITTED * 100)
+    assert one.to_upstream == [ADMITTED * 100]
+    assert one.outstanding == 100
+
+
+def test_a_refusal_waits_for_the_replies_before_it() -> None:
+    one = session()
+    one.from_client(ADMITTED + REFUSED + ADMITTED)
+    assert passed(one) == ADMITTED * 2
+    assert sent(one) == b""
+    one.from_upstream(b"*0\r\n")
+    first, refusal = replies(sent(one))
+    assert first == b"*0\r\n"
+    assert is_refusal(refusal, "scope.write")
+    one.from_upstream(b":1\r\n")
+    assert sent(one) == b":1\r\n"
+
+
+def test_a_refusal_with_nothing_before_it_comes_at_once() -> None:
+    one = session()
+    one.from_client(REFUSED)
+    assert is_refusal(sent(one), "scope.write")
+    assert passed(one) == b""
+    assert one.outstanding == 0
+
+
+def test_an_observed_violation_passes_unchanged_and_is_told() -> None:
+    told = Told()
+    one = observed(told=told)
+    one.from_client(REFUSED)
+    assert passed(one) == REFUSED
+    assert sent(one) == b""
+    assert told.found == [("CubeProxy", "HSET", "scope.write", "observed")]
+    assert told.commands == [("CubeProxy", "HSET", "forwarded")]
+
+
+@pytest.mark.parametrize("nothing", [b"*0\r\n", b"*-1\r\n", b"\r\n", b"\n", b"   \r\n"])
+def test_a_request_without_a_reply_is_not_forwarded(nothing: bytes) -> None:
+    one = session()
+    one.from_client(nothing + ADMITTED + nothing + ADMITTED + nothing)
+    assert passed(one) == ADMITTED * 2
+    assert one.outstanding == 2
+
+
+def test_an_inline_command_is_judged_like_any_other() -> None:
+    one = session()
+    one.from_client(b"HSET " + ROUTE + b" HostIP 10.0.0.1\r\nhgetall '" + ROUTE + b"'\n")
+    assert is_refusal(sent(one), "scope.write")
+    assert passed(one) == b"hgetall '" + ROUTE + b"'\n"
+
+
+def test_what_a_client_words_never_becomes_a_label() -> None:
+    told = Told()
+    one = observed(told=told)
+    one.from_client(cmd("EVIL.LABEL", "x") + cmd("\r\n", "y"))
+    assert {command for _, command, _ in told.commands} == {"other"}
+    assert {command for _, command, _, _ in told.found} == {"other"}
+
+
+def test_each_command_is_counted_once() -> None:
+    told = Told()
+    one = session(told=told)
+    for words in ("MULTI", "SUBSCRIBE x", "AUTH u p", "CLIENT REPLY OFF", "EXEC", "AUTH u p"):
+        one.from_client(cmd(words))
+    assert told.commands == [
+        ("CubeProxy", "MULTI", "forwarded"),
+        ("CubeProxy", "SUBSCRIBE", "refused"),
+        ("CubeProxy", "AUTH", "refused"),
+        ("CubeProxy", "CLIENT REPLY", "refused"),
+        ("CubeProxy", "EXEC", "forwarded"),
+        ("CubeProxy", "AUTH", "forwarded"),
+    ]
+
+
+# -- transactions
+
+
+def in_multi(one: Session) -> Session:
+    one.from_client(cmd("MULTI"))
+    assert passed(one) == cmd("MULTI")
+    one.from_upstream(b"+OK\r\n")
+    assert sent(one) == b"+OK\r\n"
+    return one
+
+
+def test_a_refusal_in_a_transaction_spoils_it() -> None:
+    one = in_multi(session())
+    one.from_client(ADMITTED + REFUSED + cmd("EXEC"))
+    assert passed(one) == ADMITTED + POISON + cmd("EXEC")
+    one.from_upstream(b"+QUEUED\r\n-ERR wrong number of arguments for 'echo' command\r\n-EXECABORT Tr")
+    one.from_upstream(b"ansaction discarded\r\n")
+    queued, refusal, abort = replies(sent(one))
+    assert queued == b"+QUEUED\r\n"
+    assert is_refusal(refusal, "scope.write")
+    assert abort == b"-EXECABORT Transaction discarded\r\n"
+    one.from_client(REFUSED)
+    assert is_refusal(sent(one), "scope.write")
+    assert passed(one) == b""
+
+
+@pytest.mark.parametrize("end", ["EXEC x", "discard x y"])
+def test_an_end_that_redis_refuses_ends_no_transaction(end: str) -> None:
+    one = in_multi(session())
+    one.from_client(cmd(end) + REFUSED)
+    assert passed(one) == cmd(end) + POISON
+
+
+@pytest.mark.parametrize("end", ["EXEC", "exec", "DisCard", "RESET"])
+def test_whatever_ends_a_transaction_does_so_in_any_case(end: str) -> None:
+    one = in_multi(session())
+    one.from_client(cmd(end))
+    passed(one)
+    one.from_upstream(b"+OK\r\n")
+    sent(one)
+    one.from_client(REFUSED)
+    assert is_refusal(sent(one), "scope.write")
+    assert passed(one) == b""
+
+
+def test_a_multi_that_redis_refuses_begins_none() -> None:
+    one = session()
+    one.from_client(cmd("MULTI"))
+    one.from_upstream(b"-NOAUTH Authentication required.\r\n")
+    passed(one)
+    one.from_client(cmd("AUTH", "master", "pw"))
+    assert passed(one) == cmd("AUTH", "master", "pw")
+    one.from_upstream(b"+OK\r\n")
+    assert one.service == "CubeMaster"
+
+
+def test_the_reply_to_an_earlier_multi_ends_no_later_one() -> None:
+    one = session()
+    one.from_client(cmd("MULTI") + cmd("EXEC") + cmd("MULTI"))
+    one.from_upstream(b"-NOPERM\r\n-ERR EXEC without MULTI\r\n")
+    passed(one)
+    one.from_client(REFUSED)
+    assert passed(one) == POISON
+
+
+def test_a_transaction_keeps_the_policy_that_it_began_with() -> None:
+    """Trap 5: a reload between queueing and EXEC."""
+    in_force = judge(ModeRule("observe"))
+    one = session(judges=lambda: in_force)
+    in_multi(one)
+    in_force = judge()
+    one.from_client(REFUSED)
+    assert passed(one) == REFUSED
+    one.from_client(cmd("EXEC") + REFUSED)
+    assert passed(one) == cmd("EXEC")
+    one.from_upstream(b"+QUEUED\r\n*1\r\n:1\r\n")
+    assert is_refusal(replies(sent(one))[-1], "scope.write")
+
+
+# -- who it is
+
+
+def test_a_command_behind_auth_is_judged_as_who_it_turns_out_to_be() -> None:
+    one = session()
+    one.from_client(cmd("AUTH", "master", "pw") + REFUSED)
+    assert passed(one) == cmd("AUTH", "master", "pw")
+    one.from_upstream(b"+O")
+    assert passed(one) == sent(one) == b""
+    one.from_upstream(b"K\r\n")
+    assert sent(one) == b"+OK\r\n"
+    assert passed(one) == REFUSED  # CubeMaster may
+
+
+def test_a_command_behind_a_failed_auth_is_judged_as_who_it_was() -> None:
+    one = session()
+    one.from_client(cmd("AUTH", "master", "pw") + REFUSED + ADMITTED)
+    passed(one)
+    one.from_upstream(b"-WRONGPASS invalid username-password pair\r\n")
+    wrong, refusal = replies(sent(one))
+    assert wrong.startswith(b"-WRONGPASS")
+    assert is_refusal(refusal, "scope.write")
+    assert passed(one) == ADMITTED
+
+
+def test_two_auths_in_a_row_wait_for_each_other() -> None:
+    one = session()
+    one.from_client(cmd("AUTH", "master", "pw") + cmd("AUTH", "proxy", "pw") + REFUSED)
+    assert passed(one) == cmd("AUTH", "master", "pw")
+    one.from_upstream(b"+OK\r\n")
+    assert passed(one) == cmd("AUTH", "proxy", "pw")
+    one.from_upstream(b"+OK\r\n")
+    assert passed(one) == b""
+    assert is_refusal(replies(sent(one))[-1], "scope.write")
+
+
+def test_the_reply_to_multi_lets_nothing_past_auth() -> None:
+    one = session("CubeMaster")
+    one.from_client(cmd("MULTI") + cmd("EXEC") + cmd("AUTH", "proxy", "pw") + REFUSED)
+    one.from_upstream(b"+OK\r\n*0\r\n")
+    assert passed(one) == cmd("MULTI") + cmd("EXEC") + cmd("AUTH", "proxy", "pw")
+    one.from_upstream(b"+OK\r\n")
+    assert passed(one) == b""
+    assert is_refusal(replies(sent(one))[-1], "scope.write")
+
+
+@pytest.mark.parametrize(
+    "reply", [b"%1\r\n+proto\r\n:3\r\n", b"|1\r\n+a\r\n:1\r\n%1\r\n+proto\r\n:3\r\n", PUSH + b"*0\r\n"]
+)
+def test_hello_authenticates_too(reply: bytes) -> None:
+    one = session()
+    one.from_client(cmd("HELLO", 3, "AUTH", "master", "pw") + REFUSED)
+    passed(one)
+    for at in range(len(reply)):
+        one.from_upstream(reply[at : at + 1])
+    assert sent(one) == reply
+    assert one.service == "CubeMaster"
+    assert passed(one) == REFUSED
+
+
+@pytest.mark.parametrize(
+    ("hello", "reply"),
+    [
+        ("HELLO 3 AUTH proxy pw BOGUS", b"-ERR Syntax error in HELLO option 'BOGUS'\r\n"),
+        ("HELLO 3 AUTH proxy pw SETNAME bad!", b"-ERR Client names cannot contain spaces\r\n"),
+        ("HELLO 3 AUTH proxy pw AUTH x y", b"-WRONGPASS invalid username-password pair\r\n"),
+    ],
+)
+def test_a_hello_that_fails_after_it_authenticated_ends_the_session(hello: str, reply: bytes) -> None:
+    """Real servers (6.2, 7.0) leave such a client authenticated, and the relay would not know as whom."""
+    one = session("CubeMaster")
+    one.from_client(cmd(hello) + REFUSED)
+    assert passed(one) == cmd(hello)
+    one.from_upstream(reply)
+    assert sent(one) == reply
+    assert one.closing.startswith("identity")
+    assert passed(one) == b""
+
+
+def test_a_hello_that_failed_before_any_option_ends_nothing() -> None:
+    one = session()
+    one.from_client(cmd("HELLO 9 AUTH master pw"))
+    one.from_upstream(b"-NOPROTO unsupported protocol version\r\n")
+    assert not one.closing
+    assert one.service == "CubeProxy"
+
+
+def test_reset_makes_of_the_client_who_connected() -> None:
+    one = session()
+    one.from_client(cmd("AUTH", "master", "pw"))
+    one.from_upstream(b"+OK\r\n")
+    one.from_client(cmd("RESET") + REFUSED)
+    assert passed(one) == cmd("AUTH", "master", "pw") + cmd("RESET")
+    one.from_upstream(b"+RESET\r\n")
+    assert passed(one) == b""
+    ok, reset, refusal = replies(sent(one))
+    assert (ok, reset) == (b"+OK\r\n", b"+RESET\r\n")
+    assert is_refusal(refusal, "scope.write")
+
+
+def test_after_reset_the_upstreams_login_and_database_are_restored() -> None:
+    login = [cmd("AUTH", "svc", "pw"), cmd("SELECT", 2)]
+    one = session(greeting=login)
+    one.from_client(cmd("RESET") + ADMITTED)
+    assert passed(one) == cmd("RESET")
+    one.from_upstream(b"+RESET\r\n")
+    assert passed(one) == login[0] + login[1] + ADMITTED
+    one.from_upstream(b"+OK\r\n+OK\r\n*0\r\n")
+    assert sent(one) == b"+RESET\r\n*0\r\n"
+
+
+def test_a_login_that_fails_after_reset_ends_the_session() -> None:
+    one = session(greeting=[cmd("SELECT", 2)])
+    one.from_client(cmd("RESET") + ADMITTED)
+    one.from_upstream(b"+RESET\r\n-ERR DB index is out of range\r\n*0\r\n")
+    assert sent(one) == b"+RESET\r\n"
+    assert one.closing.startswith("upstream")
+
+
+def test_unidentified_clients_may_send_little() -> None:
+    """As Redis before AUTH: ten arguments of 16 KiB (I7)."""
+    one = session("unknown")
+    one.from_client(b"*2\r\n$3\r\nGET\r\n$16385\r\n")
+    assert sent(one) == b"-ERR Protocol error: unauthenticated bulk length\r\n"
+    assert one.closing.startswith("protocol error")
+    two = session("unknown")
+    two.from_client(b"*11\r\n")
+    assert sent(two) == b"-ERR Protocol error: unauthenticated multibulk length\r\n"
+
+
+def test_one_that_identifies_itself_may_send_more_in_the_same_breath() -> None:
+    big = cmd("HSET", ROUTE, "HostIP", "10.0.0.1", *(word for n in range(20) for word in (f"{n}", "1")))
+    one = session("unknown", rules=[ModeRule("observe", "command.forbidden"), ModeRule("enforce")])
+    one.from_client(cmd("AUTH", "master", "pw") + big)
+    assert passed(one) == cmd("AUTH", "master", "pw")
+    one.from_upstream(b"+OK\r\n")
+    assert passed(one) == big
+    one.from_client(cmd("RESET"))
+    one.from_upstream(b":1\r\n+RESET\r\n")
+    sent(one)
+    one.from_client(big)
+    assert sent(one) == b"-ERR Protocol error: unauthenticated multibulk length\r\n"
+
+
+def test_unidentified_clients_that_are_only_observed_may_send_as_much_as_others() -> None:
+    one = observed("unknown")
+    one.from_client(cmd("SET", "k", b"x" * 100_000))
+    assert len(passed(one)) > 100_000
+
+
+# -- what ends a session
+
+
+def test_nothing_behind_quit_is_judged_or_answered() -> None:
+    told = Told()
+    one = session(told=told)
+    one.from_client(ADMITTED + cmd("QUIT") + ADMITTED + REFUSED)
+    one.from_client(b"garbage behind it")
+    assert passed(one) == ADMITTED + cmd("QUIT")
+    one.from_upstream(b"*0\r\n+OK\r\n")
+    assert sent(one) == b"*0\r\n+OK\r\n"
+    assert one.closing == "QUIT"
+    assert len(told.commands) == 2
+
+
+@pytest.mark.parametrize("attack", [b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", b"hOsT: x\r\n"])
+@pytest.mark.parametrize("mode", ["observe", "enforce"])
+def test_http_is_hung_up_on(attack: bytes, mode: str) -> None:
+    one = session(rules=[ModeRule(mode)])  # type: ignore[arg-type]
+    one.from_client(attack + ADMITTED)
+    assert one.closing.startswith("HTTP")
+    assert passed(one) == sent(one) == b""
+
+
+def test_a_protocol_error_is_told_behind_the_replies_that_are_due() -> None:
+    one = session()
+    one.from_client(ADMITTED + b"*1\r\n:4\r\n" + ADMITTED)
+    assert passed(one) == ADMITTED
+    assert not one.closing
+    one.from_upstream(b"*0\r\n")
+    assert sent(one) == b"*0\r\n-ERR Protocol error: expected '$', got ':'\r\n"
+    assert one.closing.startswith("protocol error")
+
+
+@pytest.mark.parametrize("garbage", [b"HTTP/1.1 400\r\n", b"$-2\r\n", b"$3\r\nabcd\r\n", b"*?\r\n", b"\x00"])
+def test_garbage_from_upstream_ends_the_session(garbage: bytes) -> None:
+    one = session()
+    one.from_client(ADMITTED)
+    one.from_upstream(garbage)
+    assert one.closing.startswith("upstream sent")
+
+
+def test_garbage_in_place_of_the_reply_to_auth_changes_nobodys_name() -> None:
+    one = session()
+    one.from_client(cmd("AUTH", "master", "pw") + REFUSED)
+    passed(one)
+    one.from_upstream(b"OK\r\n")
+    assert one.closing
+    assert one.service == "CubeProxy"
+    assert passed(one) == sent(one) == b""
+
+
+def test_a_reply_that_nothing_asked_for_reaches_nobody() -> None:
+    one = session()
+    one.from_client(ADMITTED)
+    one.from_upstream(b"*0\r\n$6\r\nsecret\r\n")
+    assert one.closing.startswith("upstream sent")
+    assert sent(one) == b"*0\r\n"
+
+
+def test_a_reply_to_auth_that_has_no_end_is_not_kept() -> None:
+    one = session()
+    one.from_client(cmd("AUTH", "master", "pw"))
+    one.from_upstream(b"$%d\r\n" % (MAX_INSPECTED * 2) + b"x" * MAX_INSPECTED)
+    assert one.closing.startswith("upstream sent")
+
+
+# -- pushes
+
+
+def test_pushes_pass_between_replies_and_while_nothing_is_asked() -> None:
+    one = session()
+    one.from_upstream(PUSH)
+    assert sent(one) == PUSH
+    one.from_client(ADMITTED * 2)
+    one.from_upstream(PUSH + b":1\r\n" + PUSH + b":2\r\n" + PUSH)
+    assert sent(one) == PUSH + b":1\r\n" + PUSH + b":2\r\n" + PUSH
+    assert one.outstanding == 0
+    assert not one.closing
+
+
+@pytest.mark.parametrize("at", range(1, len(PUSH)))
+def test_an_answer_made_here_never_lands_inside_of_a_push(at: int) -> None:
+    one = session()
+    one.from_upstream(PUSH[:at])
+    one.from_client(REFUSED + ADMITTED + REFUSED)
+    assert sent(one) == PUSH[:at]
+    one.from_upstream(PUSH[at:] + b":1\r\n")
+    first, second, third, last = replies(PUSH[:at] + sent(one))
+    assert (first, third) == (PUSH, b":1\r\n")
+    assert is_refusal(second, "scope.write")
+    assert is_refusal(last, "scope.write")
+
+
+def test_a_protocol_error_waits_for_the_end_of_a_push() -> None:
+    one = session()
+    one.from_upstream(PUSH[:5])
+    one.from_client(b"*x\r\n")
+    assert sent(one) == PUSH[:5]
+    assert not one.closing
+    one.from_upstream(PUSH[5:])
+    assert replies(PUSH[:5] + sent(one))[1].startswith(b"-ERR Protocol error")
+    assert one.closing
+
+
+def test_pushes_pass_a_reply_that_is_replaced() -> None:
+    one = in_multi(session())
+    one.from_client(REFUSED)
+    one.from_upstream(PUSH + b"-ERR wrong" + b" number\r\n")
+    push, refusal = replies(sent(one))
+    assert push == PUSH
+    assert is_refusal(refusal, "scope.write")
+
+
+# -- what can't be followed
+
+OPAQUE = [
+    "SUBSCRIBE a b",
+    "psubscribe a*",
+    "SSUBSCRIBE a",
+    "UNSUBSCRIBE",
+    "MONITOR",
+    "PSYNC ? -1",
+    "SYNC",
+    "CLIENT REPLY OFF",
+    "client reply Skip",
+]
+
+
+@pytest.mark.parametrize("words", OPAQUE)
+def test_what_cant_be_followed_is_passed_unread_in_observe(words: str) -> None:
+    told = Told()
+    one = observed(told=told)
+    one.from_client(cmd(words) + REFUSED)
+    assert one.opaque
+    assert passed(one) == cmd(words) + REFUSED
+    one.from_upstream(b"anything")
+    one.from_client(b"at all")
+    assert sent(one) == b"anything"
+    assert passed(one) == b"at all"
+    assert "session.opaque" in [rule for _, _, rule, _ in told.found]
+    assert len(told.sessions) == 1
+
+
+@pytest.mark.parametrize("words", OPAQUE)
+def test_what_cant_be_followed_is_refused_in_enforce(words: str) -> None:
+    one = session(rules=[ModeRule("enforce", "session.opaque"), ModeRule("observe")])
+    one.from_client(cmd(words) + ADMITTED)
+    assert is_refusal(sent(one), "session.opaque")
+    assert passed(one) == ADMITTED
+    assert not one.opaque
+
+
+def test_a_session_turns_opaque_only_once_its_replies_are_in() -> None:
+    one = observed()
+    one.from_client(ADMITTED + ADMITTED + cmd("SUBSCRIBE x") + REFUSED)
+    assert passed(one) == ADMITTED * 2
+    assert one.holds_back
+    one.from_client(b"PI")
+    one.from_upstream(b":1\r\n")
+    assert passed(one) == b""
+    one.from_upstream(b":2\r\n" + PUSH)
+    assert passed(one) == cmd("SUBSCRIBE x") + REFUSED + b"PI"
+    assert sent(one) == b":1\r\n:2\r\n" + PUSH
+    assert one.opaque
+
+
+def test_authenticating_inside_multi_is_refused_and_spoils_the_transaction() -> None:
+    one = in_multi(session())
+    one.from_client(cmd("AUTH", "master", "pw") + cmd("HELLO", 3, "AUTH", "master", "pw", "X") + cmd("EXEC"))
+    assert passed(one) == POISON * 2 + cmd("EXEC")
+    one.from_upstream(b"-ERR wrong number\r\n" * 2 + b"-EXECABORT\r\n")
+    first, second, abort = replies(sent(one))
+    assert is_refusal(first, "session.opaque")
+    assert is_refusal(second, "session.opaque")
+    assert abort == b"-EXECABORT\r\n"
+    assert one.service == "CubeProxy"
+
+
+def test_authenticating_inside_multi_is_passed_unread_in_observe() -> None:
+    one = in_multi(observed())
+    one.from_client(cmd("AUTH", "master", "pw"))
+    assert passed(one) == cmd("AUTH", "master", "pw")
+    assert one.opaque
+
+
+SMALL = RequestLimits(max_request=1000)
+
+
+def test_a_request_that_is_too_large_is_passed_unread_in_observe() -> None:
+    one = observed(limits=SMALL)
+    large = cmd("SET", "k", b"x" * 2000)
+    one.from_client(ADMITTED + large[:40])
+    one.from_client(large[40:90])
+    assert passed(one) == ADMITTED
+    one.from_upstream(b"*0\r\n")
+    assert passed(one) == large[:90]
+    one.from_client(large[90:])
+    assert passed(one) == large[90:]
+
+
+def test_a_request_that_is_too_large_ends_the_session_in_enforce() -> None:
+    one = session(limits=SMALL)
+    one.from_client(cmd("SET", "k", b"x" * 2000)[:40])
+    assert sent(one) == b"-ERR Protocol error: request of more than 1000 bytes\r\n"
+    assert one.closing
+    assert passed(one) == b""
+
+
+# -- upstream is not there, or goes
+
+
+def test_without_an_upstream_every_request_gets_an_error_in_its_place() -> None:
+    one = session()
+    one.from_client(ADMITTED * 2 + REFUSED + cmd("AUTH", "u", "p") + ADMITTED)
+    one.upstream_refused("upstream x is unreachable: connection refused")
+    got = replies(sent(one))
+    sorry = b"-ERR keyfence: upstream x is unreachable: connection refused\r\n"
+    assert [got[0], got[1], got[3]] == [sorry] * 3
+    assert is_refusal(got[2], "scope.write")
+    assert not one.closing
+    assert passed(one) == ADMITTED  # behind AUTH, and still to be tried
+    one.upstream_refused("again")
+    assert sent(one) == b"-ERR keyfence: again\r\n"
+    one.from_client(ADMITTED)
+    assert passed(one) == ADMITTED
+
+
+def test_a_transaction_whose_multi_failed_is_not_carried_out_in_part() -> None:
+    """What comes next from such a client would run outside of the transaction."""
+    one = session()
+    one.from_client(cmd("MULTI") + ADMITTED)
+    one.upstream_refused("upstream x is unreachable")
+    assert len(replies(sent(one))) == 2
+    assert one.closing
+    one.from_client(ADMITTED + cmd("EXEC"))
+    assert passed(one) == b""
+
+
+def test_a_whole_transaction_may_fail_without_ending_the_session() -> None:
+    one = session()
+    one.from_client(cmd("MULTI") + ADMITTED + cmd("EXEC"))
+    one.upstream_refused("upstream x is unreachable")
+    assert len(replies(sent(one))) == 3
+    assert not one.closing
+
+
+@pytest.mark.parametrize("before", [b"", ADMITTED])
+def test_a_session_that_is_not_read_gets_one_error_and_ends_without_an_upstream(before: bytes) -> None:
+    one = observed()
+    one.from_client(before + cmd("SUBSCRIBE x"))
+    one.upstream_refused("upstream x is unreachable")
+    assert sent(one) == b"-ERR keyfence: upstream x is unreachable\r\n" * (2 if before else 1)
+    assert one.closing.startswith("upstream")
+
+
+def test_quit_is_answered_and_done_without_an_upstream() -> None:
+    one = session()
+    one.from_client(cmd("QUIT"))
+    one.upstream_refused("upstream x is unreachable")
+    assert len(replies(sent(one))) == 1
+    assert one.closing == "QUIT"
+
+
+def test_what_is_outstanding_gets_an_error_when_the_upstream_goes() -> None:
+    one = session()
+    one.from_client(ADMITTED + REFUSED + ADMITTED)
+    one.from_upstream(b":1\r\n")
+    sent(one)
+    one.upstream_lost("upstream x is gone")
+    assert sent(one) == b"-ERR keyfence: upstream x is gone\r\n"
+    assert one.closing == "upstream x is gone"
+
+
+@pytest.mark.parametrize(
+    "part", [b"$10\r\nabc", b"*2\r\n:1\r\n", b"+O", b"$", b"|1\r\n+a\r\n:1\r\n", PUSH[:9]]
+)
+def test_nothing_is_said_in_the_midst_of_a_reply_when_the_upstream_goes(part: bytes) -> None:
+    one = session()
+    one.from_client(ADMITTED + ADMITTED)
+    one.from_upstream(part)
+    assert sent(one) == part
+    one.upstream_lost("upstream x is gone")
+    assert sent(one) == b""
+    assert one.closing
+
+
+def test_half_a_reply_to_auth_is_not_an_identity() -> None:
+    one = session()
+    one.from_client(cmd("AUTH", "master", "pw"))
+    one.from_upstream(b"+OK\r")
+    one.upstream_lost("upstream x is gone")
+    assert one.service == "CubeProxy"
+    assert sent(one) == b""
+
+
+def test_a_spoilt_transaction_still_gets_its_refusal_when_the_upstream_goes() -> None:
+    one = in_multi(session())
+    one.from_client(REFUSED)
+    one.upstream_lost("upstream x is gone")
+    assert is_refusal(sent(one), "scope.write")
+
+
+def test_an_idle_session_ends_with_its_upstream_without_a_word() -> None:
+    one = session()
+    one.from_client(ADMITTED)
+    one.from_upstream(b"*0\r\n")
+    sent(one)
+    one.upstream_lost("upstream x is gone")
+    assert sent(one) == b""
+    assert one.closing
+
+
+# -- limits
+
+
+def test_too_many_answers_that_wait_stop_the_reading_until_replies_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("proxy.relay.session.MAX_LOCAL_BYTES", 20_000)
+    monkeypatch.setattr("proxy.relay.session.MAX_BACKLOG", 1_000)
+    told = Told()
+    one = session(told=told)
+    one.from_client(REFUSED)
+    flood = REFUSED * (20_000 // len(sent(one)) * 3)
+    one.from_client(ADMITTED)
+    one.from_client(flood)
+    assert len(told.commands) < len(flood) // len(REFUSED) / 2
+    assert not one.wants_input
+    assert one.holds_back
+    one.from_upstream(b"*0\r\n")
+    assert one.wants_input
+    assert len(told.commands) == len(flood) // len(REFUSED) + 2
+    assert len(replies(sent(one))) == len(flood) // len(REFUSED) + 1
+
+
+def test_a_client_that_waits_for_auth_may_send_a_little_more() -> None:
+    """Only who reads on notices that the client has gone; the rest stays in its socket."""
+    one = session()
+    one.from_client(cmd("AUTH", "master", "pw"))
+    assert one.wants_input
+    one.from_client(ADMITTED * (MAX_BACKLOG // len(ADMITTED) + 1))
+    assert not one.wants_input
+    one.from_upstream(b"+OK\r\n")
+    assert one.wants_input
+
+
+def test_the_time_of_a_decision_is_told_for_a_sample() -> None:
+    class Timed(Told):
+        times = 0
+
+        def decided(self, _seconds: float) -> None:
+            self.times += 1
+
+    told = Timed()
+    session(told=told).from_client(ADMITTED * 129)
+    assert told.times == 3

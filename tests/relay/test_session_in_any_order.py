@@ -1,0 +1,237 @@
+"""Random conversations against a model: whatever is sent in whatever pieces, each reply is in its place.
+
+The expectation is made the slow and obvious way: one command at a time, judged, then answered by a Redis of
+its own or refused. The session gets the same bytes in random pieces, while replies come in random pieces,
+late, and with pushes between them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxy.relay.refusal import refusal
+from proxy.relay.session import Session
+from proxy.wire.limits import IDENTIFIED
+from proxy.wire.requests import RequestReader
+from tests.relay.fake_redis import PASSWORD, FakeRedis
+from tests.relay.sessions import ROUTE, USERS, Told, cmd, judge, passed, replies, sent, session
+
+WORDS: list[list[bytes]] = [
+    [b"HGETALL", ROUTE],
+    [b"hget", ROUTE, b"HostIP"],
+    [b"PING"],
+    [b"ECHO", b"a \r\n$-1\r\n"],
+    [b"HSET", ROUTE, b"HostIP", b"10.0.0.1"],
+    [b"DEL", ROUTE],
+    [b"GET", b"nobody's"],
+    [b"KEYS", b"*"],
+    [b"NO.SUCH", b"thing"],
+    [b""],
+    [b"MULTI"],
+    [b"multi"],
+    [b"MULTI", b"x"],
+    [b"EXEC"],
+    [b"ExEc"],
+    [b"EXEC", b"x"],
+    [b"DISCARD"],
+    [b"discard", b"x"],
+    [b"WATCH", ROUTE],
+    [b"AUTH", b"master", PASSWORD],
+    [b"AUTH", b"proxy", PASSWORD],
+    [b"auth", b"master", b"wrong"],
+    [b"AUTH", PASSWORD],
+    [b"HELLO", b"3"],
+    [b"HELLO", b"2"],
+    [b"HELLO", b"3", b"AUTH", b"master", PASSWORD],
+    [b"HELLO", b"3", b"AUTH", b"master", b"wrong"],
+    [b"RESET"],
+    [b"SUBSCRIBE", b"news"],
+    [b"MONITOR"],
+    [b"CLIENT", b"REPLY", b"OFF"],
+    [b"CLIENT", b"reply", b"skip"],
+    [b"CLIENT", b"ID"],
+]
+# MULTI and the likes of it often enough that transactions come about.
+COMMANDS = st.sampled_from(WORDS) | st.sampled_from(WORDS[:7]) | st.sampled_from([WORDS[10], WORDS[13]])
+NOTHING = [b"*0\r\n", b"*-1\r\n", b"\r\n", b"  \n"]
+INLINE = [b"PING\r\n", b'ECHO "a b"\r\n', b"exec\n", b"MULTI\r\n", b"GET 'nobody'\r\n"]
+STEPS = st.lists(
+    COMMANDS.map(lambda words: cmd(*words)) | st.sampled_from(NOTHING) | st.sampled_from(INLINE),
+    max_size=40,
+)
+
+
+@dataclasses.dataclass
+class Expected:
+    """What a client is to read, one entry per command, and what Redis is to carry out."""
+
+    replies: list[bytes]
+    redis: FakeRedis
+    service: str
+
+
+def expect(stream: bytes) -> Expected:
+    """The reference: one command after the other."""
+    the_judge = judge()
+    redis = FakeRedis()
+    expected = Expected([], redis, "CubeProxy")
+    in_multi = False
+    decisions = 0
+    reader = RequestReader(IDENTIFIED)
+    reader.feed(stream)
+    while (argv := reader.next()) is not None:
+        if not argv:
+            continue
+        number = the_judge.number(expected.service)
+        ruling = the_judge.rule(number, argv)
+        name = argv[0].upper()
+        if ruling.refused_by is None and (reason := _not_followed(argv, in_multi)):
+            ruling = the_judge.opaque(number, *reason)
+        if ruling.refused_by is not None:
+            decisions += 1
+            expected.replies.append(refusal(ruling.refused_by, "#cube-redis", f"d-{decisions}"))
+            if in_multi:
+                redis.answer([b"ECHO"])
+            continue
+        reply = redis.answer(argv)
+        expected.replies.append(reply)
+        if name == b"MULTI" and len(argv) == 1:
+            in_multi = True
+        elif name in (b"EXEC", b"DISCARD", b"RESET") and len(argv) == 1:
+            in_multi = False
+        if name == b"RESET" or (name in (b"AUTH", b"HELLO") and reply != b"+QUEUED\r\n"):
+            expected.service = USERS.get(redis.user.decode(), "CubeProxy")
+    return expected
+
+
+def _not_followed(argv: Sequence[bytes], in_multi: bool) -> tuple[str, str] | None:
+    name = argv[0].upper()
+    if name == b"SUBSCRIBE":
+        return "SUBSCRIBE", "subscriptions can't be followed yet"
+    if name == b"MONITOR":
+        return "MONITOR", "its replies can't be followed"
+    if name == b"CLIENT" and argv[1].upper() == b"REPLY":
+        return "CLIENT REPLY", "replies that are switched off can't be counted"
+    if in_multi and (name == b"AUTH" or (name == b"HELLO" and len(argv) > 2)):
+        return name.decode(), "it authenticates inside MULTI"
+    return None
+
+
+@dataclasses.dataclass
+class Conversation:
+    """A session between a client that has `to_send` and a Redis whose replies lie in `due`."""
+
+    one: Session
+    dice: random.Random
+    to_send: bytes
+    pushes: bool
+    redis: FakeRedis = dataclasses.field(default_factory=FakeRedis)
+    got: bytearray = dataclasses.field(default_factory=bytearray)
+    due: bytearray = dataclasses.field(default_factory=bytearray)
+    pushed: list[bytes] = dataclasses.field(default_factory=list)
+
+    def run(self) -> None:
+        while self.to_send or self.due:
+            sides = [self._client] * bool(self.to_send and self.one.wants_input)
+            sides += [self._upstream] * bool(self.due)
+            self.dice.choice(sides)()
+            self._carry()
+
+    def _piece(self, data: bytes | bytearray) -> int:
+        return self.dice.choice([1, 2, 3, 7, 40, 300, len(data), len(data)])
+
+    def _client(self) -> None:
+        size = self._piece(self.to_send)
+        self.one.from_client(self.to_send[:size])
+        self.to_send = self.to_send[size:]
+
+    def _upstream(self) -> None:
+        size = self._piece(self.due)
+        data = bytes(self.due[:size])
+        del self.due[:size]
+        self.one.from_upstream(data)
+
+    def _carry(self) -> None:
+        self._maybe_push()
+        for reply in self.redis.feed(passed(self.one)):
+            self.due += reply
+            self._maybe_push()
+        self.got += sent(self.one)
+        assert self.one.closing == ""
+
+    def _maybe_push(self) -> None:
+        """Redis sends pushes between replies, never inside of one; `due` always ends between two."""
+        if self.pushes and self.dice.random() < 0.3:
+            push = b">2\r\n+invalidate\r\n:%d\r\n" % len(self.pushed)
+            self.pushed.append(push)
+            self.due += push
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=STEPS, seed=st.integers(0, 2**32), pushes=st.booleans())
+def test_every_reply_is_in_its_place(steps: list[bytes], seed: int, pushes: bool) -> None:
+    stream = b"".join(steps)
+    expected = expect(stream)
+    told = Told()
+    talk = Conversation(session(told=told), random.Random(seed), stream, pushes)
+    talk.run()
+    frames = replies(bytes(talk.got))
+    assert [frame for frame in frames if not frame.startswith(b">")] == expected.replies
+    assert [frame for frame in frames if frame.startswith(b">")] == talk.pushed
+    # Nothing that was refused has reached Redis, and all else has, in order.
+    assert talk.redis.received == expected.redis.received
+    assert talk.redis.ran == expected.redis.ran
+    assert talk.one.service == expected.service
+    assert talk.one.outstanding == 0
+    assert sum(outcome == "refused" for _, _, outcome in told.commands) == told.decisions
+    assert len(told.commands) == len(expected.replies)
+
+
+ADMITTED_TO_MASTER = [
+    cmd("HGETALL", ROUTE),
+    cmd("HSET", ROUTE, "HostIP", "10.0.0.1"),
+    cmd("MULTI"),
+    cmd("exec"),
+    cmd("DISCARD", "x"),
+    cmd("HELLO", "3"),
+]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    steps=st.lists(st.sampled_from([*ADMITTED_TO_MASTER, *INLINE[:4]]), max_size=40),
+    seed=st.integers(0, 2**32),
+)
+def test_what_is_admitted_goes_upstream_byte_for_byte(steps: list[bytes], seed: int) -> None:
+    talk = Conversation(session("CubeMaster"), random.Random(seed), b"".join(steps), pushes=False)
+    forwarded = bytearray()
+    feed = talk.redis.feed
+
+    def watched(data: bytes) -> list[bytes]:
+        forwarded.extend(data)
+        return feed(data)
+
+    talk.redis.feed = watched  # type: ignore[method-assign]
+    talk.run()
+    assert bytes(forwarded) == b"".join(steps)
+
+
+def test_one_byte_at_a_time_makes_no_difference() -> None:
+    stream = b"".join(cmd(*words) for words in WORDS * 3)
+    expected = expect(stream)
+    one = session()
+    redis = FakeRedis()
+    got = bytearray()
+    for at in range(len(stream)):
+        one.from_client(stream[at : at + 1])
+        for reply in redis.feed(passed(one)):
+            for index in range(len(reply)):
+                one.from_upstream(reply[index : index + 1])
+        got += sent(one)
+    assert replies(bytes(got)) == expected.replies
+    assert redis.ran == expected.redis.ran
