@@ -22,7 +22,7 @@ from .admin import start_admin
 from .commands.extract import adopt
 from .commands.learn import learn
 from .config import DEFAULT_ADMIN, Address, Settings
-from .policy.compile import CompiledPolicy
+from .policy.compiled import CompiledPolicy
 from .policy.explain import explain
 from .policy.judge import Judge
 from .policy.load import load_policy

@@ -10,7 +10,8 @@ import datetime
 from pathlib import Path
 
 from ..commands.model import READ, WRITE
-from .compile import UNKNOWN, CompiledPolicy, Target, compile_policy
+from .compile import compile_policy
+from .compiled import UNKNOWN, CompiledPolicy, Target
 from .diagnostics import Diagnostic, FileError
 from .languages import covered, overlap, overlapping_pairs
 from .model import PolicyModel

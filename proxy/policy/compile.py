@@ -3,8 +3,8 @@
 Rule: whatever can be found out from the policy alone is found out here, once per load; every name that refers
 to nothing is reported with its place, all of them in one go.
 
-Stages, in order: services → placeholders → scopes → entries (families expanded) → legacy → commands and
-grants → the automaton over all targets.
+Stages, in order: services → placeholders → scopes → entries (families expanded) → legacy → channels → scripts
+→ commands and grants → the automata over all targets.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import dataclasses
 import datetime
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from pathlib import Path
 
 from ..commands.model import DELETE, GROUP, READ, WRITE
 from ..commands.table import COMMANDS
 from .automaton import Classifier
 from .build_automaton import TooManyStates, classify
+from .compiled import UNKNOWN, CompiledPolicy, Entry, Fields, Grant, Target
 from .diagnostics import Diagnostic, FileError, did_you_mean
 from .globs import Glob
-from .model import EntryModel, PolicyModel, Rights, TtlModel
+from .keyspace import KEYEVENT_EVENTS, KEYSPACE_EVENTS
+from .model import EntryModel, FunctionModel, PolicyModel, Rights, ScriptModel, TtlModel
 from .patterns import (
     ClassExpression,
     KeyPattern,
@@ -31,136 +33,13 @@ from .patterns import (
     parse_pattern,
     prefix_pattern,
 )
+from .scripts import Registration, Template
 from .values import Form, class_form, parse_form
 from .yaml_source import Source
 
-UNKNOWN = "unknown"  # the service of a client that nothing identifies
 KNOWN_COMMANDS = frozenset(row.command.name for row in COMMANDS.values())
 KNOWN_CATEGORIES = frozenset("@" + name for row in COMMANDS.values() for name in row.command.categories)
-_GLOB_SIGNS = frozenset(b"*?[\\")
 SCOPE_HOLE = "scope"  # <scope> in an entry's key expands over the policy's scopes
-
-
-class Fields(NamedTuple):
-    """The fields that a hash or stream may hold: by name, then by the first pattern that matches."""
-
-    named: dict[bytes, Form]
-    patterned: tuple[tuple[Form, Form], ...]  # (form of the name, form of the value)
-    text: str
-
-    def form_of(self, name: bytes) -> Form | None:
-        """The form that the field's value must have; None for a field that isn't listed."""
-        form = self.named.get(name)
-        if form is not None:
-            return form
-        return next((value for of_name, value in self.patterned if of_name.accepts(name)), None)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
-    """A row of the catalogue, ready to be held against an access. Families share one name."""
-
-    name: str
-    text: str  # the pattern as written, expanded
-    types: tuple[str, ...]
-    ttl: TtlModel | None
-    fields: Fields | None
-    values: Form | None
-    maxlen: int | None
-    maxlen_exact: bool  # the policy admits no approximate trimming
-    max_length: int | None
-
-    @property
-    def is_plain(self) -> bool:
-        """Nothing but rights and the key's form is asked of it."""
-        return not (self.types or self.ttl or self.fields or self.values or self.maxlen or self.max_length)
-
-
-TargetKind = Literal["entry", "legacy", "malformed", "scope", "claim"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Target:
-    """What a key turns out to be. The first target whose pattern matches decides."""
-
-    kind: TargetKind
-    name: str  # of the entry, legacy key or scope
-    pattern: KeyPattern
-    rights: tuple[int, ...]  # READ | WRITE | DELETE | GROUP by service number; the last is `unknown`
-    denied: tuple[int, ...]  # what is taken away whatever else says, by service number
-    entry: Entry | None  # of an entry; of the entry that a malformed or legacy key belongs to
-    text: str  # the pattern for people
-    secrets: frozenset[str]  # placeholders whose content is masked
-    standard: KeyPattern | None = None  # of a legacy or malformed key: the form to use instead
-
-    def names_with(self, right: int, services: Sequence[str]) -> list[str]:
-        """The services that hold `right` here."""
-        return [
-            name
-            for name, held, gone in zip(services, self.rights, self.denied, strict=False)
-            if held & right & ~gone
-        ]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Grant:
-    """What one service may do beyond the default."""
-
-    selectors: frozenset[str]  # upper-case command names, @categories
-    globs: tuple[Glob, ...]
-    legacy: bool
-    texts: tuple[bytes, ...] = ()
-
-    def includes(self, target: Target) -> bool:
-        """Whether the grant covers every key of a target, as far as its globs' beginnings show."""
-        if self.legacy and target.kind == "legacy":
-            return True
-        beginning = target.pattern.literal_prefix
-        return any(
-            glob.endswith(b"*") and not _GLOB_SIGNS & set(glob[:-1]) and beginning.startswith(glob[:-1])
-            for glob in self.texts
-        )
-
-    def covers(self, key: bytes, target: Target | None) -> bool:
-        if self.legacy and target is not None and target.kind == "legacy":
-            return True
-        return any(glob.matches(key) for glob in self.globs)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CompiledPolicy:
-    """A policy, ready to decide. Immutable: a reload makes a new one."""
-
-    name: str
-    revision: str  # begins with the SHA-256 of the file
-    contact: str
-    services: tuple[str, ...]  # a service's number is its index; UNKNOWN is the last
-    targets: tuple[Target, ...]
-    classifier: Classifier
-    claims: tuple[str, ...]
-    should: frozenset[str]
-    databases: frozenset[int] | None
-    forbid: frozenset[str]
-    allow: frozenset[str]
-    grants: dict[int, tuple[Grant, ...]]
-    max_length: int | None
-    charset: frozenset[int] | None
-    charset_text: str
-    open_scopes: frozenset[str]  # those that admit keys which no entry covers
-    exceptions: tuple[tuple[str, datetime.date], ...] = ()  # (legacy or grants, end date)
-    name_services: bool = True  # whether hints may name other services
-
-    def number(self, service: str) -> int:
-        """The number of a service; that of `unknown` for a name that the policy doesn't have."""
-        try:
-            return self.services.index(service)
-        except ValueError:
-            return len(self.services) - 1
-
-    def target(self, key: bytes) -> Target | None:
-        """What `key` is; None where no target covers it."""
-        index = self.classifier.first(key)
-        return self.targets[index] if index >= 0 else None
 
 
 def compile_policy(model: PolicyModel, source: Source, *, name_services: bool = True) -> CompiledPolicy:
@@ -194,13 +73,16 @@ class _Compiler:
         self._scopes()
         self._entries()
         self._legacy()
+        channels = self._channels()
+        scripts, functions = self._scripts(), self._functions()
         grants = self._grants()
         forbid = self._selectors(self.model.commands.forbid, ("commands", "forbid"))
         allow = self._selectors(self.model.commands.allow, ("commands", "allow"))
         charset, charset_text = self._charset()
         targets = self._targets()
-        classifier = self._automaton(targets)
-        if self.faults or classifier is None:
+        classifier = self._automaton(targets, "keys")
+        channel_classifier = self._automaton(channels, "channels")
+        if self.faults or classifier is None or channel_classifier is None:
             raise FileError(self.faults)
         text = "\n".join(self.source.lines)
         return CompiledPolicy(
@@ -216,6 +98,12 @@ class _Compiler:
             forbid=forbid,
             allow=allow,
             grants=grants,
+            channels=tuple(channels),
+            channel_classifier=channel_classifier,
+            scripts=scripts,
+            functions=functions,
+            forbids_unregistered_scripts=self.model.unregistered_scripts == "forbid",
+            cluster=self.model.cluster,
             max_length=self.model.key_rules.max_length,
             charset=charset,
             charset_text=charset_text,
@@ -462,6 +350,101 @@ class _Compiler:
                 )
             )
 
+    # -- channels and scripts
+
+    def _channels(self) -> list[Target]:
+        """Channels in the order in which they decide, then what Redis itself publishes about keys."""
+        channels = []
+        for name, model in self.model.channels.items():
+            path = ("channels", name)
+            held = [0] * len(self.services)
+            for names, field, bit in (
+                (model.publishers, "publishers", WRITE),
+                (model.subscribers, "subscribers", READ),
+            ):
+                for number in self._numbers(names, (*path, field)):
+                    held[number] |= bit
+            pattern = self._pattern(model.channel, (*path, "channel"))
+            if pattern is not None:
+                secrets = frozenset(self.secrets & {hole.name for hole in pattern.holes})
+                nothing = (0,) * len(self.services)
+                channels.append(
+                    Target("channel", name, pattern, tuple(held), nothing, None, model.channel, secrets)
+                )
+        channels.sort(key=lambda target: target.pattern.specificity)
+        nothing = (0,) * len(self.services)
+        return [
+            Target("keyspace", "", KEYSPACE_EVENTS, nothing, nothing, None, "__keyspace@…", frozenset()),
+            Target("keyevent", "", KEYEVENT_EVENTS, nothing, nothing, None, "__keyevent@…", frozenset()),
+            *channels,
+        ]
+
+    def _scripts(self) -> dict[bytes, Registration]:
+        scripts: dict[bytes, Registration] = {}
+        for name, model in self.model.scripts.items():
+            path = ("scripts", name)
+            registration = self._registration(name, model, path)
+            for sha1 in self._sha1s(model, path):
+                if sha1 in scripts:
+                    self._error(path, f"the script {scripts[sha1].name} has the same SHA-1", of_key=True)
+                elif registration is not None:
+                    scripts[sha1] = registration
+        return scripts
+
+    def _functions(self) -> dict[bytes, Registration]:
+        functions = {}
+        for name, model in self.model.functions.items():
+            registration = self._registration(name, model, ("functions", name))
+            if registration is not None:
+                functions[name.encode()] = registration
+        return functions
+
+    def _sha1s(self, model: ScriptModel, path: tuple[str, ...]) -> list[bytes]:
+        sha1s = []
+        for index, text in enumerate(model.sha1):
+            if len(text) != 40 or not set(text.lower()) <= set("0123456789abcdef"):
+                self._error((*path, "sha1", index), f"{text!r} is no SHA-1; it has 40 hex digits")
+            sha1s.append(text.lower().encode())
+        if model.source:
+            file = Path(self.source.file).parent / model.source
+            try:
+                sha1s.append(hashlib.sha1(file.read_bytes(), usedforsecurity=False).hexdigest().encode())
+            except OSError as exc:
+                self._error((*path, "source"), f"{file} can't be read: {exc.strerror}")
+        elif not sha1s:
+            self._error(path, "neither sha1 nor source: nothing tells this script from others", of_key=True)
+        return sha1s
+
+    def _registration(self, name: str, model: FunctionModel, path: tuple[str, ...]) -> Registration | None:
+        texts = model.keys if isinstance(model.keys, list) else []
+        patterns = [self._pattern(text, (*path, "keys", index)) for index, text in enumerate(texts)]
+        known = [pattern for pattern in patterns if pattern is not None]
+        if len(known) < len(patterns):
+            return None
+        captured = frozenset(hole.name for pattern in known for hole in pattern.holes)
+        templates = {
+            field: tuple(self._templates(getattr(model, field), captured, (*path, field)))
+            for field in ("reads", "writes", "publishes")
+        }
+        # Templates say all that a script touches; its declared keys aren't unless that is said too.
+        declared = model.declared or ("none" if templates["reads"] or templates["writes"] else "both")
+        return Registration(
+            name=name,
+            keys=len(texts) if isinstance(model.keys, list) else model.keys,
+            patterns=tuple(known),
+            declared={"none": 0, "read": READ, "write": WRITE, "both": READ | WRITE}[declared],
+            **templates,
+        )
+
+    def _templates(
+        self, texts: Iterable[str], captured: frozenset[str], path: tuple[str, ...]
+    ) -> Iterable[Template]:
+        for index, text in enumerate(texts):
+            try:
+                yield Template(text, captured)
+            except ValueError as exc:
+                self._error((*path, index), f"{text!r}: {exc}")
+
     def _selectors(self, names: Iterable[str], path: tuple[str | int, ...]) -> frozenset[str]:
         """Command names in upper case and @categories in lower case; each must be known."""
         selectors = set()
@@ -561,15 +544,12 @@ class _Compiler:
             for claim in sorted(self.model.claims, key=len, reverse=True)
         ]
 
-    def _automaton(self, targets: list[Target]) -> Classifier | None:
+    def _automaton(self, targets: list[Target], section: str) -> Classifier | None:
         if self.faults:
             return None
         patterns = [target.pattern for target in targets]
         try:
             return classify(patterns)
         except TooManyStates as exc:
-            self._error(("keys",), str(exc), of_key=True)
+            self._error((section,), str(exc), of_key=True)
             return None
-
-
-__all__ = ["UNKNOWN", "CompiledPolicy", "Entry", "Fields", "Grant", "Target", "compile_policy"]

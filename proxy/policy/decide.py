@@ -8,58 +8,29 @@ docs/policy.md has the table of which rule fires when; tests/policy/test_which_r
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ..commands.extract import extract
-from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Channel, Command, Content, Touches, Ttl
-from ..commands.table import COMMANDS
-from .compile import UNKNOWN, CompiledPolicy, Entry, Target
+from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Channel, Command, Script, Touches
+from .channels import Channels
+from .compiled import UNKNOWN, CompiledPolicy, Target
+from .content import content_faults
 from .masking import shown, standard_key
-from .model import TtlModel
-from .reach import Reach
+from .permissions import forbidden_by_default, selects, selects_name
+from .reach import Holds, Reach, nearest, scan_pattern
+from .scripts import MissingArgument, Name, Registration
 from .show import printable
-from .units import duration_text
+from .slots import hash_slot
 from .verdict import ALLOWED, Severity, Verdict, Violation
 
-# Redis' own categories decide what is forbidden by default: whatever administers the server, whatever Redis
-# calls dangerous and names no key, and whatever works on the whole key space at once.
-_FORBIDDEN_CATEGORIES = frozenset({"admin"})
-# Dangerous by category, but asked by client libraries at connect to see whether Redis is loading.
-_HARMLESS = frozenset({"INFO"})
-# A container without a subcommand, or with one that no server has, runs nothing; that it is unknown says
-# enough.
-_CONTAINERS = frozenset(row.command.name for row in COMMANDS.values() if row.subcommands)
-# Redis 6.2 has SELECT, WAIT and READONLY in @keyspace too. SCAN is judged by its pattern.
-_ABOUT_THE_CONNECTION = frozenset({"connection"})
-_JUDGED_OTHERWISE = frozenset({"SCAN", "OBJECT HELP", "ASKING"})
-# Commands whose category doesn't tell that they change what other clients run, move keys away, or name keys.
-_FORBIDDEN_BY_NAME = {
-    "CLUSTER GETKEYSINSLOT": "it shows key names",
-    "MIGRATE": "it moves keys to another server",
-    **dict.fromkeys(
-        ("FUNCTION DELETE", "FUNCTION FLUSH", "FUNCTION KILL", "FUNCTION LOAD", "FUNCTION RESTORE"),
-        "it is administrative",
-    ),
-    **dict.fromkeys(("SCRIPT DEBUG", "SCRIPT FLUSH", "SCRIPT KILL"), "it is administrative"),
-}
 
+class Transaction:
+    """What must be known of a transaction's earlier commands to judge a later one."""
 
-def forbidden_by_default(command: Command, names_keys: bool) -> str:
-    """Why a policy that says nothing forbids the command; "" where it doesn't."""
-    if command.name in _HARMLESS or command.name in _CONTAINERS or command.name in _JUDGED_OTHERWISE:
-        return ""
-    if command.name in _FORBIDDEN_BY_NAME:
-        return _FORBIDDEN_BY_NAME[command.name]
-    if command.categories & _FORBIDDEN_CATEGORIES:
-        return "it is administrative (@admin)"
-    if names_keys:
-        return ""
-    if "dangerous" in command.categories:
-        return "it is @dangerous and names no key"
-    if "keyspace" in command.categories and not _ABOUT_THE_CONNECTION & command.categories:
-        return "it works on the whole key space"
-    return ""
+    def __init__(self) -> None:
+        self.slot: int | None = None  # of the first key, where the policy is for a cluster
 
 
 class Decider:
@@ -69,118 +40,269 @@ class Decider:
         self.policy = policy
         self._clock = clock
         self._permissions: dict[tuple[int, str], str] = {}
-        self._reach = Reach(policy)
+        self._keys = Reach(policy.classifier, policy.targets)
+        self._channels = Channels(policy, self._keys, lambda service: self._holds(service, READ, ""))
 
     def decide(self, service: int, argv: Sequence[bytes]) -> Verdict:
         """The verdict on one command (argv with its name first) of the service with this number."""
         return self.judge(service, argv, extract(argv))
 
-    def judge(self, service: int, argv: Sequence[bytes], touches: Touches) -> Verdict:
+    def judge(
+        self, service: int, argv: Sequence[bytes], touches: Touches, transaction: Transaction | None = None
+    ) -> Verdict:
         """The verdict on what a command touches, where that is known already."""
-        found = tuple(self._violations(service, argv, touches))
+        found = tuple(self._violations(service, argv, touches, transaction))
         return Verdict(found) if found else ALLOWED
 
-    def _violations(self, service: int, argv: Sequence[bytes], touches: Touches) -> Iterator[Violation]:
+    def _violations(
+        self, service: int, argv: Sequence[bytes], touches: Touches, transaction: Transaction | None
+    ) -> Iterator[Violation]:
         command = touches.command
         name = command.name if command is not None else printable(argv[0], 32).upper()
         if command is not None:
-            yield from self._permission(service, command, touches)
-        if touches.problem is not None:
-            problem = touches.problem
+            yield from self._permission(service, command)
+        yield from self._databases(service, name, touches)
+        if touches.pattern is not None:
+            yield from self._pattern(service, name, touches.pattern.position, touches.pattern.glob, READ)
+        for channel in touches.channels:
+            yield from self._channel(service, name, channel)
+        accesses = touches.accesses
+        registration = self._registration(touches.script) if touches.script is not None else None
+        if touches.script is not None and registration is not None:
+            yield from self._registered(service, name, touches.script, registration, accesses)
+        else:
+            yield from self._unknown_parts(service, name, touches)
+            for access in accesses:
+                yield from self._access(service, name, access)
+        if self.policy.cluster:
+            yield from self._slots(name, accesses, transaction)
+
+    # -- the command itself
+
+    def _permission(self, service: int, command: Command) -> Iterator[Violation]:
+        key = (service, command.name)
+        reason = self._permissions.get(key)
+        if reason is None:
+            reason = self._permissions[key] = self._why_forbidden(service, command)
+        if reason:
+            yield self._plain(
+                "command.forbidden",
+                0,
+                f"{self._who(service)} may not use {command.name}: {reason}",
+                "the policy can grant it to a service",
+            )
+
+    def _why_forbidden(self, service: int, command: Command) -> str:
+        policy = self.policy
+        if any(selects(grant.selectors, command) for grant in policy.grants.get(service, ())):
+            return ""
+        if command.name in policy.allow:
+            return ""
+        if selects(policy.forbid, command):
+            return "the policy forbids it"
+        if selects(policy.allow, command):
+            return ""
+        return forbidden_by_default(command, command.names_keys)
+
+    def _unknown_parts(self, service: int, name: str, touches: Touches) -> Iterator[Violation]:
+        """What can't be known of the command, unless it is granted for all keys."""
+        problem = touches.problem
+        if problem is not None and not self._is_granted_everything(service, name, touches.command):
             yield self._plain(
                 problem.rule,
                 problem.position,
                 f"{name} can't be judged: {problem.reason}",
-                "use a command whose keys are known, or ask for a grant",
+                "use a command whose keys are known, or ask for a grant on all keys",
             )
-        yield from self._databases(service, name, touches)
-        yield from self._patterns(service, name, touches)
-        for channel in touches.channels:
-            yield self._channel(service, name, channel)
-        for access in touches.accesses:
-            yield from self._access(service, name, command, access)
-
-    # -- the command itself
-
-    def _permission(self, service: int, command: Command, touches: Touches) -> Iterator[Violation]:
-        key = (service, command.name)
-        reason = self._permissions.get(key)
-        if reason is None:
-            reason = self._permissions[key] = self._why_forbidden(service, command, bool(touches.accesses))
-        if reason:
-            who = self._who(service)
+        if touches.script is not None and self.policy.forbids_unregistered_scripts:
             yield self._plain(
-                "command.forbidden",
-                0,
-                f"{who} may not use {command.name}: {reason}",
-                "the policy can grant it to a service",
+                "script.unregistered",
+                touches.script.position,
+                f"{self._who(service)} may not {name} a script that the policy doesn't know",
+                "register it in the policy by its SHA-1 or source",
             )
 
-    def _why_forbidden(self, service: int, command: Command, names_keys: bool) -> str:
-        policy = self.policy
-        if any(_selects(grant.selectors, command) for grant in policy.grants.get(service, ())):
-            return ""
-        if command.name in policy.allow:
-            return ""
-        if _selects(policy.forbid, command):
-            return "the policy forbids it"
-        if _selects(policy.allow, command):
-            return ""
-        return forbidden_by_default(command, names_keys)
+    def _is_granted_everything(self, service: int, name: str, command: Command | None) -> bool:
+        return any(
+            b"*" in grant.texts
+            and (selects(grant.selectors, command) if command else name in grant.selectors)
+            for grant in self.policy.grants.get(service, ())
+        )
 
     def _databases(self, service: int, name: str, touches: Touches) -> Iterator[Violation]:
+        for position, number in touches.databases:
+            yield from self._database(service, name, position, number)
+
+    def _database(self, service: int, name: str, position: int, number: int) -> Iterator[Violation]:
         admitted = self.policy.databases
-        for position, number in touches.databases if admitted is not None else ():
-            if admitted is not None and number not in admitted:
-                numbers = ", ".join(map(str, sorted(admitted)))
-                yield self._plain(
-                    "database.forbidden",
-                    position,
-                    f"{self._who(service)} may not {name} database {number}",
-                    f"the policy speaks for database {numbers}",
-                )
+        if admitted is not None and number not in admitted:
+            numbers = ", ".join(map(str, sorted(admitted)))
+            yield self._plain(
+                "database.forbidden",
+                position,
+                f"{self._who(service)} may not {name} database {number}",
+                f"the policy speaks for database {numbers}",
+            )
 
-    def _patterns(self, service: int, name: str, touches: Touches) -> Iterator[Violation]:
-        """SCAN and KEYS are judged by rights, never by grammar: may the service read all that can match?"""
-        if touches.pattern is None:
+    def _slots(
+        self, name: str, accesses: Sequence[Access], transaction: Transaction | None
+    ) -> Iterator[Violation]:
+        """All keys of a command, and of a transaction, in one hash slot."""
+        first = transaction.slot if transaction is not None else None
+        for access in accesses:
+            slot = hash_slot(access.key)
+            if first is None:
+                first = slot
+            elif slot != first:
+                target = self.policy.target(access.key)
+                text = shown(access.key, target)
+                message = f"{name} {text} is in hash slot {slot}, an earlier key in {first}"
+                hint = "give the keys one hash tag, as {tag}"
+                yield self._violation("slot.cross", access.position, access.key, target, message, hint)
+                break
+        if transaction is not None:
+            transaction.slot = first
+
+    # -- names that stand for many: patterns, channels
+
+    def _holds(self, service: int, right: int, name: str) -> Holds:
+        """Whether a service has a right on all keys of a target, its own or by a grant of the command."""
+        grants = [grant for grant in self.policy.grants.get(service, ()) if name in grant.selectors]
+
+        def holds(target: Target) -> bool:
+            held = target.rights[service] & ~target.denied[service]
+            return bool(held & right) or any(grant.includes(target) for grant in grants)
+
+        return holds
+
+    def _reaches_only_own(self, service: int, name: str, glob: bytes, right: int) -> bool:
+        granted = any(name in grant.selectors for grant in self.policy.grants.get(service, ()))
+        who = (service, right, name if granted else "")
+        return self._keys.covers(glob, self._holds(service, right, name), who)
+
+    def _pattern(
+        self, service: int, name: str, position: int, glob: bytes, right: int
+    ) -> Iterator[Violation]:
+        """A glob over keys is judged by rights: may the service touch all that can match?"""
+        if self._reaches_only_own(service, name, glob, right):
             return
-        glob = touches.pattern.glob
-        if self._reach.covers(service, name, glob):
-            return
+        verb = "write" if right == WRITE else "read"
         reached = printable(glob)
-        suggestion = self._reach.suggestion(service, glob)
-        yield Violation(
-            "scan.scope",
-            self._severity("scan.scope"),
-            touches.pattern.position,
-            glob,
-            reached,
-            "",
-            "",
-            f"{self._who(service)} may not {name} {reached}: it reaches keys that it may not read",
-            f"{name} {'0 MATCH ' if name == 'SCAN' else ''}{suggestion} would pass" if suggestion else "",
+        message = f"{self._who(service)} may not {name} {reached}: it reaches keys that it may not {verb}"
+        yield self._violation(
+            "scan.scope", position, glob, None, message, self._scan_hint(service, name, glob)
         )
 
-    def _channel(self, service: int, name: str, channel: Channel) -> Violation:
-        rule = "channel.write" if channel.publish else "channel.read"
-        shown = printable(channel.name)
-        return Violation(
-            rule,
-            self._severity(rule),
-            channel.position,
-            channel.name,
-            shown,
-            "",
-            "",
-            f"{self._who(service)} may not {name} {shown}",
-            "the policy names no channels",
-        )
+    def _scan_hint(self, service: int, name: str, glob: bytes) -> str:
+        """A pattern near the glob that would pass."""
+        holds = self._holds(service, READ, "")
+        readable = [
+            scan_pattern(target)
+            for target in self.policy.targets
+            if target.kind in ("entry", "scope") and holds(target)
+        ]
+        for text in nearest(readable, glob)[:20]:
+            if self._reaches_only_own(service, "SCAN", text, READ):
+                return f"{'SCAN 0 MATCH' if name == 'SCAN' else name} {printable(text)} would pass"
+        return ""
+
+    def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Violation]:
+        key = self._channels.key_of(channel)
+        if key is not None:
+            yield from self._database(service, name, channel.position, key[0])
+            yield from self._access(service, name, Access(channel.position, key[1], READ))
+        elif not self._channels.admits(service, channel):
+            target = None if channel.is_pattern else self._channels.target(channel.name)
+            yield self._no_channel(service, name, channel.position, channel.name, target, channel.publish)
+
+    def _no_channel(
+        self, service: int, name: str, position: int, channel: bytes, target: Target | None, publish: bool
+    ) -> Violation:
+        right, verb = (WRITE, "publishers") if publish else (READ, "subscribers")
+        who = target.names_with(right, self.policy.services) if target is not None else []
+        if target is not None and target.kind in ("keyspace", "keyevent"):
+            hint = "only Redis speaks there" if publish else "it tells of keys that the service may not read"
+        elif target is not None:
+            hint = self._who_may(verb, who)
+        else:
+            hint = "no channel of the policy covers it"
+        message = f"{self._who(service)} may not {name} {shown(channel, target)}"
+        rule = "channel.write" if publish else "channel.read"
+        return self._violation(rule, position, channel, target, message, hint)
+
+    # -- scripts
+
+    def _registration(self, script: Script) -> Registration | None:
+        if script.kind == "function":
+            return self.policy.functions.get(script.name)
+        if not self.policy.scripts:
+            return None
+        if script.kind == "text":
+            sha1 = hashlib.sha1(script.name, usedforsecurity=False).hexdigest().encode()
+        else:
+            sha1 = script.name.lower()
+        return self.policy.scripts.get(sha1)
+
+    def _registered(
+        self,
+        service: int,
+        name: str,
+        script: Script,
+        registration: Registration,
+        accesses: Sequence[Access],
+    ) -> Iterator[Violation]:
+        """A script that the policy knows touches what its registration says."""
+        if name == "SCRIPT LOAD":
+            return
+        if len(script.keys) != registration.keys:
+            message = f"{name} of {registration.name} declares {len(script.keys)} keys"
+            yield self._plain("script.keys", script.position + 1, message, f"exactly {registration.keys}")
+            return
+        captured = registration.captured(script)
+        if captured is None:
+            forms = ", ".join(pattern.text for pattern in registration.patterns)
+            message = f"{name} of {registration.name} declares keys of another form"
+            yield self._plain("script.keys", script.position + 2, message, f"its keys: {forms}")
+            return
+        if registration.declared:
+            for access in accesses:
+                # A variant for reading (EVAL_RO) can't write, whatever is registered.
+                needs = access.needs & registration.declared or access.needs & READ
+                yield from self._access(service, name, access._replace(needs=needs))
+        try:
+            touched = registration.touched(script, captured)
+            published = registration.published(script, captured)
+        except MissingArgument as exc:
+            message = f"{name} of {registration.name} lacks {exc}, of which its keys are made"
+            yield self._plain("script.keys", script.position, message, "give it all its arguments")
+            return
+        for key, right in touched:
+            yield from self._script_key(service, name, script.position, key, right)
+        for channel in published:
+            yield from self._script_channel(service, name, script.position, channel)
+
+    def _script_key(
+        self, service: int, name: str, position: int, key: Name, right: int
+    ) -> Iterator[Violation]:
+        if not key.is_pattern:
+            yield from self._access(service, name, Access(position, key.text, right))
+        elif not self._reaches_only_own(service, name, key.text, right):
+            rule = "scope.write" if right == WRITE else "scope.read"
+            message = f"{self._who(service)} may not {name} a script that touches {printable(key.text)}"
+            yield self._violation(rule, position, key.text, None, message, "it has no right to all of these")
+
+    def _script_channel(self, service: int, name: str, position: int, channel: Name) -> Iterator[Violation]:
+        if channel.is_pattern:
+            admitted = self._channels.covers(service, channel.text, WRITE)
+        else:
+            admitted = self._channels.admits(service, Channel(position, channel.text, True, False))
+        if not admitted:
+            target = None if channel.is_pattern else self._channels.target(channel.text)
+            yield self._no_channel(service, name, position, channel.text, target, True)
 
     # -- keys
 
-    def _access(
-        self, service: int, name: str, command: Command | None, access: Access
-    ) -> Iterator[Violation]:
+    def _access(self, service: int, name: str, access: Access) -> Iterator[Violation]:
         policy = self.policy
         target = policy.target(access.key)
         if target is None:
@@ -188,252 +310,84 @@ class Decider:
         elif target.kind == "legacy":
             violations = self._legacy(service, name, access, target)
         else:
-            violations = self._standard(service, name, command, access, target)
-        if policy.grants and self._granted(service, name, command, access, target):
+            violations = self._standard(service, name, access, target)
+        if policy.grants and self._granted(service, name, access, target):
             return
         yield from violations
 
-    def _granted(
-        self, service: int, name: str, command: Command | None, access: Access, target: Target | None
-    ) -> bool:
+    def _granted(self, service: int, name: str, access: Access, target: Target | None) -> bool:
         return any(
-            (_selects(grant.selectors, command) if command else name in grant.selectors)
-            and grant.covers(access.key, target)
+            selects_name(grant.selectors, name) and grant.covers(access.key, target)
             for grant in self.policy.grants.get(service, ())
         )
 
-    def _standard(
-        self, service: int, name: str, command: Command | None, access: Access, target: Target
-    ) -> Iterator[Violation]:
+    def _standard(self, service: int, name: str, access: Access, target: Target) -> Iterator[Violation]:
         if target.kind != "claim":
             yield from self._rights(service, name, access, target)
         if target.kind == "malformed":
-            yield self._about(
-                "key.format",
-                access,
-                target,
-                f"{shown(access.key, target)} is not of the form {target.text}",
-                self._form_hint(access.key, target),
-            )
+            message = f"{shown(access.key, target)} is not of the form {target.text}"
+            yield self._about("key.format", access, target, message, _form_hint(access.key, target))
         elif target.kind == "claim":
-            scopes = sorted({t.text for t in self.policy.targets if t.kind == "scope"})
-            yield self._about(
-                "key.format",
-                access,
-                target,
-                f"{shown(access.key, target)} is in no scope of the policy",
-                f"a key begins with one of {', '.join(scopes)}" if scopes else "",
-            )
+            scopes = sorted({one.text for one in self.policy.targets if one.kind == "scope"})
+            message = f"{shown(access.key, target)} is in no scope of the policy"
+            hint = f"a key begins with one of {', '.join(scopes)}" if scopes else ""
+            yield self._about("key.format", access, target, message, hint)
         elif target.kind == "scope" and target.name not in self.policy.open_scopes:
+            message = f"no entry of the scope {target.name} covers {shown(access.key, target)}"
             yield self._about(
-                "key.unregistered",
-                access,
-                target,
-                f"no entry of the scope {target.name} covers {shown(access.key, target)}",
-                "register the key in the policy first",
+                "key.unregistered", access, target, message, "register the key in the policy first"
             )
         yield from self._key_rules(access, target)
         if target.kind == "entry" and target.entry is not None and not target.entry.is_plain:
-            yield from self._content(command, access, target, target.entry)
+            key = shown(access.key, target)
+            for fault in content_faults(name, access, target.entry, key, self._clock):
+                at = access._replace(position=fault.position)
+                yield self._about(fault.rule, at, target, fault.message, fault.hint)
 
     def _rights(self, service: int, name: str, access: Access, target: Target) -> Iterator[Violation]:
-        held = target.rights[service] & ~target.denied[service]
-        needs = access.needs
-        if needs & GROUP and held & GROUP:
-            return
-        if needs & READ and not held & READ:
-            yield self._right("scope.read", READ, service, name, access, target)
-        if needs & WRITE and not held & WRITE and not (needs & DELETE and held & DELETE):
-            yield self._right("scope.write", WRITE, service, name, access, target)
-        if not needs and not held:
-            yield self._right("scope.read", READ, service, name, access, target)
+        for right in _lacking(service, access.needs, target):
+            rule = "scope.write" if right & WRITE else "scope.read"
+            message = f"{self._who(service)} may not {name} {shown(access.key, target)}"
+            if access.needs & GROUP and right == WRITE:
+                hint = self._who_may("consumers", target.names_with(GROUP, self.policy.services))
+            else:
+                verb = "writers" if right == WRITE else "readers"
+                hint = self._who_may(verb, target.names_with(right, self.policy.services))
+            yield self._about(rule, access, target, message, hint)
 
-    def _right(
-        self, rule: str, right: int, service: int, name: str, access: Access, target: Target
-    ) -> Violation:
-        verb = "writers" if right == WRITE else "readers"
-        who = target.names_with(right, self.policy.services)
-        if access.needs & GROUP and right == WRITE:
-            verb, who = "consumers", target.names_with(GROUP, self.policy.services)
-        hint = f"its {verb}: {', '.join(who)}" if who else f"it has no {verb}"
+    def _who_may(self, verb: str, who: Sequence[str]) -> str:
         if not self.policy.name_services:
-            hint = "ask for the right"
-        return self._about(
-            rule, access, target, f"{self._who(service)} may not {name} {shown(access.key, target)}", hint
-        )
+            return "ask for the right"
+        return f"its {verb}: {', '.join(who)}" if who else f"it has no {verb}"
 
     def _unregistered(self, service: int, name: str, access: Access) -> Violation:
         claims = " or ".join(self.policy.claims)
-        shown = printable(access.key)
-        return Violation(
-            "key.unregistered",
-            self._severity("key.unregistered"),
-            access.position,
-            access.key,
-            shown,
-            "",
-            "",
-            f"{self._who(service)} may not {name} {shown}: no entry of the policy covers it",
-            f"every key begins with {claims}" if claims else "register the key in the policy first",
+        message = (
+            f"{self._who(service)} may not {name} {printable(access.key)}: no entry of the policy covers it"
         )
+        hint = f"every key begins with {claims}" if claims else "register the key in the policy first"
+        return self._violation("key.unregistered", access.position, access.key, None, message, hint)
 
     def _legacy(self, service: int, name: str, access: Access, target: Target) -> Iterator[Violation]:
         """A legacy key has one answer: what its exception allows passes, all else is `key.legacy`."""
-        held = target.rights[service] & ~target.denied[service]
-        needs = access.needs
-        lacks_read = needs & READ and not held & READ
-        lacks_write = needs & WRITE and not held & WRITE and not (needs & DELETE and held & DELETE)
-        if not lacks_read and not lacks_write and (needs or held):
-            return
-        yield self._about(
-            "key.legacy",
-            access,
-            target,
-            f"{self._who(service)} may not {name} {shown(access.key, target)}, a deprecated form",
-            f"use {standard_key(access.key, target)}",
-        )
-
-    def _form_hint(self, key: bytes, target: Target) -> str:
-        if len(key) <= len(target.pattern.literal_prefix):
-            return "the part after the prefix is missing"
-        return f"for example {printable(target.standard.example())}" if target.standard else ""
+        if any(_lacking(service, access.needs, target)):
+            message = f"{self._who(service)} may not {name} {shown(access.key, target)}, a deprecated form"
+            yield self._about(
+                "key.legacy", access, target, message, f"use {standard_key(access.key, target)}"
+            )
 
     def _key_rules(self, access: Access, target: Target) -> Iterator[Violation]:
         limit = self.policy.max_length
         if target.entry is not None and target.entry.max_length is not None:
             limit = min(limit or target.entry.max_length, target.entry.max_length)
-        if limit is not None and len(access.key) > limit:
-            yield self._about(
-                "key.length",
-                access,
-                target,
-                f"{shown(access.key, target)} is {len(access.key)} bytes long",
-                f"at most {limit} bytes",
-            )
+        key = access.key
+        if limit is not None and len(key) > limit:
+            message = f"{shown(key, target)} is {len(key)} bytes long"
+            yield self._about("key.length", access, target, message, f"at most {limit} bytes")
         charset = self.policy.charset
-        if charset is not None and not charset.issuperset(access.key):
-            yield self._about(
-                "key.charset",
-                access,
-                target,
-                f"{shown(access.key, target)} holds bytes outside {self.policy.charset_text}",
-                "",
-            )
-
-    # -- what an entry asks of the value
-
-    def _content(
-        self, command: Command | None, access: Access, target: Target, entry: Entry
-    ) -> Iterator[Violation]:
-        key = shown(access.key, target)
-        if entry.types and access.types and not set(entry.types) & set(access.types):
-            name = command.name if command else "this command"
-            yield self._about(
-                "type.mismatch",
-                access,
-                target,
-                f"{name} is for a {' or '.join(access.types)}, but {key} is a {' or '.join(entry.types)}",
-                "",
-            )
-        elif access.content is not None:
-            yield from self._value(access, access.content, target, entry, key)
-        if entry.ttl is not None and access.ttl is not None:
-            yield from self._ttl(command, access, access.ttl, target, entry.ttl, key)
-
-    def _value(
-        self, access: Access, content: Content, target: Target, entry: Entry, key: str
-    ) -> Iterator[Violation]:
-        if entry.values is not None and content.value is not None and not entry.values.accepts(content.value):
-            yield self._about(
-                "value.invalid",
-                access._replace(position=content.value_position),
-                target,
-                f"the value for {key} is not {entry.values.text}",
-                "",
-            )
-        if entry.fields is not None:
-            yield from self._fields(access, content, target, entry, key)
-        if entry.maxlen is not None and content.stream_add:
-            yield from self._maxlen(access, content, target, entry, key)
-
-    def _fields(
-        self, access: Access, content: Content, target: Target, entry: Entry, key: str
-    ) -> Iterator[Violation]:
-        assert entry.fields is not None
-        for field in content.fields:
-            form = entry.fields.form_of(field.name)
-            name = printable(field.name, 64)
-            if form is None:
-                yield self._about(
-                    "field.unknown",
-                    access._replace(position=field.position),
-                    target,
-                    f"{key} has no field {name}",
-                    f"its fields: {entry.fields.text}",
-                )
-            elif field.value_position and not form.accepts(field.value):
-                yield self._about(
-                    "value.invalid",
-                    access._replace(position=field.value_position),
-                    target,
-                    f"the field {name} of {key} is not {form.text}",
-                    "",
-                )
-
-    def _maxlen(
-        self, access: Access, content: Content, target: Target, entry: Entry, key: str
-    ) -> Iterator[Violation]:
-        assert entry.maxlen is not None
-        must = f"MAXLEN {'' if entry.maxlen_exact else '~ '}{entry.maxlen}"
-        if content.maxlen is None:
-            problem = f"XADD to {key} must trim the stream"
-        elif content.maxlen > entry.maxlen:
-            problem = f"XADD to {key} keeps more than {entry.maxlen} entries"
-        elif entry.maxlen_exact and content.maxlen_approximate:
-            problem = f"XADD to {key} must trim exactly"
-        else:
-            return
-        position = content.maxlen_position or access.position
-        yield self._about("stream.maxlen", access._replace(position=position), target, problem, f"use {must}")
-
-    def _ttl(
-        self, command: Command | None, access: Access, ttl: Ttl, target: Target, rule: TtlModel, key: str
-    ) -> Iterator[Violation]:
-        at = access._replace(position=ttl.position or access.position)
-        if rule.none:
-            if ttl.kind in ("sets", "expires"):
-                yield self._about("ttl.forbidden", at, target, f"{key} must not have a time to live", "")
-        elif ttl.kind in ("sets", "expires"):
-            yield from self._ttl_range(at, ttl, target, rule, key)
-        elif ttl.kind == "drops" or self._creates_without_ttl(command, ttl, rule):
-            yield self._about(
-                "ttl.required", at, target, f"{key} must have a time to live", _ttl_hint(rule, command)
-            )
-
-    def _creates_without_ttl(self, command: Command | None, ttl: Ttl, rule: TtlModel) -> bool:
-        """Where the write itself must bring the TTL, a command that can't and may create the key doesn't do.
-
-        Redis marks the commands that may need memory for new data as `denyoom`.
-        """
-        return (
-            rule.at == "write" and ttl.kind == "keeps" and command is not None and "denyoom" in command.flags
-        )
-
-    def _ttl_range(
-        self, access: Access, ttl: Ttl, target: Target, rule: TtlModel, key: str
-    ) -> Iterator[Violation]:
-        if ttl.milliseconds is None:
-            return  # Redis refuses it itself: no integer
-        remaining = ttl.milliseconds
-        if ttl.absolute:
-            remaining -= int(self._clock() * 1000)
-        if rule.min is not None and remaining < rule.min:
-            text, hint = "too short", f"at least {duration_text(rule.min)}"
-        elif rule.max is not None and remaining > rule.max:
-            text, hint = "too long", f"at most {duration_text(rule.max)}"
-        else:
-            return
-        yield self._about("ttl.range", access, target, f"the time to live of {key} is {text}", hint)
+        if charset is not None and not charset.issuperset(key):
+            message = f"{shown(key, target)} holds bytes outside {self.policy.charset_text}"
+            yield self._about("key.charset", access, target, message, "")
 
     # -- wording
 
@@ -445,14 +399,19 @@ class Decider:
         return "should" if rule in self.policy.should else "must"
 
     def _about(self, rule: str, access: Access, target: Target, message: str, hint: str) -> Violation:
-        entry = target.name or target.kind
-        covered = target.kind in ("entry", "legacy", "malformed")
+        return self._violation(rule, access.position, access.key, target, message, hint)
+
+    def _violation(
+        self, rule: str, position: int, key: bytes, target: Target | None, message: str, hint: str
+    ) -> Violation:
+        entry = (target.name or target.kind) if target is not None else ""
+        covered = target is not None and target.kind in ("entry", "legacy", "malformed", "channel")
         return Violation(
             rule,
             self._severity(rule),
-            access.position,
-            access.key,
-            shown(access.key, target),
+            position,
+            key,
+            shown(key, target),
             entry,
             entry if covered else "",
             message,
@@ -463,20 +422,20 @@ class Decider:
         return Violation(rule, self._severity(rule), position, None, "", "", "", message, hint)
 
 
-def _selects(selectors: frozenset[str], command: Command) -> bool:
-    """Whether a command is named by its name, its container's name, or one of its categories."""
-    if not selectors:
-        return False
-    container = command.name.split(" ")[0]
-    return (
-        command.name in selectors
-        or container in selectors
-        or any("@" + category in selectors for category in command.categories)
-    )
+def _lacking(service: int, needs: int, target: Target) -> Iterator[int]:
+    """The rights (READ, WRITE) that an access needs and the service doesn't have on a target."""
+    held = target.rights[service] & ~target.denied[service]
+    if needs & GROUP and held & GROUP:
+        return
+    if needs & READ and not held & READ:
+        yield READ
+    if needs & WRITE and not held & WRITE and not (needs & DELETE and held & DELETE):
+        yield WRITE
+    if not needs and not held:
+        yield READ
 
 
-def _ttl_hint(rule: TtlModel, command: Command | None) -> str:
-    seconds = (rule.default or rule.max or 60_000) // 1000
-    if command is not None and command.name in ("SET", "SETNX", "GETSET", "MSET", "MSETNX"):
-        return f"SET it with EX {seconds}"
-    return f"{duration_text(rule.default or rule.max or 60_000)}, for example"
+def _form_hint(key: bytes, target: Target) -> str:
+    if len(key) <= len(target.pattern.literal_prefix):
+        return "the part after the prefix is missing"
+    return f"for example {printable(target.standard.example())}" if target.standard else ""

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..commands.extract import extract
 from ..commands.model import READ, WRITE, Access, Touches
-from .compile import CompiledPolicy
+from .compiled import CompiledPolicy
 from .decide import Decider
 from .masking import shown
 from .verdict import Violation

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from .automaton import NODE, NOTHING, Automaton
 from .expressions import ClassExpression
 from .languages import spell
+from .matching import Simulation
 from .patterns import REST, Hole, KeyPattern, Literal, Part, prefix_pattern
 from .regular import ANY_BYTE, Bytes, Repeat, readable_byte
 
@@ -200,17 +201,42 @@ class Inclusion(NamedTuple):
     states: int  # joint states visited
 
 
-def included(glob: Glob, territory: Territory, max_states: int = MAX_STATES) -> Inclusion:
+def places_after(glob: Glob, beginning: KeyPattern) -> int:
+    """Where the glob can be after it has matched a whole name of the pattern, for `included`; 0 for nowhere.
+
+    The names must be of a pattern without an open end, as `__keyspace@<digits>__:`.
+    """
+    walk = _Walk(glob, bytes(256))
+    simulation = Simulation(beginning.node)
+    start = walk.start, simulation.START
+    seen = {start}
+    queue = [start]
+    found = 0
+    for state, here in queue:  # grows while it is walked
+        if here & simulation.last:
+            found |= state
+        for byte in range(256):
+            there = simulation.step(here, byte)
+            after = walk.step(state, byte) if there else 0, there
+            if all(after) and after not in seen:
+                seen.add(after)
+                queue.append(after)
+    return found
+
+
+def included(glob: Glob, territory: Territory, max_states: int = MAX_STATES, *, places: int = 0) -> Inclusion:
     """Whether every byte string that the glob can match is inside the territory.
+
+    With `places` (of `places_after`) it is what the glob can match from there on.
 
     Past `max_states` joint states, fewer for a very long glob, there is no answer. Walks glob and automaton
     together, breadth first, and stops wherever the automaton can't leave the territory any more; so a glob
     that ends in `*` below a scope's prefix costs little more than its own length.
     """
-    walk = _Walk(glob, territory.automaton)
     automaton, safe = territory.automaton, territory.safe
+    walk = _Walk(glob, automaton.classes)
     max_states = max_states * FULL_LIMIT_ITEMS // max(FULL_LIMIT_ITEMS, len(walk.items))
-    start = walk.start, automaton.start
+    start = places or walk.start, automaton.start
     origin: dict[tuple[int, int], tuple[tuple[int, int], int] | None] = {start: None}
     queue = [start] if not safe[automaton.start // NODE] else []
     empty_escapes = False
@@ -235,7 +261,8 @@ def included(glob: Glob, territory: Territory, max_states: int = MAX_STATES) -> 
 class _Walk:
     """All places of a glob at once: an int with bit i set where item i comes next."""
 
-    def __init__(self, glob: Glob, automaton: Automaton) -> None:
+    def __init__(self, glob: Glob, classes: bytes) -> None:
+        """`classes` are the automaton's: byte → class."""
         self.items = glob.widest
         self.accepting = 1 << len(self.items)
         self.stars = sum(1 << at for at, item in enumerate(self.items) if item is STAR)
@@ -243,10 +270,10 @@ class _Walk:
         kinds: dict[tuple[int, ...], int] = {}
         sets = list(dict.fromkeys(item for item in self.items if item is not STAR))
         for byte in range(256):
-            kind = automaton.classes[byte], *[item >> byte & 1 for item in sets]
+            kind = classes[byte], *[item >> byte & 1 for item in sets]
             kinds[kind] = kinds.get(kind, 0) | 1 << byte
         self.bytes = sorted(map(readable_byte, kinds.values()), key=lambda byte: not 32 < byte < 127)
-        self.classes = automaton.classes
+        self.classes = classes
         self.readers = {
             byte: sum(1 << at for at, item in enumerate(self.items) if item is not STAR and item >> byte & 1)
             for byte in self.bytes
@@ -264,6 +291,14 @@ class _Walk:
                     known.append((byte, self.classes[byte], after))
             self.known[state] = known
         return known
+
+    def step(self, state: int, byte: int) -> int:
+        """The places after any one byte."""
+        after = state & self.stars
+        for at, item in enumerate(self.items):
+            if state >> at & 1 and item is not STAR and item >> byte & 1:
+                after |= 2 << at
+        return self._settle(after)
 
     def _settle(self, state: int) -> int:
         """Adds the places behind stars, and drops those before the last star: it admits all that they do."""

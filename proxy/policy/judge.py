@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ..commands.extract import extract
 from ..commands.model import Touches
-from .compile import UNKNOWN, CompiledPolicy
+from .compiled import UNKNOWN, CompiledPolicy
 from .decide import Decider
 from .modes import BreakGlass, Modes
 from .show import printable

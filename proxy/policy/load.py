@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .compile import CompiledPolicy, compile_policy
+from .compile import compile_policy
+from .compiled import CompiledPolicy
 from .model import PolicyModel
 from .validate import validate
 from .yaml_source import Source, read_source

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .compile import Target
+from .compiled import Target
 from .patterns import KeyPattern, Literal
 from .show import printable
 

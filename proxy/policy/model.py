@@ -153,6 +153,42 @@ class GrantModel(_Model):
     reason: str = ""
 
 
+class ChannelModel(_Model):
+    """A Pub/Sub channel, or a family of them, and who speaks and listens there."""
+
+    channel: str
+    about: str = ""
+    publishers: Names = []
+    subscribers: Names = []
+
+
+def _keys_of_script(value: Any) -> Any:
+    if isinstance(value, str):
+        if not value.isascii() or not value.isdigit() or len(value) > 4:
+            raise ValueError(f"{value!r}: write how many keys it declares, or a list of their patterns")
+        return int(value)
+    return value
+
+
+class FunctionModel(_Model):
+    """What a library's function touches: its exact declared keys, and templates over KEYS and ARGV."""
+
+    about: str = ""
+    # How many keys a call declares; or one pattern for each, whose placeholders the templates may use.
+    keys: Annotated[int | list[str], BeforeValidator(_keys_of_script)] = 0
+    declared: Literal["both", "read", "write", "none"] | None = None  # what is done to the declared keys
+    reads: Names = []
+    writes: Names = []
+    publishes: Names = []
+
+
+class ScriptModel(FunctionModel):
+    """A Lua script that is registered, by the SHA-1 of its text."""
+
+    sha1: Names = []
+    source: str = ""  # a file with its text, relative to the policy file
+
+
 class CommandsModel(_Model):
     """Commands (by name or @category) forbidden or allowed to everyone, beyond the built-in default."""
 
@@ -181,6 +217,11 @@ class PolicyModel(_Model):
     scopes: dict[str, ScopeModel] = {}
     keys: dict[str, EntryModel] = {}
     legacy: LegacyModel = LegacyModel()
+    channels: dict[str, ChannelModel] = {}
+    scripts: dict[str, ScriptModel] = {}
+    functions: dict[str, FunctionModel] = {}
+    unregistered_scripts: Literal["allow", "forbid"] = "allow"
+    cluster: Flag = False  # keys of one command and of one transaction must share a hash slot
     commands: CommandsModel = CommandsModel()
     grants: dict[str, GrantModel] = {}
     key_rules: KeyRules = KeyRules()

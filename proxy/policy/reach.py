@@ -1,82 +1,88 @@
-"""Which keys a glob can reach, against what a service may read.
+"""Which names a glob can reach, against what a service may touch.
 
-Rule: SCAN, KEYS and their like are judged by rights, never by grammar: a pattern passes if every name that
-it can match lies where the service may read, also the names that break an entry's form.
+Rule: SCAN, KEYS, PSUBSCRIBE and their like are judged by rights, never by grammar: a pattern passes if every
+name that it can match lies where the service has the right, also the names that break an entry's form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
-from ..commands.model import READ
-from .compile import CompiledPolicy, Grant, Target
-from .globs import Glob, Graph, Territory, included
-from .show import printable
+from ..commands.mentions import glob_escape
+from .automaton import Classifier
+from .compiled import Target
+from .globs import Glob, Graph, Territory, included, places_after
+from .patterns import KeyPattern
 
 MAX_CACHED = 1000
+MAX_GLOB = 1024  # bytes; a longer pattern isn't looked into
+
+Holds = Callable[[Target], bool]
 
 
 class Reach:
-    """Answers, and remembers the answers of, one policy."""
+    """Answers over one set of targets (a policy's keys, or its channels), and remembers the answers."""
 
-    def __init__(self, policy: CompiledPolicy) -> None:
-        self.policy = policy
+    def __init__(self, classifier: Classifier, targets: Sequence[Target]) -> None:
+        self.targets = targets
+        self._classifier = classifier
         self._graph: Graph | None = None
-        self._territories: dict[tuple[int, str], Territory] = {}
-        self._known: dict[tuple[int, str, bytes], bool] = {}
+        self._territories: dict[Hashable, Territory] = {}
+        self._known: dict[tuple[Hashable, bytes, bytes], bool] = {}
 
-    def covers(self, service: int, command: str, glob: bytes) -> bool:
-        """Whether the service may read every name that the glob can match, by its rights or by a grant of the
-        command. False also where the question is too large to answer."""
-        key = (service, command, glob)
+    def covers(self, glob: bytes, holds: Holds, who: Hashable, *, behind: KeyPattern | None = None) -> bool:
+        """Whether every name that the glob can match lies in targets for which `holds` is true.
+
+        `who` identifies `holds`, for the cache. With `behind`, the names are what the glob can match after it
+        has matched something of that pattern (the key in `__keyspace@0__:key`). False also where the question
+        is too large to answer.
+        """
+        if len(glob) > MAX_GLOB:
+            return False
+        key = who, glob, behind.text.encode() if behind else b""
         if key not in self._known:
             if len(self._known) >= MAX_CACHED:
                 self._known.clear()
-            self._known[key] = included(Glob(glob), self._territory(service, command)).inside is True
+            self._known[key] = self._ask(Glob(glob), self._territory(holds, who), behind)
         return self._known[key]
 
-    def _territory(self, service: int, command: str) -> Territory:
-        key = (service, command)
-        if key not in self._territories:
-            if self._graph is None:
-                self._graph = Graph(self.policy.classifier.automaton)
-            grants = [one for one in self.policy.grants.get(service, ()) if command in one.selectors]
-            self._territories[key] = Territory(
-                self._graph, lambda accept: self._is_readable(accept, service, grants)
-            )
-        return self._territories[key]
+    def _ask(self, glob: Glob, territory: Territory, behind: KeyPattern | None) -> bool:
+        if behind is None:
+            return included(glob, territory).inside is True
+        places = places_after(glob, behind)
+        return not places or included(glob, territory, places=places).inside is True
 
-    def _is_readable(self, accept: int, service: int, grants: Sequence[Grant]) -> bool:
-        """Whether the service may read whatever the automaton accepts so."""
+    def _territory(self, holds: Holds, who: Hashable) -> Territory:
+        if who not in self._territories:
+            if self._graph is None:
+                self._graph = Graph(self._classifier.automaton)
+            if len(self._territories) >= MAX_CACHED:
+                self._territories.clear()
+            self._territories[who] = Territory(self._graph, lambda accept: self._all_hold(accept, holds))
+        return self._territories[who]
+
+    def _all_hold(self, accept: int, holds: Holds) -> bool:
+        """Whether `holds` is true of every target that may decide what the automaton accepts so."""
         if accept < 0:
             return False
-        for index in self.policy.classifier.automaton.sets[accept]:
-            target = self.policy.targets[index]
-            if not target.rights[service] & ~target.denied[service] & READ and not any(
-                grant.includes(target) for grant in grants
-            ):
+        for index in self._classifier.automaton.sets[accept]:
+            target = self.targets[index]
+            if not holds(target):
                 return False
             if not target.pattern.needs_verification:
-                return True  # it takes every such key; what comes behind it never decides
-        return True
-
-    def suggestion(self, service: int, glob: bytes) -> str:
-        """A pattern near the glob that would pass; "" where the service may read nothing."""
-        readable = [
-            scan_pattern(target)
-            for target in self.policy.targets
-            if target.kind in ("entry", "scope") and target.rights[service] & ~target.denied[service] & READ
-        ]
-        nearest = sorted(readable, key=lambda text: (-_shared(text, glob), len(text)))
-        passing = (text for text in nearest[:20] if self.covers(service, "SCAN", text))
-        return printable(next(passing, b""))
+                return True  # it takes every such name; what comes behind it never decides
+        return False  # its lengths may fit no target at all
 
 
 def scan_pattern(target: Target) -> bytes:
     """The glob under which the keys of a target are enumerated: its literal prefix and a star."""
-    prefix = target.pattern.literal_prefix
-    escaped = b"".join(b"\\" + bytes([byte]) if byte in b"*?[]\\" else bytes([byte]) for byte in prefix)
-    return escaped if target.pattern.is_literal else escaped + b"*"
+    prefix = glob_escape(target.pattern.literal_prefix)
+    return prefix if target.pattern.is_literal else prefix + b"*"
+
+
+def nearest(patterns: Sequence[bytes], glob: bytes) -> list[bytes]:
+    """The patterns, those first that begin like the glob, the shorter ones before the longer."""
+    return sorted(patterns, key=lambda text: (-_shared(text, glob), len(text)))
 
 
 def _shared(one: bytes, other: bytes) -> int:

@@ -1,0 +1,71 @@
+"""Who may speak and listen on which Pub/Sub channel.
+
+Rule: a channel that Redis itself speaks on about keys is judged by those keys: `__keyspace@n__:k` is a read
+of `k`, and what can name any key (`__keyevent@n__:…`, a wide pattern) needs every key that it can name to be
+readable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from ..commands.model import READ, WRITE, Channel
+from .compiled import CompiledPolicy, Target
+from .keyspace import KEYSPACE_BEGINNING
+from .reach import Holds, Reach
+
+_KEYSPACE_NAME = re.compile(rb"__keyspace@([0-9]+)__:(.*)", re.DOTALL)
+
+
+class Channels:
+    """Answers over one policy. `reads_all(service, glob, behind)` says what keys a service may read."""
+
+    def __init__(self, policy: CompiledPolicy, keys: Reach, reads: Callable[[int], Holds]) -> None:
+        self._policy = policy
+        self._keys = keys
+        self._reads = reads
+        self._reach = Reach(policy.channel_classifier, policy.channels)
+
+    def target(self, name: bytes) -> Target | None:
+        """The rule for one channel; None where there is none."""
+        index = self._policy.channel_classifier.first(name)
+        return self._policy.channels[index] if index >= 0 else None
+
+    def key_of(self, channel: Channel) -> tuple[int, bytes] | None:
+        """(database, key) where listening to the channel is reading one key."""
+        if channel.publish or channel.is_pattern:
+            return None
+        match = _KEYSPACE_NAME.fullmatch(channel.name)
+        return (int(match[1][:9]), match[2]) if match else None
+
+    def admits(self, service: int, channel: Channel) -> bool:
+        """Whether the service may use the channel, or all that the pattern can match."""
+        if channel.is_pattern:
+            return self.covers(service, channel.name, READ)
+        target = self.target(channel.name)
+        if target is None:
+            return False
+        if target.kind == "keyevent" and not channel.publish:
+            return self._reads_every_key(service)
+        return bool(target.rights[service] & (WRITE if channel.publish else READ))
+
+    def covers(self, service: int, glob: bytes, right: int) -> bool:
+        """Whether the service may use every channel that the glob can match."""
+        listens = right == READ
+
+        def holds(target: Target) -> bool:
+            if listens and target.kind == "keyspace":
+                return True  # by its keys, below
+            if listens and target.kind == "keyevent":
+                return self._reads_every_key(service)
+            return bool(target.rights[service] & right)
+
+        if not self._reach.covers(glob, holds, (service, right)):
+            return False
+        return not listens or self._keys.covers(
+            glob, self._reads(service), (service, READ, ""), behind=KEYSPACE_BEGINNING
+        )
+
+    def _reads_every_key(self, service: int) -> bool:
+        return self._keys.covers(b"*", self._reads(service), (service, READ, ""))

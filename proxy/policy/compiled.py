@@ -1,0 +1,149 @@
+"""A compiled policy: the values that `compile` makes and that `decide` runs on.
+
+Rule: immutable once made, and free of the file it came from; a reload makes a new one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from .automaton import Classifier
+from .globs import Glob
+from .model import TtlModel
+from .patterns import KeyPattern
+from .scripts import Registration
+from .values import Form
+
+UNKNOWN = "unknown"  # the service of a client that nothing identifies
+_GLOB_SIGNS = frozenset(b"*?[\\")
+
+
+class Fields(NamedTuple):
+    """The fields that a hash or stream may hold: by name, then by the first pattern that matches."""
+
+    named: dict[bytes, Form]
+    patterned: tuple[tuple[Form, Form], ...]  # (form of the name, form of the value)
+    text: str
+
+    def form_of(self, name: bytes) -> Form | None:
+        """The form that the field's value must have; None for a field that isn't listed."""
+        form = self.named.get(name)
+        if form is not None:
+            return form
+        return next((value for of_name, value in self.patterned if of_name.accepts(name)), None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of the catalogue, ready to be held against an access. Families share one name."""
+
+    name: str
+    text: str  # the pattern as written, expanded
+    types: tuple[str, ...]
+    ttl: TtlModel | None
+    fields: Fields | None
+    values: Form | None
+    maxlen: int | None
+    maxlen_exact: bool  # the policy admits no approximate trimming
+    max_length: int | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing but rights and the key's form is asked of it."""
+        return not (self.types or self.ttl or self.fields or self.values or self.maxlen or self.max_length)
+
+
+TargetKind = Literal["entry", "legacy", "malformed", "scope", "claim", "channel", "keyspace", "keyevent"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """What a key turns out to be. The first target whose pattern matches decides."""
+
+    kind: TargetKind
+    name: str  # of the entry, legacy key or scope
+    pattern: KeyPattern
+    rights: tuple[int, ...]  # READ | WRITE | DELETE | GROUP by service number; the last is `unknown`
+    denied: tuple[int, ...]  # what is taken away whatever else says, by service number
+    entry: Entry | None  # of an entry; of the entry that a malformed or legacy key belongs to
+    text: str  # the pattern for people
+    secrets: frozenset[str]  # placeholders whose content is masked
+    standard: KeyPattern | None = None  # of a legacy or malformed key: the form to use instead
+
+    def names_with(self, right: int, services: Sequence[str]) -> list[str]:
+        """The services that hold `right` here."""
+        return [
+            name
+            for name, held, gone in zip(services, self.rights, self.denied, strict=False)
+            if held & right & ~gone
+        ]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grant:
+    """What one service may do beyond the default."""
+
+    selectors: frozenset[str]  # upper-case command names, @categories
+    globs: tuple[Glob, ...]
+    legacy: bool
+    texts: tuple[bytes, ...] = ()
+
+    def includes(self, target: Target) -> bool:
+        """Whether the grant covers every key of a target, as far as its globs' beginnings show."""
+        if self.legacy and target.kind == "legacy":
+            return True
+        beginning = target.pattern.literal_prefix
+        return any(
+            glob.endswith(b"*") and not _GLOB_SIGNS & set(glob[:-1]) and beginning.startswith(glob[:-1])
+            for glob in self.texts
+        )
+
+    def covers(self, key: bytes, target: Target | None) -> bool:
+        if self.legacy and target is not None and target.kind == "legacy":
+            return True
+        return any(glob.matches(key) for glob in self.globs)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CompiledPolicy:
+    """A policy, ready to decide. Immutable: a reload makes a new one."""
+
+    name: str
+    revision: str  # begins with the SHA-256 of the file
+    contact: str
+    services: tuple[str, ...]  # a service's number is its index; UNKNOWN is the last
+    targets: tuple[Target, ...]
+    classifier: Classifier
+    claims: tuple[str, ...]
+    should: frozenset[str]
+    databases: frozenset[int] | None
+    forbid: frozenset[str]
+    allow: frozenset[str]
+    grants: dict[int, tuple[Grant, ...]]
+    channels: tuple[Target, ...]  # rights: READ is to subscribe, WRITE to publish
+    channel_classifier: Classifier
+    scripts: dict[bytes, Registration]  # by SHA-1 in lower case
+    functions: dict[bytes, Registration]
+    forbids_unregistered_scripts: bool
+    cluster: bool
+    max_length: int | None
+    charset: frozenset[int] | None
+    charset_text: str
+    open_scopes: frozenset[str]  # those that admit keys which no entry covers
+    exceptions: tuple[tuple[str, datetime.date], ...] = ()  # (legacy or grants, end date)
+    name_services: bool = True  # whether hints may name other services
+
+    def number(self, service: str) -> int:
+        """The number of a service; that of `unknown` for a name that the policy doesn't have."""
+        try:
+            return self.services.index(service)
+        except ValueError:
+            return len(self.services) - 1
+
+    def target(self, key: bytes) -> Target | None:
+        """What `key` is; None where no target covers it."""
+        index = self.classifier.first(key)
+        return self.targets[index] if index >= 0 else None

@@ -1,0 +1,125 @@
+"""What a registered script touches.
+
+Rule: a script's keys are what its registration says, filled in from KEYS and ARGV of the very call; what
+can't be filled in is a violation, never a guess.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ..commands.mentions import glob_escape
+from ..commands.model import READ, WRITE, Script
+from .patterns import KeyPattern
+
+_TEMPLATE_PART = re.compile(
+    r"<(?P<list>KEYS|ARGV)\.(?P<number>[1-9][0-9]{0,3})>|<(?P<name>[^<>]+)>|(?P<star>\*)"
+)
+
+
+class Reference(NamedTuple):
+    """`<KEYS.1>`, `<ARGV.2>`, or (list "") a placeholder of a pattern over the declared keys."""
+
+    list: str
+    number: int
+    name: str
+
+
+class Name(NamedTuple):
+    """A key or channel that a script touches. `is_pattern`: a glob, for what only Redis knows."""
+
+    text: bytes
+    is_pattern: bool
+
+
+class MissingArgument(Exception):
+    """A call gives too few arguments for the script's registration; the message names the first."""
+
+
+class Template:
+    """`<KEYS.1>:cfg:<ARGV.1>`: literal text, references, and `*` for what can't be known from the call."""
+
+    def __init__(self, text: str, captured: frozenset[str]) -> None:
+        """`captured` are the placeholders that the declared keys' patterns have. Raises ValueError."""
+        self.text = text
+        self.parts: list[bytes | Reference | None] = []  # None: `*`
+        at = 0
+        for match in _TEMPLATE_PART.finditer(text):
+            self._literal(text[at : match.start()])
+            at = match.end()
+            if match["star"]:
+                self.parts.append(None)
+            elif match["list"]:
+                self.parts.append(Reference(match["list"], int(match["number"]), ""))
+            elif match["name"] in captured:
+                self.parts.append(Reference("", 0, match["name"]))
+            else:
+                raise ValueError(
+                    f"<{match['name']}> is nothing that a call shows; write <KEYS.n>, <ARGV.n>, "
+                    "or a placeholder of the patterns under keys"
+                )
+        self._literal(text[at:])
+
+    def _literal(self, text: str) -> None:
+        if "<" in text or ">" in text:
+            raise ValueError("a < or > that belongs to no placeholder; write <KEYS.n> or <ARGV.n>")
+        if text:
+            self.parts.append(text.encode())
+
+    def fill(self, script: Script, captured: Mapping[str, bytes]) -> Name:
+        """The name in one call. Raises MissingArgument."""
+        is_pattern = None in self.parts
+        filled = []
+        for part in self.parts:
+            if part is None:
+                filled.append(b"*")
+                continue
+            text = part if isinstance(part, bytes) else _value(part, script, captured)
+            filled.append(glob_escape(text) if is_pattern else text)
+        return Name(b"".join(filled), is_pattern)
+
+
+def _value(reference: Reference, script: Script, captured: Mapping[str, bytes]) -> bytes:
+    if not reference.list:
+        return captured[reference.name]
+    values: Sequence[bytes] = script.keys if reference.list == "KEYS" else script.args
+    if reference.number > len(values):
+        raise MissingArgument(f"{reference.list}[{reference.number}]")
+    return values[reference.number - 1]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Registration:
+    """A script or function that the policy knows."""
+
+    name: str
+    keys: int
+    patterns: tuple[KeyPattern, ...]  # of the declared keys; empty: any
+    declared: int  # READ | WRITE that it needs on its declared keys; 0: it doesn't touch them
+    reads: tuple[Template, ...]
+    writes: tuple[Template, ...]
+    publishes: tuple[Template, ...]
+
+    def captured(self, script: Script) -> dict[str, bytes] | None:
+        """What the declared keys' placeholders hold; None where a key isn't of its pattern, or two
+        placeholders of one name differ."""
+        captured: dict[str, bytes] = {}
+        for pattern, key in zip(self.patterns, script.keys, strict=False):
+            found = pattern.capture(key)
+            if found is None or any(
+                captured.setdefault(name, value) != value for name, value in found.items()
+            ):
+                return None
+        return captured
+
+    def touched(self, script: Script, captured: Mapping[str, bytes]) -> list[tuple[Name, int]]:
+        """The keys touched beyond the declared ones, each with READ or WRITE. Raises MissingArgument."""
+        reads = [(template.fill(script, captured), READ) for template in self.reads]
+        return reads + [(template.fill(script, captured), WRITE) for template in self.writes]
+
+    def published(self, script: Script, captured: Mapping[str, bytes]) -> list[Name]:
+        """The channels that it publishes to. Raises MissingArgument."""
+        return [template.fill(script, captured) for template in self.publishes]
