@@ -9,9 +9,10 @@ from __future__ import annotations
 import http.client
 import json
 import urllib.error
-import urllib.parse
 import urllib.request
 from typing import Any
+
+from .config import without_password
 
 TIMEOUT = 10.0  # seconds
 MAX_ANSWER = 64 * 1024 * 1024  # bytes; a report of 10,000 rows is a tenth of it
@@ -40,15 +41,6 @@ def ask(base: str, path: str, body: dict[str, Any] | None = None) -> Any:
             raise AskError(f"{shown}: {_error_text(exc)}") from None
     except (OSError, ValueError, http.client.HTTPException, RecursionError) as exc:
         raise AskError(f"{shown}: no keyfence answers there ({_why(exc)})") from None
-
-
-def without_password(url: str) -> str:
-    """A URL as it may be shown."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-    except ValueError:
-        return "the URL"
-    return parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]).geturl() if "@" in url else url
 
 
 def _why(exc: Exception) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import re
 import urllib.parse
 from pathlib import Path
 from typing import Annotated, Literal
@@ -27,7 +28,7 @@ from .upstream.target import UpstreamAddress
 DEFAULT_LISTEN = "127.0.0.1:6380"
 DEFAULT_ADMIN = "127.0.0.1:9464"
 
-Size = Annotated[int, BeforeValidator(size_bytes)]
+Size = Annotated[int, BeforeValidator(size_bytes), Field(ge=1, le=2**40)]
 
 
 class Address(str):
@@ -52,49 +53,78 @@ def parse_address(text: str) -> Address:
 
 
 def parse_upstream(url: str) -> UpstreamAddress:
-    """`redis://[user:password@]host[:port][/db]`, `rediss://…`, `unix:///path[?db=n]`. Raises ValueError."""
-    parts = urllib.parse.urlsplit(url)
+    """`redis://[user:password@]host[:port][/db]`, `rediss://…`, `unix:///path[?db=n]`. Raises ValueError,
+    whose text never holds the password."""
+    shown = without_password(url)
     try:
-        port = parts.port or 6379
+        parts = urllib.parse.urlsplit(url)
     except ValueError:
-        raise ValueError(
-            f"the upstream's port is no number from 1 to 65535: {_without_password(url)!r}"
-        ) from None
+        raise ValueError(f"{shown!r} is no URL") from None
     username = urllib.parse.unquote(parts.username or "")
     password = urllib.parse.unquote(parts.password or "")
-    shown = _without_password(url)
+    query = urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
     if parts.scheme == "unix":
-        if not parts.path:
+        if not parts.path or parts.hostname:
             raise ValueError(f"{shown!r} names no socket; write unix:///path/to/redis.sock")
-        number = dict(urllib.parse.parse_qsl(parts.query)).get("db", "0")
-        database = _database(number, shown)
+        _only(query, ("db",), shown)
         return UpstreamAddress(
-            "unix", path=parts.path, username=username, password=password, database=database, shown=shown
+            "unix",
+            path=urllib.parse.unquote(parts.path),
+            username=username,
+            password=password,
+            database=_database(dict(query).get("db", "0"), shown),
+            shown=shown,
         )
     if parts.scheme not in ("redis", "rediss"):
         raise ValueError(
             f"{shown!r} is no upstream; write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH"
         )
+    if "@" in parts.path + parts.query or parts.fragment:
+        # A sign in the password ended the part that it stands in, and what follows was taken for a path.
+        raise ValueError(f"{shown!r}: write / ? # of a user or password as %2F %3F %23")
     if not parts.hostname:
         raise ValueError(f"{shown!r} names no host; write redis://HOST:PORT")
+    _only(query, (), shown)
     database = _database(parts.path.strip("/") or "0", shown)
     kind: Literal["tcp", "tls"] = "tls" if parts.scheme == "rediss" else "tcp"
-    return UpstreamAddress(kind, parts.hostname, port, "", username, password, database, shown=shown)
+    return UpstreamAddress(
+        kind, parts.hostname, _port(parts, shown), "", username, password, database, shown=shown
+    )
+
+
+def _port(parts: urllib.parse.SplitResult, shown: str) -> int:
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise ValueError(f"the upstream's port is no number from 1 to 65535: {shown!r}")
+    return port or 6379
+
+
+def _only(query: list[tuple[str, str]], known: tuple[str, ...], shown: str) -> None:
+    for name, _ in query:
+        if name not in known:
+            raise ValueError(f"{shown!r}: there is no parameter {name!r} here")
 
 
 def _database(text: str, shown: str) -> int:
-    if not text.isascii() or not text.isdigit():
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise ValueError(f"{shown!r}: {text!r} is no database number")
     return int(text)
 
 
-def _without_password(url: str) -> str:
-    parts = urllib.parse.urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    user = parts.netloc.rpartition("@")[0].partition(":")[0]
-    host = parts.netloc.rpartition("@")[2]
-    return parts._replace(netloc=f"{user}:***@{host}" if user else f"***@{host}").geturl()
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_OTHER_QUERY = re.compile(r"\?(?!db=\d*$).*", re.DOTALL)
+
+
+def without_password(text: str) -> str:
+    """A URL as it may be shown, also where it is none: whatever may be a password is taken out."""
+    scheme = found[0] if (found := _SCHEME.match(text)) else ""
+    credentials, at, rest = text[len(scheme) :].rpartition("@")
+    user, colon, _ = credentials.partition(":")
+    shown = f"{user}:***@" if user and colon else f"***{at}" if at else ""
+    return scheme + shown + _OTHER_QUERY.sub("?…", rest)
 
 
 class _Model(BaseModel):
@@ -219,6 +249,7 @@ class Settings:
     identify: IdentifyModel
     modes: tuple[ModeRule, ...]
     waivers: tuple[WaiverModel, ...]
+    waivers_source: Source | None
     admin: Address | None
     decision_log: str
     mask_keys: bool
@@ -242,6 +273,11 @@ class Settings:
             if service and service not in services:
                 known = did_you_mean(service, services)
                 faults.append(self.fault(path, f"{service!r} is no service of the policy{known}"))
+        for index, one in enumerate(self.waivers if self.waivers_source else ()):
+            if self.waivers_source and one.service not in services:
+                known = did_you_mean(one.service, services)
+                message = f"{one.service!r} is no service of the policy{known}"
+                faults.append(self.waivers_source.error(("waivers", index, "service"), message))
         if faults:
             raise FileError(faults)
 
@@ -284,6 +320,7 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
     if not flags.decision_log and log not in ("", "-"):
         log = str(folder / log)
     admin = flags.admin or model.admin
+    waivers_source = read_source(folder / model.waivers) if model.waivers else None
     return Settings(
         policy=flags.policy or (str(folder / model.policy) if model.policy else ""),
         upstream=parse_upstream(url) if url else None,
@@ -293,7 +330,8 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
         listeners=_listeners(model, flags),
         identify=model.identify,
         modes=modes,
-        waivers=tuple(_load_waivers(str(folder / model.waivers))) if model.waivers else (),
+        waivers=tuple(_waivers(waivers_source)) if waivers_source else (),
+        waivers_source=waivers_source,
         admin=None if admin == "none" else Address(admin),
         decision_log=log,
         mask_keys=model.decision_log.mask_keys,
@@ -333,8 +371,7 @@ def _admin_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
     return []
 
 
-def _load_waivers(path: str) -> list[WaiverModel]:
-    source = read_source(path)
+def _waivers(source: Source) -> list[WaiverModel]:
     waivers = validate(WaiversModel, source).waivers
     faults = [
         source.error(("waivers", index, "rule"), f"{one.rule!r} is no rule{did_you_mean(one.rule, RULES)}")

@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import ipaddress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.config import (
+    DEFAULT_ADMIN,
+    DEFAULT_LISTEN,
+    Overrides,
+    Settings,
+    load_settings,
+    parse_address,
+    parse_upstream,
+    without_password,
+)
+from proxy.policy.diagnostics import FileError
+from proxy.policy.modes import ModeRule, Waiver
+
+SERVICES = ("CubeMaster", "CubeProxy", "unknown")
+NOTHING = Overrides()
+
+
+def load(tmp_path: Path, text: str, flags: Overrides = NOTHING) -> Settings:
+    file = tmp_path / "keyfence.yaml"
+    file.write_text(text)
+    return load_settings(str(file), flags)
+
+
+def faults(tmp_path: Path, text: str, flags: Overrides = NOTHING) -> list[str]:
+    """Every fault as "line:column: message", the file's own place taken off."""
+    with pytest.raises(FileError) as caught:
+        load(tmp_path, text, flags).check_against(SERVICES)
+    return [
+        str(one).removeprefix(f"{tmp_path}/").replace(": error: ", ": ") for one in caught.value.diagnostics
+    ]
+
+
+# -- what is wrong is told with its place
+
+FAULTS = {
+    "policy: p\nlistener: []": ["keyfence.yaml:2:1: unknown key 'listener'; did you mean listeners?"],
+    "policy: p\npolicy: q": ["keyfence.yaml:2:1: duplicate key 'policy', first given in line 1"],
+    "policy: [p]": ["keyfence.yaml:1:9: expected text, not a list"],
+    "policy:\nlisteners: 5": ["keyfence.yaml:2:12: expected a list, not '5'"],
+    "admin: none": ["keyfence.yaml:1:1: no policy; name one with policy: or --policy"],
+    "policy: p\nadmin: here": [
+        "keyfence.yaml:2:8: 'here' is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380, or none"
+    ],
+    "policy: p\nlisteners: [{service: a}]": ["keyfence.yaml:2:13: 'listen' is missing"],
+    "policy: p\nlisteners: [{listen: '127.0.0.1'}, {listen: '::1:5'}, {listen: ':99999'}]": [
+        "keyfence.yaml:2:22: '127.0.0.1' is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380",
+        "keyfence.yaml:2:45: '::1:5': put an IPv6 address into brackets, as [::1]:6380",
+        "keyfence.yaml:2:64: ':99999' is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380",
+    ],
+    "policy: p\nlisteners: [{listen: '127.0.0.1:0', service: CubeMastr}]": [
+        "keyfence.yaml:2:46: 'CubeMastr' is no service of the policy; did you mean CubeMaster?"
+    ],
+    "policy: p\nmodes: [{mode: of}]": [
+        "keyfence.yaml:2:16: 'of' is not admitted here; expected observe, enforce or disabled"
+    ],
+    "policy: p\nmodes: [{rule: scope.writ, mode: observe}, {service: X, mode: observe}]": [
+        "keyfence.yaml:2:16: 'scope.writ' is no rule; did you mean scope.write?",
+        "keyfence.yaml:2:54: 'X' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
+    ],
+    "policy: p\nupstream: redis://u:secret@h:0": [
+        "keyfence.yaml:2:11: the upstream's port is no number from 1 to 65535: 'redis://u:***@h:0'"
+    ],
+    "policy: p\nupstream: {url: 'http://u:secret@h', ur: x}": [
+        "keyfence.yaml:2:17: 'http://u:***@h' is no upstream; write redis://HOST:PORT, rediss://HOST:PORT or "
+        "unix:///PATH",
+        "keyfence.yaml:2:38: unknown key 'ur'; did you mean url?",
+    ],
+    "policy: p\nupstream: {verify: maybe, connect_timeout: 5}": [
+        "keyfence.yaml:2:20: 'maybe' is neither true nor false",
+        "keyfence.yaml:2:44: '5' is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d",
+    ],
+    "policy: p\nidentify: {networks: {10.0.0.1/8: CubeMaster, 10.0.0.0/33: CubeMaster}, users: {a: Nope}}": [
+        "keyfence.yaml:2:35: 10.0.0.1/8 has host bits set",
+        "keyfence.yaml:2:60: '10.0.0.0/33' does not appear to be an IPv4 or IPv6 network",
+    ],
+    "policy: p\nidentify: {networks: {10.0.0.0/8: Nope}, users: {a: cubeproxy}}": [
+        "keyfence.yaml:2:35: 'Nope' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
+        "keyfence.yaml:2:53: 'cubeproxy' is no service of the policy; did you mean CubeProxy?",
+    ],
+    "policy: p\nlimits: {request: 0, client_output: 5q, connections: 0}": [
+        "keyfence.yaml:2:19: '0': input should be greater than or equal to 1",
+        "keyfence.yaml:2:37: '5q' is no size; write a number and its unit, as 512b, 16kb, 64mb or 1gb",
+        "keyfence.yaml:2:54: '0': input should be greater than or equal to 1",
+    ],
+    "policy: p\nlimits: {request: 99999gb, connections: many}": [
+        "keyfence.yaml:2:19: '99999gb': input should be less than or equal to 1099511627776",
+        "keyfence.yaml:2:41: 'many' is no whole number",
+    ],
+    "policy: p\nname_services: 1\ndecision_log: {path: x, mask_keys: on}": [
+        "keyfence.yaml:2:16: '1' is neither true nor false",
+        "keyfence.yaml:3:36: 'on' is neither true nor false",
+    ],
+    "policy: p\nwaivers: none.yaml": ["none.yaml:1:1: can't be read: No such file or directory"],
+    "- policy": ["keyfence.yaml:1:1: expected a mapping (name: value) at the top"],
+    "": ["keyfence.yaml:1:1: the file is empty"],
+    "policy: {": [
+        "keyfence.yaml:1:10: not YAML: while parsing a flow node expected the node content, but found "
+        "'<stream end>'"
+    ],
+}
+
+
+@pytest.mark.parametrize("text", FAULTS, ids=lambda text: text.replace("\n", " ")[:60])
+def test_a_fault_is_told_with_its_place(text: str, tmp_path: Path) -> None:
+    assert faults(tmp_path, text) == FAULTS[text]
+
+
+WAIVER = "service: CubeProxy, rule: scope.write, owner: o, reason: r, until: 2027-06-30"
+WAIVER_FAULTS = {
+    f"waivers: [{{{WAIVER.replace('scope.write', 'scope.writ')}}}]": [
+        "waivers.yaml:1:38: 'scope.writ' is no rule; did you mean scope.write?"
+    ],
+    f"waivers: [{{{WAIVER.replace('2027-06-30', 'soon')}}}]": [
+        "waivers.yaml:1:79: 'soon' is no date; write it as 2027-06-30"
+    ],
+    f"waivers: [{{{WAIVER.replace('CubeProxy', 'cubeproxy')}}}]": [
+        "waivers.yaml:1:21: 'cubeproxy' is no service of the policy; did you mean CubeProxy?"
+    ],
+    f"waivers: [{{{WAIVER.replace('owner: o, ', '')}}}]": ["waivers.yaml:1:11: 'owner' is missing"],
+    "waver: []": [
+        "waivers.yaml:1:1: 'waivers' is missing",
+        "waivers.yaml:1:1: unknown key 'waver'; did you mean waivers?",
+    ],
+}
+
+
+@pytest.mark.parametrize("text", WAIVER_FAULTS, ids=lambda text: text[:60])
+def test_a_fault_of_a_waiver_is_told_with_its_place(text: str, tmp_path: Path) -> None:
+    (tmp_path / "waivers.yaml").write_text(text)
+    assert faults(tmp_path, "policy: p\nwaivers: waivers.yaml") == WAIVER_FAULTS[text]
+
+
+def test_a_fault_of_a_flag_is_one_of_the_command_line() -> None:
+    with pytest.raises(FileError) as caught:
+        load_settings("", Overrides(policy="p", service="Nobody")).check_against(SERVICES)
+    assert str(caught.value) == (
+        "command line:1:1: error: 'Nobody' is no service of the policy; known: CubeMaster, CubeProxy, unknown"
+    )
+
+
+# -- what a file means
+
+
+def test_without_a_file_the_defaults_hold() -> None:
+    settings = load_settings("", Overrides(policy="p.yaml"))
+    assert [(one.listen, one.service) for one in settings.listeners] == [(DEFAULT_LISTEN, "")]
+    assert (settings.policy, settings.upstream, settings.admin) == ("p.yaml", None, DEFAULT_ADMIN)
+    assert (settings.modes, settings.waivers, settings.decision_log) == ((), (), "")
+    assert settings.upstream_verify
+    assert settings.connect_timeout == 5.0
+    assert settings.limits.request == settings.limits.client_output == 64 * 1024 * 1024
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    (tmp_path / "waivers.yaml").write_text(f"waivers:\n  - {{{WAIVER}, entry: sandbox-route}}\n")
+    settings = load(
+        tmp_path,
+        """
+policy: policies/p.yaml
+waivers: waivers.yaml
+upstream: {url: "rediss://u:p%2Fw@redis.example:6390/2", ca: ca.pem, verify: no, connect_timeout: 1500ms}
+listeners:
+  - {listen: "127.0.0.1:7101", service: CubeMaster}
+  - {listen: "[::1]:0"}
+identify: {users: {alice: CubeProxy}, networks: {10.1.0.0/16: CubeMaster}}
+modes:
+  - {rule: scope.write, service: CubeProxy, mode: enforce}
+  - {mode: disabled}
+admin: none
+decision_log: {path: log/decisions.jsonl, mask_keys: yes}
+limits: {request: 16 mb, client_output: 1gb, connections: 50}
+name_services: no
+""",
+    )
+    settings.check_against(SERVICES)
+    assert settings.policy == str(tmp_path / "policies/p.yaml")
+    assert settings.upstream == dataclasses.replace(
+        parse_upstream("rediss://u:p%2Fw@redis.example:6390/2"), password="p/w", database=2
+    )
+    assert (settings.upstream_ca, settings.upstream_verify) == (str(tmp_path / "ca.pem"), False)
+    assert settings.connect_timeout == 1.5
+    assert [(one.listen, one.service) for one in settings.listeners] == [
+        ("127.0.0.1:7101", "CubeMaster"),
+        ("[::1]:0", ""),
+    ]
+    assert settings.modes == (
+        ModeRule("enforce", "scope.write", "CubeProxy"),
+        ModeRule("disabled"),
+    )
+    assert settings.admin is None
+    assert (settings.decision_log, settings.mask_keys) == (str(tmp_path / "log/decisions.jsonl"), True)
+    assert (settings.limits.request, settings.limits.client_output) == (16 * 2**20, 2**30)
+    assert settings.limits.connections == 50
+    assert not settings.name_services
+    assert settings.waived() == [Waiver("CubeProxy", "scope.write", "sandbox-route")]
+    identities = settings.identities(SERVICES)
+    assert identities.at_connect("10.1.2.3", "") == "CubeMaster"
+    assert identities.of_user(b"alice", "unknown") == "CubeProxy"
+    assert identities.networks == ((ipaddress.ip_network("10.1.0.0/16"), "CubeMaster"),)
+
+
+FILE = """
+policy: file.yaml
+upstream: redis://file
+listeners: [{listen: "127.0.0.1:1", service: CubeMaster}, {listen: "127.0.0.1:2", service: CubeProxy}]
+modes: [{rule: key.legacy, mode: enforce}]
+admin: 127.0.0.1:3
+decision_log: file.jsonl
+"""
+
+
+def test_flags_override_the_file(tmp_path: Path) -> None:
+    flags = Overrides(
+        "flag.yaml", "redis://flag", "127.0.0.1:9", "CubeProxy", "enforce", "127.0.0.1:8", "flag.jsonl"
+    )
+    settings = load(tmp_path, FILE, flags)
+    assert settings.policy == "flag.yaml"  # relative to where keyfence was started
+    assert settings.upstream
+    assert settings.upstream.host == "flag"
+    assert [(one.listen, one.service) for one in settings.listeners] == [("127.0.0.1:9", "CubeProxy")]
+    assert settings.modes == (ModeRule("enforce"),)
+    assert settings.admin == "127.0.0.1:8"
+    assert settings.decision_log == "flag.jsonl"
+
+
+def test_a_service_alone_is_that_of_every_listener(tmp_path: Path) -> None:
+    settings = load(tmp_path, FILE, Overrides(service="CubeProxy"))
+    assert [one.service for one in settings.listeners] == ["CubeProxy", "CubeProxy"]
+    alone = load_settings("", Overrides(policy="p", service="CubeProxy"))
+    assert [(one.listen, one.service) for one in alone.listeners] == [(DEFAULT_LISTEN, "CubeProxy")]
+
+
+@pytest.mark.parametrize("log", ["-", "/var/log/x.jsonl"])
+def test_a_log_to_stdout_or_to_an_absolute_path_stays_that(log: str, tmp_path: Path) -> None:
+    assert load(tmp_path, f"policy: p\ndecision_log: '{log}'").decision_log == log
+
+
+def test_no_admin_listener_by_flag(tmp_path: Path) -> None:
+    assert load(tmp_path, FILE, Overrides(admin="none")).admin is None
+
+
+def test_splice_needs_no_policy() -> None:
+    assert load_settings("", NOTHING, needs_policy=False).policy == ""
+
+
+# -- addresses
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:6380", "127.0.0.1", 6380),
+        ("[::1]:0", "::1", 0),
+        (":65535", "", 65535),
+        ("redis.example:1", "redis.example", 1),
+    ],
+)
+def test_an_address(text: str, host: str, port: int) -> None:
+    assert parse_address(text).host_port == (host, port)
+
+
+@pytest.mark.parametrize("text", ["", ":", "6380", "h:", "h:x", "h:-1", "h:65536", "h:٣", "::1:80", "h: 80"])
+def test_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no address|put an IPv6 address into brackets"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://h", ("tcp", "h", 6379, "", "", "", 0)),
+        ("redis://h:6390/3", ("tcp", "h", 6390, "", "", "", 3)),
+        ("redis://:p%40w@[::1]:6390/", ("tcp", "::1", 6390, "", "", "p@w", 0)),
+        ("rediss://u:p:q@h", ("tls", "h", 6379, "", "u", "p:q", 0)),
+        ("unix:///run/redis.sock", ("unix", "", 6379, "/run/redis.sock", "", "", 0)),
+        ("unix://u:p@/run/r%20s.sock?db=4", ("unix", "", 6379, "/run/r s.sock", "u", "p", 4)),
+    ],
+)
+def test_an_upstream(url: str, expected: tuple[object, ...]) -> None:
+    found = parse_upstream(url)
+    assert (
+        found.kind,
+        found.host,
+        found.port,
+        found.path,
+        found.username,
+        found.password,
+        found.database,
+    ) == (expected)
+
+
+NO_UPSTREAM = {
+    "h:6379": "'h:6379' is no upstream; write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH",
+    "u:secret@h:5": "'u:***@h:5' is no upstream; write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH",
+    "http://h": "'http://h' is no upstream; write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH",
+    "redis://": "'redis://' names no host; write redis://HOST:PORT",
+    "redis://:secret@": "'redis://***@' names no host; write redis://HOST:PORT",
+    "redis://h:99999": "the upstream's port is no number from 1 to 65535: 'redis://h:99999'",
+    "redis://h:0": "the upstream's port is no number from 1 to 65535: 'redis://h:0'",
+    "redis://h:x": "the upstream's port is no number from 1 to 65535: 'redis://h:x'",
+    "redis://h/zero": "'redis://h/zero': 'zero' is no database number",
+    "redis://h/1/2": "'redis://h/1/2': '1/2' is no database number",
+    "redis://h/-1": "'redis://h/-1': '-1' is no database number",
+    "redis://u:sec/ret@h:5": "'redis://u:***@h:5': write / ? # of a user or password as %2F %3F %23",
+    "redis://u:1#secret@h": "'redis://u:***@h': write / ? # of a user or password as %2F %3F %23",
+    "redis://u:sec?ret@h:5": "'redis://u:***@h:5': write / ? # of a user or password as %2F %3F %23",
+    "redis://h?password=secret": "'redis://h?…': there is no parameter 'password' here",
+    "redis://u:secret@[::1:5": "'redis://u:***@[::1:5' is no URL",
+    "unix://tmp/redis.sock": "'unix://tmp/redis.sock' names no socket; write unix:///path/to/redis.sock",
+    "unix:": "'unix:' names no socket; write unix:///path/to/redis.sock",
+    "unix:///s?db=x": "'unix:///s?…': 'x' is no database number",
+    "unix:///s?password=secret": "'unix:///s?…': there is no parameter 'password' here",
+}
+
+
+@pytest.mark.parametrize("url", NO_UPSTREAM)
+def test_no_upstream(url: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_upstream(url)
+    assert str(caught.value) == NO_UPSTREAM[url]
+
+
+@given(
+    st.sampled_from(["redis://", "rediss://", "unix://", "http://", "", "redis:/", "://"]),
+    st.sampled_from(["", "user"]),
+    st.text("/?#@:%[]x=&. \\\n", max_size=6),
+    st.sampled_from(["h", "h:1", "h:x", "[::1]:5", "[::1", "/run/s", "", "h/3", "h?db=2", "h?x=1"]),
+)
+def test_no_message_holds_a_password(scheme: str, user: str, odd: str, rest: str) -> None:
+    url = f"{scheme}{user}:SECRET{odd}SECRET@{rest}"
+    assert "SECRET" not in without_password(url)
+    shown = outcome(url)
+    assert "SECRET" not in shown
+    assert "\n" not in shown
+
+
+def outcome(url: str) -> str:
+    """What a user may get to see of an upstream."""
+    try:
+        return parse_upstream(url).shown
+    except ValueError as exc:
+        return str(exc)
+
+
+@given(st.text())
+def test_any_text_is_an_address_and_an_upstream_or_a_value_error(text: str) -> None:
+    outcome(text)
+    with contextlib.suppress(ValueError):
+        parse_address(text)
