@@ -15,15 +15,25 @@ from typing import Any, NoReturn
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from . import __version__, _compiled
-from .admin_client import AskError, ask, without_password
-from .config import DEFAULT_ADMIN, Overrides, Settings, load_settings, parse_address, parse_upstream
+from .admin_client import AskError, ask
+from .config import (
+    DEFAULT_ADMIN,
+    Overrides,
+    Settings,
+    load_settings,
+    parse_address,
+    parse_upstream,
+    without_password,
+)
 from .policy.check import check_policy
 from .policy.diagnostics import FileError
 from .policy.explain import explain as explain_command
 from .policy.load import load_policy
 from .policy.modes import Modes
+from .policy.show import printable
 from .policy.units import milliseconds
 from .runtime import StartError, load, serve
 from .telemetry.report import render, rows_from_log, rows_from_snapshot
@@ -169,14 +179,21 @@ def report(source: str) -> None:
         except (TypeError, ValueError) as exc:
             fail(f"{without_password(source)}: this is no keyfence's report: {exc}", 1)
         return
+    broken = 0
+
+    def complain(text: str) -> None:
+        nonlocal broken
+        broken += 1
+        click.echo(f"keyfence: {source}: {text}", err=True)
+
     try:
         with click.open_file(source, "rb") as lines:
-            rows, broken = rows_from_log(
-                lines, lambda text: click.echo(f"keyfence: {source}: {text}", err=True)
-            )
+            rows, dropped = rows_from_log(lines, complain)
     except OSError as exc:
         fail(f"{source}: {exc.strerror}")
     render(rows)
+    if dropped:
+        click.echo(f"keyfence: {source}: {dropped} more violations passed the log's limits", err=True)
     if broken:
         sys.exit(1)
 
@@ -212,7 +229,7 @@ def modes(config: str, policy: str) -> None:
     table = Table(title=f"modes of {compiled.name}", title_justify="left")
     table.add_column("rule", no_wrap=True)
     for service in compiled.services:
-        table.add_column(service, no_wrap=True)
+        table.add_column(Text(service), no_wrap=True)
     styles = {"enforce": "bold red", "observe": "green", "disabled": "dim"}
     for rule, by_service in matrix.items():
         should = rule in compiled.should
@@ -244,7 +261,8 @@ def check(policies: Sequence[str]) -> None:
     sys.exit(1 if failed else 0)
 
 
-@cli.command(context_settings={"ignore_unknown_options": True})
+# Options end where the command begins: what follows belongs to it, dashes or not.
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--policy", metavar="FILE", required=True, help="Policy file.")
 @click.option("--service", metavar="NAME", required=True, help="Who sends the command.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -288,10 +306,10 @@ def _print_explanation(told: dict[str, Any]) -> None:
         out.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _cell(value: object) -> str:
-    from rich.markup import escape
-
-    return "-" if value is None else escape(str(value).encode("utf-8", "replace").decode())
+def _cell(value: object) -> Text:
+    """One line of text that moves no cursor, whatever a key holds."""
+    text = "-" if value is None else str(value)
+    return Text(text if text.isprintable() else printable(text.encode("utf-8", "surrogateescape"), 1024))
 
 
 def _ask(base: str, path: str, body: dict[str, Any] | None = None) -> Any:
