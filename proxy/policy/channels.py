@@ -48,6 +48,8 @@ class Channels:
             return False
         if target.kind == "keyevent" and not channel.publish:
             return self._reads_every_key(service)
+        if target.kind == "malformed":
+            return False
         return bool(target.rights[service] & (WRITE if channel.publish else READ))
 
     def covers(self, service: int, glob: bytes, right: int) -> bool:

@@ -22,7 +22,7 @@ from .build_automaton import TooManyStates, classify
 from .compiled import UNKNOWN, CompiledPolicy, Entry, Fields, Grant, Target
 from .diagnostics import Diagnostic, FileError, did_you_mean
 from .globs import Glob
-from .keyspace import KEYEVENT_EVENTS, KEYSPACE_EVENTS
+from .keyspace import KEYEVENT_NAMES, KEYSPACE_NAMES
 from .model import EntryModel, FunctionModel, PolicyModel, Rights, ScriptModel, TtlModel
 from .patterns import (
     ClassExpression,
@@ -240,7 +240,7 @@ class _Compiler:
         try:
             return parse_pattern(text, self.classes)
         except PatternError as exc:
-            known = did_you_mean(exc.name, self.classes) if exc.name else ""
+            known = did_you_mean(exc.name, self.classes) if exc.name and exc.name not in self.classes else ""
             self._error(path, f"{text!r}: {exc}{known}", of_key=path[0] == "legacy")
             return None
 
@@ -372,10 +372,22 @@ class _Compiler:
                     Target("channel", name, pattern, tuple(held), nothing, None, model.channel, secrets)
                 )
         channels.sort(key=lambda target: target.pattern.specificity)
+        # As with keys, patterns are judged by rights: names under a rule's prefix are its own in any form.
+        beginnings = sorted(channels, key=lambda target: len(target.pattern.literal_prefix), reverse=True)
+        channels += [
+            dataclasses.replace(
+                one,
+                kind="malformed",
+                pattern=prefix_pattern(one.pattern.literal_prefix),
+                standard=one.pattern,
+            )
+            for one in beginnings
+            if one.pattern.literal_prefix and not one.pattern.is_literal
+        ]
         nothing = (0,) * len(self.services)
         return [
-            Target("keyspace", "", KEYSPACE_EVENTS, nothing, nothing, None, "__keyspace@…", frozenset()),
-            Target("keyevent", "", KEYEVENT_EVENTS, nothing, nothing, None, "__keyevent@…", frozenset()),
+            Target("keyspace", "", KEYSPACE_NAMES, nothing, nothing, None, "__keyspace@…", frozenset()),
+            Target("keyevent", "", KEYEVENT_NAMES, nothing, nothing, None, "__keyevent@…", frozenset()),
             *channels,
         ]
 

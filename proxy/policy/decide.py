@@ -17,6 +17,7 @@ from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Channel, Comman
 from .channels import Channels
 from .compiled import UNKNOWN, CompiledPolicy, Target
 from .content import content_faults
+from .keyspace import KEYSPACE
 from .masking import shown, standard_key
 from .permissions import forbidden_by_default, selects, selects_name
 from .reach import Holds, Reach, nearest, scan_pattern
@@ -222,8 +223,12 @@ class Decider:
         who = target.names_with(right, self.policy.services) if target is not None else []
         if target is not None and target.kind in ("keyspace", "keyevent"):
             hint = "only Redis speaks there" if publish else "it tells of keys that the service may not read"
+        elif target is not None and target.kind == "malformed":
+            hint = f"the form is {target.text}"
         elif target is not None:
             hint = self._who_may(verb, who)
+        elif channel.startswith(KEYSPACE + b"*"):
+            hint = "name the database: the * also matches what comes before a later __: in a key"
         else:
             hint = "no channel of the policy covers it"
         message = f"{self._who(service)} may not {name} {shown(channel, target)}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from ..commands.extract import extract
 from ..commands.model import Touches
 from .compiled import UNKNOWN, CompiledPolicy
-from .decide import Decider
+from .decide import Decider, Transaction
 from .modes import BreakGlass, Modes
 from .show import printable
 from .verdict import PASS, Ruling, Verdict, Violation
@@ -47,12 +47,14 @@ class Judge:
         """What is done about a command."""
         return self.weigh(service, argv)[0]
 
-    def weigh(self, service: int, argv: Sequence[bytes]) -> tuple[Ruling, Touches]:
-        """What is done about a command, and what it touches."""
+    def weigh(
+        self, service: int, argv: Sequence[bytes], transaction: Transaction | None = None
+    ) -> tuple[Ruling, Touches]:
+        """What is done about a command (queued in `transaction`, if any), and what it touches."""
         touches = _NOTHING
         try:
             touches = extract(argv)
-            verdict = self.decider.judge(service, argv, touches)
+            verdict = self.decider.judge(service, argv, touches, transaction)
         except Exception as exc:
             verdict = self._internal_error(argv, exc)
         if not verdict.violations:

@@ -1,18 +1,18 @@
 """The channels on which Redis itself tells of changed keys.
 
-Rule: the forms are Redis' own (docs: keyspace notifications; `src/notify.c`), with any database's number.
+Rule: the forms are Redis' own (docs: keyspace notifications; `src/notify.c`): `__keyspace@<db>__:<key>` and
+`__keyevent@<db>__:<event>`, the database being a number. What else begins like them is nobody's: none may
+publish there, so hearing it tells nothing.
 """
 
 from __future__ import annotations
 
 from .patterns import Hole, KeyPattern, Literal, parse_class, prefix_pattern
 
-_DIGITS = parse_class("[0-9]+")
+KEYSPACE = b"__keyspace@"
+# What stands before the key.
 KEYSPACE_BEGINNING = KeyPattern(
-    "__keyspace@<db>__:", (Literal(b"__keyspace@"), Hole("db", _DIGITS), Literal(b"__:"))
+    "__keyspace@<db>__:", (Literal(KEYSPACE), Hole("db", parse_class("[0-9]+")), Literal(b"__:"))
 )
-KEYSPACE_EVENTS = KeyPattern("__keyspace@<db>__:*", (*KEYSPACE_BEGINNING.parts, *prefix_pattern(b"").parts))
-KEYEVENT_EVENTS = KeyPattern(
-    "__keyevent@<db>__:*",
-    (Literal(b"__keyevent@"), Hole("db", _DIGITS), Literal(b"__:"), *prefix_pattern(b"").parts),
-)
+KEYSPACE_NAMES = prefix_pattern(KEYSPACE)
+KEYEVENT_NAMES = prefix_pattern(b"__keyevent@")

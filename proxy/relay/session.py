@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Protocol
 
 from proxy.commands.model import Touches
+from proxy.policy.decide import Transaction
 from proxy.policy.judge import Judge
 from proxy.policy.verdict import PASS, Finding, Ruling
 from proxy.relay.identity import UNKNOWN, Identities, auth_user, hello_failed, hello_users
@@ -94,6 +95,7 @@ class Session:
         self._in_multi = False
         self._multis = 0
         self._pinned: Judge | None = None  # the judge that an open transaction began with
+        self._transaction: Transaction | None = None
         self._number_of: tuple[Judge, str, int] | None = None
         self._until_timed = 0
         self._held = False  # a reply must come in before the next request may be judged
@@ -226,10 +228,10 @@ class Session:
         """Ask the judge; the time it takes is told for a session's first request and then for each 64th."""
         self._until_timed -= 1
         if self._until_timed >= 0:
-            return judge.weigh(number, argv)
+            return judge.weigh(number, argv, self._transaction)
         self._until_timed = TIMED_EACH - 1
         start = perf_counter()
-        answer = judge.weigh(number, argv)
+        answer = judge.weigh(number, argv, self._transaction)
         self._observer.decided(perf_counter() - start)
         return answer
 
@@ -315,6 +317,7 @@ class Session:
             return
         self._pinned = self._judge()[0]
         self._in_multi = True
+        self._transaction = Transaction()
         self._multis += 1
         number = self._multis
         self._inspect(lambda reply: self._multi_answered(number, reply))
@@ -326,7 +329,7 @@ class Session:
 
     def _leave_multi(self) -> None:
         self._in_multi = False
-        self._pinned = None
+        self._pinned = self._transaction = None
 
     def _end_of_multi(self, argv: Sequence[bytes]) -> None:
         if len(argv) == 1:  # with more arguments Redis refuses it and the transaction stays open

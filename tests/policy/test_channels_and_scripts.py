@@ -1,0 +1,267 @@
+"""Channels, keyspace notifications, registered scripts, hash slots: touched without being named."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from proxy.commands.extract import extract
+from proxy.policy.decide import Decider, Transaction
+from proxy.policy.diagnostics import FileError
+from proxy.policy.load import load_policy, parse_policy
+
+SHA = "62f78b8d" + "0" * 32
+RENEW = "9e6a55cf" + "0" * 32
+INSTANCES = "dfc6f2e6" + "0" * 32
+USER_STATE = "05a232a4" + "0" * 32
+TEXT = "return redis.call('get', KEYS[1])"
+
+# A corner of a service mesh's conventions: a namespace as a hash tag, scripts that make keys of it.
+POLICY = f"""
+policy: mesh
+claims: ["mesh-"]
+services: [app, viewer, admin]
+placeholders:
+  ns: "mesh-\\\\{{[a-z]+\\\\}}"
+  id|ver: "[A-Za-z0-9_.@#-]{{1,64}}"
+scopes:
+  app: {{prefix: "mesh-{{default}}:", writers: [app], readers: [viewer]}}
+  admin: {{prefix: "mesh-{{system}}:", writers: [admin]}}
+keys:
+  config: {{key: "mesh-{{default}}:cfg:<id>", type: hash}}
+  config-index: {{key: "mesh-{{default}}:cfg_idx", type: set}}
+  history: {{key: "mesh-{{default}}:cfg_htr:<id>:<ver>", type: hash}}
+  instance: {{key: "mesh-{{default}}:svc_itc:<id>", type: hash}}
+  private: {{key: "mesh-{{default}}:private:<id>", writers: [app]}}
+  roles: {{key: "mesh-{{system}}:role_idx", type: set}}
+channels:
+  config: {{channel: "mesh-{{default}}:cfg:<id>", publishers: [app], subscribers: [app, viewer]}}
+  instance: {{channel: "mesh-{{default}}:svc_itc:<id>", publishers: [app], subscribers: [app]}}
+scripts:
+  config_set:
+    sha1: {SHA}
+    keys: ["<ns>"]
+    writes: ["<ns>:cfg_idx", "<ns>:cfg:<ARGV.1>", "<ns>:cfg_htr:<ARGV.1>:*"]
+    publishes: ["<ns>:cfg:<ARGV.1>"]
+  instances:
+    sha1: {INSTANCES}
+    keys: ["<ns>"]
+    reads: ["<ns>:svc_itc:*"]
+  user_state: {{sha1: {USER_STATE}, keys: 3}}
+  getter: {{sha1: "{hashlib.sha1(TEXT.encode()).hexdigest()}", keys: 1, declared: read}}
+functions:
+  bump: {{keys: 1}}
+unregistered_scripts: forbid
+"""
+
+
+@pytest.fixture(scope="module")
+def decider() -> Decider:
+    return Decider(parse_policy(POLICY))
+
+
+def rules(decider: Decider, service: str, *argv: str | bytes) -> list[str]:
+    words = [word.encode() if isinstance(word, str) else word for word in argv]
+    verdict = decider.decide(decider.policy.number(service), words)
+    return [violation.rule for violation in verdict.violations]
+
+
+@pytest.mark.parametrize(
+    ("service", "command", "broken"),
+    [
+        ("app", "PUBLISH mesh-{default}:cfg:a set", []),
+        ("viewer", "PUBLISH mesh-{default}:cfg:a set", ["channel.write"]),
+        ("viewer", "SUBSCRIBE mesh-{default}:cfg:a", []),
+        ("admin", "SUBSCRIBE mesh-{default}:cfg:a", ["channel.read"]),
+        ("viewer", "SUBSCRIBE mesh-{default}:cfg:a mesh-{default}:svc_itc:i", ["channel.read"]),
+        ("viewer", "SUBSCRIBE news", ["channel.read"]),
+        ("app", "SPUBLISH mesh-{default}:cfg:a set", []),
+        ("viewer", "SSUBSCRIBE mesh-{default}:cfg:a", []),
+        ("app", "PUBLISH mesh-{default}:cfg:a:b set", ["channel.write"]),
+        ("app", "PUBLISH __keyspace@0__:mesh-{default}:cfg:a set", ["channel.write"]),
+    ],
+)
+def test_channels_are_held_against_their_rules(
+    decider: Decider, service: str, command: str, broken: list[str]
+) -> None:
+    assert rules(decider, service, *command.split()) == broken
+
+
+@pytest.mark.parametrize(
+    ("service", "pattern", "broken"),
+    [
+        ("app", "mesh-{default}:svc_itc:a", []),
+        ("app", "mesh-{default}:svc_itc:[ab]?", []),
+        ("app", "mesh-{default}:svc_itc:*", []),
+        ("app", "mesh-{default}:svc_itc:web@*", []),
+        ("app", "mesh-{default}:svc*", ["channel.read"]),
+        ("viewer", "mesh-{default}:cfg:a?", []),
+        ("viewer", "mesh-{default}:*", ["channel.read"]),
+        ("app", "*", ["channel.read"]),
+    ],
+)
+def test_channel_patterns_must_lie_within_the_rules(
+    decider: Decider, service: str, pattern: str, broken: list[str]
+) -> None:
+    assert rules(decider, service, "PSUBSCRIBE", pattern) == broken
+
+
+@pytest.mark.parametrize(
+    ("service", "command", "broken"),
+    [
+        ("viewer", "SUBSCRIBE __keyspace@0__:mesh-{default}:cfg:a", []),
+        ("viewer", "SUBSCRIBE __keyspace@0__:mesh-{default}:private:a", ["scope.read"]),
+        ("viewer", "SUBSCRIBE __keyspace@0__:mesh-{system}:role_idx", ["scope.read"]),
+        ("viewer", "SUBSCRIBE __keyspace@0__:elsewhere", ["key.unregistered"]),
+        ("viewer", "PSUBSCRIBE __keyspace@0__:mesh-{default}:cfg:*", []),
+        # The first star also matches `0__:other__`, and so the key `other__:mesh-…`.
+        ("viewer", "PSUBSCRIBE __keyspace@*__:mesh-{default}:cfg:*", ["channel.read"]),
+        ("viewer", "PSUBSCRIBE __keyspace@0__:mesh-{default}:cfg*", []),
+        ("viewer", "PSUBSCRIBE __keyspace@0__:mesh-{default}:*", ["channel.read"]),
+        ("app", "PSUBSCRIBE __keyspace@0__:mesh-{default}:*", []),
+        ("app", "PSUBSCRIBE __keyspace@[01]__:mesh-{default}:*", []),
+        ("app", "PSUBSCRIBE __keyspace@*", ["channel.read"]),
+        ("app", "PSUBSCRIBE __keyspace@?__:mesh-{default}:cfg:x", []),
+        ("app", "PUBLISH __keyspace@x__:y set", ["channel.write"]),
+        ("app", "PUBLISH __keyevent@0__:del k", ["channel.write"]),
+        ("app", "PSUBSCRIBE __key*@0__:mesh-{default}:cfg:x", ["channel.read"]),
+        ("app", "SUBSCRIBE __keyevent@0__:expired", ["channel.read"]),
+        ("app", "PSUBSCRIBE __keyevent@*__:*", ["channel.read"]),
+        ("viewer", "CLIENT TRACKING ON BCAST PREFIX mesh-{default}:cfg:", []),
+        ("viewer", "CLIENT TRACKING ON BCAST PREFIX mesh-{default}:", ["scan.scope"]),
+        ("viewer", "CLIENT TRACKING ON BCAST", ["scan.scope"]),
+        ("viewer", "CLIENT TRACKING ON", []),
+    ],
+)
+def test_hearing_of_keys_is_reading_them(
+    decider: Decider, service: str, command: str, broken: list[str]
+) -> None:
+    assert rules(decider, service, *command.split()) == broken
+
+
+def test_key_events_are_for_who_reads_every_key() -> None:
+    policy = parse_policy(
+        """
+        policy: one
+        services: [owner]
+        placeholders: {id: "[a-z]+"}
+        scopes: {all: {prefix: "a", writers: [owner]}, rest: {prefix: "b", writers: [owner]}}
+        grants: {owner: {commands: [SUBSCRIBE], keys: ["*"]}}
+        """
+    )
+    # Rights on every prefix that is there are still not rights on every key.
+    assert rules(Decider(policy), "owner", "SUBSCRIBE", "__keyevent@0__:expired") == ["channel.read"]
+
+
+NS = "mesh-{default}"
+
+
+@pytest.mark.parametrize(
+    ("service", "argv", "broken"),
+    [
+        ("app", ["EVALSHA", SHA, "1", NS, "db.yaml", "x: 1", "h"], []),
+        ("app", ["evalsha", SHA.upper(), "1", NS, "db.yaml", "x: 1", "h"], []),
+        (
+            "viewer",
+            ["EVALSHA", SHA, "1", NS, "db.yaml", "x: 1", "h"],
+            ["scope.write"] * 3 + ["channel.write"],
+        ),
+        (
+            "app",
+            ["EVALSHA", SHA, "1", "mesh-{system}", "db.yaml"],
+            ["scope.write", "key.unregistered"] * 2 + ["scope.write", "channel.write"],
+        ),
+        ("app", ["EVALSHA", SHA, "1", "other", "db.yaml"], ["script.keys"]),
+        ("app", ["EVALSHA", SHA, "2", NS, NS, "db.yaml"], ["script.keys"]),
+        ("app", ["EVALSHA", SHA, "0", NS, "db.yaml"], ["script.keys"]),
+        ("app", ["EVALSHA", SHA, "1", NS], ["script.keys"]),
+        ("app", ["EVALSHA", SHA, "1", NS, "a:b"], ["key.format", "channel.write"]),
+        ("app", ["EVALSHA", INSTANCES, "1", NS], []),
+        ("viewer", ["EVALSHA", INSTANCES, "1", NS], []),
+        ("admin", ["EVALSHA", INSTANCES, "1", NS], ["scope.read"]),
+        ("app", ["EVALSHA", USER_STATE, "3", f"{NS}:cfg:a", f"{NS}:cfg:b", f"{NS}:cfg:c", "x"], []),
+        (
+            "app",
+            ["EVALSHA", USER_STATE, "3", f"{NS}:cfg:a", f"{NS}:cfg:b", "mesh-{system}:role_idx"],
+            ["scope.read", "scope.write"],
+        ),
+        ("app", ["EVALSHA", USER_STATE, "2", f"{NS}:cfg:a", f"{NS}:cfg:b"], ["script.keys"]),
+        ("viewer", ["EVAL", TEXT, "1", f"{NS}:cfg:a"], []),
+        ("viewer", ["EVAL", TEXT + " ", "1", f"{NS}:cfg:a"], ["script.unregistered", "scope.write"]),
+        ("app", ["EVALSHA", "f" * 40, "1", f"{NS}:cfg:a"], ["script.unregistered"]),
+        ("app", ["EVALSHA", "f" * 40, "0"], ["script.keys", "script.unregistered"]),
+        ("app", ["SCRIPT", "LOAD", TEXT], []),
+        ("app", ["SCRIPT", "LOAD", "return 1"], ["script.unregistered"]),
+        ("app", ["FCALL", "bump", "1", f"{NS}:cfg:a"], []),
+        ("viewer", ["FCALL", "bump", "1", f"{NS}:cfg:a"], ["scope.write"]),
+        ("app", ["FCALL", "other", "1", f"{NS}:cfg:a"], ["script.unregistered"]),
+        ("app", ["FUNCTION", "LOAD", "#!lua name=x"], ["command.forbidden"]),
+    ],
+)
+def test_a_registered_script_touches_what_its_registration_says(
+    decider: Decider, service: str, argv: list[str], broken: list[str]
+) -> None:
+    assert rules(decider, service, *argv) == broken
+
+
+def test_an_argument_can_not_smuggle_a_star_into_a_template(decider: Decider) -> None:
+    assert rules(decider, "app", "EVALSHA", SHA, "1", NS, "*", "x", "h")[0] == "key.format"
+
+
+def test_a_script_is_known_by_its_source_file(tmp_path: Path) -> None:
+    (tmp_path / "unlock.lua").write_text("return 1\n")
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        "policy: p\nservices: [a]\nscopes: {s: {prefix: 's:', writers: [a], unregistered: allow}}\n"
+        "scripts: {unlock: {source: unlock.lua, keys: 1}}\nunregistered_scripts: forbid\n"
+    )
+    decider = Decider(load_policy(file))
+    assert rules(decider, "a", "EVAL", "return 1\n", "1", "s:x") == []
+    assert rules(decider, "a", "EVAL", "return 1", "1", "s:x") == ["script.unregistered"]
+
+
+@pytest.mark.parametrize(
+    ("scripts", "message"),
+    [
+        ("{s: {keys: 1}}", "2:11: error: neither sha1 nor source: nothing tells this script from others"),
+        ("{s: {sha1: abc}}", "'abc' is no SHA-1; it has 40 hex digits"),
+        ("{s: {source: none.lua}}", "none.lua can't be read: No such file or directory"),
+        (f"{{s: {{sha1: {SHA}, reads: ['<nix>:x']}}}}", "'<nix>:x': <nix> is nothing that a call shows"),
+        (f"{{s: {{sha1: {SHA}, keys: one}}}}", "'one': write how many keys it declares, or a list"),
+        (f"{{s: {{sha1: {SHA}}}, t: {{sha1: {SHA}}}}}", "the script s has the same SHA-1"),
+    ],
+)
+def test_a_bad_registration_is_told_with_its_place(scripts: str, message: str) -> None:
+    with pytest.raises(FileError) as caught:
+        parse_policy(f"policy: p\nscripts: {scripts}\nservices: [a]\n", "p.yaml")
+    assert message in str(caught.value)
+
+
+CLUSTER = """
+policy: cluster
+services: [a]
+cluster: true
+scopes: {s: {prefix: "", writers: [a], unregistered: allow}}
+""".replace('""', '"k:"')
+
+
+def test_keys_of_one_command_share_a_slot() -> None:
+    decider = Decider(parse_policy(CLUSTER))
+    assert rules(decider, "a", "MGET", "k:{a}:1", "k:{a}:2") == []
+    assert rules(decider, "a", "MGET", "k:{a}:1", "k:{b}:2", "k:{c}:3") == ["slot.cross"]
+    assert rules(decider, "a", "GET", "k:{a}:1") == []
+
+
+def test_keys_of_one_transaction_share_a_slot() -> None:
+    decider = Decider(parse_policy(CLUSTER))
+    transaction = Transaction()
+
+    def queued(*argv: bytes) -> list[str]:
+        return [v.rule for v in decider.judge(0, argv, extract(argv), transaction).violations]
+
+    assert queued(b"PING") == []
+    assert queued(b"GET", b"k:{a}:1") == []
+    assert queued(b"GET", b"k:{a}:2") == []
+    assert queued(b"GET", b"k:{b}:2") == ["slot.cross"]
