@@ -42,15 +42,20 @@ from .upstream.embedded import EmbeddedRedisError
 USAGE = 2
 
 
+def _say(text: str, *, err: bool = False) -> None:
+    """Print a line. A file's name needn't be text, so what no encoding takes is shown escaped."""
+    click.echo(text.encode("utf-8", "backslashreplace").decode(), err=err)
+
+
 def fail(message: str, code: int = USAGE) -> NoReturn:
     """End with one line on standard error."""
-    click.echo(f"keyfence: {message}", err=True)
+    _say(f"keyfence: {message}", err=True)
     sys.exit(code)
 
 
 def _fail_with(error: FileError) -> NoReturn:
     for diagnostic in error.diagnostics:
-        click.echo(str(diagnostic), err=True)
+        _say(str(diagnostic), err=True)
     sys.exit(USAGE)
 
 
@@ -129,7 +134,7 @@ def run(
     except FileError as exc:
         _fail_with(exc)
     if not all(_compiled.status().values()):
-        click.echo(f"keyfence: {_compiled.describe()}", err=True)
+        _say(f"keyfence: {_compiled.describe()}", err=True)
     try:
         _run_loop(lambda: serve(settings, compiled))
     except (StartError, EmbeddedRedisError) as exc:
@@ -184,7 +189,7 @@ def report(source: str) -> None:
     def complain(text: str) -> None:
         nonlocal broken
         broken += 1
-        click.echo(f"keyfence: {source}: {text}", err=True)
+        _say(f"keyfence: {source}: {text}", err=True)
 
     try:
         with click.open_file(source, "rb") as lines:
@@ -193,7 +198,7 @@ def report(source: str) -> None:
         fail(f"{source}: {exc.strerror}")
     render(rows)
     if dropped:
-        click.echo(f"keyfence: {source}: {dropped} more violations passed the log's limits", err=True)
+        _say(f"keyfence: {source}: {dropped} more violations passed the log's limits", err=True)
     if broken:
         sys.exit(1)
 
@@ -212,7 +217,7 @@ def observe(duration: str, rule: str, service: str, admin: str) -> None:
     body = {"for": seconds} | ({"rule": rule} if rule else {}) | ({"service": service} if service else {})
     _ask(admin, "/-/observe", body)
     what = " ".join([rule or "every rule", *(["by", service] if service else [])])
-    click.echo(f"for {duration}, violations of {what} are observed and not refused")
+    _say(f"for {duration}, violations of {what} are observed and not refused")
 
 
 @cli.command()
@@ -255,9 +260,9 @@ def check(policies: Sequence[str]) -> None:
     for path in policies:
         errors, warnings, summary = check_policy(path)
         for diagnostic in [*errors, *warnings]:
-            click.echo(str(diagnostic))
+            _say(str(diagnostic))
         failed = failed or bool(errors)
-        click.echo(summary)
+        _say(summary)
     sys.exit(1 if failed else 0)
 
 
@@ -277,7 +282,7 @@ def explain(policy: str, service: str, as_json: bool, command: Sequence[str]) ->
     except ValueError as exc:
         fail(f"--service: {exc}")
     if as_json:
-        click.echo(json.dumps(told))
+        _say(json.dumps(told))
     else:
         _print_explanation(told)
     sys.exit(0 if told["verdict"] == "allow" else 1)
@@ -317,6 +322,22 @@ def _ask(base: str, path: str, body: dict[str, Any] | None = None) -> Any:
         return ask(base, path, body)
     except AskError as exc:
         fail(str(exc), 1)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print a list of JSON objects.")
+@click.option("--markdown", is_flag=True, help="Print docs/commands.md.")
+def commands(as_json: bool, markdown: bool) -> None:
+    """Print every command that keyfence knows: its keys, access, and what happens by default."""
+    from . import commands_listing as listed
+
+    rows = listed.listing()
+    if as_json:
+        click.echo(json.dumps(listed.as_objects(rows), indent=1))
+    elif markdown:
+        click.echo(listed.as_markdown(rows), nl=False)
+    else:
+        console().print(listed.as_table(rows))
 
 
 def main() -> None:
