@@ -15,6 +15,8 @@ from .compiled import UNKNOWN, CompiledPolicy, Target
 from .diagnostics import Diagnostic, FileError
 from .languages import covered, overlap, overlapping_pairs
 from .model import PolicyModel
+from .patterns import Hole, Literal
+from .reach import scan_pattern
 from .show import printable
 from .validate import validate
 from .yaml_source import Source, read_source
@@ -25,7 +27,10 @@ NOTICE = datetime.timedelta(days=14)
 def check_policy(
     path: str | Path, today: datetime.date | None = None
 ) -> tuple[list[Diagnostic], list[Diagnostic], str]:
-    """(errors, warnings, one line of summary) of a policy file. Raises nothing for a bad file."""
+    """(errors, warnings, summary) of a policy file. Raises nothing for a bad file.
+
+    The summary is a line, and behind it the SCAN pattern of each entry, if the policy can be loaded.
+    """
     try:
         source = read_source(path)
         model = validate(PolicyModel, source)
@@ -42,7 +47,18 @@ def check_policy(
         f"{len(model.services)} services, {len(model.scopes)} scopes, {entries} entries, "
         f"{len(model.legacy.keys)} legacy forms, {policy.classifier.automaton.states} states"
     )
-    return errors, warnings, summary
+    return errors, warnings, "\n".join([summary, *_scan_lines(policy)])
+
+
+def _scan_lines(policy: CompiledPolicy) -> list[str]:
+    """How the keys of each entry are enumerated."""
+    patterns = {
+        (target.name, printable(scan_pattern(target))): None
+        for target in policy.targets
+        if target.kind == "entry" and not target.pattern.is_literal
+    }
+    width = max((len(name) for name, _ in patterns), default=0)
+    return [f"  {name:{width}}  SCAN 0 MATCH {pattern}" for name, pattern in sorted(patterns)]
 
 
 class _Doubts:
@@ -61,6 +77,7 @@ class _Doubts:
         self._idle_services()
         self._unwritten_scopes()
         self._separators()
+        self._spoilt_scans()
         self._widenings()
         self._expiries()
         return sorted(self.found, key=lambda one: (one.place.line, one.place.column))
@@ -145,6 +162,27 @@ class _Doubts:
                     ("placeholders", names),
                     f"<{holes[0].name}> may hold a colon, so that it can reach over segments; "
                     "exclude it, or write <name...> where several segments are meant",
+                )
+
+    def _spoilt_scans(self) -> None:
+        """A placeholder before literal text: scanning for the entry then also finds the keys of others."""
+        entries = [target for target in self.policy.targets if target.kind == "entry"]
+        for target in entries:
+            holes = [at for at, part in enumerate(target.pattern.parts) if isinstance(part, Hole)]
+            after = target.pattern.parts[holes[0] + 1 :] if holes else ()
+            if not any(isinstance(part, Literal) and part.text.strip(b":") for part in after):
+                continue
+            prefix = target.pattern.literal_prefix
+            others = {
+                one.name
+                for one in entries
+                if one.name != target.name and one.pattern.literal_prefix.startswith(prefix)
+            }
+            if others:
+                self._warn(
+                    self._path(target),
+                    f"SCAN 0 MATCH {printable(scan_pattern(target))} also finds keys of "
+                    f"{', '.join(sorted(others))}: <{target.pattern.holes[0].name}> stands before literal text",
                 )
 
     def _widenings(self) -> None:
