@@ -179,10 +179,11 @@ class _Doubts:
                 if one.name != target.name and one.pattern.literal_prefix.startswith(prefix)
             }
             if others:
+                pattern, names = printable(scan_pattern(target)), ", ".join(sorted(others))
                 self._warn(
                     self._path(target),
-                    f"SCAN 0 MATCH {printable(scan_pattern(target))} also finds keys of "
-                    f"{', '.join(sorted(others))}: <{target.pattern.holes[0].name}> stands before literal text",
+                    f"SCAN 0 MATCH {pattern} also finds keys of {names}, as "
+                    f"<{target.pattern.holes[0].name}> stands before literal text",
                 )
 
     def _widenings(self) -> None:

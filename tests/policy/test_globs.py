@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.policy.build_automaton import build, classify
-from proxy.policy.globs import Glob, Graph, Territory, glob_pattern, included
+from proxy.policy.globs import Glob, Graph, Territory, glob_pattern, included, places_after
 from proxy.policy.patterns import exact_pattern, parse_class, parse_pattern, prefix_pattern
 
 CLASSES = {"id": parse_class("[a-z0-9]{1,128}"), "x": parse_class("[ab]{1,9}"), "y": parse_class("(ab?)*")}
@@ -243,3 +243,20 @@ def test_a_glob_that_is_a_prefix_becomes_a_prefix_pattern():
     assert glob_pattern(b"cube:*").is_prefix
     assert not glob_pattern(b"*x").is_prefix
     assert glob_pattern(b"a\\*[x]") == exact_pattern(b"a*x")
+
+
+BEGINNING = parse_pattern("a<n>b", {"n": parse_class("[ab]+")})
+
+
+@given(st.text("ab*?", max_size=6), st.text("ab", max_size=4))
+def test_places_after_a_beginning_are_those_of_brute_force(glob: str, rest: str) -> None:
+    """What a glob can match behind a name of `a<n>b`, asked as an inclusion: in everything but `rest`."""
+    rest_only = classify([exact_pattern(rest.encode())]).automaton
+    territory = Territory(Graph(rest_only), lambda accept: accept < 0)
+    read = Glob(glob.encode())
+    places = places_after(read, BEGINNING)
+    escapes = bool(places) and included(read, territory, places=places).inside is False
+    beginnings = [
+        "a" + "".join(n) + "b" for size in range(1, 9) for n in itertools.product("ab", repeat=size)
+    ]
+    assert escapes == any(read.matches((beginning + rest).encode()) for beginning in beginnings)
