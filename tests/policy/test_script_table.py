@@ -1,7 +1,7 @@
 """The scripts of a service mesh that computes every key from a namespace: all expressible, all judged.
 
-Each takes one KEYS: the namespace, a prefix that is itself never touched. `*` stands for what only Redis knows
-(a version that is counted there, the members of a set).
+Each takes one KEYS: the namespace, a prefix that is itself never touched. `*` stands for what only Redis
+knows (a version that is counted there, the members of a set).
 """
 
 from __future__ import annotations
