@@ -1,0 +1,105 @@
+"""What tests ask of a running keyfence from outside: its metrics, its log, its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer
+
+POLICY = PROJECT / "policies" / "cubesandbox.yaml"
+ROUTE = "cube:v1:shared:sandbox:proxy:7c8f"
+SERVICES = ("CubeMaster", "CubeProxy", "cube-proxy-sidecar", "unknown")
+
+
+def configure(folder: Path, upstream: str, *more: str, mode: str = "") -> Path:
+    """Write a configuration with a listener for each of SERVICES and a decision log beside it."""
+    lines = [
+        f"policy: {POLICY}",
+        "admin: 127.0.0.1:0",
+        "decision_log: decisions.jsonl",
+        *([] if any(line.startswith("upstream:") for line in more) else [f"upstream: {upstream}"]),
+        "listeners:",
+        *(f'  - {{listen: "127.0.0.1:0", service: {name}}}' for name in SERVICES),
+        *([f"modes: [{{mode: {mode}}}]"] if mode else []),
+        *more,
+    ]
+    path = folder / "keyfence.yaml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def ask(keyfence: Keyfence, path: str, body: object = None, method: str = "") -> tuple[int, str]:
+    """One request to the admin listener: status and body."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {} if body is None else {"Content-Type": "application/json"}
+    request = urllib.request.Request(keyfence.ready.admin + path, data, headers, method=method or None)
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def metric(keyfence: Keyfence, name: str, **labels: str) -> float:
+    """The sum of a metric's samples that have these labels."""
+    families = text_string_to_metric_families(ask(keyfence, "/metrics")[1])
+    return sum(
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+def decisions(folder: Path) -> list[dict[str, object]]:
+    """The lines of the decision log so far."""
+    return [json.loads(line) for line in (folder / "decisions.jsonl").read_text().splitlines()]
+
+
+def eventually(check: Callable[[], object], what: str) -> None:
+    """Wait until `check` holds. For what happens soon and tells nobody; nothing passes by waiting."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not check():
+        assert time.monotonic() < deadline, f"it never came to pass that {what}"
+        time.sleep(0.005)
+
+
+def open_files(keyfence: Keyfence) -> list[str]:
+    """What the process has open, by name and in order; sockets all look alike."""
+    folder = Path(f"/proc/{keyfence.process.pid}/fd")
+    return sorted(_kind(path) for path in folder.iterdir())
+
+
+def _kind(path: Path) -> str:
+    try:
+        return os.readlink(path).partition(":")[0]
+    except FileNotFoundError:  # closed since it was listed
+        return "gone"
+
+
+def resident_bytes(keyfence: Keyfence) -> int:
+    """The memory that the process holds now."""
+    pages = int(Path(f"/proc/{keyfence.process.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def normal_clients(server: RedisServer) -> int:
+    """How many connections Redis has, without the one that asks."""
+    with server.client() as client:
+        return len(client.client_list()) - 1
+
+
+def calls(server: RedisServer, commands: Iterable[str]) -> dict[str, int]:
+    """How often Redis carried out each of the commands since its counts were reset."""
+    with server.client() as client:
+        stats = client.info("commandstats")
+    return {name: int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in commands}
