@@ -110,6 +110,7 @@ class _Compiler:
             open_scopes=frozenset(
                 n for n, scope in self.model.scopes.items() if scope.unregistered == "allow"
             ),
+            secret_beginnings=tuple(one.pattern.literal_prefix for one in self.legacy if one.secrets),
             exceptions=tuple(self._exceptions()),
         )
 
@@ -379,6 +380,7 @@ class _Compiler:
                 one,
                 kind="malformed",
                 pattern=prefix_pattern(one.pattern.literal_prefix),
+                secrets=_secrets_behind(one.pattern.literal_prefix, channels),
                 standard=one.pattern,
             )
             for one in beginnings
@@ -520,7 +522,11 @@ class _Compiler:
                 continue
             seen.add(prefix)
             broken = dataclasses.replace(
-                target, kind="malformed", pattern=prefix_pattern(prefix), standard=target.pattern
+                target,
+                kind="malformed",
+                pattern=prefix_pattern(prefix),
+                secrets=_secrets_behind(prefix, self.entries),
+                standard=target.pattern,
             )
             targets.append(broken)
             if prefix.endswith(b":"):  # the id is missing together with its colon
@@ -565,3 +571,9 @@ class _Compiler:
         except TooManyStates as exc:
             self._error((section,), str(exc), of_key=True)
             return None
+
+
+def _secrets_behind(prefix: bytes, targets: Sequence[Target]) -> frozenset[str]:
+    """The secret placeholders of all patterns with this beginning: what is of no form may be meant as any."""
+    behind = (target.secrets for target in targets if target.pattern.literal_prefix == prefix)
+    return frozenset().union(*behind)

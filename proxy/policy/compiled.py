@@ -136,6 +136,9 @@ class CompiledPolicy:
     charset: frozenset[int] | None
     charset_text: str
     open_scopes: frozenset[str]  # those that admit keys which no entry covers
+    secret_beginnings: tuple[
+        bytes, ...
+    ] = ()  # of legacy forms: a key of none that begins so may hold a secret
     exceptions: tuple[tuple[str, datetime.date], ...] = ()  # (legacy or grants, end date)
     name_services: bool = True  # whether hints may name other services
 

@@ -18,7 +18,7 @@ from .channels import Channels
 from .compiled import UNKNOWN, CompiledPolicy, Target
 from .content import content_faults
 from .keyspace import KEYSPACE
-from .masking import shown, standard_key
+from .masking import shown, shown_stray, standard_key
 from .permissions import forbidden_by_default, selects, selects_name
 from .reach import Holds, Reach, nearest, scan_pattern
 from .scripts import MissingArgument, Name, Registration
@@ -367,9 +367,8 @@ class Decider:
 
     def _unregistered(self, service: int, name: str, access: Access) -> Violation:
         claims = " or ".join(self.policy.claims)
-        message = (
-            f"{self._who(service)} may not {name} {printable(access.key)}: no entry of the policy covers it"
-        )
+        stray = shown_stray(access.key, self.policy.secret_beginnings)
+        message = f"{self._who(service)} may not {name} {stray}: no entry of the policy covers it"
         hint = f"every key begins with {claims}" if claims else "register the key in the policy first"
         return self._violation("key.unregistered", access.position, access.key, None, message, hint)
 
@@ -416,7 +415,7 @@ class Decider:
             self._severity(rule),
             position,
             key,
-            shown(key, target),
+            shown_stray(key, self.policy.secret_beginnings) if target is None else shown(key, target),
             entry,
             entry if covered else "",
             message,

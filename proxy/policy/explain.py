@@ -12,7 +12,7 @@ from ..commands.extract import extract
 from ..commands.model import READ, WRITE, Access, Touches
 from .compiled import CompiledPolicy
 from .decide import Decider
-from .masking import shown
+from .masking import shown, shown_stray
 from .verdict import Violation
 
 _ACCESS_NAMES = {0: "none", READ: "read", WRITE: "write", READ | WRITE: "both"}
@@ -54,11 +54,18 @@ def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
     target = policy.target(access.key)
     return {
         "position": access.position,
-        "key": shown(access.key, target) if target else access.key.decode("utf-8", "surrogateescape"),
+        "key": shown(access.key, target) if target else _stray(policy, access.key),
         "access": access_name(access),
         "entry": target.name if target and target.kind in ("entry", "malformed", "legacy") else None,
         "kind": target.kind if target else None,
     }
+
+
+def _stray(policy: CompiledPolicy, key: bytes) -> str:
+    """A key that no target covers, as it is unless it may hold a secret."""
+    if any(key.startswith(one) for one in policy.secret_beginnings):
+        return shown_stray(key, policy.secret_beginnings)
+    return key.decode("utf-8", "surrogateescape")
 
 
 def _violation(violation: Violation) -> dict[str, Any]:

@@ -6,7 +6,7 @@ an entry with secrets is shown no further than the entry's literal prefix.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from .compiled import Target
 from .patterns import KeyPattern, Literal
@@ -21,6 +21,12 @@ def shown(key: bytes, target: Target | None) -> str:
     if captured is None:
         return printable(key[: len(target.pattern.literal_prefix)]) + "<masked>"
     return printable(fill(target.pattern, captured | {name: f"<{name}>".encode() for name in target.secrets}))
+
+
+def shown_stray(key: bytes, beginnings: Sequence[bytes]) -> str:
+    """A key that no target covers. What begins as a legacy form with a secret may hold one."""
+    beginning = max((one for one in beginnings if key.startswith(one)), key=len, default=None)
+    return printable(key) if beginning is None else printable(beginning) + "<masked>"
 
 
 def standard_key(key: bytes, target: Target) -> str:
