@@ -430,7 +430,7 @@ def _lacking(service: int, needs: int, target: Target) -> Iterator[int]:
     """The rights (READ, WRITE) that an access needs and the service doesn't have on a target."""
     held = target.rights[service] & ~target.denied[service]
     if needs & GROUP and held & GROUP:
-        return
+        needs &= ~WRITE  # a group's books only; what is read with them (XREADGROUP) is read
     if needs & READ and not held & READ:
         yield READ
     if needs & WRITE and not held & WRITE and not (needs & DELETE and held & DELETE):
