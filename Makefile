@@ -45,13 +45,14 @@ lint: install-test ## ruff and mypy
 	$(BIN)/mypy
 
 bench: install ## the benchmarks
-	@for bench in $(or $(BENCH),$(wildcard benchmarks/bench_*.py)); do \
+	@for bench in $(or $(BENCH),$(wildcard benchmarks/*.py)); do \
 	  echo "$$bench"; $(BIN)/python "$$bench" || exit; done
 
-fuzz: install-test ## the property tests with many more examples (EXAMPLES=…), compiled and not
-	$(BIN)/python -m pytest -m hypothesis --timeout 0 --hypothesis-profile fuzz $(PYTEST)
-	KEYFENCE_PURE=1 $(BIN)/python -m pytest -m hypothesis --timeout 0 --hypothesis-profile fuzz $(PYTEST)
-fuzz: export KEYFENCE_FUZZ_EXAMPLES = $(or $(EXAMPLES),20000)
+fuzz: install-test ## the property tests over and over for MINUTES=…, compiled and not in turns
+	@end=$$(($$(date +%s) + 60 * $(or $(MINUTES),5))); round=0; while [ $$(date +%s) -lt $$end ]; do \
+	  echo "round $$round, KEYFENCE_PURE=$$((round % 2))"; \
+	  KEYFENCE_PURE=$$((round % 2)) $(BIN)/python -m pytest -m hypothesis $(PYTEST) || exit; \
+	  round=$$((round + 1)); done
 
 install: $(VENV)/.installed ## keyfence into $(VENV), compiled where there is a compiler
 

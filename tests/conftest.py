@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import settings
 
 from tests.servers import (
     NO_SERVER,
@@ -18,6 +19,10 @@ from tests.servers import (
     running_redis,
     server_binaries,
 )
+
+# No deadline: how long one example takes says more about the machine than about the code.
+settings.register_profile("keyfence", deadline=None)
+settings.load_profile("keyfence")
 
 _NEED_A_SERVER = {"redis_binary", "redis_server", "fresh_redis", "start_redis"}
 
