@@ -36,18 +36,26 @@ def check_policy(
         model = validate(PolicyModel, source)
         policy = compile_policy(model, source)
     except FileError as exc:
-        count = len(exc.diagnostics)
-        return exc.diagnostics, [], f"{path}: {count} error{'s' if count != 1 else ''}"
+        return exc.diagnostics, [], f"{path}: {_count(len(exc.diagnostics), 'error')}"
     found = _Doubts(policy, model, source, today or datetime.datetime.now(datetime.UTC).date()).all()
     errors = [one for one in found if one.level == "error"]
     warnings = [one for one in found if one.level == "warning"]
-    entries = len(model.keys)
+    holds = [
+        _count(len(model.services), "service"),
+        _count(len(model.scopes), "scope"),
+        _count(len(model.keys), "entry", "entries"),
+        _count(len(model.legacy.keys), "legacy form"),
+        _count(policy.classifier.automaton.states, "state"),
+    ]
     summary = (
-        f"{path}: {len(errors)} errors, {len(warnings)} warnings; policy {policy.name}, "
-        f"{len(model.services)} services, {len(model.scopes)} scopes, {entries} entries, "
-        f"{len(model.legacy.keys)} legacy forms, {policy.classifier.automaton.states} states"
+        f"{path}: {_count(len(errors), 'error')}, {_count(len(warnings), 'warning')}; "
+        f"policy {policy.name}, {', '.join(holds)}"
     )
     return errors, warnings, "\n".join([summary, *_scan_lines(policy)])
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def _scan_lines(policy: CompiledPolicy) -> list[str]:

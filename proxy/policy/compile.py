@@ -207,6 +207,9 @@ class _Compiler:
                 pattern = self._pattern(text, (*path, "key"))
                 if pattern is None:
                     continue
+                if scope is None and not self._is_claimed(pattern):
+                    claims = ", ".join(self.model.claims)
+                    self._error((*path, "key"), f"{text!r} is outside the policy's claims ({claims})")
                 home = scope or self._scope_of(pattern)
                 held, denied = self._entry_rights(own, own_rights, home, path)
                 self.entries.append(
@@ -221,6 +224,10 @@ class _Compiler:
                         secrets=frozenset(self.secrets & {hole.name for hole in pattern.holes}),
                     )
                 )
+
+    def _is_claimed(self, pattern: KeyPattern) -> bool:
+        beginning = pattern.literal_prefix
+        return not self.model.claims or beginning.startswith(tuple(one.encode() for one in self.model.claims))
 
     def _expansions(self, model: EntryModel, path: tuple[str, ...]) -> Iterable[tuple[str, _Scope | None]]:
         hole = f"<{SCOPE_HOLE}>"

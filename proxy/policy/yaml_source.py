@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.reader import ReaderError
 
 from .diagnostics import Diagnostic, FileError, Place
 
@@ -52,9 +53,14 @@ class Source:
         return Diagnostic(self.place(path, of_key=of_key), "warning", message)
 
     def _read(self, text: str) -> None:
-        loader = yaml.SafeLoader(text)
         try:
-            root = loader.get_single_node()
+            root = _root_node(text)
+        except ReaderError as exc:
+            before = text[: exc.position].split("\n")
+            place = Place(self.file, len(before), len(before[-1]) + 1)
+            raise FileError(
+                [Diagnostic(place, "error", f"not YAML: the character U+{ord(text[exc.position]):04X}")]
+            ) from None
         except yaml.MarkedYAMLError as exc:
             mark = exc.problem_mark or exc.context_mark
             place = Place(self.file, mark.line + 1, mark.column + 1) if mark else Place(self.file, 1, 1)
@@ -65,8 +71,6 @@ class Source:
             raise FileError(
                 [Diagnostic(Place(self.file, 1, 1), "error", f"not YAML: {first_line}")]
             ) from None
-        finally:
-            loader.dispose()
         if root is None:
             raise FileError([Diagnostic(Place(self.file, 1, 1), "error", "the file is empty")])
         if not isinstance(root, yaml.MappingNode):
@@ -112,6 +116,14 @@ class Source:
             self._keys[at] = self._at(key)
             plain[key.value] = self._plain(value, at)
         return plain
+
+
+def _root_node(text: str) -> yaml.Node | None:
+    loader = yaml.SafeLoader(text)
+    try:
+        return loader.get_single_node()
+    finally:
+        loader.dispose()
 
 
 def read_source(path: str | Path) -> Source:
