@@ -519,8 +519,10 @@ keys:
     )
     code, out, _ = keyfence("check", policy)
     assert code == 1
-    levels = [line.split(": ")[1] for line in out.splitlines()[:-1]]
-    assert levels == ["error", "warning", "warning"]
+    lines = out.splitlines()
+    assert [line.split(": ")[1] for line in lines[:3]] == ["error", "warning", "warning"]
+    assert lines[3].startswith(f"{policy}: 1 errors, 2 warnings")
+    assert lines[4:] == ["  first   SCAN 0 MATCH x:*", "  second  SCAN 0 MATCH x:*"]
 
 
 def test_warnings_alone_are_no_failure(file: Write) -> None:
