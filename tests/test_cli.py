@@ -521,7 +521,7 @@ keys:
     assert code == 1
     lines = out.splitlines()
     assert [line.split(": ")[1] for line in lines[:3]] == ["error", "warning", "warning"]
-    assert lines[3].startswith(f"{policy}: 1 errors, 2 warnings")
+    assert lines[3].startswith(f"{policy}: 1 error, 2 warnings")
     assert lines[4:] == ["  first   SCAN 0 MATCH x:*", "  second  SCAN 0 MATCH x:*"]
 
 
