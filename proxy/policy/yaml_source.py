@@ -19,6 +19,12 @@ from .diagnostics import Diagnostic, FileError, Place
 MAX_NODES = 500_000
 MAX_DEPTH = 64
 
+# What YAML makes of text by its looks. All of it is text here; a tag that asks for more is a mistake.
+_PLAIN_TAGS = frozenset(
+    "tag:yaml.org,2002:" + name
+    for name in ("str", "int", "float", "bool", "null", "timestamp", "merge", "value")
+)
+
 PathKey = tuple[str | int, ...]
 
 
@@ -92,7 +98,7 @@ class Source:
             raise FileError([Diagnostic(self._at(node), "error", "the file is too large or too deep")])
         self._values[path] = self._at(node)
         if isinstance(node, yaml.ScalarNode):
-            if not node.tag.startswith("tag:yaml.org,2002:"):
+            if node.tag not in _PLAIN_TAGS:
                 self._fault(node, f"the tag {node.tag} is not admitted; write the value as plain text")
             return node.value
         if isinstance(node, yaml.SequenceNode):

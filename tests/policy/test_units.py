@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.policy.units import duration_text, milliseconds, size_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0s", 0),
+        ("1ms", 1),
+        ("500ms", 500),
+        ("60s", 60_000),
+        ("10m", 600_000),
+        ("1h", 3_600_000),
+        ("1h30m", 5_400_000),
+        ("7d", 604_800_000),
+        ("2w", 1_209_600_000),
+        ("1d1h1m1s1ms", 90_061_001),
+        ("1s1s", 2_000),
+    ],
+)
+def test_a_duration(text: str, expected: int) -> None:
+    assert milliseconds(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "60", "s", "60 s", " 60s", "60s ", "-1s", "+1s", "1.5h", "1H", "1h30", "1h,", "٣s", "9" * 13 + "s"],
+)
+def test_no_duration(text: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        milliseconds(text)
+    assert str(caught.value) == (
+        f"{text!r} is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0ms"),
+        (1, "1ms"),
+        (1500, "1500ms"),
+        (60_000, "1m"),
+        (90_000, "90s"),
+        (3_600_000, "1h"),
+        (86_400_000, "1d"),
+    ],
+)
+def test_a_duration_s_text(ms: int, text: str) -> None:
+    assert duration_text(ms) == text
+
+
+@given(st.integers(0, 10**12 - 1))
+def test_a_duration_s_text_means_that_duration(ms: int) -> None:
+    assert milliseconds(duration_text(ms)) == ms
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", 0),
+        ("512", 512),
+        ("512b", 512),
+        ("16kb", 16_384),
+        ("16 KB", 16_384),
+        (" 64mb ", 67_108_864),
+        ("1gb", 2**30),
+    ],
+)
+def test_a_size(text: str, expected: int) -> None:
+    assert size_bytes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "k", "1k", "1tb", "-1", "1.5mb", "1 0", "٣", "9" * 13])
+def test_no_size(text: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        size_bytes(text)
+    assert (
+        str(caught.value) == f"{text!r} is no size; write a number and its unit, as 512b, 16kb, 64mb or 1gb"
+    )
