@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Guided fuzzing of argv → accesses with atheris (pip install atheris), where property tests draw blindly.
+
+Rule: an input means one argv. Its first two bytes choose the command; each further byte is a word that
+commands know, or the length of an argument that is taken as it is.
+
+    fuzz/fuzz_commands.py -max_total_time=60
+
+All options are libFuzzer's. Without atheris it says so and ends with exit code 77, as skipped tests do.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("KEYFENCE_PURE", "1")  # coverage is taken of Python's own code
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+try:
+    import atheris
+except ImportError:
+    print("atheris is not installed here (pip install atheris): not fuzzed", file=sys.stderr)
+    sys.exit(77)
+
+with atheris.instrument_imports(include=["proxy.commands"]):
+    from proxy.commands.extract import extract
+    from proxy.commands.model import DELETE, GROUP, READ, WRITE
+    from proxy.commands.table import COMMANDS
+
+NAMES = sorted(name.split() for name in COMMANDS)
+WORDS = [
+    *b"STORE STOREDIST GET BY LIMIT ASC ALPHA STREAMS GROUP COUNT BLOCK NOACK KEYS COPY REPLACE AUTH".split(),
+    *b"AUTH2 EX PX EXAT PXAT KEEPTTL NX XX PERSIST INCR CH SET INCRBY OVERFLOW WITHDIST ANY DB LEFT".split(),
+    *b"MIN WEIGHTS AGGREGATE SUM LCS STRINGS IDX MINMATCHLEN JUSTID MKSTREAM MAXLEN MATCH ON BCAST".split(),
+    *b"PREFIX REDIRECT STORE\0x streams 0 1 2 3 -1 +1 01 9223372036854775808 # * w_* $ > 0-0 a b".split(),
+]
+LITERAL = 200  # from this byte on: so many bytes less this are an argument
+
+
+def argv_of(data: bytes) -> list[bytes]:
+    """The command that the input means."""
+    if len(data) < 2:
+        return [data]
+    argv = list(NAMES[(data[0] << 8 | data[1]) % len(NAMES)])
+    at = 2
+    while at < len(data):
+        code = data[at]
+        at += 1
+        if code < LITERAL:
+            argv.append(WORDS[code % len(WORDS)])
+        else:
+            argv.append(data[at : at + code - LITERAL])
+            at += code - LITERAL
+    return argv
+
+
+def check(data: bytes) -> None:
+    """What must hold of every command; atheris reports what is raised."""
+    argv = argv_of(data)
+    touches = extract(argv)
+    for access in touches.accesses:
+        assert 0 < access.position < len(argv), argv
+        assert access.key == argv[access.position], argv
+        assert access.needs & ~(READ | WRITE | DELETE | GROUP) == 0, argv
+        assert not access.needs & (DELETE | GROUP) or access.needs & WRITE, argv
+    swapped = extract([argument.swapcase() for argument in argv])
+    assert [(a.position, a.needs) for a in swapped.accesses] == [
+        (a.position, a.needs) for a in touches.accesses
+    ], argv
+    assert swapped.problem == touches.problem, argv
+
+
+def main() -> None:
+    """Runs until libFuzzer's options say stop, or something is found."""
+    atheris.Setup(sys.argv, check)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
