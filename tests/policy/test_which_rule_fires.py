@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from proxy.config import Overrides, load_settings
+from proxy.policy.check import check_policy
 from proxy.policy.compiled import CompiledPolicy
 from proxy.policy.explain import explain
 from proxy.policy.load import load_policy, parse_policy
+from proxy.policy.verdict import RULES
 from tests.policy.cases import POLICIES
 
 POLICY = """
@@ -487,3 +492,50 @@ def _cubesandbox() -> CompiledPolicy:
     if not _loaded:
         _loaded.append(load_policy(POLICIES / "cubesandbox.yaml"))
     return _loaded[0]
+
+
+# -- docs/policy.md
+
+DOCUMENT = (POLICIES.parent / "docs" / "policy.md").read_text()
+EXAMPLE = DOCUMENT.split("```yaml\n")[1].split("```")[0]
+DOCUMENTED = re.findall(r"^\| ([^|]+) \| (\w+) \| `([^`]+)` \| ([^|]+) \|$", DOCUMENT, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def example() -> CompiledPolicy:
+    return parse_policy(EXAMPLE)
+
+
+def test_the_document_s_example_is_a_policy_without_faults(tmp_path: Path) -> None:
+    file = tmp_path / "shop.yaml"
+    file.write_text(EXAMPLE)
+    errors, warnings, _ = check_policy(file)
+    assert (errors, warnings) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("about", "service", "command", "rules"), DOCUMENTED, ids=[row[0] for row in DOCUMENTED]
+)
+def test_the_document_s_table_holds(
+    about: str, service: str, command: str, rules: str, example: CompiledPolicy
+) -> None:
+    told = asked(example, service, command)
+    broken = [one["rule"] for one in told["violations"]]
+    assert broken == ([] if rules == "–" else rules.split(", ")), about
+
+
+def test_the_document_s_table_is_found() -> None:
+    assert len(DOCUMENTED) > 40
+
+
+def test_the_document_lists_every_rule_in_its_words() -> None:
+    assert dict(re.findall(r"^\| `(\w+\.\w+)` \| ([^|]+) \|$", DOCUMENT, re.MULTILINE)) == RULES
+
+
+def test_the_document_s_configuration_and_waivers_load(tmp_path: Path) -> None:
+    _, config, waivers = (block.split("```")[0] for block in DOCUMENT.split("```yaml\n")[1:])
+    for name, text in (("shop.yaml", EXAMPLE), ("keyfence.yaml", config), ("waivers.yaml", waivers)):
+        (tmp_path / name).write_text(text)
+    settings = load_settings(str(tmp_path / "keyfence.yaml"), Overrides())
+    settings.check_against(load_policy(settings.policy).services)
+    assert settings.waived()
