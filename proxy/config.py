@@ -63,6 +63,10 @@ def parse_upstream(url: str) -> UpstreamAddress:
     username = urllib.parse.unquote(parts.username or "")
     password = urllib.parse.unquote(parts.password or "")
     query = urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
+    # A sign in the password may have ended the part that it stands in; what follows was taken for another.
+    misread = ValueError(f"{shown!r}: write / ? # of a user or password as %2F %3F %23")
+    if parts.scheme in ("redis", "rediss", "unix") and ("@" in parts.query or parts.fragment):
+        raise misread
     if parts.scheme == "unix":
         if not parts.path or parts.hostname:
             raise ValueError(f"{shown!r} names no socket; write unix:///path/to/redis.sock")
@@ -79,9 +83,8 @@ def parse_upstream(url: str) -> UpstreamAddress:
         raise ValueError(
             f"{shown!r} is no upstream; write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH"
         )
-    if "@" in parts.path + parts.query or parts.fragment:
-        # A sign in the password ended the part that it stands in, and what follows was taken for a path.
-        raise ValueError(f"{shown!r}: write / ? # of a user or password as %2F %3F %23")
+    if "@" in parts.path:
+        raise misread
     if not parts.hostname:
         raise ValueError(f"{shown!r} names no host; write redis://HOST:PORT")
     _only(query, (), shown)

@@ -6,7 +6,7 @@ import ipaddress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.config import (
@@ -317,6 +317,8 @@ NO_UPSTREAM = {
     "redis://u:sec?ret@h:5": "'redis://u:***@h:5': write / ? # of a user or password as %2F %3F %23",
     "redis://h?password=secret": "'redis://h?…': there is no parameter 'password' here",
     "redis://u:secret@[::1:5": "'redis://u:***@[::1:5' is no URL",
+    "unix://:sec/?secret@h": "'unix://***@h': write / ? # of a user or password as %2F %3F %23",
+    "unix:///s?db=secret@h": "'unix://***@h': write / ? # of a user or password as %2F %3F %23",
     "unix://tmp/redis.sock": "'unix://tmp/redis.sock' names no socket; write unix:///path/to/redis.sock",
     "unix:": "'unix:' names no socket; write unix:///path/to/redis.sock",
     "unix:///s?db=x": "'unix:///s?…': 'x' is no database number",
@@ -331,6 +333,7 @@ def test_no_upstream(url: str) -> None:
     assert str(caught.value) == NO_UPSTREAM[url]
 
 
+@settings(max_examples=1000, deadline=None)
 @given(
     st.sampled_from(["redis://", "rediss://", "unix://", "http://", "", "redis:/", "://"]),
     st.sampled_from(["", "user"]),
