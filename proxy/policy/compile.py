@@ -284,6 +284,8 @@ class _Compiler:
         if model.maxlen is not None and model.type and "stream" not in model.type:
             self._error((*path, "maxlen"), "maxlen is for the type stream")
         self._check_ttl(model.ttl, (*path, "ttl"))
+        looks_into_values = any(one is not None for one in (model.fields, model.values, model.maxlen))
+        plain = not (looks_into_values or model.type or model.ttl or model.max_length)
         return Entry(
             name=name,
             text=model.key,
@@ -294,6 +296,8 @@ class _Compiler:
             maxlen=None if model.maxlen is None else int(model.maxlen.lstrip("~")),
             maxlen_exact=model.maxlen is not None and not model.maxlen.startswith("~"),
             max_length=model.max_length,
+            is_plain=plain,
+            looks_into_values=looks_into_values,
         )
 
     def _check_ttl(self, ttl: TtlModel | None, path: tuple[str, ...]) -> None:

@@ -53,10 +53,8 @@ class Entry:
     maxlen_exact: bool  # the policy admits no approximate trimming
     max_length: int | None
 
-    @property
-    def is_plain(self) -> bool:
-        """Nothing but rights and the key's form is asked of it."""
-        return not (self.types or self.ttl or self.fields or self.values or self.maxlen or self.max_length)
+    is_plain: bool  # nothing but rights and the key's form is asked of it
+    looks_into_values: bool  # fields, values or the length of a stream are asked for
 
 
 TargetKind = Literal["entry", "legacy", "malformed", "scope", "claim", "channel", "keyspace", "keyevent"]

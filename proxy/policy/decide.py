@@ -41,12 +41,48 @@ class Decider:
         self.policy = policy
         self._clock = clock
         self._permissions: dict[tuple[int, str], str] = {}
+        # Rules about every key, or about keys together, which `admits` leaves to `judge`.
+        self._looks_closer = policy.cluster or policy.max_length is not None or policy.charset is not None
         self._keys = Reach(policy.classifier, policy.targets)
         self._channels = Channels(policy, self._keys, lambda service: self._holds(service, READ, ""))
 
     def decide(self, service: int, argv: Sequence[bytes]) -> Verdict:
         """The verdict on one command (argv with its name first) of the service with this number."""
         return self.judge(service, argv, extract(argv))
+
+    def admits(self, service: int, touches: Touches) -> bool:
+        """Whether nothing is wrong, as far as a glance shows. False says nothing: ask `judge`.
+
+        The way of most commands; where it says yes, `judge` finds no violation (tests/policy/test_decide.py).
+        """
+        command, accesses, channels, pattern, script, databases, problem = touches
+        if command is None or problem or channels or pattern or script or databases or self._looks_closer:
+            return False
+        reason = self._permissions.get((service, command.name))
+        if reason is None or reason:
+            return False
+        return all(self._is_clean(service, access) for access in accesses)
+
+    def _is_clean(self, service: int, access: Access) -> bool:
+        """The same for one access: a catalogued key, all rights, and nothing to look into."""
+        target = self.policy.target(access.key)
+        if target is None or target.entry is None or target.kind != "entry":
+            return False
+        held = target.rights[service] & ~target.denied[service]
+        needs = access.needs
+        if not held or needs & ~held & (READ | WRITE):
+            return False
+        entry = target.entry
+        if entry.is_plain:
+            return True
+        if entry.max_length is not None or (access.content is not None and entry.looks_into_values):
+            return False
+        ttl, rule = access.ttl, entry.ttl
+        if ttl is not None and rule is not None:
+            keeps = ttl.kind == "keeps" and rule.at == "refresh"
+            if not keeps and not (rule.none and ttl.kind in ("keeps", "drops")):
+                return False
+        return not entry.types or not access.types or any(one in entry.types for one in access.types)
 
     def judge(
         self, service: int, argv: Sequence[bytes], touches: Touches, transaction: Transaction | None = None

@@ -54,6 +54,8 @@ class Judge:
         touches = _NOTHING
         try:
             touches = extract(argv)
+            if self.decider.admits(service, touches):
+                return PASS, touches
             verdict = self.decider.judge(service, argv, touches, transaction)
         except Exception as exc:
             verdict = self._internal_error(argv, exc)
