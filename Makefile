@@ -44,9 +44,9 @@ lint: install-test ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: install ## the benchmarks
-	@for bench in $(or $(BENCH),$(wildcard benchmarks/*.py)); do \
-	  echo "$$bench"; $(BIN)/python "$$bench" || exit; done
+bench: install-test ## the benchmarks: all, or BENCH=bench_proxy
+	@for bench in $(or $(BENCH),bench_proxy micro_wire micro_automaton); do \
+	  echo "benchmarks.$$bench"; $(BIN)/python -m benchmarks.$$bench || exit; done
 
 fuzz: install-test ## the property tests over and over for MINUTES=…, compiled and not in turns
 	@end=$$(($$(date +%s) + 60 * $(or $(MINUTES),5))); round=0; while [ $$(date +%s) -lt $$end ]; do \
