@@ -346,6 +346,19 @@ async def test_what_is_outstanding_is_answered_before_the_end() -> None:
 
 
 @in_loop
+async def test_the_end_does_not_wait_for_ever() -> None:
+    ended = asyncio.Event()
+    async with Stage(silent_until_end(ended)) as stage:
+        reader, writer = await stage.client()
+        writer.write(ADMITTED)
+        while not any(client._session.outstanding for client in stage.gate.clients):
+            await asyncio.sleep(0.001)
+        await stage.listeners.close(drain=0.01)
+        assert await reader.read() == b""
+        await ended.wait()
+
+
+@in_loop
 async def test_an_upstream_that_dies_in_the_midst_of_a_reply() -> None:
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(ADMITTED)

@@ -226,11 +226,9 @@ class Decider:
         verb = "write" if right == WRITE else "read"
         reached = printable(glob)
         message = f"{self._who(service)} may not {name} {reached}: it reaches keys that it may not {verb}"
-        yield self._violation(
-            "scan.scope", position, glob, None, message, self._scan_hint(service, name, glob)
-        )
+        yield self._violation("scan.scope", position, glob, None, message, self._scan_hint(service, glob))
 
-    def _scan_hint(self, service: int, name: str, glob: bytes) -> str:
+    def _scan_hint(self, service: int, glob: bytes) -> str:
         """A pattern near the glob that would pass."""
         holds = self._holds(service, READ, "")
         readable = [
@@ -240,7 +238,7 @@ class Decider:
         ]
         for text in nearest(readable, glob)[:20]:
             if self._reaches_only_own(service, "SCAN", text, READ):
-                return f"{'SCAN 0 MATCH' if name == 'SCAN' else name} {printable(text)} would pass"
+                return f"SCAN 0 MATCH {printable(text)} would pass"
         return ""
 
     def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Violation]:

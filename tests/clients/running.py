@@ -7,6 +7,7 @@ import os
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -73,10 +74,10 @@ def eventually(check: Callable[[], object], what: str) -> None:
         time.sleep(0.005)
 
 
-def open_files(keyfence: Keyfence) -> list[str]:
-    """What the process has open, by name and in order; sockets all look alike."""
+def open_files(keyfence: Keyfence) -> Counter[str]:
+    """How much the process has open of what; sockets all look alike."""
     folder = Path(f"/proc/{keyfence.process.pid}/fd")
-    return sorted(_kind(path) for path in folder.iterdir())
+    return Counter(_kind(path) for path in folder.iterdir())
 
 
 def _kind(path: Path) -> str:
