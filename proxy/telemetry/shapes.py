@@ -131,7 +131,10 @@ class _Node:
 class Shapes:
     """Learns shapes from the keys that it is shown. Not for use by several threads at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, trusting: bool = False) -> None:
+        """`trusting`: the first word of a longer key shows at once, so that a single key of a family has the
+        family's shape. For where keys themselves may be shown."""
+        self._trusting = trusting
         self._roots: dict[str, _Node] = {}
         self._shapes: set[str] = set()
         self._cache: dict[int, str] = {}  # by the key's hash; only what is learnt for good
@@ -177,7 +180,8 @@ class Shapes:
                 return shown + [ANY] * (len(words) - len(shown)), False
             child.count += 1
             named = child is not node.rest
-            shown.append(word if named and child.count > 1 else ANY)
+            recurs = child.count > 1 or (first and self._trusting)
+            shown.append(word if named and recurs else ANY)
             settled = settled and (child.count > 1 if named else node.wide)
             # A first word is counted on until it is established, so that its place's widening spares it.
             settled = settled and (not first or not named or child.count >= ESTABLISHED)

@@ -53,7 +53,7 @@ class Telemetry:
         self._clock = clock
         self._wall = wall
         self._new_id = new_id
-        self._shapes = Shapes()
+        self._shapes = Shapes(trusting=not mask_keys)
         # The rows that the violations of a group count in, to find them with one look-up.
         self._known: dict[Group, tuple[str, tuple[str, str, str, str, str], Row]] = {}
         self._epoch = wall() - clock()  # what makes Unix seconds of the monotonic clock's

@@ -194,3 +194,10 @@ def _contents(thing: object) -> object:
     if slots and not isinstance(thing, int | str):
         return [_contents(getattr(thing, slot)) for slot in slots]
     return thing
+
+
+def test_a_trusting_one_shows_the_family_of_its_first_key() -> None:
+    shapes = Shapes(trusting=True)
+    assert shapes.shape(b"jwt_active:5b6962dd-3f90-4c93-8f61-eabfa4a803e2:1") == "jwt_active:<uuid>:<int>"
+    assert shapes.shape(b"session:tok1") == "session:<*><int>"
+    assert shapes.shape(b"hunter") == "<*>"
