@@ -30,7 +30,12 @@ def content_faults(
     """All that an access to a key of `entry` gets wrong. `key` is how messages show it."""
     if entry.types and access.types and not set(entry.types) & set(access.types):
         wanted, given = " or ".join(entry.types), " or ".join(access.types)
-        yield Fault("type.mismatch", access.position, f"{command} is for a {given}, but {key} is a {wanted}")
+        yield Fault(
+            "type.mismatch",
+            access.position,
+            f"{command} is for a {given}, but {key} is a {wanted}",
+            f"use the commands of a {wanted}",
+        )
     elif access.content is not None:
         yield from _value_faults(access, access.content, entry, key)
     if entry.ttl is not None and access.ttl is not None:
@@ -40,8 +45,9 @@ def content_faults(
 
 def _value_faults(access: Access, content: Content, entry: Entry, key: str) -> Iterator[Fault]:
     if entry.values is not None and content.value is not None and not entry.values.accepts(content.value):
+        form = entry.values.text
         yield Fault(
-            "value.invalid", content.value_position, f"the value for {key} is not {entry.values.text}"
+            "value.invalid", content.value_position, f"the value for {key} is not {form}", f"write {form}"
         )
     if entry.fields is not None:
         yield from _field_faults(content, entry.fields, key)
@@ -59,9 +65,8 @@ def _field_faults(content: Content, fields: Fields, key: str) -> Iterator[Fault]
                 "field.unknown", field.position, f"{key} has no field {name}", f"its fields: {fields.text}"
             )
         elif field.value_position and not form.accepts(field.value):
-            yield Fault(
-                "value.invalid", field.value_position, f"the field {name} of {key} is not {form.text}"
-            )
+            message = f"the field {name} of {key} is not {form.text}"
+            yield Fault("value.invalid", field.value_position, message, f"write {form.text}")
 
 
 def _maxlen_faults(content: Content, position: int, maxlen: int, exact: bool, key: str) -> Iterator[Fault]:
@@ -82,7 +87,7 @@ def _ttl_faults(
     sets = ttl.kind in ("sets", "expires")
     if rule.none:
         if sets:
-            yield Fault("ttl.forbidden", position, f"{key} must not have a time to live")
+            yield Fault("ttl.forbidden", position, f"{key} must not have a time to live", "leave it out")
     elif sets:
         yield from _range_faults(ttl, position, rule, key, clock)
     elif ttl.kind == "drops" or (ttl.kind == "keeps" and ttl.creates and rule.at == "write"):
