@@ -3,7 +3,7 @@
 #   docker build -t keyfence .
 #   docker run --rm --read-only --tmpfs /tmp -p 7101-7104:7101-7104 -p 9464:9464 keyfence
 # Its RUN steps are those of the Makefile: `tests/test_dockerfile.py` holds the two together, and
-# `tools/clean_room.sh --dockerfile` carries them out without a Docker engine.
+# `tools/clean_room.sh dockerfile` carries them out without a Docker engine.
 
 FROM python:3.11-slim AS builder
 RUN apt-get update && apt-get install --yes --no-install-recommends build-essential
