@@ -53,6 +53,7 @@ class Runtime:
         self.listeners: Listeners | None = None
         self.upstream: Upstream | None = None
         self.learner: Learner | None = None
+        self.told: list[str] | None = []  # what waits for the ready line; None: it is out
         if policy is not None:
             modes = Modes(settings.modes, policy.services, settings.waived())
             self.judge = Judge(policy, modes, self.glass, time.time, self._decision_failed)
@@ -85,18 +86,33 @@ class Runtime:
     def _adopt_commands(self, reply: object) -> None:
         learned = learn(reply)
         adopt(learned)
+        if self.judge is not None:
+            self.judge.decider.forget_permissions()
         if learned.rows:
-            _tell(f"the upstream has {len(learned.rows)} commands that keyfence knows from it alone")
+            self._tell(f"the upstream has {len(learned.rows)} commands that keyfence knows from it alone")
         if learned.unreadable or learned.dropped:
-            _tell(f"{learned.unreadable + learned.dropped} of the upstream's commands stay unknown")
+            self._tell(f"{learned.unreadable + learned.dropped} of the upstream's commands stay unknown")
 
     def _cannot_learn(self, reason: CannotLearn) -> None:
         """Where clients bring all credentials, keyfence may not ask: then it is no fault."""
         text = f"the upstream doesn't tell its commands ({reason}): what its modules have stays unknown"
         if isinstance(reason, NotAllowed):
-            _tell(f"{text}; give its URL a user that may run COMMAND")
+            self._tell(f"{text}; give its URL a user that may run COMMAND")
         else:
             _say(text)
+
+    def _tell(self, text: str) -> None:
+        """Something for operators where nothing is wrong; the ready line stays the first line."""
+        if self.told is None:
+            print(f"keyfence: {text}", flush=True)
+        else:
+            self.told.append(text)
+
+    def announced(self) -> None:
+        """The ready line is out: what waited for it may follow."""
+        waiting, self.told = self.told or [], None
+        for text in waiting:
+            self._tell(text)
 
     async def learn_forever(self) -> None:
         if self.learner is not None:
@@ -105,9 +121,7 @@ class Runtime:
     def gate(self, upstream: Upstream) -> Gate:
         settings = self.settings
         services = self.judge.policy.services if self.judge else ()
-        limits = RequestLimits(
-            max_bulk=min(MAX_BULK, settings.limits.request), max_request=settings.limits.request
-        )
+        limits = RequestLimits(max_bulk=MAX_BULK, max_request=settings.limits.request)
         return Gate(
             None if self.judge is None else self._current_judge,
             settings.identities(services),
@@ -261,6 +275,7 @@ async def serve(settings: Settings, policy: CompiledPolicy | None) -> None:
         async with _background(upstream.probe_forever(), runtime.tick_forever(), runtime.learn_forever()):
             await listeners.start()
             _announce(listeners, admin, upstream, embedded, spliced=policy is None)
+            runtime.announced()
             await stop.wait()
 
 
@@ -356,11 +371,6 @@ def _things_to_try(listeners: Listeners, admin: str, embedded: EmbeddedRedis) ->
             f"    curl {admin}/metrics",
         ]
     return "\n".join([*lines, "  Ctrl-C ends it all."])
-
-
-def _tell(text: str) -> None:
-    """For operators, where nothing is wrong."""
-    print(f"keyfence: {text}", flush=True)
 
 
 def _say(text: str) -> None:

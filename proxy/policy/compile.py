@@ -475,6 +475,9 @@ class _Compiler:
         selectors = set()
         for index, name in enumerate(names):
             selector = name.lower() if name.startswith("@") else " ".join(name.upper().split())
+            if "." in selector:  # a module's command, which only the server that has it can tell
+                selectors.add(selector)
+                continue
             known = KNOWN_CATEGORIES if selector.startswith("@") else KNOWN_COMMANDS
             if selector not in known:
                 kind = "category" if selector.startswith("@") else "command"

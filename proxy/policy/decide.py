@@ -46,6 +46,10 @@ class Decider:
         self._keys = Reach(policy.classifier, policy.targets)
         self._channels = Channels(policy, self._keys, lambda service: self._holds(service, READ, ""))
 
+    def forget_permissions(self) -> None:
+        """The command table has changed: what a command may do is asked anew."""
+        self._permissions.clear()
+
     def decide(self, service: int, argv: Sequence[bytes]) -> Verdict:
         """The verdict on one command (argv with its name first) of the service with this number."""
         return self.judge(service, argv, extract(argv))

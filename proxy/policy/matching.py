@@ -198,7 +198,8 @@ def _regex(item: _Item) -> bytes:
         inner = b"".join(map(_regex, item.joined))
         # The look-ahead reads each byte `left` times at most.
         ahead = b"(?=" + b":[^:]*+" * item.left + b")" if item.left else b""
-        return b"(?:" + inner + b")(?::(?:" + inner + b")" + ahead + b")*+"
+        # An atomic group; as a possessive repeat Python 3.11.2 (Debian 12's) matches it wrongly.
+        return b"(?:" + inner + b")(?>(?::(?:" + inner + b")" + ahead + b")*)"
     members = b"[" + b"".join(b"\\x%02x" % byte for byte in bytes_of(item.mask)) + b"]"
     if item.least == item.most == 1:
         return members
