@@ -165,12 +165,12 @@ def test_a_request_beyond_the_limit_of_what_is_read_passes_in_observe(
 ) -> None:
     path = configure(tmp_path, redis_server.url, "limits: {request: 1MB}", mode="observe")
     keyfence = start_keyfence("--config", path)
-    key, value = b"big", b"x" * 900_000
+    key, value = b"big", b"x" * 1_800_000
     with keyfence.connect("CubeMaster") as connection:
-        connection.sendall(encode.command("PING") + encode.command("MSET", key, value, b"other", value))
+        connection.sendall(encode.command("PING") + encode.command("SET", key, value))
         assert read_replies(connection, 2) == [b"+PONG\r\n", b"+OK\r\n"]
         connection.sendall(encode.command("STRLEN", key))
-        assert read_replies(connection, 1) == [b":900000\r\n"]
+        assert read_replies(connection, 1) == [b":1800000\r\n"]
     assert metric(keyfence, "keyfence_sessions_opaque_total", reason="request too large") == 1
 
 

@@ -6,7 +6,13 @@ log.
 
 from __future__ import annotations
 
+import re
+
 _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", '"': '\\"', "'": "\\'"}
+
+
+# Printable ASCII but for quotes and the backslash: nearly every key, and nothing to do.
+_is_plain = re.compile(rb"[ !#-&(-\[\]-~]*").fullmatch
 
 
 def printable(data: bytes, limit: int = 128) -> str:
@@ -15,6 +21,8 @@ def printable(data: bytes, limit: int = 128) -> str:
     What is printable in UTF-8 stays; quotes and backslashes are escaped, the rest becomes `\n`, `\r`, `\t` or
     `\xHH`. In double quotes this is how redis-cli takes it, so it can be pasted there.
     """
+    if len(data) <= limit and _is_plain(data):
+        return data.decode("ascii")
     shown = data if len(data) <= limit else _cut(data, limit)
     text = "".join(_show_character(char) for char in shown.decode("utf-8", "surrogateescape"))
     return text if len(data) <= limit else text + "…"
