@@ -53,6 +53,9 @@ fuzz: install-test ## the property tests over and over for MINUTES=…, compiled
 	  echo "round $$round, KEYFENCE_PURE=$$((round % 2))"; \
 	  KEYFENCE_PURE=$$((round % 2)) $(BIN)/python -m pytest -m hypothesis $(PYTEST) || exit; \
 	  round=$$((round + 1)); done
+	@if $(BIN)/python -c 'import atheris' 2>/dev/null; then \
+	  $(BIN)/python fuzz/fuzz_commands.py -max_total_time=$$((60 * $(or $(MINUTES),5))); \
+	else echo "no atheris here (pip install atheris): the guided fuzzer is left out"; fi
 
 install: $(VENV)/.installed ## keyfence into $(VENV), compiled where there is a compiler
 

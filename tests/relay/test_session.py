@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.policy.modes import ModeRule
+from proxy.policy.judge import Judge
+from proxy.policy.load import parse_policy
+from proxy.policy.modes import ModeRule, Modes
 from proxy.relay.session import MAX_BACKLOG, MAX_INSPECTED, POISON, Session
 from proxy.wire.limits import RequestLimits
 from tests.relay.sessions import (
@@ -113,6 +115,21 @@ def in_multi(one: Session) -> Session:
     one.from_upstream(b"+OK\r\n")
     assert sent(one) == b"+OK\r\n"
     return one
+
+
+def test_the_keys_of_a_transaction_share_a_slot_where_the_policy_says_so() -> None:
+    loaded = parse_policy(
+        "policy: p\nservices: [CubeProxy]\ncluster: true\n"
+        "scopes: {all: {prefix: 'k', writers: [CubeProxy], unregistered: allow}}\n"
+    )
+    cluster = Judge(loaded, Modes([ModeRule("enforce")], loaded.services))
+    one = in_multi(session(judges=lambda: cluster))
+    one.from_client(cmd("GET k:{a}:1") + cmd("GET k:{a}:2") + cmd("GET k:{b}:1") + cmd("EXEC"))
+    assert passed(one) == cmd("GET k:{a}:1") + cmd("GET k:{a}:2") + POISON + cmd("EXEC")
+    one.from_upstream(b"+QUEUED\r\n+QUEUED\r\n-ERR arity\r\n-EXECABORT no\r\n")
+    assert is_refusal(replies(sent(one))[2], "slot.cross")
+    one.from_client(cmd("GET k:{b}:1"))  # the next one begins anew
+    assert passed(one) == cmd("GET k:{b}:1")
 
 
 def test_a_refusal_in_a_transaction_spoils_it() -> None:
