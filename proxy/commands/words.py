@@ -22,6 +22,15 @@ def word(argument: bytes) -> bytes:
     return folded if b"\0" not in folded else folded[: folded.index(b"\0")]
 
 
+def function_name(name: bytes) -> bytes:
+    """One spelling of a function's name: servers find it in any case, and may stop comparing at a NUL byte.
+
+    `src/functions.c`, functionDictType: dictSdsCaseHash and dictSdsKeyCaseCompare (strcasecmp). Where two
+    names hash to one bucket, `bump\\0x` runs `bump`.
+    """
+    return name.split(b"\0", 1)[0].lower()
+
+
 def integer(argument: bytes) -> int | None:
     """The integer that Redis reads here, or None where it answers an error.
 

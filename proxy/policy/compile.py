@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ..commands.model import DELETE, GROUP, READ, WRITE
 from ..commands.table import COMMANDS
+from ..commands.words import function_name
 from .automaton import Classifier
 from .build_automaton import TooManyStates, classify
 from .compiled import UNKNOWN, CompiledPolicy, Entry, Fields, Grant, Target
@@ -417,11 +418,17 @@ class _Compiler:
         return scripts
 
     def _functions(self) -> dict[bytes, Registration]:
-        functions = {}
+        functions: dict[bytes, Registration] = {}
         for name, model in self.model.functions.items():
             registration = self._registration(name, model, ("functions", name))
-            if registration is not None:
-                functions[name.encode()] = registration
+            key = function_name(name.encode())
+            if key in functions:
+                message = (
+                    f"the function {functions[key].name} is the same to Redis: it reads names in any case"
+                )
+                self._error(("functions", name), message, of_key=True)
+            elif registration is not None:
+                functions[key] = registration
         return functions
 
     def _sha1s(self, model: ScriptModel, path: tuple[str, ...]) -> list[bytes]:

@@ -127,7 +127,7 @@ class CompiledPolicy:
     channels: tuple[Target, ...]  # rights: READ is to subscribe, WRITE to publish
     channel_classifier: Classifier
     scripts: dict[bytes, Registration]  # by SHA-1 in lower case
-    functions: dict[bytes, Registration]
+    functions: dict[bytes, Registration]  # by `words.function_name`
     forbids_unregistered_scripts: bool
     cluster: bool
     max_length: int | None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..commands.extract import extract
 from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Channel, Command, Script, Touches
+from ..commands.words import function_name
 from .channels import Channels
 from .compiled import UNKNOWN, CompiledPolicy, Target
 from .content import content_faults
@@ -277,7 +278,7 @@ class Decider:
 
     def _registration(self, script: Script) -> Registration | None:
         if script.kind == "function":
-            return self.policy.functions.get(script.name)
+            return self.policy.functions.get(function_name(script.name))
         if not self.policy.scripts:
             return None
         if script.kind == "text":

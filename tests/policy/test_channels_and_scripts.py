@@ -53,6 +53,7 @@ scripts:
   getter: {{sha1: "{hashlib.sha1(TEXT.encode()).hexdigest()}", keys: 1, declared: read}}
 functions:
   bump: {{keys: 1}}
+  echo: {{keys: 1, declared: read, writes: ["mesh-{{system}}:echo:<KEYS.1>"]}}
 unregistered_scripts: forbid
 """
 
@@ -196,12 +197,16 @@ NS = "mesh-{default}"
         ("app", ["SCRIPT", "LOAD", "return 1"], ["script.unregistered"]),
         ("app", ["FCALL", "bump", "1", f"{NS}:cfg:a"], []),
         ("viewer", ["FCALL", "bump", "1", f"{NS}:cfg:a"], ["scope.write"]),
+        ("viewer", ["FCALL", "BUMP", "1", f"{NS}:cfg:a"], ["scope.write"]),
+        ("app", ["FCALL", "echo", "1", f"{NS}:cfg:a"], ["scope.write", "key.unregistered"]),
+        ("app", ["FCALL", "Echo", "1", f"{NS}:cfg:a"], ["scope.write", "key.unregistered"]),
+        ("app", ["FCALL", b"echo\0x", "1", f"{NS}:cfg:a"], ["scope.write", "key.unregistered"]),
         ("app", ["FCALL", "other", "1", f"{NS}:cfg:a"], ["script.unregistered"]),
         ("app", ["FUNCTION", "LOAD", "#!lua name=x"], ["command.forbidden"]),
     ],
 )
 def test_a_registered_script_touches_what_its_registration_says(
-    decider: Decider, service: str, argv: list[str], broken: list[str]
+    decider: Decider, service: str, argv: list[str | bytes], broken: list[str]
 ) -> None:
     assert rules(decider, service, *argv) == broken
 
@@ -237,6 +242,11 @@ def test_a_bad_registration_is_told_with_its_place(scripts: str, message: str) -
     with pytest.raises(FileError) as caught:
         parse_policy(f"policy: p\nscripts: {scripts}\nservices: [a]\n", "p.yaml")
     assert message in str(caught.value)
+
+
+def test_two_functions_may_not_differ_in_case_only() -> None:
+    with pytest.raises(FileError, match="the function bump is the same to Redis"):
+        parse_policy("policy: p\nservices: [a]\nfunctions: {bump: {keys: 1}, BUMP: {keys: 2}}\n", "p.yaml")
 
 
 CLUSTER = """
