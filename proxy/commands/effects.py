@@ -202,6 +202,8 @@ def _set_ttl(argv: Argv) -> Ttl:
             keeps = True
         elif name in (b"NX", b"XX"):
             condition = name.decode()
+        elif name in _SET_COMPARES:
+            index += 1
         index += 1
     creates = condition != "XX"
     if time:
@@ -210,16 +212,24 @@ def _set_ttl(argv: Argv) -> Ttl:
     return Ttl("keeps" if keeps else "drops", None, False, 0, condition, creates)
 
 
+# What follows is a value, whatever it reads like (Valkey 8.1, Redis 8.4).
+_SET_COMPARES = frozenset({b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE"})
+
+
 def _getex_ttl(argv: Argv) -> Ttl | None:
-    """GETEX: a time, PERSIST, or nothing but the value."""
-    for index in range(2, len(argv)):
+    """GETEX: a time, PERSIST, or nothing but the value. A repeated option is admitted; the last one counts."""
+    effect = EDITS
+    index = 2
+    while index < len(argv):
         name = word(argv[index])
         if name == b"PERSIST":
-            return Ttl("drops", creates=False)
-        if name in _TIMES and index + 1 < len(argv):
+            effect = Ttl("drops", creates=False)
+        elif name in _TIMES and index + 1 < len(argv):
             unit, absolute = _TIMES[name]
-            return Ttl("expires", milliseconds(argv[index + 1], unit), absolute, index + 1, creates=False)
-    return EDITS
+            index += 1
+            effect = Ttl("expires", milliseconds(argv[index], unit), absolute, index, creates=False)
+        index += 1
+    return effect
 
 
 def _setex_ttl(unit: int) -> TtlOf:
