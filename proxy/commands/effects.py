@@ -217,7 +217,7 @@ _SET_COMPARES = frozenset({b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE"})
 
 
 def _getex_ttl(argv: Argv) -> Ttl | None:
-    """GETEX: a time, PERSIST, or nothing but the value. A repeated option is admitted; the last one counts."""
+    """GETEX: a time, PERSIST, or nothing but the value. Of a repeated option the last one counts."""
     effect = EDITS
     index = 2
     while index < len(argv):

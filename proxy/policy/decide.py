@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..commands.extract import extract
 from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Channel, Command, Script, Touches
@@ -301,29 +301,49 @@ class Decider:
         if len(script.keys) != registration.keys:
             message = f"{name} of {registration.name} declares {len(script.keys)} keys"
             yield self._plain("script.keys", script.position + 1, message, f"exactly {registration.keys}")
-            return
-        captured = registration.captured(script)
-        if captured is None:
-            forms = ", ".join(pattern.text for pattern in registration.patterns)
-            message = f"{name} of {registration.name} declares keys of another form"
-            yield self._plain("script.keys", script.position + 2, message, f"its keys: {forms}")
-            return
+            captured = None
+        else:
+            captured = registration.captured(script)
+            if captured is None:
+                forms = ", ".join(pattern.text for pattern in registration.patterns)
+                message = f"{name} of {registration.name} declares keys of another form"
+                yield self._plain("script.keys", script.position + 2, message, f"its keys: {forms}")
+        # Where script.keys is only observed, what is known of the keys must still be judged.
         if registration.declared:
             for access in accesses:
                 # A variant for reading (EVAL_RO) can't write, whatever is registered.
                 needs = access.needs & registration.declared or access.needs & READ
                 yield from self._access(service, name, access._replace(needs=needs))
-        try:
-            touched = registration.touched(script, captured)
-            published = registration.published(script, captured)
-        except MissingArgument as exc:
-            message = f"{name} of {registration.name} lacks {exc}, of which its keys are made"
+        if captured is not None:
+            yield from self._templates(service, name, script, registration, captured)
+
+    def _templates(
+        self,
+        service: int,
+        name: str,
+        script: Script,
+        registration: Registration,
+        captured: Mapping[str, bytes],
+    ) -> Iterator[Violation]:
+        """The keys and channels that a script makes of its arguments."""
+        missing = ""
+        for template, right in registration.touches:
+            try:
+                key = template.fill(script, captured)
+            except MissingArgument as exc:
+                missing = missing or str(exc)
+            else:
+                yield from self._script_key(service, name, script.position, key, right)
+        for template in registration.publishes:
+            try:
+                channel = template.fill(script, captured)
+            except MissingArgument as exc:
+                missing = missing or str(exc)
+            else:
+                yield from self._script_channel(service, name, script.position, channel)
+        if missing:
+            message = f"{name} of {registration.name} lacks {missing}, of which its keys are made"
             yield self._plain("script.keys", script.position, message, "give it all its arguments")
-            return
-        for key, right in touched:
-            yield from self._script_key(service, name, script.position, key, right)
-        for channel in published:
-            yield from self._script_channel(service, name, script.position, channel)
 
     def _script_key(
         self, service: int, name: str, position: int, key: Name, right: int

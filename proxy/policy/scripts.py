@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..commands.mentions import glob_escape
@@ -115,11 +115,8 @@ class Registration:
                 return None
         return captured
 
-    def touched(self, script: Script, captured: Mapping[str, bytes]) -> list[tuple[Name, int]]:
-        """The keys touched beyond the declared ones, each with READ or WRITE. Raises MissingArgument."""
-        reads = [(template.fill(script, captured), READ) for template in self.reads]
-        return reads + [(template.fill(script, captured), WRITE) for template in self.writes]
-
-    def published(self, script: Script, captured: Mapping[str, bytes]) -> list[Name]:
-        """The channels that it publishes to. Raises MissingArgument."""
-        return [template.fill(script, captured) for template in self.publishes]
+    @property
+    def touches(self) -> Iterator[tuple[Template, int]]:
+        """The keys touched beyond the declared ones, each with READ or WRITE."""
+        yield from ((template, READ) for template in self.reads)
+        yield from ((template, WRITE) for template in self.writes)

@@ -189,6 +189,13 @@ NS = "mesh-{default}"
             ["scope.read", "scope.write"],
         ),
         ("app", ["EVALSHA", USER_STATE, "2", f"{NS}:cfg:a", f"{NS}:cfg:b"], ["script.keys"]),
+        # Where only script.keys is observed, these must not pass unjudged.
+        (
+            "app",
+            ["EVALSHA", USER_STATE, "2", f"{NS}:cfg:a", "mesh-{system}:role_idx"],
+            ["script.keys", "scope.read", "scope.write"],
+        ),
+        ("viewer", ["EVALSHA", SHA, "1", NS], ["scope.write", "script.keys"]),
         ("viewer", ["EVAL", TEXT, "1", f"{NS}:cfg:a"], []),
         ("viewer", ["EVAL", TEXT + " ", "1", f"{NS}:cfg:a"], ["script.unregistered", "scope.write"]),
         ("app", ["EVALSHA", "f" * 40, "1", f"{NS}:cfg:a"], ["script.unregistered"]),
