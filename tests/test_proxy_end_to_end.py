@@ -96,8 +96,10 @@ def test_an_observed_violation_passes_and_is_counted_and_logged(
     assert "10.0.0.7" not in json.dumps(line)
 
 
-def test_pub_sub_passes_unread_in_observe(observing: Keyfence) -> None:
-    with observing.client("CubeProxy") as client, client.pubsub() as subscriber:
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_subscriptions_are_followed_and_told(observing: Keyfence, protocol: int) -> None:
+    options = {"protocol": protocol}
+    with observing.client("CubeProxy", **options) as client, client.pubsub() as subscriber:
         subscriber.subscribe("news", "more")
         subscriber.psubscribe("n*")
         told = [subscriber.get_message(timeout=30) for _ in range(3)]
@@ -105,7 +107,74 @@ def test_pub_sub_passes_unread_in_observe(observing: Keyfence) -> None:
         assert client.publish("news", "hello") == 2
         got = [subscriber.get_message(timeout=30) for _ in range(2)]
         assert sorted(one["type"] for one in got if one) == ["message", "pmessage"]
-    assert metric(observing, "keyfence_sessions_opaque_total", service="CubeProxy") >= 1
+        subscriber.unsubscribe()
+        ended = [subscriber.get_message(timeout=30) for _ in range(2)]
+        assert [one and one["type"] for one in ended] == ["unsubscribe", "unsubscribe"]
+    assert metric(observing, "keyfence_violations_total", rule="channel.read", action="observed") >= 1
+
+
+CHANNELS = """
+policy: channels
+services: [speaker, listener]
+placeholders: {id: "[a-z]+"}
+scopes:
+  news: {prefix: "news:", writers: [speaker], readers: [listener], unregistered: allow}
+channels:
+  news: {channel: "news:<id>", publishers: [speaker], subscribers: [listener]}
+"""
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_an_enforced_policy_lets_its_channels_through_and_no_others(
+    start_keyfence: Callable[..., Keyfence], redis_server: RedisServer, tmp_path: Path, protocol: int
+) -> None:
+    (tmp_path / "p.yaml").write_text(CHANNELS)
+    flags = ("--policy", tmp_path / "p.yaml", "--upstream", redis_server.url, "--mode", "enforce")
+    flags = (*flags, "--listen", "127.0.0.1:0", "--admin", "none")
+    speaker = start_keyfence(*flags, "--service", "speaker")
+    listener = start_keyfence(*flags, "--service", "listener")
+    options = {"protocol": protocol}
+    with speaker.client(**options) as speaking, listener.client(**options) as listening:
+        with listening.pubsub() as subscriber:
+            subscriber.subscribe("news:a")
+            subscriber.psubscribe("news:b*")
+            assert [subscriber.get_message(timeout=30)["type"] for _ in range(2)] == [
+                "subscribe",
+                "psubscribe",
+            ]
+            assert speaking.publish("news:a", "x") == 1
+            assert speaking.publish("news:bb", "y") == 1
+            assert [subscriber.get_message(timeout=30)["data"] for _ in range(2)] == [b"x", b"y"]
+        with listening.pubsub() as subscriber:
+            subscriber.subscribe("other")
+            with pytest.raises(redis.exceptions.NoPermissionError, match=r"\[channel.read\]"):
+                subscriber.get_message(timeout=30)
+        with pytest.raises(redis.exceptions.NoPermissionError, match=r"\[channel.write\]"):
+            listening.publish("news:a", "x")
+
+
+def test_notifications_of_keys_reach_who_may_read_them(
+    start_keyfence: Callable[..., Keyfence], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    (tmp_path / "p.yaml").write_text(CHANNELS)
+    flags = ("--policy", tmp_path / "p.yaml", "--upstream", redis_server.url, "--mode", "enforce")
+    listener = start_keyfence(*flags, "--listen", "127.0.0.1:0", "--admin", "none", "--service", "listener")
+    with redis_server.client() as direct, listener.client() as client:
+        direct.config_set("notify-keyspace-events", "KEA")
+        try:
+            with client.pubsub() as subscriber:
+                subscriber.psubscribe("__keyspace@0__:news:*")
+                assert subscriber.get_message(timeout=30)["type"] == "psubscribe"
+                direct.set("private", 1)
+                direct.set("news:a", 1)
+                message = subscriber.get_message(timeout=30)
+                assert message["channel"] == b"__keyspace@0__:news:a"
+            with client.pubsub() as subscriber:
+                subscriber.psubscribe("__keyspace@0__:*")
+                with pytest.raises(redis.exceptions.NoPermissionError, match=r"\[channel.read\]"):
+                    subscriber.get_message(timeout=30)
+        finally:
+            direct.config_set("notify-keyspace-events", "")
 
 
 def test_monitor_passes_unread_in_observe(observing: Keyfence) -> None:

@@ -111,7 +111,11 @@ class _Compiler:
             open_scopes=frozenset(
                 n for n, scope in self.model.scopes.items() if scope.unregistered == "allow"
             ),
-            secret_beginnings=tuple(one.pattern.literal_prefix for one in self.legacy if one.secrets),
+            secret_beginnings=tuple(
+                one.pattern.literal_prefix
+                for one in (*self.entries, *self.legacy, *channels)
+                if one.secrets and (one.kind == "legacy" or one.pattern.literal_prefix)
+            ),
             exceptions=tuple(self._exceptions()),
         )
 

@@ -136,7 +136,7 @@ class CompiledPolicy:
     open_scopes: frozenset[str]  # those that admit keys which no entry covers
     secret_beginnings: tuple[
         bytes, ...
-    ] = ()  # of legacy forms: a key of none that begins so may hold a secret
+    ] = ()  # of forms with secrets: a name of no form that begins so may hold one
     exceptions: tuple[tuple[str, datetime.date], ...] = ()  # (legacy or grants, end date)
     name_services: bool = True  # whether hints may name other services
 

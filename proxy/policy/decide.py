@@ -19,7 +19,7 @@ from .channels import Channels
 from .compiled import UNKNOWN, CompiledPolicy, Target
 from .content import content_faults
 from .keyspace import KEYSPACE
-from .masking import shown, shown_stray, standard_key
+from .masking import shown_in, standard_key
 from .permissions import forbidden_by_default, selects, selects_name
 from .reach import Holds, Reach, nearest, scan_pattern
 from .scripts import MissingArgument, Name, Registration
@@ -197,7 +197,7 @@ class Decider:
                 first = slot
             elif slot != first:
                 target = self.policy.target(access.key)
-                text = shown(access.key, target)
+                text = self._shown(access.key, target)
                 message = f"{name} {text} is in hash slot {slot}, an earlier key in {first}"
                 hint = "give the keys one hash tag, as {tag}"
                 yield self._violation("slot.cross", access.position, access.key, target, message, hint)
@@ -229,7 +229,7 @@ class Decider:
         if self._reaches_only_own(service, name, glob, right):
             return
         verb = "write" if right == WRITE else "read"
-        reached = printable(glob)
+        reached = self._shown(glob, None)
         message = f"{self._who(service)} may not {name} {reached}: it reaches keys that it may not {verb}"
         yield self._violation("scan.scope", position, glob, None, message, self._scan_hint(service, glob))
 
@@ -270,7 +270,7 @@ class Decider:
             hint = "name the database: the * also matches what comes before a later __: in a key"
         else:
             hint = "no channel of the policy covers it"
-        message = f"{self._who(service)} may not {name} {shown(channel, target)}"
+        message = f"{self._who(service)} may not {name} {self._shown(channel, target)}"
         rule = "channel.write" if publish else "channel.read"
         return self._violation(rule, position, channel, target, message, hint)
 
@@ -352,7 +352,9 @@ class Decider:
             yield from self._access(service, name, Access(position, key.text, right))
         elif not self._reaches_only_own(service, name, key.text, right):
             rule = "scope.write" if right == WRITE else "scope.read"
-            message = f"{self._who(service)} may not {name} a script that touches {printable(key.text)}"
+            message = (
+                f"{self._who(service)} may not {name} a script that touches {self._shown(key.text, None)}"
+            )
             yield self._violation(rule, position, key.text, None, message, "it has no right to all of these")
 
     def _script_channel(self, service: int, name: str, position: int, channel: Name) -> Iterator[Violation]:
@@ -389,21 +391,21 @@ class Decider:
         if target.kind != "claim":
             yield from self._rights(service, name, access, target)
         if target.kind == "malformed":
-            message = f"{shown(access.key, target)} is not of the form {target.text}"
+            message = f"{self._shown(access.key, target)} is not of the form {target.text}"
             yield self._about("key.format", access, target, message, _form_hint(access.key, target))
         elif target.kind == "claim":
             scopes = sorted({one.text for one in self.policy.targets if one.kind == "scope"})
-            message = f"{shown(access.key, target)} is in no scope of the policy"
+            message = f"{self._shown(access.key, target)} is in no scope of the policy"
             hint = f"a key begins with one of {', '.join(scopes)}" if scopes else ""
             yield self._about("key.format", access, target, message, hint)
         elif target.kind == "scope" and target.name not in self.policy.open_scopes:
-            message = f"no entry of the scope {target.name} covers {shown(access.key, target)}"
+            message = f"no entry of the scope {target.name} covers {self._shown(access.key, target)}"
             yield self._about(
                 "key.unregistered", access, target, message, "register the key in the policy first"
             )
         yield from self._key_rules(access, target)
         if target.kind == "entry" and target.entry is not None and not target.entry.is_plain:
-            key = shown(access.key, target)
+            key = self._shown(access.key, target)
             for fault in content_faults(name, access, target.entry, key, self._clock):
                 at = access._replace(position=fault.position)
                 yield self._about(fault.rule, at, target, fault.message, fault.hint)
@@ -411,7 +413,7 @@ class Decider:
     def _rights(self, service: int, name: str, access: Access, target: Target) -> Iterator[Violation]:
         for right in _lacking(service, access.needs, target):
             rule = "scope.write" if right & WRITE else "scope.read"
-            message = f"{self._who(service)} may not {name} {shown(access.key, target)}"
+            message = f"{self._who(service)} may not {name} {self._shown(access.key, target)}"
             if access.needs & GROUP and right == WRITE:
                 hint = self._who_may("consumers", target.names_with(GROUP, self.policy.services))
             else:
@@ -426,7 +428,7 @@ class Decider:
 
     def _unregistered(self, service: int, name: str, access: Access) -> Violation:
         claims = " or ".join(self.policy.claims)
-        stray = shown_stray(access.key, self.policy.secret_beginnings)
+        stray = self._shown(access.key, None)
         message = f"{self._who(service)} may not {name} {stray}: no entry of the policy covers it"
         hint = f"every key begins with {claims}" if claims else "register the key in the policy first"
         return self._violation("key.unregistered", access.position, access.key, None, message, hint)
@@ -434,7 +436,9 @@ class Decider:
     def _legacy(self, service: int, name: str, access: Access, target: Target) -> Iterator[Violation]:
         """A legacy key has one answer: what its exception allows passes, all else is `key.legacy`."""
         if any(_lacking(service, access.needs, target)):
-            message = f"{self._who(service)} may not {name} {shown(access.key, target)}, a deprecated form"
+            message = (
+                f"{self._who(service)} may not {name} {self._shown(access.key, target)}, a deprecated form"
+            )
             yield self._about(
                 "key.legacy", access, target, message, f"use {standard_key(access.key, target)}"
             )
@@ -445,11 +449,11 @@ class Decider:
             limit = min(limit or target.entry.max_length, target.entry.max_length)
         key = access.key
         if limit is not None and len(key) > limit:
-            message = f"{shown(key, target)} is {len(key)} bytes long"
+            message = f"{self._shown(key, target)} is {len(key)} bytes long"
             yield self._about("key.length", access, target, message, f"at most {limit} bytes")
         charset = self.policy.charset
         if charset is not None and not charset.issuperset(key):
-            message = f"{shown(key, target)} holds bytes outside {self.policy.charset_text}"
+            message = f"{self._shown(key, target)} holds bytes outside {self.policy.charset_text}"
             yield self._about("key.charset", access, target, message, "")
 
     # -- wording
@@ -457,6 +461,10 @@ class Decider:
     def _who(self, service: int) -> str:
         name = self.policy.services[service]
         return "an unidentified client" if name == UNKNOWN else name
+
+    def _shown(self, key: bytes, target: Target | None) -> str:
+        """A key, channel or pattern as people may see it."""
+        return shown_in(self.policy, key, target)
 
     def _severity(self, rule: str) -> Severity:
         return "should" if rule in self.policy.should else "must"
@@ -474,7 +482,7 @@ class Decider:
             self._severity(rule),
             position,
             key,
-            shown_stray(key, self.policy.secret_beginnings) if target is None else shown(key, target),
+            self._shown(key, target),
             entry,
             entry if covered else "",
             message,

@@ -10,9 +10,9 @@ from typing import Any
 
 from ..commands.extract import extract
 from ..commands.model import READ, WRITE, Access, Touches
-from .compiled import CompiledPolicy
+from .compiled import CompiledPolicy, Target
 from .decide import Decider
-from .masking import shown, shown_stray
+from .masking import shown_in
 from .verdict import Violation
 
 _ACCESS_NAMES = {0: "none", READ: "read", WRITE: "write", READ | WRITE: "both"}
@@ -54,18 +54,18 @@ def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
     target = policy.target(access.key)
     return {
         "position": access.position,
-        "key": shown(access.key, target) if target else _stray(policy, access.key),
+        "key": _shown(policy, access.key, target),
         "access": access_name(access),
         "entry": target.name if target and target.kind in ("entry", "malformed", "legacy") else None,
         "kind": target.kind if target else None,
     }
 
 
-def _stray(policy: CompiledPolicy, key: bytes) -> str:
-    """A key that no target covers, as it is unless it may hold a secret."""
-    if any(key.startswith(one) for one in policy.secret_beginnings):
-        return shown_stray(key, policy.secret_beginnings)
-    return key.decode("utf-8", "surrogateescape")
+def _shown(policy: CompiledPolicy, key: bytes, target: Target | None) -> str:
+    """A key as `shown_in`, but whole where it is of no form and can't hold a secret."""
+    if target is None and not any(map(key.startswith, policy.secret_beginnings)):
+        return key.decode("utf-8", "surrogateescape")
+    return shown_in(policy, key, target)
 
 
 def _violation(violation: Violation) -> dict[str, Any]:

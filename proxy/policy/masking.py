@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .compiled import Target
+from .compiled import CompiledPolicy, Target
+from .keyspace import KEYSPACE_NAME
 from .patterns import KeyPattern, Literal
 from .show import printable
 
@@ -23,10 +24,35 @@ def shown(key: bytes, target: Target | None) -> str:
     return printable(fill(target.pattern, captured | {name: f"<{name}>".encode() for name in target.secrets}))
 
 
-def shown_stray(key: bytes, beginnings: Sequence[bytes]) -> str:
-    """A key that no target covers. What begins as a legacy form with a secret may hold one."""
-    beginning = max((one for one in beginnings if key.startswith(one)), key=len, default=None)
-    return printable(key) if beginning is None else printable(beginning) + "<masked>"
+def shown_in(policy: CompiledPolicy, key: bytes, target: Target | None) -> str:
+    """A key, channel or pattern of what `target` is in this policy, as `shown`."""
+    if target is not None and target.kind not in _OF_NO_FORM:
+        return shown(key, target)
+    return shown_stray(key, secret_beginnings(policy, target))
+
+
+def secret_beginnings(policy: CompiledPolicy, target: Target | None) -> Sequence[bytes]:
+    """What the forms with a secret begin with that a key of no form may be meant as."""
+    if target is None:
+        return policy.secret_beginnings
+    # A legacy form may begin with its secret; what is in the claims isn't meant as that.
+    return [one for one in policy.secret_beginnings if one]
+
+
+_OF_NO_FORM = frozenset({"scope", "claim", "keyspace", "keyevent"})
+
+
+def shown_stray(name: bytes, beginnings: Sequence[bytes]) -> str:
+    """A key that is of no form, a pattern, or a channel: what begins as a form with a secret may hold one.
+
+    A channel of keyspace notifications is shown as the key in it.
+    """
+    before = KEYSPACE_NAME.match(name)
+    at = before.end() if before is not None else 0
+    beginning = max((one for one in beginnings if name.startswith(one, at)), key=len, default=None)
+    if beginning is None or len(name) == at + len(beginning):
+        return printable(name)
+    return printable(name[: at + len(beginning)]) + "<masked>"
 
 
 def standard_key(key: bytes, target: Target) -> str:

@@ -19,7 +19,8 @@ from proxy.policy.judge import Judge
 from proxy.policy.verdict import PASS, Finding, Ruling
 from proxy.relay.identity import UNKNOWN, Identities, auth_user, hello_failed, hello_users
 from proxy.relay.refusal import refusal
-from proxy.relay.slots import Forward, Inspect, Local, Replace, Slots
+from proxy.relay.slots import Confirm, Forward, Inspect, Local, Replace, Slots
+from proxy.relay.subscriptions import MAX_NAMES, Subscriptions, is_unasked, leading_word
 from proxy.wire import encode
 from proxy.wire.limits import IDENTIFIED, UNIDENTIFIED, ProtocolError, RequestLimits, RequestTooLarge
 from proxy.wire.replies import ReplyError, ReplyFramer
@@ -100,6 +101,12 @@ class Session:
         self._until_timed = 0
         self._held = False  # a reply must come in before the next request may be judged
         self._raw: bytes | None = None  # what goes upstream unread once every slot is answered
+        self._resp = 2  # the protocol that HELLO has chosen
+        self._subscriptions: Subscriptions | None = None  # None: it never subscribed
+        self._deferred: tuple[bytes, Sequence[bytes]] | None = None  # a subscription that waits for replies
+        self._frame = (
+            _UNDECIDED  # whose the frame is that comes from upstream, once subscriptions are followed
+        )
         self._closing_then = ""  # why to close once every slot is answered
         self._ruled: tuple[_Special | None, bytes | None, str] = (None, None, "")
         self._apply_limits()
@@ -137,13 +144,14 @@ class Session:
             not self.closing
             and not self._closing_then
             and not self._held
+            and self._deferred is None
             and self._raw is None
             and self._slots.local_bytes < MAX_LOCAL_BYTES
         )
 
     @property
     def _backlog(self) -> int:
-        return self._reader.pending + len(self._raw or b"")
+        return self._reader.pending + len(self._raw or b"")  # a deferred request is of what was read
 
     @property
     def mid_reply(self) -> bool:
@@ -347,15 +355,23 @@ class Session:
 
     def _hello(self, argv: Sequence[bytes]) -> None:
         users = hello_users(argv)
-        if not users:
+        if len(argv) == 1:
             self._pass_one()
         elif self._in_multi:
-            self._opaque_request(argv, "it authenticates inside MULTI")
+            self._opaque_request(argv, "it changes the protocol or the user inside MULTI")
+        elif not users:
+            self._inspect(lambda reply: self._speaks(argv[1], reply))
         else:
-            self._hold_for(lambda reply: self._hello_answered(users, reply))
+            version = argv[1]
+            self._hold_for(lambda reply: self._hello_answered(users, version, reply))
 
-    def _hello_answered(self, users: Sequence[bytes], reply: bytes) -> None:
+    def _speaks(self, version: bytes, reply: bytes) -> None:
+        if not reply.startswith(b"-") and version in (b"2", b"3"):
+            self._resp = int(version)
+
+    def _hello_answered(self, users: Sequence[bytes], version: bytes, reply: bytes) -> None:
         """Redis takes one option after the other: an error may come after AUTH was carried out."""
+        self._speaks(version, reply)
         if not reply.startswith(b"-") or hello_failed(users, reply):
             self._authenticated(users[-1], reply)
         else:
@@ -377,6 +393,9 @@ class Session:
         if reply.startswith(b"-"):
             return
         self._become(self._at_connect)
+        self._resp = 2
+        if self._subscriptions is not None:
+            self._subscriptions.clear()
         for command in self._greeting:
             self.to_upstream.append(command)
             self._slots.add(Replace(b"", self._greeted))
@@ -410,7 +429,30 @@ class Session:
             self._pass_one()
 
     def _subscription(self, argv: Sequence[bytes]) -> None:
-        self._opaque_request(argv, "subscriptions can't be followed yet")
+        """Follow it, once every reply is in that is due: then what comes next can't be mistaken."""
+        subscriptions = self._subscriptions
+        if self._in_multi:
+            self._opaque_request(argv, "what it subscribes to inside MULTI can't be followed")
+        elif subscriptions is not None and len(subscriptions) + len(argv) > MAX_NAMES:
+            self._opaque_request(argv, "so many subscriptions can't be followed")
+        else:
+            self._observer.command(self.service, self._ruled[2], "forwarded")
+            self._deferred = self._reader.span(self._reader.start, self._reader.end), argv
+            self._subscribe_when_answered()
+
+    def _subscribe_when_answered(self) -> None:
+        if self._deferred is None or self._slots:
+            return
+        request, argv = self._deferred
+        self._deferred = None
+        if self._subscriptions is None:
+            self._subscriptions = Subscriptions()
+            self._frame = _UNDECIDED if self._framer.at_boundary else _PASSED
+        self.to_upstream.append(request)
+        if len(argv) == 1 and argv[0][-11:].upper() != b"UNSUBSCRIBE":
+            self._slots.forward(1)  # too few arguments: an error
+        else:
+            self._slots.add(self._subscriptions.expect(argv))
 
     def _stream_of_commands(self, argv: Sequence[bytes]) -> None:
         self._opaque_request(argv, "its replies can't be followed")
@@ -440,6 +482,9 @@ class Session:
     def _splice_when_answered(self) -> None:
         if self._raw is not None and not self._slots:
             self.opaque = True
+            if self._captured:  # the beginning of a message
+                self.to_client.append(bytes(self._captured))
+                self._captured.clear()
             self.to_upstream.append(self._raw)
             self._raw = None
 
@@ -462,7 +507,9 @@ class Session:
                 self.to_client.append(data[at:])
                 return
             head = self._slots.head
-            if isinstance(head, Forward):
+            if self._subscriptions is not None:
+                at = self._follow_frame(data, at)
+            elif isinstance(head, Forward):
                 at = self._forward_replies(data, at, head)
             elif isinstance(head, Inspect | Replace):
                 at = self._capture(data, at)
@@ -506,6 +553,63 @@ class Session:
                 self._captured_reply(reply)
         return end
 
+    def _follow_frame(self, data: bytes, at: int) -> int:
+        """Take the next frame, or a part of it, of a client that has subscribed: message or answer?"""
+        framer = self._framer
+        end = framer.advance(data, at, 1, stop_after_push=True)
+        piece = data if at == 0 and end == len(data) else data[at:end]
+        if self._frame in (_PASSED, _ANSWER):
+            self.to_client.append(piece)
+        else:
+            self._captured += piece
+        if self._frame == _UNDECIDED:
+            word = leading_word(self._captured)
+            if word is None and not framer.at_boundary:
+                return end
+            self._frame = self._owner_of_frame(word or b"")
+            if self._frame in (_PASSED, _ANSWER):
+                self.to_client.append(bytes(self._captured))
+                self._captured.clear()
+        if len(self._captured) > MAX_INSPECTED:
+            self.closing = "upstream sent an oversized reply"
+        elif framer.at_boundary and not self.closing:
+            self._end_frame()
+        return end
+
+    def _owner_of_frame(self, word: bytes) -> int:
+        """Whose a frame is that begins with `word`: nobody's (it passes), or the head slot's."""
+        head = self._slots.head
+        kind = self._framer.kind
+        assert self._subscriptions is not None
+        if isinstance(head, Confirm) and word == head.word:
+            return _ANSWER
+        if kind == _PUSH:
+            return _PASSED
+        subscribed = bool(len(self._subscriptions)) or isinstance(head, Confirm)
+        if self._resp == 2 and subscribed and is_unasked(word):
+            return _PASSED
+        if head is None:
+            self.closing = "upstream sent a reply that nothing asked for"
+        return _ANSWER if isinstance(head, Forward | Confirm) else _WHOLE
+
+    def _end_frame(self) -> None:
+        owner, self._frame = self._frame, _UNDECIDED
+        head = self._slots.head
+        if owner == _WHOLE:
+            reply = bytes(self._captured)
+            self._captured.clear()
+            self._captured_reply(reply)
+        elif owner == _ANSWER and isinstance(head, Forward | Confirm):
+            head.count -= 1
+            failed = isinstance(head, Confirm) and self._framer.kind in _ERRORS
+            if head.count == 0 or failed:
+                self._slots.pop()
+                if isinstance(head, Confirm) and not failed:
+                    head.confirmed()
+                self._after_slot()
+        elif self._slots:
+            self._after_slot()  # an answer made here waited for the end of a message
+
     def _captured_reply(self, reply: bytes) -> None:
         slot = self._slots.pop()
         if isinstance(slot, Replace):
@@ -523,6 +627,7 @@ class Session:
         """A slot is answered: let local answers out, and go on with what was held back."""
         self._let_out()
         self._splice_when_answered()
+        self._subscribe_when_answered()
         if not self._closing_then and not self.opaque:
             self._read_requests()
 
@@ -562,10 +667,13 @@ class Session:
             slot = self._slots.pop()
             if isinstance(slot, Forward):
                 self.to_client.append(sorry * slot.count)
-            elif isinstance(slot, Inspect):
+            elif isinstance(slot, Inspect | Confirm):
                 self.to_client.append(sorry)
             else:
                 self.to_client.append(slot.data)
+        if self._deferred is not None:
+            self._deferred = None
+            self.to_client.append(sorry)
         self._captured.clear()
         self._held = False
 
@@ -575,6 +683,10 @@ def _unreachable(reason: str) -> bytes:
 
 
 _PUSH = ord(">")
+_ERRORS = b"-!"
+# Whose the frame is that comes in, where subscriptions are followed: not known yet; nobody's, as a message;
+# the head slot's, and passed on as it comes; the head slot's, and collected.
+_UNDECIDED, _PASSED, _ANSWER, _WHOLE = range(4)
 _Special = Callable[[Session, Sequence[bytes]], None]
 _http: _Special = Session._hang_up
 

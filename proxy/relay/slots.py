@@ -1,8 +1,8 @@
 """The ordered queue of answers that one client waits for.
 
 Rule: a client's answers leave in the order of its requests. A slot says where its answer comes from: k
-replies from upstream as they are, bytes made here, or one upstream reply that is seen or replaced on its
-way.
+replies from upstream as they are, bytes made here, one upstream reply that is seen or replaced on its way, or
+the confirmations of a subscription.
 """
 
 from __future__ import annotations
@@ -51,7 +51,21 @@ class Inspect:
         self.seen = seen
 
 
-Slot = Forward | Local | Replace | Inspect
+class Confirm:
+    """`count` confirmations that begin with `word` go to the client unchanged; or one error does.
+
+    `confirmed` is called after the last of them.
+    """
+
+    __slots__ = ("confirmed", "count", "word")
+
+    def __init__(self, word: bytes, count: int, confirmed: Callable[[], None]) -> None:
+        self.word = word
+        self.count = count
+        self.confirmed = confirmed
+
+
+Slot = Forward | Local | Replace | Inspect | Confirm
 
 
 class Slots:
@@ -83,8 +97,8 @@ class Slots:
         else:
             self._queue.append(Forward(count))
 
-    def add(self, slot: Local | Replace | Inspect) -> None:
-        if not isinstance(slot, Inspect):
+    def add(self, slot: Local | Replace | Inspect | Confirm) -> None:
+        if isinstance(slot, Local | Replace):
             self.local_bytes += len(slot.data)
         self._queue.append(slot)
 

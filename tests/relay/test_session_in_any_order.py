@@ -50,7 +50,7 @@ WORDS: list[list[bytes]] = [
     [b"HELLO", b"3", b"AUTH", b"master", PASSWORD],
     [b"HELLO", b"3", b"AUTH", b"master", b"wrong"],
     [b"RESET"],
-    [b"SUBSCRIBE", b"news"],
+    [b"SYNC"],
     [b"MONITOR"],
     [b"CLIENT", b"REPLY", b"OFF"],
     [b"CLIENT", b"reply", b"skip"],
@@ -111,14 +111,14 @@ def expect(stream: bytes) -> Expected:
 
 def _not_followed(argv: Sequence[bytes], in_multi: bool) -> tuple[str, str] | None:
     name = argv[0].upper()
-    if name == b"SUBSCRIBE":
-        return "SUBSCRIBE", "subscriptions can't be followed yet"
-    if name == b"MONITOR":
-        return "MONITOR", "its replies can't be followed"
+    if name in (b"MONITOR", b"SYNC"):
+        return name.decode(), "its replies can't be followed"
     if name == b"CLIENT" and argv[1].upper() == b"REPLY":
         return "CLIENT REPLY", "replies that are switched off can't be counted"
-    if in_multi and (name == b"AUTH" or (name == b"HELLO" and len(argv) > 2)):
-        return name.decode(), "it authenticates inside MULTI"
+    if in_multi and name == b"AUTH":
+        return "AUTH", "it authenticates inside MULTI"
+    if in_multi and name == b"HELLO":
+        return "HELLO", "it changes the protocol or the user inside MULTI"
     return None
 
 
@@ -198,7 +198,7 @@ ADMITTED_TO_MASTER = [
     cmd("MULTI"),
     cmd("exec"),
     cmd("DISCARD", "x"),
-    cmd("HELLO", "3"),
+    cmd("CLIENT", "ID"),
 ]
 
 

@@ -1,0 +1,73 @@
+"""What a client is subscribed to, and which frames from upstream are about that.
+
+Rule: a subscription command is answered by one confirmation per name, which is a reply in RESP2 and a push in
+RESP3; a message is never a reply. Names are counted only when Redis has confirmed them, so that an
+UNSUBSCRIBE without names is awaited exactly as often as Redis will answer it (`src/pubsub.c`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from proxy.relay.slots import Confirm
+
+MAX_NAMES = 100_000  # subscriptions of one client that are followed
+
+# command → (the word in its confirmations, which set of names it is about, whether it adds to it)
+COMMANDS: dict[bytes, tuple[bytes, str, bool]] = {
+    b"SUBSCRIBE": (b"subscribe", "channels", True),
+    b"UNSUBSCRIBE": (b"unsubscribe", "channels", False),
+    b"PSUBSCRIBE": (b"psubscribe", "patterns", True),
+    b"PUNSUBSCRIBE": (b"punsubscribe", "patterns", False),
+    b"SSUBSCRIBE": (b"ssubscribe", "shard channels", True),
+    b"SUNSUBSCRIBE": (b"sunsubscribe", "shard channels", False),
+}
+# What RESP2 sends as an array though nobody asked: messages, and the end of shard channels that have moved.
+_UNASKED = frozenset({b"message", b"pmessage", b"smessage", b"sunsubscribe"})
+
+_LEADING_WORD = re.compile(rb"[*>][0-9]{1,10}\r\n\$[0-9]{1,10}\r\n([a-z]{1,16})\r\n")
+LONGEST_LEAD = 64  # bytes within which the first word of a frame ends, if it is one of these
+
+
+def leading_word(frame: bytes | bytearray) -> bytes | None:
+    """The first element of an array or push, if it is a short word; None where more bytes may show one."""
+    match = _LEADING_WORD.match(frame)
+    if match is not None:
+        return match[1]
+    return b"" if len(frame) >= LONGEST_LEAD or frame[:1] not in (b"*", b">") else None
+
+
+class Subscriptions:
+    """The confirmed subscriptions of one client."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, set[bytes]] = {"channels": set(), "patterns": set(), "shard channels": set()}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._names.values()))
+
+    def expect(self, argv: Sequence[bytes]) -> Confirm:
+        """What Redis will answer to a subscription command."""
+        word, kind, adds = COMMANDS[argv[0].upper()]
+        names = tuple(argv[1:])
+        count = len(names) or max(1, len(self._names[kind]))
+        return Confirm(word, count, lambda: self._confirmed(kind, adds, names))
+
+    def _confirmed(self, kind: str, adds: bool, names: tuple[bytes, ...]) -> None:
+        if adds:
+            self._names[kind].update(names)
+        elif names:
+            self._names[kind].difference_update(names)
+        else:
+            self._names[kind].clear()
+
+    def clear(self) -> None:
+        """RESET ends them all."""
+        for names in self._names.values():
+            names.clear()
+
+
+def is_unasked(word: bytes) -> bool:
+    """Whether an array that begins so is no reply, for a subscribed client of RESP2."""
+    return word in _UNASKED
