@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import datetime
 import errno
+import shutil
 import signal
 import ssl
 import sys
@@ -363,14 +364,19 @@ def _things_to_try(listeners: Listeners, admin: str, embedded: EmbeddedRedis) ->
         f"    redis-cli -p {master} HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.7 8080 32001",
         f"    redis-cli -p {proxy} HGETALL cube:v1:shared:sandbox:proxy:7c8f",
         f"    redis-cli -p {proxy} HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.8",
-        f"    redis-cli -p {master} GET 7c8fbcd45ffe450fb8f7fb223ad45507",
+        f"    redis-cli -p {master} HSET 7c8fbcd45ffe450fb8f7fb223ad45507 ins_id node1",
     ]
     if admin:
         lines += [
-            f"    keyfence report {admin}        what was found so far",
+            f"    {_own_name()} report {admin}        what was found so far",
             f"    curl {admin}/metrics",
         ]
     return "\n".join([*lines, "  Ctrl-C ends it all."])
+
+
+def _own_name() -> str:
+    """How the user can call keyfence again."""
+    return "keyfence" if shutil.which("keyfence") else sys.argv[0]
 
 
 def _say(text: str) -> None:

@@ -328,7 +328,8 @@ class _Compiler:
                     patterned.append((of_name, form))
             elif form:
                 named[field.encode()] = form
-        return Fields(named, tuple(patterned), ", ".join(model.fields))
+        hides_names = any(f"<{name}>" in model.fields for name in self.secrets)
+        return Fields(named, tuple(patterned), ", ".join(model.fields), hides_names)
 
     def _form(self, spec: str | list[str], path: tuple[str, ...], *, of_key: bool = False) -> Form | None:
         try:

@@ -30,6 +30,7 @@ class Fields(NamedTuple):
     named: dict[bytes, Form]
     patterned: tuple[tuple[Form, Form], ...]  # (form of the name, form of the value)
     text: str
+    hides_names: bool  # a secret placeholder stands for some of them
 
     def form_of(self, name: bytes) -> Form | None:
         """The form that the field's value must have; None for a field that isn't listed."""

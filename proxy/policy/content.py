@@ -59,7 +59,8 @@ def _value_faults(access: Access, content: Content, entry: Entry, key: str) -> I
 def _field_faults(content: Content, fields: Fields, key: str) -> Iterator[Fault]:
     for field in content.fields:
         form = fields.form_of(field.name)
-        name = printable(field.name, 64)
+        hides = fields.hides_names and field.name not in fields.named
+        name = "<masked>" if hides else printable(field.name, 64)
         if form is None:
             yield Fault(
                 "field.unknown", field.position, f"{key} has no field {name}", f"its fields: {fields.text}"

@@ -50,7 +50,7 @@ def shown_stray(name: bytes, beginnings: Sequence[bytes]) -> str:
     before = KEYSPACE_NAME.match(name)
     at = before.end() if before is not None else 0
     beginning = max((one for one in beginnings if name.startswith(one, at)), key=len, default=None)
-    if beginning is None or len(name) == at + len(beginning):
+    if beginning is None or not name[at + len(beginning) :].strip(b"*"):
         return printable(name)
     return printable(name[: at + len(beginning)]) + "<masked>"
 

@@ -82,7 +82,8 @@ def render(rows: Iterable[Row], file: IO[str] | None = None, width: int | None =
         )
     console.print(table)
     decisions = sum(row["count"] for row in ordered)
-    console.print(f"{decisions} violations in {len(ordered)} rows")
+    plural = "" if decisions == 1 else "s"
+    console.print(f"{decisions} violation{plural} in {len(ordered)} row{'' if len(ordered) == 1 else 's'}")
 
 
 def _table(rows: list[Row], *, fold: bool) -> Table:
