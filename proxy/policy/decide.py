@@ -16,7 +16,7 @@ from ..commands.extract import extract
 from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Channel, Command, Script, Touches
 from ..commands.words import function_name
 from .channels import Channels
-from .compiled import UNKNOWN, CompiledPolicy, Target
+from .compiled import UNKNOWN, CompiledPolicy, Grant, Target
 from .content import content_faults
 from .keyspace import KEYSPACE
 from .masking import shown_in, standard_key
@@ -209,7 +209,7 @@ class Decider:
 
     def _holds(self, service: int, right: int, name: str) -> Holds:
         """Whether a service has a right on all keys of a target, its own or by a grant of the command."""
-        grants = [grant for grant in self.policy.grants.get(service, ()) if name in grant.selectors]
+        grants = self._grants_of(service, name)
 
         def holds(target: Target) -> bool:
             held = target.rights[service] & ~target.denied[service]
@@ -217,8 +217,14 @@ class Decider:
 
         return holds
 
+    def _grants_of(self, service: int, name: str) -> list[Grant]:
+        grants = self.policy.grants.get(service, ())
+        return [grant for grant in grants if selects_name(grant.selectors, name)]
+
     def _reaches_only_own(self, service: int, name: str, glob: bytes, right: int) -> bool:
-        granted = any(name in grant.selectors for grant in self.policy.grants.get(service, ()))
+        granted = self._grants_of(service, name)
+        if any(b"*" in grant.texts for grant in granted):
+            return True  # what no target covers, too
         who = (service, right, name if granted else "")
         return self._keys.covers(glob, self._holds(service, right, name), who)
 
@@ -382,10 +388,7 @@ class Decider:
         yield from violations
 
     def _granted(self, service: int, name: str, access: Access, target: Target | None) -> bool:
-        return any(
-            selects_name(grant.selectors, name) and grant.covers(access.key, target)
-            for grant in self.policy.grants.get(service, ())
-        )
+        return any(grant.covers(access.key, target) for grant in self._grants_of(service, name))
 
     def _standard(self, service: int, name: str, access: Access, target: Target) -> Iterator[Violation]:
         if target.kind != "claim":

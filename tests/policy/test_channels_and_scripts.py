@@ -156,6 +156,32 @@ def test_key_events_are_for_who_reads_every_key() -> None:
     assert rules(Decider(policy), "owner", "SUBSCRIBE", "__keyevent@0__:expired") == ["channel.read"]
 
 
+def test_a_grant_reaches_patterns_by_whatever_selects_the_command() -> None:
+    decider = Decider(
+        parse_policy(
+            """
+            policy: one
+            services: [all, some, named]
+            scopes: {s: {prefix: "s:", writers: [named]}, t: {prefix: "t:", writers: [named]}}
+            commands: {allow: [KEYS]}
+            grants:
+              all: {commands: ["@keyspace", CLIENT], keys: ["*"]}
+              some: {commands: ["@keyspace", CLIENT], keys: ["s:*"]}
+              named: {commands: [KEYS], keys: ["*"]}
+            """
+        )
+    )
+    for pattern in ("*", "s:*", "anything"):
+        assert rules(decider, "all", "KEYS", pattern) == []
+        assert rules(decider, "named", "KEYS", pattern) == []
+        assert rules(decider, "some", "KEYS", pattern) == ([] if pattern == "s:*" else ["scan.scope"])
+    assert rules(decider, "all", "RANDOMKEY") == rules(decider, "all", "SCAN", "0") == []
+    assert rules(decider, "all", "CLIENT", "TRACKING", "ON", "BCAST") == []
+    assert rules(decider, "some", "CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "s:") == []
+    assert rules(decider, "some", "CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "t:") == ["scan.scope"]
+    assert rules(decider, "named", "SCAN", "0") == ["scan.scope"]
+
+
 NS = "mesh-{default}"
 
 
