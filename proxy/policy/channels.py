@@ -12,9 +12,11 @@ from collections.abc import Callable
 
 from ..commands.model import READ, WRITE, Channel
 from .compiled import CompiledPolicy, Target
-from .keyspace import KEYSPACE_BEGINNING
-from .reach import Holds, Reach
+from .globs import Glob, places_after
+from .keyspace import KEYSPACE_BEGINNING, notifications_elsewhere
+from .reach import MAX_GLOB, Holds, Reach
 
+_KEYEVENT_NAME = re.compile(rb"__keyevent@([0-9]+)__:.*", re.DOTALL)
 _KEYSPACE_NAME = re.compile(rb"__keyspace@([0-9]+)__:(.*)", re.DOTALL)
 
 
@@ -26,18 +28,33 @@ class Channels:
         self._keys = keys
         self._reads = reads
         self._reach = Reach(policy.channel_classifier, policy.channels)
+        self._elsewhere = [] if policy.databases is None else notifications_elsewhere(policy.databases)
 
     def target(self, name: bytes) -> Target | None:
         """The rule for one channel; None where there is none."""
         index = self._policy.channel_classifier.first(name)
         return self._policy.channels[index] if index >= 0 else None
 
-    def key_of(self, channel: Channel) -> tuple[int, bytes] | None:
-        """(database, key) where listening to the channel is reading one key."""
+    def key_of(self, channel: Channel) -> bytes | None:
+        """The key where listening to the channel is reading one."""
         if channel.publish or channel.is_pattern:
             return None
         match = _KEYSPACE_NAME.fullmatch(channel.name)
-        return (int(match[1][:9]), match[2]) if match else None
+        return match[2] if match else None
+
+    def database_of(self, channel: Channel) -> int | None:
+        """The database of whose keys the channel tells; None where it tells of none, or is a pattern."""
+        if channel.publish or channel.is_pattern:
+            return None
+        match = _KEYSPACE_NAME.fullmatch(channel.name) or _KEYEVENT_NAME.fullmatch(channel.name)
+        return int(match[1][:9]) if match else None
+
+    def leaves_databases(self, channel: Channel) -> bool:
+        """Whether a pattern can hear of keys in a database that the policy doesn't admit."""
+        if not channel.is_pattern or not self._elsewhere or len(channel.name) > MAX_GLOB:
+            return False  # too long a pattern is refused as such
+        glob = Glob(channel.name)
+        return any(places_after(glob, beginning) for beginning in self._elsewhere)
 
     def admits(self, service: int, channel: Channel) -> bool:
         """Whether the service may use the channel, or all that the pattern can match."""

@@ -178,13 +178,15 @@ class Decider:
     def _database(self, service: int, name: str, position: int, number: int) -> Iterator[Violation]:
         admitted = self.policy.databases
         if admitted is not None and number not in admitted:
-            numbers = ", ".join(map(str, sorted(admitted)))
             yield self._plain(
                 "database.forbidden",
                 position,
                 f"{self._who(service)} may not {name} database {number}",
-                f"the policy speaks for database {numbers}",
+                self._databases_hint(),
             )
+
+    def _databases_hint(self) -> str:
+        return f"the policy speaks for database {', '.join(map(str, sorted(self.policy.databases or ())))}"
 
     def _slots(
         self, name: str, accesses: Sequence[Access], transaction: Transaction | None
@@ -253,10 +255,19 @@ class Decider:
         return ""
 
     def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Violation]:
+        database = self._channels.database_of(channel)
+        if database is not None:
+            yield from self._database(service, name, channel.position, database)
+        elif self._channels.leaves_databases(channel):
+            yield self._plain(
+                "database.forbidden",
+                channel.position,
+                f"{self._who(service)} may not {name} what tells of keys in other databases",
+                self._databases_hint(),
+            )
         key = self._channels.key_of(channel)
         if key is not None:
-            yield from self._database(service, name, channel.position, key[0])
-            yield from self._access(service, name, Access(channel.position, key[1], READ))
+            yield from self._access(service, name, Access(channel.position, key, READ))
         elif not self._channels.admits(service, channel):
             target = None if channel.is_pattern else self._channels.target(channel.name)
             yield self._no_channel(service, name, channel.position, channel.name, target, channel.publish)

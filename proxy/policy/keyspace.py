@@ -8,6 +8,7 @@ publish there, so hearing it tells nothing.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from .patterns import Hole, KeyPattern, Literal, parse_class, prefix_pattern
 
@@ -20,3 +21,22 @@ KEYSPACE_BEGINNING = KeyPattern(
 KEYSPACE_NAME = re.compile(rb"__keyspace@.{0,32}?__:", re.DOTALL)
 KEYSPACE_NAMES = prefix_pattern(KEYSPACE)
 KEYEVENT_NAMES = prefix_pattern(b"__keyevent@")
+
+
+def notifications_elsewhere(databases: Collection[int]) -> list[KeyPattern]:
+    """What notifications about keys in other databases than these begin with."""
+    number = parse_class(_other_numbers({str(one) for one in databases}))
+    return [
+        KeyPattern(text, (Literal(text.encode()), Hole("db", number), Literal(b"__:")))
+        for text in ("__keyspace@", "__keyevent@")
+    ]
+
+
+def _other_numbers(numbers: Collection[str], beginning: str = "") -> str:
+    """An expression for all numbers that go on from `beginning`, but these."""
+    ways = [beginning] if beginning and beginning not in numbers else []
+    for digit in "0123456789":
+        longer = beginning + digit
+        inside = [one for one in numbers if one.startswith(longer)]
+        ways.append(_other_numbers(inside, longer) if inside else longer + "[0-9]*")
+    return "(" + "|".join(ways) + ")"

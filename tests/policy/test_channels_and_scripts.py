@@ -156,6 +156,35 @@ def test_key_events_are_for_who_reads_every_key() -> None:
     assert rules(Decider(policy), "owner", "SUBSCRIBE", "__keyevent@0__:expired") == ["channel.read"]
 
 
+@pytest.mark.parametrize(
+    ("command", "broken"),
+    [
+        ("SUBSCRIBE __keyspace@0__:s:k", []),
+        ("SUBSCRIBE __keyspace@1__:s:k", ["database.forbidden"]),
+        ("PSUBSCRIBE __keyspace@0__:s:*", []),
+        ("PSUBSCRIBE __keyspace@12__:s:*", []),
+        ("PSUBSCRIBE __keyspace@1__:s:*", ["database.forbidden"]),
+        ("PSUBSCRIBE __keyspace@1?__:s:*", ["database.forbidden"]),
+        ("PSUBSCRIBE __keyspace@123__:s:*", ["database.forbidden"]),
+        ("PSUBSCRIBE __keyspace@?__:s:*", ["database.forbidden"]),
+        ("SUBSCRIBE __keyevent@0__:set", ["channel.read"]),
+        ("SUBSCRIBE __keyevent@7__:set", ["database.forbidden", "channel.read"]),
+        ("PSUBSCRIBE __keyevent@*__:set", ["database.forbidden", "channel.read"]),
+        ("PSUBSCRIBE news:*", []),
+    ],
+)
+def test_hearing_of_keys_stays_within_the_databases(command: str, broken: list[str]) -> None:
+    policy = """
+        policy: one
+        services: [a]
+        databases: [0, 12]
+        scopes: {s: {prefix: "s:", writers: [a], unregistered: allow}}
+        placeholders: {id: "[a-z]+"}
+        channels: {news: {channel: "news:<id>", subscribers: [a]}}
+        """
+    assert rules(Decider(parse_policy(policy)), "a", *command.split()) == broken
+
+
 def test_a_grant_reaches_patterns_by_whatever_selects_the_command() -> None:
     decider = Decider(
         parse_policy(
