@@ -204,24 +204,36 @@ class Inclusion(NamedTuple):
 def places_after(glob: Glob, beginning: KeyPattern) -> int:
     """Where the glob can be after it has matched a whole name of the pattern, for `included`; 0 for nowhere.
 
-    The names must be of a pattern without an open end, as `__keyspace@<digits>__:`.
+    The names must be of a pattern without an open end, as `__keyspace@<digits>__:`. Each place is followed on
+    its own: all of them together could be in more states than there is time for (`*1????????`).
     """
-    walk = _Walk(glob, bytes(256))
     simulation = Simulation(beginning.node)
-    start = walk.start, simulation.START
+    steps: dict[int, list[tuple[int, int]]] = {}
+    items = glob.widest
+    start = 0, simulation.START
     seen = {start}
     queue = [start]
     found = 0
-    for state, here in queue:  # grows while it is walked
+    for at, here in queue:  # grows while it is walked
         if here & simulation.last:
-            found |= state
-        for byte in range(256):
-            there = simulation.step(here, byte)
-            after = walk.step(state, byte) if there else 0, there
-            if all(after) and after not in seen:
-                seen.add(after)
-                queue.append(after)
-    return found
+            found |= 1 << at
+        if at == len(items):
+            continue
+        if here not in steps:
+            reached = ((byte, simulation.step(here, byte)) for byte in range(256))
+            steps[here] = [(byte, there) for byte, there in reached if there]
+        item = items[at]
+        after = [
+            (at + (item is not STAR), there)
+            for byte, there in steps[here]
+            if item is STAR or item >> byte & 1
+        ]
+        if item is STAR:
+            after.append((at + 1, here))
+        new = set(after) - seen
+        seen |= new
+        queue += new
+    return _Walk(glob, bytes(256)).settle(found)
 
 
 def included(glob: Glob, territory: Territory, max_states: int = MAX_STATES, *, places: int = 0) -> Inclusion:
@@ -266,7 +278,7 @@ class _Walk:
         self.items = glob.widest
         self.accepting = 1 << len(self.items)
         self.stars = sum(1 << at for at, item in enumerate(self.items) if item is STAR)
-        self.start = self._settle(1)
+        self.start = self.settle(1)
         kinds: dict[tuple[int, ...], int] = {}
         sets = list(dict.fromkeys(item for item in self.items if item is not STAR))
         for byte in range(256):
@@ -286,21 +298,13 @@ class _Walk:
         if known is None:
             known = []
             for byte in self.bytes:
-                after = self._settle((state & self.readers[byte]) << 1 | state & self.stars)
+                after = self.settle((state & self.readers[byte]) << 1 | state & self.stars)
                 if after:
                     known.append((byte, self.classes[byte], after))
             self.known[state] = known
         return known
 
-    def step(self, state: int, byte: int) -> int:
-        """The places after any one byte."""
-        after = state & self.stars
-        for at, item in enumerate(self.items):
-            if state >> at & 1 and item is not STAR and item >> byte & 1:
-                after |= 2 << at
-        return self._settle(after)
-
-    def _settle(self, state: int) -> int:
+    def settle(self, state: int) -> int:
         """Adds the places behind stars, and drops those before the last star: it admits all that they do."""
         passed = state & self.stars
         while passed:

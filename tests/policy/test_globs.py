@@ -260,3 +260,8 @@ def test_places_after_a_beginning_are_those_of_brute_force(glob: str, rest: str)
         "a" + "".join(n) + "b" for size in range(1, 9) for n in itertools.product("ab", repeat=size)
     ]
     assert escapes == any(read.matches((beginning + rest).encode()) for beginning in beginnings)
+
+
+@pytest.mark.parametrize("glob", [b"*a" + b"?" * 1000, b"*" + b"a?" * 500, b"*?a" * 300, b"?" * 1000])
+def test_places_after_a_beginning_take_no_time_that_doubles_with_each_sign(glob: bytes) -> None:
+    assert places_after(Glob(glob), BEGINNING)
