@@ -89,6 +89,8 @@ MENTIONED: dict[str, tuple[str, str]] = {
     "MOVE": ("database", "the database in 2"),
     "PSUBSCRIBE": ("channels", "channel patterns from 1 on"),
     "PUBLISH": ("channels", "a channel in 1"),
+    "PUBSUB CHANNELS": ("channels", "the active channels that the pattern in 2 admits, or all"),
+    "PUBSUB SHARDCHANNELS": ("channels", "the active channels that the pattern in 2 admits, or all"),
     "RANDOMKEY": ("key pattern", "all keys"),
     "SCAN": ("key pattern", "the keys that the last MATCH admits, or all"),
     "SCRIPT LOAD": ("script", "a script in 2"),

@@ -48,6 +48,13 @@ def psubscribe(argv: Argv) -> Mentions:
     return Mentions(channels=tuple(Channel(i, argv[i], False, True) for i in range(1, len(argv))))
 
 
+def active_channels(argv: Argv) -> Mentions:
+    """PUBSUB CHANNELS, SHARDCHANNELS [pattern]: they answer the names that others listen to, keys' among them
+    (`__keyspace@0__:key`); without a pattern all."""
+    pattern = Channel(2, argv[2], False, True) if len(argv) > 2 else Channel(0, b"*", False, True)
+    return Mentions(channels=(pattern,))
+
+
 def keys(argv: Argv) -> Mentions:
     """KEYS pattern."""
     return Mentions(pattern=Pattern(1, argv[1])) if len(argv) > 1 else _NOTHING
@@ -156,6 +163,8 @@ MENTIONS: dict[str, Mention] = {
     "MOVE": databases(2),
     "PSUBSCRIBE": psubscribe,
     "PUBLISH": publish,
+    "PUBSUB CHANNELS": active_channels,
+    "PUBSUB SHARDCHANNELS": active_channels,
     "RANDOMKEY": every_name,
     "SCAN": scan,
     "SCRIPT LOAD": script_load,

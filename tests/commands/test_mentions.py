@@ -16,6 +16,9 @@ def test_channels_are_told_with_what_is_done_to_them() -> None:
     assert touched("SUBSCRIBE a b").channels == touched("SSUBSCRIBE a b").channels == both
     assert touched("PSUBSCRIBE a*").channels == (Channel(1, b"a*", False, True),)
     assert touched("UNSUBSCRIBE a").channels == ()
+    assert touched("PUBSUB CHANNELS a*").channels == (Channel(2, b"a*", False, True),)
+    assert touched("PUBSUB SHARDCHANNELS").channels == (Channel(0, b"*", False, True),)
+    assert touched("PUBSUB NUMSUB a").channels == ()
     assert keys("SSUBSCRIBE a b") == []
 
 

@@ -131,12 +131,19 @@ BEYOND = [
     Beyond(
         "scope.write", "XREADGROUP", "XREADGROUP GROUP g c STREAMS a >", READS, "it writes the group's books"
     ),
-    Beyond("scope.read", "XCLAIM XAUTOCLAIM", "XCLAIM a g c 0 0-1", WRITES, "it answers the entries"),
+    Beyond("scope.read", "XCLAIM, XAUTOCLAIM", "XCLAIM a g c 0 0-1", WRITES, "it answers the entries"),
     Beyond("scope.read", "ZADD", "ZADD a INCR 1 m", WRITES, "with INCR it answers the score"),
-    Beyond("command.unknown", "SORT SORT_RO", "SORT a BY w_*", ALL, "it reads keys that it doesn't name"),
+    Beyond("command.unknown", "SORT, SORT_RO", "SORT a BY w_*", ALL, "it reads keys that it doesn't name"),
     Beyond("command.unknown", "DEBUG", "DEBUG NOSUCH", ALL, "an ACL doesn't look at DEBUG's arguments"),
     Beyond(
         "channel.read", "PSUBSCRIBE", "PSUBSCRIBE a\0b", ALL, "the ACL compares patterns up to a NUL byte"
+    ),
+    Beyond(
+        "channel.read",
+        "PUBSUB CHANNELS, PUBSUB SHARDCHANNELS",
+        "PUBSUB CHANNELS",
+        ALL,
+        "an ACL doesn't look at the channels that a command shows",
     ),
     Beyond("script.keys", "", "EVAL x 0", ALL, "what a script without declared keys touches can't be known"),
 ]
@@ -144,7 +151,9 @@ BEYOND = [
 
 def is_beyond(server: Live, violation: Violation, argv: Argv, name: str) -> bool:
     """Whether it is on the list; or the command can't run as it is, and the ACL reads it more leniently."""
-    if any(line.rule == violation.rule and name in (line.names.split() or [name]) for line in BEYOND):
+    if any(
+        line.rule == violation.rule and (not line.names or name in line.names.split(", ")) for line in BEYOND
+    ):
         return True
     return violation.position > 0 and known_difference(server, argv) is not None
 

@@ -171,6 +171,10 @@ def test_key_events_are_for_who_reads_every_key() -> None:
         ("SUBSCRIBE __keyevent@7__:set", ["database.forbidden", "channel.read"]),
         ("PSUBSCRIBE __keyevent@*__:set", ["database.forbidden", "channel.read"]),
         ("PSUBSCRIBE news:*", []),
+        ("PUBSUB CHANNELS news:*", []),
+        ("PUBSUB CHANNELS __keyspace@0__:s:*", []),
+        ("PUBSUB CHANNELS __keyspace@0__:*", ["channel.read"]),
+        ("PUBSUB CHANNELS", ["database.forbidden", "channel.read"]),
     ],
 )
 def test_hearing_of_keys_stays_within_the_databases(command: str, broken: list[str]) -> None:
