@@ -30,7 +30,7 @@ from tools.smoke_run import ping
 PROJECT = Path(__file__).resolve().parent.parent
 SUITE = "bookworm"
 PACKAGES = "python3,python3-venv,make,ca-certificates"
-MIRROR = os.environ.get("KEYFENCE_DEBIAN_MIRROR", "")
+MIRROR = os.environ.get("KEYFENCE_DEBIAN_MIRROR", "")  # empty: debootstrap's own
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 USER = "visitor"
 PASSED_ON = r"(?i)(https?|all|no)_proxy|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
@@ -164,7 +164,8 @@ def make_base(base: Path) -> None:
     command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE]
     made = base.with_name(base.name + ".new")
     shutil.rmtree(made, ignore_errors=True)
-    run = subprocess.run([*command, str(made), MIRROR], stdout=subprocess.PIPE, text=True, check=False)
+    command += [str(made), *([MIRROR] if MIRROR else [])]
+    run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if run.returncode:
         raise SystemExit(f"clean room: debootstrap failed:\n{run.stdout[-2000:]}")
     made.rename(base)
