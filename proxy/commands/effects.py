@@ -354,6 +354,7 @@ class _Xadd(NamedTuple):
 def _xadd_options(argv: Argv) -> _Xadd:
     """XADD's options up to the ID (`src/t_stream.c`, streamParseAddOrTrimArgsOrReply)."""
     nomkstream, maxlen, approximate, maxlen_position = False, None, False, 0
+    limit = 0
     index = 2
     while index < len(argv):
         name = word(argv[index])
@@ -365,14 +366,19 @@ def _xadd_options(argv: Argv) -> _Xadd:
                 maxlen, approximate, maxlen_position = integer(argv[index]), sign == b"~", index
         elif name == b"LIMIT":
             index += 1
+            limit = (integer(argv[index]) if index < len(argv) else None) or 0
         elif name == b"NOMKSTREAM":
             nomkstream = True
         elif name not in _XADD_FLAGS:
             break
         index += 1
+    if 0 < limit < _NODE_ENTRIES:
+        maxlen = None
     return _Xadd(nomkstream, maxlen, approximate, maxlen_position, index)
 
 
+# Redis evicts whole nodes only; one that may not evict so many entries (stream-node-max-entries) evicts none.
+_NODE_ENTRIES = 100
 _XADD_FLAGS = frozenset({b"KEEPREF", b"DELREF", b"ACKED"})  # Redis 8.2
 
 

@@ -260,7 +260,9 @@ def test_the_fields_of_a_hash_are_shown() -> None:
         ("", None, False, 0),
         ("MAXLEN 9", 9, False, 3),
         ("MAXLEN = 9", 9, False, 4),
-        ("maxlen ~ 9 LIMIT 5", 9, True, 4),
+        ("maxlen ~ 9 LIMIT 5", None, True, 4),  # it never evicts anything
+        ("maxlen ~ 9 LIMIT 100", 9, True, 4),
+        ("maxlen ~ 9 LIMIT 0", 9, True, 4),
         ("NOMKSTREAM MAXLEN ~ 9", 9, True, 5),
         ("MINID ~ 9", None, False, 0),
         ("MAXLEN ~ x", None, True, 4),
