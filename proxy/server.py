@@ -11,11 +11,10 @@ import contextlib
 import ipaddress
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol, cast
 
 from .policy.judge import Judge
-from .policy.verdict import Finding
 from .relay.identity import Identities
 from .relay.session import Session
 from .relay.splice import Splice
@@ -77,22 +76,6 @@ class Gate:
         self.max_connections = max_connections
         self.clients: set[Client] = set()
 
-    # -- the sessions' observer
-
-    def command(self, service: str, command: str, outcome: str) -> None:
-        self.telemetry.counters.command(service, command, outcome)
-
-    def violations(
-        self, service: str, client: str, command: str, findings: Sequence[Finding], revision: str
-    ) -> str:
-        return self.telemetry.violations(service, client, command, findings, revision)
-
-    def decided(self, seconds: float) -> None:
-        self.telemetry.counters.observe_decision(seconds)
-
-    def opaque(self, service: str, reason: str) -> None:
-        self.telemetry.counters.session_opaque(service, reason)
-
 
 class Client(asyncio.Protocol):
     """One client's connection, and the link that its requests take."""
@@ -130,7 +113,9 @@ class Client(asyncio.Protocol):
             self._session = Splice(service)
         else:
             greeting = gate.upstream.address.greeting()
-            self._session = Session(gate.judge, gate.identities, service, shown, gate, gate.limits, greeting)
+            self._session = Session(
+                gate.judge, gate.identities, service, shown, gate.telemetry, gate.limits, greeting
+            )
         self._counted_as = service
         gate.telemetry.counters.connection_opened(service, self._listener)
 

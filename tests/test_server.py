@@ -313,7 +313,7 @@ async def test_a_fault_of_our_own_ends_one_client_only(patch: pytest.MonkeyPatch
         good, bad = await stage.client(), await stage.client()
         good[1].write(ADMITTED)
         assert await good[0].readline() == b"*0\r\n"
-        patch.setattr(stage.gate, "decided", lambda _: 1 / 0)
+        patch.setattr(stage.telemetry, "decided", lambda _: 1 / 0)
         bad[1].write(ADMITTED)
         with contextlib.suppress(ConnectionError):
             assert await bad[0].read() == b""

@@ -10,9 +10,9 @@ import dataclasses
 import ipaddress
 from collections.abc import Mapping, Sequence
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+from proxy.policy.compiled import UNKNOWN
 
-UNKNOWN = "unknown"
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

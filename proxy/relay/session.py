@@ -14,10 +14,11 @@ from time import perf_counter
 from typing import Protocol
 
 from proxy.commands.model import Touches
+from proxy.policy.compiled import UNKNOWN
 from proxy.policy.decide import Transaction
 from proxy.policy.judge import Judge
 from proxy.policy.verdict import PASS, Finding, Ruling
-from proxy.relay.identity import UNKNOWN, Identities, auth_user, hello_failed, hello_users
+from proxy.relay.identity import Identities, auth_user, hello_failed, hello_users
 from proxy.relay.refusal import refusal
 from proxy.relay.slots import Confirm, Forward, Inspect, Local, Replace, Slots
 from proxy.relay.subscriptions import MAX_NAMES, Subscriptions, is_unasked, leading_word

@@ -79,6 +79,10 @@ class Telemetry:
         """Count a command; `command` is a name of the command table, or `other`."""
         self.counters.command(service, command, outcome)
 
+    def decided(self, seconds: float) -> None:
+        """Count a decision that took so long."""
+        self.counters.observe_decision(seconds)
+
     def opaque(self, service: str, reason: str) -> None:
         """Count a session that is passed unread from here on; `reason` is one of the relay's own words."""
         self.counters.session_opaque(service, reason)
