@@ -29,7 +29,7 @@ from .policy.judge import Judge
 from .policy.load import load_policy
 from .policy.modes import BreakGlass, Modes
 from .policy.verdict import RULES
-from .server import Gate, Listeners, report_fault
+from .server import Gate, Listeners, host_port, report_fault
 from .telemetry.metrics import exposition
 from .telemetry.telemetry import Telemetry
 from .upstream.embedded import EmbeddedRedis
@@ -312,8 +312,7 @@ async def _admin(runtime: Runtime, settings: Settings, stack: contextlib.AsyncEx
             raise StartError(f"can't listen on {settings.admin} (admin): {_why(exc)}") from None
         runner, bound = await start_admin(runtime, host, 0)
     stack.push_async_callback(runner.cleanup)
-    host, port = bound
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{host_port(*bound)}"
 
 
 def _why(exc: OSError) -> str:

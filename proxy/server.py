@@ -7,8 +7,6 @@ the other side's reading pause, so that no buffer here grows past its limit.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ipaddress
 import sys
 import time
 from collections.abc import Callable
@@ -292,11 +290,13 @@ def _peer(transport: asyncio.Transport) -> tuple[str, str]:
     peer = transport.get_extra_info("peername")
     if not isinstance(peer, tuple):
         return "", "unix"
-    host, port = str(peer[0]), peer[1]
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host.split("%", maxsplit=1)[0]).version == 6:
-            return host, f"[{host}]:{port}"
-    return host, f"{host}:{port}"
+    host = str(peer[0])
+    return host, host_port(host, peer[1])
+
+
+def host_port(host: str, port: int) -> str:
+    """An address as people and URLs write it: IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 _reported = 0
@@ -325,7 +325,7 @@ class Listeners:
     async def open(self, host: str, port: int, service: str) -> None:
         """Listen on an address. Port 0 picks one. Raises OSError."""
         loop = asyncio.get_running_loop()
-        name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        name = host_port(host, port)
         server = await loop.create_server(
             lambda: Client(self._gate, name, service),
             host or None,
@@ -335,7 +335,7 @@ class Listeners:
         )
         if port == 0:
             port = server.sockets[0].getsockname()[1]
-            name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            name = host_port(host, port)
         self._servers.append(server)
         self.bound.append((name, service))
 

@@ -21,7 +21,7 @@ _KEYSPACE_NAME = re.compile(rb"__keyspace@([0-9]+)__:(.*)", re.DOTALL)
 
 
 class Channels:
-    """Answers over one policy. `reads_all(service, glob, behind)` says what keys a service may read."""
+    """Answers over one policy. `reads(service)` says of which keys a service may read them all."""
 
     def __init__(self, policy: CompiledPolicy, keys: Reach, reads: Callable[[int], Holds]) -> None:
         self._policy = policy

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..commands.model import DELETE, GROUP, READ, WRITE
-from ..commands.table import COMMANDS
+from ..commands.table import known_names
 from ..commands.words import function_name
 from .automaton import Classifier
 from .build_automaton import TooManyStates, classify
@@ -38,8 +38,7 @@ from .scripts import Registration, Template
 from .values import Form, class_form, parse_form
 from .yaml_source import Source
 
-KNOWN_COMMANDS = frozenset(row.command.name for row in COMMANDS.values())
-KNOWN_CATEGORIES = frozenset("@" + name for row in COMMANDS.values() for name in row.command.categories)
+KNOWN_COMMANDS, KNOWN_CATEGORIES = known_names()
 SCOPE_HOLE = "scope"  # <scope> in an entry's key expands over the policy's scopes
 
 

@@ -53,7 +53,6 @@ class Entry:
     maxlen: int | None
     maxlen_exact: bool  # the policy admits no approximate trimming
     max_length: int | None
-
     is_plain: bool  # nothing but rights and the key's form is asked of it
     looks_into_values: bool  # fields, values or the length of a stream are asked for
 
@@ -135,9 +134,8 @@ class CompiledPolicy:
     charset: frozenset[int] | None
     charset_text: str
     open_scopes: frozenset[str]  # those that admit keys which no entry covers
-    secret_beginnings: tuple[
-        bytes, ...
-    ] = ()  # of forms with secrets: a name of no form that begins so may hold one
+    # What the forms with secrets begin with: a name of no form that begins so may hold one.
+    secret_beginnings: tuple[bytes, ...] = ()
     exceptions: tuple[tuple[str, datetime.date], ...] = ()  # (legacy or grants, end date)
     name_services: bool = True  # whether hints may name other services
 

@@ -130,7 +130,7 @@ class Decider:
             yield self._plain(
                 "command.forbidden",
                 0,
-                f"{self._who(service)} may not use {command.name}: {reason}",
+                f"{self.who(service)} may not use {command.name}: {reason}",
                 "the policy can grant it to a service",
             )
 
@@ -160,7 +160,7 @@ class Decider:
             yield self._plain(
                 "script.unregistered",
                 touches.script.position,
-                f"{self._who(service)} may not {name} a script that the policy doesn't know",
+                f"{self.who(service)} may not {name} a script that the policy doesn't know",
                 "register it in the policy by its SHA-1 or source",
             )
 
@@ -181,7 +181,7 @@ class Decider:
             yield self._plain(
                 "database.forbidden",
                 position,
-                f"{self._who(service)} may not {name} database {number}",
+                f"{self.who(service)} may not {name} database {number}",
                 self._databases_hint(),
             )
 
@@ -238,7 +238,7 @@ class Decider:
             return
         verb = "write" if right == WRITE else "read"
         reached = self._shown(glob, None)
-        message = f"{self._who(service)} may not {name} {reached}: it reaches keys that it may not {verb}"
+        message = f"{self.who(service)} may not {name} {reached}: it reaches keys that it may not {verb}"
         yield self._violation("scan.scope", position, glob, None, message, self._scan_hint(service, glob))
 
     def _scan_hint(self, service: int, glob: bytes) -> str:
@@ -262,7 +262,7 @@ class Decider:
             yield self._plain(
                 "database.forbidden",
                 channel.position,
-                f"{self._who(service)} may not {name} what tells of keys in other databases",
+                f"{self.who(service)} may not {name} what tells of keys in other databases",
                 self._databases_hint(),
             )
         key = self._channels.key_of(channel)
@@ -287,7 +287,7 @@ class Decider:
             hint = "name the database: the * also matches what comes before a later __: in a key"
         else:
             hint = "no channel of the policy covers it"
-        message = f"{self._who(service)} may not {name} {self._shown(channel, target)}"
+        message = f"{self.who(service)} may not {name} {self._shown(channel, target)}"
         rule = "channel.write" if publish else "channel.read"
         return self._violation(rule, position, channel, target, message, hint)
 
@@ -370,7 +370,7 @@ class Decider:
         elif not self._reaches_only_own(service, name, key.text, right):
             rule = "scope.write" if right == WRITE else "scope.read"
             message = (
-                f"{self._who(service)} may not {name} a script that touches {self._shown(key.text, None)}"
+                f"{self.who(service)} may not {name} a script that touches {self._shown(key.text, None)}"
             )
             yield self._violation(rule, position, key.text, None, message, "it has no right to all of these")
 
@@ -427,7 +427,7 @@ class Decider:
     def _rights(self, service: int, name: str, access: Access, target: Target) -> Iterator[Violation]:
         for right in _lacking(service, access.needs, target):
             rule = "scope.write" if right & WRITE else "scope.read"
-            message = f"{self._who(service)} may not {name} {self._shown(access.key, target)}"
+            message = f"{self.who(service)} may not {name} {self._shown(access.key, target)}"
             if access.needs & GROUP and right == WRITE:
                 hint = self._who_may("consumers", target.names_with(GROUP, self.policy.services))
             else:
@@ -443,7 +443,7 @@ class Decider:
     def _unregistered(self, service: int, name: str, access: Access) -> Violation:
         claims = " or ".join(self.policy.claims)
         stray = self._shown(access.key, None)
-        message = f"{self._who(service)} may not {name} {stray}: no entry of the policy covers it"
+        message = f"{self.who(service)} may not {name} {stray}: no entry of the policy covers it"
         hint = f"every key begins with {claims}" if claims else "register the key in the policy first"
         return self._violation("key.unregistered", access.position, access.key, None, message, hint)
 
@@ -451,7 +451,7 @@ class Decider:
         """A legacy key has one answer: what its exception allows passes, all else is `key.legacy`."""
         if any(_lacking(service, access.needs, target)):
             message = (
-                f"{self._who(service)} may not {name} {self._shown(access.key, target)}, a deprecated form"
+                f"{self.who(service)} may not {name} {self._shown(access.key, target)}, a deprecated form"
             )
             yield self._about(
                 "key.legacy", access, target, message, f"use {standard_key(access.key, target)}"
@@ -472,7 +472,8 @@ class Decider:
 
     # -- wording
 
-    def _who(self, service: int) -> str:
+    def who(self, service: int) -> str:
+        """The service with this number, as messages name it."""
         name = self.policy.services[service]
         return "an unidentified client" if name == UNKNOWN else name
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ..commands.extract import extract
 from ..commands.model import Touches
-from .compiled import UNKNOWN, CompiledPolicy
+from .compiled import CompiledPolicy
 from .decide import Decider, Transaction
 from .modes import BreakGlass, Modes
 from .show import printable
@@ -65,11 +65,6 @@ class Judge:
 
     def opaque(self, service: int, command: str, reason: str) -> Ruling:
         """What is done about a command after which the session can't be read any more."""
-        who = (
-            "an unidentified client"
-            if self.policy.services[service] == UNKNOWN
-            else self.policy.services[service]
-        )
         violation = Violation(
             "session.opaque",
             "must",
@@ -78,7 +73,7 @@ class Judge:
             "",
             "",
             "",
-            f"{who} may not use {command} through keyfence: {reason}",
+            f"{self.decider.who(service)} may not use {command} through keyfence: {reason}",
             "observe mode passes such a session unread",
         )
         return self._rule_on(Verdict((violation,)), service, command)
