@@ -28,13 +28,13 @@ from rich.text import Text
 
 from .admin_client import AskError, ask
 from .config import ListenerModel, Overrides, Settings, load_settings
+from .listeners import Listeners
 from .policy.compiled import CompiledPolicy
 from .policy.diagnostics import did_you_mean
 from .policy.load import load_policy
 from .policy.show import printable
 from .policy.verdict import Mode
 from .runtime import Runtime
-from .server import Listeners
 from .telemetry.report import rows_from_snapshot
 from .telemetry.tally import Row
 from .telemetry.telemetry import Telemetry

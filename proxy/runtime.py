@@ -20,16 +20,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .admin import start_admin
+from .client import Gate, host_port, report_fault
 from .commands.extract import adopt
 from .commands.learn import learn
 from .config import DEFAULT_ADMIN, Address, Settings
+from .listeners import Listeners
 from .policy.compiled import CompiledPolicy
 from .policy.explain import explain
 from .policy.judge import Judge
 from .policy.load import load_policy
 from .policy.modes import BreakGlass, Modes
 from .policy.verdict import RULES
-from .server import Gate, Listeners, host_port, report_fault
 from .telemetry.metrics import exposition
 from .telemetry.telemetry import Telemetry
 from .upstream.embedded import EmbeddedRedis

@@ -1,4 +1,4 @@
-"""Transports: the one module that listens, and that owns the flow control between a client and its upstream.
+"""A client's transport, and the flow control between it and its upstream.
 
 Rule: bytes are handed to the session and its output is written, nothing more; whoever can't keep up makes
 the other side's reading pause, so that no buffer here grows past its limit.
@@ -21,8 +21,6 @@ from .upstream.dedicated import DedicatedLink
 from .upstream.target import Upstream, keep_alive
 from .wire.limits import RequestLimits
 
-BACKLOG = 511  # as Redis' tcp-backlog
-DRAIN_SECONDS = 5.0
 # While a request waits for its connection, so much may come in behind it.
 MAX_UNSENT = 1024 * 1024
 # How long a client that sends no more may wait for replies, where Redis can't be told that it sends no more.
@@ -312,48 +310,3 @@ def report_fault(exc: Exception) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         text = "".join(traceback.format_exception(exc))
         sys.stderr.write(f"keyfence: {stamp} internal error, please report it:\n{text}")
-
-
-class Listeners:
-    """The listening sockets of a process."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self._servers: list[asyncio.Server] = []
-        self.bound: list[tuple[str, str]] = []  # (address as host:port, service)
-
-    async def open(self, host: str, port: int, service: str) -> None:
-        """Listen on an address. Port 0 picks one. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        name = host_port(host, port)
-        server = await loop.create_server(
-            lambda: Client(self._gate, name, service),
-            host or None,
-            port,
-            backlog=BACKLOG,
-            start_serving=False,
-        )
-        if port == 0:
-            port = server.sockets[0].getsockname()[1]
-            name = host_port(host, port)
-        self._servers.append(server)
-        self.bound.append((name, service))
-
-    async def start(self) -> None:
-        for server in self._servers:
-            await server.start_serving()
-
-    async def close(self, drain: float = DRAIN_SECONDS) -> None:
-        """Stop accepting, let outstanding requests end for so many seconds, then close every client."""
-        for server in self._servers:
-            server.close()
-        deadline = asyncio.get_running_loop().time() + drain
-        while self._gate.clients:
-            for client in [client for client in self._gate.clients if client.is_idle]:
-                client.end()
-            if asyncio.get_running_loop().time() > deadline:
-                break
-            await asyncio.sleep(0.01)
-        for client in list(self._gate.clients):
-            client.end()
-        await asyncio.sleep(0)
