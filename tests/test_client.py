@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from proxy import client as client_module
 from proxy.client import Gate
 from proxy.listeners import Listeners
 from proxy.policy.modes import ModeRule
@@ -123,7 +124,7 @@ def silent_until_end(ended: asyncio.Event) -> Handler:
 @in_loop
 async def test_redis_learns_at_once_that_a_waiting_client_has_gone(patch: pytest.MonkeyPatch) -> None:
     """BLPOP must not pop an element for somebody who isn't there any more."""
-    patch.setattr(client, "LINGER_SECONDS", 3600)
+    patch.setattr(client_module, "LINGER_SECONDS", 3600)
     ended = asyncio.Event()
     async with Stage(silent_until_end(ended)) as stage:
         _, writer = await stage.client()
@@ -135,7 +136,7 @@ async def test_redis_learns_at_once_that_a_waiting_client_has_gone(patch: pytest
 
 @in_loop
 async def test_a_client_that_goes_behind_quit_is_noticed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(client, "LINGER_SECONDS", 3600)
+    patch.setattr(client_module, "LINGER_SECONDS", 3600)
     ended = asyncio.Event()
     async with Stage(silent_until_end(ended)) as stage:
         _, writer = await stage.client()
@@ -150,7 +151,7 @@ async def test_a_client_that_goes_while_auth_is_awaited_does_not_stay_for_ever(
     patch: pytest.MonkeyPatch,
 ) -> None:
     """What stands behind AUTH can't be sent yet, so Redis can't be told that nothing will follow."""
-    patch.setattr(client, "LINGER_SECONDS", 0.01)
+    patch.setattr(client_module, "LINGER_SECONDS", 0.01)
     ended = asyncio.Event()
     async with Stage(silent_until_end(ended)) as stage:
         _, writer = await stage.client()
@@ -165,7 +166,7 @@ async def test_a_client_that_goes_while_auth_is_awaited_does_not_stay_for_ever(
 async def test_what_is_sent_behind_auth_is_answered_to_one_who_half_closed(
     patch: pytest.MonkeyPatch,
 ) -> None:
-    patch.setattr(client, "LINGER_SECONDS", 3600)
+    patch.setattr(client_module, "LINGER_SECONDS", 3600)
     half_closed = asyncio.Event()
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -308,7 +309,7 @@ async def test_one_connection_too_many_is_told_so() -> None:
 @in_loop
 async def test_a_fault_of_our_own_ends_one_client_only(patch: pytest.MonkeyPatch) -> None:
     told: list[Exception] = []
-    patch.setattr(client, "report_fault", told.append)
+    patch.setattr(client_module, "report_fault", told.append)
     async with Stage(answer_all) as stage:
         good, bad = await stage.client(), await stage.client()
         good[1].write(ADMITTED)
