@@ -9,15 +9,14 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from . import __version__, _compiled
+from . import __version__, _compiled, cli_tools
 from .admin_client import AskError, ask
 from .config import (
     DEFAULT_ADMIN,
@@ -28,35 +27,13 @@ from .config import (
     parse_upstream,
     without_password,
 )
-from .policy.check import check_policy
 from .policy.diagnostics import FileError
-from .policy.explain import explain as explain_command
-from .policy.load import load_policy
 from .policy.modes import Modes
-from .policy.show import printable
 from .policy.units import milliseconds
 from .runtime import StartError, load, serve
 from .telemetry.report import render, rows_from_log, rows_from_snapshot
+from .terminal import console, fail, fail_with, say
 from .upstream.embedded import EmbeddedRedisError
-
-USAGE = 2
-
-
-def _say(text: str, *, err: bool = False) -> None:
-    """Print a line. A file's name needn't be text, so what no encoding takes is shown escaped."""
-    click.echo(text.encode("utf-8", "backslashreplace").decode(), err=err)
-
-
-def fail(message: str, code: int = USAGE) -> NoReturn:
-    """End with one line on standard error."""
-    _say(f"keyfence: {message}", err=True)
-    sys.exit(code)
-
-
-def _fail_with(error: FileError) -> NoReturn:
-    for diagnostic in error.diagnostics:
-        _say(str(diagnostic), err=True)
-    sys.exit(USAGE)
 
 
 def _checked(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str], str]:
@@ -132,9 +109,9 @@ def run(
     try:
         compiled = None if splice else load(settings)
     except FileError as exc:
-        _fail_with(exc)
+        fail_with(exc)
     if not all(_compiled.status().values()):
-        _say(f"keyfence: {_compiled.describe()}", err=True)
+        say(f"keyfence: {_compiled.describe()}", err=True)
     try:
         _run_loop(lambda: serve(settings, compiled))
     except (StartError, EmbeddedRedisError) as exc:
@@ -145,7 +122,7 @@ def _settings(config: str, overrides: Overrides, *, needs_policy: bool = True) -
     try:
         return load_settings(config, overrides, needs_policy=needs_policy)
     except FileError as exc:
-        _fail_with(exc)
+        fail_with(exc)
 
 
 def _run_loop(main: Callable[[], Any]) -> None:
@@ -170,7 +147,7 @@ def demo(connect: str, policy: str) -> None:
     except (DemoError, StartError, EmbeddedRedisError) as exc:
         fail(str(exc), 1)
     except FileError as exc:
-        _fail_with(exc)
+        fail_with(exc)
 
 
 @cli.command()
@@ -189,7 +166,7 @@ def report(source: str) -> None:
     def complain(text: str) -> None:
         nonlocal broken
         broken += 1
-        _say(f"keyfence: {source}: {text}", err=True)
+        say(f"keyfence: {source}: {text}", err=True)
 
     try:
         with click.open_file(source, "rb") as lines:
@@ -198,7 +175,7 @@ def report(source: str) -> None:
         fail(f"{source}: {exc.strerror}")
     render(rows)
     if dropped:
-        _say(f"keyfence: {source}: {dropped} more violations passed the log's limits", err=True)
+        say(f"keyfence: {source}: {dropped} more violations passed the log's limits", err=True)
     if broken:
         sys.exit(1)
 
@@ -217,7 +194,7 @@ def observe(duration: str, rule: str, service: str, admin: str) -> None:
     body = {"for": seconds} | ({"rule": rule} if rule else {}) | ({"service": service} if service else {})
     _ask(admin, "/-/observe", body)
     what = " ".join([rule or "every rule", *(["by", service] if service else [])])
-    _say(f"for {duration}, violations of {what} are observed and not refused")
+    say(f"for {duration}, violations of {what} are observed and not refused")
 
 
 @cli.command()
@@ -229,7 +206,7 @@ def modes(config: str, policy: str) -> None:
     try:
         compiled = load(settings)
     except FileError as exc:
-        _fail_with(exc)
+        fail_with(exc)
     matrix = Modes(settings.modes, compiled.services, settings.waived()).matrix()
     table = Table(title=f"modes of {compiled.name}", title_justify="left")
     table.add_column("rule", no_wrap=True)
@@ -245,76 +222,6 @@ def modes(config: str, policy: str) -> None:
 
 def _mode_text(mode: str, should: bool) -> str:
     return "observe (should)" if should and mode == "enforce" else mode
-
-
-def console() -> Console:
-    """Standard output: colour on a terminal; wide enough for every column elsewhere."""
-    return Console() if sys.stdout.isatty() else Console(width=250, no_color=True, highlight=False)
-
-
-@cli.command()
-@click.argument("policies", metavar="POLICY...", nargs=-1, required=True)
-def check(policies: Sequence[str]) -> None:
-    """Report every error of policy files with its line and column, then the warnings."""
-    failed = False
-    for path in policies:
-        errors, warnings, summary = check_policy(path)
-        for diagnostic in [*errors, *warnings]:
-            _say(str(diagnostic))
-        failed = failed or bool(errors)
-        _say(summary)
-    sys.exit(1 if failed else 0)
-
-
-# Options end where the command begins: what follows belongs to it, dashes or not.
-@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--policy", metavar="FILE", required=True, help="Policy file.")
-@click.option("--service", metavar="NAME", required=True, help="Who sends the command.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.argument("command", metavar="-- COMMAND [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
-def explain(policy: str, service: str, as_json: bool, command: Sequence[str]) -> None:
-    """Say what a policy makes of one command. Exit code 0: allowed, 1: violation, 2: wrong usage."""
-    try:
-        compiled = load_policy(policy)
-        told = explain_command(compiled, service, [os.fsencode(part) for part in command])
-    except FileError as exc:
-        _fail_with(exc)
-    except ValueError as exc:
-        fail(f"--service: {exc}")
-    if as_json:
-        _say(json.dumps(told))
-    else:
-        _print_explanation(told)
-    sys.exit(0 if told["verdict"] == "allow" else 1)
-
-
-def _print_explanation(told: dict[str, Any]) -> None:
-    out = console()
-    if told["accesses"]:
-        table = Table(title="accesses", title_justify="left")
-        for column in ("position", "key", "access", "entry"):
-            table.add_column(column)
-        for access in told["accesses"]:
-            table.add_row(*(_cell(access[name]) for name in ("position", "key", "access", "entry")))
-        out.print(table)
-    else:
-        out.print("accesses: none")
-    if told["verdict"] == "allow":
-        out.print("[bold green]allow[/]")
-    for violation in told["violations"]:
-        severity = "" if violation["severity"] == "must" else " (should: never refused)"
-        hint = f"; {violation['hint']}" if violation["hint"] else ""
-        out.print("[bold red]violation[/]", end=" ")
-        text = (
-            f"{violation['rule']}{severity} at argument {violation['position']}: {violation['message']}{hint}"
-        )
-        out.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _cell(value: object) -> Text:
-    """One line of text that moves no cursor, whatever a key holds."""
-    text = "-" if value is None else str(value)
-    return Text(text if text.isprintable() else printable(text.encode("utf-8", "surrogateescape"), 1024))
 
 
 def _ask(base: str, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -338,6 +245,10 @@ def commands(as_json: bool, markdown: bool) -> None:
         click.echo(listed.as_markdown(rows), nl=False)
     else:
         console().print(listed.as_table(rows))
+
+
+for _tool in cli_tools.COMMANDS:
+    cli.add_command(_tool)
 
 
 def main() -> None:
