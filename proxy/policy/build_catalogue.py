@@ -1,0 +1,196 @@
+"""The catalogue: scopes, entries (families expanded) and legacy forms as targets.
+
+Rule: an entry's rights are its own or else its scope's, and a scope's denials always hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from ..commands.model import DELETE, READ, WRITE
+from .compiled import Entry, Fields, Target
+from .diagnostics import did_you_mean
+from .draft import SCOPE_HOLE, Draft, Scope
+from .model import EntryModel, TtlModel
+from .patterns import KeyPattern
+from .values import Form
+
+
+def build_scopes(draft: Draft) -> None:
+    """The scopes with their rights, into the draft."""
+    by_prefix: dict[str, str] = {}
+    for name, model in draft.model.scopes.items():
+        path = ("scopes", name)
+        held, denied = draft.rights(model, path)
+        if not model.prefix:
+            draft.error((*path, "prefix"), "an empty prefix covers every key; write the scope's prefix")
+        if model.prefix in by_prefix:
+            draft.error((*path, "prefix"), f"the scope {by_prefix[model.prefix]} has the same prefix")
+        elif draft.model.claims and not model.prefix.startswith(tuple(draft.model.claims)):
+            claims = ", ".join(draft.model.claims)
+            draft.error((*path, "prefix"), f"{model.prefix!r} is outside the policy's claims ({claims})")
+        by_prefix[model.prefix] = name
+        draft.scopes.append(Scope(name, model.prefix, tuple(held), tuple(denied)))
+
+
+def build_entries(draft: Draft) -> None:
+    """The catalogue's rows as targets, into the draft; a family makes one of each member."""
+    for name, model in draft.model.keys.items():
+        path = ("keys", name)
+        requirements = _requirements(draft, name, model, path)
+        own = draft.rights(model, path)
+        own_rights = bool(model.writers or model.readers or model.consumers)
+        for text, scope in _expansions(draft, model, path):
+            pattern = draft.pattern(text, (*path, "key"))
+            if pattern is None:
+                continue
+            if scope is None and not _is_claimed(draft, pattern):
+                claims = ", ".join(draft.model.claims)
+                draft.error((*path, "key"), f"{text!r} is outside the policy's claims ({claims})")
+            home = scope or _scope_of(draft, pattern)
+            held, denied = _entry_rights(draft, own, own_rights, home, path)
+            draft.entries.append(
+                Target(
+                    kind="entry",
+                    name=name,
+                    pattern=pattern,
+                    rights=held,
+                    denied=denied,
+                    entry=dataclasses.replace(requirements, text=text),
+                    text=text,
+                    secrets=frozenset(draft.secrets & {hole.name for hole in pattern.holes}),
+                )
+            )
+
+
+def _is_claimed(draft: Draft, pattern: KeyPattern) -> bool:
+    beginning = pattern.literal_prefix
+    return not draft.model.claims or beginning.startswith(tuple(one.encode() for one in draft.model.claims))
+
+
+def _expansions(draft: Draft, model: EntryModel, path: tuple[str, ...]) -> Iterable[tuple[str, Scope | None]]:
+    hole = f"<{SCOPE_HOLE}>"
+    if hole not in model.key:
+        return [(model.key, None)]
+    if not draft.scopes:
+        draft.error((*path, "key"), "<scope> expands over the policy's scopes, and there are none")
+    expanded = [(model.key.replace(hole, scope.name), scope) for scope in draft.scopes]
+    for text, scope in expanded:
+        if not text.startswith(scope.prefix):
+            draft.error(
+                (*path, "key"),
+                f"<scope> makes {text!r}, which is outside the scope's prefix {scope.prefix!r}",
+            )
+    return expanded
+
+
+def _scope_of(draft: Draft, pattern: KeyPattern) -> Scope | None:
+    literal = pattern.literal_prefix.decode("utf-8", "surrogateescape")
+    inside = [scope for scope in draft.scopes if literal.startswith(scope.prefix)]
+    return max(inside, key=lambda scope: len(scope.prefix), default=None)
+
+
+def _entry_rights(
+    draft: Draft,
+    own: tuple[list[int], list[int]],
+    own_rights: bool,
+    home: Scope | None,
+    path: tuple[str, ...],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """An entry's rights replace its scope's; a scope's denials stay."""
+    held, denied = own
+    if not own_rights:
+        if home is None:
+            draft.error(path, "in no scope and without writers or readers: nobody could use it", of_key=True)
+            return tuple(held), tuple(denied)
+        held = list(home.rights)
+    if home is not None:
+        denied = [mine | theirs for mine, theirs in zip(denied, home.denied, strict=True)]
+    return tuple(held), tuple(denied)
+
+
+def _requirements(draft: Draft, name: str, model: EntryModel, path: tuple[str, ...]) -> Entry:
+    """All that an entry asks beyond rights and form."""
+    if model.fields is not None and model.type and not {"hash", "stream"} & set(model.type):
+        draft.error(
+            (*path, "fields"), f"a {' or '.join(model.type)} has no fields; those are for hash and stream"
+        )
+    if model.values is not None and model.type and "string" not in model.type:
+        draft.error((*path, "values"), "values are for the type string")
+    if model.maxlen is not None and model.type and "stream" not in model.type:
+        draft.error((*path, "maxlen"), "maxlen is for the type stream")
+    _check_ttl(draft, model.ttl, (*path, "ttl"))
+    looks_into_values = any(one is not None for one in (model.fields, model.values, model.maxlen))
+    plain = not (looks_into_values or model.type or model.ttl or model.max_length)
+    return Entry(
+        name=name,
+        text=model.key,
+        types=tuple(model.type),
+        ttl=model.ttl,
+        fields=_fields(draft, model, path),
+        values=None if model.values is None else draft.form(model.values, (*path, "values")),
+        maxlen=None if model.maxlen is None else int(model.maxlen.lstrip("~")),
+        maxlen_exact=model.maxlen is not None and not model.maxlen.startswith("~"),
+        max_length=model.max_length,
+        is_plain=plain,
+        looks_into_values=looks_into_values,
+    )
+
+
+def _check_ttl(draft: Draft, ttl: TtlModel | None, path: tuple[str, ...]) -> None:
+    if ttl is None:
+        return
+    if ttl.none and (ttl.min is not None or ttl.max is not None or ttl.default is not None):
+        draft.error(path, "none excludes min, max and default")
+    if ttl.min is not None and ttl.max is not None and ttl.min > ttl.max:
+        draft.error(path, "min is above max: no time to live would do")
+    if ttl.default is not None and not (ttl.min or 0) <= ttl.default <= (ttl.max or ttl.default):
+        draft.error(path, "default is outside min and max")
+
+
+def _fields(draft: Draft, model: EntryModel, path: tuple[str, ...]) -> Fields | None:
+    if model.fields is None:
+        return None
+    named: dict[bytes, Form] = {}
+    patterned: list[tuple[Form, Form]] = []
+    for field, spec in model.fields.items():
+        form = draft.form(spec, (*path, "fields", field))
+        if field.startswith("<") and field.endswith(">"):
+            of_name = draft.form(field, (*path, "fields", field), of_key=True)
+            if form and of_name:
+                patterned.append((of_name, form))
+        elif form:
+            named[field.encode()] = form
+    hides_names = any(f"<{name}>" in model.fields for name in draft.secrets)
+    return Fields(named, tuple(patterned), ", ".join(model.fields), hides_names)
+
+
+def build_legacy(draft: Draft) -> None:
+    """The deprecated forms as targets, into the draft, with the rights that their exception leaves."""
+    allow = draft.model.legacy.allow
+    bits = {"read": READ, "delete": DELETE, "write": WRITE}
+    granted = sum(bits[word] for word in set(allow))
+    by_name = {target.name: target for target in draft.entries}
+    for text, standard_name in draft.model.legacy.keys.items():
+        path = ("legacy", "keys", text)
+        pattern = draft.pattern(text, path)
+        standard = by_name.get(standard_name)
+        if standard is None:
+            known = did_you_mean(standard_name, by_name)
+            draft.error(path, f"{standard_name!r} is no entry under keys{known}")
+        if pattern is None or standard is None:
+            continue
+        draft.legacy.append(
+            Target(
+                kind="legacy",
+                name=standard_name,
+                pattern=pattern,
+                rights=tuple(held & granted for held in standard.rights),
+                denied=standard.denied,
+                entry=standard.entry,
+                text=text,
+                secrets=frozenset(draft.secrets & {hole.name for hole in pattern.holes}),
+                standard=standard.pattern,
+            )
+        )

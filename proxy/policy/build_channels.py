@@ -1,0 +1,56 @@
+"""Channels in the order in which they decide, then what Redis itself publishes about keys.
+
+Rule: as with keys, names under a channel's literal prefix are its own in any form.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..commands.model import READ, WRITE
+from .build_targets import secrets_behind
+from .compiled import Target
+from .draft import Draft
+from .keyspace import KEYEVENT_NAMES, KEYSPACE_NAMES
+from .patterns import prefix_pattern
+
+
+def build_channels(draft: Draft) -> list[Target]:
+    """Channels in the order in which they decide, then what Redis itself publishes about keys."""
+    channels = []
+    for name, model in draft.model.channels.items():
+        path = ("channels", name)
+        held = [0] * len(draft.services)
+        for names, field, bit in (
+            (model.publishers, "publishers", WRITE),
+            (model.subscribers, "subscribers", READ),
+        ):
+            for number in draft.numbers(names, (*path, field)):
+                held[number] |= bit
+        pattern = draft.pattern(model.channel, (*path, "channel"))
+        if pattern is not None:
+            secrets = frozenset(draft.secrets & {hole.name for hole in pattern.holes})
+            nothing = (0,) * len(draft.services)
+            channels.append(
+                Target("channel", name, pattern, tuple(held), nothing, None, model.channel, secrets)
+            )
+    channels.sort(key=lambda target: target.pattern.specificity)
+    # As with keys, patterns are judged by rights: names under a rule's prefix are its own in any form.
+    beginnings = sorted(channels, key=lambda target: len(target.pattern.literal_prefix), reverse=True)
+    channels += [
+        dataclasses.replace(
+            one,
+            kind="malformed",
+            pattern=prefix_pattern(one.pattern.literal_prefix),
+            secrets=secrets_behind(one.pattern.literal_prefix, channels),
+            standard=one.pattern,
+        )
+        for one in beginnings
+        if one.pattern.literal_prefix and not one.pattern.is_literal
+    ]
+    nothing = (0,) * len(draft.services)
+    return [
+        Target("keyspace", "", KEYSPACE_NAMES, nothing, nothing, None, "__keyspace@…", frozenset()),
+        Target("keyevent", "", KEYEVENT_NAMES, nothing, nothing, None, "__keyevent@…", frozenset()),
+        *channels,
+    ]

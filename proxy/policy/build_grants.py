@@ -1,0 +1,59 @@
+"""Commands and grants: what is forbidden or allowed by name, to everybody or to one service, and until when.
+
+Rule: a command's name or category is one that Redis or Valkey has, or a module's with a dot.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+
+from ..commands.table import known_names
+from .compiled import Grant
+from .diagnostics import did_you_mean
+from .draft import Draft
+from .globs import Glob
+
+KNOWN_COMMANDS, KNOWN_CATEGORIES = known_names()
+
+
+def build_selectors(draft: Draft, names: Iterable[str], path: tuple[str | int, ...]) -> frozenset[str]:
+    """Command names in upper case and @categories in lower case; each must be known."""
+    selectors = set()
+    for index, name in enumerate(names):
+        selector = name.lower() if name.startswith("@") else " ".join(name.upper().split())
+        if "." in selector:  # a module's command, which only the server that has it can tell
+            selectors.add(selector)
+            continue
+        known = KNOWN_CATEGORIES if selector.startswith("@") else KNOWN_COMMANDS
+        if selector not in known:
+            kind = "category" if selector.startswith("@") else "command"
+            near = did_you_mean(selector, known)
+            draft.error((*path, index), f"{name!r} is no {kind} of Redis or Valkey{near}")
+        selectors.add(selector)
+    return frozenset(selectors)
+
+
+def build_grants(draft: Draft) -> dict[int, tuple[Grant, ...]]:
+    """What services may do beyond the default, by service number."""
+    grants: dict[int, tuple[Grant, ...]] = {}
+    for service, model in draft.model.grants.items():
+        path = ("grants", service)
+        if service not in draft.services:
+            known = did_you_mean(service, draft.services)
+            draft.error(path, f"{service!r} is not listed under services{known}", of_key=True)
+            continue
+        selectors = build_selectors(draft, model.commands, (*path, "commands"))
+        texts = tuple(key.encode() for key in model.keys if key != "legacy")
+        grant = Grant(selectors, tuple(map(Glob, texts)), "legacy" in model.keys, texts)
+        grants[draft.services.index(service)] = (grant,)
+    return grants
+
+
+def build_exceptions(draft: Draft) -> Iterable[tuple[str, datetime.date]]:
+    """The end dates of what is only tolerated for a while: (legacy or grants, date)."""
+    if draft.model.legacy.until is not None:
+        yield "legacy", draft.model.legacy.until
+    for grant in draft.model.grants.values():
+        if grant.until is not None:
+            yield "grants", grant.until

@@ -1,0 +1,95 @@
+"""Channels, scripts and functions as a policy registers them.
+
+Rule: a script is known by its text's SHA-1 and by nothing else, a function by its name as Redis reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..commands.model import READ, WRITE
+from ..commands.words import function_name
+from .draft import Draft
+from .model import FunctionModel, ScriptModel
+from .scripts import Registration, Template
+
+
+def build_scripts(draft: Draft) -> dict[bytes, Registration]:
+    """The registered scripts by the SHA-1s of their texts."""
+    scripts: dict[bytes, Registration] = {}
+    for name, model in draft.model.scripts.items():
+        path = ("scripts", name)
+        registration = _registration(draft, name, model, path)
+        for sha1 in _sha1s(draft, model, path):
+            if sha1 in scripts:
+                draft.error(path, f"the script {scripts[sha1].name} has the same SHA-1", of_key=True)
+            elif registration is not None:
+                scripts[sha1] = registration
+    return scripts
+
+
+def build_functions(draft: Draft) -> dict[bytes, Registration]:
+    """The registered functions by `words.function_name`."""
+    functions: dict[bytes, Registration] = {}
+    for name, model in draft.model.functions.items():
+        registration = _registration(draft, name, model, ("functions", name))
+        key = function_name(name.encode())
+        if key in functions:
+            message = f"the function {functions[key].name} is the same to Redis: it reads names in any case"
+            draft.error(("functions", name), message, of_key=True)
+        elif registration is not None:
+            functions[key] = registration
+    return functions
+
+
+def _sha1s(draft: Draft, model: ScriptModel, path: tuple[str, ...]) -> list[bytes]:
+    sha1s = []
+    for index, text in enumerate(model.sha1):
+        if len(text) != 40 or not set(text.lower()) <= set("0123456789abcdef"):
+            draft.error((*path, "sha1", index), f"{text!r} is no SHA-1; it has 40 hex digits")
+        sha1s.append(text.lower().encode())
+    if model.source:
+        file = Path(draft.source.file).parent / model.source
+        try:
+            sha1s.append(hashlib.sha1(file.read_bytes(), usedforsecurity=False).hexdigest().encode())
+        except OSError as exc:
+            draft.error((*path, "source"), f"{file} can't be read: {exc.strerror}")
+    elif not sha1s:
+        draft.error(path, "neither sha1 nor source: nothing tells this script from others", of_key=True)
+    return sha1s
+
+
+def _registration(
+    draft: Draft, name: str, model: FunctionModel, path: tuple[str, ...]
+) -> Registration | None:
+    texts = model.keys if isinstance(model.keys, list) else []
+    patterns = [draft.pattern(text, (*path, "keys", index)) for index, text in enumerate(texts)]
+    known = [pattern for pattern in patterns if pattern is not None]
+    if len(known) < len(patterns):
+        return None
+    captured = frozenset(hole.name for pattern in known for hole in pattern.holes)
+    templates = {
+        field: tuple(_templates(draft, getattr(model, field), captured, (*path, field)))
+        for field in ("reads", "writes", "publishes")
+    }
+    # Templates say all that a script touches; its declared keys aren't unless that is said too.
+    declared = model.declared or ("none" if templates["reads"] or templates["writes"] else "both")
+    return Registration(
+        name=name,
+        keys=len(texts) if isinstance(model.keys, list) else model.keys,
+        patterns=tuple(known),
+        declared={"none": 0, "read": READ, "write": WRITE, "both": READ | WRITE}[declared],
+        **templates,
+    )
+
+
+def _templates(
+    draft: Draft, texts: Iterable[str], captured: frozenset[str], path: tuple[str, ...]
+) -> Iterable[Template]:
+    for index, text in enumerate(texts):
+        try:
+            yield Template(text, captured)
+        except ValueError as exc:
+            draft.error((*path, index), f"{text!r}: {exc}")

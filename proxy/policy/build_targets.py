@@ -1,0 +1,79 @@
+"""All that a key can be, in the order in which it decides; see docs/policy.md, "Which rule fires".
+
+Rule: entries, then legacy forms, then what begins as an entry does, then scopes, then claims: one key has
+one answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from .compiled import Target
+from .draft import Draft
+from .patterns import exact_pattern, prefix_pattern
+
+
+def build_targets(draft: Draft) -> list[Target]:
+    """All targets in the order in which they decide; see docs/policy.md, "Which rule fires"."""
+    entries = sorted(draft.entries, key=lambda target: target.pattern.specificity)
+    legacy = sorted(draft.legacy, key=lambda target: target.pattern.specificity)
+    return [*entries, *legacy, *_malformed(draft), *_scope_targets(draft), *_claim_targets(draft)]
+
+
+def _malformed(draft: Draft) -> list[Target]:
+    """Keys that begin as an entry's do but break its form: the longest beginning decides."""
+    targets = []
+    seen: set[bytes] = set()
+    for target in sorted(draft.entries, key=lambda t: len(t.pattern.literal_prefix), reverse=True):
+        prefix = target.pattern.literal_prefix
+        if target.pattern.is_literal or prefix in seen or _is_scope_prefix(draft, prefix):
+            continue
+        seen.add(prefix)
+        broken = dataclasses.replace(
+            target,
+            kind="malformed",
+            pattern=prefix_pattern(prefix),
+            secrets=secrets_behind(prefix, draft.entries),
+            standard=target.pattern,
+        )
+        targets.append(broken)
+        if prefix.endswith(b":"):  # the id is missing together with its colon
+            targets.append(dataclasses.replace(broken, pattern=exact_pattern(prefix[:-1])))
+    return targets
+
+
+def _is_scope_prefix(draft: Draft, prefix: bytes) -> bool:
+    text = prefix.decode("utf-8", "surrogateescape")
+    return any(scope.prefix.startswith(text) for scope in draft.scopes)
+
+
+def _scope_targets(draft: Draft) -> list[Target]:
+    ordered = sorted(draft.scopes, key=lambda scope: len(scope.prefix), reverse=True)
+    return [
+        Target(
+            kind="scope",
+            name=scope.name,
+            pattern=prefix_pattern(scope.prefix.encode()),
+            rights=scope.rights,
+            denied=scope.denied,
+            entry=None,
+            text=scope.prefix + "…",
+            secrets=frozenset(),
+        )
+        for scope in ordered
+    ]
+
+
+def _claim_targets(draft: Draft) -> list[Target]:
+    nothing = (0,) * len(draft.services)
+    return [
+        Target("claim", "", prefix_pattern(claim.encode()), nothing, nothing, None, claim + "…", frozenset())
+        for claim in sorted(draft.model.claims, key=len, reverse=True)
+    ]
+
+
+def secrets_behind(prefix: bytes, targets: Sequence[Target]) -> frozenset[str]:
+    """The secret placeholders of all patterns with this beginning: what is of no form may be meant as any."""
+    behind = (target.secrets for target in targets if target.pattern.literal_prefix == prefix)
+    return frozenset().union(*behind)

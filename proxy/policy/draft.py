@@ -1,0 +1,114 @@
+"""A policy file on its way to being compiled: what is read of it so far, and every fault found.
+
+Rule: a fault is noted with its place and the work goes on, so that all faults of a file are told at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from ..commands.model import DELETE, GROUP, READ, WRITE
+from .compiled import Target
+from .diagnostics import Diagnostic, did_you_mean
+from .model import PolicyModel, Rights
+from .patterns import ClassExpression, KeyPattern, PatternError, parse_class, parse_pattern
+from .values import Form, parse_form
+from .yaml_source import Source
+
+SCOPE_HOLE = "scope"  # <scope> in an entry's key expands over the policy's scopes
+
+
+@dataclasses.dataclass(slots=True)
+class Scope:
+    """A scope with its rights by service number."""
+
+    name: str
+    prefix: str
+    rights: tuple[int, ...]
+    denied: tuple[int, ...]
+
+
+class Draft:
+    """One policy file, the services and placeholders it may name, and what is wrong with it."""
+
+    def __init__(self, model: PolicyModel, source: Source, services: tuple[str, ...]) -> None:
+        self.model = model
+        self.source = source
+        self.services = services  # in their numbers' order
+        self.faults: list[Diagnostic] = []
+        self.classes: dict[str, ClassExpression] = {}
+        self.secrets: set[str] = set()
+        self.scopes: list[Scope] = []
+        self.entries: list[Target] = []
+        self.legacy: list[Target] = []
+        self._placeholders()
+
+    def error(self, path: Sequence[str | int], message: str, *, of_key: bool = False) -> None:
+        self.faults.append(self.source.error(path, message, of_key=of_key))
+
+    def numbers(self, names: Iterable[str], path: tuple[str | int, ...]) -> set[int]:
+        """The numbers of services; a name that isn't one is a fault."""
+        numbers = set()
+        for index, name in enumerate(names):
+            if name in self.services:
+                numbers.add(self.services.index(name))
+            else:
+                known = did_you_mean(name, self.services)
+                self.error((*path, index), f"{name!r} is not listed under services{known}")
+        return numbers
+
+    def rights(self, rights: Rights, path: tuple[str | int, ...]) -> tuple[list[int], list[int]]:
+        """What each service holds and what it is denied, by its number."""
+        held, denied = [0] * len(self.services), [0] * len(self.services)
+        for names, field, bits, table in (
+            (rights.writers, "writers", READ | WRITE | DELETE | GROUP, held),
+            (rights.readers, "readers", READ, held),
+            (rights.consumers, "consumers", READ | GROUP, held),
+            (rights.deny_write, "deny_write", WRITE | DELETE | GROUP, denied),
+            (rights.deny_read, "deny_read", READ, denied),
+        ):
+            for number in self.numbers(names, (*path, field)):
+                table[number] |= bits
+        return held, denied
+
+    def pattern(self, text: str, path: tuple[str | int, ...]) -> KeyPattern | None:
+        """The pattern, or None and a fault."""
+        try:
+            return parse_pattern(text, self.classes)
+        except PatternError as exc:
+            known = did_you_mean(exc.name, self.classes) if exc.name and exc.name not in self.classes else ""
+            self.error(path, f"{text!r}: {exc}{known}", of_key=path[0] == "legacy")
+            return None
+
+    def form(self, spec: str | list[str], path: tuple[str, ...], *, of_key: bool = False) -> Form | None:
+        """The form of a value, or None and a fault."""
+        try:
+            return parse_form(spec, self.classes)
+        except ValueError as exc:
+            self.error(path, str(exc), of_key=of_key)
+            return None
+
+    def _placeholders(self) -> None:
+        for names, model in self.model.placeholders.items():
+            path = ("placeholders", names)
+            try:
+                expression = parse_class(model.is_)
+            except PatternError as exc:
+                self.error(path, f"{model.is_!r}: {exc}")
+                continue
+            for name in names.split("|"):
+                if not name.replace("_", "").replace("-", "").isalnum():
+                    self.error(
+                        path, f"{name!r} is no placeholder name; use letters, digits, _ and -", of_key=True
+                    )
+                elif name in self.classes:
+                    self.error(path, f"the placeholder {name} is declared twice", of_key=True)
+                elif name == SCOPE_HOLE:
+                    self.error(
+                        path, "<scope> stands for the policy's scopes; choose another name", of_key=True
+                    )
+                else:
+                    self.classes[name] = expression
+                    if model.secret:
+                        self.secrets.add(name)
