@@ -6,6 +6,7 @@ Rule: whoever finds a fault keeps going and reports them all; a fault always car
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
@@ -27,9 +28,40 @@ class Diagnostic(NamedTuple):
     place: Place
     level: Literal["error", "warning"]
     message: str
+    excerpt: str = ""  # the line at fault, as it stands in the file; "" where there is none
+    width: int = 1  # how many of its characters are meant
+    example: str = ""  # a key that shows the fault; the message names it too
 
     def __str__(self) -> str:
         return f"{self.place}: {self.level}: {self.message}"
+
+    def illustrated(self) -> str:
+        """The message, the line at fault, and a caret below what is meant."""
+        if not self.excerpt.strip():
+            return str(self)
+        before, shown, width = _window(self.excerpt, self.place.column - 1, self.width)
+        number = str(self.place.line)
+        margin = " " * len(number)
+        return f"{self}\n {number} | {shown}\n {margin} | {' ' * _columns(before)}{'^' * width}"
+
+
+MAX_SHOWN = 110  # characters of a line
+
+
+def _window(line: str, start: int, width: int) -> tuple[str, str, int]:
+    """What stands before the caret, the line (the part around the fault, if it is long), the caret's width."""
+    line = "".join(char if char.isprintable() else " " for char in line)
+    first = 0 if start + width <= MAX_SHOWN else max(0, start - MAX_SHOWN // 3)
+    shown = line[first : first + MAX_SHOWN]
+    left, right = "…" if first else "", "…" if len(line) > first + MAX_SHOWN else ""
+    before = left + line[first:start]
+    marked = line[start : min(start + width, first + MAX_SHOWN)]
+    return before, left + shown.rstrip() + right, max(_columns(marked), 1)
+
+
+def _columns(text: str) -> int:
+    """How many columns of a terminal a text takes: two for each wide character."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
 class FileError(Exception):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from yaml.reader import ReaderError
@@ -37,6 +37,7 @@ class Source:
         self.data: Any = {}
         self._values: dict[PathKey, Place] = {}
         self._keys: dict[PathKey, Place] = {}
+        self._widths: dict[Place, int] = {}  # of the scalars, in characters
         self._faults: list[Diagnostic] = []
         self._nodes = 0
         self._read(text)
@@ -53,10 +54,17 @@ class Source:
         return self._values.get(at, Place(self.file, 1, 1))
 
     def error(self, path: Sequence[str | int], message: str, *, of_key: bool = False) -> Diagnostic:
-        return Diagnostic(self.place(path, of_key=of_key), "error", message)
+        return self.diagnostic("error", self.place(path, of_key=of_key), message)
 
     def warning(self, path: Sequence[str | int], message: str, *, of_key: bool = False) -> Diagnostic:
-        return Diagnostic(self.place(path, of_key=of_key), "warning", message)
+        return self.diagnostic("warning", self.place(path, of_key=of_key), message)
+
+    def diagnostic(
+        self, level: Literal["error", "warning"], place: Place, message: str, example: str = ""
+    ) -> Diagnostic:
+        """A fault at a place of this file, with the line that stands there."""
+        excerpt = self.lines[place.line - 1] if place.line <= len(self.lines) else ""
+        return Diagnostic(place, level, message, excerpt, self._widths.get(place, 1), example)
 
     def _read(self, text: str) -> None:
         try:
@@ -64,14 +72,13 @@ class Source:
         except ReaderError as exc:
             before = text[: exc.position].split("\n")
             place = Place(self.file, len(before), len(before[-1]) + 1)
-            raise FileError(
-                [Diagnostic(place, "error", f"not YAML: the character U+{ord(text[exc.position]):04X}")]
-            ) from None
+            message = f"not YAML: the character U+{ord(text[exc.position]):04X}"
+            raise FileError([self.diagnostic("error", place, message)]) from None
         except yaml.MarkedYAMLError as exc:
             mark = exc.problem_mark or exc.context_mark
             place = Place(self.file, mark.line + 1, mark.column + 1) if mark else Place(self.file, 1, 1)
             problem = " ".join(part for part in (exc.context, exc.problem) if part)
-            raise FileError([Diagnostic(place, "error", f"not YAML: {problem}")]) from None
+            raise FileError([self.diagnostic("error", place, f"not YAML: {problem}")]) from None
         except (yaml.YAMLError, RecursionError, ValueError) as exc:
             first_line = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
             raise FileError(
@@ -80,22 +87,25 @@ class Source:
         if root is None:
             raise FileError([Diagnostic(Place(self.file, 1, 1), "error", "the file is empty")])
         if not isinstance(root, yaml.MappingNode):
-            raise FileError(
-                [Diagnostic(self._at(root), "error", "expected a mapping (name: value) at the top")]
-            )
+            message = "expected a mapping (name: value) at the top"
+            raise FileError([self.diagnostic("error", self._at(root), message)])
         self.data = self._plain(root, ())
 
     def _at(self, node: yaml.Node) -> Place:
-        mark = node.start_mark
-        return Place(self.file, mark.line + 1, mark.column + 1)
+        mark, end = node.start_mark, node.end_mark
+        place = Place(self.file, mark.line + 1, mark.column + 1)
+        if isinstance(node, yaml.ScalarNode) and end.line == mark.line:
+            self._widths[place] = max(end.column - mark.column, 1)
+        return place
 
     def _fault(self, node: yaml.Node, message: str) -> None:
-        self._faults.append(Diagnostic(self._at(node), "error", message))
+        self._faults.append(self.diagnostic("error", self._at(node), message))
 
     def _plain(self, node: yaml.Node, path: PathKey) -> Any:
         self._nodes += 1
         if self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
-            raise FileError([Diagnostic(self._at(node), "error", "the file is too large or too deep")])
+            message = "the file is too large or too deep"
+            raise FileError([self.diagnostic("error", self._at(node), message)])
         self._values[path] = self._at(node)
         if isinstance(node, yaml.ScalarNode):
             if node.tag not in _PLAIN_TAGS:
