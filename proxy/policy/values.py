@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime
+import functools
 import ipaddress
 import json
 import re
@@ -71,12 +72,20 @@ def _is_base64(value: bytes) -> bool:
     return True
 
 
+def _is_anything(_value: bytes) -> bool:
+    return True
+
+
+def _is_full_match(expression: re.Pattern[bytes], value: bytes) -> bool:
+    return expression.fullmatch(value) is not None
+
+
 def _fullmatch(expression: re.Pattern[bytes]) -> Callable[[bytes], bool]:
-    return lambda value: expression.fullmatch(value) is not None
+    return functools.partial(_is_full_match, expression)  # unlike a closure it can be handed to a worker
 
 
 BUILTIN: Mapping[str, Form] = {
-    "any": Form(lambda _: True, "anything"),
+    "any": Form(_is_anything, "anything"),
     "base64": Form(_is_base64, "base64 text"),
     "date": Form(_is_date, "a date YYYYMMDD"),
     "epoch": Form(_fullmatch(_EPOCH), "a Unix time in seconds or milliseconds"),
