@@ -9,10 +9,11 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from ..commands.model import DELETE, GROUP, READ, WRITE
+from .builtin_classes import class_named
 from .compiled import Target
 from .diagnostics import Diagnostic, did_you_mean
 from .model import PolicyModel, Rights
-from .patterns import ClassExpression, KeyPattern, PatternError, parse_class, parse_pattern
+from .patterns import ClassExpression, KeyPattern, PatternError, parse_pattern
 from .values import Form, parse_form
 from .yaml_source import Source
 
@@ -93,7 +94,7 @@ class Draft:
         for names, model in self.model.placeholders.items():
             path = ("placeholders", names)
             try:
-                expression = parse_class(model.is_)
+                expression = class_named(model.is_)
             except PatternError as exc:
                 self.error(path, f"{model.is_!r}: {exc}")
                 continue

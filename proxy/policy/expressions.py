@@ -63,9 +63,10 @@ class PatternError(ValueError):
 class ClassExpression:
     """What one placeholder may hold."""
 
-    def __init__(self, text: str, node: Node) -> None:
+    def __init__(self, text: str, node: Node, good_example: bytes = b"") -> None:
         self.text = text
         self.node = node
+        self.good_example = good_example  # one that reads better than any that could be made up
 
     def __repr__(self) -> str:
         return f"ClassExpression({self.text!r})"
@@ -76,8 +77,8 @@ class ClassExpression:
     def __hash__(self) -> int:
         return hash(self.node)
 
-    def __reduce__(self) -> tuple[type[ClassExpression], tuple[str, Node]]:
-        return ClassExpression, (self.text, self.node)
+    def __reduce__(self) -> tuple[type[ClassExpression], tuple[str, Node, bytes]]:
+        return ClassExpression, (self.text, self.node, self.good_example)
 
     @property
     def shortest(self) -> int:
@@ -103,6 +104,8 @@ class ClassExpression:
 
     def example(self, number: int = 1) -> bytes:
         """A value that reads well; with different numbers, different values where the class has such."""
+        if self.good_example:
+            return self.good_example
         for candidate in (b"x%d" % number, b"%d" % number, b"a%d" % number):
             if self.matches(candidate):
                 return candidate
