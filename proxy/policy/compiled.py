@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import hashlib
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from ..commands.model import Script
+from ..commands.words import function_name
 from .automaton import Classifier
 from .globs import Glob
 from .model import TtlModel
@@ -152,6 +155,18 @@ class CompiledPolicy:
             return self._unconfirmed(key)
         index = self.classifier.first(key)
         return self.targets[index] if index >= 0 else None
+
+    def registration(self, script: Script) -> Registration | None:
+        """What the policy says of a script; None for one that isn't registered."""
+        if script.kind == "function":
+            return self.functions.get(function_name(script.name))
+        if not self.scripts:
+            return None
+        if script.kind == "text":
+            sha1 = hashlib.sha1(script.name, usedforsecurity=False).hexdigest().encode()
+        else:
+            sha1 = script.name.lower()
+        return self.scripts.get(sha1)
 
     def _unconfirmed(self, key: bytes) -> Target | None:
         """The first target that takes the key without its lengths being counted."""

@@ -8,13 +8,11 @@ docs/policy.md has the table of which rule fires when; tests/policy/test_which_r
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..commands.extract import extract
 from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Channel, Command, Script, Touches
-from ..commands.words import function_name
 from .channels import Channels
 from .compiled import UNKNOWN, CompiledPolicy, Grant, Target
 from .content import content_faults
@@ -109,7 +107,7 @@ class Decider:
         for channel in touches.channels:
             yield from self._channel(service, name, channel)
         accesses = touches.accesses
-        registration = self._registration(touches.script) if touches.script is not None else None
+        registration = self.policy.registration(touches.script) if touches.script is not None else None
         if touches.script is not None and registration is not None:
             yield from self._registered(service, name, touches.script, registration, accesses)
         else:
@@ -292,17 +290,6 @@ class Decider:
         return self._violation(rule, position, channel, target, message, hint)
 
     # -- scripts
-
-    def _registration(self, script: Script) -> Registration | None:
-        if script.kind == "function":
-            return self.policy.functions.get(function_name(script.name))
-        if not self.policy.scripts:
-            return None
-        if script.kind == "text":
-            sha1 = hashlib.sha1(script.name, usedforsecurity=False).hexdigest().encode()
-        else:
-            sha1 = script.name.lower()
-        return self.policy.scripts.get(sha1)
 
     def _registered(
         self,
