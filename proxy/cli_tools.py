@@ -1,4 +1,4 @@
-"""The commands that work on policy files alone: `check`, `explain`.
+"""The commands that work on policy files alone: `check`, `explain`, `test`.
 
 Rule: they touch no Redis and no running keyfence; what is wrong with a file is told with its line.
 """
@@ -8,19 +8,22 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 from rich.table import Table
 from rich.text import Text
 
+from . import formats
 from .policy.check import check_policy
+from .policy.coverage import Coverage
 from .policy.diagnostics import FileError
 from .policy.explain import explain as explain_command
 from .policy.load import load_policy
 from .policy.show import printable
-from .terminal import console, fail, fail_with, say
+from .policy.testing import FileResult, Runner, test_files
+from .terminal import USAGE, console, fail, fail_with, say
 
 
 @click.command()
@@ -88,4 +91,72 @@ def _cell(value: object) -> Text:
     return Text(text if text.isprintable() else printable(text.encode("utf-8", "surrogateescape"), 1024))
 
 
-COMMANDS: tuple[click.Command, ...] = (check, explain)
+@click.command(name="test")
+@click.argument("paths", metavar="[PATH...]", nargs=-1)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "junit", "github"]),
+    default="text",
+    show_default=True,
+    help="What is printed.",
+)
+@click.option(
+    "--min-coverage",
+    metavar="PERCENT",
+    type=click.IntRange(0, 100),
+    default=0,
+    help="Fail where the tests exercise less of a policy.",
+)
+def run_tests(paths: Sequence[str], form: str, min_coverage: int) -> None:
+    """Run policy tests: files, or all *.test.yaml of folders ("." by default).
+
+    Exit code 0: all passed, 1: some failed (or exercise too little), 2: a file can't be used.
+    """
+    runner = Runner()
+    results, faults = [], []
+    try:
+        files = test_files(paths or ["."])
+    except FileError as exc:
+        fail_with(exc)
+    for file in files:
+        try:
+            results.append(runner.run(file))
+        except FileError as exc:
+            faults += exc.diagnostics
+    failures = [one for file in results for result in file.results for one in result.failures]
+    short = [path for path, one in runner.coverage.items() if one.percent < min_coverage]
+    if form == "json":
+        told = formats.tests_as_object(results, runner.coverage)
+        say(json.dumps(told | {"errors": [formats.as_object(one) for one in faults]}, indent=1))
+    elif form == "junit":
+        say(formats.as_junit(results))
+        for one in faults:
+            say(str(one), err=True)
+    elif form == "github":
+        for one in (*faults, *failures):
+            say(formats.as_github(one))
+    else:
+        for one in (*faults, *failures):
+            say(one.illustrated())
+        _print_tests(results, runner.coverage)
+    if form in ("text", "github"):
+        for path in short:
+            percent = runner.coverage[path].percent
+            say(f"{path}: the tests exercise {percent} % of it, less than {min_coverage} %", err=True)
+    sys.exit(USAGE if faults else 1 if failures or short else 0)
+
+
+def _print_tests(results: Sequence[FileResult], coverage: Mapping[str, Coverage]) -> None:
+    for file in results:
+        passed = len(file.results) - file.failed
+        say(f"{file.path}: {passed} passed, {file.failed} failed")
+    for path, one in coverage.items():
+        say(f"{path}: {one.percent} % exercised")
+        for section in one.sections():
+            say(f"  {section.name:16}  {section.exercised}/{section.total}")
+            for item in section.missing:
+                say(f"    never: {item}")
+
+
+COMMANDS: tuple[click.Command, ...] = (check, explain, run_tests)

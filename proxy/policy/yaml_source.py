@@ -53,6 +53,10 @@ class Source:
             at = at[:-1]
         return self._values.get(at, Place(self.file, 1, 1))
 
+    def has(self, path: Sequence[str | int]) -> bool:
+        """Whether a value stands at `path`."""
+        return tuple(path) in self._values
+
     def error(self, path: Sequence[str | int], message: str, *, of_key: bool = False) -> Diagnostic:
         return self.diagnostic("error", self.place(path, of_key=of_key), message)
 

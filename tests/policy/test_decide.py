@@ -9,12 +9,12 @@ from proxy.commands.extract import extract
 from proxy.commands.table import COMMANDS
 from proxy.policy.decide import Decider
 from proxy.policy.load import load_policy, parse_policy
-from tests.policy.cases import POLICIES, read_cases
+from tests.policy.cases import POLICIES, steps_of
 from tests.policy.test_channels_and_scripts import POLICY as MESH
 
 CUBE = Decider(load_policy(POLICIES / "cubesandbox.yaml"))
 DECIDERS = [CUBE, Decider(parse_policy(MESH))]
-_, CASES = read_cases(POLICIES / "cubesandbox.test.yaml")
+_, CASES = steps_of(POLICIES / "cubesandbox.test.yaml")
 
 NAMES = sorted(name for name in COMMANDS if b" " not in name)
 KEYS = [word for case in CASES for word in case.argv if b":" in word] + [
