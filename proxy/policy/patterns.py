@@ -101,6 +101,10 @@ class Mismatch:
     placeholder: str | None
 
 
+# What a pattern hands on when it is pickled: a reader that works it out anew stands still for longer.
+_WORKED_OUT = ("needs_verification", "sure_lengths", "shortest", "longest")
+
+
 class KeyPattern:
     """A set of keys. Built by `parse_pattern`, `prefix_pattern` or `exact_pattern`."""
 
@@ -117,8 +121,9 @@ class KeyPattern:
     def __hash__(self) -> int:
         return hash(self.parts)
 
-    def __reduce__(self) -> tuple[type[KeyPattern], tuple[str, tuple[Part, ...]]]:
-        return KeyPattern, (self.text, self.parts)
+    def __reduce__(self) -> tuple[type[KeyPattern], tuple[str, tuple[Part, ...]], dict[str, object]]:
+        known = {name: getattr(self, name) for name in _WORKED_OUT}
+        return KeyPattern, (self.text, self.parts), known
 
     @cached_property
     def node(self) -> Node:
