@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .model import DELETE, GROUP, READ, Content, Field, Ttl
+from .model import DELETE, GROUP, READ, Content, Field, Members, Ttl
 from .table import Row
 from .words import LONG_LONG_MAX, integer, word
 
@@ -43,7 +43,7 @@ def effect_of(row: Row, role: int) -> Effect:
         types=TYPES.get((name, role), _types_of(row)),
         ttl=_constant_ttl(row, role),
         ttl_of=TTL_OF.get((name, role)),
-        content_of=CONTENT_OF.get(name) if role == 0 else None,
+        content_of=CONTENT_OF.get((name, role)),
     )
 
 
@@ -107,29 +107,30 @@ def _types_of(row: Row) -> tuple[str, ...]:
 KEEPS = Ttl("keeps")
 EDITS = Ttl("keeps", creates=False)
 DROPS = Ttl("drops")
+STORES = Ttl("drops", follows=True)  # replaces the key, and has no option for a time
 CARRIES = Ttl("carries")
 
 # A stored result replaces the key, its time to live with it (`src/db.c`, setKey and dbDelete).
 TTL: dict[tuple[str, int], Ttl | None] = {
-    ("BITOP", 0): DROPS,
-    ("GEORADIUS", 1): DROPS,
-    ("GEORADIUS", 2): DROPS,
-    ("GEORADIUSBYMEMBER", 1): DROPS,
-    ("GEORADIUSBYMEMBER", 2): DROPS,
-    ("GEOSEARCHSTORE", 0): DROPS,
-    ("GETSET", 0): DROPS,
-    ("MSET", 0): DROPS,
-    ("MSETNX", 0): Ttl("drops", condition="NX"),
+    ("BITOP", 0): STORES,
+    ("GEORADIUS", 1): STORES,
+    ("GEORADIUS", 2): STORES,
+    ("GEORADIUSBYMEMBER", 1): STORES,
+    ("GEORADIUSBYMEMBER", 2): STORES,
+    ("GEOSEARCHSTORE", 0): STORES,
+    ("GETSET", 0): STORES,
+    ("MSET", 0): STORES,
+    ("MSETNX", 0): Ttl("drops", condition="NX", follows=True),
     ("PERSIST", 0): Ttl("drops", creates=False),
-    ("SDIFFSTORE", 0): DROPS,
-    ("SETNX", 0): Ttl("drops", condition="NX"),
-    ("SINTERSTORE", 0): DROPS,
-    ("SORT", 2): DROPS,
-    ("SUNIONSTORE", 0): DROPS,
-    ("ZDIFFSTORE", 0): DROPS,
-    ("ZINTERSTORE", 0): DROPS,
-    ("ZRANGESTORE", 0): DROPS,
-    ("ZUNIONSTORE", 0): DROPS,
+    ("SDIFFSTORE", 0): STORES,
+    ("SETNX", 0): Ttl("drops", condition="NX", follows=True),
+    ("SINTERSTORE", 0): STORES,
+    ("SORT", 2): STORES,
+    ("SUNIONSTORE", 0): STORES,
+    ("ZDIFFSTORE", 0): STORES,
+    ("ZINTERSTORE", 0): STORES,
+    ("ZRANGESTORE", 0): STORES,
+    ("ZUNIONSTORE", 0): STORES,
     # The time to live moves or is copied with the value.
     ("MOVE", 0): CARRIES,
     ("RENAME", 1): CARRIES,
@@ -297,12 +298,21 @@ def _xgroup_create_ttl(argv: Argv) -> Ttl:
     return KEEPS if any(word(argument) == b"MKSTREAM" for argument in argv[5:]) else EDITS
 
 
+def _msetex_ttl(argv: Argv) -> Ttl:
+    """MSETEX numkeys key value … [options of SET]: Redis 8.4 (`src/t_string.c`, msetexCommand)."""
+    pairs = integer(argv[1]) if len(argv) > 1 else None
+    behind = 2 + 2 * pairs if pairs is not None and 0 < pairs < len(argv) else len(argv)
+    ttl = _set_ttl([b"SET", b"", b"", *argv[behind:]])
+    return ttl if not ttl.position else ttl._replace(position=ttl.position - 3 + behind)
+
+
 TTL_OF: dict[tuple[str, int], TtlOf] = {
     ("COPY", 1): _copy_ttl,
     ("EXPIRE", 0): _expire_ttl(1000, False),
     ("EXPIREAT", 0): _expire_ttl(1000, True),
     ("GEOADD", 0): _unless(b"XX", 2),
     ("GETEX", 0): _getex_ttl,
+    ("MSETEX", 0): _msetex_ttl,
     ("PEXPIRE", 0): _expire_ttl(1, False),
     ("PEXPIREAT", 0): _expire_ttl(1, True),
     ("PSETEX", 0): _setex_ttl(1),
@@ -394,19 +404,83 @@ def _entry(argv: Argv, _position: int) -> Content | None:
     )
 
 
-# APPEND, SETRANGE, SETBIT and INCR show only part of the value that results.
-CONTENT_OF: dict[str, ContentOf] = {
-    "GETSET": _value_at(1),
-    "HINCRBY": _field_without_value,
-    "HINCRBYFLOAT": _field_without_value,
-    "HMSET": _fields,
-    "HSET": _fields,
-    "HSETNX": _fields,
-    "MSET": _value_at(1),
-    "MSETNX": _value_at(1),
-    "PSETEX": _value_at(2),
-    "SET": _value_at(1),
-    "SETEX": _value_at(2),
-    "SETNX": _value_at(1),
-    "XADD": _entry,
+def _hsetex_fields(argv: Argv, position: int) -> Content | None:
+    """HSETEX key [options] FIELDS numfields field value …: Redis 8, Valkey 9."""
+    for at in range(position + 1, len(argv)):
+        if word(argv[at]) == b"FIELDS":
+            return Content(fields=_pairs(argv, at + 2))
+    return None
+
+
+def _members_from(offset: int) -> ContentOf:
+    """SADD key member …: every argument from so many behind the key."""
+
+    def content(argv: Argv, position: int) -> Content | None:
+        start = position + offset
+        return Content(members=Members(start, 1, argv[start:]))
+
+    return content
+
+
+def _member_at(offset: int) -> ContentOf:
+    """One element, so many arguments behind the key."""
+
+    def content(argv: Argv, position: int) -> Content | None:
+        at = position + offset
+        return Content(members=Members(at, 1, argv[at : at + 1]))
+
+    return content
+
+
+def _behind_options(argv: Argv, start: int) -> tuple[int, bool]:
+    """Where the options of ZADD and GEOADD end, and whether INCR is one (zaddGenericCommand)."""
+    increments = False
+    while start < len(argv) and (name := word(argv[start])) in _LEADING:
+        increments = increments or name == b"INCR"
+        start += 1
+    return start, increments
+
+
+def _scored(argv: Argv, position: int) -> Content | None:
+    """ZADD key [options] score member …; with INCR the score is an increment."""
+    start, increments = _behind_options(argv, position + 1)
+    members = argv[start + 1 :: 2]
+    return Content(members=Members(start + 1, 2, members, () if increments else argv[start:-1:2]))
+
+
+def _places(argv: Argv, position: int) -> Content | None:
+    """GEOADD key [options] longitude latitude member …: the score is Redis' own."""
+    start, _ = _behind_options(argv, position + 1)
+    return Content(members=Members(start + 2, 3, argv[start + 2 :: 3]))
+
+
+# By command and role. APPEND, SETRANGE, SETBIT, BITFIELD and INCR show only part of the value that results;
+# what LMOVE, RESTORE and the commands that store a result write isn't in argv at all.
+CONTENT_OF: dict[tuple[str, int], ContentOf] = {
+    ("GEOADD", 0): _places,
+    ("GETSET", 0): _value_at(1),
+    ("HINCRBY", 0): _field_without_value,
+    ("HINCRBYFLOAT", 0): _field_without_value,
+    ("HMSET", 0): _fields,
+    ("HSET", 0): _fields,
+    ("HSETEX", 0): _hsetex_fields,
+    ("HSETNX", 0): _fields,
+    ("LINSERT", 0): _member_at(3),
+    ("LPUSH", 0): _members_from(1),
+    ("LPUSHX", 0): _members_from(1),
+    ("LSET", 0): _member_at(2),
+    ("MSET", 0): _value_at(1),
+    ("MSETEX", 0): _value_at(1),
+    ("MSETNX", 0): _value_at(1),
+    ("PSETEX", 0): _value_at(2),
+    ("RPUSH", 0): _members_from(1),
+    ("RPUSHX", 0): _members_from(1),
+    ("SADD", 0): _members_from(1),
+    ("SET", 0): _value_at(1),
+    ("SETEX", 0): _value_at(2),
+    ("SETNX", 0): _value_at(1),
+    ("SMOVE", 1): _member_at(1),
+    ("XADD", 0): _entry,
+    ("ZADD", 0): _scored,
+    ("ZINCRBY", 0): _member_at(2),
 }

@@ -5,6 +5,7 @@ Rule: these are plain immutable values; they hold bytes of argv and positions in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 # What an access needs, from the logical flags of the servers' key specs (Redis `src/acl.c`,
@@ -15,6 +16,21 @@ WRITE = 2
 # These two refine READ and WRITE; they never stand alone.
 DELETE = 4  # the write only removes the whole key (DEL, UNLINK, GETDEL; the source of RENAME)
 GROUP = 8  # consumer-group bookkeeping of a stream (XREADGROUP, XACK, XCLAIM, XGROUP …)
+
+
+class Streamed(bytes):
+    """Stands in argv for an argument too long to be at hand, and is empty itself.
+
+    `size` is the argument's length in bytes. What a rule asks of such an argument can't be checked.
+    """
+
+    size: int
+
+    def __new__(cls, size: int) -> Streamed:
+        streamed = super().__new__(cls)
+        streamed.size = size
+        return streamed
+
 
 TtlKind = Literal[
     "keeps",  # the key's TTL stays as it was; a key that is created has none (HSET, INCR, SET … KEEPTTL)
@@ -34,6 +50,8 @@ class Ttl(NamedTuple):
     position: int = 0  # the argument that holds the time, 0 for none
     condition: str = ""  # NX, XX, GT or LT of EXPIRE ("XX GT" where two are given); or NX/XX of SET
     creates: bool = True  # whether the command may create the key (HSET: yes; HDEL, LPOP, EXPIRE, XACK: no)
+    # `drops`: no option of the command could have brought a time (SETNX, SUNIONSTORE), so one may follow.
+    follows: bool = False
 
 
 class Field(NamedTuple):
@@ -43,6 +61,15 @@ class Field(NamedTuple):
     name: bytes
     value_position: int  # 0: the command shows no final value for it (HINCRBY)
     value: bytes
+
+
+class Members(NamedTuple):
+    """The elements that a command puts into a set, list or sorted set; as slices, since they may be many."""
+
+    position: int  # of the first element; they stand `step` arguments apart
+    step: int
+    values: Sequence[bytes]
+    scores: Sequence[bytes] = ()  # each one argument before its element; empty where argv shows no final ones
 
 
 class Content(NamedTuple):
@@ -55,6 +82,7 @@ class Content(NamedTuple):
     maxlen: int | None = None  # XADD … MAXLEN [=|~] n
     maxlen_approximate: bool = False
     maxlen_position: int = 0
+    members: Members | None = None
 
 
 class Access(NamedTuple):

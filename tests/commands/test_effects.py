@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.commands.effects import CONTENT_OF, TTL_OF
 from proxy.commands.extract import extract
-from proxy.commands.model import WRITE, Content, Field, Ttl
+from proxy.commands.model import WRITE, Content, Field, Members, Ttl
 
 from .conftest import Live
 from .test_extract import touched
@@ -57,7 +58,9 @@ def content(text: str) -> Content | None:
         ("PERSIST k", Ttl("drops", creates=False)),
         ("RESTORE k 0 p", Ttl("drops", position=2, condition="NX")),
         ("RESTORE k 60 p REPLACE ABSTTL", Ttl("sets", 60, True, 2)),
-        ("SETNX k v", Ttl("drops", condition="NX")),
+        ("SETNX k v", Ttl("drops", condition="NX", follows=True)),
+        ("MSET k v", Ttl("drops", follows=True)),
+        ("SUNIONSTORE k a", Ttl("drops", follows=True)),
         ("HSET k f v", Ttl("keeps")),
         ("HDEL k f", Ttl("keeps", creates=False)),
         ("XADD k * f v", Ttl("keeps")),
@@ -238,7 +241,7 @@ def test_each_key_of_mset_has_its_value() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["APPEND k v", "SETRANGE k 0 v", "GET k", "DEL k", "INCR k", "SETEX k 5", "LPUSH k v"]
+    "text", ["APPEND k v", "SETRANGE k 0 v", "GET k", "DEL k", "INCR k", "SETEX k 5", "LMOVE k a LEFT LEFT"]
 )
 def test_no_content_is_shown(text: str) -> None:
     assert content(text) is None
@@ -277,3 +280,39 @@ def test_what_xadd_adds_and_how_it_trims(
     at = len(argv) - 2
     fields = (Field(at, b"f", at + 1, b"v"),)
     assert shown == Content(None, 0, fields, True, maxlen, approximate, position)
+
+
+@pytest.mark.parametrize(
+    ("text", "access", "expected"),
+    [
+        ("SADD k a b", 0, Members(2, 1, [b"a", b"b"])),
+        ("RPUSH k a", 0, Members(2, 1, [b"a"])),
+        ("LPUSHX k a b c", 0, Members(2, 1, [b"a", b"b", b"c"])),
+        ("LSET k 0 a", 0, Members(3, 1, [b"a"])),
+        ("LINSERT k BEFORE p a", 0, Members(4, 1, [b"a"])),
+        ("SMOVE s k a", 1, Members(3, 1, [b"a"])),
+        ("ZADD k 1 a 2 b", 0, Members(3, 2, [b"a", b"b"], [b"1", b"2"])),
+        ("ZADD k nx CH 1 a", 0, Members(5, 2, [b"a"], [b"1"])),
+        ("ZADD k XX INCR 1 a", 0, Members(5, 2, [b"a"])),
+        ("ZADD k 1 a 2", 0, Members(3, 2, [b"a"], [b"1"])),
+        ("ZADD k 1", 0, Members(3, 2, [], [])),
+        ("ZINCRBY k 1 a", 0, Members(3, 1, [b"a"])),
+        ("GEOADD k XX 1 2 a 3 4 b", 0, Members(5, 3, [b"a", b"b"])),
+    ],
+)
+def test_the_elements_that_a_command_adds(text: str, access: int, expected: Members) -> None:
+    assert touched(text).accesses[access].content == Content(members=expected)
+
+
+def test_what_smove_takes_away_is_no_content() -> None:
+    assert touched("SMOVE k d a").accesses[0].content is None
+
+
+def test_a_command_of_a_newer_server_has_its_effect_once_it_is_learned() -> None:
+    argv = b"MSETEX 2 a 1 b 2 NX PX 60".split()
+    assert TTL_OF["MSETEX", 0](argv) == Ttl("sets", 60, False, 8, "NX")
+    assert TTL_OF["MSETEX", 0](argv[:6]) == Ttl("drops")
+    assert TTL_OF["MSETEX", 0]([b"MSETEX", b"x"]) == Ttl("drops")
+    argv = b"HSETEX k FNX EX 60 FIELDS 1 f v".split()
+    assert CONTENT_OF["HSETEX", 0](argv, 1) == Content(fields=(Field(7, b"f", 8, b"v"),))
+    assert CONTENT_OF["HSETEX", 0](argv[:5], 1) is None
