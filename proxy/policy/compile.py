@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 
 from .automaton import Classifier
+from .bind import read_bindings
 from .build_automaton import TooManyStates, classify
 from .build_catalogue import build_entries, build_legacy, build_scopes
 from .build_channels import build_channels
@@ -31,6 +32,7 @@ def compile_policy(model: PolicyModel, source: Source, *, name_services: bool = 
     """Compile a well-formed policy. Raises FileError with every fault."""
     draft = Draft(model, source, (*model.services, UNKNOWN))
     _check_services(draft)
+    read_bindings(draft)
     build_scopes(draft)
     build_entries(draft)
     build_legacy(draft)

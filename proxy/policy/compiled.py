@@ -76,6 +76,8 @@ class Target:
     text: str  # the pattern for people
     secrets: frozenset[str]  # placeholders whose content is masked
     standard: KeyPattern | None = None  # of a legacy or malformed key: the form to use instead
+    bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders: (placeholder, value)
+    written_by: frozenset[str] = frozenset()  # where not empty, only these scripts and functions write here
 
     def names_with(self, right: int, services: Sequence[str]) -> list[str]:
         """The services that hold `right` here."""

@@ -28,6 +28,8 @@ class Scope:
     prefix: str
     rights: tuple[int, ...]
     denied: tuple[int, ...]
+    bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders in the prefix
+    written_by: frozenset[str] = frozenset()
 
 
 class Draft:
@@ -40,6 +42,7 @@ class Draft:
         self.faults: list[Diagnostic] = []
         self.classes: dict[str, ClassExpression] = {}
         self.secrets: set[str] = set()
+        self.bound: dict[str, dict[str, set[int]]] = {}  # bound placeholder: value: whose it is
         self.scopes: list[Scope] = []
         self.entries: list[Target] = []
         self.legacy: list[Target] = []
@@ -50,14 +53,16 @@ class Draft:
 
     def numbers(self, names: Iterable[str], path: tuple[str | int, ...]) -> set[int]:
         """The numbers of services; a name that isn't one is a fault."""
-        numbers = set()
-        for index, name in enumerate(names):
-            if name in self.services:
-                numbers.add(self.services.index(name))
-            else:
-                known = did_you_mean(name, self.services)
-                self.error((*path, index), f"{name!r} is not listed under services{known}")
-        return numbers
+        found = (self.number(name, (*path, index)) for index, name in enumerate(names))
+        return {number for number in found if number is not None}
+
+    def number(self, name: str, path: tuple[str | int, ...], *, of_key: bool = False) -> int | None:
+        """The number of a service, or None and a fault."""
+        if name in self.services:
+            return self.services.index(name)
+        known = did_you_mean(name, self.services)
+        self.error(path, f"{name!r} is not listed under services{known}", of_key=of_key)
+        return None
 
     def rights(self, rights: Rights, path: tuple[str | int, ...]) -> tuple[list[int], list[int]]:
         """What each service holds and what it is denied, by its number."""

@@ -118,6 +118,7 @@ class ScopeModel(Rights):
     """A part of the key space under one prefix, and whose it is."""
 
     prefix: str
+    written_by: Names = []  # scripts and functions; nothing else may write here
     unregistered: Literal["forbid", "allow"] = "forbid"  # keys that no entry of the catalogue covers
 
 
@@ -126,6 +127,7 @@ class EntryModel(Rights):
 
     key: str
     about: str = ""
+    written_by: Names = []  # scripts and functions; nothing else may write here
     type: Annotated[list[ValueType], BeforeValidator(_as_list)] = []
     ttl: Annotated[TtlModel | None, BeforeValidator(_ttl)] = None
     fields: dict[str, Form] | None = None
@@ -214,6 +216,7 @@ class PolicyModel(_Model):
     databases: list[Annotated[int, Field(ge=0)]] | None = None
     should: list[RuleName] = []
     placeholders: dict[str, Annotated[PlaceholderModel, BeforeValidator(_mapping_or("class", "is"))]] = {}
+    bind: dict[str, dict[str, Names]] = {}  # placeholder: service: its values
     scopes: dict[str, ScopeModel] = {}
     keys: dict[str, EntryModel] = {}
     legacy: LegacyModel = LegacyModel()
