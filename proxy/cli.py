@@ -23,7 +23,6 @@ from .config import (
     Overrides,
     Settings,
     load_settings,
-    parse_address,
     parse_upstream,
     without_password,
 )
@@ -31,8 +30,10 @@ from .policy.diagnostics import FileError
 from .policy.modes import Modes
 from .policy.units import milliseconds
 from .runtime import StartError, load, serve
+from .sockets import parse_address, parse_listen
 from .telemetry.report import render, rows_from_log, rows_from_snapshot
 from .terminal import console, fail, fail_with, say
+from .tls import check_tls
 from .upstream.embedded import EmbeddedRedisError
 
 
@@ -76,10 +77,10 @@ def cli() -> None:
 )
 @click.option(
     "--listen",
-    metavar="HOST:PORT",
+    metavar="ADDRESS",
     default="",
-    callback=_checked(parse_address),
-    help="Address to listen on; port 0 picks one.",
+    callback=_checked(parse_listen),
+    help="HOST:PORT, [IPV6]:PORT, :PORT or unix:PATH; port 0 picks one.",
 )
 @click.option("--service", metavar="NAME", default="", help="Who is on the other end of --listen.")
 @click.option("--mode", type=click.Choice(["observe", "enforce"]), help="Overrides every mode of the file.")
@@ -108,6 +109,7 @@ def run(
     settings = _settings(config, overrides, needs_policy=not splice)
     try:
         compiled = None if splice else load(settings)
+        check_tls(settings)
     except FileError as exc:
         fail_with(exc)
     if not all(_compiled.status().values()):

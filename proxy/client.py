@@ -7,22 +7,28 @@ the other side's reading pause, so that no buffer here grows past its limit.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sys
 import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from .admission import ClientLimits, Place, Places
+from .notices import notice
 from .policy.judge import Judge
-from .relay.identity import Identities
+from .relay.identity import Evidence, Identities, certificate_names
 from .relay.session import Session
 from .relay.splice import Splice
 from .telemetry.telemetry import Telemetry
 from .upstream.dedicated import DedicatedLink
 from .upstream.target import Upstream, keep_alive
+from .wire import encode
 from .wire.limits import RequestLimits
 
 # While a request waits for its connection, so much may come in behind it.
 MAX_UNSENT = 1024 * 1024
+# How long a client has to notice that it was sent the end of everything, before its connection is closed.
+NOTICE_SECONDS = 0.2
 # How long a client that sends no more may wait for replies, where Redis can't be told that it sends no more.
 LINGER_SECONDS = 5.0
 
@@ -38,11 +44,17 @@ class Speaker(Protocol):
     @property
     def outstanding(self) -> int: ...
     @property
+    def backlog(self) -> int: ...
+    @property
+    def waits(self) -> bool: ...
+    @property
     def wants_input(self) -> bool: ...
     @property
     def holds_back(self) -> bool: ...
     @property
     def awaits_more(self) -> bool: ...
+    @property
+    def in_transaction(self) -> bool: ...
     def from_client(self, data: bytes) -> None: ...
     def from_upstream(self, data: bytes) -> None: ...
     def upstream_refused(self, reason: str) -> None: ...
@@ -59,8 +71,7 @@ class Gate:
         upstream: Upstream,
         telemetry: Telemetry,
         limits: RequestLimits,
-        max_output: int,
-        max_connections: int,
+        client_limits: ClientLimits,
     ) -> None:
         """`judge` None: pass everything unread."""
         self.judge = judge
@@ -68,18 +79,22 @@ class Gate:
         self.upstream = upstream
         self.telemetry = telemetry
         self.limits = limits
-        self.max_output = max_output
-        self.max_connections = max_connections
+        self.places = Places(client_limits)
         self.clients: set[Client] = set()
+        self.draining = False  # a client that has its answers is dismissed
+        self.reads_on = True  # while draining: whether requests are still taken in
 
 
 class Client(asyncio.Protocol):
     """One client's connection, and the link that its requests take."""
 
-    def __init__(self, gate: Gate, listener: str, listener_service: str) -> None:
+    def __init__(self, gate: Gate, listener: str, known: Evidence, shown: str, place: Place) -> None:
+        """`shown` says in logs where the client comes from; `place` is left when the client goes."""
         self._gate = gate
         self._listener = listener
-        self._listener_service = listener_service
+        self._known = known
+        self._shown = shown
+        self._place = place
         self._counted_as = ""
         self._transport: asyncio.Transport | None = None
         self._session: Speaker = Splice("")
@@ -89,6 +104,11 @@ class Client(asyncio.Protocol):
         self._full = False  # the client doesn't read what was written to it
         self._ended = False  # the client has sent its last byte
         self._linger: asyncio.TimerHandle | None = None
+        # What `timeouts` looks at, in the loop's time.
+        self.active = True  # since it looked last
+        self.idle_since = 0.0
+        self.partial_since = 0.0  # when the request began that has come in part; 0.0: there is none
+        self._dismissed = False
 
     # -- the client's side
 
@@ -96,34 +116,51 @@ class Client(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
         gate = self._gate
         self._transport = transport
-        if len(gate.clients) >= gate.max_connections:
-            gate.telemetry.counters.connection_rejected(self._listener, "connections")
-            transport.write(b"-ERR max number of clients reached\r\n")
+        known = dataclasses.replace(
+            self._known, names=certificate_names(transport.get_extra_info("peercert"))
+        )
+        service = gate.identities.at_connect(known)
+        if not self._place.serve(service):
+            gate.telemetry.counters.connection_rejected(self._listener, "service")
+            transport.write(too_many(service))
             transport.close()
             return
         gate.clients.add(self)
         keep_alive(transport)
-        host, shown = _peer(transport)
-        service = gate.identities.at_connect(host, self._listener_service)
         if gate.judge is None:
             self._session = Splice(service)
         else:
             greeting = gate.upstream.address.greeting()
             self._session = Session(
-                gate.judge, gate.identities, service, shown, gate.telemetry, gate.limits, greeting
+                gate.judge, gate.identities, service, self._shown, gate.telemetry, gate.limits, greeting
             )
         self._counted_as = service
         gate.telemetry.counters.connection_opened(service, self._listener)
 
     def data_received(self, data: bytes) -> None:
-        if self not in self._gate.clients:
+        if self not in self._gate.clients or self._dismissed:
             return
         self._gate.telemetry.counters.client_in += len(data)
+        self.active = True
+        before = self._session.backlog
         self._guarded(lambda: self._session.from_client(data))
+        if self._gate.places.limits.request_time:
+            self._note_partial(before, len(data))
+
+    def _note_partial(self, before: int, came: int) -> None:
+        """Remember when the request began that is here in part: now, unless all that came belongs to it."""
+        after = self._session.backlog
+        if not after:
+            self.partial_since = 0.0
+        elif not before or after != before + came:
+            self.partial_since = asyncio.get_running_loop().time()
 
     def eof_received(self) -> bool:
         """The client sends no more: it has gone, or waits for its last replies."""
         self._ended = True
+        if self._dismissed and self._transport is not None:
+            self._transport.close()
+            return False
         if self._link is not None and self._session.awaits_more and not self._session.closing:
             self._pass_end(self._link)
             return True
@@ -150,9 +187,13 @@ class Client(asyncio.Protocol):
     def connection_lost(self, _exc: Exception | None) -> None:
         self._transport = None
         self._stop_lingering()
+        self._place.leave()
         if self in self._gate.clients:
             self._gate.clients.discard(self)
             self._gate.telemetry.counters.connection_closed(self._counted_as, self._listener)
+        self._leave_upstream()
+
+    def _leave_upstream(self) -> None:
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -205,11 +246,15 @@ class Client(asyncio.Protocol):
         session, transport = self._session, self._transport
         if transport is None:
             return
+        if session.service != self._counted_as and self in self._gate.clients and not self._become():
+            return
         if session.to_client:
+            self.active = True
             chunks, session.to_client = session.to_client, []
             self._gate.telemetry.counters.client_out += sum(map(len, chunks))
             transport.writelines(chunks)
-            if transport.get_write_buffer_size() > self._gate.max_output:
+            if transport.get_write_buffer_size() > self._gate.places.limits.output:
+                notice("output", f"{self._shown} ({session.service}) is closed: it doesn't read its replies")
                 self._close_at_once("output")
                 return
         if session.to_upstream and not session.closing:
@@ -224,13 +269,23 @@ class Client(asyncio.Protocol):
             self._close(session.closing)
         elif self._ended and self._link is not None:
             self._pass_end(self._link)
+        elif self._gate.draining and self.is_idle:
+            self.dismiss()
         else:
             self._settle_reading()
-        if session.service != self._counted_as and self in self._gate.clients:
-            self._gate.telemetry.counters.connection_identified(
-                self._counted_as, session.service, self._listener
-            )
-            self._counted_as = session.service
+
+    def _become(self) -> bool:
+        """The client has authenticated as another service. False: there are too many of it, so it goes."""
+        counters, service = self._gate.telemetry.counters, self._session.service
+        if not self._place.serve(service):
+            assert self._transport is not None
+            self._transport.writelines([*self._session.to_client, too_many(service)])
+            self._session.to_client = []
+            self._close("service_connections")
+            return False
+        counters.connection_identified(self._counted_as, service, self._listener)
+        self._counted_as = service
+        return True
 
     def _settle_reading(self) -> None:
         """Read from the client only while its requests can go somewhere."""
@@ -238,6 +293,7 @@ class Client(asyncio.Protocol):
             return
         waiting = self._link.unsent if self._link is not None else 0
         wanted = self._session.wants_input and not self._upstream_full and waiting < MAX_UNSENT
+        wanted = wanted and (self._gate.reads_on or self._session.in_transaction)
         if wanted != self._reading:
             self._reading = wanted
             if wanted:
@@ -258,13 +314,56 @@ class Client(asyncio.Protocol):
             self._transport.abort()
 
     @property
-    def is_idle(self) -> bool:
-        """Nothing is awaited for this client."""
-        return not self._session.outstanding
+    def waits(self) -> bool:
+        """Whether the client waits for something: a reply, or what it has subscribed to."""
+        return self._session.waits
 
-    def end(self) -> None:
-        """The process ends: close now."""
-        self._close("shutdown")
+    @property
+    def holds_back(self) -> bool:
+        """Whether what the client has sent waits here, through no fault of its own."""
+        return self._session.holds_back or not self._reading
+
+    def give_up(self, reason: str) -> None:
+        """Close a client that has reached a limit of time."""
+        self._close(reason)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is awaited for this client, and it is in no transaction."""
+        return not self._session.outstanding and not self._session.in_transaction
+
+    def stop_reading(self) -> None:
+        """Take in no more requests, as `Gate.reads_on` has it."""
+        self._settle_reading()
+
+    def dismiss(self) -> None:
+        """The process ends: let the client have what was written, and do nothing more for it.
+
+        Closing at once would reset a connection on which a request has just come in, and a reset may overtake
+        the last reply. So the client is sent the end, what it still sends is dropped unread (it has run
+        nowhere, and gets no answer), and then the connection is closed.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._dismissed:
+            return
+        self._dismissed = True
+        self._gate.telemetry.counters.closed_for("shutdown")
+        self._leave_upstream()
+        if not transport.can_write_eof():  # TLS
+            transport.close()
+            return
+        transport.write_eof()
+        if not self._reading:
+            self._reading = True
+            transport.resume_reading()
+        asyncio.get_running_loop().call_later(NOTICE_SECONDS, transport.close)
+
+    def abort(self) -> None:
+        """The process has no more time: close, and drop what wasn't sent."""
+        if self._transport is not None:
+            if not self._dismissed:
+                self._gate.telemetry.counters.closed_for("shutdown")
+            self._transport.abort()
 
 
 def reason_label(reason: str) -> str:
@@ -277,24 +376,18 @@ def reason_label(reason: str) -> str:
         ("upstream sent", "upstream_protocol"),
         ("upstream", "upstream_lost"),
         ("shutdown", "shutdown"),
+        ("idle", "idle"),
+        ("request_time", "request_time"),
+        ("service_connections", "service_connections"),
     ):
         if reason.startswith(beginning):
             return label
     return "other"
 
 
-def _peer(transport: asyncio.Transport) -> tuple[str, str]:
-    """The client's IP address ("" for a unix socket), and how to show where it comes from."""
-    peer = transport.get_extra_info("peername")
-    if not isinstance(peer, tuple):
-        return "", "unix"
-    host = str(peer[0])
-    return host, host_port(host, peer[1])
-
-
-def host_port(host: str, port: int) -> str:
-    """An address as people and URLs write it: IPv6 in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def too_many(service: str = "") -> bytes:
+    """What Redis says at `maxclients` (networking.c, acceptCommonHandler), and whose limit it was."""
+    return encode.error("ERR max number of clients reached" + (f" for {service}" if service else ""))
 
 
 _reported = 0

@@ -11,45 +11,47 @@ import ipaddress
 import re
 import urllib.parse
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from .admission import ANY_SERVICE, ClientLimits
 from .policy.diagnostics import Diagnostic, FileError, Place, did_you_mean
 from .policy.model import Date, Duration, Flag
 from .policy.modes import ModeRule, Waiver, mode_faults
-from .policy.units import size_bytes
+from .policy.units import milliseconds, size_bytes
 from .policy.validate import validate
 from .policy.verdict import RULES, Mode
 from .policy.yaml_source import Source, read_source
-from .relay.identity import Identities, Network
+from .relay.identity import Identities, Network, Password
+from .sockets import Address, parse_address, parse_listen
 from .upstream.target import UpstreamAddress
+from .wire.limits import MAX_ARGUMENTS, MAX_REQUEST, MIB, RequestLimits
 
 DEFAULT_LISTEN = "127.0.0.1:6380"
 DEFAULT_ADMIN = "127.0.0.1:9464"
 
+NONE = "none"  # what is written where there is no limit
+
+
+def _or_none(value: Any) -> Any:
+    return 0 if value == NONE else value
+
+
+def _time_limit(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError("expected a duration such as 60s, or none")
+    try:
+        return 0 if value in (NONE, "0") else milliseconds(value)
+    except ValueError as exc:
+        raise ValueError(f"{exc}, or none") from None
+
+
 Size = Annotated[int, BeforeValidator(size_bytes), Field(ge=1, le=2**40)]
-
-
-class Address(str):
-    """`host:port`, `[::1]:port` or `:port`, kept as it was written."""
-
-    __slots__ = ()
-
-    @property
-    def host_port(self) -> tuple[str, int]:
-        host, _, port = self.rpartition(":")
-        return host.strip("[]"), int(port)
-
-
-def parse_address(text: str) -> Address:
-    """Check a listening address. Raises ValueError with what is admitted."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{text!r} is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380")
-    if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise ValueError(f"{text!r}: put an IPv6 address into brackets, as [::1]:6380")
-    return Address(text)
+Number = Annotated[int, Field(ge=1, le=2**31 - 1)]
+# 0 is no limit
+NumberOrNone = Annotated[int, Field(ge=0, le=2**31 - 1), BeforeValidator(_or_none)]
+TimeLimit = Annotated[int, BeforeValidator(_time_limit)]  # milliseconds
 
 
 def parse_upstream(url: str) -> UpstreamAddress:
@@ -134,8 +136,8 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _checked_address(value: str) -> str:
-    return parse_address(value)
+def _checked_listen(value: str) -> str:
+    return parse_listen(value)
 
 
 def _checked_upstream(value: str) -> str:
@@ -143,11 +145,44 @@ def _checked_upstream(value: str) -> str:
     return value
 
 
+def _permissions(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch("0?[0-7]{3}", value, re.ASCII):
+        return int(value, 8)
+    raise ValueError(f"{value!r} are no permissions; write three octal digits, as 0660")
+
+
+def _network(value: str) -> str:
+    ipaddress.ip_network(value)
+    return value
+
+
+class ListenerTlsModel(_Model):
+    """TLS of a listener. All files are PEM."""
+
+    cert: str  # the certificate, and what leads from it to its authority
+    key: str
+    client_ca: str = ""  # the authorities that vouch for clients; without, none is asked for a certificate
+    require_client_cert: Flag | None = None  # default: where there is a client_ca
+    min_version: Literal["1.2", "1.3"] = "1.2"
+
+    @property
+    def requires_certificate(self) -> bool:
+        return bool(self.client_ca) if self.require_client_cert is None else self.require_client_cert
+
+
 class ListenerModel(_Model):
     """An address to listen on, and who connects to it."""
 
-    listen: Annotated[str, AfterValidator(_checked_address)]
+    listen: Annotated[str, AfterValidator(_checked_listen)]
     service: str = ""  # the service on the other end, when nothing better says so
+    unix_mode: Annotated[int, BeforeValidator(_permissions)] | None = None  # of a unix socket's file
+    tls: ListenerTlsModel | None = None
+    proxy_protocol: Flag = False  # each connection begins with a header of the PROXY protocol, version 2
+    trusted: list[Annotated[str, AfterValidator(_network)]] = []  # who may send it; empty: everybody
+
+    @property
+    def address(self) -> Address:
+        return Address(self.listen)
 
 
 class UpstreamModel(_Model):
@@ -155,15 +190,50 @@ class UpstreamModel(_Model):
 
     url: Annotated[str, AfterValidator(_checked_upstream)] = ""
     ca: str = ""  # a PEM file of the authorities that may have signed a rediss:// server's certificate
+    cert: str = ""  # a PEM file of the certificate that keyfence shows to a rediss:// server …
+    key: str = ""  # … and its key
+    server_name: str = ""  # whom a rediss:// server's certificate must name, where it isn't the URL's host
     verify: Flag = True  # check a rediss:// server's certificate and name
     connect_timeout: Duration = 5000
+
+
+def _sha256(value: str) -> str:
+    if not re.fullmatch("[0-9a-fA-F]{64}", value, re.ASCII):
+        # The value isn't shown: it may be the password itself.
+        raise ValueError("this is no SHA-256 hash of 64 hexadecimal digits; printf %s PASSWORD | sha256sum")
+    return value.lower()
+
+
+def _hidden_mapping(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError("write {sha256: [HASH]}, the password's SHA-256 hash and not the password")
+    return value
+
+
+class PasswordModel(_Model):
+    """A user whose password keyfence checks itself; Redis never sees it."""
+
+    # More than one while a password is being changed.
+    sha256: Annotated[
+        list[Annotated[str, AfterValidator(_sha256)]],
+        BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+        Field(min_length=1),
+    ]
+    service: str = ""  # default: what `users` says, else the service of the user's name
 
 
 class IdentifyModel(_Model):
     """What tells one service from another beyond the listener."""
 
     users: dict[str, str] = {}  # Redis user name → service
+    passwords: dict[str, Annotated[PasswordModel, BeforeValidator(_hidden_mapping)]] = {}  # by user name
+    certificates: dict[str, str] = {}  # URI, DNS name or CN of a client's certificate → service
+    uids: dict[Annotated[int, Field(ge=0, le=2**32 - 2)], str] = {}  # Unix user id → service
     networks: dict[str, str] = {}  # network in CIDR → service
+
+    def service_of(self, user: str) -> str:
+        """The service of a user of `passwords`."""
+        return self.passwords[user].service or self.users.get(user, "") or user
 
 
 class ModeModel(_Model):
@@ -184,9 +254,32 @@ class DecisionLogModel(_Model):
 class LimitsModel(_Model):
     """What a client may cost."""
 
-    request: Size = 64 * 1024 * 1024  # bytes of one request
-    client_output: Size = 64 * 1024 * 1024  # bytes of replies that one client hasn't read
-    connections: Annotated[int, Field(ge=1)] = 10_000
+    request: Size = MAX_REQUEST  # bytes of one request
+    arguments: Number = MAX_ARGUMENTS  # of one request, the command's name included
+    request_time: TimeLimit = 0  # from a request's first byte to its last
+    client_output: Size = 64 * MIB  # bytes of replies that one client hasn't read
+    connections: Number = 10_000
+    # A number for each service, or a mapping of services to numbers in which "*" is each other one.
+    connections_per_service: Annotated[
+        dict[str, NumberOrNone], BeforeValidator(lambda n: {ANY_SERVICE: n} if isinstance(n, str) else n)
+    ] = {}
+    connections_per_address: NumberOrNone = 0
+    handshake: Annotated[Duration, Field(ge=1)] = 10_000  # until TLS and the PROXY header are through
+    idle: TimeLimit = 0  # for a client that waits for nothing
+
+    def of_requests(self) -> RequestLimits:
+        return RequestLimits(max_arguments=self.arguments, max_request=self.request)
+
+    def of_clients(self) -> ClientLimits:
+        return ClientLimits(
+            connections=self.connections,
+            per_address=self.connections_per_address,
+            per_service=self.connections_per_service,
+            output=self.client_output,
+            handshake=self.handshake / 1000,
+            idle=self.idle / 1000,
+            request_time=self.request_time / 1000,
+        )
 
 
 class ConfigModel(_Model):
@@ -246,6 +339,8 @@ class Settings:
     policy: str
     upstream: UpstreamAddress | None  # None: start a Redis of our own
     upstream_ca: str
+    upstream_cert: str
+    upstream_key: str
     upstream_verify: bool
     connect_timeout: float  # seconds
     listeners: tuple[ListenerModel, ...]
@@ -287,15 +382,35 @@ class Settings:
     def _named_services(self) -> list[tuple[tuple[str | int, ...], str]]:
         return [
             *((("listeners", i, "service"), one.service) for i, one in enumerate(self.listeners)),
-            *((("identify", "users", user), name) for user, name in self.identify.users.items()),
-            *((("identify", "networks", net), name) for net, name in self.identify.networks.items()),
+            *(
+                (("identify", kind, str(key)), name)
+                for kind in ("users", "certificates", "uids", "networks")
+                for key, name in getattr(self.identify, kind).items()
+            ),
+            *(
+                (("identify", "passwords", user, *(["service"] if one.service else [])), name)
+                for user, one in self.identify.passwords.items()
+                for name in [self.identify.service_of(user)]
+            ),
+            *(
+                (("limits", "connections_per_service", name), name)
+                for name in self.limits.connections_per_service
+                if name != ANY_SERVICE
+            ),
         ]
 
     def identities(self, services: tuple[str, ...]) -> Identities:
+        said = self.identify
         networks: list[tuple[Network, str]] = [
-            (ipaddress.ip_network(network), service) for network, service in self.identify.networks.items()
+            (ipaddress.ip_network(network), service) for network, service in said.networks.items()
         ]
-        return Identities(frozenset(services), dict(self.identify.users), tuple(networks))
+        passwords = {
+            user: Password(tuple(map(bytes.fromhex, one.sha256)), said.service_of(user))
+            for user, one in said.passwords.items()
+        }
+        return Identities(
+            frozenset(services), said.users, tuple(networks), passwords, said.certificates, said.uids
+        )
 
     def waived(self) -> list[Waiver]:
         return [Waiver(one.service, one.rule, one.entry, one.command) for one in self.waivers]
@@ -306,7 +421,8 @@ def load_settings(path: str, overrides: Overrides, *, needs_policy: bool = True)
     source = read_source(path) if path else None
     model = validate(ConfigModel, source) if source is not None else ConfigModel()
     settings = _settings(model, source, overrides, Path(path).parent if path else Path())
-    faults = _network_faults(settings) + _admin_faults(model, settings)
+    faults = [*_network_faults(settings), *_admin_faults(model, settings), *_listener_faults(settings)]
+    faults += [*_password_faults(settings), *_upstream_faults(model, settings)]
     if needs_policy and not settings.policy:
         faults.append(settings.fault(("policy",), "no policy; name one with policy: or --policy"))
     if faults:
@@ -325,12 +441,14 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
     admin = flags.admin or model.admin
     waivers_source = read_source(folder / model.waivers) if model.waivers else None
     return Settings(
-        policy=flags.policy or (str(folder / model.policy) if model.policy else ""),
-        upstream=parse_upstream(url) if url else None,
-        upstream_ca=str(folder / model.upstream.ca) if model.upstream.ca else "",
+        policy=flags.policy or _in(folder, model.policy),
+        upstream=_upstream(url, model.upstream.server_name) if url else None,
+        upstream_ca=_in(folder, model.upstream.ca),
+        upstream_cert=_in(folder, model.upstream.cert),
+        upstream_key=_in(folder, model.upstream.key),
         upstream_verify=model.upstream.verify,
         connect_timeout=model.upstream.connect_timeout / 1000,
-        listeners=_listeners(model, flags),
+        listeners=_listeners(model, flags, folder),
         identify=model.identify,
         modes=modes,
         waivers=tuple(_waivers(waivers_source)) if waivers_source else (),
@@ -344,14 +462,85 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
     )
 
 
-def _listeners(model: ConfigModel, flags: Overrides) -> tuple[ListenerModel, ...]:
+def _in(folder: Path, path: str) -> str:
+    return str(folder / path) if path else ""
+
+
+def _upstream(url: str, server_name: str) -> UpstreamAddress:
+    return dataclasses.replace(parse_upstream(url), server_name=server_name)
+
+
+def _listeners(model: ConfigModel, flags: Overrides, folder: Path) -> tuple[ListenerModel, ...]:
     if flags.listen:
         return (ListenerModel(listen=flags.listen, service=flags.service),)
     if not model.listeners:
         return (ListenerModel(listen=DEFAULT_LISTEN, service=flags.service),)
-    if flags.service:
-        return tuple(one.model_copy(update={"service": flags.service}) for one in model.listeners)
-    return tuple(model.listeners)
+    named = {"service": flags.service} if flags.service else {}
+    return tuple(one.model_copy(update=named | _resolved(one, folder)) for one in model.listeners)
+
+
+def _resolved(one: ListenerModel, folder: Path) -> dict[str, Any]:
+    """What of a listener names files, taken relative to a folder."""
+    changed: dict[str, Any] = {"listen": one.address.relative_to(folder)}
+    if one.tls is not None:
+        files = {name: _in(folder, getattr(one.tls, name)) for name in ("cert", "key", "client_ca")}
+        changed["tls"] = one.tls.model_copy(update=files)
+    return changed
+
+
+def _listener_faults(settings: Settings) -> list[Diagnostic]:
+    """Settings of a listener that don't go together."""
+    faults = []
+    for index, one in enumerate(settings.listeners):
+        wrong = {
+            "unix_mode": (
+                one.unix_mode is not None and not one.address.unix_path,
+                "permissions are those of a unix socket, and this is a TCP address; remove the line",
+            ),
+            "trusted": (
+                bool(one.trusted) and not one.proxy_protocol,
+                "says who may send PROXY headers, and none is expected; add proxy_protocol: true",
+            ),
+            "tls": (
+                one.tls is not None and one.tls.requires_certificate and not one.tls.client_ca,
+                "require_client_cert needs client_ca, the file of the authorities that vouch for clients",
+            ),
+        }
+        if one.trusted and one.address.unix_path:
+            wrong["trusted"] = True, "a unix socket's clients come from no network; give unix_mode instead"
+        faults += [
+            settings.fault(("listeners", index, name), text) for name, (is_so, text) in wrong.items() if is_so
+        ]
+    return faults
+
+
+def _password_faults(settings: Settings) -> list[Diagnostic]:
+    said = settings.identify
+    return [
+        settings.fault(
+            ("identify", "passwords", user, "service"),
+            f"the service of {user!r} is given under users too; give it in one place",
+        )
+        for user, one in said.passwords.items()
+        if one.service and user in said.users
+    ]
+
+
+def _upstream_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
+    """Settings of TLS that the connection to Redis doesn't use, or that lack their other half."""
+    said = model.upstream
+    faults = []
+    for name, other in (("cert", "key"), ("key", "cert")):
+        if getattr(said, name) and not getattr(said, other):
+            text = f"a certificate and its key are both needed; add {other}:"
+            faults.append(settings.fault(("upstream", name), text))
+    if settings.upstream is not None and settings.upstream.kind != "tls":
+        faults += [
+            settings.fault(("upstream", name), "is of use with TLS only; write the URL as rediss://HOST:PORT")
+            for name in ("cert", "key", "server_name")
+            if getattr(said, name)
+        ]
+    return faults
 
 
 def _network_faults(settings: Settings) -> list[Diagnostic]:

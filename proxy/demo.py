@@ -322,7 +322,7 @@ async def _played(
     try:
         await upstream.probe()
         for one in settings.listeners:
-            await listeners.open("127.0.0.1", 0, one.service)
+            listeners.open(one)
         await listeners.start()
         addresses = {service: _host_port(where, "") for where, service in listeners.bound}
         async with _player(addresses) as player:

@@ -13,17 +13,16 @@ import datetime
 import errno
 import shutil
 import signal
-import ssl
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .admin import start_admin
-from .client import Gate, host_port, report_fault
+from .client import Gate, report_fault
 from .commands.extract import adopt
 from .commands.learn import learn
-from .config import DEFAULT_ADMIN, Address, Settings
+from .config import DEFAULT_ADMIN, Settings
 from .listeners import Listeners
 from .policy.compiled import CompiledPolicy
 from .policy.explain import explain
@@ -31,12 +30,13 @@ from .policy.judge import Judge
 from .policy.load import load_policy
 from .policy.modes import BreakGlass, Modes
 from .policy.verdict import RULES
+from .sockets import host_port
 from .telemetry.metrics import exposition
 from .telemetry.telemetry import Telemetry
+from .tls import listener_context, upstream_context
 from .upstream.embedded import EmbeddedRedis
 from .upstream.learning import CannotLearn, Learner, NotAllowed
 from .upstream.target import Upstream, UpstreamAddress
-from .wire.limits import MAX_BULK, RequestLimits
 
 
 class StartError(Exception):
@@ -70,7 +70,7 @@ class Runtime:
         counters = self.telemetry.counters
         self.upstream = Upstream(
             address,
-            _tls(self.settings, address),
+            upstream_context(self.settings),
             self.settings.connect_timeout,
             on_change=self._upstream_changed,
             on_failure=lambda: counters.upstream_connect_failed(address.shown),
@@ -123,15 +123,13 @@ class Runtime:
     def gate(self, upstream: Upstream) -> Gate:
         settings = self.settings
         services = self.judge.policy.services if self.judge else ()
-        limits = RequestLimits(max_bulk=MAX_BULK, max_request=settings.limits.request)
         return Gate(
             None if self.judge is None else self._current_judge,
             settings.identities(services),
             upstream,
             self.telemetry,
-            limits,
-            settings.limits.client_output,
-            settings.limits.connections,
+            settings.limits.of_requests(),
+            settings.limits.of_clients(),
         )
 
     def _current_judge(self) -> Judge:
@@ -268,7 +266,7 @@ async def serve(settings: Settings, policy: CompiledPolicy | None) -> None:
             await runtime.learner.learn()
         listeners = Listeners(runtime.gate(upstream))
         stack.push_async_callback(listeners.close)
-        await _listen(listeners, settings)
+        _listen(listeners, settings)
         runtime.listeners = listeners
         admin = await _admin(runtime, settings, stack)
         stop = asyncio.Event()
@@ -292,11 +290,10 @@ async def _background(*jobs: Any) -> Any:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _listen(listeners: Listeners, settings: Settings) -> None:
-    for one in settings.listeners:
-        host, port = Address(one.listen).host_port
+def _listen(listeners: Listeners, settings: Settings) -> None:
+    for index, one in enumerate(settings.listeners):
         try:
-            await listeners.open(host, port, one.service)
+            listeners.open(one, tls=listener_context(settings, index))
         except OSError as exc:
             raise StartError(f"can't listen on {one.listen}: {_why(exc)}") from None
 
@@ -320,19 +317,6 @@ def _why(exc: OSError) -> str:
     if exc.errno == errno.EADDRINUSE:
         return "the address is in use already"
     return (exc.strerror or str(exc)).lower()
-
-
-def _tls(settings: Settings, address: UpstreamAddress) -> ssl.SSLContext | None:
-    if address.kind != "tls":
-        return None
-    try:
-        context = ssl.create_default_context(cafile=settings.upstream_ca or None)
-    except (OSError, ssl.SSLError) as exc:
-        raise StartError(f"the authorities in {settings.upstream_ca} can't be read: {exc}") from None
-    if not settings.upstream_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _announce(

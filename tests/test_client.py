@@ -13,7 +13,9 @@ import pytest
 import uvloop
 
 from proxy import client as client_module
+from proxy.admission import ClientLimits
 from proxy.client import Gate
+from proxy.config import ListenerModel
 from proxy.listeners import Listeners
 from proxy.policy.modes import ModeRule
 from proxy.telemetry.telemetry import Telemetry
@@ -49,14 +51,13 @@ class Stage:
         spliced: bool = False,
         password: str = "",
         connect_timeout: float = PATIENCE_SECONDS,
-        max_output: int = 64 * MIB,
-        max_connections: int = 100,
+        limits: ClientLimits | None = None,
     ) -> None:
         self._handler = handler
         self._password = password
         self._timeout = connect_timeout
         self._judge = None if spliced else judge(*rules)
-        self._max = max_output, max_connections
+        self._limits = limits or ClientLimits()
         self._clients: list[asyncio.StreamWriter] = []
 
     async def __aenter__(self) -> Stage:
@@ -69,9 +70,9 @@ class Stage:
         self.upstream = Upstream(address, connect_timeout=self._timeout)
         self.telemetry = Telemetry()
         in_force = None if self._judge is None else self._current
-        self.gate = Gate(in_force, identities(), self.upstream, self.telemetry, IDENTIFIED, *self._max)
+        self.gate = Gate(in_force, identities(), self.upstream, self.telemetry, IDENTIFIED, self._limits)
         self.listeners = Listeners(self.gate)
-        await self.listeners.open("127.0.0.1", 0, "CubeProxy")
+        self.listeners.open(ListenerModel(listen="127.0.0.1:0", service="CubeProxy"))
         await self.listeners.start()
         return self
 
@@ -87,7 +88,7 @@ class Stage:
     async def __aexit__(self, *_: object) -> None:
         for writer in self._clients:
             writer.close()
-        await self.listeners.close(drain=0)
+        await self.listeners.close(0)
         if self._server is not None:
             self._server.close()
 
@@ -259,7 +260,7 @@ async def test_a_reader_that_is_slow_from_the_start_holds_back_its_upstream() ->
             written += MIB
         writer.write(b"\r\n")
 
-    async with Stage(play, max_output=6 * MIB) as stage:
+    async with Stage(play, limits=ClientLimits(output=6 * MIB)) as stage:
         reader, writer = await stage.client()
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         refusals = 15_000
@@ -282,7 +283,7 @@ async def test_a_reader_that_is_slow_from_the_start_holds_back_its_upstream() ->
 
 @in_loop
 async def test_who_does_not_read_is_closed_at_the_limit() -> None:
-    async with Stage(answer_all, max_output=MIB) as stage:
+    async with Stage(answer_all, limits=ClientLimits(output=MIB)) as stage:
         reader, writer = await stage.client()
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         with contextlib.suppress(ConnectionError):
@@ -295,7 +296,7 @@ async def test_who_does_not_read_is_closed_at_the_limit() -> None:
 
 @in_loop
 async def test_one_connection_too_many_is_told_so() -> None:
-    async with Stage(answer_all, max_connections=1) as stage:
+    async with Stage(answer_all, limits=ClientLimits(connections=1)) as stage:
         first, second = await stage.client(), await stage.client()
         first[1].write(ADMITTED)
         assert await first[0].readline() == b"*0\r\n"
@@ -354,7 +355,7 @@ async def test_the_end_does_not_wait_for_ever() -> None:
         writer.write(ADMITTED)
         while not any(client._session.outstanding for client in stage.gate.clients):
             await asyncio.sleep(0.001)
-        await stage.listeners.close(drain=0.01)
+        await stage.listeners.close(0.01)
         assert await reader.read() == b""
         await ended.wait()
 

@@ -15,12 +15,13 @@ from proxy.config import (
     Overrides,
     Settings,
     load_settings,
-    parse_address,
     parse_upstream,
     without_password,
 )
 from proxy.policy.diagnostics import FileError
 from proxy.policy.modes import ModeRule, Waiver
+from proxy.relay.identity import Evidence
+from proxy.sockets import parse_address
 
 SERVICES = ("CubeMaster", "CubeProxy", "unknown")
 NOTHING = Overrides()
@@ -159,7 +160,7 @@ def test_without_a_file_the_defaults_hold() -> None:
     assert (settings.modes, settings.waivers, settings.decision_log) == ((), (), "")
     assert settings.upstream_verify
     assert settings.connect_timeout == 5.0
-    assert settings.limits.request == settings.limits.client_output == 64 * 1024 * 1024
+    assert (settings.limits.request, settings.limits.client_output) == (2**30, 64 * 2**20)
 
 
 def test_a_whole_file(tmp_path: Path) -> None:
@@ -205,7 +206,7 @@ name_services: no
     assert not settings.name_services
     assert settings.waived() == [Waiver("CubeProxy", "scope.write", "sandbox-route")]
     identities = settings.identities(SERVICES)
-    assert identities.at_connect("10.1.2.3", "") == "CubeMaster"
+    assert identities.at_connect(Evidence("", "10.1.2.3")) == "CubeMaster"
     assert identities.of_user(b"alice", "unknown") == "CubeProxy"
     assert identities.networks == ((ipaddress.ip_network("10.1.0.0/16"), "CubeMaster"),)
 

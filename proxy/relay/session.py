@@ -127,7 +127,7 @@ class Session:
         """
         if self.closing:
             return False
-        return self._may_judge or bool(self._closing_then) or self._backlog < MAX_BACKLOG
+        return self._may_judge or bool(self._closing_then) or self.backlog < MAX_BACKLOG
 
     @property
     def holds_back(self) -> bool:
@@ -138,6 +138,16 @@ class Session:
     def awaits_more(self) -> bool:
         """Whether something may still come for a client that sends no more."""
         return bool(self._slots) or self.opaque or self._raw is not None
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether commands are queued that an EXEC may still run."""
+        return self._in_multi
+
+    @property
+    def waits(self) -> bool:
+        """Whether the client waits: for a reply, or for what may come unasked. Then it isn't idle."""
+        return self.awaits_more or bool(self._subscriptions and len(self._subscriptions))
 
     @property
     def _may_judge(self) -> bool:
@@ -151,7 +161,8 @@ class Session:
         )
 
     @property
-    def _backlog(self) -> int:
+    def backlog(self) -> int:
+        """Bytes of requests that have come and went nowhere yet."""
         return self._reader.pending + len(self._raw or b"")  # a deferred request is of what was read
 
     @property

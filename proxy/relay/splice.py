@@ -20,6 +20,9 @@ class Splice:
         self.wants_input = True
         self.holds_back = False
         self.awaits_more = True
+        self.backlog = 0
+        self.waits = True
+        self.in_transaction = False
 
     def from_client(self, data: bytes) -> None:
         self.to_upstream.append(data)

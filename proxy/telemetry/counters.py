@@ -49,6 +49,7 @@ _SCALARS = (
     "decision_seconds",
     "break_glass_started",
     "pending_ttl_dropped",
+    "accept_pauses",
     "log_lines",
     "log_merged",
     "log_dropped",
@@ -100,6 +101,7 @@ class Counters:
         self.break_glass = 0  # 1 while enforcement is switched off by hand
         self.break_glass_started = 0
         self.pending_ttl_dropped = 0
+        self.accept_pauses = 0  # for want of file descriptors or memory
         self.log_lines = 0
         self.log_merged = 0
         self.log_dropped = 0  # decisions that no line of the log tells of

@@ -47,6 +47,7 @@ _PLAIN = (
         "pending_ttl_dropped",
         "Keys awaiting a TTL that were forgotten for want of room.",
     ),
+    ("accept_pauses", "accept_pauses", "Pauses in accepting, for want of file descriptors or memory."),
     ("log_lines", "log_lines", "Lines written to the decision log."),
     ("log_merged", "log_merged_decisions", "Decisions merged into another's line."),
     ("log_dropped", "log_dropped_decisions", "Decisions that no line of the log tells of."),

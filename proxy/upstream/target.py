@@ -37,6 +37,7 @@ class UpstreamAddress:
     password: str = dataclasses.field(default="", repr=False)
     database: int = 0
     shown: str = ""
+    server_name: str = ""  # whom its TLS certificate must name; "": the host
 
     def greeting(self) -> list[bytes]:
         """The commands that open a connection; each must be answered without an error."""
@@ -112,7 +113,7 @@ class Upstream:
         async with asyncio.timeout(self.connect_timeout):
             if address.kind == "unix":
                 return await loop.create_unix_connection(protocol, address.path)
-            name = address.host if self._tls is not None else None
+            name = (address.server_name or address.host) if self._tls is not None else None
             return await loop.create_connection(
                 protocol, address.host, address.port, ssl=self._tls, server_hostname=name
             )

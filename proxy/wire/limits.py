@@ -10,11 +10,14 @@ from dataclasses import dataclass
 KIB = 1024
 MIB = 1024 * KIB
 
-# Redis' defaults: `proto-max-bulk-len`, PROTO_INLINE_MAX_SIZE, and the bound on arguments that Redis 6.2
-# has in `processMultibulkBuffer` (7.0 lifted it to INT_MAX).
+GIB = 1024 * MIB
+
+# Redis' defaults: `proto-max-bulk-len`, PROTO_INLINE_MAX_SIZE, `client-query-buffer-limit`, and the bound on
+# arguments that Redis 6.2 has in `processMultibulkBuffer` (7.0 lifted it to INT_MAX).
 MAX_ARGUMENTS = 1024 * 1024
 MAX_BULK = 512 * MIB
 MAX_INLINE = 64 * KIB
+MAX_REQUEST = GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class RequestLimits:
     max_arguments: int = MAX_ARGUMENTS
     max_bulk: int = MAX_BULK
     max_inline: int = MAX_INLINE
-    max_request: int = 64 * MIB
+    max_request: int = MAX_REQUEST
     authenticated: bool = True
 
     def __post_init__(self) -> None:

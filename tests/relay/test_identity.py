@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from proxy.relay.identity import Identities, auth_user, hello_failed, hello_users
+from proxy.relay.identity import Evidence, Identities, auth_user, hello_failed, hello_users
 
 
 def networks(**named: str) -> Identities:
@@ -16,25 +16,25 @@ def networks(**named: str) -> Identities:
 
 def test_the_narrowest_network_decides() -> None:
     known = networks(wide="10.0.0.0_8", narrow="10.1.0.0_16", one="10.1.2.3_32")
-    assert known.at_connect("10.9.9.9", "L") == "wide"
-    assert known.at_connect("10.1.9.9", "L") == "narrow"
-    assert known.at_connect("10.1.2.3", "L") == "one"
+    assert known.at_connect(Evidence("L", "10.9.9.9")) == "wide"
+    assert known.at_connect(Evidence("L", "10.1.9.9")) == "narrow"
+    assert known.at_connect(Evidence("L", "10.1.2.3")) == "one"
 
 
 def test_the_network_is_better_evidence_than_the_listener_and_no_evidence_is_unknown() -> None:
     known = networks(inside="10.0.0.0_8")
-    assert known.at_connect("10.0.0.1", "L") == "inside"
-    assert known.at_connect("192.0.2.1", "L") == "L"
-    assert known.at_connect("192.0.2.1", "") == "unknown"
-    assert known.at_connect("", "L") == "L"  # a unix socket
-    assert known.at_connect("no address", "") == "unknown"
+    assert known.at_connect(Evidence("L", "10.0.0.1")) == "inside"
+    assert known.at_connect(Evidence("L", "192.0.2.1")) == "L"
+    assert known.at_connect(Evidence("", "192.0.2.1")) == "unknown"
+    assert known.at_connect(Evidence("L", "")) == "L"  # a unix socket
+    assert known.at_connect(Evidence("", "no address")) == "unknown"
 
 
 def test_an_ipv4_client_of_an_ipv6_socket_is_found_in_its_ipv4_network() -> None:
     known = networks(four="10.0.0.0_8", six="fd00::_8", link="fe80::_10")
-    assert known.at_connect("::ffff:10.1.1.1", "L") == "four"
-    assert known.at_connect("fd00::1", "L") == "six"
-    assert known.at_connect("fe80::1%eth0", "L") == "link"
+    assert known.at_connect(Evidence("L", "::ffff:10.1.1.1")) == "four"
+    assert known.at_connect(Evidence("L", "fd00::1")) == "six"
+    assert known.at_connect(Evidence("L", "fe80::1%eth0")) == "link"
 
 
 def test_a_user_is_the_service_it_is_mapped_to_or_named_like_else_nothing_changes() -> None:

@@ -17,7 +17,7 @@ def test_limits_before_a_client_is_identified_are_those_of_redis() -> None:
 def test_limits_of_an_identified_client_are_redis_defaults() -> None:
     assert RequestLimits() == IDENTIFIED
     assert (IDENTIFIED.max_arguments, IDENTIFIED.max_bulk) == (1048576, 536870912)
-    assert (IDENTIFIED.max_inline, IDENTIFIED.max_request) == (65536, 67108864)
+    assert (IDENTIFIED.max_inline, IDENTIFIED.max_request) == (65536, 1073741824)
 
 
 @pytest.mark.parametrize("name", ["max_arguments", "max_bulk", "max_inline", "max_request"])
