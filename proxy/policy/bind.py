@@ -89,7 +89,7 @@ def held_by(rights: Sequence[int], whose: frozenset[int] | None) -> tuple[int, .
 def first_difference(
     values: Sequence[tuple[tuple[str, bytes], ...]],
 ) -> tuple[int, str, bytes, bytes] | None:
-    """Where keys of one command first differ in a bound placeholder: (index, name, value, the earlier one)."""
+    """Where keys of one command first differ in a bound placeholder: (index, name, value, earlier value)."""
     first: dict[str, bytes] = {}
     for index, name, value in _flattened(values):
         if first.setdefault(name, value) != value:

@@ -12,8 +12,8 @@ from pathlib import Path
 from ..commands.model import READ, WRITE
 from ..commands.words import function_name
 from .draft import Draft
-from .model import FunctionModel, ScriptModel
-from .scripts import Registration, Template
+from .model import FunctionModel, ScriptModel, TouchModel
+from .scripts import LEAST_DIGITS, SHA1_DIGITS, Registration, Template, parse_ttl
 
 
 def build_scripts(draft: Draft) -> dict[bytes, Registration]:
@@ -47,9 +47,14 @@ def build_functions(draft: Draft) -> dict[bytes, Registration]:
 def _sha1s(draft: Draft, model: ScriptModel, path: tuple[str, ...]) -> list[bytes]:
     sha1s = []
     for index, text in enumerate(model.sha1):
-        if len(text) != 40 or not set(text.lower()) <= set("0123456789abcdef"):
-            draft.error((*path, "sha1", index), f"{text!r} is no SHA-1; it has 40 hex digits")
-        sha1s.append(text.lower().encode())
+        digits = text.removesuffix("...").removesuffix("…").lower()
+        least = SHA1_DIGITS if digits == text.lower() else LEAST_DIGITS
+        if not least <= len(digits) <= SHA1_DIGITS or not set(digits) <= set("0123456789abcdef"):
+            draft.error(
+                (*path, "sha1", index),
+                f"{text!r} is no SHA-1; it has 40 hex digits (or at least {LEAST_DIGITS}, with ... behind them)",
+            )
+        sha1s.append(digits.encode())
     if model.source:
         file = Path(draft.source.file).parent / model.source
         try:
@@ -71,8 +76,13 @@ def _registration(
         return None
     captured = frozenset(hole.name for pattern in known for hole in pattern.holes)
     templates = {
-        field: tuple(_templates(draft, getattr(model, field), captured, (*path, field)))
-        for field in ("reads", "writes", "publishes")
+        "reads": tuple(_templates(draft, model.reads, captured, (*path, "reads"))),
+        "writes": tuple(_templates(draft, model.writes, captured, (*path, "writes"))),
+        "publishes": tuple(
+            _templates(
+                draft, [TouchModel(key=one) for one in model.publishes], captured, (*path, "publishes")
+            )
+        ),
     }
     # Templates say all that a script touches; its declared keys aren't unless that is said too.
     declared = model.declared or ("none" if templates["reads"] or templates["writes"] else "both")
@@ -86,10 +96,11 @@ def _registration(
 
 
 def _templates(
-    draft: Draft, texts: Iterable[str], captured: frozenset[str], path: tuple[str, ...]
+    draft: Draft, touched: Iterable[TouchModel], captured: frozenset[str], path: tuple[str, ...]
 ) -> Iterable[Template]:
-    for index, text in enumerate(texts):
+    for index, one in enumerate(touched):
         try:
-            yield Template(text, captured)
+            ttl = parse_ttl(one.ttl) if one.ttl else None
+            yield Template(one.key, captured, one.type, ttl)
         except ValueError as exc:
-            draft.error((*path, index), f"{text!r}: {exc}")
+            draft.error((*path, index), f"{one.key!r}: {exc}")

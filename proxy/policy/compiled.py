@@ -17,7 +17,7 @@ from .automaton import Classifier
 from .globs import Glob
 from .model import TtlModel
 from .patterns import KeyPattern
-from .scripts import Registration
+from .scripts import Registration, script_of
 from .values import Form
 
 UNKNOWN = "unknown"  # the service of a client that nothing identifies
@@ -131,7 +131,7 @@ class CompiledPolicy:
     grants: dict[int, tuple[Grant, ...]]
     channels: tuple[Target, ...]  # rights: READ is to subscribe, WRITE to publish
     channel_classifier: Classifier
-    scripts: dict[bytes, Registration]  # by SHA-1 in lower case
+    scripts: dict[bytes, Registration]  # by SHA-1 in lower case, or by its first digits
     functions: dict[bytes, Registration]  # by `words.function_name`
     forbids_unregistered_scripts: bool
     cluster: bool
@@ -168,7 +168,7 @@ class CompiledPolicy:
             sha1 = hashlib.sha1(script.name, usedforsecurity=False).hexdigest().encode()
         else:
             sha1 = script.name.lower()
-        return self.scripts.get(sha1)
+        return script_of(self.scripts, sha1)
 
     def _unconfirmed(self, key: bytes) -> Target | None:
         """The first target that takes the key without its lengths being counted."""

@@ -172,6 +172,21 @@ def _keys_of_script(value: Any) -> Any:
     return value
 
 
+class TouchModel(_Model):
+    """A key that a script touches, with what it makes of it."""
+
+    key: str  # a template over KEYS, ARGV and the placeholders of the declared keys
+    type: Annotated[list[ValueType], BeforeValidator(_as_list)] = []
+    # What time to live it leaves the key with: 30s, <ARGV.1>s or <ARGV.1>ms; a negative argument means none.
+    ttl: str = ""
+
+
+Touched = Annotated[
+    list[Annotated[TouchModel, BeforeValidator(_mapping_or("template", "key"))]],
+    BeforeValidator(lambda value: value if isinstance(value, list) else [value]),
+]
+
+
 class FunctionModel(_Model):
     """What a library's function touches: its exact declared keys, and templates over KEYS and ARGV."""
 
@@ -179,15 +194,15 @@ class FunctionModel(_Model):
     # How many keys a call declares; or one pattern for each, whose placeholders the templates may use.
     keys: Annotated[int | list[str], BeforeValidator(_keys_of_script)] = 0
     declared: Literal["both", "read", "write", "none"] | None = None  # what is done to the declared keys
-    reads: Names = []
-    writes: Names = []
+    reads: Touched = []
+    writes: Touched = []
     publishes: Names = []
 
 
 class ScriptModel(FunctionModel):
     """A Lua script that is registered, by the SHA-1 of its text."""
 
-    sha1: Names = []
+    sha1: Names = []  # 40 hex digits, or at least the first eight with ... behind them
     source: str = ""  # a file with its text, relative to the policy file
 
 

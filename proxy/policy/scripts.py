@@ -12,9 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..commands.mentions import glob_escape
-from ..commands.model import READ, WRITE, Script
+from ..commands.model import READ, WRITE, Access, Script, Ttl
 from .patterns import KeyPattern
+from .units import milliseconds
 
+SHA1_DIGITS = 40
+# 32 bits keep scripts apart that aren't meant to be mistaken for each other, and no longer those that are.
+LEAST_DIGITS = 8
+
+_TTL = re.compile(r"<ARGV\.(?P<number>[1-9][0-9]{0,3})>(?P<unit>ms|s)", re.ASCII)
+_INTEGER = re.compile(rb"-?[0-9]{1,18}")
 _TEMPLATE_PART = re.compile(
     r"<(?P<list>KEYS|ARGV)\.(?P<number>[1-9][0-9]{0,3})>|<(?P<name>[^<>]+)>|(?P<star>\*)"
 )
@@ -35,6 +42,35 @@ class Name(NamedTuple):
     is_pattern: bool
 
 
+class TtlOf(NamedTuple):
+    """The time to live that a script leaves a key with."""
+
+    number: int  # of the argument in ARGV that says it; 0: `milliseconds` does
+    milliseconds: int  # of the constant, or of the argument's unit
+
+    def of(self, script: Script) -> Ttl:
+        """What becomes of the time to live in one call. Raises MissingArgument."""
+        if not self.number:
+            return Ttl("sets", self.milliseconds)
+        given = _value(Reference("ARGV", self.number, ""), script, {})
+        if not _INTEGER.fullmatch(given):
+            return Ttl("sets")
+        return Ttl("drops") if int(given) < 0 else Ttl("sets", int(given) * self.milliseconds)
+
+
+def parse_ttl(text: str) -> TtlOf:
+    """`60s`, `<ARGV.1>s` or `<ARGV.1>ms`. Raises ValueError."""
+    match = _TTL.fullmatch(text)
+    if match is not None:
+        return TtlOf(int(match["number"]), 1000 if match["unit"] == "s" else 1)
+    try:
+        return TtlOf(0, milliseconds(text))
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no time to live; write a duration as 60s, or <ARGV.n>s or <ARGV.n>ms"
+        ) from None
+
+
 class MissingArgument(Exception):
     """A call gives too few arguments for the script's registration; the message names the first."""
 
@@ -42,9 +78,16 @@ class MissingArgument(Exception):
 class Template:
     """`<KEYS.1>:cfg:<ARGV.1>`: literal text, references, and `*` for what can't be known from the call."""
 
-    def __init__(self, text: str, captured: frozenset[str]) -> None:
-        """`captured` are the placeholders that the declared keys' patterns have. Raises ValueError."""
+    def __init__(
+        self, text: str, captured: frozenset[str], types: Sequence[str] = (), ttl: TtlOf | None = None
+    ) -> None:
+        """`captured` are the placeholders that the declared keys' patterns have. Raises ValueError.
+
+        `types` and `ttl` are what the script makes of the key, where its registration says so.
+        """
         self.text = text
+        self.types = tuple(types)
+        self.ttl = ttl
         self.parts: list[bytes | Reference | None] = []  # None: `*`
         at = 0
         for match in _TEMPLATE_PART.finditer(text):
@@ -80,6 +123,11 @@ class Template:
             text = part if isinstance(part, bytes) else _value(part, script, captured)
             filled.append(glob_escape(text) if is_pattern else text)
         return Name(b"".join(filled), is_pattern)
+
+    def access(self, key: bytes, script: Script, position: int, right: int) -> Access:
+        """The access to a key that this template gave. Raises MissingArgument."""
+        ttl = self.ttl.of(script) if self.ttl is not None and right & WRITE else None
+        return Access(position, key, right, types=self.types, ttl=ttl)
 
 
 def _value(reference: Reference, script: Script, captured: Mapping[str, bytes]) -> bytes:
@@ -120,3 +168,12 @@ class Registration:
         """The keys touched beyond the declared ones, each with READ or WRITE."""
         yield from ((template, READ) for template in self.reads)
         yield from ((template, WRITE) for template in self.writes)
+
+
+def script_of(scripts: Mapping[bytes, Registration], sha1: bytes) -> Registration | None:
+    """The registration of a script by its SHA-1, of which only the first digits may be registered."""
+    found = scripts.get(sha1)
+    if found is not None or len(sha1) != SHA1_DIGITS:
+        return found
+    known = (scripts.get(sha1[:digits]) for digits in range(SHA1_DIGITS - 1, LEAST_DIGITS - 1, -1))
+    return next((one for one in known if one is not None), None)
