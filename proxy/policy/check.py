@@ -7,18 +7,19 @@ has passed; warnings are what loads and works but is hardly meant.
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from pathlib import Path
 
 from ..commands.model import READ, WRITE
-from .compile import compile_policy
 from .compiled import UNKNOWN, CompiledPolicy, Target
 from .diagnostics import Diagnostic, FileError
 from .languages import covered, overlap, overlapping_pairs
 from .model import PolicyModel
-from .patterns import Hole, Literal
+from .patterns import ClassExpression, Hole, KeyPattern, Literal
 from .reach import scan_pattern
+from .regular import ANY_BYTE, SEPARATOR_MASK, Bytes, Concat, Repeat
+from .salvage import Salvaged
 from .show import printable
-from .validate import validate
 from .yaml_source import Source, read_source
 
 NOTICE = datetime.timedelta(days=14)
@@ -32,26 +33,42 @@ def check_policy(
     The summary is a line, and behind it the SCAN pattern of each entry, if the policy can be loaded.
     """
     try:
-        source = read_source(path)
-        model = validate(PolicyModel, source)
-        policy = compile_policy(model, source)
+        whole = read_source(path, keep_going=True)
     except FileError as exc:
         return exc.diagnostics, [], f"{path}: {_count(len(exc.diagnostics), 'error')}"
-    found = _Doubts(policy, model, source, today or datetime.datetime.now(datetime.UTC).date()).all()
-    errors = [one for one in found if one.level == "error"]
-    warnings = [one for one in found if one.level == "warning"]
-    holds = [
-        _count(len(model.services), "service"),
-        _count(len(model.scopes), "scope"),
-        _count(len(model.keys), "entry", "entries"),
-        _count(len(model.legacy.keys), "legacy form"),
-        _count(policy.classifier.automaton.states, "state"),
-    ]
-    summary = (
-        f"{path}: {_count(len(errors), 'error')}, {_count(len(warnings), 'warning')}; "
-        f"policy {policy.name}, {', '.join(holds)}"
-    )
+    salvaged = Salvaged(whole)
+    policy, model = salvaged.policy, salvaged.model
+    found = list(salvaged.errors)
+    if policy is not None and model is not None:
+        on = today or datetime.datetime.now(datetime.UTC).date()
+        found += _Doubts(policy, model, salvaged.source, on).all(whole=not salvaged.errors)
+    errors = sorted((one for one in found if one.level == "error"), key=_by_place)
+    warnings = sorted((one for one in found if one.level == "warning"), key=_by_place)
+    counts = _count(len(errors), "error")
+    if policy is None or salvaged.errors:
+        counts += f", {_count(len(warnings), 'warning')}" if warnings else ""
+        return errors, warnings, f"{path}: {counts}"
+    summary = f"{path}: {counts}, {_count(len(warnings), 'warning')}; policy {policy.name}, {_holds(policy)}"
     return errors, warnings, "\n".join([summary, *_scan_lines(policy)])
+
+
+def _by_place(one: Diagnostic) -> tuple[int, int]:
+    return one.place.line, one.place.column
+
+
+def _holds(policy: CompiledPolicy) -> str:
+    """What a policy consists of, in numbers."""
+    kinds = Counter(target.kind for target in policy.targets)
+    entries = len({target.name for target in policy.targets if target.kind == "entry"})
+    return ", ".join(
+        [
+            _count(len(policy.services) - 1, "service"),
+            _count(kinds["scope"], "scope"),
+            _count(entries, "entry", "entries"),
+            _count(kinds["legacy"], "legacy form"),
+            _count(policy.classifier.automaton.states, "state"),
+        ]
+    )
 
 
 def _count(number: int, one: str, many: str = "") -> str:
@@ -79,22 +96,28 @@ class _Doubts:
         self.today = today
         self.found: list[Diagnostic] = []
 
-    def all(self) -> list[Diagnostic]:
+    def all(self, *, whole: bool) -> list[Diagnostic]:
+        """Every doubt; of a policy that isn't whole, those that what is missing could not have settled."""
         self._overlaps()
         self._shadowed()
-        self._idle_services()
-        self._unwritten_scopes()
         self._separators()
         self._spoilt_scans()
-        self._widenings()
         self._expiries()
-        return sorted(self.found, key=lambda one: (one.place.line, one.place.column))
+        if whole:
+            self._idle_services()
+            self._unwritten_scopes()
+            self._widenings()
+        return self.found
 
-    def _error(self, path: tuple[str, ...], message: str, *, of_key: bool = False) -> None:
-        self.found.append(self.source.error(path, message, of_key=of_key))
+    def _error(
+        self, path: tuple[str | int, ...], message: str, *, of_key: bool = False, example: str = ""
+    ) -> None:
+        self.found.append(self.source.error(path, message, of_key=of_key, example=example))
 
-    def _warn(self, path: tuple[str, ...], message: str, *, of_key: bool = False) -> None:
-        self.found.append(self.source.warning(path, message, of_key=of_key))
+    def _warn(
+        self, path: tuple[str | int, ...], message: str, *, of_key: bool = False, example: str = ""
+    ) -> None:
+        self.found.append(self.source.warning(path, message, of_key=of_key, example=example))
 
     def _path(self, target: Target) -> tuple[str, ...]:
         return ("legacy", "keys", target.text) if target.kind == "legacy" else ("keys", target.name, "key")
@@ -119,12 +142,14 @@ class _Doubts:
                     f"{right.text!r} and {left.text!r} are equally specific and both match {example!r}; "
                     "make one of them more specific",
                     of_key=right.kind == "legacy",
+                    example=example,
                 )
             else:
                 self._warn(
                     self._path(right),
                     f"the legacy form {right.text!r} also matches {example!r}, a key of {left.name}",
                     of_key=True,
+                    example=example,
                 )
 
     def _shadowed(self) -> None:
@@ -139,8 +164,11 @@ class _Doubts:
         for index, others in rivals.items():
             target = targets[index]
             if covered(target.pattern, [one.pattern for one in others]):
-                names = ", ".join(sorted({one.name for one in others}))
-                self._warn(self._path(target), f"{target.text!r} can never match: {names} takes all its keys")
+                takers = sorted({one.name for one in others})
+                example = printable(target.pattern.example())
+                take = f"{', '.join(takers)} {'takes' if len(takers) == 1 else 'take'}"
+                message = f"{target.text!r} can never match: {take} all its keys, as {example!r}"
+                self._warn(self._path(target), message, example=example)
 
     def _idle_services(self) -> None:
         for number, name in enumerate(self.policy.services):
@@ -148,28 +176,46 @@ class _Doubts:
                 continue
             if not any(target.rights[number] & ~target.denied[number] for target in self.policy.targets):
                 index = self.model.services.index(name)
-                self.found.append(
-                    self.source.warning(
-                        ("services", index), f"the service {name} can do nothing with any key"
-                    )
-                )
+                self._warn(("services", index), f"the service {name} can do nothing with any key")
 
     def _unwritten_scopes(self) -> None:
         for target in self.policy.targets:
             if target.kind == "scope" and not target.names_with(WRITE, self.policy.services):
-                self._warn(
-                    ("scopes", target.name), f"nobody may write to the scope {target.name}", of_key=True
-                )
+                example = self._example(target)
+                message = f"nobody may write to the scope {target.name}, for example {example!r}"
+                self._warn(("scopes", target.name), message, of_key=True, example=example)
+
+    def _example(self, scope: Target) -> str:
+        """A key of a scope that is of the scope alone, or else of one of its entries."""
+        plain = scope.pattern.literal_prefix + b"x"
+        inside = (
+            target.pattern.example()
+            for target in self.policy.targets
+            if target.kind == "entry" and scope.pattern.matches(target.pattern.literal_prefix)
+        )
+        return printable(next(inside, plain))
 
     def _separators(self) -> None:
-        used = {hole.name: hole for target in self.policy.targets for hole in target.pattern.holes}
+        """Placeholders that may hold a colon, so that a key may have other segments than it seems to."""
         for names in self.model.placeholders:
-            holes = [used[name] for name in names.split("|") if name in used]
-            if any(hole.expression.alphabet >> ord(":") & 1 for hole in holes):
+            mine = set(names.split("|"))
+            found = next(
+                (
+                    (hole, key)
+                    for target in self.policy.targets
+                    for hole in target.pattern.holes
+                    if hole.name in mine and (key := _with_colon(target.pattern, hole)) is not None
+                ),
+                None,
+            )
+            if found is not None:
+                hole, key = found
+                example = printable(key)
                 self._warn(
                     ("placeholders", names),
-                    f"<{holes[0].name}> may hold a colon, so that it can reach over segments; "
+                    f"<{hole.name}> may hold a colon, so that it can reach over segments, as in {example!r}; "
                     "exclude it, or write <name...> where several segments are meant",
+                    example=example,
                 )
 
     def _spoilt_scans(self) -> None:
@@ -188,10 +234,12 @@ class _Doubts:
             }
             if others:
                 pattern, names = printable(scan_pattern(target)), ", ".join(sorted(others))
+                example = printable(next(one.pattern.example() for one in entries if one.name == min(others)))
                 self._warn(
                     self._path(target),
-                    f"SCAN 0 MATCH {pattern} also finds keys of {names}, as "
+                    f"SCAN 0 MATCH {pattern} also finds keys of {names}, as {example!r}: "
                     f"<{target.pattern.holes[0].name}> stands before literal text",
+                    example=example,
                 )
 
     def _widenings(self) -> None:
@@ -212,11 +260,13 @@ class _Doubts:
                 more -= set(home.names_with(right, self.policy.services))
                 if more and (target.name, word) not in told:
                     told.add((target.name, word))
-                    who = ", ".join(sorted(more))
+                    who, example = ", ".join(sorted(more)), printable(target.pattern.example())
                     self._warn(
                         ("keys", target.name),
-                        f"{who} may {word} {target.name} though not the rest of the scope {home.name}",
+                        f"{who} may {word} {target.name} though not the rest of the scope {home.name}, "
+                        f"for example {example!r}",
                         of_key=True,
+                        example=example,
                     )
 
     def _expiries(self) -> None:
@@ -233,3 +283,23 @@ class _Doubts:
                 self._error(path, f"{what} ended on {until}; take it out or move the date")
             elif until - self.today <= NOTICE:
                 self._warn(path, f"{what} ends on {until}, in {(until - self.today).days} days")
+
+
+_ANYTHING = Repeat(Bytes(ANY_BYTE), 0, None)
+_SOMETHING = Repeat(Bytes(ANY_BYTE), 1, None)
+_COLON = Bytes(SEPARATOR_MASK)
+# What holds a colon; with something on both sides of it, where that is to be had.
+_WITH_COLON = (Concat((_SOMETHING, _COLON, _SOMETHING)), Concat((_ANYTHING, _COLON, _ANYTHING)))
+
+
+def _with_colon(pattern: KeyPattern, hole: Hole) -> bytes | None:
+    """A key in which the placeholder holds a colon; None where it can't, or is meant to hold several."""
+    if hole.variadic or not hole.expression.alphabet & SEPARATOR_MASK:
+        return None
+    for node in _WITH_COLON:
+        held = Hole(hole.name, ClassExpression("", node))
+        parts = tuple(held if part == hole else part for part in pattern.parts)
+        key = overlap(pattern, KeyPattern(pattern.text, parts))
+        if key is not None:
+            return key
+    return None

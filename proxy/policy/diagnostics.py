@@ -31,6 +31,7 @@ class Diagnostic(NamedTuple):
     excerpt: str = ""  # the line at fault, as it stands in the file; "" where there is none
     width: int = 1  # how many of its characters are meant
     example: str = ""  # a key that shows the fault; the message names it too
+    path: tuple[str | int, ...] = ()  # where in the file's data it is
 
     def __str__(self) -> str:
         return f"{self.place}: {self.level}: {self.message}"

@@ -6,7 +6,7 @@ duplicate key is an error, and each value knows its line and column.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,22 +31,27 @@ PathKey = tuple[str | int, ...]
 class Source:
     """The data of one YAML file, and where in the file each part of it stands."""
 
-    def __init__(self, file: str, text: str) -> None:
+    def __init__(self, file: str, text: str, *, keep_going: bool = False) -> None:
+        """Raises FileError; with `keep_going` only for what isn't YAML, and the rest is in `faults`."""
         self.file = file
         self.lines = text.splitlines()
         self.data: Any = {}
         self._values: dict[PathKey, Place] = {}
         self._keys: dict[PathKey, Place] = {}
         self._widths: dict[Place, int] = {}  # of the scalars, in characters
-        self._faults: list[Diagnostic] = []
+        self.faults: list[Diagnostic] = []
         self._nodes = 0
         self._read(text)
-        if self._faults:
-            raise FileError(self._faults)
+        if self.faults and not keep_going:
+            raise FileError(self.faults)
+
+    def original(self, path: Sequence[str | int]) -> PathKey:
+        """Where in the file stands what is at `path` in `data`."""
+        return tuple(path)
 
     def place(self, path: Sequence[str | int], *, of_key: bool = False) -> Place:
         """Where the value (or its key) at `path` stands; for an unknown path, its nearest parent's place."""
-        at = tuple(path)
+        at = self.original(path)
         if of_key and at in self._keys:
             return self._keys[at]
         while at and at not in self._values:
@@ -55,20 +60,31 @@ class Source:
 
     def has(self, path: Sequence[str | int]) -> bool:
         """Whether a value stands at `path`."""
-        return tuple(path) in self._values
+        return self.original(path) in self._values
 
-    def error(self, path: Sequence[str | int], message: str, *, of_key: bool = False) -> Diagnostic:
-        return self.diagnostic("error", self.place(path, of_key=of_key), message)
-
-    def warning(self, path: Sequence[str | int], message: str, *, of_key: bool = False) -> Diagnostic:
-        return self.diagnostic("warning", self.place(path, of_key=of_key), message)
-
-    def diagnostic(
-        self, level: Literal["error", "warning"], place: Place, message: str, example: str = ""
+    def error(
+        self, path: Sequence[str | int], message: str, *, of_key: bool = False, example: str = ""
     ) -> Diagnostic:
-        """A fault at a place of this file, with the line that stands there."""
+        place = self.place(path, of_key=of_key)
+        return self._diagnostic("error", place, message, self.original(path), example)
+
+    def warning(
+        self, path: Sequence[str | int], message: str, *, of_key: bool = False, example: str = ""
+    ) -> Diagnostic:
+        place = self.place(path, of_key=of_key)
+        return self._diagnostic("warning", place, message, self.original(path), example)
+
+    def _diagnostic(
+        self,
+        level: Literal["error", "warning"],
+        place: Place,
+        message: str,
+        path: PathKey = (),
+        example: str = "",
+    ) -> Diagnostic:
+        """A fault with the line that stands at its place."""
         excerpt = self.lines[place.line - 1] if place.line <= len(self.lines) else ""
-        return Diagnostic(place, level, message, excerpt, self._widths.get(place, 1), example)
+        return Diagnostic(place, level, message, excerpt, self._widths.get(place, 1), example, path)
 
     def _read(self, text: str) -> None:
         try:
@@ -77,12 +93,12 @@ class Source:
             before = text[: exc.position].split("\n")
             place = Place(self.file, len(before), len(before[-1]) + 1)
             message = f"not YAML: the character U+{ord(text[exc.position]):04X}"
-            raise FileError([self.diagnostic("error", place, message)]) from None
+            raise FileError([self._diagnostic("error", place, message)]) from None
         except yaml.MarkedYAMLError as exc:
             mark = exc.problem_mark or exc.context_mark
             place = Place(self.file, mark.line + 1, mark.column + 1) if mark else Place(self.file, 1, 1)
             problem = " ".join(part for part in (exc.context, exc.problem) if part)
-            raise FileError([self.diagnostic("error", place, f"not YAML: {problem}")]) from None
+            raise FileError([self._diagnostic("error", place, f"not YAML: {problem}")]) from None
         except (yaml.YAMLError, RecursionError, ValueError) as exc:
             first_line = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
             raise FileError(
@@ -92,7 +108,7 @@ class Source:
             raise FileError([Diagnostic(Place(self.file, 1, 1), "error", "the file is empty")])
         if not isinstance(root, yaml.MappingNode):
             message = "expected a mapping (name: value) at the top"
-            raise FileError([self.diagnostic("error", self._at(root), message)])
+            raise FileError([self._diagnostic("error", self._at(root), message)])
         self.data = self._plain(root, ())
 
     def _at(self, node: yaml.Node) -> Place:
@@ -103,13 +119,13 @@ class Source:
         return place
 
     def _fault(self, node: yaml.Node, message: str) -> None:
-        self._faults.append(self.diagnostic("error", self._at(node), message))
+        self.faults.append(self._diagnostic("error", self._at(node), message))
 
     def _plain(self, node: yaml.Node, path: PathKey) -> Any:
         self._nodes += 1
         if self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
             message = "the file is too large or too deep"
-            raise FileError([self.diagnostic("error", self._at(node), message)])
+            raise FileError([self._diagnostic("error", self._at(node), message)])
         self._values[path] = self._at(node)
         if isinstance(node, yaml.ScalarNode):
             if node.tag not in _PLAIN_TAGS:
@@ -146,8 +162,43 @@ def _root_node(text: str) -> yaml.Node | None:
         loader.dispose()
 
 
-def read_source(path: str | Path) -> Source:
-    """Read a YAML file. Raises FileError, also where the file can't be read or isn't UTF-8."""
+class Pruned(Source):
+    """A source without some of its parts; all else stands where it stood."""
+
+    def __init__(self, whole: Source, out: Collection[PathKey]) -> None:
+        self.file = whole.file
+        self.lines = whole.lines
+        self.faults = []
+        self._values, self._keys, self._widths = whole._values, whole._keys, whole._widths
+        self._kept: dict[PathKey, list[int]] = {}  # of each list here: the indexes that its items have there
+        self.data = {} if () in out else self._prune(whole.data, (), (), out)
+
+    def _prune(self, value: Any, there: PathKey, here: PathKey, out: Collection[PathKey]) -> Any:
+        if isinstance(value, dict):
+            return {
+                key: self._prune(part, (*there, key), (*here, key), out)
+                for key, part in value.items()
+                if (*there, key) not in out
+            }
+        if isinstance(value, list):
+            kept = self._kept[here] = [at for at in range(len(value)) if (*there, at) not in out]
+            items = enumerate(kept)
+            return [self._prune(value[at], (*there, at), (*here, number), out) for number, at in items]
+        return value
+
+    def original(self, path: Sequence[str | int]) -> PathKey:
+        found: PathKey = ()
+        for number, part in enumerate(path):
+            kept = self._kept.get(tuple(path[:number]))
+            if kept is not None and isinstance(part, int) and part < len(kept):
+                part = kept[part]
+            found = (*found, part)
+        return found
+
+
+def read_source(path: str | Path, *, keep_going: bool = False) -> Source:
+    """Read a YAML file. Raises FileError, also where the file can't be read or isn't UTF-8; `keep_going` as
+    of Source."""
     name = str(path)
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
@@ -157,4 +208,4 @@ def read_source(path: str | Path) -> Source:
         raise FileError(
             [Diagnostic(Place(name, 1, 1), "error", f"not UTF-8 text (byte {exc.start})")]
         ) from None
-    return Source(name, text)
+    return Source(name, text, keep_going=keep_going)

@@ -1,0 +1,68 @@
+"""What is left of a policy file when its faults are taken out, so that one run of `check` tells all of them.
+
+Rule: a fault that only follows from what was taken out is not told; what is left is checked, never run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .compile import compile_policy
+from .compiled import CompiledPolicy
+from .diagnostics import Diagnostic, FileError
+from .model import PolicyModel
+from .validate import validate
+from .yaml_source import PathKey, Pruned, Source
+
+MAX_ROUNDS = 16
+
+
+class Salvaged:
+    """The errors of a policy file, and what could be compiled: of a file without errors, all of it."""
+
+    def __init__(self, whole: Source) -> None:
+        self.errors: list[Diagnostic] = list(whole.faults)
+        self.source = whole
+        self.model: PolicyModel | None = None
+        self.policy: CompiledPolicy | None = None
+        self._whole = whole
+        self._out: set[PathKey] = set()
+        for _ in range(MAX_ROUNDS):
+            try:
+                model = validate(PolicyModel, self.source)
+                self.policy = compile_policy(model, self.source)
+            except FileError as exc:
+                if not self._take_out(exc.diagnostics):
+                    break
+            else:
+                self.model = model
+                break
+
+    def _take_out(self, faults: Sequence[Diagnostic]) -> bool:
+        """Note the faults and take them out; whether anything is left."""
+        self.errors += [fault for fault in faults if not self._follows(fault)]
+        for fault in faults:
+            path = fault.path
+            while path and path in self._out:  # taken out already, and not enough: what it is part of
+                path = path[:-1]
+            self._out.add(path)
+        self.source = Pruned(self._whole, self._out)
+        return () not in self._out
+
+    def _follows(self, fault: Diagnostic) -> bool:
+        """Whether a fault is there only because something was taken out."""
+        if any(path[: len(fault.path)] == fault.path for path in self._out):
+            return True
+        return any(name in fault.message for name in self._names_out())
+
+    def _names_out(self) -> Iterator[str]:
+        """The names that were taken out, as messages show them."""
+        for path in self._out:
+            if len(path) != 2:
+                continue
+            section, name = path
+            if section == "services":
+                name = self._whole.data[section][name]
+            yield repr(name)
+            if section == "placeholders":
+                yield from (f"<{one}>" for one in str(name).split("|"))
