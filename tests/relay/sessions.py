@@ -73,7 +73,7 @@ def session(
     greeting: Sequence[bytes] = (),
 ) -> Session:
     """A session of a client whose listener says that it is `service`."""
-    fixed = judge(*rules)
+    fixed = None if judges else judge(*rules)
     return Session(
         judges or (lambda: fixed), identities(), service, "10.0.0.9:5", told or Told(), limits, greeting
     )
