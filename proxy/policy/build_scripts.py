@@ -52,7 +52,7 @@ def _sha1s(draft: Draft, model: ScriptModel, path: tuple[str, ...]) -> list[byte
         if not least <= len(digits) <= SHA1_DIGITS or not set(digits) <= set("0123456789abcdef"):
             draft.error(
                 (*path, "sha1", index),
-                f"{text!r} is no SHA-1; it has 40 hex digits (or at least {LEAST_DIGITS}, with ... behind them)",
+                f"{text!r} is no SHA-1; it has 40 hex digits, or at least {LEAST_DIGITS} and ... behind them",
             )
         sha1s.append(digits.encode())
     if model.source:

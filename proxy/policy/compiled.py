@@ -79,6 +79,10 @@ class Target:
     bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders: (placeholder, value)
     written_by: frozenset[str] = frozenset()  # where not empty, only these scripts and functions write here
 
+    def is_written_by(self, script: str) -> bool:
+        """Whether this script may write here; "" is a plain command."""
+        return not self.written_by or script in self.written_by
+
     def names_with(self, right: int, services: Sequence[str]) -> list[str]:
         """The services that hold `right` here."""
         return [

@@ -20,7 +20,7 @@ from .keyspace import KEYSPACE
 from .masking import shown_in, standard_key
 from .permissions import forbidden_by_default, selects, selects_name
 from .reach import Holds, Reach, nearest, scan_pattern
-from .scripts import MissingArgument, Name, Registration
+from .scripts import MissingArgument, Registration
 from .show import printable
 from .slots import hash_slot
 from .verdict import ALLOWED, Severity, Verdict, Violation
@@ -73,7 +73,7 @@ class Decider:
             return False
         held = target.rights[service] & ~target.denied[service]
         needs = access.needs
-        if not held or needs & ~held & (READ | WRITE):
+        if not held or needs & ~held & (READ | WRITE) or (needs & WRITE and target.written_by):
             return False
         entry = target.entry
         if entry.is_plain:
@@ -207,12 +207,15 @@ class Decider:
 
     # -- names that stand for many: patterns, channels
 
-    def _holds(self, service: int, right: int, name: str) -> Holds:
-        """Whether a service has a right on all keys of a target, its own or by a grant of the command."""
+    def _holds(self, service: int, right: int, name: str, by: str = "") -> Holds:
+        """Whether a service has a right on all keys of a target, its own or by a grant of the command. `by` is
+        the registered script that does it."""
         grants = self._grants_of(service, name)
 
         def holds(target: Target) -> bool:
             held = target.rights[service] & ~target.denied[service]
+            if right & WRITE and not target.is_written_by(by):
+                held = 0
             return bool(held & right) or any(grant.includes(target) for grant in grants)
 
         return holds
@@ -221,12 +224,12 @@ class Decider:
         grants = self.policy.grants.get(service, ())
         return [grant for grant in grants if selects_name(grant.selectors, name)]
 
-    def _reaches_only_own(self, service: int, name: str, glob: bytes, right: int) -> bool:
+    def _reaches_only_own(self, service: int, name: str, glob: bytes, right: int, by: str = "") -> bool:
         granted = self._grants_of(service, name)
         if any(b"*" in grant.texts for grant in granted):
             return True  # what no target covers, too
-        who = (service, right, name if granted else "")
-        return self._keys.covers(glob, self._holds(service, right, name), who)
+        who = (service, right, name if granted else "", by)
+        return self._keys.covers(glob, self._holds(service, right, name, by), who)
 
     def _pattern(
         self, service: int, name: str, position: int, glob: bytes, right: int
@@ -317,7 +320,7 @@ class Decider:
             for access in accesses:
                 # A variant for reading (EVAL_RO) can't write, whatever is registered.
                 needs = access.needs & registration.declared or access.needs & READ
-                yield from self._access(service, name, access._replace(needs=needs))
+                yield from self._access(service, name, access._replace(needs=needs), by=registration.name)
         if captured is not None:
             yield from self._templates(service, name, script, registration, captured)
 
@@ -334,10 +337,11 @@ class Decider:
         for template, right in registration.touches:
             try:
                 key = template.fill(script, captured)
+                access = template.access(key.text, script, script.position, right)
             except MissingArgument as exc:
                 missing = missing or str(exc)
             else:
-                yield from self._script_key(service, name, script.position, key, right)
+                yield from self._script_key(service, name, access, key.is_pattern, registration.name)
         for template in registration.publishes:
             try:
                 channel = template.fill(script, captured)
@@ -350,16 +354,15 @@ class Decider:
             yield self._plain("script.keys", script.position, message, "give it all its arguments")
 
     def _script_key(
-        self, service: int, name: str, position: int, key: Name, right: int
+        self, service: int, name: str, access: Access, is_pattern: bool, by: str
     ) -> Iterator[Violation]:
-        if not key.is_pattern:
-            yield from self._access(service, name, Access(position, key.text, right))
-        elif not self._reaches_only_own(service, name, key.text, right):
+        position, key, right = access.position, access.key, access.needs
+        if not is_pattern:
+            yield from self._access(service, name, access, by=by)
+        elif not self._reaches_only_own(service, name, key, right, by):
             rule = "scope.write" if right == WRITE else "scope.read"
-            message = (
-                f"{self.who(service)} may not {name} a script that touches {self._shown(key.text, None)}"
-            )
-            yield self._violation(rule, position, key.text, None, message, "it has no right to all of these")
+            message = f"{self.who(service)} may not {name} a script that touches {self._shown(key, None)}"
+            yield self._violation(rule, position, key, None, message, "it has no right to all of these")
 
     def _script_channel(self, service: int, name: str, position: int, channel: Name) -> Iterator[Violation]:
         if channel.is_pattern:
@@ -372,7 +375,8 @@ class Decider:
 
     # -- keys
 
-    def _access(self, service: int, name: str, access: Access) -> Iterator[Violation]:
+    def _access(self, service: int, name: str, access: Access, by: str = "") -> Iterator[Violation]:
+        """`by` is the registered script or function that touches the key; "" where the command does."""
         policy = self.policy
         target = policy.target(access.key)
         if target is None:
@@ -380,7 +384,7 @@ class Decider:
         elif target.kind == "legacy":
             violations = self._legacy(service, name, access, target)
         else:
-            violations = self._standard(service, name, access, target)
+            violations = self._standard(service, name, access, target, by)
         if policy.grants and self._granted(service, name, access, target):
             return
         yield from violations
@@ -388,9 +392,11 @@ class Decider:
     def _granted(self, service: int, name: str, access: Access, target: Target | None) -> bool:
         return any(grant.covers(access.key, target) for grant in self._grants_of(service, name))
 
-    def _standard(self, service: int, name: str, access: Access, target: Target) -> Iterator[Violation]:
+    def _standard(
+        self, service: int, name: str, access: Access, target: Target, by: str
+    ) -> Iterator[Violation]:
         if target.kind != "claim":
-            yield from self._rights(service, name, access, target)
+            yield from self._rights(service, name, access, target, by)
         if target.kind == "malformed":
             message = f"{self._shown(access.key, target)} is not of the form {target.text}"
             yield self._about("key.format", access, target, message, _form_hint(access.key, target))
@@ -411,8 +417,16 @@ class Decider:
                 at = access._replace(position=fault.position)
                 yield self._about(fault.rule, at, target, fault.message, fault.hint)
 
-    def _rights(self, service: int, name: str, access: Access, target: Target) -> Iterator[Violation]:
-        for right in _lacking(service, access.needs, target):
+    def _rights(
+        self, service: int, name: str, access: Access, target: Target, by: str
+    ) -> Iterator[Violation]:
+        lacking = set(_lacking(service, access.needs, target))
+        if access.needs & WRITE and WRITE not in lacking and not target.is_written_by(by):
+            shown = self._shown(access.key, target)
+            message = f"{self.who(service)} may not {name} {shown}: only scripts write it"
+            hint = f"it is written by {', '.join(sorted(target.written_by))}"
+            yield self._about("scope.write", access, target, message, hint)
+        for right in sorted(lacking):
             rule = "scope.write" if right & WRITE else "scope.read"
             message = f"{self.who(service)} may not {name} {self._shown(access.key, target)}"
             if access.needs & GROUP and right == WRITE:
