@@ -20,7 +20,7 @@ from .keyspace import KEYSPACE
 from .masking import shown_in, standard_key
 from .permissions import forbidden_by_default, selects, selects_name
 from .reach import Holds, Reach, nearest, scan_pattern
-from .scripts import MissingArgument, Registration
+from .scripts import MissingArgument, Name, Registration
 from .show import printable
 from .slots import hash_slot
 from .verdict import ALLOWED, Severity, Verdict, Violation
@@ -208,8 +208,10 @@ class Decider:
     # -- names that stand for many: patterns, channels
 
     def _holds(self, service: int, right: int, name: str, by: str = "") -> Holds:
-        """Whether a service has a right on all keys of a target, its own or by a grant of the command. `by` is
-        the registered script that does it."""
+        """Whether a service has a right on all keys of a target, its own or by a grant of the command.
+
+        `by` is the registered script that does it, "" for a plain command.
+        """
         grants = self._grants_of(service, name)
 
         def holds(target: Target) -> bool:
@@ -421,7 +423,8 @@ class Decider:
         self, service: int, name: str, access: Access, target: Target, by: str
     ) -> Iterator[Violation]:
         lacking = set(_lacking(service, access.needs, target))
-        if access.needs & WRITE and WRITE not in lacking and not target.is_written_by(by):
+        writes = access.needs & WRITE and not access.needs & GROUP and WRITE not in lacking
+        if writes and not target.is_written_by(by):
             shown = self._shown(access.key, target)
             message = f"{self.who(service)} may not {name} {shown}: only scripts write it"
             hint = f"it is written by {', '.join(sorted(target.written_by))}"
