@@ -28,8 +28,9 @@ MAX_REASONS = (
 # tens.
 DECISION_BOUNDS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
 
-# How the fields of a snapshot are added up. Gauges describe a live worker, and end with it.
-_COUNTED = (
+# How the fields of a snapshot are added up: tables of counts, plain counts, and gauges, which describe a live
+# worker and end with it.
+COUNTED = (
     "violations",
     "commands",
     "connections_accepted",
@@ -41,7 +42,7 @@ _COUNTED = (
     "closures",
     "policy_load_failures",
 )
-_SCALARS = (
+SCALARS = (
     "client_in",
     "client_out",
     "upstream_in",
@@ -50,12 +51,14 @@ _SCALARS = (
     "break_glass_started",
     "pending_ttl_dropped",
     "accept_pauses",
+    "worker_restarts",
     "log_lines",
     "log_merged",
     "log_dropped",
     "log_groups_evicted",
     "log_write_failures",
 )
+GAUGES = ("connections_open", "upstream_up", "exceptions_lapsed", "policies", "break_glass", "workers")
 
 
 class Counters:
@@ -66,14 +69,15 @@ class Counters:
     """
 
     __slots__ = (
-        *_COUNTED,
-        *_SCALARS,
+        *COUNTED,
+        *SCALARS,
         "break_glass",
         "connections_open",
         "decision_buckets",
         "exceptions_lapsed",
         "policies",
         "upstream_up",
+        "workers",
     )
 
     def __init__(self) -> None:
@@ -102,6 +106,8 @@ class Counters:
         self.break_glass_started = 0
         self.pending_ttl_dropped = 0
         self.accept_pauses = 0  # for want of file descriptors or memory
+        self.workers = 0  # worker processes that serve now; 0 where there is but one process
+        self.worker_restarts = 0  # of workers that ended unasked
         self.log_lines = 0
         self.log_merged = 0
         self.log_dropped = 0  # decisions that no line of the log tells of
@@ -186,6 +192,10 @@ class Counters:
         if name in self.policies or len(self.policies) < MAX_REASONS:
             self.policies[name] = (revision, at)
 
+    def policy_replaced(self, before: str) -> None:
+        """The policy of that name is in force no more."""
+        self.policies.pop(before, None)
+
     def policy_load_failed(self, name: str) -> None:
         _add(self.policy_load_failures, name, OTHER, MAX_REASONS)
 
@@ -200,12 +210,21 @@ class Counters:
 
     def snapshot(self) -> dict[str, Any]:
         """All of it as values that JSON and pickle take: tables as lists of [label, …, number]."""
-        shot: dict[str, Any] = {name: getattr(self, name) for name in _SCALARS}
-        for name in (*_COUNTED, "connections_open", "upstream_up", "exceptions_lapsed"):
+        shot: dict[str, Any] = {name: getattr(self, name) for name in SCALARS}
+        for name in COUNTED:
             shot[name] = _rows(getattr(self, name))
         shot["decision_buckets"] = list(self.decision_buckets)
+        return shot | self.gauges()
+
+    def gauges(self) -> dict[str, Any]:
+        """The part of a snapshot that describes a process while it lives."""
+        shot: dict[str, Any] = {
+            name: _rows(getattr(self, name))
+            for name in ("connections_open", "upstream_up", "exceptions_lapsed")
+        }
         shot["policies"] = [[name, revision, at] for name, (revision, at) in self.policies.items()]
         shot["break_glass"] = self.break_glass
+        shot["workers"] = self.workers
         return shot
 
     def absorb(self, shot: Mapping[str, Any], *, live: bool = True) -> None:
@@ -214,7 +233,7 @@ class Counters:
         An upstream is up if all live workers say so; policies, break-glass and lapsed exceptions are the same
         for all workers, so the newest, any and the largest are taken.
         """
-        for name in _SCALARS:
+        for name in SCALARS:
             setattr(self, name, getattr(self, name) + shot[name])
         for index, number in enumerate(shot["decision_buckets"]):
             self.decision_buckets[index] += number
@@ -222,12 +241,13 @@ class Counters:
             self.violation(service, rule, command, entry, action, times=number)
         for service, command, outcome, number in shot["commands"]:
             self.command(service, command, outcome, times=number)
-        for name in _COUNTED[2:]:
+        for name in COUNTED[2:]:
             _add_rows(getattr(self, name), shot[name])
         if live:
-            self._absorb_gauges(shot)
+            self.absorb_gauges(shot)
 
-    def _absorb_gauges(self, shot: Mapping[str, Any]) -> None:
+    def absorb_gauges(self, shot: Mapping[str, Any]) -> None:
+        """Add what describes a live worker, of a snapshot or of `Deltas.gauges`."""
         _add_rows(self.connections_open, shot["connections_open"])
         for name, up in shot["upstream_up"]:
             self.upstream_state(name, bool(up and self.upstream_up.get(name, 1)))
@@ -237,6 +257,7 @@ class Counters:
             if at >= self.policies.get(name, ("", 0.0))[1]:
                 self.policy_loaded(name, revision, at)
         self.break_glass = max(self.break_glass, shot["break_glass"])
+        self.workers = max(self.workers, shot["workers"])
 
 
 def _add(series: dict[Key, int], key: Key, spare: Key, limit: int, times: int = 1) -> None:

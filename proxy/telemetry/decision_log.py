@@ -7,7 +7,7 @@ is exact.
 A group is (service, rule, entry or shape, command, action). It may write 20 lines at once and one a second
 after that; what comes between is merged into its next line, and waits for that 10 seconds at most. No value
 is ever written, nor a message that could hold one; with `mask_keys` no key is written either. With several
-workers each has groups and limits of its own, and appends to the same file in whole lines.
+workers each has groups and limits of its own, and the parent writes the lines of all (`log_relay`).
 
 Times are given by the caller: `now` in seconds of a monotonic clock, `at` in Unix seconds.
 """
@@ -76,7 +76,7 @@ def rfc3339(at: float) -> str:
 
 
 class Sink:
-    """Where the lines go: a file opened for appending, or standard output ("-").
+    """Where the lines go: a file opened for appending, standard output ("-"), or a descriptor of a pipe.
 
     Lines are collected until the end of the event loop's turn if `schedule` is given (`loop.call_soon`), else
     written at once. A failing write loses its lines, counts, and is told of on stderr once. A pipe or
@@ -85,7 +85,7 @@ class Sink:
 
     def __init__(
         self,
-        target: str,
+        target: str | int,
         counters: Counters,
         schedule: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
@@ -107,6 +107,8 @@ class Sink:
     def _open(self) -> None:
         if self._target == "-":
             fd = 1
+        elif isinstance(self._target, int):
+            fd = os.dup(self._target)
         else:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
             fd = os.open(self._target, flags, 0o640)
@@ -196,7 +198,7 @@ class Sink:
     def _tell(self, failure: OSError) -> None:
         if not self._told:
             self._told = True
-            name = "standard output" if self._target == "-" else self._target
+            name = "standard output" if self._target == "-" else str(self._target)
             with contextlib.suppress(OSError, ValueError):
                 print(
                     f"keyfence: can't write the decision log to {name}: {failure.strerror or failure}; "
@@ -210,7 +212,7 @@ class Sink:
         use."""
         self.flush()
         self._told = False
-        if self._target == "-":
+        if self._target == "-" or isinstance(self._target, int):
             return
         before = self._fd
         try:
@@ -333,6 +335,10 @@ class DecisionLog:
                 break
             self._write(group, merging)
         self._sink.flush()
+
+    def mask(self, mask_keys: bool) -> None:
+        """Whether keys are masked, from now on; what waits to be written is worded so too."""
+        self._mask_keys = mask_keys
 
     def reopen(self) -> None:
         self._sink.reopen()

@@ -48,6 +48,7 @@ _PLAIN = (
         "Keys awaiting a TTL that were forgotten for want of room.",
     ),
     ("accept_pauses", "accept_pauses", "Pauses in accepting, for want of file descriptors or memory."),
+    ("worker_restarts", "worker_restarts", "Worker processes that ended unasked and were replaced."),
     ("log_lines", "log_lines", "Lines written to the decision log."),
     ("log_merged", "log_merged_decisions", "Decisions merged into another's line."),
     ("log_dropped", "log_dropped_decisions", "Decisions that no line of the log tells of."),
@@ -92,6 +93,9 @@ class CountersCollector(Collector):
             yield gauge
         active = "Whether enforcement is switched off by hand (1) or not (0)."
         yield GaugeMetricFamily("keyfence_break_glass_active", active, value=counters.break_glass)
+        if counters.workers:
+            text = "Worker processes that serve clients."
+            yield GaugeMetricFamily("keyfence_workers", text, value=counters.workers)
         yield from _policies(counters)
 
 

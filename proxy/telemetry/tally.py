@@ -79,6 +79,10 @@ class Tally:
             coarse |= {"service": OTHER, "rule": OTHER}
         return coarse
 
+    def rows(self) -> Iterable[tuple[tuple[str, str, str, str], Row]]:
+        """The rows themselves, to be read only, each with what it is found by."""
+        return self._rows.items()
+
     def snapshot(self) -> list[Row]:
         """Copies of all rows, the most frequent first."""
         rows: list[Row] = [{**row, "actions": dict(row["actions"])} for row in self._rows.values()]

@@ -18,6 +18,7 @@ from proxy.telemetry.shapes import Shapes
 from proxy.telemetry.tally import Row, Tally
 
 MAX_KNOWN = 10_000
+Schedule = Callable[[Callable[[], None]], object]
 # What a client sent in place of a command is its own text; what doesn't read as a command's name isn't shown.
 _COMMAND_NAME = re.compile(r"[A-Z][A-Z0-9._-]{0,31}")
 
@@ -49,6 +50,7 @@ class Telemetry:
         self.counters = counters if counters is not None else Counters()
         self.tally = Tally()
         self._log = log
+        self._schedule: Schedule | None = None
         self._mask_keys = mask_keys
         self._clock = clock
         self._wall = wall
@@ -61,19 +63,35 @@ class Telemetry:
     @classmethod
     def to(
         cls,
-        target: str | None,
+        target: str | int | None,
         *,
         mask_keys: bool = False,
-        schedule: Callable[[Callable[[], None]], object] | None = None,
+        schedule: Schedule | None = None,
     ) -> Telemetry:
-        """With a log to a file, to standard output ("-") or to nowhere (None). `schedule` is the event loop's
-        `call_soon`: the lines of one turn then go out in one write. Raises OSError where the file can't be
-        opened."""
-        counters = Counters()
+        """With a log as `log_to` has it. `schedule` is the event loop's `call_soon`: the lines of one turn
+        then go out in one write. Raises OSError where the file can't be opened."""
+        telemetry = cls(mask_keys=mask_keys)
+        telemetry._schedule = schedule
+        telemetry.log_to(target)
+        return telemetry
+
+    def log_to(self, target: str | int | None) -> None:
+        """Log to a file, to standard output ("-"), into a pipe (a descriptor), or to nowhere (None), from now
+        on. Raises OSError where the file can't be opened, and changes nothing then."""
         log = None
         if target is not None:
-            log = DecisionLog(Sink(target, counters, schedule), counters, mask_keys=mask_keys)
-        return cls(counters=counters, log=log, mask_keys=mask_keys)
+            sink = Sink(target, self.counters, self._schedule)
+            log = DecisionLog(sink, self.counters, mask_keys=self._mask_keys)
+        self.close()
+        self._log = log
+
+    def mask(self, mask_keys: bool) -> None:
+        """Whether keys are masked in the log and in the tally's new rows, from now on."""
+        if mask_keys != self._mask_keys:
+            self._mask_keys = mask_keys
+            self._shapes = Shapes(trusting=not mask_keys)
+            if self._log is not None:
+                self._log.mask(mask_keys)
 
     def command(self, service: str, command: str, outcome: Outcome) -> None:
         """Count a command; `command` is a name of the command table, or `other`."""
