@@ -23,15 +23,33 @@ def build_scopes(draft: Draft) -> None:
     for name, model in draft.model.scopes.items():
         path = ("scopes", name)
         held, denied = draft.rights(model, path)
-        if not model.prefix:
-            draft.error((*path, "prefix"), "an empty prefix covers every key; write the scope's prefix")
-        if model.prefix in by_prefix:
-            draft.error((*path, "prefix"), f"the scope {by_prefix[model.prefix]} has the same prefix")
-        elif draft.model.claims and not model.prefix.startswith(tuple(draft.model.claims)):
-            claims = ", ".join(draft.model.claims)
-            draft.error((*path, "prefix"), f"{model.prefix!r} is outside the policy's claims ({claims})")
-        by_prefix[model.prefix] = name
-        draft.scopes.append(Scope(name, model.prefix, tuple(held), tuple(denied)))
+        if not model.prefix and model.unregistered != "allow":
+            message = "an empty prefix covers every key; write the scope's prefix, or unregistered: allow"
+            draft.error((*path, "prefix"), message)
+        hash_tag, should = draft.asked(model)
+        scripts = _scripts(draft, model.written_by, (*path, "written_by"))
+        for one in bound_texts(draft, model.prefix, (*path, "prefix"), is_pattern=False):
+            if one.text in by_prefix:
+                draft.error((*path, "prefix"), f"the scope {by_prefix[one.text]} has the same prefix")
+            elif draft.model.claims and not one.text.startswith(tuple(draft.model.claims)):
+                claims = ", ".join(draft.model.claims)
+                draft.error((*path, "prefix"), f"{one.text!r} is outside the policy's claims ({claims})")
+            by_prefix[one.text] = name
+            rights = held_by(held, holders(draft, one.values))
+            draft.scopes.append(
+                Scope(name, one.text, rights, tuple(denied), hash_tag, should, one.values, scripts)
+            )
+    _inherit_denials(draft)
+
+
+def _inherit_denials(draft: Draft) -> None:
+    """A denial holds for all that a scope's prefix begins, the scopes inside included."""
+    for scope in draft.scopes:
+        for other in draft.scopes:
+            if other is not scope and scope.prefix.startswith(other.prefix):
+                scope.denied = tuple(
+                    mine | theirs for mine, theirs in zip(scope.denied, other.denied, strict=True)
+                )
 
 
 def build_entries(draft: Draft) -> None:
@@ -50,6 +68,7 @@ def build_entries(draft: Draft) -> None:
                 draft.error((*path, "key"), f"{text!r} is outside the policy's claims ({claims})")
             home = scope or _scope_of(draft, pattern)
             held, denied = _entry_rights(draft, own, own_rights, home, path)
+            hash_tag, should = draft.asked(model, home)
             draft.entries.append(
                 Target(
                     kind="entry",
@@ -60,6 +79,8 @@ def build_entries(draft: Draft) -> None:
                     entry=dataclasses.replace(requirements, text=text),
                     text=text,
                     secrets=frozenset(draft.secrets & {hole.name for hole in pattern.holes}),
+                    should=should,
+                    hash_tag=hash_tag,
                 )
             )
 
@@ -122,7 +143,7 @@ def _requirements(draft: Draft, name: str, model: EntryModel, path: tuple[str, .
         draft.error((*path, "maxlen"), "maxlen is for the type stream")
     _check_ttl(draft, model.ttl, (*path, "ttl"))
     looks_into_values = any(one is not None for one in (model.fields, model.values, model.maxlen))
-    plain = not (looks_into_values or model.type or model.ttl or model.max_length)
+    plain = not (looks_into_values or model.type or model.ttl)
     return Entry(
         name=name,
         text=model.key,

@@ -60,6 +60,8 @@ def _scope_targets(draft: Draft) -> list[Target]:
             entry=None,
             text=scope.prefix + "…",
             secrets=frozenset(),
+            should=scope.should,
+            hash_tag=scope.hash_tag,
         )
         for scope in ordered
     ]
@@ -67,8 +69,20 @@ def _scope_targets(draft: Draft) -> list[Target]:
 
 def _claim_targets(draft: Draft) -> list[Target]:
     nothing = (0,) * len(draft.services)
+    hash_tag, should = draft.asked()
     return [
-        Target("claim", "", prefix_pattern(claim.encode()), nothing, nothing, None, claim + "…", frozenset())
+        Target(
+            "claim",
+            "",
+            prefix_pattern(claim.encode()),
+            nothing,
+            nothing,
+            None,
+            claim + "…",
+            frozenset(),
+            should=should,
+            hash_tag=hash_tag,
+        )
         for claim in sorted(draft.model.claims, key=len, reverse=True)
     ]
 

@@ -9,6 +9,7 @@ channels → scripts and functions → grants → the order of targets → the a
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 
 from .automaton import Classifier
@@ -17,14 +18,14 @@ from .build_automaton import TooManyStates, classify
 from .build_catalogue import build_entries, build_legacy, build_scopes
 from .build_channels import build_channels
 from .build_grants import build_exceptions, build_grants, build_selectors
+from .build_names import build_names, surely_named, surely_tagged
 from .build_scripts import build_functions, build_scripts
 from .build_targets import build_targets
 from .compiled import UNKNOWN, CompiledPolicy, Target
 from .diagnostics import FileError
 from .draft import Draft
 from .model import PolicyModel
-from .patterns import PatternError, parse_class
-from .values import class_form
+from .names import Names
 from .yaml_source import Source
 
 
@@ -41,8 +42,8 @@ def compile_policy(model: PolicyModel, source: Source, *, name_services: bool = 
     grants = build_grants(draft)
     forbid = build_selectors(draft, model.commands.forbid, ("commands", "forbid"))
     allow = build_selectors(draft, model.commands.allow, ("commands", "allow"))
-    charset, charset_text = _charset(draft)
-    targets = build_targets(draft)
+    names = build_names(draft)
+    targets = [_with_names(target, names) for target in build_targets(draft)]
     classifier = _automaton(draft, targets, "keys")
     channel_classifier = _automaton(draft, channels, "channels")
     if draft.faults or classifier is None or channel_classifier is None:
@@ -67,9 +68,7 @@ def compile_policy(model: PolicyModel, source: Source, *, name_services: bool = 
         functions=functions,
         forbids_unregistered_scripts=model.unregistered_scripts == "forbid",
         cluster=model.cluster,
-        max_length=model.key_rules.max_length,
-        charset=charset,
-        charset_text=charset_text,
+        names=names,
         open_scopes=frozenset(n for n, scope in model.scopes.items() if scope.unregistered == "allow"),
         secret_beginnings=tuple(
             one.pattern.literal_prefix
@@ -95,16 +94,17 @@ def _check_services(draft: Draft) -> None:
         draft.error(("services",), "no services; list who uses this Redis")
 
 
-def _charset(draft: Draft) -> tuple[frozenset[int] | None, str]:
-    text = draft.model.key_rules.charset
-    if text is None:
-        return None, ""
-    try:
-        form = class_form(parse_class(text), text)
-    except PatternError as exc:
-        draft.error(("key_rules", "charset"), f"{text!r}: {exc}")
-        return None, ""
-    return frozenset(byte for byte in range(256) if form.accepts(bytes([byte]))), text
+def _with_names(target: Target, names: Names) -> Target:
+    """The target, marked if none of its keys need be held against the naming rules."""
+    if target.kind not in ("entry", "scope"):
+        return target
+    limit = target.entry.max_length if target.entry is not None else None
+    sure = (
+        (limit is None or target.pattern.longest <= limit.most)
+        and surely_tagged(target.pattern, target.hash_tag)
+        and surely_named(target.pattern, names)
+    )
+    return dataclasses.replace(target, names_sure=sure)
 
 
 def _automaton(draft: Draft, targets: list[Target], section: str) -> Classifier | None:

@@ -15,7 +15,8 @@ from ..commands.model import Script
 from ..commands.words import function_name
 from .automaton import Classifier
 from .globs import Glob
-from .model import TtlModel
+from .model import HashTag, Length, TtlModel
+from .names import Names
 from .patterns import KeyPattern
 from .scripts import Registration, script_of
 from .values import Form
@@ -55,7 +56,7 @@ class Entry:
     values: Form | None
     maxlen: int | None
     maxlen_exact: bool  # the policy admits no approximate trimming
-    max_length: int | None
+    max_length: Length | None
     is_plain: bool  # nothing but rights and the key's form is asked of it
     looks_into_values: bool  # fields, values or the length of a stream are asked for
 
@@ -78,6 +79,9 @@ class Target:
     standard: KeyPattern | None = None  # of a legacy or malformed key: the form to use instead
     bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders: (placeholder, value)
     written_by: frozenset[str] = frozenset()  # where not empty, only these scripts and functions write here
+    should: frozenset[str] = frozenset()  # rules whose breach is told here, and never refused
+    hash_tag: HashTag = "any"
+    names_sure: bool = False  # every key that matches keeps all naming rules
 
     def is_written_by(self, script: str) -> bool:
         """Whether this script may write here; "" is a plain command."""
@@ -139,9 +143,7 @@ class CompiledPolicy:
     functions: dict[bytes, Registration]  # by `words.function_name`
     forbids_unregistered_scripts: bool
     cluster: bool
-    max_length: int | None
-    charset: frozenset[int] | None
-    charset_text: str
+    names: Names
     open_scopes: frozenset[str]  # those that admit keys which no entry covers
     # What the forms with secrets begin with: a name of no form that begins so may hold one.
     secret_beginnings: tuple[bytes, ...] = ()

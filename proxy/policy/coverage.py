@@ -169,10 +169,9 @@ def _rules_of_policy(policy: CompiledPolicy) -> Iterator[str]:
     if kinds & {"malformed", "claim"}:
         yield "key.format"
     yield "key.unregistered"
-    if policy.max_length is not None:
-        yield "key.length"
-    if policy.charset is not None:
-        yield "key.charset"
+    yield from policy.names.rules
+    if any(target.hash_tag != "any" for target in policy.targets):
+        yield "key.hash_tag"
     if policy.cluster:
         yield "slot.cross"
     yield "scan.scope"

@@ -18,6 +18,7 @@ from .compiled import UNKNOWN, CompiledPolicy, Grant, Target
 from .content import content_faults
 from .keyspace import KEYSPACE
 from .masking import shown_in, standard_key
+from .names import NameFault, hash_tag_fault, lowered
 from .permissions import forbidden_by_default, selects, selects_name
 from .reach import Holds, Reach, nearest, scan_pattern
 from .scripts import MissingArgument, Name, Registration
@@ -40,8 +41,11 @@ class Decider:
         self.policy = policy
         self._clock = clock
         self._permissions: dict[tuple[int, str], str] = {}
-        # Rules about every key, or about keys together, which `admits` leaves to `judge`.
-        self._looks_closer = policy.cluster or policy.max_length is not None or policy.charset is not None
+        # Rules about keys together, which `admits` leaves to `judge`.
+        self._looks_closer = policy.cluster
+        self._open_scopes = frozenset(
+            one.name for one in policy.targets if one.kind == "scope" and one.name in policy.open_scopes
+        )
         self._keys = Reach(policy.classifier, policy.targets)
         self._channels = Channels(policy, self._keys, lambda service: self._holds(service, READ, ""))
 
@@ -69,16 +73,18 @@ class Decider:
     def _is_clean(self, service: int, access: Access) -> bool:
         """The same for one access: a catalogued key, all rights, and nothing to look into."""
         target = self.policy.target(access.key)
-        if target is None or target.entry is None or target.kind != "entry":
+        if target is None or (target.kind != "entry" and target.name not in self._open_scopes):
             return False
         held = target.rights[service] & ~target.denied[service]
         needs = access.needs
         if not held or needs & ~held & (READ | WRITE) or (needs & WRITE and target.written_by):
             return False
+        if not target.names_sure and not self._is_well_named(access.key, target):
+            return False
         entry = target.entry
-        if entry.is_plain:
+        if entry is None or entry.is_plain:
             return True
-        if entry.max_length is not None or (access.content is not None and entry.looks_into_values):
+        if access.content is not None and entry.looks_into_values:
             return False
         ttl, rule = access.ttl, entry.ttl
         if ttl is not None and rule is not None:
@@ -86,6 +92,15 @@ class Decider:
             if not keeps and not (rule.none and ttl.kind in ("keeps", "drops")):
                 return False
         return not entry.types or not access.types or any(one in entry.types for one in access.types)
+
+    def _is_well_named(self, key: bytes, target: Target) -> bool:
+        """Whether a name keeps all that is asked of it, as far as a glance shows."""
+        limit = target.entry.max_length if target.entry is not None else None
+        if limit is not None and len(key) > limit.most:
+            return False
+        if target.hash_tag != "any" and hash_tag_fault(key, target.hash_tag):
+            return False
+        return self.policy.names.admits(key)
 
     def judge(
         self, service: int, argv: Sequence[bytes], touches: Touches, transaction: Transaction | None = None
@@ -412,7 +427,8 @@ class Decider:
             yield self._about(
                 "key.unregistered", access, target, message, "register the key in the policy first"
             )
-        yield from self._key_rules(access, target)
+        if not target.names_sure:
+            yield from self._named(access, target)
         if target.kind == "entry" and target.entry is not None and not target.entry.is_plain:
             key = self._shown(access.key, target)
             for fault in content_faults(name, access, target.entry, key, self._clock):
@@ -461,18 +477,23 @@ class Decider:
                 "key.legacy", access, target, message, f"use {standard_key(access.key, target)}"
             )
 
-    def _key_rules(self, access: Access, target: Target) -> Iterator[Violation]:
-        limit = self.policy.max_length
-        if target.entry is not None and target.entry.max_length is not None:
-            limit = min(limit or target.entry.max_length, target.entry.max_length)
-        key = access.key
-        if limit is not None and len(key) > limit:
-            message = f"{self._shown(key, target)} is {len(key)} bytes long"
-            yield self._about("key.length", access, target, message, f"at most {limit} bytes")
-        charset = self.policy.charset
-        if charset is not None and not charset.issuperset(key):
-            message = f"{self._shown(key, target)} holds bytes outside {self.policy.charset_text}"
-            yield self._about("key.charset", access, target, message, "")
+    def _named(self, access: Access, target: Target) -> Iterator[Violation]:
+        """What is wrong with the name itself, whatever kind of key it is."""
+        for fault in self._name_faults(access.key, target):
+            shown = self._shown(access.key, target)
+            message = fault.message.replace("{lower}", lowered(shown)).replace("{key}", shown)
+            found = self._about(fault.rule, access, target, message, fault.hint)
+            yield found if fault.severity == "must" else found._replace(severity="should")
+
+    def _name_faults(self, key: bytes, target: Target) -> Iterator[NameFault]:
+        limit = target.entry.max_length if target.entry is not None else None
+        for fault in self.policy.names.faults(key, limit):
+            # What is of no form was told so already, and better.
+            if fault.rule != "key.format" or target.kind not in ("malformed", "claim"):
+                yield fault
+        tag = hash_tag_fault(key, target.hash_tag)
+        if tag is not None:
+            yield tag
 
     # -- wording
 
@@ -485,8 +506,9 @@ class Decider:
         """A key, channel or pattern as people may see it."""
         return shown_in(self.policy, key, target)
 
-    def _severity(self, rule: str) -> Severity:
-        return "should" if rule in self.policy.should else "must"
+    def _severity(self, rule: str, target: Target | None = None) -> Severity:
+        told_only = rule in self.policy.should or (target is not None and rule in target.should)
+        return "should" if told_only else "must"
 
     def _about(self, rule: str, access: Access, target: Target, message: str, hint: str) -> Violation:
         return self._violation(rule, access.position, access.key, target, message, hint)
@@ -498,7 +520,7 @@ class Decider:
         covered = target is not None and target.kind in ("entry", "legacy", "malformed", "channel")
         return Violation(
             rule,
-            self._severity(rule),
+            self._severity(rule, target),
             position,
             key,
             self._shown(key, target),

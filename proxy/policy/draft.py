@@ -12,7 +12,7 @@ from ..commands.model import DELETE, GROUP, READ, WRITE
 from .builtin_classes import class_named
 from .compiled import Target
 from .diagnostics import Diagnostic, did_you_mean
-from .model import PolicyModel, Rights
+from .model import EntryModel, HashTag, PolicyModel, Rights, ScopeModel
 from .patterns import ClassExpression, KeyPattern, PatternError, parse_pattern
 from .values import Form, parse_form
 from .yaml_source import Source
@@ -30,6 +30,8 @@ class Scope:
     denied: tuple[int, ...]
     bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders in the prefix
     written_by: frozenset[str] = frozenset()
+    hash_tag: HashTag = "any"
+    should: frozenset[str] = frozenset()
 
 
 class Draft:
@@ -77,6 +79,23 @@ class Draft:
             for number in self.numbers(names, (*path, field)):
                 table[number] |= bits
         return held, denied
+
+    def asked(
+        self, own: EntryModel | ScopeModel | None = None, home: Scope | None = None
+    ) -> tuple[HashTag, frozenset[str]]:
+        """What hash tag a key needs, and which rules are told of it and never refused: by its entry's word,
+        its scope's, or that of the naming rules."""
+        names = self.model.names
+        should = frozenset(own.should if own is not None else ())
+        if home is not None:
+            should |= home.should
+        if own is not None and own.hash_tag is not None:
+            return own.hash_tag, should
+        if home is not None:
+            return home.hash_tag, should
+        if names.hash_tag is None and names.should.hash_tag is not None:
+            return names.should.hash_tag, should | {"key.hash_tag"}
+        return names.hash_tag or "any", should
 
     def pattern(self, text: str, path: tuple[str | int, ...]) -> KeyPattern | None:
         """The pattern, or None and a fault."""

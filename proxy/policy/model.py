@@ -7,9 +7,18 @@ each other, is for `compile` and `check`, which know the positions.
 from __future__ import annotations
 
 import datetime
-from typing import Annotated, Any, Literal
+import re
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+)
 
 from .units import milliseconds
 from .verdict import RULES
@@ -48,11 +57,43 @@ def _rule(value: str) -> str:
     return value
 
 
+class Length(NamedTuple):
+    """How long a key may be."""
+
+    most: int
+    characters: bool = False  # counted as UTF-8 characters; else in bytes
+
+    @property
+    def unit(self) -> str:
+        return "characters" if self.characters else "bytes"
+
+    def of(self, key: bytes) -> int:
+        """The key's length in this unit. A byte that is no UTF-8 counts as a character."""
+        return len(key.decode("utf-8", "surrogateescape")) if self.characters else len(key)
+
+
+_LENGTH = re.compile(r"([1-9][0-9]{0,8})(?: (bytes|characters))?", re.ASCII)
+
+
+def _length(value: Any) -> Length:
+    match = _LENGTH.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is no length; write a number of bytes, as 128, or 128 characters")
+    return Length(int(match[1]), match[2] == "characters")
+
+
+LengthText = Annotated[
+    Length,
+    PlainValidator(_length),
+    WithJsonSchema({"type": ["string", "integer"], "pattern": f"^{_LENGTH.pattern}$"}),
+]
 Names = Annotated[list[str], BeforeValidator(_as_list)]
 Duration = Annotated[int, BeforeValidator(_duration)]  # milliseconds
 Flag = Annotated[bool, BeforeValidator(_yes_or_no)]
 Date = Annotated[datetime.date, BeforeValidator(_date)]
 RuleName = Annotated[str, AfterValidator(_rule)]
+# Whether a key must have one pair of braces that isn't empty, or may.
+HashTag = Literal["required", "optional", "any"]
 ValueType = Literal["string", "hash", "list", "set", "zset", "stream"]
 # A form that a value must have: a class expression, a built-in class or <placeholder>, or a list of words.
 Form = str | list[str]
@@ -120,6 +161,8 @@ class ScopeModel(Rights):
     prefix: str
     written_by: Names = []  # scripts and functions; nothing else may write here
     unregistered: Literal["forbid", "allow"] = "forbid"  # keys that no entry of the catalogue covers
+    hash_tag: HashTag | None = None  # of all keys under the prefix, where their entry says nothing else
+    should: list[RuleName] = []  # rules that are told and never refused, for all keys under the prefix
 
 
 class EntryModel(Rights):
@@ -133,7 +176,9 @@ class EntryModel(Rights):
     fields: dict[str, Form] | None = None
     values: Form | None = None
     maxlen: Annotated[str | None, Field(pattern=r"^~?[0-9]{1,18}$")] = None
-    max_length: Annotated[int | None, Field(ge=1)] = None  # bytes of the whole key
+    max_length: LengthText | None = None  # of the whole key
+    hash_tag: HashTag | None = None
+    should: list[RuleName] = []  # rules that are told and never refused, for these keys
 
 
 class LegacyModel(_Model):
@@ -213,11 +258,30 @@ class CommandsModel(_Model):
     allow: Names = []
 
 
-class KeyRules(_Model):
-    """What holds for every key in the policy's claims, whatever its kind."""
+class LevelsModel(_Model):
+    """How many levels a name has, `:` between them."""
 
-    max_length: Annotated[int | None, Field(ge=1)] = None  # bytes
+    min: Annotated[int | None, Field(ge=1, le=64)] = None  # and none of them empty
+    max: Annotated[int | None, Field(ge=1, le=64)] = None
+
+
+class NameRules(_Model):
+    """What a key's name must be like."""
+
+    max_length: LengthText | None = None
     charset: str | None = None  # a class for one byte, as [a-z0-9:_]
+    lowercase: Flag = False  # no A to Z
+    levels: LevelsModel | None = None
+    level: str | None = None  # a class that each level is of
+    after: dict[str, str] = {}  # level: the class of what follows it, as {date: date}
+    avoid: dict[str, str] = {}  # abbreviation: what to write in its place
+    hash_tag: HashTag | None = None
+
+
+class NamesModel(NameRules):
+    """What holds for the name of every key in the policy's claims, whatever its kind; legacy ones aside."""
+
+    should: NameRules = NameRules()  # what is told and never refused
 
 
 class PolicyModel(_Model):
@@ -242,4 +306,4 @@ class PolicyModel(_Model):
     cluster: Flag = False  # keys of one command and of one transaction must share a hash slot
     commands: CommandsModel = CommandsModel()
     grants: dict[str, GrantModel] = {}
-    key_rules: KeyRules = KeyRules()
+    names: NamesModel = NamesModel()

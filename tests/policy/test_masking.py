@@ -14,7 +14,7 @@ POLICY = parse_policy(
     claims: ["s:"]
     services: [a, b]
     cluster: true
-    key_rules: {max_length: 30, charset: "[a-zA-Z0-9:]"}
+    names: {max_length: 30, charset: "[a-zA-Z0-9:]"}
     placeholders:
       id: "[a-z]{1,8}"
       token: {is: "[a-z]{1,12}", secret: true}

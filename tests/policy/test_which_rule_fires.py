@@ -26,7 +26,7 @@ should: [field.unknown]
 placeholders:
   id: "[a-z0-9]{1,8}"
   token: {is: "[A-Za-z0-9]{1,16}", secret: true}
-key_rules: {max_length: 40, charset: "[a-z0-9:A-Z]"}
+names: {max_length: 40, charset: "[a-z0-9:A-Z]"}
 scopes:
   web: {prefix: "shop:v1:web:", writers: [web], readers: [audit]}
   stock: {prefix: "shop:v1:stock:", writers: [stock, web], deny_write: [web]}
