@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import os
 import re
 import urllib.parse
 from pathlib import Path
@@ -52,6 +53,35 @@ Number = Annotated[int, Field(ge=1, le=2**31 - 1)]
 # 0 is no limit
 NumberOrNone = Annotated[int, Field(ge=0, le=2**31 - 1), BeforeValidator(_or_none)]
 TimeLimit = Annotated[int, BeforeValidator(_time_limit)]  # milliseconds
+
+
+MAX_WORKERS = 256
+
+
+def parse_workers(text: str) -> int:
+    """A number of worker processes; `auto` is one for each core. Raises ValueError."""
+    if text == "auto":
+        return min(len(os.sched_getaffinity(0)), MAX_WORKERS)
+    if text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MAX_WORKERS:
+        return int(text)
+    raise ValueError(f"{text!r} is no number of workers; write 1 to {MAX_WORKERS}, or auto")
+
+
+def parse_drain(text: str) -> int:
+    """How long an end may take, in milliseconds. Raises ValueError."""
+    return 0 if text == "0" else milliseconds(text)
+
+
+def _workers(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError("expected a number of workers, or auto")
+    return parse_workers(value)
+
+
+def _drain(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError("expected a duration such as 5s")
+    return parse_drain(value)
 
 
 def parse_upstream(url: str) -> UpstreamAddress:
@@ -299,6 +329,9 @@ class ConfigModel(_Model):
     ] = DecisionLogModel()
     limits: LimitsModel = LimitsModel()
     name_services: Flag = True  # whether a refusal names the services that do have the right
+    # Processes that serve clients, below one that looks after them. Without: one process does all.
+    workers: Annotated[int, BeforeValidator(_workers)] = 0
+    drain: Annotated[int, BeforeValidator(_drain)] = 5000  # how long clients may take to end, in ms
 
 
 class WaiverModel(_Model):
@@ -330,6 +363,8 @@ class Overrides:
     mode: Mode | Literal[""] = ""
     admin: str = ""
     decision_log: str = ""
+    workers: str = ""
+    drain: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -353,6 +388,8 @@ class Settings:
     mask_keys: bool
     limits: LimitsModel
     name_services: bool
+    workers: int  # 0: one process does all
+    drain: float  # seconds
     source: Source | None
 
     def fault(self, path: tuple[str | int, ...], message: str) -> Diagnostic:
@@ -458,6 +495,8 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
         mask_keys=model.decision_log.mask_keys,
         limits=model.limits,
         name_services=model.name_services,
+        workers=parse_workers(flags.workers) if flags.workers else model.workers,
+        drain=(parse_drain(flags.drain) if flags.drain else model.drain) / 1000,
         source=source,
     )
 
