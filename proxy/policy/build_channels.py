@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from ..commands.model import READ, WRITE
+from .bind import bound_texts, held_by, holders
 from .build_targets import secrets_behind
 from .compiled import Target
 from .draft import Draft
@@ -27,12 +28,22 @@ def build_channels(draft: Draft) -> list[Target]:
         ):
             for number in draft.numbers(names, (*path, field)):
                 held[number] |= bit
-        pattern = draft.pattern(model.channel, (*path, "channel"))
-        if pattern is not None:
-            secrets = frozenset(draft.secrets & {hole.name for hole in pattern.holes})
-            nothing = (0,) * len(draft.services)
+        for one in bound_texts(draft, model.channel, (*path, "channel")):
+            pattern = draft.pattern(one.text, (*path, "channel"))
+            if pattern is None:
+                continue
             channels.append(
-                Target("channel", name, pattern, tuple(held), nothing, None, model.channel, secrets)
+                Target(
+                    kind="channel",
+                    name=name,
+                    pattern=pattern,
+                    rights=held_by(held, holders(draft, one.values)),
+                    denied=(0,) * len(draft.services),
+                    entry=None,
+                    text=one.text,
+                    secrets=frozenset(draft.secrets & {hole.name for hole in pattern.holes}),
+                    bound=one.values,
+                )
             )
     channels.sort(key=lambda target: target.pattern.specificity)
     # As with keys, patterns are judged by rights: names under a rule's prefix are its own in any form.

@@ -62,6 +62,8 @@ def _scope_targets(draft: Draft) -> list[Target]:
             secrets=frozenset(),
             should=scope.should,
             hash_tag=scope.hash_tag,
+            bound=scope.bound,
+            written_by=scope.written_by,
         )
         for scope in ordered
     ]

@@ -77,6 +77,7 @@ class Target:
     text: str  # the pattern for people
     secrets: frozenset[str]  # placeholders whose content is masked
     standard: KeyPattern | None = None  # of a legacy or malformed key: the form to use instead
+    successor: KeyPattern | None = None  # of an entry that another one replaces: the form to come to
     bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders: (placeholder, value)
     written_by: frozenset[str] = frozenset()  # where not empty, only these scripts and functions write here
     should: frozenset[str] = frozenset()  # rules whose breach is told here, and never refused

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..commands.extract import extract
 from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Channel, Command, Script, Touches
+from .bind import first_difference
 from .channels import Channels
 from .compiled import UNKNOWN, CompiledPolicy, Grant, Target
 from .content import content_faults
@@ -46,6 +47,7 @@ class Decider:
         self._open_scopes = frozenset(
             one.name for one in policy.targets if one.kind == "scope" and one.name in policy.open_scopes
         )
+        self._binds = any(target.bound for target in policy.targets)
         self._keys = Reach(policy.classifier, policy.targets)
         self._channels = Channels(policy, self._keys, lambda service: self._holds(service, READ, ""))
 
@@ -129,8 +131,10 @@ class Decider:
             yield from self._unknown_parts(service, name, touches)
             for access in accesses:
                 yield from self._access(service, name, access)
-        if self.policy.cluster:
-            yield from self._slots(name, accesses, transaction)
+        if registration is not None and touches.script is not None:
+            accesses = (*accesses, *registration.made(touches.script))
+        crossing = list(self._slots(name, accesses, transaction)) if self.policy.cluster else []
+        yield from crossing or self._bindings(name, accesses)
 
     # -- the command itself
 
@@ -219,6 +223,20 @@ class Decider:
                 break
         if transaction is not None:
             transaction.slot = first
+
+    def _bindings(self, name: str, accesses: Sequence[Access]) -> Iterator[Violation]:
+        """A bound placeholder has one value within a command."""
+        if not self._binds or len(accesses) < 2:
+            return
+        targets = [self.policy.target(access.key) for access in accesses]
+        difference = first_difference([target.bound if target is not None else () for target in targets])
+        if difference is not None:
+            index, placeholder, value, first = difference
+            access, target = accesses[index], targets[index]
+            text = self._shown(access.key, target)
+            message = f"{name} {text} has the {placeholder} {printable(value)}, an earlier key {printable(first)}"
+            hint = f"the keys of one command share their {placeholder}"
+            yield self._violation("key.format", access.position, access.key, target, message, hint)
 
     # -- names that stand for many: patterns, channels
 
@@ -445,6 +463,12 @@ class Decider:
             message = f"{self.who(service)} may not {name} {shown}: only scripts write it"
             hint = f"it is written by {', '.join(sorted(target.written_by))}"
             yield self._about("scope.write", access, target, message, hint)
+        newer = target.successor
+        if lacking and newer is not None and not any(_lacking(service, access.needs, target, True)):
+            shown = self._shown(access.key, target)
+            message = f"{self.who(service)} may not {name} {shown}, which is replaced"
+            yield self._about("key.legacy", access, target, message, f"use {newer.text}")
+            return
         for right in sorted(lacking):
             rule = "scope.write" if right & WRITE else "scope.read"
             message = f"{self.who(service)} may not {name} {self._shown(access.key, target)}"
@@ -534,9 +558,14 @@ class Decider:
         return Violation(rule, self._severity(rule), position, None, "", "", "", message, hint)
 
 
-def _lacking(service: int, needs: int, target: Target) -> Iterator[int]:
-    """The rights (READ, WRITE) that an access needs and the service doesn't have on a target."""
-    held = target.rights[service] & ~target.denied[service]
+def _lacking(service: int, needs: int, target: Target, all_held: bool = False) -> Iterator[int]:
+    """The rights (READ, WRITE) that an access needs and the service doesn't have on a target.
+
+    `all_held`: what its replacement has taken from an entry counts as held.
+    """
+    held = target.rights[service]
+    if not all_held:
+        held &= ~target.denied[service]
     if needs & GROUP and held & GROUP:
         needs &= ~WRITE  # a group's books only; what is read with them (XREADGROUP) is read
     if needs & READ and not held & READ:

@@ -171,6 +171,8 @@ class EntryModel(Rights):
     key: str
     about: str = ""
     written_by: Names = []  # scripts and functions; nothing else may write here
+    replaces: str = ""  # the entry of which this is the next version,
+    allow: list[Literal["read", "delete", "write"]] = ["read", "delete"]  # and what may still be done with it
     type: Annotated[list[ValueType], BeforeValidator(_as_list)] = []
     ttl: Annotated[TtlModel | None, BeforeValidator(_ttl)] = None
     fields: dict[str, Form] | None = None

@@ -163,6 +163,17 @@ class Registration:
                 return None
         return captured
 
+    def made(self, script: Script) -> Iterator[Access]:
+        """The accesses to keys that a call's arguments make, as far as they can be told."""
+        captured = self.captured(script) if len(script.keys) == self.keys else None
+        for template, right in self.touches if captured is not None else ():
+            try:
+                name = template.fill(script, captured or {})
+                if not name.is_pattern:
+                    yield template.access(name.text, script, script.position, right)
+            except MissingArgument:
+                continue
+
     @property
     def touches(self) -> Iterator[tuple[Template, int]]:
         """The keys touched beyond the declared ones, each with READ or WRITE."""
