@@ -6,7 +6,7 @@
 SHELL = /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench fuzz install build install-test node clean clean-room
+.PHONY: help run test lint bench fuzz fuzz-properties install build install-test node clean clean-room
 
 VENV ?= .venv
 EDITABLE ?= -e
@@ -48,14 +48,14 @@ bench: install-test ## the benchmarks: all, or BENCH=bench_proxy
 	@for bench in $(or $(BENCH),bench_proxy micro_wire micro_automaton); do \
 	  echo "benchmarks.$$bench"; $(BIN)/python -m benchmarks.$$bench || exit; done
 
-fuzz: install-test ## the property tests over and over for MINUTES=…, compiled and not in turns
+fuzz: install-test $(VENV)/.fuzzing ## the fuzzers for MINUTES=… in all, with memory watched where that can be built
+	@$(BIN)/python fuzz/run.py --minutes $(or $(MINUTES),5) $(FUZZ)
+
+fuzz-properties: install-test ## the property tests over and over for MINUTES=…, compiled and not in turns
 	@end=$$(($$(date +%s) + 60 * $(or $(MINUTES),5))); round=0; while [ $$(date +%s) -lt $$end ]; do \
 	  echo "round $$round, KEYFENCE_PURE=$$((round % 2))"; \
 	  KEYFENCE_PURE=$$((round % 2)) $(BIN)/python -m pytest -m hypothesis $(PYTEST) || exit; \
 	  round=$$((round + 1)); done
-	@if $(BIN)/python -c 'import atheris' 2>/dev/null; then \
-	  $(BIN)/python fuzz/fuzz_commands.py -max_total_time=$$((60 * $(or $(MINUTES),5))); \
-	else echo "no atheris here (pip install atheris): the guided fuzzer is left out"; fi
 
 install: $(VENV)/.installed ## keyfence into $(VENV), compiled where there is a compiler
 
@@ -95,6 +95,12 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	@$(PIP) -r $@.txt
 	@mv $@.txt $@
 
+# The guided fuzzer's wheel, where there is one for this machine. It is never compiled here.
+$(VENV)/.fuzzing: pyproject.toml $(VENV)/.environment
+	@$(REQUIREMENTS) project optional-dependencies fuzz > $@.txt
+	@$(PIP) --only-binary atheris -r $@.txt || echo "no atheris wheel for this machine: there will be no fuzzing"
+	@mv $@.txt $@
+
 node: tests/node/node_modules/.package-lock.json
 tests/node/node_modules/.package-lock.json: tests/node/package.json tests/node/package-lock.json
 	@if command -v npm >/dev/null; then echo "installing the Node clients"; \
@@ -102,7 +108,7 @@ tests/node/node_modules/.package-lock.json: tests/node/package.json tests/node/p
 	else echo "no npm here: the Node clients are not tested"; fi
 
 clean: ## remove what make made
-	rm -rf $(VENV) build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/node/node_modules
+	rm -rf $(VENV) build dist fuzz/found ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/node/node_modules
 	find proxy tests tools benchmarks -name __pycache__ -prune -exec rm -rf {} +
 	find proxy -name '*.so' -delete -o -name '*.c' -delete
 

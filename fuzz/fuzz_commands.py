@@ -1,30 +1,15 @@
 #!/usr/bin/env python3
-"""Guided fuzzing of argv → accesses with atheris (pip install atheris), where property tests draw blindly.
+"""Guided fuzzing of argv → accesses, where property tests draw blindly.
 
 Rule: an input means one argv. Its first two bytes choose the command; each further byte is a word that
 commands know, or the length of an argument that is taken as it is.
-
-    fuzz/fuzz_commands.py -max_total_time=60
-
-All options are libFuzzer's. Without atheris it says so and ends with exit code 77, as skipped tests do.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
+from harness import fuzz, instrumented
 
-os.environ.setdefault("KEYFENCE_PURE", "1")  # coverage is taken of Python's own code
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-try:
-    import atheris
-except ImportError:
-    print("atheris is not installed here (pip install atheris): not fuzzed", file=sys.stderr)
-    sys.exit(77)
-
-with atheris.instrument_imports(include=["proxy.commands"]):
+with instrumented("proxy.commands"):
     from proxy.commands.extract import extract
     from proxy.commands.model import DELETE, GROUP, READ, WRITE
     from proxy.commands.table import COMMANDS
@@ -72,11 +57,5 @@ def check(data: bytes) -> None:
     assert swapped.problem == touches.problem, argv
 
 
-def main() -> None:
-    """Runs until libFuzzer's options say stop, or something is found."""
-    atheris.Setup(sys.argv, check)
-    atheris.Fuzz()
-
-
 if __name__ == "__main__":
-    main()
+    fuzz(check)

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Guided fuzzing of policy files: any text, and lines of a real policy in any order.
+
+Rule: text is a policy or a FileError that names a line of it, and nothing else. What is a policy judges every
+command, and never fails at it.
+"""
+
+from __future__ import annotations
+
+from harness import PROJECT, Choices, fuzz, instrumented
+
+with instrumented("proxy.policy"):
+    from proxy.commands.extract import extract
+    from proxy.policy.decide import Decider
+    from proxy.policy.diagnostics import FileError
+    from proxy.policy.load import parse_policy
+
+REAL = (PROJECT / "policies" / "cubesandbox.yaml").read_text().splitlines()
+LINES = [line for line in REAL if line.strip() and not line.lstrip().startswith("#")]
+BASE = "policy: p\nowner: {team: t, contact: c}\nclaims: ['a:']\nservices: [s, r]\n"
+MAX_LINES = 60
+ARGVS = [
+    [b"GET", b"a:b"],
+    [b"HSET", b"a:b:c", b"f", b"v"],
+    [b"SET", b"a:" + b"x" * 300, b"v", b"EX", b"9"],
+    [b"SCAN", b"0", b"MATCH", b"a:*"],
+    [b"PSUBSCRIBE", b"a:?[b-d]*"],
+    [b"EVAL", b"return 1", b"1", b"a:b"],
+    [b"NO.SUCH", b"\xff\r\n"],
+    [b"XREADGROUP", b"GROUP", b"g", b"c", b"STREAMS", b"a:b", b">"],
+]
+
+
+def text_of(choices: Choices) -> str:
+    """The input as text: behind a small policy's head, as it is, or as lines with edits between."""
+    kind = choices.number() % 3
+    if kind < 2:
+        return BASE * kind + choices.rest().decode("utf-8", "surrogateescape" if kind else "replace")
+    lines: list[str] = []
+    while choices and len(lines) < MAX_LINES:
+        number = choices.number()
+        if number < 250:
+            lines.append(LINES[number % len(LINES)])
+        elif lines:
+            at, edit = choices.number(), choices.bytes(choices.number() % 12).decode("latin-1")
+            lines[-1] = lines[-1][:at] + edit + lines[-1][at + len(edit) * (number % 2) :]
+    return "\n".join(lines)
+
+
+def check_faults(error: FileError, text: str) -> None:
+    """Each fault has words and a line; that may be the one behind the last, where something is missing."""
+    lines = text.count("\n") + text.count("\r") + 2
+    assert error.diagnostics
+    assert all(one.message and 1 <= one.place.line <= lines for one in error.diagnostics)
+
+
+def check(data: bytes) -> None:
+    """What must hold of every input."""
+    text = text_of(Choices(data))
+    try:
+        policy = parse_policy(text)
+    except FileError as exc:
+        check_faults(exc, text)
+        return
+    decider = Decider(policy)
+    for argv in ARGVS:
+        touches = extract(argv)
+        for service in range(len(policy.services)):
+            verdict = decider.judge(service, argv, touches)
+            assert verdict.allowed or not decider.admits(service, touches)
+
+
+if __name__ == "__main__":
+    fuzz(check)

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Guided fuzzing of the reply framer: any bytes, in any pieces.
+
+Rule: where replies end depends on the bytes alone. Not on how they were cut, and not on whether the framer is
+compiled. What hiredis reads as a whole reply ends where the framer says.
+"""
+
+from __future__ import annotations
+
+import hiredis
+from harness import Choices, fuzz, instrumented, interpreted
+
+with instrumented("proxy.wire"):
+    from proxy.wire.replies import ReplyError, ReplyFramer
+
+_interpreted = interpreted("proxy.wire.replies")
+Frames = tuple[list[tuple[int, bool, int]], bool, str]
+
+
+def frames(framer: ReplyFramer, failure: type[Exception], pieces: list[bytes]) -> Frames:
+    """Where each frame ends, whether it is a push, and its kind; whether it ends between two; the error."""
+    found: list[tuple[int, bool, int]] = []
+    before = 0
+    for piece in pieces:
+        at = 0
+        while at < len(piece):
+            try:
+                end = framer.advance(piece, at, 1, True)
+            except failure as exc:
+                return found, False, str(exc)
+            assert at < end <= len(piece)
+            at = end
+            if framer.at_boundary:
+                found.append((before + at, framer.push, framer.kind))
+        before += len(piece)
+    return found, framer.at_boundary, ""
+
+
+def in_one_go(data: bytes, replies: int) -> tuple[int, int] | None:
+    framer = ReplyFramer()
+    try:
+        return framer.advance(data, 0, replies), framer.completed
+    except ReplyError:
+        return None
+
+
+def check(data: bytes) -> None:
+    """What must hold of every input."""
+    pieces = Choices(data).pieces()
+    whole = b"".join(pieces)
+    found, between, error = frames(ReplyFramer(), ReplyError, pieces)
+    assert frames(ReplyFramer(), ReplyError, [whole])[:2] == (found, between)
+    assert frames(_interpreted.ReplyFramer(), _interpreted.ReplyError, pieces) == (found, between, error)
+    answers = [end for end, push, _ in found if not push]
+    if answers:
+        assert in_one_go(whole, len(answers)) == (answers[-1], len(answers))
+    hiredis_agrees(whole, [end for end, _, _ in found])
+
+
+def hiredis_agrees(data: bytes, ends: list[int]) -> None:
+    """A frame is a whole reply to hiredis too, unless it finds a fault with what the frame holds."""
+    reader = hiredis.Reader()
+    start = 0
+    for end in ends:
+        reader.feed(data[start:end])
+        try:
+            if reader.gets() is False and not data[start:end].startswith((b"#f", b"|")):
+                raise AssertionError(f"hiredis wants more than {data[start:end]!r}")
+        except hiredis.ProtocolError:
+            return
+        start = end
+
+
+if __name__ == "__main__":
+    fuzz(check)

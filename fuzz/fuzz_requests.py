@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Guided fuzzing of the request reader: any bytes, in any pieces.
+
+Rule: the reading depends on the bytes alone. Not on how they were cut, and not on whether the reader is
+compiled; and the spans of what was read, one behind the other, are the bytes that were fed.
+"""
+
+from __future__ import annotations
+
+from harness import Choices, fuzz, instrumented, interpreted
+
+with instrumented("proxy.wire"):
+    from proxy.wire import encode
+    from proxy.wire.limits import IDENTIFIED, UNIDENTIFIED, ProtocolError, RequestLimits
+    from proxy.wire.requests import RequestReader
+
+Interpreted = interpreted("proxy.wire.requests").RequestReader
+LIMITS = [
+    IDENTIFIED,
+    UNIDENTIFIED,
+    RequestLimits(max_arguments=4, max_bulk=20, max_inline=32, max_request=64),
+    RequestLimits(max_inline=24, max_request=1024),  # the longest header that is read at a glance is shorter
+]
+Reading = tuple[list[tuple[list[bytes], bytes]], str, bytes]
+
+
+def read(reader: RequestReader, pieces: list[bytes]) -> Reading:
+    """What is read of the pieces: requests with their bytes, the error, and what is left over."""
+    requests: list[tuple[list[bytes], bytes]] = []
+    error = ""
+    for piece in pieces:
+        reader.feed(piece)
+        try:
+            while (argv := reader.next()) is not None:
+                requests.append((argv, reader.span(reader.start, reader.end)))
+        except ProtocolError as exc:
+            error = f"{type(exc).__name__}: {exc}"
+    pending = reader.pending
+    rest = reader.rest()
+    assert len(rest) == pending
+    assert reader.pending == 0
+    return requests, error, rest
+
+
+def check(data: bytes) -> None:
+    """What must hold of every input."""
+    choices = Choices(data)
+    limits = LIMITS[choices.number() % len(LIMITS)]
+    pieces = choices.pieces()
+    whole = b"".join(pieces)
+    requests, error, rest = read(RequestReader(limits), pieces)
+    assert b"".join(span for _, span in requests) + rest == whole
+    assert read(RequestReader(limits), [whole]) == (requests, error, rest)
+    assert read(Interpreted(limits), pieces) == (requests, error, rest)
+    for argv, span in requests:
+        assert len(argv) <= limits.max_arguments or not span.startswith(b"*")
+        if span.startswith(b"*") and argv:
+            assert len(span) <= limits.max_request + 2
+            if span.startswith(b"*%d\r\n" % len(argv)):
+                assert encode.command(*argv) == span, "not the one way to write it"
+
+
+if __name__ == "__main__":
+    fuzz(check)

@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""Guided fuzzing of a client's session: any bytes from the client, any from Redis, in any turns and pieces.
+
+Rule: no step raises; Redis gets exactly the requests that were admitted, in their order and byte for byte,
+and besides them only what keyfence says for itself; nothing is kept without a limit; where it ends it says why.
+
+An input chooses who is connected and what is enforced, then steps: commands that matter, raw bytes, replies
+of a Redis that behaves, raw bytes in place of replies, the end of the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness import Choices, fuzz, instrumented
+
+# Not counted: the session's own branches are what is looked for.
+import proxy.policy.judge
+import proxy.policy.load
+import proxy.telemetry.telemetry  # noqa: F401
+from proxy.policy.modes import ModeRule
+from proxy.wire import encode
+from proxy.wire.limits import IDENTIFIED, MIB, ProtocolError, RequestLimits
+from proxy.wire.requests import RequestReader
+
+with instrumented("proxy.relay"):
+    from proxy.relay.session import MAX_BACKLOG, MAX_LOCAL_BYTES, POISON
+
+from proxy.client import reason_label
+from tests.relay.fake_redis import PASSWORD, FakeRedis
+from tests.relay.sessions import ROUTE, Told, judge, session
+from tests.relay.test_session_in_any_order import NOTHING, WORDS
+
+LIMITS = RequestLimits(max_request=4096)
+GREETING = [encode.command(b"AUTH", b"keyfence", b"its own"), encode.command(b"SELECT", 1)]
+SERVICES = ("CubeProxy", "CubeMaster", "unknown")
+# Made once: a judge keeps nothing of the sessions that ask it.
+JUDGES = (
+    judge(ModeRule("enforce")),
+    judge(ModeRule("observe")),
+    judge(ModeRule("enforce", rule="scope.write"), ModeRule("observe")),
+)
+MORE: list[Sequence[bytes]] = [
+    [b"SUBSCRIBE", b"a", b"b"],
+    [b"PSUBSCRIBE", b"*"],
+    [b"UNSUBSCRIBE"],
+    [b"PUNSUBSCRIBE", b"*"],
+    [b"SSUBSCRIBE", b"a"],
+    [b"SUBSCRIBE"],
+    [b"QUIT"],
+    [b"POST", b"/"],
+    [b"CLIENT", b"TRACKING", b"ON"],
+    [b"HELLO", b"3", b"SETNAME", b"x", b"AUTH", b"proxy", PASSWORD],
+    [b"HELLO"],
+    [b"HELLO", b"4"],
+    [b"AUTH", b"keyfence", b"its own"],
+    [b"BLPOP", b"list", b"0"],
+    [b"SET", ROUTE, b"x" * 1500],
+    [b"SET", b"cube:v1:master:node:metric:n", b"y" * 6000],
+    [b"CLIENT", b"REPLY", b"ON"],
+    [b"WAIT", b"1", b"0"],
+]
+REQUESTS = [encode.command(*words) for words in [*WORDS, *MORE]] + NOTHING + [b"PING\r\n", b'ECHO "a b"\r\n']
+REPLIES = [
+    b"+OK\r\n",
+    b"+QUEUED\r\n",
+    b"+RESET\r\n",
+    b"-NOAUTH Authentication required.\r\n",
+    b"-LOADING Redis is loading the dataset in memory\r\n",
+    b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
+    b"*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:0\r\n",
+    b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$5\r\nhello\r\n",
+    b">3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
+    b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n",
+    b"*-1\r\n",
+    b"*2\r\n$1\r\na\r\n$300\r\n" + b"z" * 300 + b"\r\n",
+    b"|1\r\n+a\r\n:1\r\n:5\r\n",
+    b"HTTP/1.1 400 Bad Request\r\n",
+]
+
+
+class Talk:
+    """A session with all that was said to it and by it."""
+
+    def __init__(self, choices: Choices) -> None:
+        kind = choices.number()
+        self.told = Told()
+        self.greeting = GREETING if kind & 8 else []
+        in_force = JUDGES[kind // 16 % 3]
+        self.one = session(
+            SERVICES[kind % 3],
+            judges=lambda: in_force,
+            told=self.told,
+            limits=LIMITS,
+            greeting=self.greeting,
+        )
+        self.redis: FakeRedis | None = FakeRedis()
+        self.due = bytearray()  # what the behaving Redis has yet to say
+        self.from_client = bytearray()
+        self.upstream = bytearray()
+        self.lost = False
+
+    def step(self, choices: Choices) -> None:
+        one, what = self.one, choices.number()
+        if what < 128:
+            self._client(REQUESTS[what % len(REQUESTS)])
+        elif what < 150:
+            self._client(choices.bytes(choices.number()))
+        elif what < 215:
+            size = choices.number() * 8
+            reply, self.due = bytes(self.due[:size]), self.due[size:]
+            if reply:
+                one.from_upstream(reply)
+        elif what < 235:
+            self._misbehave(REPLIES[what % len(REPLIES)])
+        elif what < 250:
+            self._misbehave(choices.bytes(choices.number()))
+        elif what < 253:
+            self.upstream.clear()
+            self._refused()
+        else:
+            self.lost = True
+            one.upstream_lost("upstream fake is gone: connection reset")
+        self._carry()
+
+    def _client(self, data: bytes) -> None:
+        """As the transport does: what comes is handed over only while it is wanted."""
+        if self.one.wants_input:
+            self.from_client += data
+            self.one.from_client(data)
+
+    def _misbehave(self, data: bytes) -> None:
+        self.redis, self.due = None, bytearray()
+        if data:
+            self.one.from_upstream(data)
+
+    def _refused(self) -> None:
+        """No connection could be made. What was sent before is not followed any further."""
+        self.one.upstream_refused("upstream fake is unreachable: connection refused")
+        self.lost = True
+        if not self.one.closing:
+            self.one.closing = "upstream"  # here, the end of the test
+
+    def _carry(self) -> None:
+        one = self.one
+        sent = b"".join(one.to_upstream)
+        one.to_upstream.clear()
+        if not one.closing:
+            self.upstream += sent
+            self._answer(sent)
+        assert sum(map(len, one.to_client)) <= MAX_LOCAL_BYTES + MIB
+        one.to_client.clear()
+        assert one.outstanding >= 0
+        assert one._slots.local_bytes <= MAX_LOCAL_BYTES + MAX_BACKLOG
+        assert one.backlog <= MAX_BACKLOG + LIMITS.max_request + len(REQUESTS[-1]) + 8192
+        assert not one.closing or reason_label(one.closing) != "other", one.closing
+
+    def _answer(self, sent: bytes) -> None:
+        if self.redis is None or self.one.opaque:
+            self.redis = None
+            return
+        try:
+            for reply in self.redis.feed(sent):
+                self.due += reply
+        except ProtocolError:
+            raise AssertionError("what Redis gets is no request") from None
+
+    def verify(self) -> None:
+        """Hold what went upstream against what the session said that it admitted."""
+        outcomes = [outcome for _, _, outcome in self.told.commands]
+        admitted, rest = self._requests(outcomes)
+        at = 0
+        own = [POISON, *self.greeting]
+        for request in admitted:
+            while not self.upstream.startswith(request, at):
+                said = next((words for words in own if self.upstream.startswith(words, at)), None)
+                if said is None:
+                    break
+                at += len(said)
+            else:
+                at += len(request)
+                continue
+            break  # admitted but not sent yet, or the upstream was lost: nothing may follow
+        left = bytes(self.upstream[at:])
+        while said := next((words for words in own if left.startswith(words)), None):
+            left = left[len(said) :]
+        if left and not self.one.opaque:
+            raise AssertionError(f"sent to Redis without having been admitted: {left[:200]!r}")
+        if left:
+            assert self.from_client.find(left) >= 0, f"not the client's bytes: {left[:200]!r}"
+        assert rest is not None
+
+    def _requests(self, outcomes: list[str]) -> tuple[list[bytes], bytes]:
+        """The requests that were admitted, as bytes, and what follows the last one that was told of."""
+        reader = RequestReader(IDENTIFIED)  # what passes the session's limits is for the session to know
+        reader.feed(bytes(self.from_client))
+        admitted = []
+        told = iter(outcomes)
+        try:
+            while (argv := reader.next()) is not None:
+                if not argv:
+                    continue
+                outcome = next(told, None)
+                if outcome is None:
+                    break
+                if outcome == "forwarded":
+                    admitted.append(reader.span(reader.start, reader.end))
+        except ProtocolError:
+            pass
+        return admitted, reader.rest()
+
+
+def check(data: bytes) -> None:
+    """What must hold of every input."""
+    choices = Choices(data)
+    talk = Talk(choices)
+    while choices and not talk.one.closing and not talk.lost:
+        talk.step(choices)
+    if not talk.lost:
+        talk.verify()
+
+
+if __name__ == "__main__":
+    fuzz(check)
