@@ -61,7 +61,7 @@ def build_entries(draft: Draft) -> None:
     """The catalogue's rows as targets, into the draft; a family makes one of each member."""
     for name, model in draft.model.keys.items():
         path = ("keys", name)
-        requirements = build_requirements(draft, name, model.key, model, path)
+        requirements = _requirements(draft, name, model, path)
         own = draft.rights(model, path)
         scripts = _scripts(draft, model.written_by, (*path, "written_by"))
         for text, scope in _expansions(draft, model, path):
@@ -83,9 +83,7 @@ def build_entries(draft: Draft) -> None:
                         pattern=pattern,
                         rights=held_by(held, holders(draft, one.values)),
                         denied=denied,
-                        entry=in_scope(
-                            draft, dataclasses.replace(requirements, text=one.text), pattern, home
-                        ),
+                        entry=dataclasses.replace(requirements, text=one.text),
                         text=one.text,
                         secrets=frozenset(draft.secrets & {hole.name for hole in pattern.holes}),
                         should=should,
@@ -174,6 +172,62 @@ def _entry_rights(
     if home is not None:
         denied = [mine | theirs for mine, theirs in zip(denied, home.denied, strict=True)]
     return tuple(held), tuple(denied)
+
+
+def _requirements(draft: Draft, name: str, model: EntryModel, path: tuple[str, ...]) -> Entry:
+    """All that an entry asks beyond rights and form."""
+    if model.fields is not None and model.type and not {"hash", "stream"} & set(model.type):
+        draft.error(
+            (*path, "fields"), f"a {' or '.join(model.type)} has no fields; those are for hash and stream"
+        )
+    if model.values is not None and model.type and "string" not in model.type:
+        draft.error((*path, "values"), "values are for the type string")
+    if model.maxlen is not None and model.type and "stream" not in model.type:
+        draft.error((*path, "maxlen"), "maxlen is for the type stream")
+    _check_ttl(draft, model.ttl, (*path, "ttl"))
+    looks_into_values = any(one is not None for one in (model.fields, model.values, model.maxlen))
+    plain = not (looks_into_values or model.type or model.ttl)
+    return Entry(
+        name=name,
+        text=model.key,
+        types=tuple(model.type),
+        ttl=model.ttl,
+        fields=_fields(draft, model, path),
+        values=None if model.values is None else draft.form(model.values, (*path, "values")),
+        maxlen=None if model.maxlen is None else int(model.maxlen.lstrip("~")),
+        maxlen_exact=model.maxlen is not None and not model.maxlen.startswith("~"),
+        max_length=model.max_length,
+        is_plain=plain,
+        looks_into_values=looks_into_values,
+    )
+
+
+def _check_ttl(draft: Draft, ttl: TtlModel | None, path: tuple[str, ...]) -> None:
+    if ttl is None:
+        return
+    if ttl.none and (ttl.min is not None or ttl.max is not None or ttl.default is not None):
+        draft.error(path, "none excludes min, max and default")
+    if ttl.min is not None and ttl.max is not None and ttl.min > ttl.max:
+        draft.error(path, "min is above max: no time to live would do")
+    if ttl.default is not None and not (ttl.min or 0) <= ttl.default <= (ttl.max or ttl.default):
+        draft.error(path, "default is outside min and max")
+
+
+def _fields(draft: Draft, model: EntryModel, path: tuple[str, ...]) -> Fields | None:
+    if model.fields is None:
+        return None
+    named: dict[bytes, Form] = {}
+    patterned: list[tuple[Form, Form]] = []
+    for field, spec in model.fields.items():
+        form = draft.form(spec, (*path, "fields", field))
+        if field.startswith("<") and field.endswith(">"):
+            of_name = draft.form(field, (*path, "fields", field), of_key=True)
+            if form and of_name:
+                patterned.append((of_name, form))
+        elif form:
+            named[field.encode()] = form
+    hides_names = any(f"<{name}>" in model.fields for name in draft.secrets)
+    return Fields(named, tuple(patterned), ", ".join(model.fields), hides_names)
 
 
 def build_legacy(draft: Draft) -> None:

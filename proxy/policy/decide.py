@@ -234,7 +234,8 @@ class Decider:
             index, placeholder, value, first = difference
             access, target = accesses[index], targets[index]
             text = self._shown(access.key, target)
-            message = f"{name} {text} has the {placeholder} {printable(value)}, an earlier key {printable(first)}"
+            told = f"the {placeholder} {printable(value)}, an earlier key {printable(first)}"
+            message = f"{name} {text} has {told}"
             hint = f"the keys of one command share their {placeholder}"
             yield self._violation("key.format", access.position, access.key, target, message, hint)
 
