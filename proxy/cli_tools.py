@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -26,17 +26,39 @@ from .policy.testing import FileResult, Runner, test_files
 from .terminal import USAGE, console, fail, fail_with, say
 
 
+def _format(*forms: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The option --format."""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice(forms),
+        default=forms[0],
+        show_default=True,
+        help="What is printed.",
+    )
+
+
 @click.command()
 @click.argument("policies", metavar="POLICY...", nargs=-1, required=True)
-def check(policies: Sequence[str]) -> None:
-    """Report every error of policy files with its line and column, then the warnings."""
+@_format("text", "json", "github")
+@click.option("--strict", is_flag=True, help="Fail for warnings too.")
+def check(policies: Sequence[str], form: str, strict: bool) -> None:
+    """Report every error and warning of policy files with its place, its line and a key that shows it.
+
+    Exit code 0: none, or only warnings; 1: errors, or with --strict warnings; 2: wrong usage.
+    """
     failed = False
+    objects = []
     for path in policies:
         errors, warnings, summary = check_policy(path)
-        for diagnostic in [*errors, *warnings]:
-            say(str(diagnostic))
-        failed = failed or bool(errors)
-        say(summary)
+        failed = failed or bool(errors) or (strict and bool(warnings))
+        objects += [formats.as_object(one) for one in (*errors, *warnings)]
+        for one in (*errors, *warnings) if form != "json" else ():
+            say(formats.as_github(one) if form == "github" else one.illustrated())
+        if form == "text":
+            say(summary)
+    if form == "json":
+        say(json.dumps(objects, indent=1))
     sys.exit(1 if failed else 0)
 
 
@@ -93,14 +115,7 @@ def _cell(value: object) -> Text:
 
 @click.command(name="test")
 @click.argument("paths", metavar="[PATH...]", nargs=-1)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json", "junit", "github"]),
-    default="text",
-    show_default=True,
-    help="What is printed.",
-)
+@_format("text", "json", "junit", "github")
 @click.option(
     "--min-coverage",
     metavar="PERCENT",

@@ -5,7 +5,7 @@ Rule: a fault that only follows from what was taken out is not told; what is lef
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from .compile import compile_policy
 from .compiled import CompiledPolicy
@@ -40,29 +40,35 @@ class Salvaged:
 
     def _take_out(self, faults: Sequence[Diagnostic]) -> bool:
         """Note the faults and take them out; whether anything is left."""
-        self.errors += [fault for fault in faults if not self._follows(fault)]
+        before = frozenset(self._out)
         for fault in faults:
-            path = fault.path
-            while path and path in self._out:  # taken out already, and not enough: what it is part of
-                path = path[:-1]
-            self._out.add(path)
+            self._out.add(self._part(fault, before))
+        self.errors += [fault for fault in faults if not self._follows(fault, before)]
         self.source = Pruned(self._whole, self._out)
         return () not in self._out
 
-    def _follows(self, fault: Diagnostic) -> bool:
-        """Whether a fault is there only because something was taken out."""
-        if any(path[: len(fault.path)] == fault.path for path in self._out):
-            return True
-        return any(name in fault.message for name in self._names_out())
+    def _part(self, fault: Diagnostic, before: Collection[PathKey]) -> PathKey:
+        """What to take out for a fault: where it is, or if that is out already, what it was part of."""
+        path = fault.path
+        while path and path in before:
+            path = path[:-1]
+        return path
 
-    def _names_out(self) -> Iterator[str]:
-        """The names that were taken out, as messages show them."""
-        for path in self._out:
-            if len(path) != 2:
-                continue
-            section, name = path
-            if section == "services":
-                name = self._whole.data[section][name]
+    def _follows(self, fault: Diagnostic, before: Collection[PathKey]) -> bool:
+        """Whether a fault is there only because something was taken out."""
+        if any(path[: len(fault.path)] == fault.path for path in before):
+            return True
+        mine = self._part(fault, before)
+        return any(name in fault.message for path in self._out - {mine} for name in self._names(path))
+
+    def _names(self, path: PathKey) -> Iterator[str]:
+        """The names that go with a part, as messages show them."""
+        if len(path) != 2:
+            return
+        section, name = path
+        if section == "services":
+            name = self._whole.data[section][name]
+        if isinstance(name, str):
             yield repr(name)
             if section == "placeholders":
-                yield from (f"<{one}>" for one in str(name).split("|"))
+                yield from (f"<{one}>" for one in name.split("|"))

@@ -25,9 +25,9 @@ def validate(model: type[_Model], source: Source) -> _Model:
         found: dict[tuple[Any, ...], Diagnostic] = {}
         for error in exc.errors(include_url=False, include_input=True):
             diagnostic = _diagnostic(model, source, error)
-            found.setdefault(
-                (diagnostic.place, error["type"] == "extra_forbidden", error["loc"][:-1]), diagnostic
-            )
+            # A value that no branch of a union takes has a fault for each; one will do.
+            whole = diagnostic.message if error["type"] in ("missing", "extra_forbidden") else ""
+            found.setdefault((diagnostic.place, whole, error["loc"][:-1]), diagnostic)
         raise FileError(found.values()) from None
 
 

@@ -1,0 +1,71 @@
+"""What `check` tells of a file with faults of several kinds, and what it doesn't since it only follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.policy.salvage import Salvaged
+from proxy.policy.yaml_source import Source
+
+HEAD = """policy: p
+claims: ["a:"]
+services: [one, two]
+placeholders: {id: "[a-z]{1,9}"}
+scopes: {s: {prefix: "a:", writers: [one], readers: [two]}}
+"""
+
+
+def errors(text: str) -> list[str]:
+    found = Salvaged(Source("f", HEAD + text, keep_going=True)).errors
+    return [str(one).removeprefix("f:").replace(" error:", "") for one in found]
+
+
+def test_what_is_malformed_hides_nothing_that_contradicts() -> None:
+    assert errors('colour: red\nkeys: {k: {key: "b:<id>", readers: one}, l: {key: "a:<idd>"}}\n') == [
+        "6:1: unknown key 'colour'; did you mean cluster?",
+        "7:17: 'b:<id>' is outside the policy's claims (a:)",
+        "7:51: 'a:<idd>': placeholder <idd> is not declared (at offset 2); did you mean id?",
+    ]
+
+
+def test_a_duplicate_key_hides_nothing() -> None:
+    assert errors("owner: {team: a, team: b}\nshould: [nonsense]\n") == [
+        "6:18: duplicate key 'team', first given in line 6",
+        "7:10: 'nonsense' is no rule",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'keys: {k: {type: hash}}\nlegacy: {keys: {"o:<id>": k}}\n',
+        'keys: {k: {key: "a:<id>", key: x}}\n',
+    ],
+)
+def test_what_only_follows_is_not_told(text: str) -> None:
+    assert len(errors(text)) == 1
+
+
+def test_places_stay_where_items_of_a_list_are_taken_out() -> None:
+    assert errors('keys: {k: {key: "a:<id>", type: [hsh, list], writers: [nobody, one, too]}}\n') == [
+        "6:34: 'hsh' is not admitted here; expected string, hash, list, set, zset or stream",
+        "6:56: 'nobody' is not listed under services; known: one, two, unknown",
+        "6:69: 'too' is not listed under services; did you mean two?",
+    ]
+
+
+def test_what_can_be_used_is_compiled() -> None:
+    salvaged = Salvaged(Source("f", HEAD + 'keys: {k: {key: "a:<id>"}, l: {key: "<none>"}}\n'))
+    assert len(salvaged.errors) == 1
+    assert salvaged.policy is not None
+    assert [target.name for target in salvaged.policy.targets if target.kind == "entry"] == ["k"]
+
+
+def test_a_file_of_which_nothing_is_left() -> None:
+    salvaged = Salvaged(Source("f", "a: b"))
+    assert salvaged.policy is None
+    assert [one.message for one in salvaged.errors] == [
+        "'policy' is missing",
+        "'services' is missing",
+        "unknown key 'a'",
+    ]

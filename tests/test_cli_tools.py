@@ -1,0 +1,322 @@
+"""The commands that work on policy files: check, explain, test, diff, schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.policy.cases import POLICIES
+from tests.test_cli import SMALL, keyfence, process
+
+POLICY = str(POLICIES / "cubesandbox.yaml")
+Write = Callable[[str, "str | bytes"], Path]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Write:
+    def write(name: str, content: str | bytes) -> Path:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def small(file: Write) -> Path:
+    return file("small.yaml", SMALL)
+
+
+# -- explain
+
+
+def explained(*command: str, service: str = "CubeMaster") -> tuple[int, dict[str, object]]:
+    code, out, err = keyfence("explain", "--policy", POLICY, "--service", service, "--json", "--", *command)
+    assert err == ""
+    told = json.loads(out)
+    assert isinstance(told, dict)
+    return code, told
+
+
+def test_an_allowed_command_as_json() -> None:
+    code, told = explained("HGETALL", "cube:v1:shared:sandbox:proxy:s1", service="CubeProxy")
+    assert code == 0
+    assert told == told | {
+        "verdict": "allow",
+        "rule": None,
+        "entry": "sandbox-route",
+        "position": None,
+        "hint": None,
+        "accesses": [
+            {
+                "position": 1,
+                "key": "cube:v1:shared:sandbox:proxy:s1",
+                "access": "read",
+                "entry": "sandbox-route",
+                "kind": "entry",
+            }
+        ],
+        "violations": [],
+    }
+
+
+def test_a_violation_as_json() -> None:
+    code, told = explained("HSET", "cube:v1:shared:sandbox:proxy:s1", "HostIP", "x", service="CubeProxy")
+    assert code == 1
+    assert told == told | {
+        "verdict": "violation",
+        "rule": "scope.write",
+        "entry": "sandbox-route",
+        "position": 1,
+        "hint": "its writers: CubeMaster",
+        "severity": "must",
+    }
+    violations = told["violations"]
+    assert isinstance(violations, list)
+    assert [one["rule"] for one in violations] == ["scope.write", "value.invalid"]
+
+
+@pytest.mark.parametrize(
+    ("command", "accesses"),
+    [
+        (("GET", "cube:v1:master:lock:a:b"), ["read"]),
+        (("SET", "cube:v1:master:lock:a:b", "x"), ["write"]),
+        (("SET", "cube:v1:master:lock:a:b", "x", "GET"), ["both"]),
+        (("EXISTS", "cube:v1:master:lock:a:b"), ["none"]),
+        (("COPY", "a", "b"), ["read", "write"]),
+        (("PING",), []),
+    ],
+)
+def test_an_access_is_read_write_both_or_none(command: tuple[str, ...], accesses: list[str]) -> None:
+    _, told = explained(*command)
+    found = told["accesses"]
+    assert isinstance(found, list)
+    assert [one["access"] for one in found] == accesses
+
+
+def test_an_allowed_command_as_text() -> None:
+    code, out, err = keyfence(
+        "explain",
+        "--policy",
+        POLICY,
+        "--service",
+        "CubeProxy",
+        "--",
+        "HGETALL",
+        "cube:v1:shared:sandbox:proxy:s1",
+    )
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].strip() == "accesses"
+    assert re.findall(r"[\w:-]+", lines[2]) == ["position", "key", "access", "entry"]
+    assert re.findall(r"[\w:-]+", lines[4]) == [
+        "1",
+        "cube:v1:shared:sandbox:proxy:s1",
+        "read",
+        "sandbox-route",
+    ]
+    assert lines[-1] == "allow"
+
+
+def test_a_violation_as_text() -> None:
+    code, out, _ = keyfence(
+        "explain", "--policy", POLICY, "--service", "CubeMaster", "--",
+        "HSET", "cube:v1:master:node:metric:n1", "cpu_util", "1", "mvm_num", "x",
+    )  # fmt: skip
+    assert code == 1
+    first, second = out.splitlines()[-2:]
+    assert first.startswith("violation field.unknown (should: never refused) at argument 2: ")
+    assert second.startswith("violation value.invalid at argument 5: the field mvm_num of ")
+
+
+def test_a_command_without_keys_as_text() -> None:
+    assert keyfence("explain", "--policy", POLICY, "--service", "CubeMaster", "--", "PING") == (
+        0,
+        "accesses: none\nallow\n",
+        "",
+    )
+
+
+@pytest.mark.parametrize("dashes", [("--",), ()])
+def test_arguments_may_begin_with_dashes(dashes: tuple[str, ...]) -> None:
+    command = ("SET", "cube:v1:master:lock:a:b", "--json", "EX", "-5")
+    code, out, err = keyfence("explain", "--policy", POLICY, "--service", "CubeMaster", *dashes, *command)
+    assert (code, err) == (0, "")
+    assert "cube:v1:master:lock:a:b" in out
+
+
+def test_arguments_need_not_be_utf_8() -> None:
+    common = ("explain", "--policy", POLICY, "--service", "CubeMaster")
+    code, out, err = process(*common, "--json", "--", "GET", b"a\xff\n")
+    assert (code, err) == (1, "")
+    told = json.loads(out)
+    assert told["accesses"][0]["key"].encode("utf-8", "surrogateescape") in (b"a\xff\n", b"a\\xff\\n")
+    code, out, err = process(*common, "--", "GET", b"a\xff\n\x1b[31m")
+    assert (code, err) == (1, "")
+    assert r"a\xff\n\x1b[31m" in out
+    assert "\x1b" not in out
+
+
+def test_markup_in_a_key_is_text() -> None:
+    _, out, _ = keyfence("explain", "--policy", POLICY, "--service", "CubeMaster", "--", "GET", "[bold]x[/]")
+    assert out.count("[bold]x[/]") == 2
+
+
+def test_what_a_secret_placeholder_holds_is_not_shown() -> None:
+    for command in (("GET", "cube:v1:api:session:hunter2"), ("GET", "cube:v1:api:session:hunter2:x")):
+        for how in ((), ("--json",)):
+            code, out, _ = keyfence(
+                "explain", "--policy", POLICY, "--service", "CubeProxy", *how, "--", *command
+            )
+            assert code == 1
+            assert "hunter2" not in out
+
+
+def test_an_unknown_service_is_told() -> None:
+    assert keyfence("explain", "--policy", POLICY, "--service", "CubeMastr", "--", "GET", "k") == (
+        2,
+        "",
+        "keyfence: --service: 'CubeMastr' is no service of the policy; did you mean CubeMaster?\n",
+    )
+
+
+def test_a_policy_that_is_not_there_is_told(tmp_path: Path) -> None:
+    code, out, err = keyfence(
+        "explain", "--policy", tmp_path / "none", "--service", "a", "--json", "--", "GET", "k"
+    )
+    assert (code, out) == (2, "")
+    assert err == f"{tmp_path}/none:1:1: error: can't be read: No such file or directory\n"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(
+        st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=12)
+        | st.sampled_from(["GET", "EVAL", "SORT", "XREADGROUP", "-1", "--", "--json", "STREAMS", "cube:v1:"]),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_any_command_is_explained(command: list[str]) -> None:
+    code, told = explained(*command)
+    assert code == (0 if told["verdict"] == "allow" else 1)
+
+
+# -- check
+
+
+def test_a_policy_without_faults(small: Path) -> None:
+    code, out, err = keyfence("check", small)
+    assert (code, err) == (0, "")
+    assert f"{small}: 0 errors, 1 warning; policy small, 2 services, 1 scope, 0 entries" in out
+
+
+def test_all_errors_at_once_in_the_order_of_the_file(file: Write) -> None:
+    policy = file(
+        "p.yaml",
+        """policy: p
+services: [one, one]
+should: [field.unknow]
+placeholders: {id: "[a"}
+keys:
+  k: {key: "a:<id>", typ: hash}
+""",
+    )
+    code, out, _ = keyfence("check", policy)
+    assert code == 1
+    places = [
+        place for line in out.splitlines() if (place := re.match(rf"{policy}:(\d+:\d+): error: ", line))
+    ]
+    assert [place[1] for place in places] == ["2:17", "3:10", "4:20", "6:22"]
+    assert out.splitlines()[-1] == f"{policy}: 4 errors"
+
+
+def test_a_fault_shows_its_line_and_a_caret(file: Write) -> None:
+    policy = file("p.yaml", "policy: p\nservices: [one]\nkeys:\n  k: {key: 'a', ttl: {at: hsh}}\n")
+    assert keyfence("check", policy).out == (
+        f"{policy}:4:27: error: 'hsh' is not admitted here; expected write or refresh\n"
+        " 4 |   k: {key: 'a', ttl: {at: hsh}}\n"
+        "   |                           ^^^\n"
+        f"{policy}: 1 error\n"
+    )
+
+
+def test_faults_as_json(file: Write) -> None:
+    policy = file("p.yaml", "policy: p\nservices: [one]\nscopes: {s: {prefix: 'a:', readers: one}}\n")
+    code, out, _ = keyfence("check", "--format", "json", policy)
+    assert code == 0
+    assert json.loads(out) == [
+        {
+            "file": str(policy),
+            "line": 3,
+            "column": 10,
+            "end_column": 11,
+            "level": "warning",
+            "message": "nobody may write to the scope s, for example 'a:x'",
+            "example": "a:x",
+        }
+    ]
+
+
+def test_faults_as_workflow_commands(file: Write) -> None:
+    policy = file("a,b.yaml", "policy: p\nservices: [one]\nshould: ['50%']\n")
+    code, out, _ = keyfence("check", "--format", "github", policy)
+    assert code == 1
+    name = str(policy).replace(",", "%2C")
+    assert out == f"::error file={name},line=3,col=10::'50%25' is no rule\n"
+
+
+def test_strict_fails_for_warnings(file: Write) -> None:
+    policy = file("p.yaml", SMALL)
+    assert keyfence("check", policy).code == 0
+    assert keyfence("check", "--strict", policy).code == 1
+
+
+def test_warnings_come_after_the_errors(file: Write) -> None:
+    policy = file(
+        "p.yaml",
+        """policy: p
+services: [one, idle]
+placeholders: {a: "[a-z]+", b: "[a-y]+"}
+scopes: {s: {prefix: "x:", writers: [one]}}
+keys:
+  first: {key: "x:<a>"}
+  second: {key: "x:<b>"}
+""",
+    )
+    code, out, _ = keyfence("check", policy)
+    assert code == 1
+    lines = out.splitlines()
+    told = [line for line in lines if line.startswith(str(policy))]
+    assert [line.split(": ")[1] for line in told[:3]] == ["error", "warning", "warning"]
+    assert told[3].startswith(f"{policy}: 1 error, 2 warnings")
+    assert lines[-2:] == ["  first   SCAN 0 MATCH x:*", "  second  SCAN 0 MATCH x:*"]
+
+
+def test_warnings_alone_are_no_failure(file: Write) -> None:
+    policy = file("p.yaml", SMALL)
+    code, out, _ = keyfence("check", policy)
+    assert code == 0
+    assert f"{policy}:4:17: warning: the service two can do nothing with any key" in out
+
+
+@pytest.mark.parametrize("name", ["", "none.yaml"])
+def test_a_folder_or_a_missing_file_is_a_failure(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    code, out, err = keyfence("check", path)
+    assert (code, err) == (1, "")
+    assert re.fullmatch(rf"{path}:1:1: error: can't be read: .+\n{path}: 1 error\n", out)
+
+
+def test_each_of_several_files_has_its_summary(file: Write, small: Path) -> None:
+    broken = file("broken.yaml", "policy: {\n")
+    code, out, _ = keyfence("check", broken, small)
+    assert code == 1
+    assert re.search(rf"^{broken}: 1 error$", out, re.MULTILINE)
+    assert re.search(rf"^{small}: 0 errors, ", out, re.MULTILINE)
