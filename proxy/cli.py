@@ -23,17 +23,20 @@ from .config import (
     Overrides,
     Settings,
     load_settings,
+    parse_drain,
     parse_upstream,
+    parse_workers,
     without_password,
 )
 from .policy.diagnostics import FileError
 from .policy.modes import Modes
 from .policy.units import milliseconds
-from .runtime import StartError, load, serve
+from .loading import Origin, load
+from .runtime import StartError, run_loop
+from .serve import serve
 from .sockets import parse_address, parse_listen
 from .telemetry.report import render, rows_from_log, rows_from_snapshot
 from .terminal import console, fail, fail_with, say
-from .tls import check_tls
 from .upstream.embedded import EmbeddedRedisError
 
 
@@ -92,6 +95,20 @@ def cli() -> None:
     help=f"Admin address, or none.  [default: {DEFAULT_ADMIN}]",
 )
 @click.option("--decision-log", metavar="FILE", default="", help="Where to write violations; - is stdout.")
+@click.option(
+    "--workers",
+    metavar="N",
+    default="",
+    callback=_checked(parse_workers),
+    help="Worker processes below this one, or auto: one for each core. Without, one process does all.",
+)
+@click.option(
+    "--drain",
+    metavar="DURATION",
+    default="",
+    callback=_checked(parse_drain),
+    help="How long clients may take to end at SIGTERM.  [default: 5s]",
+)
 @click.option("--splice", is_flag=True, help="Pass all bytes unread: the same addresses, no policy.")
 def run(
     config: str,
@@ -102,39 +119,42 @@ def run(
     mode: str | None,
     admin: str,
     decision_log: str,
+    workers: str,
+    drain: str,
     splice: bool,
 ) -> None:
     """Stand between services and Redis."""
-    overrides = Overrides(policy, upstream, listen, service, mode or "", admin, decision_log)  # type: ignore[arg-type]
-    settings = _settings(config, overrides, needs_policy=not splice)
+    overrides = Overrides(
+        policy,
+        upstream,
+        listen,
+        service,
+        mode or "",  # type: ignore[arg-type]
+        admin,
+        decision_log,
+        workers,
+        drain,
+    )
+    origin = Origin(config, overrides, spliced=splice)
     try:
-        compiled = None if splice else load(settings)
-        check_tls(settings)
+        settings, compiled = origin.load()
     except FileError as exc:
         fail_with(exc)
     if not all(_compiled.status().values()):
         say(f"keyfence: {_compiled.describe()}", err=True)
     try:
-        _run_loop(lambda: serve(settings, compiled))
+        run_loop(lambda: serve(origin, settings, compiled))
+    except FileError as exc:
+        fail_with(exc)
     except (StartError, EmbeddedRedisError) as exc:
         fail(str(exc))
 
 
-def _settings(config: str, overrides: Overrides, *, needs_policy: bool = True) -> Settings:
+def _settings(config: str, overrides: Overrides) -> Settings:
     try:
-        return load_settings(config, overrides, needs_policy=needs_policy)
+        return load_settings(config, overrides)
     except FileError as exc:
         fail_with(exc)
-
-
-def _run_loop(main: Callable[[], Any]) -> None:
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(main())
-        return
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main())
 
 
 @cli.command()
@@ -197,6 +217,27 @@ def observe(duration: str, rule: str, service: str, admin: str) -> None:
     _ask(admin, "/-/observe", body)
     what = " ".join([rule or "every rule", *(["by", service] if service else [])])
     say(f"for {duration}, violations of {what} are observed and not refused")
+
+
+@cli.command()
+@click.option("--admin", metavar="URL", default=f"http://{DEFAULT_ADMIN}", help="The admin listener.")
+def reload(admin: str) -> None:
+    """Have a running keyfence read its policy, configuration and waivers again.
+
+    Exit code 1: something is wrong with them, and what was in force stays.
+    """
+    told = _ask(admin, "/-/reload", {}, RELOAD_TIMEOUT)
+    say(f"reloaded: policy {told['policy']}, revision {told['revision']}" if told["policy"] else "reloaded")
+    for name in told["needs_restart"]:
+        say(f"keyfence: {name} has changed in the configuration: that needs a restart", err=True)
+
+
+@cli.command()
+@click.option("--admin", metavar="URL", default=f"http://{DEFAULT_ADMIN}", help="The admin listener.")
+def restart(admin: str) -> None:
+    """Replace the workers of a running keyfence one by one, without losing a command."""
+    told = _ask(admin, "/-/restart", {}, RESTART_TIMEOUT)
+    say(f"restarted {told['restarted']} workers")
 
 
 @cli.command()

@@ -387,7 +387,11 @@ def _running_addresses(admin: str) -> dict[str, tuple[str, int]]:
     if _ask(admin, "/modes").get("splice"):
         raise DemoError(f"{admin}: this keyfence runs with --splice and reads nothing")
     host = urllib.parse.urlsplit(admin).hostname or "127.0.0.1"
-    found = {one["service"]: _host_port(one["address"], host) for one in reversed(_ask(admin, "/listeners"))}
+    found = {
+        one["service"]: _host_port(one["address"], host)
+        for one in reversed(_ask(admin, "/listeners"))
+        if not one["address"].startswith("unix:")
+    }
     missing = [service for service in SERVICES if service not in found]
     if missing:
         there = ", ".join(service or "unknown" for service in found) or "none"

@@ -101,6 +101,7 @@ class _Listener:
         self.tls = tls
         self._gate = gate
         self._bound = bound
+        self._unix = bool(model.address.unix_path)
         self._proxied = model.proxy_protocol
         self._trusted: list[Network] = [ipaddress.ip_network(one) for one in model.trusted]
         self._arriving: set[asyncio.Task[None]] = set()
@@ -215,7 +216,7 @@ class _Listener:
     async def _origin(self, sock: socket.socket, peer: Any, deadline: float) -> tuple[Evidence, str]:
         """Where a connection comes from, and how to show that. Raises _Refused, OSError."""
         address, port, uid = "", 0, None
-        if sock.family == socket.AF_UNIX:
+        if self._unix:
             _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         else:
             address, port = peer[:2]

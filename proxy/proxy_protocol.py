@@ -90,7 +90,8 @@ def _source(version_and_command: int, family_and_transport: int, body: bytes) ->
     if family == _IPV4:
         return Source(False, str(ipaddress.IPv4Address(body[:4])), int.from_bytes(body[8:10]))
     if family == _IPV6:
-        return Source(False, str(ipaddress.IPv6Address(body[:16])), int.from_bytes(body[32:34]))
+        ip = ipaddress.IPv6Address(body[:16])
+        return Source(False, str(ip.ipv4_mapped or ip), int.from_bytes(body[32:34]))
     return Source(local=False)
 
 

@@ -13,7 +13,7 @@ READY_PREFIX = "keyfence: ready: "
 class Ready(NamedTuple):
     """What keyfence's ready line says."""
 
-    listeners: dict[str, tuple[str, int]]  # service to address
+    listeners: dict[str, tuple[str, int]]  # service to address; of a unix socket the path, and 0
     admin: str  # URL, or "" without an admin listener
     upstream: str  # URL without a password
 
@@ -29,6 +29,9 @@ def parse_ready_line(line: str) -> Ready:
     listeners: dict[str, tuple[str, int]] = {}
     for listener in first.split(", "):
         service, _, address = listener.rpartition(" on ")
+        if address.startswith("unix:"):
+            listeners[service] = (address.removeprefix("unix:"), 0)
+            continue
         host, _, port = address.rpartition(":")
         listeners[service] = (host.strip("[]"), int(port))
     named = dict(part.split(" ", 1) for part in rest)

@@ -72,10 +72,12 @@ def running_redis(
     acl: Sequence[str] = (),
     tcp: bool = False,
     tls: Certificates | None = None,
+    tls_auth_clients: bool = False,
     arguments: Sequence[str] = (),
 ) -> Iterator[RedisServer]:
     """Starts a server on a unix socket, and with `tcp` or `tls` on a free loopback port too.
 
+    With `tls_auth_clients` it takes nobody without a certificate of the same authority.
     `acl` holds lines such as "alice on >secret ~* +@all"; `password` is that of the default user.
     """
     binary = binary or server_binaries()[0]
@@ -86,7 +88,8 @@ def running_redis(
         options += ["--user", *line.split()]
     port = free_port() if tcp or tls else None
     if tls:
-        options += ["--tls-port", str(port), "--tls-auth-clients", "no", "--tls-ca-cert-file", str(tls.ca)]
+        options += ["--tls-port", str(port), "--tls-ca-cert-file", str(tls.ca)]
+        options += ["--tls-auth-clients", "yes" if tls_auth_clients else "no"]
         options += ["--tls-cert-file", str(tls.certificate), "--tls-key-file", str(tls.key)]
     elif port:
         options += ["--port", str(port), "--bind", "127.0.0.1"]
@@ -175,21 +178,23 @@ class Certificates(NamedTuple):
 def make_certificates(directory: Path) -> Certificates:
     """Makes them with the openssl command. Raises FileNotFoundError where there is none."""
     ca, ca_key = directory / "ca.pem", directory / "ca.key"
-    certificate, key = directory / "server.pem", directory / "server.key"
-    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    new += ["-days", "2"]
-    authority: list[str | Path] = ["-subj", "/CN=keyfence test authority", "-keyout", ca_key, "-out", ca]
-    server: list[str | Path] = [
-        "-subj",
-        "/CN=localhost",
-        "-addext",
-        "subjectAltName=IP:127.0.0.1,DNS:localhost",
-    ]
-    server += ["-addext", "basicConstraints=critical,CA:FALSE", "-CA", ca, "-CAkey", ca_key]
-    server += ["-keyout", key, "-out", certificate]
-    for names in (authority, server):
-        subprocess.run([*new, *names], check=True, capture_output=True, stdin=subprocess.DEVNULL)
+    openssl("-subj", "/CN=keyfence test authority", "-keyout", ca_key, "-out", ca)
+    return issue_certificate(ca, "server", "/CN=localhost", "IP:127.0.0.1,DNS:localhost")
+
+
+def issue_certificate(ca: Path, name: str, subject: str, alternative: str = "") -> Certificates:
+    """Has the authority vouch for somebody. `alternative` is as openssl has it: "DNS:a.example,URI:b://c"."""
+    certificate, key = ca.with_name(f"{name}.pem"), ca.with_name(f"{name}.key")
+    names = ["-addext", f"subjectAltName={alternative}"] if alternative else []
+    names += ["-addext", "basicConstraints=critical,CA:FALSE"]
+    names += ["-CA", str(ca), "-CAkey", str(ca.with_suffix(".key"))]
+    openssl("-subj", subject, *names, "-keyout", key, "-out", certificate)
     return Certificates(ca, certificate, key)
+
+
+def openssl(*names: str | Path) -> None:
+    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subprocess.run([*new, "-days", "2", *names], check=True, capture_output=True, stdin=subprocess.DEVNULL)
 
 
 class Keyfence:
