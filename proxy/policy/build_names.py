@@ -1,21 +1,23 @@
-"""The naming rules as one automaton.
+"""The naming rules as automata: one for each rule, and their product, which accepts what keeps them all.
 
 Rule: every rule but those about lengths is a regular language, taken whole (no counter is left out), so that
-the automaton alone decides; and whether an entry's keys can break a rule at all is found out here, once.
+the product alone decides; and whether an entry's keys can break a rule at all is found out here, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from .build_automaton import TooManyStates, build
+from .automaton import DEAD, NODE, NOTHING, Automaton
+from .build_automaton import TooManyStates, build, byte_classes
 from .builtin_classes import class_named
 from .diagnostics import did_you_mean
 from .draft import Draft
 from .matching import Simulation
 from .model import HashTag, NameRules
-from .names import Check, LengthLimit, Names, hash_tag_fault
+from .names import Check, Kind, LengthLimit, Names, hash_tag_fault
 from .patterns import ClassExpression, KeyPattern, PatternError
 from .regular import (
     ANY_BYTE,
@@ -58,7 +60,7 @@ class _Language(KeyPattern):
 
 def build_names(draft: Draft) -> Names:
     """The policy's naming rules, with faults noted in the draft."""
-    found: list[tuple[Check, Node]] = []
+    found: list[Check] = []
     limits: list[LengthLimit] = []
     model = draft.model.names
     groups: tuple[tuple[Severity, NameRules, tuple[str, ...]], ...] = (
@@ -66,20 +68,117 @@ def build_names(draft: Draft) -> Names:
         ("should", model.should, ("names", "should")),
     )
     for severity, rules, path in groups:
-        found.extend(_Rules(draft, severity, rules, path).checks())
+        try:
+            found.extend(_Rules(draft, severity, rules, path).checks())
+        except TooManyStates:
+            draft.error(path, f"a naming rule needs more than {MAX_STATES} states", of_key=True)
         if rules.max_length is not None:
             limits.append(LengthLimit(severity, rules.max_length))
     automaton = None
+
     if found and not draft.faults:
-        try:
-            automaton = build([_Language(node) for _, node in found], MAX_STATES)
-        except TooManyStates:
+        automaton = _all_kept(found)
+        if automaton is None:
             draft.error(("names",), f"the naming rules need more than {MAX_STATES} states", of_key=True)
-    return Names([check for check, _ in found], automaton, limits)
+    return Names(found, automaton, limits)
+
+
+def _all_kept(checks: Sequence[Check]) -> Automaton | None:
+    """The automaton of the names that keep every rule; None where it would be too large.
+
+    It gives a name up as soon as one rule is broken for good, else the states would be those of all
+    combinations of broken rules.
+    """
+    hopeful = [_hopeful(check) for check in checks]
+    classes = byte_classes(_masks(one.classes for one in (check.automaton for check in checks)))
+    bytes_in_turn = [classes.index(number) for number in range(max(classes) + 1)]
+    start = tuple(check.automaton.start for check in checks)
+    numbers = {start: 1}  # 0 is the dead state
+    queue = [start]
+    moves: list[list[int]] = [[0] * len(bytes_in_turn)]
+    accepts = [NOTHING]
+    for states in queue:  # grows while it is walked
+        kept = all(
+            (check.automaton.accept_of(state) >= 0) != check.forbids
+            for check, state in zip(checks, states, strict=True)
+        )
+        accepts.append(0 if kept else NOTHING)
+        rows = [check.automaton.successors(state) for check, state in zip(checks, states, strict=True)]
+        move = []
+        for byte in bytes_in_turn:
+            after = tuple(row[check.automaton.classes[byte]] for row, check in zip(rows, checks, strict=True))
+            if not all(state in hope for state, hope in zip(after, hopeful, strict=True)):
+                move.append(0)
+                continue
+            if after not in numbers:
+                if len(numbers) >= MAX_STATES:
+                    return None
+                numbers[after] = len(numbers) + 1
+                queue.append(after)
+            move.append(numbers[after])
+        moves.append(move)
+    return _tables(classes, moves, accepts)
+
+
+def _hopeful(check: Check) -> frozenset[int]:
+    """The states of a rule's automaton from which a name can still keep the rule."""
+    automaton = check.automaton
+    before: dict[int, set[int]] = {}
+    places = range(0, automaton.states * NODE, NODE)
+    for state in places:
+        for after in automaton.successors(state):
+            before.setdefault(after, set()).add(state)
+    reached = {state for state in places if (automaton.accept_of(state) >= 0) != check.forbids}
+    queue = list(reached)
+    for state in queue:  # grows while it is walked
+        fresh = before.get(state, set()) - reached
+        reached |= fresh
+        queue.extend(fresh)
+    return frozenset(reached)
+
+
+def _minimal(automaton: Automaton) -> Automaton:
+    """The smallest automaton of the same language (Moore's algorithm): the product is then small too."""
+    places = range(0, automaton.states * NODE, NODE)
+    moves = [[after // NODE for after in automaton.successors(state)] for state in places]
+    block_of = [int(automaton.accept_of(state) >= 0) for state in places]
+    while True:
+        kinds: dict[tuple[int, ...], int] = {}
+        finer = [
+            kinds.setdefault((block_of[at], *[block_of[after] for after in moves[at]]), len(kinds))
+            for at in range(len(moves))
+        ]
+        if max(finer) == max(block_of):
+            break
+        block_of = finer
+    if block_of[0] == block_of[1]:
+        return automaton  # the start is as dead as the dead state: nothing is accepted
+    # The dead state's block first, then the start's, as tables have them.
+    first_of = {block: at for at, block in reversed(list(enumerate(block_of)))}
+    number = {block: new for new, block in enumerate(dict.fromkeys(block_of))}
+    small = [[number[block_of[after]] for after in moves[first_of[block]]] for block in number]
+    accepts = [0 if automaton.accept_of(first_of[block] * NODE) >= 0 else NOTHING for block in number]
+    return _tables(automaton.classes, small, accepts)
+
+
+def _masks(all_classes: Iterable[bytes]) -> Iterator[int]:
+    for classes in all_classes:
+        for number in range(max(classes) + 1):
+            yield sum(1 << byte for byte in range(256) if classes[byte] == number)
+
+
+def _tables(classes: bytes, moves: Sequence[Sequence[int]], accepts: Sequence[int]) -> Automaton:
+    rows: dict[tuple[int, ...], int] = {}
+    nodes = array("i")
+    for move, accept in zip(moves, accepts, strict=True):
+        row = tuple([NODE * state for state in move])
+        at = rows.setdefault(row, len(rows) * len(row))
+        nodes.extend((-1, DEAD, at, accept))
+    return Automaton(classes, nodes, array("i", [state for row in rows for state in row]), ((0,),))
 
 
 class _Rules:
-    """One group of naming rules, as languages."""
+    """One group of naming rules."""
 
     def __init__(self, draft: Draft, severity: Severity, rules: NameRules, path: tuple[str, ...]) -> None:
         self.draft = draft
@@ -87,32 +186,32 @@ class _Rules:
         self.rules = rules
         self.path = path
 
-    def checks(self) -> Iterator[tuple[Check, Node]]:
+    def checks(self) -> Iterator[Check]:
         # In the order in which they are told: what holds of every byte first.
-        rules, severity = self.rules, self.severity
+        rules = self.rules
         if rules.charset is not None:
             allowed = self._class(rules.charset, "charset")
             if allowed is not None and (shortest(allowed.node), longest(allowed.node)) != (1, 1):
                 self._error("charset", f"{rules.charset!r}: write a class for one byte, as [a-z0-9:_]")
             elif allowed is not None:
-                yield Check("charset", severity, text=rules.charset), Repeat(allowed.node, 0, None)
+                yield self._check("charset", Repeat(allowed.node, 0, None), text=rules.charset)
         if rules.lowercase:
-            yield Check("lowercase", severity), Repeat(Bytes(ANY_BYTE & ~_CAPITALS), 0, None)
+            yield self._check("lowercase", Repeat(Bytes(ANY_BYTE & ~_CAPITALS), 0, None))
         if rules.levels is not None:
             least, most = rules.levels.min or 0, rules.levels.max
             if most is not None and least > most:
                 self._error("levels", "min is above max: no name would do")
-            yield Check("levels", severity, least=least, most=most), _levels(least, most)
+            yield self._check("levels", _levels(least, most), least=least, most=most)
         if rules.level is not None:
             level = self._level_class(rules.level, "level")
             if level is not None:
-                yield Check("level", severity, text=rules.level, level=level), _joined(level.node)
+                yield self._check("level", _joined(level.node), text=rules.level, level=level)
         if rules.after:
             yield from self._after()
         if rules.avoid:
             yield from self._avoid()
 
-    def _after(self) -> Iterator[tuple[Check, Node]]:
+    def _after(self) -> Iterator[Check]:
         marks = []
         for mark, text in self.rules.after.items():
             if not mark or ":" in mark:
@@ -123,9 +222,9 @@ class _Rules:
                 marks.append((mark, form))
         other = _other_than([mark.encode() for mark, _ in marks])
         pairs = [concat([literal(mark.encode()), _SEPARATOR, form.node]) for mark, form in marks]
-        yield Check("after", self.severity, after=tuple(marks)), _joined(either([other, *pairs]))
+        yield self._check("after", _joined(either([other, *pairs])), after=tuple(marks))
 
-    def _avoid(self) -> Iterator[tuple[Check, Node]]:
+    def _avoid(self) -> Iterator[Check]:
         words = []
         for word, better in self.rules.avoid.items():
             if not word.isascii() or not word.isalnum():
@@ -138,7 +237,11 @@ class _Rules:
         before = either([EMPTY, concat([_ANYTHING, no_word])])
         behind = either([EMPTY, concat([no_word, _ANYTHING])])
         node = concat([before, either([literal(word.encode()) for word, _ in words]), behind])
-        yield Check("avoid", self.severity, forbids=True, avoid=tuple(words)), node
+        yield self._check("avoid", node, forbids=True, avoid=tuple(words))
+
+    def _check(self, kind: Kind, language: Node, **details: Any) -> Check:
+        automaton = build([_Language(language)], MAX_STATES)
+        return Check(kind, self.severity, _minimal(automaton), **details)
 
     def _class(self, text: str, *at: str) -> ClassExpression | None:
         """A class by its name, as <placeholder>, or as an expression."""
@@ -213,7 +316,7 @@ def compare(pattern: KeyPattern, names: Names) -> Against:
     keep = broken = False
     for state, place in queue:  # grows while it is walked
         if state & simulation.last:
-            clean = names.accepts_cleanly(automaton.accept_of(place))
+            clean = automaton.accept_of(place) >= 0
             keep, broken = keep or clean, broken or not clean
             if keep and broken:
                 break

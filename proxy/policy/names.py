@@ -1,9 +1,9 @@
 """What a policy asks of every key's name, whatever kind of key it is.
 
 Rule: a name is held against all naming rules in one walk through one automaton, at one table step a byte;
-only what is broken is looked at again, for its wording.
+only of a name that breaks one is it asked which, by an automaton for each.
 
-Only lengths are left to arithmetic. The automaton is built by `build_names`.
+Only lengths are left to arithmetic. The automata are built by `build_names`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from .regular import SEPARATOR
 from .show import printable
 from .verdict import Severity
 
+Kind = Literal["charset", "lowercase", "levels", "level", "avoid", "after"]
+
 
 class NameFault(NamedTuple):
     """What is wrong with a name. `{key}` in the message stands for the key as it may be shown."""
@@ -30,11 +32,11 @@ class NameFault(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One naming rule: its language is one of the automaton's, that of the names which keep the rule (or,
-    `forbids`, of those which break it)."""
+    """One naming rule. Its automaton accepts the names that keep it (or, `forbids`, those that break it)."""
 
-    kind: Literal["charset", "lowercase", "levels", "level", "avoid", "after"]
+    kind: Kind
     severity: Severity
+    automaton: Automaton
     forbids: bool = False
     text: str = ""  # the rule as the policy has it
     least: int = 0  # of `levels`
@@ -42,6 +44,9 @@ class Check(NamedTuple):
     level: ClassExpression | None = None
     after: tuple[tuple[str, ClassExpression], ...] = ()
     avoid: tuple[tuple[str, str], ...] = ()
+
+    def admits(self, key: bytes) -> bool:
+        return (self.automaton.match(key) >= 0) != self.forbids
 
 
 class LengthLimit(NamedTuple):
@@ -58,22 +63,14 @@ class Names:
         automaton: Automaton | None = None,
         limits: Sequence[LengthLimit] = (),
     ) -> None:
+        """`automaton` accepts the names that keep all of `checks`; None where there are none."""
         self.checks = tuple(checks)
         self.automaton = automaton
         self.limits = tuple(limits)
         self.shortest_limit = min((one.limit.most for one in limits), default=None)  # bytes that always pass
-        self._clean = (
-            frozenset(accept for accept in range(-1, len(automaton.sets)) if not self._broken(accept))
-            if automaton is not None
-            else frozenset()
-        )
 
     def __reduce__(self) -> tuple[type[Names], tuple[object, ...]]:
         return Names, (self.checks, self.automaton, self.limits)
-
-    @property
-    def asks_nothing(self) -> bool:
-        return self.automaton is None and not self.limits
 
     @property
     def rules(self) -> frozenset[str]:
@@ -86,19 +83,15 @@ class Names:
         are asked for elsewhere; False where a length in characters must be counted."""
         if self.shortest_limit is not None and len(key) > self.shortest_limit:
             return False
-        return self.automaton is None or self.automaton.match(key) in self._clean
-
-    def accepts_cleanly(self, accept: int) -> bool:
-        """Whether names that the automaton accepts so keep every rule."""
-        return accept in self._clean
+        return self.automaton is None or self.automaton.match(key) >= 0
 
     def faults(self, key: bytes, limit: Length | None = None) -> Iterator[NameFault]:
         """All that is wrong with a name, one fault a rule. `limit` is one that holds for this kind of key
         besides."""
         yield from self._length_faults(key, limit)
-        if self.automaton is None:
+        if self.automaton is None or self.automaton.match(key) >= 0:
             return
-        broken = self._broken(self.automaton.match(key))
+        broken = [check for check in self.checks if not check.admits(key)]
         for rule in ("key.format", "key.charset"):
             of_rule = [check for check in broken if _rule(check) == rule]
             if of_rule:
@@ -114,10 +107,6 @@ class Names:
                 told.add(severity)
                 message = f"{{key}} is {length} {one.unit} long"
                 yield NameFault("key.length", severity, message, f"at most {one.most} {one.unit}")
-
-    def _broken(self, accept: int) -> list[Check]:
-        members = self.automaton.sets[accept] if accept >= 0 and self.automaton is not None else ()
-        return [check for at, check in enumerate(self.checks) if (at in members) == check.forbids]
 
 
 _TAG = {
@@ -177,7 +166,7 @@ def _wording(check: Check, key: bytes) -> tuple[str, str]:
         return f"{{key}} holds the abbreviation {word}", f"write {better}" if better else "write it out"
     mark, form = _unfollowed(check, levels)
     return (
-        f"in {{key}} what follows {mark} is not a {form.text}" if form else "{key}",
+        f"in {{key}} what follows {mark} is no {form.text}" if form else "{key}",
         f"for example {mark}:{printable(form.example())}" if form else "",
     )
 
