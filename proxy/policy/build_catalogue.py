@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 
 from ..commands.model import DELETE, GROUP, READ, WRITE
 from .bind import bound_texts, held_by, holders
-from .compiled import Entry, Fields, Target
+from .build_content import build_requirements, in_scope
+from .compiled import Target
 from .diagnostics import did_you_mean
 from .draft import SCOPE_HOLE, Draft, Scope
-from .model import EntryModel, TtlModel
+from .model import EntryModel
 from .patterns import KeyPattern
-from .values import Form
 
 ALL_RIGHTS = READ | WRITE | DELETE | GROUP
 
@@ -33,6 +33,7 @@ def build_scopes(draft: Draft) -> None:
             draft.error((*path, "prefix"), message)
         hash_tag, should = draft.asked(model)
         scripts = _scripts(draft, model.written_by, (*path, "written_by"))
+        asked = build_requirements(draft, name, model.prefix + "…", model, path)
         for one in bound_texts(draft, model.prefix, (*path, "prefix"), is_pattern=False):
             if one.text in by_prefix:
                 draft.error((*path, "prefix"), f"the scope {by_prefix[one.text]} has the same prefix")
@@ -42,7 +43,7 @@ def build_scopes(draft: Draft) -> None:
             by_prefix[one.text] = name
             rights = held_by(held, holders(draft, one.values))
             draft.scopes.append(
-                Scope(name, one.text, rights, tuple(denied), one.values, scripts, hash_tag, should)
+                Scope(name, one.text, rights, tuple(denied), one.values, scripts, hash_tag, should, asked)
             )
     _inherit_denials(draft)
 
@@ -61,7 +62,7 @@ def build_entries(draft: Draft) -> None:
     """The catalogue's rows as targets, into the draft; a family makes one of each member."""
     for name, model in draft.model.keys.items():
         path = ("keys", name)
-        requirements = _requirements(draft, name, model, path)
+        requirements = build_requirements(draft, name, model.key, model, path)
         own = draft.rights(model, path)
         scripts = _scripts(draft, model.written_by, (*path, "written_by"))
         for text, scope in _expansions(draft, model, path):
@@ -83,7 +84,7 @@ def build_entries(draft: Draft) -> None:
                         pattern=pattern,
                         rights=held_by(held, holders(draft, one.values)),
                         denied=denied,
-                        entry=dataclasses.replace(requirements, text=one.text),
+                        entry=in_scope(draft, requirements, one.text, pattern, home),
                         text=one.text,
                         secrets=frozenset(draft.secrets & {hole.name for hole in pattern.holes}),
                         should=should,
@@ -172,94 +173,6 @@ def _entry_rights(
     if home is not None:
         denied = [mine | theirs for mine, theirs in zip(denied, home.denied, strict=True)]
     return tuple(held), tuple(denied)
-
-
-def _requirements(draft: Draft, name: str, model: EntryModel, path: tuple[str, ...]) -> Entry:
-    """All that an entry asks beyond rights and form."""
-    if model.fields is not None and model.type and not {"hash", "stream"} & set(model.type):
-        draft.error(
-            (*path, "fields"), f"a {' or '.join(model.type)} has no fields; those are for hash and stream"
-        )
-    if model.values is not None and model.type and "string" not in model.type:
-        draft.error((*path, "values"), "values are for the type string")
-    if model.maxlen is not None and model.type and "stream" not in model.type:
-        draft.error((*path, "maxlen"), "maxlen is for the type stream")
-    _check_ttl(draft, model.ttl, (*path, "ttl"))
-    looks_into_values = any(one is not None for one in (model.fields, model.values, model.maxlen))
-    plain = not (looks_into_values or model.type or model.ttl)
-    return Entry(
-        name=name,
-        text=model.key,
-        types=tuple(model.type),
-        ttl=model.ttl,
-        fields=_fields(draft, model, path),
-        values=None if model.values is None else draft.form(model.values, (*path, "values")),
-        maxlen=None if model.maxlen is None else int(model.maxlen.lstrip("~")),
-        maxlen_exact=model.maxlen is not None and not model.maxlen.startswith("~"),
-        max_length=model.max_length,
-        is_plain=plain,
-        looks_into_values=looks_into_values,
-    )
-
-
-def _check_ttl(draft: Draft, ttl: TtlModel | None, path: tuple[str, ...]) -> None:
-    if ttl is None:
-        return
-    if ttl.none and (ttl.min is not None or ttl.max is not None or ttl.default is not None):
-        draft.error(path, "none excludes min, max and default")
-    if ttl.min is not None and ttl.max is not None and ttl.min > ttl.max:
-        draft.error(path, "min is above max: no time to live would do")
-    if ttl.default is not None and not (ttl.min or 0) <= ttl.default <= (ttl.max or ttl.default):
-        draft.error(path, "default is outside min and max")
-
-
-def _fields(draft: Draft, model: EntryModel, path: tuple[str, ...]) -> Fields | None:
-    if model.fields is None:
-        return None
-    named: dict[bytes, Form] = {}
-    patterned: list[tuple[Form, Form]] = []
-    for field, spec in model.fields.items():
-        form = draft.form(spec, (*path, "fields", field))
-        if field.startswith("<") and field.endswith(">"):
-            of_name = draft.form(field, (*path, "fields", field), of_key=True)
-            if form and of_name:
-                patterned.append((of_name, form))
-        elif form:
-            named[field.encode()] = form
-    hides_names = any(f"<{name}>" in model.fields for name in draft.secrets)
-    return Fields(named, tuple(patterned), ", ".join(model.fields), hides_names)
-
-
-def build_legacy(draft: Draft) -> None:
-    """The deprecated forms as targets, into the draft, with the rights that their exception leaves."""
-    granted = legacy_rights(draft.model.legacy.allow)
-    names = {target.name for target in draft.entries}
-    by_name = {(target.name, target.bound): target for target in draft.entries}
-    any_of = {target.name: target for target in draft.entries}
-    for text, standard_name in draft.model.legacy.keys.items():
-        path = ("legacy", "keys", text)
-        if standard_name not in names:
-            known = did_you_mean(standard_name, names)
-            draft.error(path, f"{standard_name!r} is no entry under keys{known}")
-        for one in bound_texts(draft, text, path):
-            pattern = draft.pattern(one.text, path)
-            standard = by_name.get((standard_name, one.values)) or any_of.get(standard_name)
-            if pattern is None or standard is None:
-                continue
-            draft.legacy.append(
-                Target(
-                    kind="legacy",
-                    name=standard_name,
-                    pattern=pattern,
-                    rights=tuple(held & granted for held in standard.rights),
-                    denied=standard.denied,
-                    entry=standard.entry,
-                    text=one.text,
-                    secrets=frozenset(draft.secrets & {hole.name for hole in pattern.holes}),
-                    standard=standard.pattern,
-                    bound=one.values,
-                )
-            )
 
 
 def legacy_rights(allow: Sequence[str]) -> int:

@@ -57,7 +57,7 @@ def _scope_targets(draft: Draft) -> list[Target]:
             pattern=prefix_pattern(scope.prefix.encode()),
             rights=scope.rights,
             denied=scope.denied,
-            entry=None,
+            entry=scope.asked,
             text=scope.prefix + "…",
             secrets=frozenset(),
             should=scope.should,

@@ -15,9 +15,11 @@ import hashlib
 from .automaton import Classifier
 from .bind import read_bindings
 from .build_automaton import TooManyStates, classify
-from .build_catalogue import build_entries, build_legacy, build_scopes
+from .build_catalogue import build_entries, build_scopes
 from .build_channels import build_channels
-from .build_grants import build_exceptions, build_grants, build_selectors
+from .build_content import read_type_words
+from .build_grants import build_grants, build_selectors
+from .build_legacy import build_exceptions, build_legacy, build_strays
 from .build_names import build_names, surely_named, surely_tagged
 from .build_scripts import build_functions, build_scripts
 from .build_targets import build_targets
@@ -34,9 +36,11 @@ def compile_policy(model: PolicyModel, source: Source, *, name_services: bool = 
     draft = Draft(model, source, (*model.services, UNKNOWN))
     _check_services(draft)
     read_bindings(draft)
+    draft.type_words = read_type_words(draft)
     build_scopes(draft)
     build_entries(draft)
     build_legacy(draft)
+    build_strays(draft)
     channels = build_channels(draft)
     scripts, functions = build_scripts(draft), build_functions(draft)
     grants = build_grants(draft)
@@ -69,6 +73,7 @@ def compile_policy(model: PolicyModel, source: Source, *, name_services: bool = 
         forbids_unregistered_scripts=model.unregistered_scripts == "forbid",
         cluster=model.cluster,
         names=names,
+        type_words=draft.type_words,
         open_scopes=frozenset(n for n, scope in model.scopes.items() if scope.unregistered == "allow"),
         secret_beginnings=tuple(
             one.pattern.literal_prefix

@@ -15,11 +15,12 @@ from ..commands.model import Script
 from ..commands.words import function_name
 from .automaton import Classifier
 from .globs import Glob
-from .model import HashTag, Length, TtlModel
+from .model import HashTag, Length
 from .names import Names
 from .patterns import KeyPattern
 from .scripts import Registration, script_of
-from .values import Form
+from .ttl import TtlRule
+from .values import Form, NumberRange
 
 UNKNOWN = "unknown"  # the service of a client that nothing identifies
 # Counting the lengths within a key takes up to 1.5 µs a byte, so a key of more bytes than this counts as one
@@ -51,14 +52,16 @@ class Entry:
     name: str
     text: str  # the pattern as written, expanded
     types: tuple[str, ...]
-    ttl: TtlModel | None
+    ttl: TtlRule | None
     fields: Fields | None
-    values: Form | None
+    values: Form | None  # of a string
+    members: Form | None  # of the elements of a set, list or sorted set
+    scores: NumberRange | None
     maxlen: int | None
     maxlen_exact: bool  # the policy admits no approximate trimming
     max_length: Length | None
     is_plain: bool  # nothing but rights and the key's form is asked of it
-    looks_into_values: bool  # fields, values or the length of a stream are asked for
+    looks_into_values: bool  # something is asked of what a command writes into it
 
 
 TargetKind = Literal["entry", "legacy", "malformed", "scope", "claim", "channel", "keyspace", "keyevent"]
@@ -73,7 +76,7 @@ class Target:
     pattern: KeyPattern
     rights: tuple[int, ...]  # READ | WRITE | DELETE | GROUP by service number; the last is `unknown`
     denied: tuple[int, ...]  # what is taken away whatever else says, by service number
-    entry: Entry | None  # of an entry; of the entry that a malformed or legacy key belongs to
+    entry: Entry | None  # of an entry or scope; of the entry that a malformed or legacy key belongs to
     text: str  # the pattern for people
     secrets: frozenset[str]  # placeholders whose content is masked
     standard: KeyPattern | None = None  # of a legacy or malformed key: the form to use instead
@@ -148,6 +151,7 @@ class CompiledPolicy:
     open_scopes: frozenset[str]  # those that admit keys which no entry covers
     # What the forms with secrets begin with: a name of no form that begins so may hold one.
     secret_beginnings: tuple[bytes, ...] = ()
+    type_words: dict[bytes, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # segment: types
     exceptions: tuple[tuple[str, datetime.date], ...] = ()  # (legacy or grants, end date)
     name_services: bool = True  # whether hints may name other services
 

@@ -15,16 +15,18 @@ from ..commands.extract import extract
 from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Channel, Command, Script, Touches
 from .bind import first_difference
 from .channels import Channels
-from .compiled import UNKNOWN, CompiledPolicy, Grant, Target
-from .content import content_faults
+from .compiled import UNKNOWN, CompiledPolicy, Entry, Grant, Target
+from .content import Fault, content_faults, fits, ttl_fault, type_fault, types_in
 from .keyspace import KEYSPACE
 from .masking import shown_in, standard_key
 from .names import NameFault, hash_tag_fault, lowered
+from .pending import Pending
 from .permissions import forbidden_by_default, selects, selects_name
 from .reach import Holds, Reach, nearest, scan_pattern
 from .scripts import MissingArgument, Name, Registration
 from .show import printable
 from .slots import hash_slot
+from .ttl import FAULTS, TtlRule, late_fault, outcome
 from .verdict import ALLOWED, Severity, Verdict, Violation
 
 
@@ -49,6 +51,8 @@ class Decider:
         )
         self._binds = any(target.bound for target in policy.targets)
         self._keys = Reach(policy.classifier, policy.targets)
+        # What the last command means for times to live, where that isn't nothing.
+        self.left_open: list[tuple[int, Access, Target, TtlRule]] = []
         self._channels = Channels(policy, self._keys, lambda service: self._holds(service, READ, ""))
 
     def forget_permissions(self) -> None:
@@ -64,6 +68,7 @@ class Decider:
 
         The way of most commands; where it says yes, `judge` finds no violation (tests/policy/test_decide.py).
         """
+        self.left_open.clear()
         command, accesses, channels, pattern, script, databases, problem = touches
         if command is None or problem or channels or pattern or script or databases or self._looks_closer:
             return False
@@ -75,7 +80,7 @@ class Decider:
     def _is_clean(self, service: int, access: Access) -> bool:
         """The same for one access: a catalogued key, all rights, and nothing to look into."""
         target = self.policy.target(access.key)
-        if target is None or (target.kind != "entry" and target.name not in self._open_scopes):
+        if target is None or not self._is_governed(target):
             return False
         held = target.rights[service] & ~target.denied[service]
         needs = access.needs
@@ -84,16 +89,29 @@ class Decider:
         if not target.names_sure and not self._is_well_named(access.key, target):
             return False
         entry = target.entry
+        if self.policy.type_words and not fits(self._types(access.key, entry), access.types):
+            return False
         if entry is None or entry.is_plain:
             return True
         if access.content is not None and entry.looks_into_values:
             return False
-        ttl, rule = access.ttl, entry.ttl
-        if ttl is not None and rule is not None:
-            keeps = ttl.kind == "keeps" and rule.at == "refresh"
-            if not keeps and not (rule.none and ttl.kind in ("keeps", "drops")):
+        if entry.ttl is not None:
+            found = outcome(entry.ttl, access, self._clock)
+            if found in FAULTS:
                 return False
-        return not entry.types or not access.types or any(one in entry.types for one in access.types)
+            if found:
+                self.left_open.append((found, access, target, entry.ttl))
+        return fits(entry.types, access.types)
+
+    def _is_governed(self, target: Target) -> bool:
+        """Whether the key is as it should be, so that its content is asked about too."""
+        return target.kind == "entry" or (target.kind == "scope" and target.name in self._open_scopes)
+
+    def _types(self, key: bytes, entry: Entry | None) -> Sequence[str]:
+        """The types that a key may have, by its entry or else by its words; none: any."""
+        if entry is not None and entry.types:
+            return entry.types
+        return types_in(key, self.policy.type_words)
 
     def _is_well_named(self, key: bytes, target: Target) -> bool:
         """Whether a name keeps all that is asked of it, as far as a glance shows."""
@@ -108,6 +126,7 @@ class Decider:
         self, service: int, argv: Sequence[bytes], touches: Touches, transaction: Transaction | None = None
     ) -> Verdict:
         """The verdict on what a command touches, where that is known already."""
+        self.left_open.clear()
         found = tuple(self._violations(service, argv, touches, transaction))
         return Verdict(found) if found else ALLOWED
 
@@ -448,11 +467,39 @@ class Decider:
             )
         if not target.names_sure:
             yield from self._named(access, target)
-        if target.kind == "entry" and target.entry is not None and not target.entry.is_plain:
-            key = self._shown(access.key, target)
-            for fault in content_faults(name, access, target.entry, key, self._clock):
-                at = access._replace(position=fault.position)
-                yield self._about(fault.rule, at, target, fault.message, fault.hint)
+        if self._is_governed(target):
+            yield from self._content(name, access, target)
+
+    def _content(self, name: str, access: Access, target: Target) -> Iterator[Violation]:
+        """What is wrong with the value, as far as the command shows it; the rest is left open."""
+        entry = target.entry
+        types = self._types(access.key, entry)
+        key = self._shown(access.key, target)
+        if not fits(types, access.types):
+            yield self._fault(type_fault(name, access, types, key), access, target)
+        elif entry is not None and entry.looks_into_values:
+            for fault in content_faults(access, entry, key):
+                yield self._fault(fault, access, target)
+        if entry is None or entry.ttl is None:
+            return
+        found = outcome(entry.ttl, access, self._clock)
+        if found in FAULTS:
+            yield self._fault(ttl_fault(found, name, access, entry.ttl, key), access, target)
+        if found:
+            self.left_open.append((found, access, target, entry.ttl))
+
+    def _fault(self, fault: Fault, access: Access, target: Target) -> Violation:
+        at = access._replace(position=fault.position)
+        return self._about(fault.rule, at, target, fault.message, fault.hint)
+
+    def late(self, pending: Pending, left: int) -> Violation | None:
+        """What is wrong with a key whose PTTL turned out to be `left`; None if nothing is."""
+        key = self._shown(pending.key, pending.target)
+        found = late_fault(left, pending.everything, pending.rule, pending.command, key)
+        if found is None:
+            return None
+        access = Access(pending.position, pending.key, WRITE)
+        return self._about(found.rule, access, pending.target, found.message, found.hint)
 
     def _rights(
         self, service: int, name: str, access: Access, target: Target, by: str

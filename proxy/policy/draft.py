@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from ..commands.model import DELETE, GROUP, READ, WRITE
 from .builtin_classes import class_named
-from .compiled import Target
+from .compiled import Entry, Target
 from .diagnostics import Diagnostic, did_you_mean
 from .model import EntryModel, HashTag, PolicyModel, Rights, ScopeModel
 from .patterns import ClassExpression, KeyPattern, PatternError, parse_pattern
@@ -32,6 +32,7 @@ class Scope:
     written_by: frozenset[str] = frozenset()
     hash_tag: HashTag = "any"
     should: frozenset[str] = frozenset()
+    asked: Entry | None = None  # of its keys' content, where their entry says nothing else
 
 
 class Draft:
@@ -48,6 +49,8 @@ class Draft:
         self.scopes: list[Scope] = []
         self.entries: list[Target] = []
         self.legacy: list[Target] = []
+        self.strays: list[Target] = []
+        self.type_words: dict[bytes, tuple[str, ...]] = {}
         self._placeholders()
 
     def error(self, path: Sequence[str | int], message: str, *, of_key: bool = False) -> None:
@@ -103,7 +106,7 @@ class Draft:
             return parse_pattern(text, self.classes)
         except PatternError as exc:
             known = did_you_mean(exc.name, self.classes) if exc.name and exc.name not in self.classes else ""
-            self.error(path, f"{text!r}: {exc}{known}", of_key=path[0] == "legacy")
+            self.error(path, f"{text!r}: {exc}{known}", of_key=path[0] in ("legacy", "instead"))
             return None
 
     def form(self, spec: str | list[str], path: tuple[str, ...], *, of_key: bool = False) -> Form | None:

@@ -14,8 +14,10 @@ from ..commands.model import Touches
 from .compiled import CompiledPolicy
 from .decide import Decider, Transaction
 from .modes import BreakGlass, Modes
+from .pending import Pending, PendingTtls
 from .show import printable
-from .verdict import PASS, Ruling, Verdict, Violation
+from .ttl import QUESTIONS, SETTLING
+from .verdict import PASS, Finding, Ruling, Verdict, Violation
 
 
 class Judge:
@@ -31,11 +33,14 @@ class Judge:
         glass: list[BreakGlass] | None = None,
         clock: Callable[[], float] = time.time,
         on_error: Callable[[Exception], None] = lambda _: None,
+        pending: PendingTtls | None = None,
     ) -> None:
+        """`pending` is the process's table of keys to ask Redis about; without one nothing is asked later."""
         self.policy = policy
         self.modes = modes
         self.glass = glass if glass is not None else []
         self.decider = Decider(policy, clock)
+        self.pending = pending
         self._clock = clock
         self._on_error = on_error
 
@@ -44,13 +49,65 @@ class Judge:
         return self.policy.number(service)
 
     def rule(self, service: int, argv: Sequence[bytes]) -> Ruling:
-        """What is done about a command."""
-        return self.weigh(service, argv)[0]
+        """What would be done about a command; nothing is kept of it."""
+        return self._decide(service, argv, None)[0]
 
     def weigh(
-        self, service: int, argv: Sequence[bytes], transaction: Transaction | None = None
+        self,
+        service: int,
+        argv: Sequence[bytes],
+        transaction: Transaction | None = None,
+        database: int = 0,
+        client: str = "",
     ) -> tuple[Ruling, Touches]:
-        """What is done about a command (queued in `transaction`, if any), and what it touches."""
+        """What is done about a command (queued in `transaction`, if any), and what it touches.
+
+        What a command that passes leaves open is kept in `pending` until it is settled, by another command of
+        `client` or by Redis; `database` is the one that is selected.
+        """
+        answer = self._decide(service, argv, transaction)
+        if self.decider.left_open and self.pending is not None and answer[0].refused_by is None:
+            self._follow(self.pending, service, answer[1], transaction, database, client)
+        return answer
+
+    def _follow(
+        self,
+        pending: PendingTtls,
+        service: int,
+        touches: Touches,
+        transaction: Transaction | None,
+        database: int,
+        client: str,
+    ) -> None:
+        """Keep what the command leaves open about times to live, and let go what it settles."""
+        name = touches.command.name if touches.command is not None else ""
+        for found, access, target, rule in self.decider.left_open:
+            if found in QUESTIONS:
+                where = database
+                if touches.databases and access.ttl is not None and access.ttl.kind == "carries":
+                    where = touches.databases[0][1]  # MOVE and COPY … DB write elsewhere
+                key, position = access.key, access.position
+                pending.ask(
+                    self, service, client, name, transaction, where, key, position, target, rule, found
+                )
+            elif found in SETTLING:
+                pending.settle(database, access.key, found, transaction, client)
+            else:
+                pending.forget(database, access.key)
+
+    def late(self, pending: Pending, left: int) -> tuple[Finding, ...]:
+        """What is told of a key whose PTTL turned out to be `left`; it can't be refused any more."""
+        violation = self.decider.late(pending, left)
+        if violation is None:
+            return ()
+        ruling = self._rule_on(Verdict((violation,)), pending.service, pending.command)
+        return tuple(
+            Finding(found, "waived" if action == "waived" else "late") for found, action in ruling.findings
+        )
+
+    def _decide(
+        self, service: int, argv: Sequence[bytes], transaction: Transaction | None
+    ) -> tuple[Ruling, Touches]:
         touches = _NOTHING
         try:
             touches = extract(argv)

@@ -127,22 +127,28 @@ class PlaceholderModel(_Model):
     secret: Flag = False  # masked in every log and report
 
 
+_TTL_WORDS = {"none": {"none": "true"}, "any": {"or_none": "true"}, "required": {"at": "refresh"}}
+
+
 def _ttl(value: Any) -> Any:
-    if value == "none":
-        return {"none": "true"}
-    if isinstance(value, str):
-        raise ValueError(f"{value!r}: write none, or a mapping such as {{default: 60s, max: 1h}}")
-    return value
+    if isinstance(value, str) and value not in _TTL_WORDS:
+        raise ValueError(
+            f"{value!r}: write none, required, any, or a mapping such as {{default: 60s, max: 1h}}"
+        )
+    return _TTL_WORDS[value] if isinstance(value, str) else value
 
 
 class TtlModel(_Model):
-    """What time to live a key must end up with. `none`: it must not have one."""
+    """What time to live a key must end up with. Without `none` and `or_none` it must have one."""
 
-    none: Flag = False
+    none: Flag = False  # it must not have one
+    or_none: Flag = False  # it may have none
     min: Duration | None = None
     max: Duration | None = None
     default: Duration | None = None  # what the owner sets; told in hints, not checked
-    at: Literal["write", "refresh"] = "refresh"  # write: the writing command itself must carry it
+    at: Literal["write", "refresh"] = "refresh"  # write: the writing command itself must bring it
+    immediate: Flag = False  # nothing is left to be found late
+    grace: Duration | None = None  # so long after a write may what it left open come; 5s if nothing is said
 
 
 class Rights(_Model):
@@ -155,7 +161,20 @@ class Rights(_Model):
     deny_read: Names = []
 
 
-class ScopeModel(Rights):
+class Requirements(_Model):
+    """What is asked of the value of a key, and of its time to live."""
+
+    type: Annotated[list[ValueType], BeforeValidator(_as_list)] = []
+    ttl: Annotated[TtlModel | None, BeforeValidator(_ttl)] = None
+    fields: dict[str, Form] | None = None  # of a hash or stream, by name or pattern
+    values: Form | None = None  # of a string
+    members: Form | None = None  # of a set, list or sorted set
+    scores: str | None = None  # of a sorted set, as 0..100
+    maxlen: Annotated[str | None, Field(pattern=r"^~?[0-9]{1,18}$")] = None  # of a stream
+    max_length: LengthText | None = None  # of the whole key
+
+
+class ScopeModel(Rights, Requirements):
     """A part of the key space under one prefix, and whose it is."""
 
     prefix: str
@@ -165,7 +184,7 @@ class ScopeModel(Rights):
     should: list[RuleName] = []  # rules that are told and never refused, for all keys under the prefix
 
 
-class EntryModel(Rights):
+class EntryModel(Rights, Requirements):
     """One kind of key: a row of the document's catalogue."""
 
     key: str
@@ -173,23 +192,34 @@ class EntryModel(Rights):
     written_by: Names = []  # scripts and functions; nothing else may write here
     replaces: str = ""  # the entry of which this is the next version,
     allow: list[Literal["read", "delete", "write"]] = ["read", "delete"]  # and what may still be done with it
-    type: Annotated[list[ValueType], BeforeValidator(_as_list)] = []
-    ttl: Annotated[TtlModel | None, BeforeValidator(_ttl)] = None
-    fields: dict[str, Form] | None = None
-    values: Form | None = None
-    maxlen: Annotated[str | None, Field(pattern=r"^~?[0-9]{1,18}$")] = None
-    max_length: LengthText | None = None  # of the whole key
     hash_tag: HashTag | None = None
     should: list[RuleName] = []  # rules that are told and never refused, for these keys
+
+
+OnExpiry = Literal["report", "refuse"]
+
+
+class LegacyKeyModel(_Model):
+    """One deprecated form. What it doesn't say is as its section says."""
+
+    entry: str  # the entry that replaces it
+    allow: list[Literal["read", "delete", "write"]] | None = None
+    services: Names | None = None
+    until: Date | None = None
+    on_expiry: OnExpiry | None = None
+    owner: str = ""
+    about: str = ""
 
 
 class LegacyModel(_Model):
     """Deprecated key forms, each with the entry that replaces it."""
 
-    allow: list[Literal["read", "delete", "write"]] = []
+    allow: list[Literal["read", "delete", "write"]] = []  # of the entry's rights; [] is none of them
+    services: Names | None = None  # to these alone; else to all that have the entry's rights
     until: Date | None = None
+    on_expiry: OnExpiry = "report"  # refuse: after the last day nothing is allowed any more
     owner: str = ""
-    keys: dict[str, str] = {}
+    keys: dict[str, Annotated[LegacyKeyModel, BeforeValidator(_mapping_or("the entry", "entry"))]] = {}
 
 
 class GrantModel(_Model):
@@ -198,6 +228,7 @@ class GrantModel(_Model):
     commands: Names
     keys: Names = []  # globs, or the word legacy; these keys are then open to these commands
     until: Date | None = None
+    on_expiry: OnExpiry = "report"
     owner: str = ""
     reason: str = ""
 
@@ -298,9 +329,12 @@ class PolicyModel(_Model):
     should: list[RuleName] = []
     placeholders: dict[str, Annotated[PlaceholderModel, BeforeValidator(_mapping_or("class", "is"))]] = {}
     bind: dict[str, dict[str, Names]] = {}  # placeholder: service: its values
+    # Segments that say of which type a key is, as {list: list, zset: zset}.
+    type_words: dict[str, Annotated[list[ValueType], BeforeValidator(_as_list)]] = {}
     scopes: dict[str, ScopeModel] = {}
     keys: dict[str, EntryModel] = {}
     legacy: LegacyModel = LegacyModel()
+    instead: dict[str, str] = {}  # wrong forms that are in use: what to write in their place
     channels: dict[str, ChannelModel] = {}
     scripts: dict[str, ScriptModel] = {}
     functions: dict[str, FunctionModel] = {}

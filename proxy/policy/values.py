@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 from .diagnostics import did_you_mean
 from .expressions import ClassExpression, PatternError, parse_class
+from .msgpack import is_msgpack
 
-# A longer JSON text isn't parsed: judging must not hold up the other clients.
-MAX_JSON = 1024 * 1024
+# A longer text isn't parsed: judging must not hold up the other clients.
+MAX_PARSED = 1024 * 1024
 
 _NUMBER = re.compile(rb"[+-]?(\d{1,64}(\.\d{0,64})?|\.\d{1,64})([eE][+-]?\d{1,4})?", re.ASCII)
 _INTEGER = re.compile(rb"-?\d{1,20}", re.ASCII)
@@ -35,6 +36,24 @@ class Form(NamedTuple):
     accepts: Callable[[bytes], bool]
     text: str
 
+    @property
+    def asks(self) -> bool:
+        """Whether there are bytes without the form."""
+        return self is not BUILTIN["any"]
+
+
+class NumberRange(NamedTuple):
+    """The numbers from `low` to `high`, as the scores of a sorted set."""
+
+    low: float
+    high: float
+    text: str  # completes "is not …"
+
+    def accepts(self, number: bytes) -> bool:
+        """Whether this is a number in the range. What Redis reads as no number it refuses itself."""
+        value = _float(number)
+        return value is None or self.low <= value <= self.high
+
 
 def _is_ip(value: bytes) -> bool:
     try:
@@ -45,13 +64,26 @@ def _is_ip(value: bytes) -> bool:
 
 
 def _is_json(value: bytes) -> bool:
-    if len(value) > MAX_JSON:
+    """RFC 8259: UTF-8, one value, no NaN. A text that nests too deeply to be read counts as none."""
+    if len(value) > MAX_PARSED:
         return True
     try:
-        json.loads(value)
+        _JSON.decode(value.decode("utf-8"))
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")  # Python's reader takes NaN and Infinity
+
+
+# Numbers are read no further than their form: turning long ones into integers takes quadratic time.
+_JSON = json.JSONDecoder(parse_constant=_no_number, parse_int=len, parse_float=len)
+
+
+def _is_packed(value: bytes) -> bool:
+    return len(value) > MAX_PARSED or is_msgpack(value)
 
 
 def _is_date(value: bytes) -> bool:
@@ -92,10 +124,38 @@ BUILTIN: Mapping[str, Form] = {
     "integer": Form(_fullmatch(_INTEGER), "an integer"),
     "ip": Form(_is_ip, "an IP address"),
     "json": Form(_is_json, "well-formed JSON"),
+    "msgpack": Form(_is_packed, "well-formed MessagePack"),
     "number": Form(_fullmatch(_NUMBER), "a number"),
     "sha256": Form(_fullmatch(_SHA256), "64 lowercase hex digits"),
     "uuid": Form(_fullmatch(_UUID), "a UUID"),
 }
+
+
+def _float(number: bytes) -> float | None:
+    """A number as Redis' strtod reads it; None for what is none."""
+    try:
+        return float(number.decode("ascii")) if b"_" not in number else None
+    except ValueError:
+        return float.fromhex(number.decode("ascii")) if _HEX_NUMBER.fullmatch(number) else None
+
+
+_HEX_NUMBER = re.compile(rb"[+-]?0[xX][0-9a-fA-F]{1,16}", re.ASCII)
+
+
+def parse_range(text: str) -> NumberRange:
+    """`0..100`, `0..`, `..1` or `-1.5..1.5`, both ends included. Raises ValueError with what is admitted."""
+    low, dots, high = text.partition("..")
+    try:
+        ends = float(low or "-inf"), float(high or "inf")
+    except ValueError:
+        dots = ""
+    if not dots or not low + high:
+        raise ValueError(f"{text!r} is no range; write its ends, as 0..100, or one of them, as 0..")
+    if not ends[0] <= ends[1]:
+        raise ValueError(f"{text!r} holds no number")
+    side = f"from {low} to {high}" if low and high else f"{low} or more" if low else f"{high} or less"
+    return NumberRange(*ends, f"a number {side}")
+
 
 _EXPRESSION_SIGNS = frozenset("[]\\()|.*+?{}")
 

@@ -41,7 +41,8 @@ RULES: dict[str, str] = {
 
 Severity = Literal["must", "should"]
 Mode = Literal["observe", "enforce", "disabled"]
-Action = Literal["observed", "refused", "waived"]
+# late: found out when it could no longer be refused, in whatever mode.
+Action = Literal["observed", "refused", "waived", "late"]
 
 
 class Violation(NamedTuple):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.policy.expressions import parse_class
-from proxy.policy.values import BUILTIN, MAX_JSON, parse_form
+from proxy.policy.values import BUILTIN, MAX_PARSED, parse_form
 
 UUID = b"123e4567-e89b-12d3-a456-426614174000"
 
@@ -28,7 +28,22 @@ TABLE: dict[str, tuple[list[bytes], list[bytes]]] = {
     ),
     "json": (
         [b"{}", b"[1, null]", b'"x"', b"5", b" {} ", '{"ä": 1}'.encode()],
-        [b"", b"{", b"{'a': 1}", b"{}{}", b"x", b"\xff", b"[" * 100_000],
+        [
+            b"",
+            b"{",
+            b"{'a': 1}",
+            b"{}{}",
+            b"x",
+            b"\xff",
+            b"[" * 100_000,
+            b"NaN",
+            b"[-Infinity]",
+            "{}".encode("utf-16"),
+        ],
+    ),
+    "msgpack": (
+        [b"\x00", b"\xc0", b"\xa1x", b"\x82\xa1a\x01\xa1b\x90", b"\xdc\x00\x02\x01\xff", b"\xd4\x01\x02"],
+        [b"", b"\xc1", b"\xa2x", b"\x00\x00", b"\x81\x01", b"\xdd\xff\xff\xff\xff\x00", b"\xc4", b"true"],
     ),
     "uuid": ([UUID, UUID.upper()], [b"", UUID[:-1], UUID + b"0", UUID.replace(b"-", b""), UUID + b"\n"]),
     "sha256": ([b"0123456789abcdef" * 4], [b"", b"A" * 64, b"a" * 63, b"a" * 65, b"a" * 64 + b"\n"]),
@@ -63,7 +78,7 @@ def test_what_json_writes_is_json(value: object) -> None:
 
 
 def test_a_very_long_json_text_is_not_held_against_its_form() -> None:
-    assert BUILTIN["json"].accepts(b"{" * (MAX_JSON + 1))
+    assert BUILTIN["json"].accepts(b"{" * (MAX_PARSED + 1))
 
 
 @given(st.binary(max_size=40))

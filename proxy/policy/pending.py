@@ -1,0 +1,193 @@
+"""Keys whose time to live will be asked of Redis: what a command left open and a later one may still mend.
+
+Rule: bounded, and no one is accused in doubt. Of a full table the oldest key is dropped and counted; a key is
+found wrong only by what Redis says of it a whole grace time after a write, when nothing has mended it since and
+no later write is still within its own grace time.
+
+A table belongs to one process and to its event loop's thread. It does no I/O: `due` says what to ask, and
+`answer` takes what Redis said.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from .compiled import Target
+from .ttl import ASKS_ALL, GIVES, TtlRule, late_fault
+
+if TYPE_CHECKING:
+    from .judge import Judge
+
+MAX_KEYS: Final = 10_000
+MAX_KEY: Final = 1024  # bytes; a longer key isn't followed, and counts as dropped
+MAX_ASKED: Final = 1_000  # keys given out at once
+
+
+class Pending:
+    """One key, and the write that left its time to live open. Times are of the table's clock, in seconds."""
+
+    __slots__ = (
+        "asked",
+        "client",
+        "command",
+        "database",
+        "due",
+        "everything",
+        "judge",
+        "key",
+        "last",
+        "position",
+        "rule",
+        "service",
+        "since",
+        "target",
+        "transaction",
+        "twice",
+    )
+
+    def __init__(
+        self,
+        judge: Judge,
+        service: int,
+        client: str,
+        command: str,
+        transaction: object,
+        database: int,
+        key: bytes,
+        position: int,
+        target: Target,
+        rule: TtlRule,
+        everything: bool,
+        now: float,
+    ) -> None:
+        self.judge = judge  # that let the command pass, and will word what is found
+        self.service = service
+        self.client = client
+        self.command = command
+        self.transaction = transaction  # the one that the command is queued in, if any
+        self.database = database
+        self.key = key
+        self.position = position  # of the key in the command
+        self.target = target  # what the key is
+        self.rule = rule
+        self.everything = everything  # else only whether it has a time to live at all
+        self.since = self.last = now  # the write that is asked about, and the last one
+        self.due = now + rule.grace / 1000
+        self.asked = False
+        self.twice = False  # it was found wrong once, while a later write was within its grace time
+
+
+class PendingTtls:
+    """The table of one process."""
+
+    def __init__(self, limit: int = MAX_KEYS, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit = limit
+        self.dropped = 0  # keys forgotten for want of room
+        self._clock = clock
+        self._table: dict[tuple[int, bytes], Pending] = {}
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __iter__(self) -> Iterator[Pending]:
+        """All that is open, the oldest first."""
+        return iter(tuple(self._table.values()))
+
+    def ask(
+        self,
+        judge: Judge,
+        service: int,
+        client: str,
+        command: str,
+        transaction: object,
+        database: int,
+        key: bytes,
+        position: int,
+        target: Target,
+        rule: TtlRule,
+        question: int,
+    ) -> None:
+        """A command leaves a key's time to live open: `question` is one of `ttl.QUESTIONS`."""
+        name = (database, key)
+        known = self._table.get(name)
+        everything = question == ASKS_ALL
+        if known is not None:
+            if known.everything or not everything:
+                known.last = self._clock()
+                return
+            del self._table[name]  # the key was replaced as a whole, so the earlier write is over
+        elif len(key) > MAX_KEY:
+            self.dropped += 1
+            return
+        elif len(self._table) >= self.limit:
+            del self._table[next(iter(self._table))]
+            self.dropped += 1
+        self._table[name] = Pending(
+            judge,
+            service,
+            client,
+            command,
+            transaction,
+            database,
+            key,
+            position,
+            target,
+            rule,
+            everything,
+            self._clock(),
+        )
+
+    def settle(self, database: int, key: bytes, how: int, transaction: object, client: str) -> None:
+        """A command brings the time to live, or removes the key: `how` is one of `ttl.SETTLING`.
+
+        It counts only where it surely runs behind the write: the same client sent it, and not in a
+        transaction that the write is outside of, which may never be executed. Otherwise Redis will be asked.
+        """
+        name = (database, key)
+        known = self._table.get(name)
+        if known is None or known.client != client:
+            return
+        if transaction is not None and known.transaction is not transaction:
+            return
+        if how != GIVES or not known.everything:
+            del self._table[name]
+
+    def forget(self, database: int, key: bytes) -> None:
+        """The key was found wrong in another way, and that has been told."""
+        self._table.pop((database, key), None)
+
+    def due(self, limit: int = MAX_ASKED) -> list[Pending]:
+        """Keys to ask Redis about now. Each is awaited until `answer` or `unanswered` is called for it."""
+        now = self._clock()
+        found = []
+        for pending in self._table.values():
+            if pending.due <= now and not pending.asked:
+                pending.asked = True
+                found.append(pending)
+                if len(found) >= limit:
+                    break
+        return found
+
+    def answer(self, pending: Pending, left: int) -> bool:
+        """Whether Redis' PTTL shows the key to be wrong, as `ttl.late_fault` words it."""
+        name = (pending.database, pending.key)
+        if self._table.get(name) is not pending:
+            return False  # settled, forgotten or dropped meanwhile
+        wrong = late_fault(left, pending.everything, pending.rule, pending.command, "") is not None
+        if pending.last > pending.since and not (wrong and pending.twice):
+            # The later write has a grace time too; but once only: a key that is always written to is found.
+            pending.twice = wrong
+            pending.since = pending.last
+            pending.due = pending.last + pending.rule.grace / 1000
+            pending.asked = False
+            return False
+        del self._table[name]
+        return wrong
+
+    def unanswered(self, pending: Pending) -> None:
+        """Redis couldn't be asked: the key is let go."""
+        name = (pending.database, pending.key)
+        if self._table.get(name) is pending:
+            del self._table[name]
