@@ -182,7 +182,14 @@ def _permissions(value: Any) -> Any:
 
 
 def _network(value: str) -> str:
-    ipaddress.ip_network(value)
+    try:
+        ipaddress.ip_network(value)
+    except ValueError:
+        try:
+            meant = str(ipaddress.ip_network(value, strict=False))
+        except ValueError:
+            raise ValueError(f"{value!r} is no network; write it as 10.0.0.0/8 or fd00::/8") from None
+        raise ValueError(f"{value!r} has bits behind the prefix; write {meant}") from None
     return value
 
 
@@ -234,6 +241,12 @@ def _sha256(value: str) -> str:
     return value.lower()
 
 
+def _at_least_one(value: list[str]) -> list[str]:
+    if not value:
+        raise ValueError("no hash, so nobody could log in; printf %s PASSWORD | sha256sum makes one")
+    return value
+
+
 def _hidden_mapping(value: Any) -> Any:
     if not isinstance(value, dict):
         raise ValueError("write {sha256: [HASH]}, the password's SHA-256 hash and not the password")
@@ -247,7 +260,7 @@ class PasswordModel(_Model):
     sha256: Annotated[
         list[Annotated[str, AfterValidator(_sha256)]],
         BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
-        Field(min_length=1),
+        AfterValidator(_at_least_one),
     ]
     service: str = ""  # default: what `users` says, else the service of the user's name
 
@@ -534,11 +547,11 @@ def _listener_faults(settings: Settings) -> list[Diagnostic]:
         wrong = {
             "unix_mode": (
                 one.unix_mode is not None and not one.address.unix_path,
-                "permissions are those of a unix socket, and this is a TCP address; remove the line",
+                f"unix_mode is for unix sockets, and {one.listen} is none; remove it",
             ),
             "trusted": (
                 bool(one.trusted) and not one.proxy_protocol,
-                "says who may send PROXY headers, and none is expected; add proxy_protocol: true",
+                "trusted says who may send PROXY headers, and none is expected; add proxy_protocol: true",
             ),
             "tls": (
                 one.tls is not None and one.tls.requires_certificate and not one.tls.client_ca,
@@ -546,7 +559,10 @@ def _listener_faults(settings: Settings) -> list[Diagnostic]:
             ),
         }
         if one.trusted and one.address.unix_path:
-            wrong["trusted"] = True, "a unix socket's clients come from no network; give unix_mode instead"
+            wrong["trusted"] = (
+                True,
+                "trusted is for networks, and a unix socket's clients come from none; use unix_mode",
+            )
         faults += [
             settings.fault(("listeners", index, name), text) for name, (is_so, text) in wrong.items() if is_so
         ]
@@ -575,7 +591,7 @@ def _upstream_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]
             faults.append(settings.fault(("upstream", name), text))
     if settings.upstream is not None and settings.upstream.kind != "tls":
         faults += [
-            settings.fault(("upstream", name), "is of use with TLS only; write the URL as rediss://HOST:PORT")
+            settings.fault(("upstream", name), f"{name} is for TLS only; write the URL as rediss://HOST:PORT")
             for name in ("cert", "key", "server_name")
             if getattr(said, name)
         ]
@@ -586,7 +602,7 @@ def _network_faults(settings: Settings) -> list[Diagnostic]:
     faults = []
     for network in settings.identify.networks:
         try:
-            ipaddress.ip_network(network)
+            _network(network)
         except ValueError as exc:
             faults.append(settings.fault(("identify", "networks", network), f"{exc}"))
     return faults

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import ipaddress
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.admission import ClientLimits
 from proxy.config import (
     DEFAULT_ADMIN,
     DEFAULT_LISTEN,
@@ -20,8 +22,9 @@ from proxy.config import (
 )
 from proxy.policy.diagnostics import FileError
 from proxy.policy.modes import ModeRule, Waiver
-from proxy.relay.identity import Evidence
-from proxy.sockets import parse_address
+from proxy.relay.identity import Evidence, Login
+from proxy.sockets import parse_listen
+from proxy.wire.limits import IDENTIFIED, RequestLimits
 
 SERVICES = ("CubeMaster", "CubeProxy", "unknown")
 NOTHING = Overrides()
@@ -82,8 +85,8 @@ FAULTS = {
         "keyfence.yaml:2:44: '5' is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d",
     ],
     "policy: p\nidentify: {networks: {10.0.0.1/8: CubeMaster, 10.0.0.0/33: CubeMaster}, users: {a: Nope}}": [
-        "keyfence.yaml:2:35: 10.0.0.1/8 has host bits set",
-        "keyfence.yaml:2:60: '10.0.0.0/33' does not appear to be an IPv4 or IPv6 network",
+        "keyfence.yaml:2:35: '10.0.0.1/8' has bits behind the prefix; write 10.0.0.0/8",
+        "keyfence.yaml:2:60: '10.0.0.0/33' is no network; write it as 10.0.0.0/8 or fd00::/8",
     ],
     "policy: p\nidentify: {networks: {10.0.0.0/8: Nope}, users: {a: cubeproxy}}": [
         "keyfence.yaml:2:35: 'Nope' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
@@ -115,6 +118,137 @@ FAULTS = {
 @pytest.mark.parametrize("text", FAULTS, ids=lambda text: text.replace("\n", " ")[:60])
 def test_a_fault_is_told_with_its_place(text: str, tmp_path: Path) -> None:
     assert faults(tmp_path, text) == FAULTS[text]
+
+
+LISTENER_FAULTS = (
+    """
+policy: p
+listeners:
+  - {listen: "unix:"}
+  - {listen: ":1", unix_mode: rw}
+  - {listen: "unix:/a", unix_mode: 9}
+  - {listen: ":1", proxy_protocol: yes, trusted: [10.0.0.1/8, x]}
+  - {listen: ":1", tls: {cert: a.pem, min_version: 1.1}}
+""",
+    [
+        "4:14: 'unix:' names no socket; write unix:/path/to/keyfence.sock",
+        "5:31: 'rw' are no permissions; write three octal digits, as 0660",
+        "6:36: '9' are no permissions; write three octal digits, as 0660",
+        "7:51: '10.0.0.1/8' has bits behind the prefix; write 10.0.0.0/8",
+        "7:63: 'x' is no network; write it as 10.0.0.0/8 or fd00::/8",
+        "8:20: 'key' is missing",
+        "8:52: '1.1' is not admitted here; expected 1.2 or 1.3",
+    ],
+)
+LISTENER_CONTRADICTIONS = (
+    """
+policy: p
+upstream: {url: "redis://h", cert: a.pem, server_name: x}
+listeners:
+  - {listen: ":1", unix_mode: 0660}
+  - {listen: ":2", trusted: [10.0.0.0/8]}
+  - {listen: "unix:/a", proxy_protocol: yes, trusted: [10.0.0.0/8]}
+  - {listen: ":3", tls: {cert: a, key: b, require_client_cert: yes}}
+""",
+    [
+        "3:36: a certificate and its key are both needed; add key:",
+        "3:36: cert is for TLS only; write the URL as rediss://HOST:PORT",
+        "3:56: server_name is for TLS only; write the URL as rediss://HOST:PORT",
+        "5:31: unix_mode is for unix sockets, and :1 is none; remove it",
+        "6:29: trusted says who may send PROXY headers, and none is expected; add proxy_protocol: true",
+        "7:55: trusted is for networks, and a unix socket's clients come from none; use unix_mode",
+        "8:25: require_client_cert needs client_ca, the file of the authorities that vouch for clients",
+    ],
+)
+IDENTITY_FAULTS = (
+    f"""
+policy: p
+identify:
+  users: {{a: CubeProxy}}
+  uids: {{0: Nope}}
+  certificates: {{"spiffe://x": Nope}}
+  passwords:
+    b: {{sha256: ["{"0" * 64}"]}}
+    c: {{sha256: "{"0" * 64}", service: X}}
+""",
+    [
+        "5:13: 'Nope' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
+        "6:32: 'Nope' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
+        "8:8: 'b' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
+        "9:94: 'X' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
+    ],
+)
+TWO_SERVICES = (
+    f"""
+policy: p
+identify:
+  users: {{a: CubeProxy}}
+  passwords: {{a: {{service: CubeProxy, sha256: "{"0" * 64}"}}}}
+""",
+    ["5:28: the service of 'a' is given under users too; give it in one place"],
+)
+# A password in place of its hash isn't shown.
+PASSWORD_FAULTS = (
+    """
+policy: p
+identify:
+  uids: {root: CubeProxy}
+  passwords:
+    a: secret
+    b: {sha256: secret}
+    c: {sha256: []}
+""",
+    [
+        "4:16: 'root' is no whole number",
+        "6:8: write {sha256: [HASH]}, the password's SHA-256 hash and not the password",
+        "7:17: this is no SHA-256 hash of 64 hexadecimal digits; printf %s PASSWORD | sha256sum",
+        "8:17: no hash, so nobody could log in; printf %s PASSWORD | sha256sum makes one",
+    ],
+)
+LIMIT_FAULTS = (
+    """
+policy: p
+limits:
+  arguments: 0
+  connections_per_service: -1
+  connections_per_address: some
+  idle: 5
+  request_time: x
+  handshake: 0s
+""",
+    [
+        "4:14: '0': input should be greater than or equal to 1",
+        "5:28: '-1': input should be greater than or equal to 0",
+        "6:28: 'some' is no whole number",
+        "7:9: '5' is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, or none",
+        "8:17: 'x' is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, or none",
+        "9:14: '0s': input should be greater than or equal to 1",
+    ],
+)
+UNKNOWN_IN_LIMITS = (
+    """
+policy: p
+limits: {connections_per_service: {CubeProxi: 1, "*": 5, CubeMaster: none}}
+""",
+    ["3:47: 'CubeProxi' is no service of the policy; did you mean CubeProxy?"],
+)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        LISTENER_FAULTS,
+        LISTENER_CONTRADICTIONS,
+        IDENTITY_FAULTS,
+        TWO_SERVICES,
+        PASSWORD_FAULTS,
+        LIMIT_FAULTS,
+        UNKNOWN_IN_LIMITS,
+    ],
+    ids=lambda case: case[1][0][:40],
+)
+def test_all_faults_are_told_at_once(case: tuple[str, list[str]], tmp_path: Path) -> None:
+    assert [one.removeprefix("keyfence.yaml:") for one in faults(tmp_path, case[0])] == case[1]
 
 
 WAIVER = "service: CubeProxy, rule: scope.write, owner: o, reason: r, until: 2027-06-30"
@@ -161,6 +295,8 @@ def test_without_a_file_the_defaults_hold() -> None:
     assert settings.upstream_verify
     assert settings.connect_timeout == 5.0
     assert (settings.limits.request, settings.limits.client_output) == (2**30, 64 * 2**20)
+    assert settings.limits.of_clients() == ClientLimits()
+    assert settings.limits.of_requests() == IDENTIFIED
 
 
 def test_a_whole_file(tmp_path: Path) -> None:
@@ -211,6 +347,86 @@ name_services: no
     assert identities.networks == ((ipaddress.ip_network("10.1.0.0/16"), "CubeMaster"),)
 
 
+def test_every_limit_of_a_client(tmp_path: Path) -> None:
+    limits = load(
+        tmp_path,
+        """
+policy: p
+limits:
+  request: 16mb
+  arguments: 2147483647
+  request_time: 1m
+  client_output: 1mb
+  connections: 50
+  connections_per_service: {CubeMaster: 10, CubeProxy: none, "*": 5}
+  connections_per_address: 7
+  handshake: 500ms
+  idle: 5m
+""",
+    ).limits
+    assert limits.of_requests() == RequestLimits(max_arguments=2**31 - 1, max_request=16 * 2**20)
+    clients = limits.of_clients()
+    assert clients == ClientLimits(
+        50, 7, {"CubeMaster": 10, "CubeProxy": 0, "*": 5}, 2**20, handshake=0.5, idle=300.0, request_time=60.0
+    )
+    assert [clients.of_service(name) for name in ("CubeMaster", "CubeProxy", "unknown")] == [10, 0, 5]
+
+
+def test_one_number_is_that_of_each_service_and_none_is_no_limit(tmp_path: Path) -> None:
+    unlimited = "connections_per_address: none, idle: none, request_time: 0"
+    text = f"policy: p\nlimits: {{connections_per_service: 9, {unlimited}}}"
+    clients = load(tmp_path, text).limits.of_clients()
+    assert clients == ClientLimits(per_service={"*": 9})
+    assert clients.of_service("unknown") == 9
+
+
+def test_everything_a_listener_may_be(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        """
+policy: p
+listeners:
+  - {listen: "unix:run/k.sock", unix_mode: 0660, service: CubeMaster}
+  - {listen: "unix:///run/k.sock", unix_mode: "600"}
+  - listen: ":7000"
+    tls: {cert: tls/a.pem, key: /etc/a.key, client_ca: ca.pem, min_version: "1.3"}
+    proxy_protocol: true
+    trusted: [10.0.0.0/8, "fd00::/8"]
+  - {listen: ":7001", tls: {cert: a, key: b, client_ca: c, require_client_cert: no}}
+  - {listen: ":7002", tls: {cert: a, key: b}}
+""",
+    )
+    first, second, third, fourth, fifth = settings.listeners
+    assert (first.address.unix_path, first.unix_mode) == (f"{tmp_path}/run/k.sock", 0o660)
+    assert (second.address.unix_path, second.unix_mode) == ("/run/k.sock", 0o600)
+    assert third.tls
+    assert (third.tls.cert, third.tls.key) == (f"{tmp_path}/tls/a.pem", "/etc/a.key")
+    assert (third.tls.client_ca, third.tls.min_version) == (f"{tmp_path}/ca.pem", "1.3")
+    assert (third.proxy_protocol, third.trusted) == (True, ["10.0.0.0/8", "fd00::/8"])
+    required = [one.tls.requires_certificate for one in (third, fourth, fifth) if one.tls]
+    assert required == [True, False, False]
+
+
+def test_passwords_are_checked_against_any_of_their_hashes(tmp_path: Path) -> None:
+    old, new = (hashlib.sha256(word).hexdigest() for word in (b"old", b"new"))
+    text = f"""
+policy: p
+identify:
+  users: {{app: CubeProxy}}
+  passwords:
+    app: {{sha256: [{old}, {new.upper()}]}}
+    CubeMaster: {{sha256: {new}}}
+    default: {{sha256: {old}, service: CubeProxy}}
+"""
+    settings = load(tmp_path, text)
+    settings.check_against(SERVICES)
+    who = settings.identities(SERVICES)
+    assert [who.check(b"app", word) for word in (b"old", b"new", b"OLD")] == ["CubeProxy"] * 2 + [Login.WRONG]
+    assert who.check(b"CubeMaster", b"new") == "CubeMaster"
+    assert who.check(b"default", b"old") == "CubeProxy"
+    assert who.check(b"CubeProxy", b"old") is Login.NOT_MINE
+
+
 FILE = """
 policy: file.yaml
 upstream: redis://file
@@ -255,26 +471,7 @@ def test_splice_needs_no_policy() -> None:
     assert load_settings("", NOTHING, needs_policy=False).policy == ""
 
 
-# -- addresses
-
-
-@pytest.mark.parametrize(
-    ("text", "host", "port"),
-    [
-        ("127.0.0.1:6380", "127.0.0.1", 6380),
-        ("[::1]:0", "::1", 0),
-        (":65535", "", 65535),
-        ("redis.example:1", "redis.example", 1),
-    ],
-)
-def test_an_address(text: str, host: str, port: int) -> None:
-    assert parse_address(text).host_port == (host, port)
-
-
-@pytest.mark.parametrize("text", ["", ":", "6380", "h:", "h:x", "h:-1", "h:65536", "h:٣", "::1:80", "h: 80"])
-def test_no_address(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no address|put an IPv6 address into brackets"):
-        parse_address(text)
+# -- upstreams
 
 
 @pytest.mark.parametrize(
@@ -361,4 +558,4 @@ def outcome(url: str) -> str:
 def test_any_text_is_an_address_and_an_upstream_or_a_value_error(text: str) -> None:
     outcome(text)
     with contextlib.suppress(ValueError):
-        parse_address(text)
+        parse_listen(text)
