@@ -90,8 +90,8 @@ def _load_chain(context: ssl.SSLContext, cert: str, key: str) -> None:
         if exc.reason == "KEY_VALUES_MISMATCH":
             raise _Unusable("key", f"{key} is not the key of the certificate {cert}") from None
         at_fault = "key" if "-----BEGIN CERTIFICATE-----" in _read("cert", cert) else "cert"
-        path, what = (key, "a private key") if at_fault == "key" else (cert, "a certificate")
-        raise _Unusable(at_fault, f"{path} can't be read as {what} in PEM ({exc.reason or exc})") from None
+        path, what = (key, "private key") if at_fault == "key" else (cert, "certificate")
+        raise _Unusable(at_fault, f"{path} holds no {what} in PEM") from None
 
 
 def _read(setting: str, path: str) -> str:
