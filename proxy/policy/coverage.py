@@ -149,7 +149,8 @@ def rules_of(entry: Entry) -> Iterator[str]:
     if ttl is not None and ttl.none:
         yield "ttl.forbidden"
     elif ttl is not None:
-        yield "ttl.required"
+        if ttl.required:
+            yield "ttl.required"
         if ttl.min is not None or ttl.max is not None:
             yield "ttl.range"
 
