@@ -50,6 +50,7 @@ SCALARS = (
     "decision_seconds",
     "break_glass_started",
     "pending_ttl_dropped",
+    "pending_ttl_unanswered",
     "accept_pauses",
     "worker_restarts",
     "log_lines",
@@ -104,7 +105,8 @@ class Counters:
         self.decision_seconds = 0.0
         self.break_glass = 0  # 1 while enforcement is switched off by hand
         self.break_glass_started = 0
-        self.pending_ttl_dropped = 0
+        self.pending_ttl_dropped = 0  # keys whose time to live was to be asked, forgotten for want of room
+        self.pending_ttl_unanswered = 0  # and those of which Redis couldn't be asked
         self.accept_pauses = 0  # for want of file descriptors or memory
         self.workers = 0  # worker processes that serve now; 0 where there is but one process
         self.worker_restarts = 0  # of workers that ended unasked

@@ -47,6 +47,11 @@ _PLAIN = (
         "pending_ttl_dropped",
         "Keys awaiting a TTL that were forgotten for want of room.",
     ),
+    (
+        "pending_ttl_unanswered",
+        "pending_ttl_unanswered",
+        "Keys awaiting a TTL of which the upstream couldn't be asked.",
+    ),
     ("accept_pauses", "accept_pauses", "Pauses in accepting, for want of file descriptors or memory."),
     ("worker_restarts", "worker_restarts", "Worker processes that ended unasked and were replaced."),
     ("log_lines", "log_lines", "Lines written to the decision log."),

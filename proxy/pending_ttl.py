@@ -1,0 +1,212 @@
+"""Asks Redis about times to live that commands left open, and tells what it finds.
+
+Rule: on a connection of keyfence's own, in batches, each key in its database. What can't be answered is counted,
+told of once, and accuses nobody; whatever goes wrong here, clients don't notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import cast
+
+from .policy.pending import Pending, PendingTtls
+from .telemetry.telemetry import Telemetry
+from .upstream.target import Greeting, Upstream, describe, keep_alive
+from .wire import encode
+from .wire.replies import ReplyError
+
+LOOK_SECONDS = 0.5  # between two looks at what is due
+BATCH = 500  # keys in one write
+MAX_LINE = 64 * 1024  # bytes of a reply that is one line
+MAX_TOLD = 100  # reasons
+
+
+class CannotAsk(Exception):
+    """Redis can't be asked; the message says why, for people."""
+
+
+class TtlWatch:
+    """Keeps asking about what is due in a table. One for each process, in its event loop."""
+
+    def __init__(
+        self,
+        table: PendingTtls,
+        upstream: Upstream,
+        telemetry: Telemetry,
+        on_failure: Callable[[str], None] = lambda _reason: None,
+        on_error: Callable[[Exception], None] = lambda _error: None,
+    ) -> None:
+        """`on_failure` hears each reason why Redis couldn't be asked once, `on_error` of faults in here."""
+        self.table = table
+        self._upstream = upstream
+        self._telemetry = telemetry
+        self._on_failure = on_failure
+        self._on_error = on_error
+        self._told: set[str] = set()
+        self._dropped = 0  # as far as counted
+        self._link: _Link | None = None
+
+    async def watch_forever(self) -> None:
+        """Look at what is due, twice a second. Leaving closes the connection."""
+        try:
+            while True:
+                await asyncio.sleep(LOOK_SECONDS)
+                try:
+                    await self.look()
+                except Exception as exc:
+                    self._telemetry.counters.internal_error("late")
+                    self._on_error(exc)
+        finally:
+            self._close()
+
+    async def look(self) -> None:
+        """Ask about everything that is due now."""
+        counters = self._telemetry.counters
+        counters.pending_ttl_dropped += self.table.dropped - self._dropped
+        self._dropped = self.table.dropped
+        while due := self.table.due():
+            due.sort(key=attrgetter("database"))
+            for database, keys in groupby(due, attrgetter("database")):
+                of_one = list(keys)
+                for start in range(0, len(of_one), BATCH):
+                    await self._ask(database, of_one[start : start + BATCH])
+
+    async def _ask(self, database: int, batch: Sequence[Pending]) -> None:
+        """Settle each key of a batch, whatever happens."""
+        awaited = list(batch)
+        try:
+            replies = await self._pttls(database, [one.key for one in batch])
+            for reply in replies:
+                self._settle(awaited.pop(0), reply)
+        except CannotAsk as exc:
+            self._close()
+            self._tell(str(exc))
+        finally:
+            for one in awaited:
+                self._unanswered(one)
+
+    def _settle(self, pending: Pending, reply: bytes) -> None:
+        """Take Redis' one word on a key."""
+        left = _integer(reply)
+        if left is None:
+            self._unanswered(pending)
+            self._tell(reply[1:].decode("utf-8", "replace"))
+        elif self.table.answer(pending, left):
+            judge = pending.judge
+            service = judge.policy.services[pending.service]
+            findings = judge.late(pending, left)
+            self._telemetry.violations(
+                service, pending.client, pending.command, findings, judge.policy.revision
+            )
+
+    def _unanswered(self, pending: Pending) -> None:
+        self.table.unanswered(pending)
+        self._telemetry.counters.pending_ttl_unanswered += 1
+
+    def _tell(self, reason: str) -> None:
+        if reason not in self._told and len(self._told) < MAX_TOLD:
+            self._told.add(reason)
+            self._on_failure(reason)
+
+    async def _pttls(self, database: int, keys: Sequence[bytes]) -> list[bytes]:
+        """Redis' replies to PTTL, a line each. Raises CannotAsk."""
+        upstream = self._upstream
+        try:
+            async with asyncio.timeout(upstream.connect_timeout):
+                link = await self._connected()
+                return await link.pttls(database, keys)
+        except OSError as exc:
+            raise CannotAsk(describe(exc)) from None
+
+    async def _connected(self) -> _Link:
+        if self._link is not None and not self._link.lost:
+            return self._link
+        upstream = self._upstream
+        if upstream.up is False or upstream.must_wait:
+            raise CannotAsk(upstream.reason)
+        link = _Link(upstream.address.greeting(), upstream.address.database)
+        await upstream.connect(lambda: link)
+        self._link = link
+        return link
+
+    def _close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+
+class _Link(asyncio.Protocol):
+    """keyfence's own connection: replies that are one line each."""
+
+    def __init__(self, greeting: Sequence[bytes], database: int) -> None:
+        self.lost = False
+        self._opening = b"".join(greeting)
+        self._greeting = Greeting(len(greeting))
+        self._database = database
+        self._transport: asyncio.WriteTransport | None = None
+        self._unread = b""
+        self._lines: list[bytes] = []
+        self._wanted = 0
+        self._answer: asyncio.Future[list[bytes]] | None = None
+
+    async def pttls(self, database: int, keys: Sequence[bytes]) -> list[bytes]:
+        """Ask for times to live in one database. Raises CannotAsk."""
+        if self._transport is None or self.lost:
+            raise CannotAsk("the connection was lost")
+        commands = [encode.command(b"PTTL", key) for key in keys]
+        changes = database != self._database
+        if changes:
+            commands.insert(0, encode.command(b"SELECT", database))
+        self._wanted = len(commands)
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(b"".join(commands))
+        lines = await self._answer
+        if changes and lines[0] != b"+OK":
+            raise CannotAsk(lines[0][1:].decode("utf-8", "replace"))
+        self._database = database
+        return lines[1:] if changes else lines
+
+    def close(self) -> None:
+        self.lost = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's doesn't inherit from it
+        keep_alive(transport)
+        self._transport.write(self._opening)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            data = self._greeting.take(data)
+        except ReplyError as exc:
+            self._fail(f"it doesn't speak RESP ({exc})")
+            return
+        if self._greeting.refusal:
+            self._fail(f"it refused keyfence's login: {self._greeting.refusal}")
+            return
+        *lines, self._unread = (self._unread + data).split(b"\r\n")
+        if len(self._unread) > MAX_LINE or any(line[:1] not in (b":", b"+", b"-") for line in lines):
+            self._fail("its answer to PTTL is none")
+            return
+        self._lines += lines
+        if self._answer is not None and len(self._lines) >= self._wanted and not self._answer.done():
+            lines, self._lines = self._lines, []
+            self._answer.set_result(lines)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(describe(exc) if exc else "it closed the connection")
+
+    def _fail(self, reason: str) -> None:
+        self.close()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(CannotAsk(reason))
+
+
+def _integer(reply: bytes) -> int | None:
+    """The number in an integer reply; None for any other reply."""
+    digits = reply[1:]
+    return int(digits) if reply[:1] == b":" and digits.lstrip(b"-").isdigit() else None
