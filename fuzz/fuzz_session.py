@@ -2,7 +2,7 @@
 """Guided fuzzing of a client's session: any bytes from the client, any from Redis, in any turns and pieces.
 
 Rule: no step raises; Redis gets exactly the requests that were admitted, in their order and byte for byte,
-and besides them only what keyfence says for itself; nothing is kept without a limit; where it ends it says why.
+and besides them only what keyfence says for itself; nothing is kept without a limit; the end has a reason.
 
 An input chooses who is connected and what is enforced, then steps: commands that matter, raw bytes, replies
 of a Redis that behaves, raw bytes in place of replies, the end of the connection.
