@@ -1,0 +1,168 @@
+"""Several policy files as one policy: each team's file speaks for its own part of the key space.
+
+Rule: a key belongs to one file. Claims of two files never overlap; what no file claims belongs to the one
+file without claims, if there is one. So no file can give or take rights on keys of another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from .compiled import UNKNOWN, Home, Target
+from .draft import Draft
+from .model import PolicyModel
+from .yaml_source import PathKey
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+# What must have one name over all files: it is what reports and waivers call it.
+_NAMED = ("keys", "scopes", "channels", "scripts", "functions")
+
+
+def services_of(models: Iterable[PolicyModel]) -> tuple[str, ...]:
+    """All services, in the order of the files; the one that nothing identifies is the last."""
+    return (*dict.fromkeys(name for model in models for name in model.services), UNKNOWN)
+
+
+def check_together(drafts: Sequence[Draft]) -> None:
+    """Notes what is wrong between files, each time in the later one, with the place in the earlier one."""
+    _check_claims(drafts)
+    for section in _NAMED:
+        _check_names(drafts, section)
+    _check_databases(drafts)
+    _check_commands(drafts)
+
+
+def home_of(draft: Draft, **more: Any) -> Home:
+    """What a file says of all its keys."""
+    model = draft.model
+    return Home(
+        policy=model.policy,
+        file=draft.source.file,
+        contact=model.owner.contact or model.owner.team,
+        claims=tuple(model.claims),
+        should=frozenset(model.should),
+        cluster=model.cluster,
+        **more,
+    )
+
+
+def common_home(homes: Sequence[Home]) -> Home:
+    """What holds for keys, and for commands, that are no single file's: the catch-all's word where there is
+    one; else the strictest of all files."""
+    if len(homes) == 1:
+        return homes[0]
+    found = next((home for home in homes if not home.claims), None)
+    if found is not None:
+        return found
+    contacts = dict.fromkeys(home.contact for home in homes if home.contact)
+    return Home(
+        policy="",
+        file="",
+        contact=" or ".join(contacts),
+        claims=(),
+        should=frozenset.intersection(*(home.should for home in homes)),
+        cluster=any(home.cluster for home in homes),
+    )
+
+
+def in_order(parts: Sequence[tuple[Home, Sequence[Target]]]) -> list[Target]:
+    """The targets of all files in the order in which they decide, each with its file's number.
+
+    A legacy form that isn't under its file's claims speaks for keys that no file claims, and only there.
+    """
+    stamped = [
+        (home, [_at_home(target, number, home) for target in targets])
+        for number, (home, targets) in enumerate(parts)
+    ]
+    if len(stamped) == 1:
+        return stamped[0][1]
+    claimed = [(home, targets) for home, targets in stamped if home.claims]
+    rest = [targets for home, targets in stamped if not home.claims]
+    inside = [[one for one in targets if not _is_outside(one, home)] for home, targets in claimed]
+    outside = [one for home, targets in claimed for one in targets if _is_outside(one, home)]
+    outside.sort(key=lambda one: (one.kind == "stray", one.pattern.specificity))
+    return list(itertools.chain(*inside, outside, *rest))
+
+
+def merged(maps: Iterable[Mapping[Key, Value]]) -> dict[Key, Value]:
+    """One map of several that share no key, or of which the first counts."""
+    found: dict[Key, Value] = {}
+    for one in maps:
+        for key, value in one.items():
+            found.setdefault(key, value)
+    return found
+
+
+def _at_home(target: Target, number: int, home: Home) -> Target:
+    return dataclasses.replace(target, home=number, should=target.should | home.should)
+
+
+def _is_outside(target: Target, home: Home) -> bool:
+    beginning = target.pattern.literal_prefix.decode("utf-8", "surrogateescape")
+    return target.kind in ("legacy", "stray") and not beginning.startswith(home.claims)
+
+
+def _check_claims(drafts: Sequence[Draft]) -> None:
+    catch_all: Draft | None = None
+    for draft in drafts:
+        if draft.model.claims:
+            continue
+        if catch_all is not None:
+            first = catch_all.source.place(("policy",))
+            message = f"no claims: {first.file} has none either, and one file only can speak for the rest"
+            draft.error(("policy",), message)
+        catch_all = catch_all or draft
+    for one, other in itertools.combinations(drafts, 2):
+        for (left, mine), (right, theirs) in itertools.product(_claims(one), _claims(other)):
+            if mine.startswith(theirs) or theirs.startswith(mine):
+                place = one.source.place(left)
+                message = f"the claim {theirs!r} overlaps {mine!r} of {place.file}:{place.line}; divide them"
+                other.error(right, f"{message}, so that each key is one file's")
+
+
+def _claims(draft: Draft) -> Iterator[tuple[PathKey, str]]:
+    for index, claim in enumerate(draft.model.claims):
+        yield ("claims", index), claim
+
+
+def _check_names(drafts: Sequence[Draft], section: str) -> None:
+    seen: dict[str, Draft] = {}
+    for draft in drafts:
+        for name in getattr(draft.model, section):
+            first = seen.setdefault(name, draft)
+            if first is not draft:
+                place = first.source.place((section, name), of_key=True)
+                message = f"{name} is also the name of one of {section} in {place.file}:{place.line}"
+                draft.error((section, name), f"{message}; reports couldn't tell them apart", of_key=True)
+
+
+def _check_databases(drafts: Sequence[Draft]) -> None:
+    given = [draft for draft in drafts if draft.model.databases is not None]
+    for draft in given[1:]:
+        if set(draft.model.databases or ()) != set(given[0].model.databases or ()):
+            place = given[0].source.place(("databases",))
+            message = f"the databases are others in {place.file}:{place.line}; the files are about one Redis"
+            draft.error(("databases",), message)
+
+
+def _check_commands(drafts: Sequence[Draft]) -> None:
+    _against(drafts, lambda draft: draft.model.commands.allow, "allow", "forbid")
+    _against(drafts, lambda draft: draft.model.commands.forbid, "forbid", "allow")
+
+
+def _against(
+    drafts: Sequence[Draft], names: Callable[[Draft], Sequence[str]], word: str, opposite: str
+) -> None:
+    """What an earlier file allows and a later one forbids, or the other way."""
+    for one, other in itertools.combinations(drafts, 2):
+        mine = {name.upper(): index for index, name in enumerate(names(one))}
+        for index, name in enumerate(getattr(other.model.commands, opposite)):
+            if name.upper() in mine:
+                place = one.source.place(("commands", word, mine[name.upper()]))
+                message = f"{name} is under commands.{word} in {place.file}:{place.line}; it can't be both"
+                other.error(("commands", opposite, index), message)
