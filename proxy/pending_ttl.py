@@ -1,7 +1,7 @@
 """Asks Redis about times to live that commands left open, and tells what it finds.
 
-Rule: on a connection of keyfence's own, in batches, each key in its database. What can't be answered is counted,
-told of once, and accuses nobody; whatever goes wrong here, clients don't notice.
+Rule: on a connection of keyfence's own, in batches, each key in its database. What can't be answered is
+counted, told of once, and accuses nobody; whatever goes wrong here, clients don't notice.
 """
 
 from __future__ import annotations
