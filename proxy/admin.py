@@ -28,6 +28,7 @@ from typing import Any, Protocol, TypeVar
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from proxy.policy.diagnostics import FileError
 from proxy.policy.verdict import RULES
 from proxy.telemetry.metrics import CONTENT_TYPE
 
@@ -48,6 +49,9 @@ POST   /explain     {"service": "...", "argv": ["GET", "key"]}: how the policy i
 POST   /-/observe   {"for": seconds, "rule": "...", "service": "..."}: observe in place of enforcing; rule and
                     service may be left out, which means all of them
 DELETE /-/observe   enforce again
+GET    /workers     the processes that serve clients
+POST   /-/reload    {}: read policy, configuration and waivers again; 422 with all faults where one is wrong
+POST   /-/restart   {}: replace the workers one by one; answers when that is done
 """
 
 _WRONG_HOST = "The Host header must be an address, localhost or a name that the settings list."
@@ -86,6 +90,16 @@ class Control(Protocol):
     def end_observe(self) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
         """End what `observe` began."""
 
+    def workers(self) -> Sequence[Mapping[str, Any]] | Awaitable[Sequence[Mapping[str, Any]]]:
+        """The processes that serve clients: slot, pid, state, when each was started, policies' revisions."""
+
+    def reload(self) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+        """Read policy, configuration and waivers again. FileError: something is wrong, and nothing
+        changes."""
+
+    def restart(self) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+        """Replace the workers one by one."""
+
     def metrics(self) -> bytes | Awaitable[bytes]:
         """The counters of all workers in Prometheus' text format."""
 
@@ -112,6 +126,9 @@ def application(control: Control, names: Collection[str] = ()) -> web.Applicatio
     app.router.add_post("/explain", handlers.explain)
     app.router.add_post("/-/observe", handlers.observe)
     app.router.add_delete("/-/observe", handlers.end_observe)
+    app.router.add_get("/workers", handlers.workers)
+    app.router.add_post("/-/reload", handlers.reload)
+    app.router.add_post("/-/restart", handlers.restart)
     app.on_response_prepare.append(_headers)
     return app
 
@@ -186,6 +203,25 @@ class _Handlers:
 
     async def end_observe(self, _: web.Request) -> web.Response:
         return _json(await _settled(self._control.end_observe()))
+
+    async def workers(self, _: web.Request) -> web.Response:
+        return _json(await _settled(self._control.workers()))
+
+    async def reload(self, request: web.Request) -> web.Response:
+        await _body(request, set())
+        try:
+            return _json(await _settled(self._control.reload()))
+        except FileError as fault:
+            told = [str(one) for one in fault.diagnostics]
+            more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
+            error = f"nothing was reloaded: {told[0]}{more}"
+            return _json({"error": error, "diagnostics": told}, 422)
+
+    async def restart(self, request: web.Request) -> web.Response:
+        await _body(request, set())
+        with _asked_for():
+            answer = await _settled(self._control.restart())
+        return _json(answer)
 
 
 @contextmanager
@@ -290,7 +326,8 @@ async def _body(request: web.Request, known: set[str]) -> dict[str, Any]:
         raise _Fault("The body must be a JSON object.")
     unknown = sorted(body.keys() - known)
     if unknown:
-        raise _Fault(f"Unknown field {unknown[0][:64]!r}; there are {', '.join(sorted(known))}.")
+        there = f"there are {', '.join(sorted(known))}" if known else "there are none"
+        raise _Fault(f"Unknown field {unknown[0][:64]!r}; {there}.")
     return body
 
 

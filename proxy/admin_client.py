@@ -10,6 +10,7 @@ import http.client
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from typing import Any
 
 from .config import without_password
@@ -19,11 +20,19 @@ MAX_ANSWER = 64 * 1024 * 1024  # bytes; a report of 10,000 rows is a tenth of it
 
 
 class AskError(Exception):
-    """No answer, or one that says no; the message is one line for the user."""
+    """No answer, or one that says no; the message is one line for the user.
+
+    `details` are further lines: the faults of files that keyfence was to read.
+    """
+
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.details = details
 
 
-def ask(base: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    """One request to the admin listener at `base`, a POST where there is a body. Raises AskError."""
+def ask(base: str, path: str, body: dict[str, Any] | None = None, timeout: float = TIMEOUT) -> Any:
+    """One request to the admin listener at `base`, a POST where there is a body. `timeout` is in seconds.
+    Raises AskError."""
     url = base.rstrip("/") + path
     shown = without_password(url)
     data = None if body is None else json.dumps(body).encode()
@@ -34,11 +43,12 @@ def ask(base: str, path: str, body: dict[str, Any] | None = None) -> Any:
         request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
         # Straight to the address: an HTTP proxy of the environment has no business here.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=TIMEOUT) as response:
+        with opener.open(request, timeout=timeout) as response:
             return json.loads(response.read(MAX_ANSWER))
     except urllib.error.HTTPError as exc:
         with exc:
-            raise AskError(f"{shown}: {_error_text(exc)}") from None
+            text, details = _error_text(exc)
+            raise AskError(f"{shown}: {text}", details) from None
     except (OSError, ValueError, http.client.HTTPException, RecursionError) as exc:
         raise AskError(f"{shown}: no keyfence answers there ({_why(exc)})") from None
 
@@ -51,8 +61,14 @@ def _why(exc: Exception) -> str:
     return " ".join(str(text).split())
 
 
-def _error_text(error: urllib.error.HTTPError) -> str:
+def _error_text(error: urllib.error.HTTPError) -> tuple[str, list[str]]:
+    """The error in one line, and its details a line each."""
     try:
-        return " ".join(str(json.loads(error.read(MAX_ANSWER))["error"]).split())
-    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-        return f"HTTP {error.code}"
+        answer = json.loads(error.read(MAX_ANSWER))
+        return _line(answer["error"]), [_line(one) for one in answer.get("diagnostics", ())]
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, http.client.HTTPException):
+        return f"HTTP {error.code}", []
+
+
+def _line(text: object) -> str:
+    return " ".join(str(text).split())

@@ -5,7 +5,6 @@ Rule: what a user gets wrong costs one clear line (or one line a fault) and exit
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -17,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from . import __version__, _compiled, cli_tools
-from .admin_client import AskError, ask
+from .admin_client import TIMEOUT, AskError, ask
 from .config import (
     DEFAULT_ADMIN,
     Overrides,
@@ -28,16 +27,20 @@ from .config import (
     parse_workers,
     without_password,
 )
+from .loading import Origin, load
 from .policy.diagnostics import FileError
 from .policy.modes import Modes
 from .policy.units import milliseconds
-from .loading import Origin, load
 from .runtime import StartError, run_loop
 from .serve import serve
 from .sockets import parse_address, parse_listen
 from .telemetry.report import render, rows_from_log, rows_from_snapshot
 from .terminal import console, fail, fail_with, say
 from .upstream.embedded import EmbeddedRedisError
+
+# Seconds that keyfence may take: to compile a large policy on a busy machine, to drain worker after worker.
+RELOAD_TIMEOUT = 600.0
+RESTART_TIMEOUT = 3600.0
 
 
 def _checked(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str], str]:
@@ -267,10 +270,12 @@ def _mode_text(mode: str, should: bool) -> str:
     return "observe (should)" if should and mode == "enforce" else mode
 
 
-def _ask(base: str, path: str, body: dict[str, Any] | None = None) -> Any:
+def _ask(base: str, path: str, body: dict[str, Any] | None = None, timeout: float = TIMEOUT) -> Any:
     try:
-        return ask(base, path, body)
+        return ask(base, path, body, timeout)
     except AskError as exc:
+        for line in exc.details:
+            say(line, err=True)
         fail(str(exc), 1)
 
 

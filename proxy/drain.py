@@ -1,12 +1,12 @@
 """How a process takes leave of its clients.
 
-Rule: whoever has sent a command that is on its way to Redis gets the answer, until the deadline; a command that
-gets no answer has run nowhere, but for those that the deadline cuts off.
+Rule: whoever has sent a command that is on its way to Redis gets the answer, until the deadline; a command
+that gets no answer has run nowhere, but for those that the deadline cuts off.
 
-A client is closed once nothing is awaited for it and no MULTI of its own is open. For a first moment that is done
-right behind an answer only, when the client can't have sent its next command unless it pipelines; then also
-with those that stay silent, and no further requests are read, so that a client which never stops comes to its
-end as well. What remains until the deadline is blocked (BLPOP), in a transaction, or doesn't read.
+A client is closed once nothing is awaited for it and no MULTI of its own is open. For a first moment that is
+done right behind an answer only, when the client can't have sent its next command unless it pipelines; then
+also with those that stay silent, and no further requests are read, so that a client which never stops comes
+to its end as well. What remains until the deadline is blocked (BLPOP), in a transaction, or doesn't read.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ POLL_SECONDS = 0.02
 
 
 async def drain(gate: Gate, seconds: float, at_once: asyncio.Event | None = None) -> None:
-    """Close every client of the process, in `seconds` at most; `at_once` ends the patience. The listeners must be
-    closed already."""
+    """Close every client of the process, in `seconds` at most; `at_once` ends the patience. The listeners
+    must be closed already."""
     loop = asyncio.get_running_loop()
     gate.draining = True
     begun = loop.time()

@@ -1,40 +1,30 @@
-"""A running keyfence: what `keyfence run` puts together, and what the admin listener asks of it.
+"""What a process needs to serve clients: judge, upstream, gate, and what is to be done each second.
 
-Rule: everything that can fail fails before the ready line is printed, with one clear message; after it,
-nothing that an operator does at run time ends the process but a signal.
+Rule: policy and configuration are taken over together, between two commands and never within one; what has
+begun (a transaction, a client's identity) goes on with what it began with.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import datetime
-import errno
-import shutil
-import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-from .admin import start_admin
 from .client import Gate, report_fault
 from .commands.extract import adopt
 from .commands.learn import learn
-from .config import DEFAULT_ADMIN, Settings
+from .config import Settings
 from .listeners import Listeners
 from .policy.compiled import CompiledPolicy
-from .policy.explain import explain
 from .policy.judge import Judge
-from .policy.load import load_policy
 from .policy.modes import BreakGlass, Modes
-from .policy.verdict import RULES
-from .sockets import host_port
-from .telemetry.metrics import exposition
+from .sockets import Bound
 from .telemetry.telemetry import Telemetry
 from .tls import listener_context, upstream_context
-from .upstream.embedded import EmbeddedRedis
 from .upstream.learning import CannotLearn, Learner, NotAllowed
 from .upstream.target import Upstream, UpstreamAddress
 
@@ -44,27 +34,56 @@ class StartError(Exception):
 
 
 class Runtime:
-    """One process: judge, upstream, listeners, telemetry. Implements `admin.Control`."""
+    """The state of one process: of the only one, of a worker, or of the parent that judges for `explain`
+    alone."""
 
-    def __init__(self, settings: Settings, policy: CompiledPolicy | None, telemetry: Telemetry) -> None:
-        """`policy` None: splice mode, nothing is read."""
-        self.settings = settings
+    def __init__(
+        self,
+        settings: Settings,
+        policy: CompiledPolicy | None,
+        telemetry: Telemetry,
+        *,
+        loaded_at: float | None = None,
+        quiet: bool = False,
+    ) -> None:
+        """`policy` None: splice mode, nothing is read. A worker is `quiet`: its parent tells the same
+        already."""
         self.telemetry = telemetry
         self.glass: list[BreakGlass] = []
         self.judge: Judge | None = None
-        self.listeners: Listeners | None = None
         self.upstream: Upstream | None = None
         self.learner: Learner | None = None
-        self.told: list[str] | None = []  # what waits for the ready line; None: it is out
+        self._gate: Gate | None = None
+        self._quiet = quiet
+        self._told: list[str] | None = []  # what waits for the ready line; None: it is out
+        self.take(settings, policy, time.time() if loaded_at is None else loaded_at)
+
+    def take(self, settings: Settings, policy: CompiledPolicy | None, loaded_at: float) -> None:
+        """Put a policy and its configuration in force. `loaded_at` is in Unix seconds.
+
+        Upstream and listeners stay as they are. Clients that are connected keep the service that they have
+        until they authenticate again.
+        """
+        counters = self.telemetry.counters
+        self.settings = settings
+        self.telemetry.mask(settings.mask_keys)
         if policy is not None:
             modes = Modes(settings.modes, policy.services, settings.waived())
+            if self.judge is not None:
+                counters.policy_replaced(self.judge.policy.name)
             self.judge = Judge(policy, modes, self.glass, time.time, self._decision_failed)
-            telemetry.counters.policy_loaded(policy.name, policy.revision, time.time())
+            counters.policy_loaded(policy.name, policy.revision, loaded_at)
+        if self._gate is not None:
+            self._gate.identities = self._identities()
+            self._gate.limits = settings.limits.of_requests()
+            self._gate.places.limits = settings.limits.of_clients()
         self._count_lapsed()
 
     def _decision_failed(self, exc: Exception) -> None:
         self.telemetry.counters.internal_error("decision")
         report_fault(exc)
+
+    # -- upstream
 
     def open_upstream(self, address: UpstreamAddress) -> Upstream:
         counters = self.telemetry.counters
@@ -79,6 +98,13 @@ class Runtime:
             self.learner = Learner(self.upstream, self._adopt_commands, self._cannot_learn)
         return self.upstream
 
+    async def reach_upstream(self, address: UpstreamAddress) -> Upstream:
+        """Open it, try it once, and learn its commands where it answers."""
+        upstream = self.open_upstream(address)
+        if await upstream.probe() and self.learner is not None:
+            await self.learner.learn()
+        return upstream
+
     def _upstream_changed(self, up: bool) -> None:
         assert self.upstream is not None
         self.telemetry.counters.upstream_state(self.upstream.address.shown, up)
@@ -91,69 +117,78 @@ class Runtime:
         if self.judge is not None:
             self.judge.decider.forget_permissions()
         if learned.rows:
-            self._tell(f"the upstream has {len(learned.rows)} commands that keyfence knows from it alone")
+            self.tell(f"the upstream has {len(learned.rows)} commands that keyfence knows from it alone")
         if learned.unreadable or learned.dropped:
-            self._tell(f"{learned.unreadable + learned.dropped} of the upstream's commands stay unknown")
+            self.tell(f"{learned.unreadable + learned.dropped} of the upstream's commands stay unknown")
 
     def _cannot_learn(self, reason: CannotLearn) -> None:
         """Where clients bring all credentials, keyfence may not ask: then it is no fault."""
         text = f"the upstream doesn't tell its commands ({reason}): what its modules have stays unknown"
         if isinstance(reason, NotAllowed):
-            self._tell(f"{text}; give its URL a user that may run COMMAND")
-        else:
-            _say(text)
+            self.tell(f"{text}; give its URL a user that may run COMMAND")
+        elif not self._quiet:
+            warn(text)
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
         """Something for operators where nothing is wrong; the ready line stays the first line."""
-        if self.told is None:
+        if self._quiet:
+            return
+        if self._told is None:
             print(f"keyfence: {text}", flush=True)
         else:
-            self.told.append(text)
+            self._told.append(text)
 
     def announced(self) -> None:
         """The ready line is out: what waited for it may follow."""
-        waiting, self.told = self.told or [], None
+        waiting, self._told = self._told or [], None
         for text in waiting:
-            self._tell(text)
+            self.tell(text)
 
-    async def learn_forever(self) -> None:
-        if self.learner is not None:
-            await self.learner.learn_forever()
+    # -- clients
 
     def gate(self, upstream: Upstream) -> Gate:
         settings = self.settings
-        services = self.judge.policy.services if self.judge else ()
-        return Gate(
+        self._gate = Gate(
             None if self.judge is None else self._current_judge,
-            settings.identities(services),
+            self._identities(),
             upstream,
             self.telemetry,
             settings.limits.of_requests(),
             settings.limits.of_clients(),
         )
+        return self._gate
+
+    def _identities(self) -> Any:
+        return self.settings.identities(self.judge.policy.services if self.judge else ())
 
     def _current_judge(self) -> Judge:
         assert self.judge is not None
         return self.judge
 
+    def listeners(self, upstream: Upstream, bound: list[Bound]) -> Listeners:
+        """The configured listeners on sockets that are bound already, each in its turn."""
+        listeners = Listeners(self.gate(upstream))
+        for index, (model, sockets) in enumerate(zip(self.settings.listeners, bound, strict=True)):
+            listeners.open(model, sockets, listener_context(self.settings, index))
+        return listeners
+
+    # -- time
+
     async def tick_forever(self) -> None:
-        """What is done each second: merged log lines, the end of a break-glass, lapsed exceptions."""
+        """What is done each second: merged log lines, lapsed exceptions."""
         while True:
             await asyncio.sleep(1)
             self.telemetry.flush()
-            self._end_lapsed_glass()
             self._count_lapsed()
 
-    def _end_lapsed_glass(self) -> None:
-        now = time.time()
-        if self.glass and all(one.until <= now for one in self.glass):
-            _say("break-glass has ended: modes are as configured again")
-            self.glass.clear()
-        self.telemetry.counters.set_break_glass(bool(self.glass))
+    def chores(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs beside the clients as long as the process does."""
+        assert self.upstream is not None
+        jobs = [self.upstream.probe_forever(), self.tick_forever()]
+        return [*jobs, self.learner.learn_forever()] if self.learner is not None else jobs
 
     def _count_lapsed(self) -> None:
         today = datetime.datetime.now(datetime.UTC).date()
-        counters = self.telemetry.counters
         dates: dict[str, list[datetime.date]] = {
             "legacy": [],
             "grants": [],
@@ -163,124 +198,12 @@ class Runtime:
             for kind, until in self.judge.policy.exceptions:
                 dates[kind].append(until)
         for kind, untils in dates.items():
-            counters.set_exceptions_lapsed(kind, sum(until < today for until in untils))
-
-    # -- what the admin listener asks
-
-    def ready(self) -> tuple[bool, list[str]]:
-        reasons = []
-        if self.listeners is None or not self.listeners.bound:
-            reasons.append("listeners are not open yet")
-        if self.upstream is None or not self.upstream.up:
-            reasons.append(self.upstream.state if self.upstream else "no upstream yet")
-        return not reasons, reasons
-
-    def metrics(self) -> bytes:
-        return exposition(self.telemetry.counters)
-
-    def report(self) -> Sequence[Mapping[str, Any]]:
-        return self.telemetry.tally.snapshot()
-
-    def modes(self) -> dict[str, Any]:
-        if self.judge is None:
-            return {"splice": True}
-        return {
-            "policy": self.judge.policy.name,
-            "revision": self.judge.policy.revision,
-            "should": sorted(self.judge.policy.should),
-            "modes": self.judge.modes.matrix(),
-            "break_glass": [dataclasses.asdict(one) for one in self.glass],
-        }
-
-    def addresses(self) -> list[dict[str, str]]:
-        bound = self.listeners.bound if self.listeners else []
-        return [{"address": address, "service": service} for address, service in bound]
-
-    def explain(self, service: str, argv: Sequence[bytes]) -> dict[str, Any]:
-        """The live policy's verdict, and what the live modes and waivers make of it. Raises ValueError."""
-        if self.judge is None:
-            raise ValueError("keyfence runs with --splice: it judges nothing")
-        told = explain(self.judge.policy, service, argv)
-        ruling = self.judge.rule(self.judge.number(service), argv)
-        told["actions"] = [
-            {"rule": found.violation.rule, "action": found.action} for found in ruling.findings
-        ]
-        told["refused"] = ruling.refused_by is not None
-        return told
-
-    def observe(self, seconds: float, rule: str | None, service: str | None) -> dict[str, Any]:
-        """Break-glass: refuse nothing (of a rule, of a service) for so long. Raises ValueError."""
-        if self.judge is None:
-            raise ValueError("keyfence runs with --splice: it refuses nothing")
-        if rule and rule not in RULES:
-            raise ValueError(f"{rule!r} is no rule")
-        if service and service not in self.judge.policy.services:
-            raise ValueError(f"{service!r} is no service of the policy")
-        glass = BreakGlass(time.time() + seconds, rule or "", service or "")
-        self.glass.append(glass)
-        self.telemetry.counters.set_break_glass(True)
-        of = " ".join(
-            part for part in (f"of {rule}" if rule else "", f"by {service}" if service else "") if part
-        )
-        _say(f"break-glass: violations {of or 'of every rule'} are only observed for {seconds:g} s")
-        return dataclasses.asdict(glass)
-
-    def end_observe(self) -> dict[str, Any]:
-        ended = len(self.glass)
-        self.glass.clear()
-        self.telemetry.counters.set_break_glass(False)
-        _say("break-glass was ended: modes are as configured again")
-        return {"ended": ended}
-
-
-def load(settings: Settings) -> CompiledPolicy:
-    """The policy that the settings name, checked against them. Raises FileError."""
-    policy = load_policy(settings.policy, name_services=settings.name_services)
-    settings.check_against(policy.services)
-    return policy
-
-
-async def serve(settings: Settings, policy: CompiledPolicy | None) -> None:
-    """Run until SIGINT or SIGTERM. Raises StartError, EmbeddedRedisError."""
-    loop = asyncio.get_running_loop()
-    try:
-        telemetry = Telemetry.to(
-            settings.decision_log or None, mask_keys=settings.mask_keys, schedule=loop.call_soon
-        )
-    except OSError as exc:
-        raise StartError(
-            f"the decision log {settings.decision_log} can't be written: {exc.strerror}"
-        ) from None
-    async with contextlib.AsyncExitStack() as stack:
-        stack.callback(telemetry.close)
-        runtime = Runtime(settings, policy, telemetry)
-        embedded = None
-        address = settings.upstream
-        if address is None:
-            # In this thread: Linux ties the child's life to the thread that forked it.
-            embedded = EmbeddedRedis().start()
-            stack.callback(embedded.stop)
-            address = UpstreamAddress("unix", path=str(embedded.socket_path), shown=embedded.url)
-        upstream = runtime.open_upstream(address)
-        if await upstream.probe() and runtime.learner is not None:
-            await runtime.learner.learn()
-        listeners = Listeners(runtime.gate(upstream))
-        stack.push_async_callback(listeners.close)
-        _listen(listeners, settings)
-        runtime.listeners = listeners
-        admin = await _admin(runtime, settings, stack)
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
-        async with _background(upstream.probe_forever(), runtime.tick_forever(), runtime.learn_forever()):
-            await listeners.start()
-            _announce(listeners, admin, upstream, embedded, spliced=policy is None)
-            runtime.announced()
-            await stop.wait()
+            self.telemetry.counters.set_exceptions_lapsed(kind, sum(until < today for until in untils))
 
 
 @contextlib.asynccontextmanager
-async def _background(*jobs: Any) -> Any:
+async def background(*jobs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run these beside the body, and end them with it."""
     tasks = [asyncio.ensure_future(job) for job in jobs]
     try:
         yield
@@ -290,79 +213,18 @@ async def _background(*jobs: Any) -> Any:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _listen(listeners: Listeners, settings: Settings) -> None:
-    for index, one in enumerate(settings.listeners):
-        try:
-            listeners.open(one, tls=listener_context(settings, index))
-        except OSError as exc:
-            raise StartError(f"can't listen on {one.listen}: {_why(exc)}") from None
-
-
-async def _admin(runtime: Runtime, settings: Settings, stack: contextlib.AsyncExitStack) -> str:
-    if settings.admin is None:
-        return ""
-    host, port = settings.admin.host_port
+def run_loop(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a coroutine on uvloop, or on asyncio's own loop where there is none."""
     try:
-        runner, bound = await start_admin(runtime, host, port)
-    except OSError as exc:
-        # Nobody asked for this very port, so a second keyfence on the machine takes a free one.
-        if settings.admin != DEFAULT_ADMIN or exc.errno != errno.EADDRINUSE:
-            raise StartError(f"can't listen on {settings.admin} (admin): {_why(exc)}") from None
-        runner, bound = await start_admin(runtime, host, 0)
-    stack.push_async_callback(runner.cleanup)
-    return f"http://{host_port(*bound)}"
+        import uvloop
+    except ImportError:
+        asyncio.run(main())
+        return
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
 
 
-def _why(exc: OSError) -> str:
-    if exc.errno == errno.EADDRINUSE:
-        return "the address is in use already"
-    return (exc.strerror or str(exc)).lower()
-
-
-def _announce(
-    listeners: Listeners,
-    admin: str,
-    upstream: Upstream,
-    embedded: EmbeddedRedis | None,
-    *,
-    spliced: bool,
-) -> None:
-    whose = ", ".join(f"{service or 'unknown'} on {address}" for address, service in listeners.bound)
-    parts = [f"keyfence: ready: {whose}", f"admin {admin or 'none'}", f"upstream {upstream.address.shown}"]
-    if spliced:
-        parts.append("SPLICE: nothing is read")
-    print("; ".join(parts), flush=True)
-    if not upstream.up:
-        _say(upstream.state)
-    if embedded is not None:
-        print(_things_to_try(listeners, admin, embedded), flush=True)
-
-
-def _things_to_try(listeners: Listeners, admin: str, embedded: EmbeddedRedis) -> str:
-    """What a newcomer can type, with the addresses that are in force."""
-    by_service = {service: address.rpartition(":")[2] for address, service in listeners.bound}
-    first = next(iter(by_service.values()))
-    master, proxy = by_service.get("CubeMaster", first), by_service.get("CubeProxy", first)
-    lines = [
-        f"  An embedded Redis {embedded.version} stands behind it (its data ends with this process). Try:",
-        f"    redis-cli -p {master} HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.7 8080 32001",
-        f"    redis-cli -p {proxy} HGETALL cube:v1:shared:sandbox:proxy:7c8f",
-        f"    redis-cli -p {proxy} HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.8",
-        f"    redis-cli -p {master} HSET 7c8fbcd45ffe450fb8f7fb223ad45507 ins_id node1",
-    ]
-    if admin:
-        lines += [
-            f"    {_own_name()} report {admin}        what was found so far",
-            f"    curl {admin}/metrics",
-        ]
-    return "\n".join([*lines, "  Ctrl-C ends it all."])
-
-
-def _own_name() -> str:
-    """How the user can call keyfence again."""
-    return "keyfence" if shutil.which("keyfence") else sys.argv[0]
-
-
-def _say(text: str) -> None:
+def warn(text: str) -> None:
+    """A line on standard error."""
     sys.stderr.write(f"keyfence: {text}\n")
     sys.stderr.flush()

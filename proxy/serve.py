@@ -1,0 +1,187 @@
+"""`keyfence run`: put together, announced, and taken apart again.
+
+Rule: everything that can fail fails before the ready line is printed, with one clear message; after it,
+nothing that an operator does at run time ends the process but a signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import sys
+from typing import Any
+
+from .admin import start_admin
+from .config import DEFAULT_ADMIN, Settings
+from .control import Control, Front, Here
+from .loading import Origin, pack
+from .policy.compiled import CompiledPolicy
+from .runtime import Runtime, StartError, background, warn
+from .sockets import host_port
+from .telemetry.log_relay import LogRelay
+from .telemetry.telemetry import Telemetry
+from .upstream.embedded import EmbeddedRedis
+from .upstream.target import Upstream, UpstreamAddress
+from .workers.parent import Workers
+from .workers.sockets import CannotBind, Slot, bind_slots
+from .workers.worker import Start
+
+
+async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | None) -> None:
+    """Run until SIGINT or SIGTERM. Raises StartError, EmbeddedRedisError."""
+    async with contextlib.AsyncExitStack() as stack:
+        loop = asyncio.get_running_loop()
+        own_log = None if settings.workers else settings.decision_log or None
+        try:
+            telemetry = Telemetry.to(own_log, mask_keys=settings.mask_keys, schedule=loop.call_soon)
+            stack.callback(telemetry.close)
+            relay = LogRelay(telemetry.counters, loop.call_soon)
+            if settings.workers:
+                relay.write_to(settings.decision_log)
+        except OSError as exc:
+            text = f"the decision log {settings.decision_log} can't be written: {exc.strerror}"
+            raise StartError(text) from None
+        slots = _bind(settings, stack)
+        embedded = None
+        address = settings.upstream
+        if address is None:
+            # In this thread: Linux ties the child's life to the thread that forked it.
+            embedded = EmbeddedRedis().start()
+            stack.callback(embedded.stop)
+            address = UpstreamAddress("unix", path=str(embedded.socket_path), shown=embedded.url)
+        runtime = Runtime(settings, policy, telemetry)
+        upstream = await runtime.reach_upstream(address)
+        front = _front(runtime, upstream, address, policy, slots, relay)
+        at_once = asyncio.Event()
+        stack.push_async_callback(front.drain, 0.0, at_once)  # where the start fails
+        control = Control(origin, runtime, front)
+        admin = await _admin(control, settings, stack)
+        stop = _on_signals(control, at_once)
+        async with background(*runtime.chores(), control.tick_forever()):
+            await front.open()
+            _announce(front, admin, upstream, embedded, spliced=policy is None)
+            runtime.announced()
+            await stop.wait()
+            control.draining = True
+            await front.drain(runtime.settings.drain, at_once)
+
+
+def _front(
+    runtime: Runtime,
+    upstream: Upstream,
+    address: UpstreamAddress,
+    policy: CompiledPolicy | None,
+    slots: list[Slot],
+    relay: LogRelay,
+) -> Front:
+    settings = runtime.settings
+    if not settings.workers:
+        return Here(runtime, runtime.listeners(upstream, slots[0]))
+    loaded_at = next((at for _, at in runtime.telemetry.counters.policies.values()), 0.0)
+    return Workers(slots, runtime, relay, Start(pack(settings, policy), loaded_at, address, ()))
+
+
+def _on_signals(control: Control, at_once: asyncio.Event) -> asyncio.Event:
+    """The event of the first SIGINT or SIGTERM; the second one sets `at_once`."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        (at_once if stop.is_set() else stop).set()
+
+    tasks: set[asyncio.Task[Any]] = set()
+
+    def do(start: Any) -> None:
+        task = start()
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    loop.add_signal_handler(signal.SIGHUP, do, control.reload_on_signal)
+    loop.add_signal_handler(signal.SIGUSR2, do, control.restart_on_signal)
+    return stop
+
+
+def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExitStack) -> list[Slot]:
+    """Every address, once for each worker; closed with the stack. Raises StartError."""
+    try:
+        slots = bind_slots(settings.listeners, max(settings.workers, 1))
+    except CannotBind as exc:
+        raise StartError(f"can't listen on {exc.listen}: {_why(exc.fault)}") from None
+    for slot in slots:
+        for bound in slot:
+            stack.callback(bound.close)
+    return slots
+
+
+async def _admin(control: Control, settings: Settings, stack: contextlib.AsyncExitStack) -> str:
+    if settings.admin is None:
+        return ""
+    host, port = settings.admin.host_port
+    try:
+        runner, bound = await start_admin(control, host, port)
+    except OSError as exc:
+        # Nobody asked for this very port, so a second keyfence on the machine takes a free one.
+        if settings.admin != DEFAULT_ADMIN or exc.errno != errno.EADDRINUSE:
+            raise StartError(f"can't listen on {settings.admin} (admin): {_why(exc)}") from None
+        runner, bound = await start_admin(control, host, 0)
+    stack.push_async_callback(runner.cleanup)
+    return f"http://{host_port(*bound)}"
+
+
+def _why(exc: OSError) -> str:
+    if exc.errno == errno.EADDRINUSE:
+        return "the address is in use already"
+    return (exc.strerror or str(exc)).lower()
+
+
+def _announce(
+    front: Front,
+    admin: str,
+    upstream: Upstream,
+    embedded: EmbeddedRedis | None,
+    *,
+    spliced: bool,
+) -> None:
+    whose = ", ".join(f"{service or 'unknown'} on {address}" for address, service in front.bound)
+    parts = [f"keyfence: ready: {whose}", f"admin {admin or 'none'}", f"upstream {upstream.address.shown}"]
+    workers = front.listing()
+    if any(worker["pid"] != os.getpid() for worker in workers):
+        parts.append(f"workers {len(workers)}")
+    if spliced:
+        parts.append("SPLICE: nothing is read")
+    print("; ".join(parts), flush=True)
+    if not upstream.up:
+        warn(upstream.state)
+    if embedded is not None:
+        print(_things_to_try(front, admin, embedded), flush=True)
+
+
+def _things_to_try(front: Front, admin: str, embedded: EmbeddedRedis) -> str:
+    """What a newcomer can type, with the addresses that are in force."""
+    by_service = {service: address.rpartition(":")[2] for address, service in front.bound}
+    first = next(iter(by_service.values()))
+    master, proxy = by_service.get("CubeMaster", first), by_service.get("CubeProxy", first)
+    lines = [
+        f"  An embedded Redis {embedded.version} stands behind it (its data ends with this process). Try:",
+        f"    redis-cli -p {master} HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.7 8080 32001",
+        f"    redis-cli -p {proxy} HGETALL cube:v1:shared:sandbox:proxy:7c8f",
+        f"    redis-cli -p {proxy} HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.8",
+        f"    redis-cli -p {master} HSET 7c8fbcd45ffe450fb8f7fb223ad45507 ins_id node1",
+    ]
+    if admin:
+        lines += [
+            f"    {_own_name()} report {admin}        what was found so far",
+            f"    curl {admin}/metrics",
+        ]
+    return "\n".join([*lines, "  Ctrl-C ends it all."])
+
+
+def _own_name() -> str:
+    """How the user can call keyfence again."""
+    return "keyfence" if shutil.which("keyfence") else sys.argv[0]

@@ -1,0 +1,1 @@
+"""Several processes that serve clients, below one that looks after them."""

@@ -1,0 +1,412 @@
+"""The parent of the workers: starts them, replaces them, tells them what changes, adds up what they count.
+
+Rule: a slot has a worker that serves it, or one on its way. What a worker has counted counts on after its
+end; what is in force here is what every worker has taken, or will start with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from proxy import __version__
+from proxy.children import start_python
+from proxy.loading import Packed
+from proxy.policy.modes import BreakGlass
+from proxy.runtime import Runtime, StartError, warn
+from proxy.sockets import Bound
+from proxy.telemetry.counters import Counters
+from proxy.telemetry.log_relay import LogPipe, LogRelay
+from proxy.telemetry.tally import Row, Tally
+from proxy.workers.channel import Channel, from_json, to_pickle
+from proxy.workers.sockets import Slot
+from proxy.workers.worker import Sockets, Start
+
+START_SECONDS = 60.0  # to serve, from its start on
+ANSWER_SECONDS = 30.0  # for an order; who takes longer is replaced
+COUNT_SECONDS = 2.0  # for the counts of a scrape, which makes do with older ones otherwise
+MARGIN_SECONDS = 3.0  # beyond the deadline of a drain, before a worker is killed
+STEADY_SECONDS = 10.0  # who has lived so long didn't die of its start
+FIRST_BACKOFF = 0.1
+LONGEST_BACKOFF = 5.0
+PIPE_BYTES = 1 << 20
+_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, fcntl(2)
+
+
+class WorkerFailed(Exception):
+    """A worker didn't do what it was asked; the message is one line for the operator."""
+
+
+class WorkerProcess:
+    """One worker, from its start to its end."""
+
+    def __init__(
+        self, slot: int, relay: LogRelay, on_counts: Callable[[WorkerProcess, dict[str, Any]], None]
+    ) -> None:
+        self.slot = slot
+        self.pid = 0
+        self.started = time.time()
+        self.leaving = False  # it was told to end
+        self.ready = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.exit_code: int | None = None
+        self.gauges: dict[str, Any] = {}
+        self._on_counts = on_counts
+        self._channel = Channel(to_pickle, from_json, self._heard, self._channel_ended)
+        self._log = LogPipe(relay)
+        self._asked: dict[int, asyncio.Future[None]] = {}
+        self._number = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reaper: asyncio.Task[None] | None = None
+
+    async def launch(self, start: Start) -> None:
+        """Start it with its first order. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        reading, writing = os.pipe()
+        try:
+            _enlarge(writing)
+            arguments = map(str, (theirs.fileno(), writing, os.getpid(), __version__))
+            sockets = [fd for one in start.sockets for fd in one.fds]
+            self._process = start_python(
+                "proxy.workers.worker", *arguments, pass_fds=[theirs.fileno(), writing, *sockets]
+            )
+        except BaseException:
+            ours.close()
+            os.close(reading)
+            raise
+        finally:
+            theirs.close()
+            os.close(writing)
+        self.pid = self._process.pid
+        await loop.connect_read_pipe(lambda: self._log, os.fdopen(reading, "rb", 0))
+        await loop.create_unix_connection(lambda: self._channel, sock=ours)
+        self._channel.send((0, "start", start))
+
+    async def ask(self, kind: str, content: object, seconds: float) -> None:
+        """Give an order and wait until it is carried out. Raises WorkerFailed."""
+        self._number += 1
+        number = self._number
+        answered = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._channel.send((number, kind, content))
+        try:
+            if self.ended.is_set():
+                raise WorkerFailed("it has ended")
+            async with asyncio.timeout(seconds):
+                await answered
+        except TimeoutError:
+            raise WorkerFailed(f"it didn't answer within {seconds:g} s") from None
+        finally:
+            self._asked.pop(number, None)
+
+    def leave(self, seconds: float) -> None:
+        """Have it drain within so many seconds, and end."""
+        self.leaving = True
+        self._channel.send((0, "drain", seconds))
+
+    def kill(self) -> None:
+        """End it now, whatever it does."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+
+    async def wait_ready(self) -> None:
+        """Wait until it serves. Raises WorkerFailed."""
+        waits = [asyncio.ensure_future(event.wait()) for event in (self.ready, self.ended)]
+        try:
+            await asyncio.wait(waits, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
+        if self.ended.is_set():
+            raise WorkerFailed(f"a worker process ended before it could serve ({self.why_ended})")
+        if not self.ready.is_set():
+            raise WorkerFailed(f"a worker process didn't get to serve within {START_SECONDS:g} s")
+
+    @property
+    def why_ended(self) -> str:
+        code = self.exit_code or 0
+        if code == -signal.SIGALRM:
+            return "its event loop stood still"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return f"killed by {signal.Signals(-code).name}"
+        return f"exit code {code}"
+
+    @property
+    def state(self) -> str:
+        return "draining" if self.leaving else "serving" if self.ready.is_set() else "starting"
+
+    def _heard(self, message: Any) -> None:
+        if "counts" in message:
+            self.gauges = message["counts"]["gauges"]
+            self._on_counts(self, message["counts"])
+        if "ready" in message:
+            self.ready.set()
+        answered = self._asked.pop(message.get("re"), None)
+        if answered is not None and not answered.done():
+            if "error" in message:
+                answered.set_exception(WorkerFailed(message["error"]))
+            else:
+                answered.set_result(None)
+
+    def _channel_ended(self) -> None:
+        self._reaper = asyncio.get_running_loop().create_task(self._reap())
+
+    async def _reap(self) -> None:
+        """The channel ends with the process, or little before it."""
+        assert self._process is not None
+        deadline = asyncio.get_running_loop().time() + MARGIN_SECONDS
+        while self._process.poll() is None:
+            if asyncio.get_running_loop().time() > deadline:
+                self._process.kill()
+            await asyncio.sleep(0.005)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._log.ended.wait(), MARGIN_SECONDS)
+        self.exit_code = self._process.returncode
+        for answered in self._asked.values():
+            if not answered.done():
+                answered.set_exception(WorkerFailed("it has ended"))
+        self.ended.set()
+
+
+def _enlarge(pipe: int) -> None:
+    """Lines that a busy parent hasn't read yet wait in the pipe, where they outlive the worker."""
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.fcntl(pipe, _SET_PIPE_SIZE, PIPE_BYTES)
+
+
+class Workers:
+    """All workers. Implements `control.Front`."""
+
+    def __init__(self, slots: Sequence[Slot], runtime: Runtime, relay: LogRelay, start: Start) -> None:
+        """`runtime` is the parent's own; `start` says what is in force, its sockets aside."""
+        self.closing = False
+        self._slots = slots
+        self._runtime = runtime
+        self._relay = relay
+        self._start = start
+        self._workers: list[WorkerProcess] = []
+        self._total = Counters()  # of all workers that there are and were, gauges aside
+        self._tally = Tally()
+        self._rolling = asyncio.Lock()
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._backoff = [0.0] * len(slots)
+
+    @property
+    def bound(self) -> list[tuple[str, str]]:
+        return [
+            (bound.name, model.service)
+            for bound, model in zip(self._slots[0], self._runtime.settings.listeners, strict=True)
+        ]
+
+    @property
+    def is_open(self) -> bool:
+        return any(worker.state == "serving" for worker in self._workers)
+
+    async def open(self) -> None:
+        """Start all workers, and wait until all serve. Raises StartError."""
+        try:
+            workers = [await self._launch(slot) for slot in range(len(self._slots))]
+            await asyncio.gather(*(worker.wait_ready() for worker in workers))
+        except (WorkerFailed, OSError) as exc:
+            self.closing = True
+            raise StartError(str(exc)) from None
+
+    async def _launch(self, slot: int) -> WorkerProcess:
+        worker = WorkerProcess(slot, self._relay, self._counted)
+        sockets = [Sockets(one.name, _fds(one)) for one in self._slots[slot]]
+        self._workers.append(worker)
+        try:
+            await worker.launch(dataclasses.replace(self._start, sockets=tuple(sockets)))
+        except BaseException:
+            self._workers.remove(worker)
+            raise
+        self._do(self._look_after(worker))
+        return worker
+
+    def _do(self, job: Any) -> None:
+        task = asyncio.get_running_loop().create_task(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+
+    async def _look_after(self, worker: WorkerProcess) -> None:
+        """Replace a worker that ends without having been told to."""
+        await worker.ended.wait()
+        self._workers.remove(worker)
+        if worker.leaving or self.closing or any(one.slot == worker.slot for one in self._workers):
+            return
+        self._runtime.telemetry.counters.worker_restarts += 1
+        wait = self._next_wait(worker)
+        warn(f"worker {worker.pid} has ended ({worker.why_ended}); another takes its place")
+        while not self.closing:
+            await asyncio.sleep(wait)
+            if self.closing:
+                return
+            try:
+                await self._launch(worker.slot)
+                return
+            except OSError as exc:
+                warn(f"no worker can be started: {(exc.strerror or str(exc)).lower()}")
+                wait = self._next_wait(worker)
+
+    def _next_wait(self, worker: WorkerProcess) -> float:
+        """Seconds until a slot gets its next worker: none, but where they die again and again."""
+        if time.time() - worker.started > STEADY_SECONDS:
+            self._backoff[worker.slot] = 0.0
+            return 0.0
+        backoff = min(max(self._backoff[worker.slot] * 2, FIRST_BACKOFF), LONGEST_BACKOFF)
+        self._backoff[worker.slot] = backoff
+        return backoff * random.uniform(0.5, 1.0)
+
+    # -- what is in force
+
+    async def take(self, packed: Packed, loaded_at: float) -> None:
+        """Have all workers take a policy and its configuration; returns when they have."""
+        self._start = dataclasses.replace(self._start, packed=packed, loaded_at=loaded_at)
+        await self._tell_all("take", (packed, loaded_at))
+
+    async def set_glass(self, glass: Sequence[BreakGlass]) -> None:
+        self._start = dataclasses.replace(self._start, glass=tuple(glass))
+        await self._tell_all("glass", list(glass))
+
+    async def _tell_all(self, kind: str, content: object) -> None:
+        """Who doesn't obey is killed: its successor starts with what is in force."""
+        await asyncio.gather(*(self._tell(worker, kind, content) for worker in list(self._workers)))
+
+    async def _tell(self, worker: WorkerProcess, kind: str, content: object) -> None:
+        if worker.leaving:
+            return
+        try:
+            await worker.ask(kind, content, ANSWER_SECONDS)
+        except WorkerFailed as exc:
+            if not worker.ended.is_set():
+                warn(f"worker {worker.pid} doesn't obey: {exc}")
+                worker.kill()
+
+    # -- what they count
+
+    def _counted(self, _worker: WorkerProcess, counts: dict[str, Any]) -> None:
+        # The relay counts the lines that are written, in the parent's own counters.
+        self._total.absorb(counts["counters"] | {"log_lines": 0}, live=False)
+        self._tally.absorb(counts["tally"])
+
+    async def _refresh(self) -> None:
+        asked = [
+            worker.ask("count", None, COUNT_SECONDS) for worker in self._workers if worker.state == "serving"
+        ]
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    async def counters(self) -> Counters:
+        """The sum of all workers, and of this process."""
+        await self._refresh()
+        union = Counters()
+        union.absorb(self._runtime.telemetry.counters.snapshot())
+        union.absorb(self._total.snapshot(), live=False)
+        for worker in self._workers:
+            if worker.gauges:
+                union.absorb_gauges(worker.gauges)
+        union.workers = sum(worker.state == "serving" for worker in self._workers)
+        return union
+
+    async def rows(self) -> list[Row]:
+        await self._refresh()
+        return self._tally.snapshot()
+
+    def listing(self) -> list[dict[str, Any]]:
+        """One row for each process, for `GET /workers`."""
+        return [
+            {
+                "slot": worker.slot,
+                "pid": worker.pid,
+                "state": worker.state,
+                "started": worker.started,
+                "revisions": {name: revision for name, revision, _ in worker.gauges.get("policies", ())},
+                "connections": sum(row[-1] for row in worker.gauges.get("connections_open", ())),
+            }
+            for worker in self._workers
+        ]
+
+    # -- log
+
+    def prepare(self, decision_log: str) -> None:
+        """Write the log to another file. Raises OSError, and changes nothing then."""
+        self._relay.write_to(decision_log)
+
+    def reopen_log(self) -> None:
+        self._relay.reopen()
+
+    async def tick(self) -> None:
+        self._relay.flush()
+
+    # -- the end of some, and of all
+
+    async def restart(self) -> int:
+        """Replace the workers one by one; returns how many. Raises WorkerFailed: the rest stay as they are.
+
+        The new one serves before the old one drains, on the same sockets.
+        """
+        if self._rolling.locked():
+            raise WorkerFailed("a rolling restart is under way already")
+        async with self._rolling:
+            for slot in range(len(self._slots)):
+                await self._replace(slot)
+        return len(self._slots)
+
+    async def _replace(self, slot: int) -> None:
+        old = [worker for worker in self._workers if worker.slot == slot]
+        new = await self._launch(slot)
+        try:
+            await new.wait_ready()
+        except WorkerFailed:
+            new.leaving = not all(worker.ended.is_set() for worker in old)  # else the slot needs another one
+            new.kill()
+            raise
+        await asyncio.gather(*(self._dismiss(worker, self._runtime.settings.drain) for worker in old))
+
+    async def _dismiss(self, worker: WorkerProcess, seconds: float) -> None:
+        worker.leave(seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds + MARGIN_SECONDS):
+                await worker.ended.wait()
+        worker.kill()
+
+    async def drain(self, seconds: float, at_once: asyncio.Event) -> None:
+        """End all workers, within so many seconds or once `at_once` is set."""
+        self.closing = True
+        workers = list(self._workers)
+        going: asyncio.Future[Any] = asyncio.gather(*(self._dismiss(worker, seconds) for worker in workers))
+        hurry: asyncio.Future[Any] = asyncio.ensure_future(at_once.wait())
+        await asyncio.wait([going, hurry], return_when=asyncio.FIRST_COMPLETED)
+        for waiting in (going, hurry):
+            waiting.cancel()
+        await self.kill()
+
+    async def kill(self) -> None:
+        """End all workers that are left, at once, and close the sockets."""
+        self.closing = True
+        for worker in list(self._workers):
+            worker.kill()
+        for worker in list(self._workers):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(worker.ended.wait(), MARGIN_SECONDS)
+        for job in list(self._jobs):
+            job.cancel()
+        for slot in self._slots:
+            for bound in slot:
+                bound.close()
+        self._relay.close()
+
+
+def _fds(bound: Bound) -> tuple[int, ...]:
+    return tuple(sock.fileno() for sock in bound.sockets)
