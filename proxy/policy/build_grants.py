@@ -5,10 +5,10 @@ Rule: a command's name or category is one that Redis or Valkey has, or a module'
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable
 
 from ..commands.table import known_names
+from .build_legacy import end_of
 from .compiled import Grant
 from .diagnostics import did_you_mean
 from .draft import Draft
@@ -45,15 +45,7 @@ def build_grants(draft: Draft) -> dict[int, tuple[Grant, ...]]:
             continue
         selectors = build_selectors(draft, model.commands, (*path, "commands"))
         texts = tuple(key.encode() for key in model.keys if key != "legacy")
-        grant = Grant(selectors, tuple(map(Glob, texts)), "legacy" in model.keys, texts)
+        ends = end_of(model.until) if model.on_expiry == "refuse" else None
+        grant = Grant(selectors, tuple(map(Glob, texts)), "legacy" in model.keys, texts, ends)
         grants[draft.services.index(service)] = (grant,)
     return grants
-
-
-def build_exceptions(draft: Draft) -> Iterable[tuple[str, datetime.date]]:
-    """The end dates of what is only tolerated for a while: (legacy or grants, date)."""
-    if draft.model.legacy.until is not None:
-        yield "legacy", draft.model.legacy.until
-    for grant in draft.model.grants.values():
-        if grant.until is not None:
-            yield "grants", grant.until

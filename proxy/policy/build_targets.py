@@ -18,7 +18,8 @@ def build_targets(draft: Draft) -> list[Target]:
     """All targets in the order in which they decide; see docs/policy.md, "Which rule fires"."""
     entries = sorted(draft.entries, key=lambda target: target.pattern.specificity)
     legacy = sorted(draft.legacy, key=lambda target: target.pattern.specificity)
-    return [*entries, *legacy, *_malformed(draft), *_scope_targets(draft), *_claim_targets(draft)]
+    strays = sorted(draft.strays, key=lambda target: target.pattern.specificity)
+    return [*entries, *legacy, *strays, *_malformed(draft), *_scope_targets(draft), *_claim_targets(draft)]
 
 
 def _malformed(draft: Draft) -> list[Target]:

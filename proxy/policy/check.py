@@ -276,6 +276,10 @@ class _Doubts:
         dates += [
             (f"the grant to {s}", ("grants", s, "until"), g.until) for s, g in self.model.grants.items()
         ]
+        dates += [
+            (f"the legacy form {text!r}", ("legacy", "keys", text, "until"), form.until)
+            for text, form in self.model.legacy.keys.items()
+        ]
         for what, path, until in dates:
             if until is None:
                 continue

@@ -77,8 +77,8 @@ def compile_policy(model: PolicyModel, source: Source, *, name_services: bool = 
         open_scopes=frozenset(n for n, scope in model.scopes.items() if scope.unregistered == "allow"),
         secret_beginnings=tuple(
             one.pattern.literal_prefix
-            for one in (*draft.entries, *draft.legacy, *channels)
-            if one.secrets and (one.kind == "legacy" or one.pattern.literal_prefix)
+            for one in (*draft.entries, *draft.legacy, *draft.strays, *channels)
+            if one.secrets and (one.kind in ("legacy", "stray") or one.pattern.literal_prefix)
         ),
         exceptions=tuple(build_exceptions(draft)),
         name_services=name_services,

@@ -64,7 +64,9 @@ class Entry:
     looks_into_values: bool  # something is asked of what a command writes into it
 
 
-TargetKind = Literal["entry", "legacy", "malformed", "scope", "claim", "channel", "keyspace", "keyevent"]
+TargetKind = Literal[
+    "entry", "legacy", "stray", "malformed", "scope", "claim", "channel", "keyspace", "keyevent"
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class Target:
     should: frozenset[str] = frozenset()  # rules whose breach is told here, and never refused
     hash_tag: HashTag = "any"
     names_sure: bool = False  # every key that matches keeps all naming rules
+    ends: float | None = None  # of a legacy form that is refused then: Unix seconds
+    has_lapsed: bool = False
 
     def is_written_by(self, script: str) -> bool:
         """Whether this script may write here; "" is a plain command."""
@@ -108,6 +112,7 @@ class Grant:
     globs: tuple[Glob, ...]
     legacy: bool
     texts: tuple[bytes, ...] = ()
+    ends: float | None = None  # Unix seconds; nothing is granted any more then
 
     def includes(self, target: Target) -> bool:
         """Whether the grant covers every key of a target, as far as its globs' beginnings show."""
@@ -154,6 +159,32 @@ class CompiledPolicy:
     type_words: dict[bytes, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # segment: types
     exceptions: tuple[tuple[str, datetime.date], ...] = ()  # (legacy or grants, end date)
     name_services: bool = True  # whether hints may name other services
+
+    def next_lapse(self) -> float | None:
+        """When the first of what `on_expiry: refuse` speaks of ends, in Unix seconds; None where nothing
+        does."""
+        ends = [one.ends for one in self.targets]
+        ends += [one.ends for grants in self.grants.values() for one in grants]
+        return min((end for end in ends if end is not None), default=None)
+
+    def without_lapsed(self, now: float) -> CompiledPolicy:
+        """The policy at a time, in Unix seconds: without the rights on legacy forms and the grants that have
+        ended and are refused then."""
+        first = self.next_lapse()
+        if first is None or now < first:
+            return self
+        nothing = (0,) * len(self.services)
+        targets = tuple(
+            dataclasses.replace(one, rights=nothing, ends=None, has_lapsed=True)
+            if one.ends is not None and one.ends <= now
+            else one
+            for one in self.targets
+        )
+        grants = {
+            service: tuple(one for one in held if one.ends is None or now < one.ends)
+            for service, held in self.grants.items()
+        }
+        return dataclasses.replace(self, targets=targets, grants=grants)
 
     def number(self, service: str) -> int:
         """The number of a service; that of `unknown` for a name that the policy doesn't have."""

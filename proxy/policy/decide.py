@@ -41,19 +41,26 @@ class Decider:
     """Judges commands against one compiled policy."""
 
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
-        self.policy = policy
         self._clock = clock
         self._permissions: dict[tuple[int, str], str] = {}
+        self._take(policy.without_lapsed(clock()))
         # Rules about keys together, which `admits` leaves to `judge`.
         self._looks_closer = policy.cluster
         self._open_scopes = frozenset(
             one.name for one in policy.targets if one.kind == "scope" and one.name in policy.open_scopes
         )
         self._binds = any(target.bound for target in policy.targets)
-        self._keys = Reach(policy.classifier, policy.targets)
+        self._prefixes = _prefixes(policy)
         # What the last command means for times to live, where that isn't nothing.
         self.left_open: list[tuple[int, Access, Target, TtlRule]] = []
+
+    def _take(self, policy: CompiledPolicy) -> None:
+        """Judge by this policy from now on; what was remembered of another is forgotten."""
+        self.policy = policy
+        self._permissions.clear()
+        self._keys = Reach(policy.classifier, policy.targets)
         self._channels = Channels(policy, self._keys, lambda service: self._holds(service, READ, ""))
+        self._next_lapse = policy.next_lapse()
 
     def forget_permissions(self) -> None:
         """The command table has changed: what a command may do is asked anew."""
@@ -69,6 +76,8 @@ class Decider:
         The way of most commands; where it says yes, `judge` finds no violation (tests/policy/test_decide.py).
         """
         self.left_open.clear()
+        if self._next_lapse is not None and self._clock() >= self._next_lapse:
+            return False
         command, accesses, channels, pattern, script, databases, problem = touches
         if command is None or problem or channels or pattern or script or databases or self._looks_closer:
             return False
@@ -127,6 +136,8 @@ class Decider:
     ) -> Verdict:
         """The verdict on what a command touches, where that is known already."""
         self.left_open.clear()
+        if self._next_lapse is not None and self._clock() >= self._next_lapse:
+            self._take(self.policy.without_lapsed(self._clock()))
         found = tuple(self._violations(service, argv, touches, transaction))
         return Verdict(found) if found else ALLOWED
 
@@ -434,8 +445,8 @@ class Decider:
         """`by` is the registered script or function that touches the key; "" where the command does."""
         policy = self.policy
         target = policy.target(access.key)
-        if target is None:
-            violations = iter([self._unregistered(service, name, access)])
+        if target is None or target.kind == "stray":
+            violations = iter([self._unregistered(service, name, access, target)])
         elif target.kind == "legacy":
             violations = self._legacy(service, name, access, target)
         else:
@@ -532,19 +543,33 @@ class Decider:
             return "ask for the right"
         return f"its {verb}: {', '.join(who)}" if who else f"it has no {verb}"
 
-    def _unregistered(self, service: int, name: str, access: Access) -> Violation:
+    def _unregistered(self, service: int, name: str, access: Access, stray: Target | None) -> Violation:
+        shown = self._shown(access.key, stray)
+        message = f"{self.who(service)} may not {name} {shown}: no entry of the policy covers it"
+        hint = self._instead(access.key, stray)
+        found = self._violation("key.unregistered", access.position, access.key, stray, message, hint)
+        # No entry's: the report has such keys by their shape.
+        return found._replace(entry="", shape="")
+
+    def _instead(self, key: bytes, stray: Target | None) -> str:
+        """What to write in place of a key that no entry covers: what the policy says, or the same key behind
+        a scope's prefix where that makes one that an entry covers."""
+        if stray is not None:
+            return f"use {standard_key(key, stray)}"
+        for prefix in self._prefixes:
+            target = self.policy.target(prefix + key)
+            if target is not None and target.kind == "entry":
+                return f"use {self._shown(prefix + key, target)}"
         claims = " or ".join(self.policy.claims)
-        stray = self._shown(access.key, None)
-        message = f"{self.who(service)} may not {name} {stray}: no entry of the policy covers it"
-        hint = f"every key begins with {claims}" if claims else "register the key in the policy first"
-        return self._violation("key.unregistered", access.position, access.key, None, message, hint)
+        return f"every key begins with {claims}" if claims else "register the key in the policy first"
 
     def _legacy(self, service: int, name: str, access: Access, target: Target) -> Iterator[Violation]:
         """A legacy key has one answer: what its exception allows passes, all else is `key.legacy`."""
         if any(_lacking(service, access.needs, target)):
-            message = (
-                f"{self.who(service)} may not {name} {self._shown(access.key, target)}, a deprecated form"
-            )
+            shown = self._shown(access.key, target)
+            message = f"{self.who(service)} may not {name} {shown}, a deprecated form"
+            if target.has_lapsed:
+                message += " that was tolerated for a while"
             yield self._about(
                 "key.legacy", access, target, message, f"use {standard_key(access.key, target)}"
             )
@@ -622,6 +647,15 @@ def _lacking(service: int, needs: int, target: Target, all_held: bool = False) -
         yield WRITE
     if not needs and not held:
         yield READ
+
+
+MAX_PREFIXES = 64
+
+
+def _prefixes(policy: CompiledPolicy) -> tuple[bytes, ...]:
+    """What may be missing before a key that no entry covers: the prefixes of scopes, so many at most."""
+    scopes = [one.pattern.literal_prefix for one in policy.targets if one.kind == "scope"]
+    return tuple(dict.fromkeys(prefix for prefix in scopes if prefix))[:MAX_PREFIXES]
 
 
 def _form_hint(key: bytes, target: Target) -> str:

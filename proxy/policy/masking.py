@@ -18,7 +18,7 @@ def shown(key: bytes, target: Target | None) -> str:
     """A key as logs, reports and replies show it: printable, cut, what is secret masked."""
     if target is None or not target.secrets:
         return printable(key)
-    captured = target.pattern.capture(key) if target.kind in ("entry", "legacy") else None
+    captured = target.pattern.capture(key) if target.kind in ("entry", "legacy", "stray") else None
     if captured is None:
         return printable(key[: len(target.pattern.literal_prefix)]) + "<masked>"
     return printable(fill(target.pattern, captured | {name: f"<{name}>".encode() for name in target.secrets}))
