@@ -183,3 +183,8 @@ def request(*words: str | bytes | int) -> bytes:
 def is_sorry(reply: bytes) -> bool:
     """A clear error of keyfence's own, or the end of the connection."""
     return not reply or reply.startswith(b"-ERR keyfence: upstream ")
+
+
+def bulk(word: str | bytes) -> bytes:
+    """One argument as it stands in a request."""
+    return encode.command(word).removeprefix(b"*1\r\n")
