@@ -4,36 +4,44 @@ Rule: bytes in, bytes out, no I/O. What goes upstream is exactly what was judged
 bytes reach the client next. Where the session can't be followed any more it says so and stops judging
 (`opaque`) or ends; it never guesses.
 
-The owner (see `server`) feeds `from_client` and `from_upstream`, then takes `to_upstream` and `to_client`.
+The owner (see `client`) feeds `from_client` and `from_upstream` (or `from_shared`), then takes `to_upstream`
+and `to_client`. What comes from upstream is sorted in `answers`; which connection a request takes is told by
+`route`; commands that do something to the session itself are in `specials`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Protocol
 
-from proxy.commands.model import Touches
+from proxy.commands.model import Command, Touches
 from proxy.policy.compiled import UNKNOWN
-from proxy.policy.decide import Transaction
 from proxy.policy.judge import Judge
 from proxy.policy.verdict import PASS, Finding, Ruling
-from proxy.relay.identity import Identities, auth_user, hello_failed, hello_users
+from proxy.relay.answers import ON, Answers, unreachable
+from proxy.relay.identity import Identities
 from proxy.relay.refusal import refusal
-from proxy.relay.slots import Confirm, Forward, Inspect, Local, Replace, Slots
-from proxy.relay.subscriptions import MAX_NAMES, Subscriptions, is_unasked, leading_word
+from proxy.relay.route import Route
+from proxy.relay.specials import LONGEST_SPECIAL, SPECIALS, Special, hang_up
+from proxy.relay.transactions import OpenTransaction
 from proxy.wire import encode
 from proxy.wire.limits import IDENTIFIED, UNIDENTIFIED, ProtocolError, RequestLimits, RequestTooLarge
-from proxy.wire.replies import ReplyError, ReplyFramer
-from proxy.wire.requests import RequestReader
+from proxy.wire.profile import Profile
+from proxy.wire.replies import ReplyError
+from proxy.wire.requests import RequestReader, Streamed
 
 # Answers made here that wait for earlier replies. Past this the client's requests are left unread until
 # replies come in.
 MAX_LOCAL_BYTES = 1024 * 1024
 # What is taken in from the client while nothing may be judged. Past this it is left unread.
 MAX_BACKLOG = 64 * 1024
-# A reply that is looked at (of AUTH, HELLO, RESET) or replaced; longer ones don't exist in Redis.
-MAX_INSPECTED = 1024 * 1024
+# How many requests, and about how many bytes of them, one client may have under way on a shared connection.
+MAX_SHARED_REQUESTS = 4096
+MAX_SHARED_BYTES = 1024 * 1024
+# Larger requests, and clients that get larger replies, take a connection of their own.
+LARGEST_SHARED = 64 * 1024
+LARGEST_SHARED_REPLY = 256 * 1024
 
 # What a command that isn't in the table is called where names are counted: its own is the client's to word.
 OTHER = "other"
@@ -44,6 +52,7 @@ TIMED_EACH = 64
 # Sent upstream in place of a command that is refused inside MULTI. Its wrong arity makes Redis mark the
 # transaction, so that EXEC answers EXECABORT in Redis' own words and runs nothing (server.c, rejectCommand).
 POISON = encode.command(b"ECHO")
+MULTI = encode.command(b"MULTI")
 
 
 class Observer(Protocol):
@@ -65,7 +74,7 @@ class Observer(Protocol):
 
 
 class Session:
-    """The state of one client: reader, framer, slots, identity, transaction."""
+    """The state of one client: reader, answers, route, identity, transaction."""
 
     def __init__(
         self,
@@ -76,48 +85,70 @@ class Session:
         observer: Observer,
         limits: RequestLimits = IDENTIFIED,
         greeting: Sequence[bytes] = (),
+        *,
+        sharing: bool = False,
+        database: int = 0,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`greeting` are the commands that upstream connections are opened with, one reply each."""
-        self.to_client: list[bytes] = []
+        """`greeting` are the commands that upstream connections are opened with, one reply each; `database`
+        is the one that they select. `sharing`: connections that others use too may be used."""
         self.to_upstream: list[bytes] = []
+        self.counts: list[
+            int
+        ] = []  # how many replies each piece of `to_upstream` gets, on a shared connection
+        self.answers = Answers(self._after_slot)
+        self.route = Route(sharing, clock)
+        self.profile = self.first_profile = Profile(database=database)
+        self.reopen = False  # the own connection must be made anew before anything is sent on it
         self.service = at_connect
-        self.closing = ""  # why the client is to be closed once `to_client` is sent; "" while it lives
+        self.at_connect = at_connect
         self.opaque = False
         self.client = client
+        self.identities = identities
+        self.greeting = greeting
+        self.transaction: OpenTransaction | None = None
+        self.request = b""  # the bytes of the request that a special has in hand
+        self.held = False  # a reply must come in before the next request may be judged
         self._current_judge = judge
-        self._identities = identities
-        self._at_connect = at_connect
         self._observer = observer
         self._full_limits = limits
         self._reader = RequestReader(limits)
-        self._framer = ReplyFramer()
-        self._slots = Slots()
-        self._captured = bytearray()
-        self._greeting = greeting
-        self._in_multi = False
-        self._multis = 0
-        self._pinned: Judge | None = None  # the judge that an open transaction began with
-        self._transaction: Transaction | None = None
         self._number_of: tuple[Judge, str, int] | None = None
         self._until_timed = 0
-        self._held = False  # a reply must come in before the next request may be judged
         self._raw: bytes | None = None  # what goes upstream unread once every slot is answered
-        self._resp = 2  # the protocol that HELLO has chosen
-        self._subscriptions: Subscriptions | None = None  # None: it never subscribed
-        self._deferred: tuple[bytes, Sequence[bytes]] | None = None  # a subscription that waits for replies
-        self._frame = (
-            _UNDECIDED  # whose the frame is that comes from upstream, once subscriptions are followed
-        )
+        self._deferred: Callable[[], None] | None = None  # what waits until every slot is answered
+        self._deferred_is_due = False  # the client awaits an answer to it
         self._closing_then = ""  # why to close once every slot is answered
-        self._ruled: tuple[_Special | None, bytes | None, str] = (None, None, "")
+        self._streaming = False  # a part of the request under way was sent already
+        self._shared_bytes = 0  # sent on the shared connection since the last time nothing was due
+        self._reply_bytes = 0  # of a reply that comes in on the shared connection
+        self._ruled: tuple[Special | None, bytes | None, str, bool] = (None, None, "", True)
         self._apply_limits()
 
     # -- state that the owner asks for
 
     @property
+    def to_client(self) -> list[bytes]:
+        """What the client is to be sent now; whoever takes it puts an empty list in its place."""
+        return self.answers.to_client
+
+    @to_client.setter
+    def to_client(self, chunks: list[bytes]) -> None:
+        self.answers.to_client = chunks
+
+    @property
+    def closing(self) -> str:
+        """Why the client is to be closed once `to_client` is sent; "" while it lives."""
+        return self.answers.closing
+
+    @closing.setter
+    def closing(self, reason: str) -> None:
+        self.answers.closing = reason
+
+    @property
     def outstanding(self) -> int:
         """How many replies the client waits for from upstream."""
-        return self._slots.outstanding
+        return self.answers.slots.awaited
 
     @property
     def wants_input(self) -> bool:
@@ -137,28 +168,35 @@ class Session:
     @property
     def awaits_more(self) -> bool:
         """Whether something may still come for a client that sends no more."""
-        return bool(self._slots) or self.opaque or self._raw is not None
+        return bool(self.answers.slots) or self.opaque or self._raw is not None
 
     @property
     def in_transaction(self) -> bool:
         """Whether commands are queued that an EXEC may still run."""
-        return self._in_multi
+        return self.transaction is not None
 
     @property
     def waits(self) -> bool:
         """Whether the client waits: for a reply, or for what may come unasked. Then it isn't idle."""
-        return self.awaits_more or bool(self._subscriptions and len(self._subscriptions))
+        return self.awaits_more or self.answers.monitoring or bool(self.answers.subscriptions)
 
     @property
     def _may_judge(self) -> bool:
+        slots = self.answers.slots
         return (
-            not self.closing
+            not self.answers.closing
             and not self._closing_then
-            and not self._held
+            and not self.held
             and self._deferred is None
             and self._raw is None
-            and self._slots.local_bytes < MAX_LOCAL_BYTES
+            and slots.local_bytes < MAX_LOCAL_BYTES
+            and (not self.route.is_shared or self._has_room(slots.awaited))
         )
+
+    def _has_room(self, awaited: int) -> bool:
+        if not awaited:
+            self._shared_bytes = 0
+        return awaited < MAX_SHARED_REQUESTS and self._shared_bytes < MAX_SHARED_BYTES
 
     @property
     def backlog(self) -> int:
@@ -168,7 +206,7 @@ class Session:
     @property
     def mid_reply(self) -> bool:
         """A reply has reached the client in part, so that nothing else may be sent to it."""
-        return self.opaque or not self._framer.at_boundary
+        return self.opaque or self.answers.mid_reply
 
     # -- from the client
 
@@ -188,6 +226,7 @@ class Session:
         """Judge every request that is complete; admitted ones that stand together leave as one piece."""
         reader = self._reader
         run_start = run_end = run = 0
+        self.settle()
         while self._may_judge:
             try:
                 argv = reader.next()
@@ -200,6 +239,8 @@ class Session:
             if not argv:
                 continue  # `*0`, `*-1`, a blank line: no reply is due, so it isn't sent on
             plain = self._admits_as_plain(argv)
+            if plain:
+                self._streaming = False
             if plain and (run == 0 or reader.start == run_end):
                 run_start = run_start if run else reader.start
                 run_end = reader.end
@@ -212,12 +253,22 @@ class Session:
             else:
                 self._do_otherwise(argv)
         self._send(run_start, run_end, run)
+        if reader.announced > LARGEST_SHARED and self._may_judge:
+            self._large_request()
 
     def _send(self, start: int, end: int, count: int) -> None:
         """Send the bytes of `count` requests upstream and await their replies."""
         if count:
-            self.to_upstream.append(self._reader.span(start, end))
-            self._slots.forward(count)
+            self._to_upstream(self._reader.span(start, end), count)
+
+    def _to_upstream(self, request: bytes, count: int) -> None:
+        self.to_upstream.append(request)
+        if self.transaction is not None:
+            self.transaction.queued += count
+        if self.route.is_shared:
+            self.counts.append(count)
+            self._shared_bytes += len(request)
+        self.answers.forward(count)
 
     def _admits_as_plain(self, argv: Sequence[bytes]) -> bool:
         """Judge a request. True where it goes upstream as it is and gives exactly one reply.
@@ -225,42 +276,72 @@ class Session:
         Where it doesn't, `_do_otherwise` knows from `_ruled` what was decided.
         """
         name = argv[0]
-        special = _SPECIAL.get(name.upper()) if len(name) <= _LONGEST_SPECIAL else None
-        if special is _http:
-            self._ruled = (special, None, "")
+        special = SPECIALS.get(name.upper()) if len(name) <= LONGEST_SPECIAL else None
+        if special is hang_up:
+            self._ruled = (special, None, "", True)
             return False
         judge, number = self._judge()
         ruling, touches = self._weigh(judge, number, argv)
-        label = touches.command.name if touches.command is not None else OTHER
-        if special is None and ruling is PASS:
+        command = touches.command
+        label = command.name if command is not None else OTHER
+        reply = None
+        if ruling is not PASS:
+            decision = self._tell(ruling, label, judge)
+            if ruling.refused_by is not None:
+                reply = refusal(ruling.refused_by, judge.policy.contact, decision)
+        if reply is None and self._streaming and _is_too_large(touches):
+            special = _too_large
+        fits = reply is not None or self._fits(command)
+        if special is None and reply is None and fits:
             self._observer.command(self.service, label, "forwarded")
             return True
-        decision = self._tell(ruling, label, judge)
-        refused = ruling.refused_by
-        reply = None if refused is None else refusal(refused, judge.policy.contact, decision)
-        self._ruled = (special, reply, label)
-        if special is None and reply is None:
-            self._observer.command(self.service, label, "forwarded")
-            return True
+        self._ruled = (special, reply, label, fits)
         return False
+
+    def _fits(self, command: Command | None) -> bool:
+        """Whether the request in hand may go where the client is now."""
+        if not self.route.takes(command):
+            return False
+        if self.route.is_shared and self._reader.end - self._reader.start > LARGEST_SHARED:
+            self.route.stay()
+            return False
+        return True
 
     def _weigh(self, judge: Judge, number: int, argv: Sequence[bytes]) -> tuple[Ruling, Touches]:
         """Ask the judge; the time it takes is told for a session's first request and then for each 64th."""
+        judged = self.transaction.judged if self.transaction is not None else None
         self._until_timed -= 1
         if self._until_timed >= 0:
-            return judge.weigh(number, argv, self._transaction)
+            return judge.weigh(number, argv, judged)
         self._until_timed = TIMED_EACH - 1
         start = perf_counter()
-        answer = judge.weigh(number, argv, self._transaction)
+        answer = judge.weigh(number, argv, judged)
         self._observer.decided(perf_counter() - start)
         return answer
 
     def _do_otherwise(self, argv: Sequence[bytes]) -> None:
-        special, refused, _ = self._ruled
+        """Do what `_ruled` says about a request that can't just be sent on with others."""
+        special, refused, _, stays = self._ruled
+        self.request = self._reader.span(self._reader.start, self._reader.end)
         if refused is not None:
             self._refuse(refused)
-        elif special is not None:
-            special(self, argv)
+        elif special is hang_up or stays:
+            self._carry_out(special, argv)
+        elif special is not None and special.on_shared is not None:
+            special.on_shared(self)
+        else:
+            self.when_answered(lambda: self._carry_out_on_own(special, argv))
+
+    def _carry_out(self, special: Special | None, argv: Sequence[bytes]) -> None:
+        if special is None:
+            self.pass_one()
+        else:
+            special.act(self, argv)
+        self._streaming = False
+
+    def _carry_out_on_own(self, special: Special | None, argv: Sequence[bytes]) -> None:
+        self.route.is_shared = False
+        self._carry_out(special, argv)
 
     def _tell(self, ruling: Ruling, command: str, judge: Judge) -> str:
         if not ruling.findings:
@@ -271,152 +352,127 @@ class Session:
 
     def _judge(self) -> tuple[Judge, int]:
         """The judge for the next request, and the number under which it knows this client's service."""
-        judge = self._pinned or self._current_judge()
+        judge = self.current_judge()
         known = self._number_of
         if known is None or known[0] is not judge or known[1] != self.service:
             known = self._number_of = (judge, self.service, judge.number(self.service))
         return judge, known[2]
 
+    def current_judge(self) -> Judge:
+        """A transaction keeps the one that it began with."""
+        return self.transaction.judge if self.transaction is not None else self._current_judge()
+
     def _refuse(self, reply: bytes) -> None:
         """Refuse the request in hand."""
         self._observer.command(self.service, self._ruled[2], "refused")
-        if self._in_multi:
+        if self._streaming:
+            self.held = True
+            self.when_answered(lambda: self._refuse_streamed(reply))
+        elif self.transaction is not None:
             self.to_upstream.append(POISON)
-            self._slots.add(Replace(reply))
+            self.answers.replace(reply)
         else:
-            self._answer(reply)
-
-    def _answer(self, reply: bytes) -> None:
-        """Put an answer made here into its place."""
-        self._slots.add(Local(reply))
-        self._let_out()
-
-    def _let_out(self) -> None:
-        """Send the local answers whose turn has come; none may stand inside of a push that came in part."""
-        if self._framer.at_boundary:
-            self.to_client.extend(self._slots.ready())
+            self.answers.local(reply)
 
     def _protocol_error(self, exc: ProtocolError) -> None:
         """Say what Redis would say and close; in observe, a request only too large passes unread."""
-        if isinstance(exc, RequestTooLarge) and self._become_opaque("request too large", OTHER, b""):
+        if isinstance(exc, RequestTooLarge) and self._may_become_opaque("request too large", OTHER):
+            self._splice(b"")
             return
-        self._answer(encode.error(f"ERR {exc}"))
-        self._close_after_answers(f"protocol error: {exc}")
+        self.answers.local(encode.error(f"ERR {exc}"))
+        self.close_after_answers(f"protocol error: {exc}")
 
-    def _close_after_answers(self, reason: str) -> None:
+    def close_after_answers(self, reason: str) -> None:
+        """Read no more, and close once everything that is due was sent."""
         self._closing_then = reason
-        if not self._slots:
+        if not self.answers.slots:
             self.closing = reason
 
-    # -- commands that the slots alone can't carry
+    # -- requests that are too large to be held
 
-    def _pass_one(self) -> None:
+    def _large_request(self) -> None:
+        """A request has come in part. Too large a one goes on in pieces, on a connection of the client's own;
+        its end is withheld until it is judged."""
+        if self.route.is_shared:
+            self.route.stay()
+            if self.answers.slots:
+                self._deferred = self._leave_shared
+                return
+            self._leave_shared()
+        if self._reader.is_large:
+            self._streaming = True
+            self.to_upstream.append(self._reader.take_partial())
+            if not self._reader.is_large:
+                self._read_requests()  # what stands behind the piece may complete the request
+
+    def _leave_shared(self) -> None:
+        self.route.is_shared = False
+
+    def _refuse_streamed(self, reply: bytes) -> None:
+        """A part of the refused request is upstream, its end is not: give up that connection.
+
+        Redis has run nothing of it. Where a transaction is open, Redis is to say EXECABORT on the new one.
+        """
+        self.held = self._streaming = False
+        if self.route.pinned or self.answers.monitoring or self.answers.subscriptions:
+            self.answers.local(reply)
+            self.close_after_answers("a large request was refused, whose connection can't be made again")
+            return
+        self.reopen = True
+        self.to_upstream.clear()
+        if self.transaction is not None:
+            self.to_upstream += [MULTI, POISON]
+            self.answers.drop()
+            self.answers.replace(reply)
+        else:
+            self.answers.local(reply)
+
+    # -- what specials do
+
+    def pass_one(self) -> None:
         """Send the request in hand upstream and await its one reply."""
-        self._observer.command(self.service, self._ruled[2], "forwarded")
-        self._send(self._reader.start, self._reader.end, 1)
+        self.told_forwarded()
+        self._to_upstream(self.request, 1)
 
-    def _inspect(self, seen: Callable[[bytes], None]) -> None:
-        """Send the request in hand upstream and have its reply seen on its way to the client."""
+    def told_forwarded(self) -> None:
         self._observer.command(self.service, self._ruled[2], "forwarded")
-        self.to_upstream.append(self._reader.span(self._reader.start, self._reader.end))
-        self._slots.add(Inspect(seen))
 
-    def _hold_for(self, seen: Callable[[bytes], None]) -> None:
+    def inspect(self, seen: Callable[[bytes], None], request: bytes = b"") -> None:
+        """Send the request in hand (or another in its place) upstream and have its reply seen on its way to
+        the client."""
+        self.told_forwarded()
+        self.to_upstream.append(request or self.request)
+        self.answers.inspect(seen)
+
+    def hold_for(self, seen: Callable[[bytes], None], request: bytes = b"") -> None:
         """The same; nothing more is judged before the reply was seen."""
 
         def release(reply: bytes) -> None:
-            self._held = False
+            self.held = False
             seen(reply)
 
-        self._inspect(release)
-        self._held = True
+        self.inspect(release, request)
+        self.held = True
 
-    def _multi(self, argv: Sequence[bytes]) -> None:
-        if len(argv) != 1 or self._in_multi:
-            self._pass_one()
-            return
-        self._pinned = self._judge()[0]
-        self._in_multi = True
-        self._transaction = Transaction()
-        self._multis += 1
-        number = self._multis
-        self._inspect(lambda reply: self._multi_answered(number, reply))
-
-    def _multi_answered(self, number: int, reply: bytes) -> None:
-        """Where Redis refused MULTI (NOAUTH, NOPERM) there is no transaction."""
-        if reply.startswith(b"-") and number == self._multis:
-            self._leave_multi()
-
-    def _leave_multi(self) -> None:
-        self._in_multi = False
-        self._pinned = self._transaction = None
-
-    def _end_of_multi(self, argv: Sequence[bytes]) -> None:
-        if len(argv) == 1:  # with more arguments Redis refuses it and the transaction stays open
-            self._leave_multi()
-        self._pass_one()
-
-    def _auth(self, argv: Sequence[bytes]) -> None:
-        user = auth_user(argv)
-        if user is None:
-            self._pass_one()
-        elif self._in_multi:
-            self._opaque_request(argv, "it authenticates inside MULTI")
+    def effect(self, seen: Callable[[bytes], None]) -> None:
+        """Send the request in hand, and have `seen` called with its reply: at once, or after EXEC."""
+        if self.transaction is None:
+            self.inspect(seen)
         else:
-            self._hold_for(lambda reply: self._authenticated(user, reply))
+            self.transaction.when_executed(seen)
+            self.pass_one()
 
-    def _hello(self, argv: Sequence[bytes]) -> None:
-        users = hello_users(argv)
-        if len(argv) == 1:
-            self._pass_one()
-        elif self._in_multi:
-            self._opaque_request(argv, "it changes the protocol or the user inside MULTI")
-        elif not users:
-            self._inspect(lambda reply: self._speaks(argv[1], reply))
+    def when_answered(self, act: Callable[[], None]) -> None:
+        """Carry out the request in hand once every reply is in that is due; until then nothing more is
+        judged."""
+        if self.answers.slots:
+            self._deferred = act
+            self._deferred_is_due = True
         else:
-            version = argv[1]
-            self._hold_for(lambda reply: self._hello_answered(users, version, reply))
+            act()
 
-    def _speaks(self, version: bytes, reply: bytes) -> None:
-        if not reply.startswith(b"-") and version in (b"2", b"3"):
-            self._resp = int(version)
-
-    def _hello_answered(self, users: Sequence[bytes], version: bytes, reply: bytes) -> None:
-        """Redis takes one option after the other: an error may come after AUTH was carried out."""
-        self._speaks(version, reply)
-        if not reply.startswith(b"-") or hello_failed(users, reply):
-            self._authenticated(users[-1], reply)
-        else:
-            self.closing = "identity: a HELLO failed that may have authenticated"
-
-    def _authenticated(self, user: bytes, reply: bytes) -> None:
-        if not reply.startswith(b"-"):
-            self._become(self._identities.of_user(user, self._at_connect))
-
-    def _reset(self, argv: Sequence[bytes]) -> None:
-        if len(argv) != 1:
-            self._pass_one()
-            return
-        self._leave_multi()
-        self._hold_for(self._was_reset)
-
-    def _was_reset(self, reply: bytes) -> None:
-        """The connection is as if new; what keyfence said when it was made is to be said again."""
-        if reply.startswith(b"-"):
-            return
-        self._become(self._at_connect)
-        self._resp = 2
-        if self._subscriptions is not None:
-            self._subscriptions.clear()
-        for command in self._greeting:
-            self.to_upstream.append(command)
-            self._slots.add(Replace(b"", self._greeted))
-
-    def _greeted(self, reply: bytes) -> None:
-        if reply.startswith(b"-"):
-            self.closing = "upstream refused keyfence's login after RESET"
-
-    def _become(self, service: str) -> None:
+    def become(self, service: str) -> None:
+        """The client is another service from here on."""
         self.service = service
         self._apply_limits()
 
@@ -426,222 +482,114 @@ class Session:
         strict = self.service == UNKNOWN and judge.enforces(number)
         self._reader.limits = UNIDENTIFIED if strict else self._full_limits
 
-    def _quit(self, _argv: Sequence[bytes]) -> None:
-        self._pass_one()
-        self._close_after_answers("QUIT")
-
-    def _hang_up(self, _argv: Sequence[bytes]) -> None:
-        """Redis takes these for an attack through a browser and closes at once (server.c, processCommand)."""
-        self._close_after_answers("HTTP sent to a Redis port")
-
-    def _client_command(self, argv: Sequence[bytes]) -> None:
-        if len(argv) == 3 and argv[1].upper() == b"REPLY" and argv[2].upper() in (b"OFF", b"SKIP"):
-            self._opaque_request(argv, "replies that are switched off can't be counted")
-        else:
-            self._pass_one()
-
-    def _subscription(self, argv: Sequence[bytes]) -> None:
-        """Follow it, once every reply is in that is due: then what comes next can't be mistaken."""
-        subscriptions = self._subscriptions
-        if self._in_multi:
-            self._opaque_request(argv, "what it subscribes to inside MULTI can't be followed")
-        elif subscriptions is not None and len(subscriptions) + len(argv) > MAX_NAMES:
-            self._opaque_request(argv, "so many subscriptions can't be followed")
-        else:
-            self._observer.command(self.service, self._ruled[2], "forwarded")
-            self._deferred = self._reader.span(self._reader.start, self._reader.end), argv
-            self._subscribe_when_answered()
-
-    def _subscribe_when_answered(self) -> None:
-        if self._deferred is None or self._slots:
-            return
-        request, argv = self._deferred
-        self._deferred = None
-        if self._subscriptions is None:
-            self._subscriptions = Subscriptions()
-            self._frame = _UNDECIDED if self._framer.at_boundary else _PASSED
-        self.to_upstream.append(request)
-        if len(argv) == 1 and argv[0][-11:].upper() != b"UNSUBSCRIBE":
-            self._slots.forward(1)  # too few arguments: an error
-        else:
-            self._slots.add(self._subscriptions.expect(argv))
-
-    def _stream_of_commands(self, argv: Sequence[bytes]) -> None:
-        self._opaque_request(argv, "its replies can't be followed")
-
     # -- sessions that can't be followed
 
-    def _opaque_request(self, _argv: Sequence[bytes], reason: str) -> None:
-        request = self._reader.span(self._reader.start, self._reader.end)
+    def opaque_request(self, reason: str) -> None:
+        """The request in hand makes the session one that can't be read: pass it and all that follows, where
+        the mode admits it; else refuse it."""
         command = self._ruled[2]
-        if self._become_opaque(reason, command, request, refuse=True):
-            self._observer.command(self.service, command, "forwarded")
+        if self._may_become_opaque(reason, command, refuse=True):
+            self.told_forwarded()
+            self._splice(self.request)
 
-    def _become_opaque(self, reason: str, command: str, request: bytes, *, refuse: bool = False) -> bool:
-        """Go over to passing bytes unread, where the mode admits it; else refuse, if told to."""
+    def _may_become_opaque(self, reason: str, command: str, *, refuse: bool = False) -> bool:
         judge, number = self._judge()
         ruling = judge.opaque(number, command, reason)
         decision = self._tell(ruling, command, judge)
-        if ruling.refused_by is not None:
-            if refuse:
-                self._refuse(refusal(ruling.refused_by, judge.policy.contact, decision))
-            return False
-        self._observer.opaque(self.service, reason)
+        if ruling.refused_by is None:
+            self._observer.opaque(self.service, reason)
+            return True
+        if refuse:
+            self._refuse(refusal(ruling.refused_by, judge.policy.contact, decision))
+        return False
+
+    def _splice(self, request: bytes) -> None:
         self._raw = request + self._reader.rest()
         self._splice_when_answered()
-        return True
 
     def _splice_when_answered(self) -> None:
-        if self._raw is not None and not self._slots:
+        if self._raw is not None and not self.answers.slots:
+            self.route.is_shared = False
             self.opaque = True
-            if self._captured:  # the beginning of a message
-                self.to_client.append(bytes(self._captured))
-                self._captured.clear()
+            self.answers.let_out_captured()
             self.to_upstream.append(self._raw)
             self._raw = None
 
+    # -- which connection
+
+    def settle(self) -> None:
+        """Go back to sharing where nothing keeps the client on its own connection any more."""
+        if self.may_leave_own():
+            self.route.is_shared = True
+
+    def may_leave_own(self) -> bool:
+        """Whether the client's own connection could be given up now without a difference to it."""
+        answers = self.answers
+        return (
+            not self.route.is_shared
+            and self.route.may_share()
+            and not answers.slots
+            and not answers.monitoring
+            and not answers.subscriptions
+            and not answers.mid_reply
+            and answers.reply == ON
+            and self.transaction is None
+            and not self.held
+            and not self.opaque
+            and not self._streaming
+            and not self.closing
+            and not self._closing_then
+            and self._raw is None
+            and self._reader.announced <= LARGEST_SHARED
+        )
+
     # -- from upstream
+
+    def from_shared(self, data: bytes, completed: int, whole: bool) -> None:
+        """Take in replies that a shared connection has cut for this client."""
+        if not completed:
+            self._reply_bytes += len(data)
+            if self._reply_bytes > LARGEST_SHARED_REPLY:
+                self.route.stay()
+                self._deferred = self._deferred or self._leave_shared
+        else:
+            self._reply_bytes = 0
+        self.answers.feed_shared(data, completed, whole)
+        self._close_when_answered()
 
     def from_upstream(self, data: bytes) -> None:
         """Take in what Redis sent. What it can't have meant ends the session."""
         if self.opaque:
             self.to_client.append(data)
             return
+        at = 0
         try:
-            self._distribute(data)
+            while at < len(data) and not self.closing:
+                if self.opaque:
+                    self.to_client.append(data[at:])
+                    return
+                at = self.answers.feed(data, at)
         except ReplyError as exc:
             self.closing = f"upstream sent what is no reply: {exc}"
+        self._close_when_answered()
 
-    def _distribute(self, data: bytes) -> None:
-        at = 0
-        while at < len(data) and not self.closing:
-            if self.opaque:
-                self.to_client.append(data[at:])
-                return
-            head = self._slots.head
-            if self._subscriptions is not None:
-                at = self._follow_frame(data, at)
-            elif isinstance(head, Forward):
-                at = self._forward_replies(data, at, head)
-            elif isinstance(head, Inspect | Replace):
-                at = self._capture(data, at)
-            else:
-                at = self._forward_push(data, at)
-        if self._closing_then and not self._slots and self._framer.at_boundary:
+    def _close_when_answered(self) -> None:
+        if self._closing_then and not self.answers.slots and not self.answers.mid_reply:
             self.closing = self.closing or self._closing_then
 
-    def _forward_replies(self, data: bytes, at: int, head: Forward) -> int:
-        end = self._framer.advance(data, at, head.count)
-        self.to_client.append(data if at == 0 and end == len(data) else data[at:end])
-        head.count -= self._framer.completed
-        if head.count == 0:
-            self._slots.pop()
-            self._after_slot()
-        return end
-
-    def _forward_push(self, data: bytes, at: int) -> int:
-        """With no answer due from upstream, only a push may come."""
-        end = self._framer.advance(data, at, 1, stop_after_push=True)
-        if self._framer.kind not in (0, _PUSH):
-            self.closing = "upstream sent a reply that nothing asked for"
-        else:
-            self.to_client.append(data[at:end])
-            if self._slots and self._framer.at_boundary:
-                self._after_slot()  # an answer made here waited for the push's end
-        return end
-
-    def _capture(self, data: bytes, at: int) -> int:
-        """Collect one reply that is looked at or replaced; pushes that come before it pass."""
-        end = self._framer.advance(data, at, 1, stop_after_push=True)
-        self._captured += data[at:end]
-        if len(self._captured) > MAX_INSPECTED:
-            self.closing = "upstream sent an oversized reply"
-        elif self._framer.at_boundary:
-            reply = bytes(self._captured)
-            self._captured.clear()
-            if self._framer.push:
-                self.to_client.append(reply)
-            else:
-                self._captured_reply(reply)
-        return end
-
-    def _follow_frame(self, data: bytes, at: int) -> int:
-        """Take the next frame, or a part of it, of a client that has subscribed: message or answer?"""
-        framer = self._framer
-        end = framer.advance(data, at, 1, stop_after_push=True)
-        piece = data if at == 0 and end == len(data) else data[at:end]
-        if self._frame in (_PASSED, _ANSWER):
-            self.to_client.append(piece)
-        else:
-            self._captured += piece
-        if self._frame == _UNDECIDED:
-            word = leading_word(self._captured)
-            if word is None and not framer.at_boundary:
-                return end
-            self._frame = self._owner_of_frame(word or b"")
-            if self._frame in (_PASSED, _ANSWER):
-                self.to_client.append(bytes(self._captured))
-                self._captured.clear()
-        if len(self._captured) > MAX_INSPECTED:
-            self.closing = "upstream sent an oversized reply"
-        elif framer.at_boundary and not self.closing:
-            self._end_frame()
-        return end
-
-    def _owner_of_frame(self, word: bytes) -> int:
-        """Whose a frame is that begins with `word`: nobody's (it passes), or the head slot's."""
-        head = self._slots.head
-        kind = self._framer.kind
-        assert self._subscriptions is not None
-        if isinstance(head, Confirm) and word == head.word:
-            return _ANSWER
-        if kind == _PUSH:
-            return _PASSED
-        subscribed = bool(len(self._subscriptions)) or isinstance(head, Confirm)
-        if self._resp == 2 and subscribed and is_unasked(word):
-            return _PASSED
-        if head is None:
-            self.closing = "upstream sent a reply that nothing asked for"
-        return _ANSWER if isinstance(head, Forward | Confirm) else _WHOLE
-
-    def _end_frame(self) -> None:
-        owner, self._frame = self._frame, _UNDECIDED
-        head = self._slots.head
-        if owner == _WHOLE:
-            reply = bytes(self._captured)
-            self._captured.clear()
-            self._captured_reply(reply)
-        elif owner == _ANSWER and isinstance(head, Forward | Confirm):
-            head.count -= 1
-            failed = isinstance(head, Confirm) and self._framer.kind in _ERRORS
-            if head.count == 0 or failed:
-                self._slots.pop()
-                if isinstance(head, Confirm) and not failed:
-                    head.confirmed()
-                self._after_slot()
-        elif self._slots:
-            self._after_slot()  # an answer made here waited for the end of a message
-
-    def _captured_reply(self, reply: bytes) -> None:
-        slot = self._slots.pop()
-        if isinstance(slot, Replace):
-            if slot.data:
-                self.to_client.append(slot.data)
-            if slot.seen is not None:
-                slot.seen(reply)
-        elif isinstance(slot, Inspect):
-            self.to_client.append(reply)
-            slot.seen(reply)
-        if not self.closing:
-            self._after_slot()
-
     def _after_slot(self) -> None:
-        """A slot is answered: let local answers out, and go on with what was held back."""
-        self._let_out()
+        """A slot is answered: go on with what was held back."""
         self._splice_when_answered()
-        self._subscribe_when_answered()
+        if not self.answers.slots:
+            self._do_deferred()
         if not self._closing_then and not self.opaque:
             self._read_requests()
+
+    def _do_deferred(self) -> None:
+        if self._deferred is not None:
+            act, self._deferred = self._deferred, None
+            self._deferred_is_due = False
+            act()
 
     # -- upstream is gone
 
@@ -649,18 +597,22 @@ class Session:
         """No connection could be had: every request that waits gets an error, and the client stays.
 
         In the midst of a transaction it goes: what it sends next would run outside of it. So does one whose
-        requests weren't read, since no one knows how many answers it waits for; it gets one.
+        requests weren't read, since no one knows how many answers it waits for; it gets one. And one who has
+        sent the beginning of a large request, which would go on as if it were the next one.
         """
-        self._fail_slots(reason)
+        self.answers.fail(reason)
+        self.held = False
         self.to_upstream.clear()
-        if self.opaque or self._raw is not None:
-            self.to_client.append(_unreachable(reason))
+        self.counts.clear()
+        if self.opaque or self._raw is not None or self._streaming:
+            self.to_client.append(unreachable(reason))
             self.closing = reason
-        elif self._in_multi:
+        elif self.transaction is not None:
             self.closing = reason
         elif self._closing_then:
             self.closing = self._closing_then
         else:
+            self._do_deferred()
             self._read_requests()
 
     def upstream_lost(self, reason: str) -> None:
@@ -668,60 +620,25 @@ class Session:
 
         Its database, its transaction and its watches went with the connection, so going on would be a guess.
         """
-        if not self.closing:
-            if not self.mid_reply:
-                self._fail_slots(reason)
-            self.closing = self._closing_then or reason
-
-    def _fail_slots(self, reason: str) -> None:
-        sorry = _unreachable(reason)
-        while self._slots:
-            slot = self._slots.pop()
-            if isinstance(slot, Forward):
-                self.to_client.append(sorry * slot.count)
-            elif isinstance(slot, Inspect | Confirm):
-                self.to_client.append(sorry)
-            else:
-                self.to_client.append(slot.data)
-        if self._deferred is not None:
-            self._deferred = None
-            self.to_client.append(sorry)
-        self._captured.clear()
-        self._held = False
+        if self.closing:
+            return
+        if not self.mid_reply:
+            self.answers.fail(reason)
+            if self._deferred_is_due or self._streaming:
+                self.to_client.append(unreachable(reason))
+        self.closing = self._closing_then or reason
 
 
-def _unreachable(reason: str) -> bytes:
-    return encode.error(f"ERR keyfence: {reason}")
+def _is_too_large(touches: Touches) -> bool:
+    """Whether what decides about a request is in an argument of which only the beginning was kept."""
+    named = [access.key for access in touches.accesses] + [channel.name for channel in touches.channels]
+    if touches.pattern is not None:
+        named.append(touches.pattern.glob)
+    if touches.script is not None:
+        named.append(touches.script.name)
+    return any(isinstance(name, Streamed) for name in named)
 
 
-_PUSH = ord(">")
-_ERRORS = b"-!"
-# Whose the frame is that comes in, where subscriptions are followed: not known yet; nobody's, as a message;
-# the head slot's, and passed on as it comes; the head slot's, and collected.
-_UNDECIDED, _PASSED, _ANSWER, _WHOLE = range(4)
-_Special = Callable[[Session, Sequence[bytes]], None]
-_http: _Special = Session._hang_up
-
-_SPECIAL: dict[bytes, _Special] = {
-    b"AUTH": Session._auth,
-    b"CLIENT": Session._client_command,
-    b"DISCARD": Session._end_of_multi,
-    b"EXEC": Session._end_of_multi,
-    b"HELLO": Session._hello,
-    b"HOST:": _http,
-    b"MONITOR": Session._stream_of_commands,
-    b"MULTI": Session._multi,
-    b"POST": _http,
-    b"PSUBSCRIBE": Session._subscription,
-    b"PSYNC": Session._stream_of_commands,
-    b"PUNSUBSCRIBE": Session._subscription,
-    b"QUIT": Session._quit,
-    b"REPLCONF": Session._stream_of_commands,
-    b"RESET": Session._reset,
-    b"SSUBSCRIBE": Session._subscription,
-    b"SUBSCRIBE": Session._subscription,
-    b"SUNSUBSCRIBE": Session._subscription,
-    b"SYNC": Session._stream_of_commands,
-    b"UNSUBSCRIBE": Session._subscription,
-}
-_LONGEST_SPECIAL = max(map(len, _SPECIAL))
+_too_large = Special(
+    lambda session, _argv: session.opaque_request("a name in it is too long to be judged"), None
+)

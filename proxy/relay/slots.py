@@ -1,8 +1,8 @@
 """The ordered queue of answers that one client waits for.
 
 Rule: a client's answers leave in the order of its requests. A slot says where its answer comes from: k
-replies from upstream as they are, bytes made here, one upstream reply that is seen or replaced on its way, or
-the confirmations of a subscription.
+replies from upstream as they are or dropped, bytes made here, one upstream reply that is seen or replaced on
+its way, or the confirmations of a subscription.
 """
 
 from __future__ import annotations
@@ -13,6 +13,15 @@ from collections.abc import Callable
 
 class Forward:
     """The next `count` replies from upstream go to the client unchanged. Runs are counted, not listed."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
+class Drop:
+    """The next `count` replies from upstream are for nobody: the client has switched its replies off."""
 
     __slots__ = ("count",)
 
@@ -43,12 +52,14 @@ class Replace:
 
 
 class Inspect:
-    """One upstream reply goes to the client unchanged, after `seen` was called with it."""
+    """One upstream reply goes to the client unchanged (nowhere, if `silent`), and `seen` is called with
+    it."""
 
-    __slots__ = ("seen",)
+    __slots__ = ("seen", "silent")
 
-    def __init__(self, seen: Callable[[bytes], None]) -> None:
+    def __init__(self, seen: Callable[[bytes], None], silent: bool = False) -> None:
         self.seen = seen
+        self.silent = silent
 
 
 class Confirm:
@@ -65,15 +76,20 @@ class Confirm:
         self.confirmed = confirmed
 
 
-Slot = Forward | Local | Replace | Inspect | Confirm
+Slot = Forward | Drop | Local | Replace | Inspect | Confirm
 
 
 class Slots:
-    """The queue. `local_bytes` is what waits in `Local` and `Replace` slots, for the limit on it."""
+    """The queue.
+
+    `local_bytes` is what waits in `Local` and `Replace` slots, for the limit on it; `awaited` how many
+    upstream replies are due.
+    """
 
     def __init__(self) -> None:
         self._queue: deque[Slot] = deque()
         self.local_bytes = 0
+        self.awaited = 0
 
     def __bool__(self) -> bool:
         return bool(self._queue)
@@ -82,30 +98,34 @@ class Slots:
     def head(self) -> Slot | None:
         return self._queue[0] if self._queue else None
 
-    @property
-    def outstanding(self) -> int:
-        """How many upstream replies are awaited."""
-        return sum(
-            slot.count if isinstance(slot, Forward) else 0 if isinstance(slot, Local) else 1
-            for slot in self._queue
-        )
-
     def forward(self, count: int) -> None:
         """Await `count` more replies; they join a run that is at the end already."""
+        self.awaited += count
         if self._queue and isinstance(last := self._queue[-1], Forward):
             last.count += count
         else:
             self._queue.append(Forward(count))
 
-    def add(self, slot: Local | Replace | Inspect | Confirm) -> None:
+    def add(self, slot: Drop | Local | Replace | Inspect | Confirm) -> None:
         if isinstance(slot, Local | Replace):
             self.local_bytes += len(slot.data)
+        self.awaited += _replies(slot)
         self._queue.append(slot)
+
+    def answered(self, slot: Forward | Drop | Confirm, count: int) -> bool:
+        """So many replies came for the head slot. True: it is done, and no longer there."""
+        slot.count -= count
+        self.awaited -= count
+        if slot.count:
+            return False
+        self._queue.popleft()
+        return True
 
     def pop(self) -> Slot:
         slot = self._queue.popleft()
         if isinstance(slot, Local | Replace):
             self.local_bytes -= len(slot.data)
+        self.awaited -= _replies(slot)
         return slot
 
     def ready(self) -> list[bytes]:
@@ -115,3 +135,10 @@ class Slots:
             self.pop()
             ready.append(slot.data)
         return ready
+
+
+def _replies(slot: Slot) -> int:
+    """How many upstream replies a slot stands for."""
+    if isinstance(slot, Forward | Drop | Confirm):
+        return slot.count
+    return 0 if isinstance(slot, Local) else 1

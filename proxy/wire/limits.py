@@ -25,20 +25,22 @@ class RequestLimits:
     """What one request may hold at most; all sizes are bytes.
 
     `max_arguments` bounds an array's elements, the command's name included, `max_bulk` one bulk string, and
-    `max_inline` one line: an inline command, or the header of an array or a bulk string. `max_request`
-    bounds the whole request as it is on the wire. While it is read, a request is held as it came and once
-    more as arguments, so a client costs at most about twice `max_request`, plus some 60 bytes for every
-    argument. `authenticated` only chooses the wording of a refusal.
+    `max_inline` one line: an inline command, or the header of an array or a bulk string. `max_request` bounds
+    the whole request as it is on the wire, and `max_held` what it has beside bulk strings so large that they
+    are handed on in pieces. While it is read, that part is held as it came and once more as arguments, so a
+    client costs at most about twice `max_held`, plus some 60 bytes for every argument. `authenticated` only
+    chooses the wording of a refusal.
     """
 
     max_arguments: int = MAX_ARGUMENTS
     max_bulk: int = MAX_BULK
     max_inline: int = MAX_INLINE
     max_request: int = MAX_REQUEST
+    max_held: int = 64 * MIB
     authenticated: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("max_arguments", "max_bulk", "max_inline", "max_request"):
+        for name in ("max_arguments", "max_bulk", "max_inline", "max_request", "max_held"):
             if not 1 <= getattr(self, name) <= 2**40:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be from 1 to 2**40")
 
@@ -58,4 +60,4 @@ class ProtocolError(Exception):
 
 
 class RequestTooLarge(ProtocolError):
-    """A well-formed request passes `max_request`. Raised as soon as its headers show it."""
+    """A well-formed request passes `max_request` or `max_held`. Raised as soon as its headers show it."""

@@ -4,6 +4,7 @@
 cimport cython
 
 cdef int _CR, _LF, _ZERO, _NINE, _STAR, _DOLLAR, _SAFE_DIGITS
+# LARGE and KEPT_OF_LARGE stay Python's: tests lower them.
 
 
 @cython.final
@@ -27,7 +28,14 @@ cdef class RequestReader:
     cdef long long _bulk
     cdef long long _number
     cdef object _error
+    cdef long long _max_held
+    cdef long long _taken
+    cdef long long _streamed
+    cdef long long _skip
+    cdef object _large
 
+    cpdef bytes take_partial(self)
+    cdef void _keep_more(self, bytes got) except *
     @cython.locals(size=Py_ssize_t)
     cpdef void feed(self, bytes data) except *
     cdef bint _helps(self, bytes data) except -1
@@ -49,6 +57,7 @@ cdef class RequestReader:
     @cython.locals(end=Py_ssize_t)
     cdef bint _check_line(self, Py_ssize_t newline, str complaint) except -1
     cdef void _check_count(self) except *
+    @cython.locals(size="long long")
     cdef void _check_bulk(self) except *
     @cython.locals(newline=Py_ssize_t, line=bytes, arguments=list)
     cdef list _read_inline(self)

@@ -26,6 +26,17 @@ _SAFE_DIGITS = 18
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
 
+# A bulk string of more than this can be handed on in pieces instead of being held.
+LARGE = 1024 * 1024
+# How much of it is kept, so that it can be told what it began with.
+KEPT_OF_LARGE = 64 * 1024
+
+
+class Streamed(bytes):
+    """The beginning of a bulk string of `size` bytes that was handed on as it came (see `take_partial`)."""
+
+    size: int
+
 
 class RequestReader:
     """Reads requests from the bytes of one client, in whatever pieces they come.
@@ -39,6 +50,11 @@ class RequestReader:
     belong to a request whose earlier parts are parsed already (offset -1 is its last byte); `_tail` are
     bytes after it, kept aside until there are enough of them to get any further. So each byte is moved a
     fixed number of times, however small the pieces are.
+
+    A request with a bulk string of more than LARGE bytes need not be held: where `is_large` says so,
+    `take_partial` hands out what has come of it, again and again, and `next` then returns its arguments
+    with `Streamed` ones among them, `start` to `end` being the rest that was not handed out. That rest is
+    never empty: it has the request's last two bytes at least.
     """
 
     def __init__(self, limits: RequestLimits) -> None:
@@ -57,6 +73,10 @@ class RequestReader:
         self._bulk = -1  # length of the bulk string under way; -1: its header is not read
         self._number = 0
         self._error: ProtocolError | None = None
+        self._taken = 0  # bytes of the request under way that were handed out
+        self._streamed = 0  # bytes of it that are no longer held because they were in large bulk strings
+        self._skip = 0  # bytes of a large bulk string that are still to come
+        self._large: Streamed | None = None  # the large bulk string under way, once a part was handed out
 
     @property
     def limits(self) -> RequestLimits:
@@ -70,11 +90,55 @@ class RequestReader:
         self._max_bulk = limits.max_bulk
         self._max_inline = limits.max_inline
         self._max_request = limits.max_request
+        self._max_held = limits.max_held
 
     @property
     def pending(self) -> int:
         """How many bytes were fed and belong to no request returned so far."""
         return len(self._buffer) - self._begin + len(self._tail)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether `next` waits within a bulk string of more than LARGE bytes."""
+        return self._error is None and (self._skip > 0 or (self._stuck and self._bulk > LARGE))
+
+    @property
+    def announced(self) -> int:
+        """How many bytes the request under way has at least, as far as its headers tell."""
+        return self._taken + self._cursor - self._begin + max(self._bulk, 0) + self._skip
+
+    def take_partial(self) -> bytes:
+        """Hand out what has come of a large request and was not handed out yet. Only while `is_large`."""
+        got = self._buffer[self._cursor :] + bytes(self._tail)
+        head = bytes(self._head[len(self._head) + self._begin :]) if self._begin < 0 else b""
+        out = head + self._buffer[max(self._begin, 0) : self._cursor]
+        if self._large is None:
+            self._large = Streamed(got[: min(self._bulk, KEPT_OF_LARGE)])
+            self._large.size = self._bulk
+            self._skip = self._bulk
+            self._streamed += self._bulk
+        elif len(self._large) < KEPT_OF_LARGE:
+            self._keep_more(got)
+        part = got[: self._skip]
+        self._skip -= len(part)
+        out += part
+        self._taken += len(out)
+        self._bulk = 0  # of what is to come, nothing but the CRLF belongs to it
+        self._buffer = got[len(part) :]
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._begin = self._cursor = 0
+        self._stuck = self._skip > 0
+        self._missing = 1
+        return out
+
+    def _keep_more(self, got: bytes) -> None:
+        """A large bulk string's beginning came in several pieces."""
+        assert self._large is not None
+        size = self._large.size
+        more = min(KEPT_OF_LARGE - len(self._large), self._skip)
+        self._large = Streamed(self._large + got[:more])
+        self._large.size = size
 
     def feed(self, data: bytes) -> None:
         """Take over what was received. Ends the validity of all offsets.
@@ -116,7 +180,7 @@ class RequestReader:
         An empty list is a request that gets no reply: `*0`, `*-1`, a blank line. Raises ProtocolError for
         bytes that are no request, and again at every later call.
         """
-        if self._stuck:
+        if self._stuck or self._skip:
             return None
         if self._error is not None:
             raise type(self._error)(str(self._error))
@@ -152,7 +216,11 @@ class RequestReader:
                 return None
             if raw[end] != _CR or raw[end + 1] != _LF:
                 raise self._fail("expected CRLF after bulk")
-            arguments.append(raw[cursor:end])
+            if self._large is None:
+                arguments.append(raw[cursor:end])
+            else:
+                arguments.append(self._large)
+                self._large = None
             self._bulk = -1
             self._cursor = end + 2
             self._awaited -= 1
@@ -176,6 +244,8 @@ class RequestReader:
         self._arguments = []
         self._awaited = 0
         self._bulk = -1
+        self._taken = self._streamed = self._skip = 0
+        self._large = None
         self._stuck = self._error is None
         self._missing = 1
         return rest
@@ -183,6 +253,8 @@ class RequestReader:
     def _finish(self, arguments: list[bytes]) -> list[bytes]:
         self.start = self._begin
         self.end = self._begin = self._cursor
+        if self._taken:
+            self._taken = self._streamed = 0
         return arguments
 
     def _fail(self, text: str) -> ProtocolError:
@@ -254,8 +326,14 @@ class RequestReader:
             if self._number < 0 or self._number > MAX_BULK or self._limits.authenticated:
                 raise self._fail("invalid bulk length")
             raise self._fail("unauthenticated bulk length")
-        if self._cursor - self._begin + self._number + 2 > self._max_request:
+        size = self._taken + self._cursor - self._begin + self._number + 2
+        if size > self._max_request:
             self._error = RequestTooLarge(f"Protocol error: request of more than {self._max_request} bytes")
+            raise self._error
+        if self._number <= LARGE and size - self._streamed > self._max_held:
+            self._error = RequestTooLarge(
+                f"Protocol error: request of more than {self._max_held} bytes beside its large arguments"
+            )
             raise self._error
 
     # --- inline commands --------------------------------------------------------------------------------

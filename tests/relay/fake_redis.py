@@ -1,8 +1,8 @@
 """A small model of Redis: it answers every command with something that tells which one it was.
 
-It knows what the relay must know of: MULTI, AUTH, HELLO, RESET, QUIT, and that a wrong arity spoils a
-transaction. What it answers otherwise is made from the command and a serial number, in all shapes that RESP
-has.
+It knows what the relay must know of: MULTI, AUTH, HELLO, RESET, QUIT, MONITOR (but for the lines that it
+shows), CLIENT REPLY, and that a wrong arity spoils a transaction. What it answers otherwise is made from the
+command and a serial number, in all shapes that RESP has.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class FakeRedis:
         self.user = b"default"
         self.version = 2
         self.closed = False
+        self.monitors = False
+        self.reply = b"ON"
         self._queue: list[tuple[bytes, ...]] | None = None
         self._spoilt = False
         self._reader = RequestReader(IDENTIFIED)
@@ -36,10 +38,27 @@ class FakeRedis:
         while not self.closed and (argv := self._reader.next()) is not None:
             assert argv, "a request that gets no reply must not be forwarded"
             due.append(self.answer(argv))
-        return due
+        return [reply for reply in due if reply]
 
     def answer(self, argv: Sequence[bytes]) -> bytes:
-        words = tuple(argv)
+        """The reply to a command; none where CLIENT REPLY says so."""
+        before, reply = self.reply, self._answer(tuple(argv))
+        if self.reply == b"SKIP" and before != b"SKIP":
+            return b""
+        return reply if self.hears() else b""
+
+    def hears(self) -> bool:
+        """Whether the client gets the next answer."""
+        before = self.reply
+        if before == b"SKIP":
+            self.reply = b"ON"
+        return before == b"ON"
+
+    def spoil(self) -> None:
+        """A command was refused inside of a transaction."""
+        self._answer((b"ECHO",))
+
+    def _answer(self, words: tuple[bytes, ...]) -> bytes:
         self.received.append(words)
         name = words[0].upper()
         if name in (b"MULTI", b"EXEC", b"DISCARD", b"RESET", b"QUIT") and len(words) != 1:
@@ -54,6 +73,7 @@ class FakeRedis:
             return self._exec()
         if name == b"RESET":
             self._queue, self._spoilt, self.user, self.version = None, False, b"default", 2
+            self.monitors, self.reply = False, b"ON"
             return b"+RESET\r\n"
         if name == b"QUIT":
             self.closed = True
@@ -89,13 +109,28 @@ class FakeRedis:
         return b"*%d\r\n" % len(queue) + b"".join(self._run(words) for words in queue)
 
     def _run(self, words: tuple[bytes, ...]) -> bytes:
-        self.ran.append(words)
         name = words[0].upper()
+        if name == b"CLIENT" and words[1].upper() == b"REPLY":
+            return self._client_reply(words[2].upper())
+        self.ran.append(words)
+        if name == b"MONITOR":
+            again, self.monitors = self.monitors, True
+            return b"" if again else b"+OK\r\n"
         if name == b"AUTH":
             return self._auth(words[1] if len(words) == 3 else b"default", words[-1])
         if name == b"HELLO":
             return self._hello(words)
         return some_reply(b" ".join([str(len(self.ran)).encode(), *words]), self.version)
+
+    def _client_reply(self, mode: bytes) -> bytes:
+        if mode == b"OFF":
+            self.reply = mode
+            return b""
+        if mode == b"SKIP":
+            self.reply = b"OFF" if self.reply == b"OFF" else b"SKIP"
+            return b""
+        self.reply = b"ON"
+        return b"+OK\r\n"
 
     def _auth(self, user: bytes, password: bytes) -> bytes:
         if password != PASSWORD:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -71,11 +72,21 @@ def session(
     told: Told | None = None,
     limits: RequestLimits = IDENTIFIED,
     greeting: Sequence[bytes] = (),
+    sharing: bool = False,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Session:
     """A session of a client whose listener says that it is `service`."""
     fixed = None if judges else judge(*rules)
     return Session(
-        judges or (lambda: fixed), identities(), service, "10.0.0.9:5", told or Told(), limits, greeting
+        judges or (lambda: fixed),
+        identities(),
+        service,
+        "10.0.0.9:5",
+        told or Told(),
+        limits,
+        greeting,
+        sharing=sharing,
+        clock=clock,
     )
 
 

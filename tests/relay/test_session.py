@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from proxy.policy.judge import Judge
 from proxy.policy.load import parse_policy
 from proxy.policy.modes import ModeRule, Modes
-from proxy.relay.session import MAX_BACKLOG, MAX_INSPECTED, POISON, Session
-from proxy.wire.limits import RequestLimits
+from proxy.relay.answers import MAX_INSPECTED
+from proxy.relay.route import STAY
+from proxy.relay.session import MAX_BACKLOG, POISON, Session
+from proxy.wire import requests
+from proxy.wire.profile import Profile
 from tests.relay.sessions import (
     ADMITTED,
     REFUSED,
@@ -24,6 +29,7 @@ from tests.relay.sessions import (
     session,
 )
 
+OBSERVE = [ModeRule("observe")]
 PUSH = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n"
 
 
@@ -94,12 +100,14 @@ def test_what_a_client_words_never_becomes_a_label() -> None:
 def test_each_command_is_counted_once() -> None:
     told = Told()
     one = session(told=told)
-    for words in ("MULTI", "SUBSCRIBE x", "AUTH u p", "CLIENT REPLY OFF", "EXEC", "AUTH u p"):
+    for words in ("MULTI", "SUBSCRIBE x", "AUTH u p", "CLIENT REPLY OFF", "EXEC"):
         one.from_client(cmd(words))
+    one.from_upstream(b"+OK\r\n-ERR arity\r\n+QUEUED\r\n-ERR arity\r\n-EXECABORT\r\n")
+    one.from_client(cmd("AUTH u p"))
     assert told.commands == [
         ("CubeProxy", "MULTI", "forwarded"),
         ("CubeProxy", "SUBSCRIBE", "refused"),
-        ("CubeProxy", "AUTH", "refused"),
+        ("CubeProxy", "AUTH", "forwarded"),
         ("CubeProxy", "CLIENT REPLY", "refused"),
         ("CubeProxy", "EXEC", "forwarded"),
         ("CubeProxy", "AUTH", "forwarded"),
@@ -467,11 +475,9 @@ def test_pushes_pass_a_reply_that_is_replaced() -> None:
 # -- what can't be followed
 
 OPAQUE = [
-    "MONITOR",
     "PSYNC ? -1",
     "SYNC",
-    "CLIENT REPLY OFF",
-    "client reply Skip",
+    "replconf ack 1",
 ]
 
 
@@ -501,58 +507,388 @@ def test_what_cant_be_followed_is_refused_in_enforce(words: str) -> None:
 
 def test_a_session_turns_opaque_only_once_its_replies_are_in() -> None:
     one = observed()
-    one.from_client(ADMITTED + ADMITTED + cmd("MONITOR") + REFUSED)
+    one.from_client(ADMITTED + ADMITTED + cmd("SYNC") + REFUSED)
     assert passed(one) == ADMITTED * 2
     assert one.holds_back
     one.from_client(b"PI")
     one.from_upstream(b":1\r\n")
     assert passed(one) == b""
     one.from_upstream(b":2\r\n" + PUSH)
-    assert passed(one) == cmd("MONITOR") + REFUSED + b"PI"
+    assert passed(one) == cmd("SYNC") + REFUSED + b"PI"
     assert sent(one) == b":1\r\n:2\r\n" + PUSH
     assert one.opaque
 
 
-def test_authenticating_inside_multi_is_refused_and_spoils_the_transaction() -> None:
+def test_who_authenticates_inside_multi_is_another_once_exec_has_said_so() -> None:
     one = in_multi(session())
-    one.from_client(cmd("AUTH", "master", "pw") + cmd("HELLO", 3, "AUTH", "master", "pw", "X") + cmd("EXEC"))
-    assert passed(one) == POISON * 2 + cmd("EXEC")
-    one.from_upstream(b"-ERR wrong number\r\n" * 2 + b"-EXECABORT\r\n")
-    first, second, abort = replies(sent(one))
-    assert is_refusal(first, "session.opaque")
-    assert is_refusal(second, "session.opaque")
-    assert abort == b"-EXECABORT\r\n"
+    one.from_client(cmd("PING") + cmd("AUTH", "master", "pw") + cmd("EXEC") + REFUSED)
+    assert passed(one) == cmd("PING") + cmd("AUTH", "master", "pw") + cmd("EXEC")
+    one.from_upstream(b"+QUEUED\r\n" * 2)
     assert one.service == "CubeProxy"
+    one.from_upstream(b"*2\r\n+PONG\r\n+OK\r\n")
+    assert one.service == "CubeMaster"
+    assert passed(one) == REFUSED
 
 
-def test_authenticating_inside_multi_is_passed_unread_in_observe() -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"*-1\r\n",
+        b"_\r\n",
+        b"-EXECABORT\r\n",
+        b"*2\r\n+PONG\r\n-WRONGPASS\r\n",
+        b"*2\r\n*1\r\n+OK\r\n-ERR\r\n",
+    ],
+)
+def test_who_fails_to_authenticate_inside_multi_stays_who_he_is(answer: bytes) -> None:
+    one = in_multi(session())
+    one.from_client(cmd("PING") + cmd("AUTH", "master", "pw") + cmd("EXEC") + ADMITTED)
+    one.from_upstream(b"+QUEUED\r\n" * 2 + answer)
+    assert one.service == "CubeProxy"
+    assert passed(one).endswith(ADMITTED)
+
+
+def test_what_is_answered_at_once_inside_multi_has_no_place_in_the_answer_of_exec() -> None:
+    one = in_multi(session())
+    one.from_client(cmd("WATCH", ROUTE) + cmd("MULTI") + cmd("AUTH", "master", "pw") + cmd("EXEC"))
+    one.from_upstream(b"-ERR inside\r\n-ERR nested\r\n+QUEUED\r\n*1\r\n+OK\r\n")
+    assert one.service == "CubeMaster"
+
+
+def test_the_protocol_may_change_inside_multi() -> None:
     one = in_multi(observed())
-    one.from_client(cmd("AUTH", "master", "pw"))
-    assert passed(one) == cmd("AUTH", "master", "pw")
-    assert one.opaque
+    one.from_client(cmd("HELLO", 3) + cmd("SELECT", 4) + cmd("EXEC"))
+    one.from_upstream(b"+QUEUED\r\n+QUEUED\r\n*2\r\n%1\r\n+proto\r\n:3\r\n+OK\r\n")
+    assert (one.profile.resp, one.profile.database) == (3, 4)
 
 
-SMALL = RequestLimits(max_request=1000)
+# -- CLIENT REPLY
+
+REPLY_ON = cmd("CLIENT", "REPLY", "ON")
 
 
-def test_a_request_that_is_too_large_is_passed_unread_in_observe() -> None:
-    one = observed(limits=SMALL)
-    large = cmd("SET", "k", b"x" * 2000)
-    one.from_client(ADMITTED + large[:40])
-    one.from_client(large[40:90])
+def switched(mode: str) -> Session:
+    one = session()
+    one.from_client(cmd("CLIENT", "REPLY", mode))
+    assert passed(one) == REPLY_ON
+    one.from_upstream(b"+OK\r\n")
+    assert sent(one) == b""
+    return one
+
+
+def test_with_replies_off_nothing_is_answered_but_everything_is_judged() -> None:
+    one = switched("off")
+    one.from_client(ADMITTED + REFUSED + cmd("MULTI") + REFUSED + cmd("EXEC") + cmd("CLIENT REPLY OFF"))
+    assert passed(one) == ADMITTED + cmd("MULTI") + POISON + cmd("EXEC")
+    one.from_upstream(b"*0\r\n" + PUSH + b"+OK\r\n-ERR arity\r\n-EXECABORT\r\n")
+    assert sent(one) == PUSH
+    one.from_client(REPLY_ON + ADMITTED)
+    one.from_upstream(b"+OK\r\n*0\r\n")
+    assert sent(one) == b"+OK\r\n*0\r\n"
+
+
+def test_one_reply_is_skipped() -> None:
+    one = switched("SKIP")
+    one.from_client(ADMITTED * 3)
+    one.from_upstream(b"*1\r\n+a\r\n*1\r\n+b\r\n*1\r\n+c\r\n")
+    assert sent(one) == b"*1\r\n+b\r\n*1\r\n+c\r\n"
+
+
+def test_a_refusal_is_skipped_too() -> None:
+    one = switched("SKIP")
+    one.from_client(REFUSED * 2)
+    assert len(replies(sent(one))) == 1
+
+
+def test_nothing_is_judged_before_redis_has_said_that_replies_may_be_switched_off() -> None:
+    one = session()
+    one.from_client(cmd("CLIENT REPLY OFF") + ADMITTED)
+    assert passed(one) == REPLY_ON
+    one.from_upstream(b"-NOAUTH Authentication required.\r\n")
+    assert sent(one) == b"-NOAUTH Authentication required.\r\n"
     assert passed(one) == ADMITTED
+    one.from_upstream(b"-NOAUTH\r\n")
+    assert sent(one) == b"-NOAUTH\r\n"
+
+
+def test_reset_switches_replies_on() -> None:
+    one = switched("OFF")
+    one.from_client(cmd("RESET") + ADMITTED)
+    one.from_upstream(b"+RESET\r\n*0\r\n")
+    assert sent(one) == b"+RESET\r\n*0\r\n"
+
+
+# -- MONITOR
+
+LINE = b'+1700000000.123456 [0 10.0.0.1:55] "GET" "a"\r\n'
+
+
+def monitoring() -> Session:
+    one = session(rules=OBSERVE)
+    one.from_client(cmd("MONITOR"))
+    one.from_upstream(b"+OK\r\n" + LINE)
+    assert sent(one) == b"+OK\r\n" + LINE
+    passed(one)
+    return one
+
+
+def test_lines_of_monitor_come_between_replies() -> None:
+    one = monitoring()
+    one.from_client(cmd("PING") + cmd("AUTH", "master", "pw") + ADMITTED)
+    stream = LINE + b"+PONG\r\n" + LINE + LINE + b"+OK\r\n" + LINE + b"*0\r\n" + LINE
+    for at in range(len(stream)):
+        one.from_upstream(stream[at : at + 1])
+    assert sent(one) == stream
+    assert one.service == "CubeMaster"
+    assert one.outstanding == 0
+
+
+def test_a_second_monitor_gets_no_answer() -> None:
+    one = monitoring()
+    one.from_client(cmd("MONITOR"))
+    assert passed(one) == cmd("MONITOR")
+    assert one.outstanding == 0
+
+
+def test_reset_ends_monitor() -> None:
+    one = monitoring()
+    one.from_client(cmd("RESET"))
+    one.from_upstream(LINE + b"+RESET\r\n")
+    sent(one)
+    one.from_upstream(LINE)
+    assert one.closing == "upstream sent a reply that nothing asked for"
+
+
+def test_monitor_inside_multi_can_not_be_followed() -> None:
+    one = in_multi(session(rules=[ModeRule("enforce", "session.opaque"), ModeRule("observe")]))
+    one.from_client(cmd("MONITOR"))
+    assert passed(one) == POISON
+
+
+# -- requests too large to be held
+
+
+def large(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Session:
+    monkeypatch.setattr(requests, "LARGE", 100)
+    monkeypatch.setattr(requests, "KEPT_OF_LARGE", 10)
+    monkeypatch.setattr("proxy.relay.session.LARGEST_SHARED", 50)
+    return session(**options)
+
+
+BIG = cmd("HSET", ROUTE, "HostIP", "1" * 5000)
+
+
+def in_pieces(one: Session, data: bytes, size: int = 700) -> None:
+    for at in range(0, len(data), size):
+        one.from_client(data[at : at + size])
+
+
+def test_a_large_request_goes_on_as_it_comes_but_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = large(monkeypatch, service="CubeMaster", rules=OBSERVE)
+    in_pieces(one, BIG[:-1])
+    assert passed(one) == BIG[:-2]
+    assert one.outstanding == 0
+    one.from_client(BIG[-1:] + ADMITTED)
+    assert passed(one) == b"\r\n" + ADMITTED
+    one.from_upstream(b":1\r\n*0\r\n")
+    assert sent(one) == b":1\r\n*0\r\n"
+
+
+def test_a_large_request_is_refused_by_giving_up_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = large(monkeypatch)
+    one.from_client(ADMITTED)
+    in_pieces(one, BIG + ADMITTED)
+    assert passed(one) == ADMITTED + BIG[:-2]
     one.from_upstream(b"*0\r\n")
-    assert passed(one) == large[:90]
-    one.from_client(large[90:])
-    assert passed(one) == large[90:]
+    assert one.reopen
+    first, second = replies(sent(one))
+    assert (first, is_refusal(second, "scope.write")) == (b"*0\r\n", True)
+    assert passed(one) == ADMITTED
 
 
-def test_a_request_that_is_too_large_ends_the_session_in_enforce() -> None:
-    one = session(limits=SMALL)
-    one.from_client(cmd("SET", "k", b"x" * 2000)[:40])
-    assert sent(one) == b"-ERR Protocol error: request of more than 1000 bytes\r\n"
+def test_a_large_request_refused_inside_multi_still_aborts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = in_multi(large(monkeypatch))
+    one.from_client(ADMITTED)
+    in_pieces(one, BIG + cmd("EXEC"))
+    assert passed(one) == ADMITTED + BIG[:-2]
+    one.from_upstream(b"+QUEUED\r\n")
+    assert one.reopen
+    assert passed(one) == cmd("MULTI") + POISON + cmd("EXEC")
+    one.from_upstream(b"+OK\r\n-ERR arity\r\n-EXECABORT\r\n")
+    queued, refused, aborted = replies(sent(one))
+    assert (queued, aborted) == (b"+QUEUED\r\n", b"-EXECABORT\r\n")
+    assert is_refusal(refused, "scope.write")
+
+
+def test_a_key_too_long_to_be_held_can_not_be_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = cmd("GET", b"cube:v1:shared:sandbox:proxy:" + b"x" * 500)
+    one = large(monkeypatch, rules=[ModeRule("enforce", "session.opaque"), ModeRule("observe")])
+    in_pieces(one, data, 200)
+    assert one.reopen
+    assert is_refusal(sent(one), "session.opaque")
+    one = large(monkeypatch, rules=OBSERVE)
+    in_pieces(one, data, 200)
+    assert one.opaque
+    assert passed(one) == data
+
+
+def test_who_loses_the_upstream_in_the_midst_of_a_large_request_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = large(monkeypatch, service="CubeMaster", rules=OBSERVE)
+    in_pieces(one, BIG[:3000])
+    one.upstream_refused("upstream x is unreachable")
+    assert sent(one) == b"-ERR keyfence: upstream x is unreachable\r\n"
     assert one.closing
-    assert passed(one) == b""
+
+
+# -- sharing a connection
+
+
+def shared(**options: Any) -> Session:
+    one = session(sharing=True, clock=options.pop("clock", lambda: 0.0), **options)
+    assert one.route.is_shared
+    return one
+
+
+def test_shareable_commands_stay_on_the_shared_connection() -> None:
+    one = shared()
+    one.from_client(ADMITTED * 3 + REFUSED + ADMITTED)
+    assert (passed(one), one.counts) == (ADMITTED * 4, [3, 1])
+    one.from_shared(b"*0\r\n*0\r\n*1\r\n", 2, False)
+    one.from_shared(b"+a\r\n", 1, True)
+    one.from_shared(b"*0\r\n", 1, True)
+    got = replies(sent(one))
+    assert got[:3] + got[4:] == [b"*0\r\n", b"*0\r\n", b"*1\r\n+a\r\n", b"*0\r\n"]
+    assert is_refusal(got[3], "scope.write")
+    assert one.route.is_shared
+
+
+@pytest.mark.parametrize(
+    "words", ["MULTI", "CLIENT ID", "BLPOP a 0", "SELECT 1", "NO.SUCH", "XREAD STREAMS a 0"]
+)
+def test_other_commands_wait_for_what_is_due_and_then_go_on_a_connection_of_their_own(words: str) -> None:
+    told = Told()
+    one = shared(rules=OBSERVE, told=told)
+    one.from_client(ADMITTED + cmd(words) + ADMITTED)
+    assert (passed(one), one.counts) == (ADMITTED, [1])
+    one.from_shared(b"*0\r\n", 1, True)
+    assert not one.route.is_shared
+    assert passed(one).startswith(cmd(words))
+    assert len(told.commands) >= 2
+    assert [name for _, name, _ in told.commands].count("HGETALL") <= 2
+
+
+def test_greetings_don_t_keep_a_client_from_sharing() -> None:
+    one = shared(rules=OBSERVE)
+    one.from_client(cmd("HELLO 3") + cmd("CLIENT SETNAME me"))
+    assert passed(one) == cmd("HELLO 3") + cmd("CLIENT SETNAME me")
+    one.from_upstream(b"%1\r\n+proto\r\n:3\r\n+OK\r\n")
+    one.from_client(ADMITTED)
+    assert one.route.is_shared
+    assert one.profile == Profile(resp=3, name=b"me")
+    assert one.route.knows_id
+
+
+def test_who_blocks_stays_on_his_own_connection_for_a_while() -> None:
+    now = 100.0
+    one = shared(rules=OBSERVE, clock=lambda: now)
+    one.from_client(ADMITTED)
+    one.from_shared(b"*0\r\n", 1, True)
+    one.from_client(cmd("BLPOP", "a", 0))
+    one.from_upstream(b"*-1\r\n")
+    one.from_client(ADMITTED)
+    one.from_upstream(b"*0\r\n")
+    assert not one.route.is_shared
+    now += STAY
+    one.from_client(ADMITTED)
+    assert one.route.is_shared
+
+
+@pytest.mark.parametrize(
+    "words", ["CLIENT TRACKING ON", "READONLY", "NO.SUCH", "SCRIPT DEBUG YES", "CLIENT NO-TOUCH ON"]
+)
+def test_what_leaves_something_behind_keeps_its_client_for_good(words: str) -> None:
+    now = 100.0
+    one = shared(rules=OBSERVE, clock=lambda: now)
+    one.from_client(cmd(words))
+    one.from_upstream(b"+OK\r\n")
+    now += STAY * 10
+    one.from_client(ADMITTED)
+    assert not one.route.is_shared
+
+
+@pytest.mark.parametrize(
+    ("words", "answers"),
+    [
+        ("WATCH a", b"+OK\r\n"),
+        ("MULTI", b"+OK\r\n"),
+        ("SUBSCRIBE a", b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n"),
+        ("MONITOR", b"+OK\r\n"),
+        ("CLIENT REPLY OFF", b"+OK\r\n"),
+    ],
+)
+def test_a_state_that_ends_is_waited_for(words: str, answers: bytes) -> None:
+    now = 100.0
+    one = shared(rules=OBSERVE, clock=lambda: now)
+    one.from_client(cmd(words))
+    one.from_upstream(answers)
+    now += STAY * 10
+    one.settle()
+    assert not one.route.is_shared
+    one.from_client(cmd("RESET"))
+    one.from_upstream(b"+RESET\r\n")
+    now += STAY
+    one.settle()
+    assert one.route.is_shared
+
+
+def test_wait_is_about_what_was_written_elsewhere() -> None:
+    one = shared(rules=OBSERVE)
+    one.from_client(cmd("WAIT", 1, 0))
+    assert passed(one) == cmd("PING") + cmd("WAIT", 1, 0)
+    one.from_upstream(b"+PONG\r\n:1\r\n")
+    assert sent(one) == b":1\r\n"
+
+
+def test_quit_doesn_t_end_a_shared_connection() -> None:
+    one = shared()
+    one.from_client(ADMITTED + cmd("QUIT") + ADMITTED)
+    assert passed(one) == ADMITTED
+    one.from_shared(b"*0\r\n", 1, True)
+    assert sent(one) == b"*0\r\n+OK\r\n"
+    assert one.closing == "QUIT"
+
+
+def test_a_client_has_a_bounded_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.relay.session.MAX_SHARED_REQUESTS", 10)
+    one = shared()
+    for _ in range(30):
+        one.from_client(ADMITTED)
+    assert sum(one.counts) == 10
+    one.counts.clear()
+    one.from_shared(b"*0\r\n" * 4, 4, True)
+    one.from_shared(b"*0\r\n" * 6, 6, True)
+    assert sum(one.counts) == 20  # what is in hand already goes at once
+
+
+def test_who_gets_large_replies_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.relay.session.LARGEST_SHARED_REPLY", 100)
+    one = shared()
+    one.from_client(ADMITTED * 2)
+    one.from_shared(b"*1\r\n$500\r\n" + b"x" * 150, 0, False)
+    one.from_client(ADMITTED)
+    one.from_shared(b"x" * 350 + b"\r\n*0\r\n", 2, True)
+    assert not one.route.is_shared
+    assert passed(one) == ADMITTED * 3
+
+
+def test_a_large_request_moves_its_client_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = large(monkeypatch, service="CubeMaster", rules=OBSERVE, sharing=True)
+    one.from_client(BIG[:60])
+    assert not one.route.is_shared
+    in_pieces(one, BIG[60:])
+    assert passed(one) == BIG
 
 
 # -- upstream is not there, or goes
@@ -596,7 +932,7 @@ def test_a_whole_transaction_may_fail_without_ending_the_session() -> None:
 @pytest.mark.parametrize("before", [b"", ADMITTED])
 def test_a_session_that_is_not_read_gets_one_error_and_ends_without_an_upstream(before: bytes) -> None:
     one = observed()
-    one.from_client(before + cmd("MONITOR"))
+    one.from_client(before + cmd("SYNC"))
     one.upstream_refused("upstream x is unreachable")
     assert sent(one) == b"-ERR keyfence: upstream x is unreachable\r\n" * (2 if before else 1)
     assert one.closing.startswith("upstream")

@@ -9,7 +9,7 @@ def test_runs_of_forwarded_requests_are_one_slot() -> None:
     slots = Slots()
     slots.forward(3)
     slots.forward(2)
-    assert slots.outstanding == 5
+    assert slots.awaited == 5
     run = slots.pop()
     assert isinstance(run, Forward)
     assert run.count == 5
@@ -43,9 +43,9 @@ def test_what_waits_here_is_counted_in_bytes_and_in_replies() -> None:
     slots.add(Replace(b"123"))
     slots.add(Inspect(lambda _: None))
     assert slots.local_bytes == 8
-    assert slots.outstanding == 4
+    assert slots.awaited == 4
     while slots:
         slots.pop()
     assert slots.local_bytes == 0
-    assert slots.outstanding == 0
+    assert slots.awaited == 0
     assert slots.head is None

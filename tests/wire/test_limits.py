@@ -17,10 +17,10 @@ def test_limits_before_a_client_is_identified_are_those_of_redis() -> None:
 def test_limits_of_an_identified_client_are_redis_defaults() -> None:
     assert RequestLimits() == IDENTIFIED
     assert (IDENTIFIED.max_arguments, IDENTIFIED.max_bulk) == (1048576, 536870912)
-    assert (IDENTIFIED.max_inline, IDENTIFIED.max_request) == (65536, 1073741824)
+    assert (IDENTIFIED.max_inline, IDENTIFIED.max_request, IDENTIFIED.max_held) == (65536, 2**30, 67108864)
 
 
-@pytest.mark.parametrize("name", ["max_arguments", "max_bulk", "max_inline", "max_request"])
+@pytest.mark.parametrize("name", ["max_arguments", "max_bulk", "max_inline", "max_request", "max_held"])
 @pytest.mark.parametrize("value", [0, -1, 2**40 + 1])
 def test_a_limit_that_makes_no_sense_is_refused(name: str, value: int) -> None:
     with pytest.raises(ValueError, match=name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import tracemalloc
 from collections.abc import Callable, Iterable
@@ -14,9 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from proxy.wire import requests
 from proxy.wire.encode import command
 from proxy.wire.limits import IDENTIFIED, UNIDENTIFIED, ProtocolError, RequestLimits, RequestTooLarge
-from proxy.wire.requests import RequestReader, split_inline
+from proxy.wire.requests import RequestReader, Streamed, split_inline
 from tests.servers import RedisServer
 from tests.wire.pieces import CUTS, cut, in_steps
 
@@ -494,3 +496,84 @@ def test_a_server_answers_nothing_to_what_we_return_as_an_empty_request(redis_se
     for data in (b"*0\r\n", b"*-1\r\n", b"*-9\r\n", b"\r\n", b"\n", b"  \t\r\n", b"\v\n"):
         assert read([data])[0] == [([], data)]
         assert talk(redis_server, data + b"PING\r\n") == b"+PONG\r\n"
+
+
+# --- requests handed on in pieces
+
+
+def streamed(
+    data: bytes, cuts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> tuple[bytes, list[list[bytes]]]:
+    """Read `data`, cut at `cuts`, with every bulk string of more than ten bytes streamed."""
+    monkeypatch.setattr(requests, "LARGE", 10)
+    monkeypatch.setattr(requests, "KEPT_OF_LARGE", 4)
+    reader = RequestReader(IDENTIFIED)
+    passed, seen = bytearray(), []
+    for start, end in itertools.pairwise([0, *sorted(cuts), len(data)]):
+        reader.feed(data[start:end])
+        while True:
+            argv = reader.next()
+            if argv is not None:
+                passed += reader.span(reader.start, reader.end)
+                seen.append(argv)
+            elif reader.is_large:
+                passed += reader.take_partial()
+                if reader.is_large:
+                    break
+            else:
+                break
+    assert reader.pending == 0
+    return bytes(passed), seen
+
+
+@pytest.mark.hypothesis
+@given(
+    st.lists(st.lists(st.binary(max_size=40), min_size=1, max_size=5), min_size=1, max_size=4),
+    st.lists(st.integers(0, 400), max_size=30),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_request_streamed_in_any_pieces_passes_whole_and_shows_its_arguments(
+    monkeypatch: pytest.MonkeyPatch, commands: list[list[bytes]], cuts: list[int]
+) -> None:
+    data = b"".join(command(*argv) for argv in commands)
+    passed, seen = streamed(data, [min(cut, len(data)) for cut in cuts], monkeypatch)
+    assert passed == data
+    assert [len(argv) for argv in seen] == [len(argv) for argv in commands]
+    for argv, sent in zip(itertools.chain(*seen), itertools.chain(*commands), strict=True):
+        if isinstance(argv, Streamed):
+            assert (argv, argv.size) == (sent[:4], len(sent))
+        else:
+            assert argv == sent
+
+
+def test_the_end_of_a_streamed_request_is_withheld_until_it_is_read_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(requests, "LARGE", 10)
+    reader = RequestReader(IDENTIFIED)
+    reader.feed(command(b"SET", b"k", b"v" * 20)[:-1])
+    assert reader.next() is None
+    assert reader.take_partial() == command(b"SET", b"k", b"v" * 20)[:-2]
+    assert reader.next() is None
+    reader.feed(b"\n")
+    assert reader.next() == [b"SET", b"k", b"v" * 20]
+    assert reader.span(reader.start, reader.end) == b"\r\n"
+
+
+def test_what_is_streamed_counts_towards_the_request_but_not_towards_what_is_held() -> None:
+    limits = replace(IDENTIFIED, max_request=4 * 2**20, max_held=100)
+    size = 2 * 2**20
+    reader = RequestReader(limits)
+    reader.feed(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n" % size)
+    assert reader.next() is None
+    assert reader.is_large
+    reader.take_partial()
+    reader.feed(b"x" * size + b"\r\n")
+    assert reader.next() is None
+    reader.take_partial()
+    argv = reader.next()
+    assert argv is not None
+    assert [len(argument) for argument in argv] == [3, 1, 64 * 1024]
+    reader.feed(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100\r\n")
+    with pytest.raises(RequestTooLarge, match="beside its large arguments"):
+        reader.next()

@@ -1,0 +1,371 @@
+"""Commands that do something to the session itself: login, transaction, subscription, replies, the end.
+
+Rule: Redis decides whether such a command succeeds, and its reply is what changes the session. Until that
+reply is in, nothing is judged that it would be judged differently by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from proxy.relay.answers import OFF, ON, SKIP
+from proxy.relay.identity import auth_user, hello_failed, hello_users
+from proxy.relay.subscriptions import MAX_NAMES
+from proxy.relay.transactions import OpenTransaction
+from proxy.wire import encode
+
+if TYPE_CHECKING:
+    from proxy.relay.session import Session
+
+Argv = Sequence[bytes]
+
+
+class Special(NamedTuple):
+    """How a session carries out a command."""
+
+    act: Callable[[Session, Argv], None]
+    on_shared: Callable[[Session], None] | None = (
+        None  # how without a connection of its own, where that can be
+    )
+
+
+# -- transactions
+
+
+def _multi(session: Session, argv: Argv) -> None:
+    if len(argv) != 1 or session.transaction is not None:
+        _uncounted(session)
+        return
+    transaction = OpenTransaction(session.current_judge())
+
+    def answered(reply: bytes) -> None:
+        """Where Redis refused MULTI (NOAUTH, NOPERM) there is no transaction."""
+        if reply.startswith(b"-") and session.transaction is transaction:
+            session.transaction = None
+
+    session.inspect(answered)
+    session.transaction = transaction
+
+
+def _uncounted(session: Session) -> None:
+    """Some commands are answered at once inside MULTI: EXEC's answer has none for them."""
+    session.pass_one()
+    if session.transaction is not None:
+        session.transaction.queued -= 1
+
+
+def _exec(session: Session, argv: Argv) -> None:
+    transaction = session.transaction
+    if transaction is None or len(argv) != 1:  # Redis refuses it, and an open transaction stays open
+        _uncounted(session)
+        return
+    _leave(session)
+    if transaction.has_effects:
+        session.hold_for(transaction.executed)
+    else:
+        session.pass_one()
+
+
+def _discard(session: Session, argv: Argv) -> None:
+    if len(argv) != 1:
+        _uncounted(session)
+        return
+    _leave(session)
+    session.pass_one()
+
+
+def _leave(session: Session) -> None:
+    if session.transaction is not None:
+        session.transaction = None
+        session.route.watching = False
+
+
+def _watch(session: Session, _argv: Argv) -> None:
+    _uncounted(session)
+
+
+# -- who the client is
+
+
+def _auth(session: Session, argv: Argv) -> None:
+    user = auth_user(argv)
+    if user is None:
+        session.pass_one()
+        return
+
+    def answered(reply: bytes) -> None:
+        if not reply.startswith(b"-"):
+            _logged_in(session, user, argv[-1])
+
+    if session.transaction is None:
+        session.hold_for(answered)
+    else:
+        session.effect(answered)
+
+
+def _logged_in(session: Session, user: bytes, password: bytes) -> None:
+    session.profile = session.profile._replace(user=user, password=password)
+    session.become(session.identities.of_user(user, session.at_connect))
+
+
+def _hello(session: Session, argv: Argv) -> None:
+    users = hello_users(argv)
+    session.route.knows_id = True
+    if len(argv) == 1:
+        session.pass_one()
+    elif session.transaction is not None:
+        session.effect(lambda reply: _hello_answered(session, argv, reply))
+    elif users:
+        session.hold_for(lambda reply: _hello_answered(session, argv, reply))
+    else:
+        session.inspect(lambda reply: _hello_answered(session, argv, reply))
+
+
+def _hello_answered(session: Session, argv: Argv, reply: bytes) -> None:
+    """Redis takes one option after the other: an error may come after AUTH was carried out."""
+    users = hello_users(argv)
+    failed = reply.startswith(b"-")
+    if not failed:
+        if argv[1] in (b"2", b"3"):
+            session.answers.resp = int(argv[1])
+        name = _hello_name(argv)
+        session.profile = session.profile._replace(
+            resp=session.answers.resp, name=session.profile.name if name is None else name
+        )
+    if users and (not failed or hello_failed(users, reply)):
+        if not failed:
+            _logged_in(session, users[-1], _hello_password(argv))
+    elif users:
+        session.closing = "identity: a HELLO failed that may have authenticated"
+
+
+def _hello_name(argv: Argv) -> bytes | None:
+    return _hello_option(argv, b"SETNAME", 1)
+
+
+def _hello_password(argv: Argv) -> bytes:
+    return _hello_option(argv, b"AUTH", 2) or b""
+
+
+def _hello_option(argv: Argv, option: bytes, arguments: int) -> bytes | None:
+    """The last argument of an option's last occurrence."""
+    at, found = 2, None
+    while at < len(argv):
+        word = argv[at].upper()
+        takes = {b"AUTH": 2, b"SETNAME": 1}.get(word, 0)
+        if word == option and at + arguments < len(argv):
+            found = argv[at + arguments]
+        at += takes + 1
+    return found
+
+
+def _reset(session: Session, argv: Argv) -> None:
+    if len(argv) != 1:
+        session.pass_one()
+        return
+    _leave(session)
+    session.answers.reply = ON  # Redis answers RESET whatever CLIENT REPLY says
+    session.hold_for(lambda reply: _was_reset(session, reply))
+
+
+def _was_reset(session: Session, reply: bytes) -> None:
+    """The connection is as if new; what keyfence said when it was made is to be said again."""
+    if reply.startswith(b"-"):
+        return
+    session.become(session.at_connect)
+    session.answers.reset()
+    session.profile = session.first_profile
+    session.route.watching = False
+
+    def greeted(reply: bytes) -> None:
+        if reply.startswith(b"-"):
+            session.closing = "upstream refused keyfence's login after RESET"
+
+    for command in session.greeting:
+        session.to_upstream.append(command)
+        session.answers.drop(greeted)
+
+
+# -- the connection
+
+
+def _select(session: Session, argv: Argv) -> None:
+    if len(argv) != 2 or not argv[1].isdigit() or len(argv[1]) > 9:
+        session.pass_one()
+        return
+    number = int(argv[1])
+
+    def answered(reply: bytes) -> None:
+        if reply.startswith(b"+"):
+            session.profile = session.profile._replace(database=number)
+
+    session.effect(answered)
+
+
+def _client(session: Session, argv: Argv) -> None:
+    subcommand = argv[1].upper() if len(argv) > 1 else b""
+    if subcommand == b"REPLY" and len(argv) == 3:
+        _client_reply(session, argv[2].upper())
+    elif subcommand == b"SETNAME" and len(argv) == 3:
+        session.effect(lambda reply: _if_ok(session, reply, name=argv[2]))
+    elif subcommand == b"SETINFO" and len(argv) == 4:
+        _client_setinfo(session, argv)
+    else:
+        session.pass_one()
+
+
+def _if_ok(session: Session, reply: bytes, name: bytes) -> None:
+    if reply.startswith(b"+"):
+        session.profile = session.profile._replace(name=name)
+
+
+def _client_setinfo(session: Session, argv: Argv) -> None:
+    def answered(reply: bytes) -> None:
+        name, version = session.profile.library
+        if not reply.startswith(b"+"):
+            return
+        library = (argv[3], version) if argv[2].upper() == b"LIB-NAME" else (name, argv[3])
+        session.profile = session.profile._replace(library=library)
+
+    session.effect(answered)
+
+
+_REPLY_ON = encode.command(b"CLIENT", b"REPLY", b"ON")
+
+
+def _client_reply(session: Session, mode: bytes) -> None:
+    """Redis goes on answering, and the answers are dropped here: so every one can still be told from the
+    next.
+
+    Whether this client may use CLIENT REPLY at all, Redis says to `CLIENT REPLY ON` in the place of the
+    others.
+    """
+    changes = mode in (b"OFF", b"SKIP") or (mode == b"ON" and session.answers.reply != ON)
+    if changes and session.transaction is not None:
+        session.opaque_request("it changes which replies are sent inside MULTI")
+    elif mode not in (b"OFF", b"SKIP"):
+        if mode == b"ON":
+            session.answers.reply = ON
+        session.pass_one()
+    elif session.answers.reply == OFF:
+        session.told_forwarded()  # as it is already, and nothing is answered
+    else:
+        session.told_forwarded()
+        session.to_upstream.append(_REPLY_ON)
+        session.held = True
+        session.answers.drop_unless_error(lambda reply: _replies_switched(session, mode, reply))
+
+
+def _replies_switched(session: Session, mode: bytes, reply: bytes) -> None:
+    session.held = False
+    if not reply.startswith(b"-"):
+        session.answers.reply = OFF if mode == b"OFF" else SKIP
+
+
+_MONITOR_OK = b"+OK\r\n"
+
+
+def _monitor(session: Session, argv: Argv) -> None:
+    if session.transaction is not None:
+        session.opaque_request("what MONITOR shows inside MULTI can't be followed")
+    elif session.answers.monitoring and len(argv) == 1:
+        session.told_forwarded()  # Redis doesn't answer a second one
+        session.to_upstream.append(session.request)
+    else:
+        session.hold_for(lambda reply: _monitoring(session, reply))
+
+
+def _monitoring(session: Session, reply: bytes) -> None:
+    if reply == _MONITOR_OK:
+        session.answers.follow_monitor()
+
+
+def _wait(session: Session, _argv: Argv) -> None:
+    """WAIT is about the writes of its connection (`src/replication.c`, waitCommand: `c->woff`), and those of
+    a client that shared one were made on another. Any command carries its connection to the newest write."""
+    if session.route.sharing and session.transaction is None:
+        session.to_upstream.append(_PING)
+        session.answers.drop()
+    session.pass_one()
+
+
+_PING = encode.command(b"PING")
+
+
+def _quit(session: Session, _argv: Argv) -> None:
+    session.pass_one()
+    session.close_after_answers("QUIT")
+
+
+def _quit_shared(session: Session) -> None:
+    """A connection that others use must not be told to end."""
+    session.told_forwarded()
+    session.answers.local(b"+OK\r\n")
+    session.close_after_answers("QUIT")
+
+
+def _hang_up(session: Session, _argv: Argv) -> None:
+    """Redis takes these for an attack through a browser and closes at once (server.c, processCommand)."""
+    session.close_after_answers("HTTP sent to a Redis port")
+
+
+# -- messages
+
+
+def _subscription(session: Session, argv: Argv) -> None:
+    """Follow it, once every reply is in that is due: then what comes next can't be mistaken."""
+    subscriptions = session.answers.subscriptions
+    if session.transaction is not None:
+        session.opaque_request("what it subscribes to inside MULTI can't be followed")
+    elif subscriptions is not None and len(subscriptions) + len(argv) > MAX_NAMES:
+        session.opaque_request("so many subscriptions can't be followed")
+    else:
+        session.told_forwarded()
+        session.when_answered(lambda: _subscribe(session, argv))
+
+
+def _subscribe(session: Session, argv: Argv) -> None:
+    subscriptions = session.answers.follow_subscriptions()
+    session.to_upstream.append(session.request)
+    if len(argv) == 1 and argv[0][-11:].upper() != b"UNSUBSCRIBE":
+        session.answers.forward(1)  # too few arguments: an error
+    else:
+        session.answers.confirm(subscriptions.expect(argv))
+
+
+def _replication(session: Session, _argv: Argv) -> None:
+    session.opaque_request("its replies can't be followed")
+
+
+hang_up = Special(_hang_up)
+_subscribing = Special(_subscription)
+_replicating = Special(_replication)
+
+SPECIALS: dict[bytes, Special] = {
+    b"AUTH": Special(_auth),
+    b"CLIENT": Special(_client),
+    b"DISCARD": Special(_discard),
+    b"EXEC": Special(_exec),
+    b"HELLO": Special(_hello),
+    b"HOST:": hang_up,
+    b"MONITOR": Special(_monitor),
+    b"MULTI": Special(_multi),
+    b"POST": hang_up,
+    b"PSUBSCRIBE": _subscribing,
+    b"PSYNC": _replicating,
+    b"PUNSUBSCRIBE": _subscribing,
+    b"QUIT": Special(_quit, _quit_shared),
+    b"REPLCONF": _replicating,
+    b"RESET": Special(_reset),
+    b"SELECT": Special(_select),
+    b"SSUBSCRIBE": _subscribing,
+    b"SUBSCRIBE": _subscribing,
+    b"SUNSUBSCRIBE": _subscribing,
+    b"SYNC": _replicating,
+    b"UNSUBSCRIBE": _subscribing,
+    b"WAIT": Special(_wait),
+    b"WAITAOF": Special(_wait),
+    b"WATCH": Special(_watch),
+}
+LONGEST_SPECIAL = max(map(len, SPECIALS))
