@@ -14,16 +14,18 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from .admission import ClientLimits, Place, Places
+from .links import Links
 from .notices import notice
 from .policy.judge import Judge
 from .relay.identity import Evidence, Identities, certificate_names
 from .relay.session import Session
 from .relay.splice import Splice
 from .telemetry.telemetry import Telemetry
-from .upstream.dedicated import DedicatedLink
+from .upstream.shared import Pools
 from .upstream.target import Upstream, keep_alive
 from .wire import encode
 from .wire.limits import RequestLimits
+from .wire.profile import Profile
 
 # While a request waits for its connection, so much may come in behind it.
 MAX_UNSENT = 1024 * 1024
@@ -38,6 +40,8 @@ class Speaker(Protocol):
 
     to_client: list[bytes]
     to_upstream: list[bytes]
+    counts: list[int]
+    reopen: bool
     service: str
     closing: str
 
@@ -55,7 +59,16 @@ class Speaker(Protocol):
     def awaits_more(self) -> bool: ...
     @property
     def in_transaction(self) -> bool: ...
+    @property
+    def profile(self) -> Profile | None: ...
+    @property
+    def is_shared(self) -> bool: ...
+    @property
+    def keeps_own(self) -> bool: ...
+    def settle(self) -> None: ...
+    def take_own(self) -> None: ...
     def from_client(self, data: bytes) -> None: ...
+    def from_shared(self, data: bytes, completed: int, whole: bool) -> None: ...
     def from_upstream(self, data: bytes) -> None: ...
     def upstream_refused(self, reason: str) -> None: ...
     def upstream_lost(self, reason: str) -> None: ...
@@ -72,8 +85,10 @@ class Gate:
         telemetry: Telemetry,
         limits: RequestLimits,
         client_limits: ClientLimits,
+        shared_connections: int = 0,
     ) -> None:
-        """`judge` None: pass everything unread."""
+        """`judge` None: pass everything unread. `shared_connections`: how many upstream connections of one
+        kind clients may share; 0: each has its own."""
         self.judge = judge
         self.identities = identities
         self.upstream = upstream
@@ -83,6 +98,15 @@ class Gate:
         self.clients: set[Client] = set()
         self.draining = False  # a client that has its answers is dismissed
         self.reads_on = True  # while draining: whether requests are still taken in
+        self.sharing = shared_connections > 0 and judge is not None
+        self.pools = Pools(upstream, shared_connections)
+
+    def tick(self) -> None:
+        """To be called each second or so: connections that nobody needs any more are given up."""
+        self.pools.tick()
+        if self.sharing:
+            for client in self.clients:
+                client.settle()
 
 
 class Client(asyncio.Protocol):
@@ -98,7 +122,7 @@ class Client(asyncio.Protocol):
         self._counted_as = ""
         self._transport: asyncio.Transport | None = None
         self._session: Speaker = Splice("")
-        self._link: DedicatedLink | None = None
+        self._links = Links(gate.upstream, gate.pools, self)
         self._upstream_full = False
         self._reading = True
         self._full = False  # the client doesn't read what was written to it
@@ -132,7 +156,15 @@ class Client(asyncio.Protocol):
         else:
             greeting = gate.upstream.address.greeting()
             self._session = Session(
-                gate.judge, gate.identities, service, self._shown, gate.telemetry, gate.limits, greeting
+                gate.judge,
+                gate.identities,
+                service,
+                self._shown,
+                gate.telemetry,
+                gate.limits,
+                greeting,
+                sharing=gate.sharing,
+                database=gate.upstream.address.database,
             )
         self._counted_as = service
         gate.telemetry.counters.connection_opened(service, self._listener)
@@ -161,19 +193,19 @@ class Client(asyncio.Protocol):
         if self._dismissed and self._transport is not None:
             self._transport.close()
             return False
-        if self._link is not None and self._session.awaits_more and not self._session.closing:
-            self._pass_end(self._link)
+        if self._links.is_open and self._session.awaits_more and not self._session.closing:
+            self._pass_end()
             return True
         self._close("")
         return False
 
-    def _pass_end(self, link: DedicatedLink) -> None:
+    def _pass_end(self) -> None:
         """Tell Redis that no more will come, once that is so.
 
         It knows best what that means: it answers what it has read, but lets nobody who has gone wait in BLPOP
         (and take an element with him).
         """
-        if not self._session.holds_back and link.end():
+        if not self._session.holds_back and self._links.end():
             self._stop_lingering()
         elif self._linger is None:
             loop = asyncio.get_running_loop()
@@ -194,20 +226,18 @@ class Client(asyncio.Protocol):
         self._leave_upstream()
 
     def _leave_upstream(self) -> None:
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        self._links.close()
 
     def pause_writing(self) -> None:
         """The client doesn't read: stop reading for it from Redis."""
         self._full = True
-        if self._link is not None:
-            self._link.pause()
+        self._links.pause()
+        self._settle_reading()
 
     def resume_writing(self) -> None:
         self._full = False
-        if self._link is not None:
-            self._link.resume()
+        self._links.resume()
+        self._settle_reading()
 
     # -- the upstream's side
 
@@ -219,7 +249,6 @@ class Client(asyncio.Protocol):
         self._guarded(lambda: self._session.upstream_refused(reason))
 
     def upstream_lost(self, reason: str) -> None:
-        self._link = None
         if self._ended:
             self._close("")  # Redis was told so, and has ended it
         else:
@@ -229,6 +258,20 @@ class Client(asyncio.Protocol):
         self._upstream_full = full
         self._settle_reading()
 
+    def shared_replies(self, data: bytes, completed: int, whole: bool) -> None:
+        """Redis sent this on a shared connection. `shared_turn` follows, when no more comes in this turn."""
+        self._gate.telemetry.counters.upstream_in += len(data)
+        try:
+            self._session.from_shared(data, completed, whole)
+        except Exception as exc:
+            self._failed(exc)
+
+    def shared_turn(self) -> None:
+        self._guarded(_nothing)
+
+    def shared_lost(self, reason: str) -> None:
+        self._guarded(lambda: self._session.upstream_lost(reason))
+
     # -- between the two
 
     def _guarded(self, step: Callable[[], None]) -> None:
@@ -237,10 +280,13 @@ class Client(asyncio.Protocol):
             step()
             self._flush()
         except Exception as exc:
-            self._gate.telemetry.counters.internal_error("relay")
-            report_fault(exc)
-            if self._transport is not None:
-                self._transport.abort()
+            self._failed(exc)
+
+    def _failed(self, exc: Exception) -> None:
+        self._gate.telemetry.counters.internal_error("relay")
+        report_fault(exc)
+        if self._transport is not None:
+            self._transport.abort()
 
     def _flush(self) -> None:
         session, transport = self._session, self._transport
@@ -258,21 +304,40 @@ class Client(asyncio.Protocol):
                 self._close_at_once("output")
                 return
         if session.to_upstream and not session.closing:
-            chunks, session.to_upstream = session.to_upstream, []
-            self._gate.telemetry.counters.upstream_out += sum(map(len, chunks))
-            if self._link is None:
-                self._link = DedicatedLink(self._gate.upstream, self)
-                if self._full:
-                    self._link.pause()
-            self._link.send(chunks)
+            self._send(session)
         if session.closing or (self._ended and not session.awaits_more):
             self._close(session.closing)
-        elif self._ended and self._link is not None:
-            self._pass_end(self._link)
+        elif self._ended and self._links.is_open:
+            self._pass_end()
         elif self._gate.draining and self.is_idle:
             self.dismiss()
         else:
             self._settle_reading()
+
+    def _send(self, session: Speaker) -> None:
+        """Send on what the session has for Redis, the way that it says."""
+        if session.reopen:
+            session.reopen = False
+            self._links.drop_own()
+        profile = session.profile
+        if session.is_shared and profile is not None and not self._links.may_share(profile.pool):
+            session.take_own()
+        chunks, session.to_upstream = session.to_upstream, []
+        self._gate.telemetry.counters.upstream_out += sum(map(len, chunks))
+        if session.is_shared and profile is not None:
+            counts, session.counts = session.counts, []
+            if not session.keeps_own:
+                self._links.drop_own()
+            self._links.send_shared(profile.pool, chunks, counts)
+        else:
+            self._links.send_own(profile, chunks)
+
+    def settle(self) -> None:
+        """Give up a connection of its own that the client needs no more."""
+        if not self._session.is_shared:
+            self._session.settle()
+            if self._session.is_shared and not self._session.keeps_own:
+                self._links.drop_own()
 
     def _become(self) -> bool:
         """The client has authenticated as another service. False: there are too many of it, so it goes."""
@@ -291,8 +356,9 @@ class Client(asyncio.Protocol):
         """Read from the client only while its requests can go somewhere."""
         if self._transport is None or self._transport.is_closing():
             return
-        waiting = self._link.unsent if self._link is not None else 0
-        wanted = self._session.wants_input and not self._upstream_full and waiting < MAX_UNSENT
+        wanted = self._session.wants_input and not self._upstream_full and self._links.unsent < MAX_UNSENT
+        # Replies on a shared connection can't be held up: so no more of them are asked for.
+        wanted = wanted and not (self._full and self._session.is_shared)
         wanted = wanted and (self._gate.reads_on or self._session.in_transaction)
         if wanted != self._reading:
             self._reading = wanted
@@ -364,6 +430,10 @@ class Client(asyncio.Protocol):
             if not self._dismissed:
                 self._gate.telemetry.counters.closed_for("shutdown")
             self._transport.abort()
+
+
+def _nothing() -> None:
+    """No step but what was done already."""
 
 
 def reason_label(reason: str) -> str:

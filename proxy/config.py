@@ -232,6 +232,9 @@ class UpstreamModel(_Model):
     server_name: str = ""  # whom a rediss:// server's certificate must name, where it isn't the URL's host
     verify: Flag = True  # check a rediss:// server's certificate and name
     connect_timeout: Duration = 5000
+    # shared: what leaves nothing behind on a connection goes over connections that clients share.
+    mode: Literal["shared", "dedicated"] = "shared"
+    shared_connections: Annotated[int, Field(ge=1, le=64)] = 2  # of one kind: database, protocol, login
 
 
 def _sha256(value: str) -> str:
@@ -391,6 +394,7 @@ class Settings:
     upstream_key: str
     upstream_verify: bool
     connect_timeout: float  # seconds
+    shared_connections: int  # 0: every client has its own
     listeners: tuple[ListenerModel, ...]
     identify: IdentifyModel
     modes: tuple[ModeRule, ...]
@@ -498,6 +502,7 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
         upstream_key=_in(folder, model.upstream.key),
         upstream_verify=model.upstream.verify,
         connect_timeout=model.upstream.connect_timeout / 1000,
+        shared_connections=model.upstream.shared_connections if model.upstream.mode == "shared" else 0,
         listeners=_listeners(model, flags, folder),
         identify=model.identify,
         modes=modes,

@@ -146,6 +146,17 @@ class Session:
         self.answers.closing = reason
 
     @property
+    def is_shared(self) -> bool:
+        """Whether `to_upstream` is for a shared connection, `counts` saying how many requests each piece
+        has."""
+        return self.route.is_shared
+
+    @property
+    def keeps_own(self) -> bool:
+        """Whether the client's own connection is kept while it shares."""
+        return self.route.knows_id
+
+    @property
     def outstanding(self) -> int:
         """How many replies the client waits for from upstream."""
         return self.answers.slots.awaited
@@ -516,6 +527,13 @@ class Session:
             self._raw = None
 
     # -- which connection
+
+    def take_own(self) -> None:
+        """There is nothing to share: what is in hand, and all that follows, goes on a connection of its
+        own."""
+        self.route.pinned = "nothing to share"
+        self.route.is_shared = False
+        self.counts.clear()
 
     def settle(self) -> None:
         """Go back to sharing where nothing keeps the client on its own connection any more."""

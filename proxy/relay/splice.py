@@ -23,6 +23,21 @@ class Splice:
         self.backlog = 0
         self.waits = True
         self.in_transaction = False
+        # It has a connection of its own, of which nothing is known.
+        self.profile = None
+        self.counts: list[int] = []
+        self.is_shared = False
+        self.keeps_own = True
+        self.reopen = False
+
+    def settle(self) -> None:
+        """There is nothing to go back to."""
+
+    def take_own(self) -> None:
+        """It has never anything else."""
+
+    def from_shared(self, data: bytes, _completed: int, _whole: bool) -> None:
+        self.to_client.append(data)
 
     def from_client(self, data: bytes) -> None:
         self.to_upstream.append(data)

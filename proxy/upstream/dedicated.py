@@ -30,30 +30,18 @@ class Receiver(Protocol):
         """Whether sending should pause because Redis doesn't keep up."""
 
 
-class Link(Protocol):
-    """What a client's side sees of any upstream connection, its own or a shared one."""
-
-    def send(self, chunks: Sequence[bytes]) -> None:
-        """Send bytes, in order; never blocks."""
-
-    def pause(self) -> None:
-        """Read no more from Redis for now: the client doesn't keep up."""
-
-    def resume(self) -> None:
-        """Read on."""
-
-    def end(self) -> bool:
-        """The client sends no more: tell Redis, which then ends the connection. False: it can't be told."""
-
-    def close(self) -> None:
-        """The client is gone: deliver what was sent, then end. No callback comes after this."""
-
-
 class DedicatedLink(asyncio.Protocol):
-    """A `Link` with a connection of its own."""
+    """One client's connection.
 
-    def __init__(self, upstream: Upstream, receiver: Receiver) -> None:
+    `send` never blocks; `pause` and `resume` stop the reading where the client doesn't keep up; `end` tells
+    Redis that the client sends no more (False: it can't be told); `close` delivers what was sent and ends,
+    and no callback comes after it.
+    """
+
+    def __init__(self, upstream: Upstream, receiver: Receiver, settings: Sequence[bytes] = ()) -> None:
+        """`settings` are the client's own commands that are said again once the connection is made."""
         self._upstream = upstream
+        self._settings = settings
         self._receiver: Receiver | None = receiver
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -133,7 +121,7 @@ class DedicatedLink(asyncio.Protocol):
         self._connecting = None
         self._transport = transport
         keep_alive(transport)
-        greeting = self._upstream.address.greeting()
+        greeting = [*self._upstream.address.greeting(), *self._settings]
         if greeting:
             self._greeting = Greeting(len(greeting))
             transport.writelines(greeting)
@@ -185,6 +173,9 @@ class DedicatedLink(asyncio.Protocol):
         except ReplyError as exc:
             self._give_up(f"it doesn't speak RESP ({exc})")
             return b""
+        if greeting.refusal and greeting.expected < len(self._settings):
+            self._give_up_client(f"it no longer takes the client's settings: {greeting.refusal}")
+            return b""
         if greeting.refusal:
             self._give_up(f"it refused keyfence's login: {greeting.refusal}")
             return b""
@@ -194,12 +185,16 @@ class DedicatedLink(asyncio.Protocol):
 
     def _give_up(self, reason: str) -> None:
         """The connection stands but is of no use; as far as the client goes it was never made."""
-        assert self._transport is not None
         self._upstream.failed(reason)
+        self._give_up_client(self._upstream.state)
+
+    def _give_up_client(self, reason: str) -> None:
+        """The same, where that says nothing of the upstream."""
+        assert self._transport is not None
         self._end_login()
         transport, self._transport = self._transport, None
         transport.abort()
-        self._refused(self._upstream.state)
+        self._refused(reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is None:

@@ -1,0 +1,127 @@
+"""One client's ways to Redis: its share of a common connection, and a connection of its own.
+
+Rule: what the session wants sent goes where its route says. It changes only when nothing is awaited, so no
+reply can overtake another. A connection whose id the client knows is kept for it, idle, while it shares:
+Redis shows the client there, and who kills that connection closes the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from .upstream.dedicated import DedicatedLink, Receiver
+from .upstream.shared import Pools, SharedLink, Sharer
+from .upstream.target import Upstream
+from .wire.profile import Profile
+
+
+class Owner(Receiver, Sharer, Protocol):
+    """The client's side."""
+
+
+class Links:
+    """Both ways. It is the receiver of the client's own connection, and passes on what comes there."""
+
+    def __init__(self, upstream: Upstream, pools: Pools, owner: Owner) -> None:
+        self._upstream = upstream
+        self._pools = pools
+        self._owner = owner
+        self._own: DedicatedLink | None = None
+        self._share: SharedLink | None = None
+        self._shares = False  # what was sent last went over the share
+        self._paused = False
+        self._own_is_full = False
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for the own connection to be made."""
+        return self._own.unsent if self._own is not None else 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything was ever sent."""
+        return self._own is not None or self._share is not None
+
+    def may_share(self, profile: Profile) -> bool:
+        """Whether there is a connection of this kind to share. There are only so many kinds."""
+        if self._share is not None and self._share.profile == profile:
+            return True
+        share = self._pools.link(profile, self._owner)
+        if share is None:
+            return False
+        self._leave_share()
+        self._share = share
+        return True
+
+    def send_shared(self, profile: Profile, chunks: Sequence[bytes], counts: Sequence[int]) -> None:
+        """Send over a connection of this kind; `may_share` has said yes."""
+        self._shares = True
+        if self._share is None or self._share.profile != profile:
+            self.may_share(profile)
+        assert self._share is not None
+        self._share.send(chunks, counts)
+
+    def send_own(self, profile: Profile | None, chunks: Sequence[bytes]) -> None:
+        """Send over the client's own connection, which is made to be like `profile` first if it is new."""
+        self._shares = False
+        if self._own is None:
+            commands = profile.commands(self._upstream.address.database) if profile else ()
+            self._own = DedicatedLink(self._upstream, self, commands)
+            if self._paused:
+                self._own.pause()
+        self._own.send(chunks)
+
+    def drop_own(self) -> None:
+        """Give the own connection up; nothing is awaited on it."""
+        if self._own is not None:
+            self._own.close()
+            self._own = None
+            if self._own_is_full:
+                self.upstream_full(False)
+
+    def _leave_share(self) -> None:
+        if self._share is not None:
+            self._share.close()
+            self._share = None
+
+    def pause(self) -> None:
+        """The client doesn't keep up. Others' replies are behind its own where it shares: there it is for
+        the client's output limit to end that."""
+        self._paused = True
+        if self._own is not None:
+            self._own.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._own is not None:
+            self._own.resume()
+
+    def end(self) -> bool:
+        """The client sends no more. False: Redis can't be told so, the client has to be waited for."""
+        return not self._shares and self._own is not None and self._own.end()
+
+    def close(self) -> None:
+        """The client is gone."""
+        self.drop_own()
+        self._leave_share()
+
+    # -- the own connection's side
+
+    def upstream_data(self, data: bytes) -> None:
+        if self._shares:  # nothing is awaited there
+            self.drop_own()
+            self._owner.upstream_lost("upstream sent a reply that nothing asked for")
+        else:
+            self._owner.upstream_data(data)
+
+    def upstream_refused(self, reason: str) -> None:
+        self._owner.upstream_refused(reason)
+
+    def upstream_lost(self, reason: str) -> None:
+        self._own = None
+        self._owner.upstream_lost(reason)
+
+    def upstream_full(self, full: bool) -> None:
+        self._own_is_full = full
+        self._owner.upstream_full(full)

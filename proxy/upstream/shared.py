@@ -1,0 +1,384 @@
+"""Connections to Redis that many clients share.
+
+Rule: a connection's replies belong to its requests in their order, and to nobody else. Who has gone still has
+its replies taken in, and dropped; where the order can't be trusted any more the connection is closed, every
+request that waits on it fails, and none is sent again.
+
+Requests of one turn of the loop are collected and written together one turn later: a system call per batch of
+clients in place of one per client is what sharing gains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from proxy.upstream.target import Greeting, Upstream, describe, keep_alive
+from proxy.wire.profile import Profile
+from proxy.wire.replies import ReplyError, ReplyFramer
+
+# kinds of connections (database, protocol, login) that are shared; who needs another has its own
+MAX_POOLS = 64
+IDLE_SECONDS = 60.0  # after which a connection that nobody holds is closed
+
+_PUSH = ord(">")
+
+
+class Sharer(Protocol):
+    """Who a shared link works for: the client's side of the relay."""
+
+    def shared_replies(self, data: bytes, completed: int, whole: bool) -> None:
+        """These bytes end so many replies; `whole`: none is left in part. `shared_turn` follows."""
+
+    def shared_turn(self) -> None:
+        """All that this turn brought has been told."""
+
+    def upstream_refused(self, reason: str) -> None:
+        """No connection could be made; what was sent is dropped. Sending again tries again."""
+
+    def shared_lost(self, reason: str) -> None:
+        """The connection ended with requests of this client under way."""
+
+    def upstream_full(self, full: bool) -> None:
+        """Whether sending should pause because Redis doesn't keep up."""
+
+
+class SharedLink:
+    """One client's share of a connection. It stays with one connection while anything is awaited there."""
+
+    __slots__ = ("_connection", "_pool", "awaited", "is_told", "sharer")
+
+    def __init__(self, pool: Pool, sharer: Sharer) -> None:
+        self.sharer: Sharer | None = sharer
+        self.awaited = 0  # replies
+        self.is_told = False  # something was handed over in this turn
+        self._pool = pool
+        self._connection: SharedConnection | None = None
+
+    @property
+    def profile(self) -> Profile:
+        return self._pool.profile
+
+    def send(self, chunks: Sequence[bytes], counts: Sequence[int]) -> None:
+        """Send pieces that hold so many requests each."""
+        connection = self._connection
+        if connection is None or connection.is_closed:
+            connection = self._connection = self._pool.connection(self)
+            if connection.is_full and self.sharer is not None:
+                self.sharer.upstream_full(True)
+        connection.send(self, chunks, counts)
+
+    def dropped(self) -> None:
+        """The connection is gone or never was: the next request takes another."""
+        self._connection = None
+        self.awaited = 0
+
+    def close(self) -> None:
+        """The client is gone, or has gone elsewhere. No callback comes after this."""
+        sharer, self.sharer = self.sharer, None
+        if self._connection is not None:
+            if self._connection.is_full and sharer is not None:
+                sharer.upstream_full(False)
+            self._connection.leave(self)
+            self._connection = None
+
+
+class Pool:
+    """The connections of one kind."""
+
+    def __init__(self, upstream: Upstream, profile: Profile, size: int) -> None:
+        self.profile = profile
+        self._upstream = upstream
+        self._size = size
+        self._connections: list[SharedConnection] = []
+
+    def connection(self, link: SharedLink) -> SharedConnection:
+        """The one with the fewest clients."""
+        open_ones = self._connections = [one for one in self._connections if not one.is_closed]
+        if len(open_ones) < self._size:
+            open_ones.append(SharedConnection(self._upstream, self.profile))
+        chosen = min(open_ones, key=lambda one: len(one.links))
+        chosen.links.add(link)
+        return chosen
+
+    def tick(self, now: float) -> None:
+        """Close what nobody has held for a while."""
+        for one in self._connections:
+            one.close_if_idle(now)
+
+    @property
+    def is_empty(self) -> bool:
+        return all(one.is_closed for one in self._connections)
+
+    def close(self) -> None:
+        for one in self._connections:
+            one.close()
+
+
+class Pools:
+    """All shared connections of a process."""
+
+    def __init__(self, upstream: Upstream, size: int) -> None:
+        """`size`: how many connections of one kind there may be."""
+        self._upstream = upstream
+        self._size = size
+        self._pools: dict[Profile, Pool] = {}
+
+    def link(self, profile: Profile, sharer: Sharer) -> SharedLink | None:
+        """A share of a connection of this kind; None where there are too many kinds already."""
+        pool = self._pools.get(profile)
+        if pool is None:
+            if len(self._pools) >= MAX_POOLS:
+                return None
+            pool = self._pools[profile] = Pool(self._upstream, profile, self._size)
+        return SharedLink(pool, sharer)
+
+    def tick(self) -> None:
+        """To be called each second or so."""
+        now = asyncio.get_running_loop().time()
+        for profile, pool in list(self._pools.items()):
+            pool.tick(now)
+            if pool.is_empty:
+                del self._pools[profile]
+
+    def close(self) -> None:
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()
+
+
+class SharedConnection(asyncio.Protocol):
+    """One connection, and who waits for what on it."""
+
+    def __init__(self, upstream: Upstream, profile: Profile) -> None:
+        self.links: set[SharedLink] = set()
+        self.is_closed = False
+        self._upstream = upstream
+        self._profile = profile
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._greeting: Greeting | None = None
+        self._login_timer: asyncio.TimerHandle | None = None
+        self._framer = ReplyFramer()
+        self._due: deque[list[SharedLink | int]] = deque()  # [whose, how many replies]
+        self._waiting: list[bytes] = []
+        self._flush_due = False
+        self._full = False
+        self._idle_since = self._loop.time()
+
+    # -- requests
+
+    def send(self, link: SharedLink, chunks: Sequence[bytes], counts: Sequence[int]) -> None:
+        for count in counts:
+            self._due.append([link, count])
+            link.awaited += count
+        self._waiting.extend(chunks)
+        if self._transport is None:
+            if self._connecting is None:
+                self._connecting = self._loop.create_task(self._try_connecting())
+        elif not self._flush_due and self._greeting is None:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._transport is not None and self._greeting is None and self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._transport.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
+
+    def leave(self, link: SharedLink) -> None:
+        """What was sent for it is sent; the answers will be dropped."""
+        self.links.discard(link)
+        self._idle_since = self._loop.time()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether Redis doesn't keep up."""
+        return self._full
+
+    def close_if_idle(self, now: float) -> None:
+        if not self.links and not self._due and now - self._idle_since > IDLE_SECONDS:
+            self.close()
+
+    def close(self) -> None:
+        """Fail whatever waits, without a word to anybody: all are leaving."""
+        self.is_closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._end_login()
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- connecting
+
+    async def _try_connecting(self) -> None:
+        if self._upstream.must_wait:
+            self._refuse(self._upstream.state)
+            return
+        try:
+            await self._upstream.connect(lambda: self)
+        except OSError as exc:
+            self._upstream.failed(describe(exc))
+            self._refuse(self._upstream.state)
+
+    def _refuse(self, reason: str) -> None:
+        """Nothing was sent, so the clients may stay; the next request makes another connection."""
+        self.is_closed = True
+        waiting = self._fail()
+        for link in waiting:
+            if link.sharer is not None:
+                link.sharer.upstream_refused(reason)
+
+    def _fail(self) -> list[SharedLink]:
+        """Forget all that is due, and return who waits for it."""
+        waiting = list(dict.fromkeys(cast(SharedLink, entry[0]) for entry in self._due))
+        self._due.clear()
+        self._waiting.clear()
+        self._tell_full(full=False)
+        for link in self.links:
+            link.dropped()
+        self.links.clear()
+        return waiting
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
+        self._connecting = None
+        self._transport = transport
+        if self.is_closed:
+            transport.abort()
+            return
+        keep_alive(transport)
+        address = self._upstream.address
+        greeting = [*address.greeting(), *self._profile.commands(address.database)]
+        if not greeting:
+            self._open()
+            return
+        self._greeting = Greeting(len(greeting))
+        transport.writelines(greeting)
+        self._login_timer = self._loop.call_later(
+            self._upstream.connect_timeout, self._give_up, "login timed out"
+        )
+
+    def _open(self) -> None:
+        self._upstream.succeeded()
+        self._end_login()
+        self._flush()
+
+    def _end_login(self) -> None:
+        self._greeting = None
+        if self._login_timer is not None:
+            self._login_timer.cancel()
+            self._login_timer = None
+
+    def _give_up(self, reason: str) -> None:
+        """The connection stands but can't be used. Where a client's own login failed, that says nothing of
+        the upstream."""
+        self._end_login()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+        if self._profile.is_logged_in:
+            self._refuse(f"upstream {self._upstream.address.shown}: {reason}")
+        else:
+            self._upstream.failed(reason)
+            self._refuse(self._upstream.state)
+
+    # -- replies
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_closed:
+            return
+        if self._greeting is not None:
+            data = self._greet(self._greeting, data)
+        if data:
+            told: list[SharedLink] = []
+            try:
+                self._hand_out(data, told)
+            except ReplyError as exc:
+                self._doubt(f"upstream sent what is no reply: {exc}")
+            for link in told:
+                link.is_told = False
+                if link.sharer is not None:
+                    link.sharer.shared_turn()
+
+    def _hand_out(self, data: bytes, told: list[SharedLink]) -> None:
+        """Give each client its replies; `told` gets who had any."""
+        framer, due = self._framer, self._due
+        at, size = 0, len(data)
+        while at < size:
+            if not due:
+                self._doubt("upstream sent a reply that nothing asked for")
+                return
+            entry = due[0]
+            link, count = cast("tuple[SharedLink, int]", entry)
+            start, at = at, framer.advance(data, at, count, True)
+            if framer.kind == _PUSH:
+                self._doubt("upstream sent a push on a connection that is shared")
+                return
+            completed = framer.completed
+            if completed == count:
+                due.popleft()
+            else:
+                entry[1] = count - completed
+            link.awaited -= completed
+            if link.sharer is not None:
+                piece = data if start == 0 and at == size else data[start:at]
+                link.sharer.shared_replies(piece, completed, framer.at_boundary)
+                if not link.is_told:
+                    link.is_told = True
+                    told.append(link)
+
+    def _greet(self, greeting: Greeting, data: bytes) -> bytes:
+        try:
+            rest = greeting.take(data)
+        except ReplyError as exc:
+            self._give_up(f"it doesn't speak RESP ({exc})")
+            return b""
+        if greeting.refusal:
+            self._give_up(f"it refused keyfence's login: {greeting.refusal}")
+            return b""
+        if greeting.expected == 0:
+            self._open()
+        return rest
+
+    def _doubt(self, reason: str) -> None:
+        """Whose the next reply is can't be told any more."""
+        transport = self._transport
+        self._lose(reason)
+        if transport is not None:
+            transport.abort()
+
+    def _lose(self, reason: str) -> None:
+        self.is_closed = True
+        self._transport = None
+        for link in self._fail():
+            if link.sharer is not None:
+                link.sharer.shared_lost(reason)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is None:
+            return  # given up already
+        if self._greeting is not None:
+            self._give_up(describe(exc) if exc else "it closed the connection during login")
+            return
+        reason = describe(exc) if exc else "it closed the connection"
+        self._lose(f"upstream {self._upstream.address.shown} is gone: {reason}")
+
+    # -- flow control
+
+    def pause_writing(self) -> None:
+        self._tell_full(full=True)
+
+    def resume_writing(self) -> None:
+        self._tell_full(full=False)
+
+    def _tell_full(self, *, full: bool) -> None:
+        if full is self._full:
+            return
+        self._full = full
+        for link in list(self.links):
+            if link.sharer is not None:
+                link.sharer.upstream_full(full)
