@@ -79,6 +79,7 @@ class Listeners:
         loop = asyncio.get_running_loop()
         limits = self._gate.places.limits
         look(self._gate.clients, limits, loop.time())
+        self._gate.tick()
         self._looking = loop.call_later(interval(limits), self._look)
 
     async def close(self, seconds: float = DRAIN_SECONDS, at_once: asyncio.Event | None = None) -> None:
@@ -90,6 +91,7 @@ class Listeners:
         if self._looking is not None:
             self._looking.cancel()
         await drain(self._gate, seconds, at_once)
+        self._gate.pools.close()
 
 
 class _Listener:

@@ -51,6 +51,7 @@ class DedicatedLink(asyncio.Protocol):
         self._ended = False
         self._full = False
         self._login_timer: asyncio.TimerHandle | None = None
+        self._proven = False  # a byte has come: whoever listens there is more than a port
 
     def send(self, chunks: Sequence[bytes]) -> None:
         if self._transport is not None and self._greeting is None:
@@ -134,7 +135,6 @@ class DedicatedLink(asyncio.Protocol):
     def _open(self) -> None:
         """The connection is ready for the client's bytes."""
         assert self._transport is not None
-        self._upstream.succeeded()
         self._end_login()
         waiting, self._waiting = self._waiting, []
         if waiting:
@@ -162,6 +162,9 @@ class DedicatedLink(asyncio.Protocol):
     # -- the connection
 
     def data_received(self, data: bytes) -> None:
+        if not self._proven:
+            self._proven = True
+            self._upstream.succeeded()
         if self._greeting is not None:
             data = self._greet(self._greeting, data)
         if data and self._receiver is not None:
@@ -205,6 +208,8 @@ class DedicatedLink(asyncio.Protocol):
         self._transport = None
         if self._receiver is not None:
             reason = describe(exc) if exc else "it closed the connection"
+            if not self._proven:
+                self._upstream.failed(reason)
             self._receiver.upstream_lost(f"upstream {self._upstream.address.shown} is gone: {reason}")
 
     def pause_writing(self) -> None:

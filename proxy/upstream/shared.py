@@ -167,6 +167,7 @@ class SharedConnection(asyncio.Protocol):
         self._waiting: list[bytes] = []
         self._flush_due = False
         self._full = False
+        self._proven = False  # a byte has come: whoever listens there is more than a port
         self._idle_since = self._loop.time()
 
     # -- requests
@@ -263,7 +264,6 @@ class SharedConnection(asyncio.Protocol):
         )
 
     def _open(self) -> None:
-        self._upstream.succeeded()
         self._end_login()
         self._flush()
 
@@ -291,6 +291,9 @@ class SharedConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.is_closed:
             return
+        if not self._proven:
+            self._proven = True
+            self._upstream.succeeded()
         if self._greeting is not None:
             data = self._greet(self._greeting, data)
         if data:
@@ -365,6 +368,8 @@ class SharedConnection(asyncio.Protocol):
             self._give_up(describe(exc) if exc else "it closed the connection during login")
             return
         reason = describe(exc) if exc else "it closed the connection"
+        if not self._proven:
+            self._upstream.failed(reason)
         self._lose(f"upstream {self._upstream.address.shown} is gone: {reason}")
 
     # -- flow control
