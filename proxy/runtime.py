@@ -155,7 +155,6 @@ class Runtime:
             self.telemetry,
             settings.limits.of_requests(),
             settings.limits.of_clients(),
-            settings.shared_connections,
         )
         return self._gate
 

@@ -266,7 +266,7 @@ async def test_a_reader_that_is_slow_from_the_start_holds_back_its_upstream() ->
         refusals = 15_000
         writer.write(REFUSED * refusals + ADMITTED)
         client = next(iter(stage.gate.clients))
-        while client._link is None:
+        while not client._links.is_open:
             await asyncio.sleep(0.001)
         assert client._full
         for _ in range(200):  # of the loop's turns: what isn't held back comes meanwhile
