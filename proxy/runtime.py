@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import datetime
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
+from .admission import ClientLimits
 from .client import Gate, report_fault
 from .commands.extract import adopt
 from .commands.learn import learn
 from .config import Settings
 from .listeners import Listeners
+from .open_files import room_for
 from .policy.compiled import CompiledPolicy
 from .policy.judge import Judge
 from .policy.modes import BreakGlass, Modes
@@ -76,7 +79,7 @@ class Runtime:
         if self._gate is not None:
             self._gate.identities = self._identities()
             self._gate.limits = settings.limits.of_requests()
-            self._gate.places.limits = settings.limits.of_clients()
+            self._gate.places.limits = self._client_limits()
         self._count_lapsed()
 
     def _decision_failed(self, exc: Exception) -> None:
@@ -154,9 +157,17 @@ class Runtime:
             upstream,
             self.telemetry,
             settings.limits.of_requests(),
-            settings.limits.of_clients(),
+            self._client_limits(),
         )
         return self._gate
+
+    def _client_limits(self) -> ClientLimits:
+        """The configured limits, with no more connections than there are file descriptors for."""
+        limits = self.settings.limits.of_clients()
+        room = room_for(limits.connections)
+        if room < 0.9 * limits.connections:
+            self.tell(f"file descriptors suffice for {room} connections of {limits.connections} (ulimit -n)")
+        return dataclasses.replace(limits, connections=room)
 
     def _identities(self) -> Any:
         return self.settings.identities(self.judge.policy.services if self.judge else ())

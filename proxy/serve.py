@@ -21,7 +21,7 @@ from .control import Control, Front, Here
 from .loading import Origin, pack
 from .policy.compiled import CompiledPolicy
 from .runtime import Runtime, StartError, background, warn
-from .sockets import host_port
+from .sockets import Address, host_port
 from .telemetry.log_relay import LogRelay
 from .telemetry.telemetry import Telemetry
 from .upstream.embedded import EmbeddedRedis
@@ -164,15 +164,15 @@ def _announce(
 
 def _things_to_try(front: Front, admin: str, embedded: EmbeddedRedis) -> str:
     """What a newcomer can type, with the addresses that are in force."""
-    by_service = {service: address.rpartition(":")[2] for address, service in front.bound}
+    by_service = {service: _redis_cli(address) for address, service in front.bound}
     first = next(iter(by_service.values()))
     master, proxy = by_service.get("CubeMaster", first), by_service.get("CubeProxy", first)
     lines = [
         f"  An embedded Redis {embedded.version} stands behind it (its data ends with this process). Try:",
-        f"    redis-cli -p {master} HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.7 8080 32001",
-        f"    redis-cli -p {proxy} HGETALL cube:v1:shared:sandbox:proxy:7c8f",
-        f"    redis-cli -p {proxy} HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.8",
-        f"    redis-cli -p {master} HSET 7c8fbcd45ffe450fb8f7fb223ad45507 ins_id node1",
+        f"    {master} HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.7 8080 32001",
+        f"    {proxy} HGETALL cube:v1:shared:sandbox:proxy:7c8f",
+        f"    {proxy} HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.8",
+        f"    {master} HSET 7c8fbcd45ffe450fb8f7fb223ad45507 ins_id node1",
     ]
     if admin:
         lines += [
@@ -180,6 +180,12 @@ def _things_to_try(front: Front, admin: str, embedded: EmbeddedRedis) -> str:
             f"    curl {admin}/metrics",
         ]
     return "\n".join([*lines, "  Ctrl-C ends it all."])
+
+
+def _redis_cli(address: str) -> str:
+    """How redis-cli reaches an address of this machine."""
+    path = Address(address).unix_path
+    return f"redis-cli -s {path}" if path else f"redis-cli -p {Address(address).host_port[1]}"
 
 
 def _own_name() -> str:
