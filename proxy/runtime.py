@@ -21,10 +21,12 @@ from .commands.extract import adopt
 from .commands.learn import learn
 from .config import Settings
 from .listeners import Listeners
+from .pending_ttl import TtlWatch
 from .open_files import room_for
 from .policy.compiled import CompiledPolicy
 from .policy.judge import Judge
 from .policy.modes import BreakGlass, Modes
+from .policy.pending import PendingTtls
 from .sockets import Bound
 from .telemetry.telemetry import Telemetry
 from .tls import listener_context, upstream_context
@@ -53,6 +55,7 @@ class Runtime:
         already."""
         self.telemetry = telemetry
         self.glass: list[BreakGlass] = []
+        self.pending = PendingTtls()  # outlives a reload
         self.judge: Judge | None = None
         self.upstream: Upstream | None = None
         self.learner: Learner | None = None
@@ -74,7 +77,9 @@ class Runtime:
             modes = Modes(settings.modes, policy.services, settings.waived())
             if self.judge is not None:
                 counters.policy_replaced(self.judge.policy.name)
-            self.judge = Judge(policy, modes, self.glass, time.time, self._decision_failed)
+            self.judge = Judge(
+                policy, modes, self.glass, time.time, self._decision_failed, self.pending
+            )
             counters.policy_loaded(policy.name, policy.revision, loaded_at)
         if self._gate is not None:
             self._gate.identities = self._identities()
@@ -158,6 +163,7 @@ class Runtime:
             self.telemetry,
             settings.limits.of_requests(),
             self._client_limits(),
+            settings.shared_connections,
         )
         return self._gate
 
@@ -196,7 +202,14 @@ class Runtime:
         """What runs beside the clients as long as the process does."""
         assert self.upstream is not None
         jobs = [self.upstream.probe_forever(), self.tick_forever()]
-        return [*jobs, self.learner.learn_forever()] if self.learner is not None else jobs
+        if self.learner is None:
+            return jobs
+        watch = TtlWatch(self.pending, self.upstream, self.telemetry, self._cannot_ask, report_fault)
+        return [*jobs, self.learner.learn_forever(), watch.watch_forever()]
+
+    def _cannot_ask(self, reason: str) -> None:
+        """Where clients bring all credentials, keyfence may not ask: then it is no fault."""
+        self.tell(f"the upstream can't be asked for times to live ({reason}): what has none isn't found late")
 
     def _count_lapsed(self) -> None:
         today = datetime.datetime.now(datetime.UTC).date()
