@@ -1,4 +1,4 @@
-"""The commands that work on policy files alone: `check`, `explain`, `test`.
+"""The commands that work on policy files alone: `check`, `explain`, `test`, `diff`.
 
 Rule: they touch no Redis and no running keyfence; what is wrong with a file is told with its line.
 """
@@ -19,7 +19,9 @@ from . import formats
 from .policy.check import check_policy
 from .policy.coverage import Coverage
 from .policy.diagnostics import FileError
+from .policy.diff import Difference
 from .policy.explain import explain as explain_command
+from .policy.languages import TooLarge
 from .policy.load import load_policy
 from .policy.show import printable
 from .policy.testing import FileResult, Runner, test_files
@@ -174,4 +176,28 @@ def _print_tests(results: Sequence[FileResult], coverage: Mapping[str, Coverage]
                 say(f"    never: {item}")
 
 
-COMMANDS: tuple[click.Command, ...] = (check, explain, run_tests)
+@click.command()
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@_format("text", "json")
+def diff(old: str, new: str, form: str) -> None:
+    """Say what changes from one policy to another, each change with a key that shows it.
+
+    Exit code 0: nothing, 1: something changes, 2: a file can't be used.
+    """
+    try:
+        difference = Difference(load_policy(old), load_policy(new))
+    except FileError as exc:
+        fail_with(exc)
+    except TooLarge as exc:
+        fail(f"{old} and {new} can't be compared: {exc}")
+    changes = difference.changes
+    if form == "json":
+        say(json.dumps([formats.change_as_object(one) for one in changes], indent=1))
+    else:
+        for one in changes:
+            say(one.sentence)
+    sys.exit(1 if changes else 0)
+
+
+COMMANDS: tuple[click.Command, ...] = (check, explain, run_tests, diff)

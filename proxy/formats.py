@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 from .policy.coverage import Coverage
 from .policy.diagnostics import Diagnostic
+from .policy.diff_texts import Change
 from .policy.testing import FileResult
 
 # What XML 1.0 can't hold, in any escape.
@@ -41,6 +42,18 @@ def as_github(one: Diagnostic) -> str:
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def change_as_object(one: Change) -> dict[str, Any]:
+    """A change between two policies as plain values."""
+    return {
+        "section": one.section,
+        "sentence": one.sentence,
+        "services": list(one.services),
+        "before": one.before or None,
+        "after": one.after or None,
+        "example": one.example or None,
+    }
 
 
 def tests_as_object(results: Sequence[FileResult], coverage: Mapping[str, Coverage]) -> dict[str, Any]:

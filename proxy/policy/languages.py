@@ -64,16 +64,29 @@ def uncovered(
     prefix = pattern.literal_prefix
     if any(other.is_prefix and prefix.startswith(other.literal_prefix) for other in others):
         return None
-    near = [other.node for other in others if _may_meet(prefix, other.literal_prefix)]
-    simulations = [Simulation(node) for node in (pattern.node, *near)]
-    first, *rest = simulations
+    return between(
+        [pattern], [other for other in others if _may_meet(prefix, other.literal_prefix)], max_states
+    )
 
-    def is_escape(states: tuple[int, ...]) -> bool:
-        return bool(states[0] & first.last) and not any(
-            state & one.last for state, one in zip(states[1:], rest, strict=True)
+
+def between(
+    inside: Sequence[KeyPattern], outside: Sequence[KeyPattern], max_states: int = MAX_STATES
+) -> bytes | None:
+    """A shortest key that every pattern of `inside` matches and none of `outside`; None when there is none.
+
+    Raises `TooLarge`.
+    """
+    simulations = [Simulation(pattern.node) for pattern in (*inside, *outside)]
+    if not simulations:
+        return b""
+    first, rest = simulations[: len(inside)], simulations[len(inside) :]
+
+    def is_goal(states: tuple[int, ...]) -> bool:
+        return all(state & one.last for state, one in zip(states, first, strict=False)) and not any(
+            state & one.last for state, one in zip(states[len(first) :], rest, strict=True)
         )
 
-    return _search(simulations, is_escape, lambda states: states[0] != 0, max_states)
+    return _search(simulations, is_goal, lambda states: all(states[: len(first)]), max_states)
 
 
 def overlapping_pairs(automaton: Automaton) -> Iterator[tuple[int, int]]:
