@@ -169,7 +169,8 @@ def _rules_of_policy(policy: CompiledPolicy) -> Iterator[str]:
         yield "key.legacy"
     if kinds & {"malformed", "claim"}:
         yield "key.format"
-    yield "key.unregistered"
+    if not _is_open(policy):
+        yield "key.unregistered"
     yield from policy.names.rules
     if any(target.hash_tag != "any" for target in policy.targets):
         yield "key.hash_tag"
@@ -183,6 +184,14 @@ def _rules_of_policy(policy: CompiledPolicy) -> Iterator[str]:
         yield "script.keys"
     if policy.forbids_unregistered_scripts:
         yield "script.unregistered"
+
+
+def _is_open(policy: CompiledPolicy) -> bool:
+    """Whether every key lies in a scope that takes keys of no entry."""
+    scopes = [target for target in policy.targets if target.kind == "scope"]
+    return any(not one.pattern.literal_prefix for one in scopes) and policy.open_scopes.issuperset(
+        one.name for one in scopes
+    )
 
 
 def effective_accesses(touches: Touches, registration: Registration | None) -> list[Access]:

@@ -86,9 +86,12 @@ class Names:
         return self.automaton is None or self.automaton.match(key) >= 0
 
     def faults(self, key: bytes, limit: Length | None = None) -> Iterator[NameFault]:
-        """All that is wrong with a name, one fault a rule. `limit` is one that holds for this kind of key
-        besides."""
-        yield from self._length_faults(key, limit)
+        """All that is wrong with a name, one fault a rule, what must be before what should be. `limit` is one
+        that holds for this kind of key besides."""
+        found = [*self._length_faults(key, limit), *self._byte_faults(key)]
+        yield from sorted(found, key=lambda fault: fault.severity)
+
+    def _byte_faults(self, key: bytes) -> Iterator[NameFault]:
         if self.automaton is None or self.automaton.match(key) >= 0:
             return
         broken = [check for check in self.checks if not check.admits(key)]
