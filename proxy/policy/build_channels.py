@@ -6,6 +6,7 @@ Rule: as with keys, names under a channel's literal prefix are its own in any fo
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 
 from ..commands.model import READ, WRITE
 from .bind import bound_texts, held_by, holders
@@ -17,8 +18,8 @@ from .patterns import prefix_pattern
 
 
 def build_channels(draft: Draft) -> list[Target]:
-    """Channels in the order in which they decide, then what Redis itself publishes about keys."""
-    channels = []
+    """The channels of a file."""
+    channels: list[Target] = []
     for name, model in draft.model.channels.items():
         path = ("channels", name)
         held = [0] * len(draft.services)
@@ -45,23 +46,28 @@ def build_channels(draft: Draft) -> list[Target]:
                     bound=one.values,
                 )
             )
-    channels.sort(key=lambda target: target.pattern.specificity)
+    return channels
+
+
+def order_channels(channels: Iterable[Target], services: Sequence[str]) -> list[Target]:
+    """Channels in the order in which they decide, after what Redis itself publishes about keys."""
+    ordered = sorted(channels, key=lambda target: target.pattern.specificity)
     # As with keys, patterns are judged by rights: names under a rule's prefix are its own in any form.
-    beginnings = sorted(channels, key=lambda target: len(target.pattern.literal_prefix), reverse=True)
-    channels += [
+    beginnings = sorted(ordered, key=lambda target: len(target.pattern.literal_prefix), reverse=True)
+    ordered += [
         dataclasses.replace(
             one,
             kind="malformed",
             pattern=prefix_pattern(one.pattern.literal_prefix),
-            secrets=secrets_behind(one.pattern.literal_prefix, channels),
+            secrets=secrets_behind(one.pattern.literal_prefix, beginnings),
             standard=one.pattern,
         )
         for one in beginnings
         if one.pattern.literal_prefix and not one.pattern.is_literal
     ]
-    nothing = (0,) * len(draft.services)
+    nothing = (0,) * len(services)
     return [
         Target("keyspace", "", KEYSPACE_NAMES, nothing, nothing, None, "__keyspace@…", frozenset()),
         Target("keyevent", "", KEYEVENT_NAMES, nothing, nothing, None, "__keyevent@…", frozenset()),
-        *channels,
+        *ordered,
     ]

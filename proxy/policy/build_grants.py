@@ -34,7 +34,7 @@ def build_selectors(draft: Draft, names: Iterable[str], path: tuple[str | int, .
     return frozenset(selectors)
 
 
-def build_grants(draft: Draft) -> dict[int, tuple[Grant, ...]]:
+def build_grants(draft: Draft, home: int) -> dict[int, tuple[Grant, ...]]:
     """What services may do beyond the default, by service number."""
     grants: dict[int, tuple[Grant, ...]] = {}
     for service, model in draft.model.grants.items():
@@ -46,6 +46,6 @@ def build_grants(draft: Draft) -> dict[int, tuple[Grant, ...]]:
         selectors = build_selectors(draft, model.commands, (*path, "commands"))
         texts = tuple(key.encode() for key in model.keys if key != "legacy")
         ends = end_of(model.until) if model.on_expiry == "refuse" else None
-        grant = Grant(selectors, tuple(map(Glob, texts)), "legacy" in model.keys, texts, ends)
+        grant = Grant(selectors, tuple(map(Glob, texts)), "legacy" in model.keys, texts, ends, home)
         grants[draft.services.index(service)] = (grant,)
     return grants

@@ -58,7 +58,9 @@ def _sha1s(draft: Draft, model: ScriptModel, path: tuple[str, ...]) -> list[byte
     if model.source:
         file = Path(draft.source.file).parent / model.source
         try:
-            sha1s.append(hashlib.sha1(file.read_bytes(), usedforsecurity=False).hexdigest().encode())
+            script = file.read_bytes()
+            sha1s.append(hashlib.sha1(script, usedforsecurity=False).hexdigest().encode())
+            draft.texts.append(script)
         except OSError as exc:
             draft.error((*path, "source"), f"{file} can't be read: {exc.strerror}")
     elif not sha1s:

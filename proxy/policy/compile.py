@@ -3,37 +3,115 @@
 Rule: whatever can be found out from the policy alone is found out here, once per load; every name that refers
 to nothing is reported with its place, all of them in one go.
 
-Stages, in order: services and placeholders (`draft`) → scopes, entries, legacy forms (`build_catalogue`) →
-channels → scripts and functions → grants → the order of targets → the automata over them.
+Stages, in order, for each file: services and placeholders (`draft`) → bound ones (`bind`) → scopes, entries
+(`build_catalogue`) → legacy forms → naming rules → targets → channels → scripts and functions → grants. Then
+for all files together (`teams`): who speaks for which keys → the order of targets → the automata over them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
+from collections.abc import Sequence
 
 from .automaton import Classifier
 from .bind import read_bindings
 from .build_automaton import TooManyStates, classify
 from .build_catalogue import build_entries, build_scopes
-from .build_channels import build_channels
+from .build_channels import build_channels, order_channels
 from .build_content import read_type_words
 from .build_grants import build_grants, build_selectors
 from .build_legacy import build_exceptions, build_legacy, build_strays
 from .build_names import build_names, surely_named, surely_tagged
 from .build_scripts import build_functions, build_scripts
 from .build_targets import build_targets
-from .compiled import UNKNOWN, CompiledPolicy, Target
+from .compiled import UNKNOWN, CompiledPolicy, Grant, Home, Target
 from .diagnostics import FileError
 from .draft import Draft
 from .model import PolicyModel
 from .names import Names
+from .scripts import Registration
+from .teams import check_together, common_home, home_of, in_order, merged, services_of
 from .yaml_source import Source
+
+
+@dataclasses.dataclass(slots=True)
+class _Part:
+    """One file, compiled as far as it can be by itself."""
+
+    draft: Draft
+    home: Home
+    targets: list[Target]
+    channels: list[Target]
+    scripts: dict[bytes, Registration]
+    functions: dict[bytes, Registration]
+    grants: dict[int, tuple[Grant, ...]]
+    forbid: frozenset[str]
+    allow: frozenset[str]
 
 
 def compile_policy(model: PolicyModel, source: Source, *, name_services: bool = True) -> CompiledPolicy:
     """Compile a well-formed policy. Raises FileError with every fault."""
-    draft = Draft(model, source, (*model.services, UNKNOWN))
+    return compile_policies([(model, source)], model.policy, name_services=name_services)
+
+
+def compile_policies(
+    files: Sequence[tuple[PolicyModel, Source]], name: str, *, name_services: bool = True
+) -> CompiledPolicy:
+    """Compile the well-formed files of several teams as one policy. Raises FileError with every fault."""
+    services = services_of(model for model, _ in files)
+    drafts = [Draft(model, source, services) for model, source in files]
+    parts = [_part(number, draft) for number, draft in enumerate(drafts)]
+    check_together(drafts)
+    _raise_faults(drafts)
+    homes = tuple(part.home for part in parts)
+    targets = in_order([(part.home, part.targets) for part in parts])
+    channels = order_channels(itertools.chain(*(part.channels for part in parts)), services)
+    classifier = _automaton(drafts[0], targets, "keys")
+    channel_classifier = _automaton(drafts[0], channels, "channels")
+    if classifier is None or channel_classifier is None:
+        raise FileError(drafts[0].faults)
+    common = common_home(homes)
+    models = [draft.model for draft in drafts]
+    return CompiledPolicy(
+        name=name,
+        revision=_revision(drafts),
+        contact=common.contact,
+        services=services,
+        targets=tuple(targets),
+        classifier=classifier,
+        claims=tuple(claim for model in models for claim in model.claims),
+        should=common.should,
+        databases=next((frozenset(one.databases) for one in models if one.databases is not None), None),
+        forbid=frozenset().union(*(part.forbid for part in parts)),
+        allow=frozenset().union(*(part.allow for part in parts)),
+        grants={
+            number: tuple(grant for part in parts for grant in part.grants.get(number, ()))
+            for number in sorted({number for part in parts for number in part.grants})
+        },
+        channels=tuple(channels),
+        channel_classifier=channel_classifier,
+        scripts=merged(part.scripts for part in parts),
+        functions=merged(part.functions for part in parts),
+        forbids_unregistered_scripts=any(model.unregistered_scripts == "forbid" for model in models),
+        cluster=any(home.cluster for home in homes),
+        homes=homes,
+        common=common,
+        open_scopes=frozenset(
+            name for one in models for name, scope in one.scopes.items() if scope.unregistered == "allow"
+        ),
+        secret_beginnings=tuple(
+            one.pattern.literal_prefix
+            for one in itertools.chain(*map(_formed, drafts), channels)
+            if one.secrets and (one.kind in ("legacy", "stray") or one.pattern.literal_prefix)
+        ),
+        exceptions=tuple(itertools.chain(*map(build_exceptions, drafts))),
+        name_services=name_services,
+    )
+
+
+def _part(number: int, draft: Draft) -> _Part:
     _check_services(draft)
     read_bindings(draft)
     draft.type_words = read_type_words(draft)
@@ -41,48 +119,37 @@ def compile_policy(model: PolicyModel, source: Source, *, name_services: bool = 
     build_entries(draft)
     build_legacy(draft)
     build_strays(draft)
-    channels = build_channels(draft)
-    scripts, functions = build_scripts(draft), build_functions(draft)
-    grants = build_grants(draft)
-    forbid = build_selectors(draft, model.commands.forbid, ("commands", "forbid"))
-    allow = build_selectors(draft, model.commands.allow, ("commands", "allow"))
     names = build_names(draft)
-    targets = [_with_names(target, names) for target in build_targets(draft)]
-    classifier = _automaton(draft, targets, "keys")
-    channel_classifier = _automaton(draft, channels, "channels")
-    if draft.faults or classifier is None or channel_classifier is None:
-        raise FileError(draft.faults)
-    text = "\n".join(source.lines)
-    return CompiledPolicy(
-        name=model.policy,
-        revision=hashlib.sha256(text.encode()).hexdigest()[:12],
-        contact=model.owner.contact or model.owner.team,
-        services=draft.services,
-        targets=tuple(targets),
-        classifier=classifier,
-        claims=tuple(model.claims),
-        should=frozenset(model.should),
-        databases=None if model.databases is None else frozenset(model.databases),
-        forbid=forbid,
-        allow=allow,
-        grants=grants,
-        channels=tuple(channels),
-        channel_classifier=channel_classifier,
-        scripts=scripts,
-        functions=functions,
-        forbids_unregistered_scripts=model.unregistered_scripts == "forbid",
-        cluster=model.cluster,
-        names=names,
-        type_words=draft.type_words,
-        open_scopes=frozenset(n for n, scope in model.scopes.items() if scope.unregistered == "allow"),
-        secret_beginnings=tuple(
-            one.pattern.literal_prefix
-            for one in (*draft.entries, *draft.legacy, *draft.strays, *channels)
-            if one.secrets and (one.kind in ("legacy", "stray") or one.pattern.literal_prefix)
-        ),
-        exceptions=tuple(build_exceptions(draft)),
-        name_services=name_services,
+    commands, should = draft.model.commands, frozenset(draft.model.should)
+    return _Part(
+        draft=draft,
+        home=home_of(draft, names=names, type_words=draft.type_words),
+        targets=[_with_names(target, names) for target in build_targets(draft)],
+        channels=[dataclasses.replace(one, home=number, should=should) for one in build_channels(draft)],
+        scripts=build_scripts(draft),
+        functions=build_functions(draft),
+        grants=build_grants(draft, number),
+        forbid=build_selectors(draft, commands.forbid, ("commands", "forbid")),
+        allow=build_selectors(draft, commands.allow, ("commands", "allow")),
     )
+
+
+def _formed(draft: Draft) -> list[Target]:
+    return [*draft.entries, *draft.legacy, *draft.strays]
+
+
+def _raise_faults(drafts: Sequence[Draft]) -> None:
+    faults = [fault for draft in drafts for fault in draft.faults]
+    if faults:
+        raise FileError(faults)
+
+
+def _revision(drafts: Sequence[Draft]) -> str:
+    """The beginning of the SHA-256 over all that was read: the files, and the scripts that they name."""
+    read = [text for draft in drafts for text in ("\n".join(draft.source.lines).encode(), *draft.texts)]
+    if len(read) == 1:
+        return hashlib.sha256(read[0]).hexdigest()[:12]
+    return hashlib.sha256(b"".join(hashlib.sha256(text).digest() for text in read)).hexdigest()[:12]
 
 
 def _check_services(draft: Draft) -> None:
@@ -95,7 +162,7 @@ def _check_services(draft: Draft) -> None:
         elif not name or not name.isprintable() or " " in name:
             draft.error(("services", index), f"{name!r} is no service name; use one word")
         seen.add(name)
-    if not draft.model.services:
+    if len(draft.services) == 1:
         draft.error(("services",), "no services; list who uses this Redis")
 
 
@@ -112,9 +179,7 @@ def _with_names(target: Target, names: Names) -> Target:
     return dataclasses.replace(target, names_sure=sure)
 
 
-def _automaton(draft: Draft, targets: list[Target], section: str) -> Classifier | None:
-    if draft.faults:
-        return None
+def _automaton(draft: Draft, targets: Sequence[Target], section: str) -> Classifier | None:
     patterns = [target.pattern for target in targets]
     try:
         return classify(patterns)

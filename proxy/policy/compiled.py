@@ -70,6 +70,20 @@ TargetKind = Literal[
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Home:
+    """The policy file that a target comes from: who answers for its keys, and what holds for all of them."""
+
+    policy: str
+    file: str
+    contact: str
+    claims: tuple[str, ...]  # none: it speaks for what no other file claims
+    should: frozenset[str]
+    cluster: bool
+    names: Names = dataclasses.field(default_factory=Names)
+    type_words: dict[bytes, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # segment: types
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Target:
     """What a key turns out to be. The first target whose pattern matches decides."""
 
@@ -90,6 +104,7 @@ class Target:
     names_sure: bool = False  # every key that matches keeps all naming rules
     ends: float | None = None  # of a legacy form that is refused then: Unix seconds
     has_lapsed: bool = False
+    home: int = 0  # the number of its file
 
     def is_written_by(self, script: str) -> bool:
         """Whether this script may write here; "" is a plain command."""
@@ -113,9 +128,12 @@ class Grant:
     legacy: bool
     texts: tuple[bytes, ...] = ()
     ends: float | None = None  # Unix seconds; nothing is granted any more then
+    home: int = 0  # the number of its file, which can grant nothing on keys of another
 
     def includes(self, target: Target) -> bool:
         """Whether the grant covers every key of a target, as far as its globs' beginnings show."""
+        if target.home != self.home:
+            return False
         if self.legacy and target.kind == "legacy":
             return True
         beginning = target.pattern.literal_prefix
@@ -125,6 +143,9 @@ class Grant:
         )
 
     def covers(self, key: bytes, target: Target | None) -> bool:
+        """Whether the grant covers a key, of which `target` is what the policy makes of it."""
+        if target is not None and target.home != self.home:
+            return False
         if self.legacy and target is not None and target.kind == "legacy":
             return True
         return any(glob.matches(key) for glob in self.globs)
@@ -135,7 +156,7 @@ class CompiledPolicy:
     """A policy, ready to decide. Immutable: a reload makes a new one."""
 
     name: str
-    revision: str  # begins with the SHA-256 of the file
+    revision: str  # the beginning of a SHA-256 over all files
     contact: str
     services: tuple[str, ...]  # a service's number is its index; UNKNOWN is the last
     targets: tuple[Target, ...]
@@ -152,11 +173,11 @@ class CompiledPolicy:
     functions: dict[bytes, Registration]  # by `words.function_name`
     forbids_unregistered_scripts: bool
     cluster: bool
-    names: Names
+    homes: tuple[Home, ...]
+    common: Home  # of keys that are no file's
     open_scopes: frozenset[str]  # those that admit keys which no entry covers
     # What the forms with secrets begin with: a name of no form that begins so may hold one.
     secret_beginnings: tuple[bytes, ...] = ()
-    type_words: dict[bytes, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # segment: types
     exceptions: tuple[tuple[str, datetime.date], ...] = ()  # (legacy or grants, end date)
     name_services: bool = True  # whether hints may name other services
 
@@ -185,6 +206,12 @@ class CompiledPolicy:
             for service, held in self.grants.items()
         }
         return dataclasses.replace(self, targets=targets, grants=grants)
+
+    def home(self, target: Target | None) -> Home:
+        """Whose file a key is in, by what the policy makes of it."""
+        if target is None or target.kind in ("keyspace", "keyevent"):
+            return self.common
+        return self.homes[target.home]
 
     def number(self, service: str) -> int:
         """The number of a service; that of `unknown` for a name that the policy doesn't have."""

@@ -171,7 +171,7 @@ def _rules_of_policy(policy: CompiledPolicy) -> Iterator[str]:
         yield "key.format"
     if not _is_open(policy):
         yield "key.unregistered"
-    yield from policy.names.rules
+    yield from dict.fromkeys(rule for home in policy.homes for rule in home.names.rules)
     if any(target.hash_tag != "any" for target in policy.targets):
         yield "key.hash_tag"
     if policy.cluster:

@@ -9,13 +9,13 @@ docs/policy.md has the table of which rule fires when; tests/policy/test_which_r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ..commands.extract import extract
 from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Channel, Command, Script, Touches
 from .bind import first_difference
 from .channels import Channels
-from .compiled import UNKNOWN, CompiledPolicy, Entry, Grant, Target
+from .compiled import UNKNOWN, CompiledPolicy, Grant, Target
 from .content import Fault, content_faults, fits, ttl_fault, type_fault, types_in
 from .keyspace import KEYSPACE
 from .masking import shown_in, standard_key
@@ -50,6 +50,7 @@ class Decider:
             one.name for one in policy.targets if one.kind == "scope" and one.name in policy.open_scopes
         )
         self._binds = any(target.bound for target in policy.targets)
+        self._reads_words = any(home.type_words for home in policy.homes)
         self._prefixes = _prefixes(policy)
         # What the last command means for times to live, where that isn't nothing.
         self.left_open: list[tuple[int, Access, Target, TtlRule]] = []
@@ -84,6 +85,8 @@ class Decider:
         reason = self._permissions.get((service, command.name))
         if reason is None or reason:
             return False
+        if self._binds and len(accesses) > 1:
+            return False
         return all(self._is_clean(service, access) for access in accesses)
 
     def _is_clean(self, service: int, access: Access) -> bool:
@@ -98,7 +101,7 @@ class Decider:
         if not target.names_sure and not self._is_well_named(access.key, target):
             return False
         entry = target.entry
-        if self.policy.type_words and not fits(self._types(access.key, entry), access.types):
+        if self._reads_words and not fits(self._types(access.key, target), access.types):
             return False
         if entry is None or entry.is_plain:
             return True
@@ -116,11 +119,11 @@ class Decider:
         """Whether the key is as it should be, so that its content is asked about too."""
         return target.kind == "entry" or (target.kind == "scope" and target.name in self._open_scopes)
 
-    def _types(self, key: bytes, entry: Entry | None) -> Sequence[str]:
+    def _types(self, key: bytes, target: Target) -> Sequence[str]:
         """The types that a key may have, by its entry or else by its words; none: any."""
-        if entry is not None and entry.types:
-            return entry.types
-        return types_in(key, self.policy.type_words)
+        if target.entry is not None and target.entry.types:
+            return target.entry.types
+        return types_in(key, self.policy.home(target).type_words)
 
     def _is_well_named(self, key: bytes, target: Target) -> bool:
         """Whether a name keeps all that is asked of it, as far as a glance shows."""
@@ -129,7 +132,7 @@ class Decider:
             return False
         if target.hash_tag != "any" and hash_tag_fault(key, target.hash_tag):
             return False
-        return self.policy.names.admits(key)
+        return self.policy.home(target).names.admits(key)
 
     def judge(
         self, service: int, argv: Sequence[bytes], touches: Touches, transaction: Transaction | None = None
@@ -212,11 +215,14 @@ class Decider:
             )
 
     def _is_granted_everything(self, service: int, name: str, command: Command | None) -> bool:
-        return any(
-            b"*" in grant.texts
-            and (selects(grant.selectors, command) if command else name in grant.selectors)
-            for grant in self.policy.grants.get(service, ())
+        grants = self.policy.grants.get(service, ())
+        return self._on_all_keys(
+            one for one in grants if (selects(one.selectors, command) if command else name in one.selectors)
         )
+
+    def _on_all_keys(self, grants: Iterable[Grant]) -> bool:
+        """Whether these grants leave no key out: each file must have one."""
+        return {grant.home for grant in grants if b"*" in grant.texts} == set(range(len(self.policy.homes)))
 
     def _databases(self, service: int, name: str, touches: Touches) -> Iterator[Violation]:
         for position, number in touches.databases:
@@ -241,11 +247,13 @@ class Decider:
         """All keys of a command, and of a transaction, in one hash slot."""
         first = transaction.slot if transaction is not None else None
         for access in accesses:
+            target = self.policy.target(access.key)
+            if not self.policy.home(target).cluster:
+                continue
             slot = hash_slot(access.key)
             if first is None:
                 first = slot
             elif slot != first:
-                target = self.policy.target(access.key)
                 text = self._shown(access.key, target)
                 message = f"{name} {text} is in hash slot {slot}, an earlier key in {first}"
                 hint = "give the keys one hash tag, as {tag}"
@@ -292,7 +300,7 @@ class Decider:
 
     def _reaches_only_own(self, service: int, name: str, glob: bytes, right: int, by: str = "") -> bool:
         granted = self._grants_of(service, name)
-        if any(b"*" in grant.texts for grant in granted):
+        if self._on_all_keys(granted):
             return True  # what no target covers, too
         who = (service, right, name if granted else "", by)
         return self._keys.covers(glob, self._holds(service, right, name, by), who)
@@ -467,7 +475,8 @@ class Decider:
             message = f"{self._shown(access.key, target)} is not of the form {target.text}"
             yield self._about("key.format", access, target, message, _form_hint(access.key, target))
         elif target.kind == "claim":
-            scopes = sorted({one.text for one in self.policy.targets if one.kind == "scope"})
+            targets = self.policy.targets
+            scopes = sorted({one.text for one in targets if one.kind == "scope" and one.home == target.home})
             message = f"{self._shown(access.key, target)} is in no scope of the policy"
             hint = f"a key begins with one of {', '.join(scopes)}" if scopes else ""
             yield self._about("key.format", access, target, message, hint)
@@ -484,7 +493,7 @@ class Decider:
     def _content(self, name: str, access: Access, target: Target) -> Iterator[Violation]:
         """What is wrong with the value, as far as the command shows it; the rest is left open."""
         entry = target.entry
-        types = self._types(access.key, entry)
+        types = self._types(access.key, target)
         key = self._shown(access.key, target)
         if not fits(types, access.types):
             yield self._fault(type_fault(name, access, types, key), access, target)
@@ -584,7 +593,7 @@ class Decider:
 
     def _name_faults(self, key: bytes, target: Target) -> Iterator[NameFault]:
         limit = target.entry.max_length if target.entry is not None else None
-        for fault in self.policy.names.faults(key, limit):
+        for fault in self.policy.home(target).names.faults(key, limit):
             # What is of no form was told so already, and better.
             if fault.rule != "key.format" or target.kind not in ("malformed", "claim"):
                 yield fault
@@ -604,8 +613,9 @@ class Decider:
         return shown_in(self.policy, key, target)
 
     def _severity(self, rule: str, target: Target | None = None) -> Severity:
-        told_only = rule in self.policy.should or (target is not None and rule in target.should)
-        return "should" if told_only else "must"
+        is_common = target is None or target.kind in ("keyspace", "keyevent")
+        should = self.policy.should if is_common or target is None else target.should
+        return "should" if rule in should else "must"
 
     def _about(self, rule: str, access: Access, target: Target, message: str, hint: str) -> Violation:
         return self._violation(rule, access.position, access.key, target, message, hint)
@@ -625,10 +635,12 @@ class Decider:
             entry if covered else "",
             message,
             hint,
+            self.policy.home(target).contact,
         )
 
     def _plain(self, rule: str, position: int, message: str, hint: str) -> Violation:
-        return Violation(rule, self._severity(rule), position, None, "", "", "", message, hint)
+        contact = self.policy.common.contact
+        return Violation(rule, self._severity(rule), position, None, "", "", "", message, hint, contact)
 
 
 def _lacking(service: int, needs: int, target: Target, all_held: bool = False) -> Iterator[int]:

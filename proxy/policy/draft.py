@@ -45,6 +45,7 @@ class Draft:
         self.faults: list[Diagnostic] = []
         self.classes: dict[str, ClassExpression] = {}
         self.secrets: set[str] = set()
+        self.texts: list[bytes] = []  # of scripts, read from files of their own
         self.bound: dict[str, dict[str, set[int]]] = {}  # bound placeholder: value: whose it is
         self.scopes: list[Scope] = []
         self.entries: list[Target] = []

@@ -57,6 +57,7 @@ class Violation(NamedTuple):
     shape: str  # for keys that no entry covers: "" (telemetry learns one), else equal to `entry`
     message: str  # "CubeProxy may not HSET cube:…; its writers: CubeMaster."
     hint: str  # what to do about it; may be ""
+    contact: str = ""  # whom to ask: the owner of the key's file; "" where the decision knows none
 
 
 class Verdict(NamedTuple):

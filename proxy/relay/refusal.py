@@ -13,5 +13,6 @@ from proxy.wire.encode import error
 def refusal(violation: Violation, contact: str, decision: str) -> bytes:
     """The error reply for a refused command, as RESP."""
     hint = f"; {violation.hint}" if violation.hint else ""
-    ask = f" Ask {contact}." if contact else ""
+    whom = violation.contact or contact
+    ask = f" Ask {whom}." if whom else ""
     return error(f"NOPERM [{violation.rule}] {violation.message}{hint}.{ask} ({decision})")
