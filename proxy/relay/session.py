@@ -323,10 +323,10 @@ class Session:
         judged = self.transaction.judged if self.transaction is not None else None
         self._until_timed -= 1
         if self._until_timed >= 0:
-            return judge.weigh(number, argv, judged)
+            return judge.weigh(number, argv, judged, self.profile.database, self.client)
         self._until_timed = TIMED_EACH - 1
         start = perf_counter()
-        answer = judge.weigh(number, argv, judged)
+        answer = judge.weigh(number, argv, judged, self.profile.database, self.client)
         self._observer.decided(perf_counter() - start)
         return answer
 

@@ -1,0 +1,290 @@
+"""Redis is asked in time, in the right database and in batches; what it doesn't answer accuses nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from proxy.pending_ttl import BATCH, TtlWatch
+from proxy.policy.judge import Judge
+from proxy.policy.load import parse_policy
+from proxy.policy.modes import ModeRule, Modes, Waiver
+from proxy.policy.pending import PendingTtls
+from proxy.telemetry.telemetry import Telemetry
+from proxy.upstream.target import Upstream, UpstreamAddress
+from tests.servers import Keyfence, RedisServer
+
+POLICY = parse_policy(
+    """
+policy: late
+services: [one, two]
+placeholders: {id: "[0-9]{1,6}"}
+scopes: {all: {prefix: "k:", writers: [one, two]}}
+keys: {must: {key: "k:<id>", ttl: {max: 100s}}}
+"""
+)
+
+
+class Bench:
+    """A table, its watch and a judge, with a clock that the test sets."""
+
+    def __init__(self, address: UpstreamAddress, *, modes: Modes | None = None, limit: int = 10_000) -> None:
+        self.now = 0.0
+        self.table = PendingTtls(limit, lambda: self.now)
+        self.telemetry = Telemetry()
+        self.upstream = Upstream(address, connect_timeout=5.0)
+        self.failures: list[str] = []
+        self.errors: list[Exception] = []
+        self.watch = TtlWatch(
+            self.table, self.upstream, self.telemetry, self.failures.append, self.errors.append
+        )
+        self.judge = Judge(POLICY, modes or Modes((), POLICY.services), pending=self.table)
+
+    def hset(self, key: str, database: int = 0) -> None:
+        self.judge.weigh(0, [b"HSET", key.encode(), b"f", b"v"], None, database, "10.0.0.1:5")
+
+    @property
+    def late(self) -> dict[str, int]:
+        return {
+            f"{service} {rule} {command} {action}": number
+            for (service, rule, command, _, action), number in self.telemetry.counters.violations.items()
+        }
+
+    @property
+    def unanswered(self) -> int:
+        return self.telemetry.counters.pending_ttl_unanswered
+
+
+def at(server: RedisServer, **options: str) -> UpstreamAddress:
+    return UpstreamAddress("unix", path=str(server.socket_path), shown="redis", **options)
+
+
+@contextlib.contextmanager
+def looking(bench: Bench) -> Iterator[Callable[[], None]]:
+    """Looks at what is due, in an event loop of its own."""
+    with asyncio.Runner() as runner:
+
+        def look() -> None:
+            runner.run(bench.watch.look())
+
+        try:
+            yield look
+        finally:
+            bench.watch._close()
+            runner.run(asyncio.sleep(0))
+
+
+def test_a_key_without_a_time_to_live_is_told_of_with_its_writer(redis_server: RedisServer) -> None:
+    bench = Bench(at(redis_server))
+    with redis_server.client() as client, looking(bench) as look:
+        client.hset("k:1", "f", "v")
+        client.hset("k:2", "f", "v")
+        client.expire("k:2", 60)
+        for key in ("k:1", "k:2", "k:3"):
+            bench.hset(key)
+        bench.now = 4.9
+        look()
+        assert bench.late == {}
+        bench.now = 5.0
+        look()
+        assert bench.late == {"one ttl.required HSET late": 1}
+        (row,) = bench.telemetry.tally.snapshot()
+        assert (row["example"], row["entry"]) == ("k:1", "must")
+        assert len(bench.table) == 0
+        assert bench.unanswered == 0
+
+
+def test_each_key_is_asked_for_in_its_database(redis_server: RedisServer) -> None:
+    bench = Bench(at(redis_server))
+    with redis_server.client(db=3) as client, looking(bench) as look:
+        client.hset("k:1", "f", "v")
+        for database in (3, 0, 7, 3):
+            bench.hset("k:1", database)
+        bench.now = 5.0
+        look()
+        assert bench.late == {"one ttl.required HSET late": 1}
+        client.hset("k:2", "f", "v")
+        bench.hset("k:2", 3)
+        bench.hset("k:2", 0)
+        bench.now = 10.0
+        look()
+        assert bench.late == {"one ttl.required HSET late": 2}
+
+
+def test_many_keys_are_asked_for_in_batches(redis_server: RedisServer) -> None:
+    bench = Bench(at(redis_server))
+    with redis_server.client() as client, looking(bench) as look:
+        client.hset("k:7", "f", "v")
+        for number in range(5 * BATCH + 1):
+            bench.hset(f"k:{number}")
+        bench.now = 5.0
+        look()
+        assert bench.late == {"one ttl.required HSET late": 1}
+        assert (len(bench.table), bench.unanswered) == (0, 0)
+
+
+def test_what_found_no_room_is_counted(redis_server: RedisServer) -> None:
+    bench = Bench(at(redis_server), limit=2)
+    with looking(bench) as look:
+        for number in range(5):
+            bench.hset(f"k:{number}")
+        look()
+        look()
+        assert bench.telemetry.counters.pending_ttl_dropped == 3
+        assert [pending.key for pending in bench.table] == [b"k:3", b"k:4"]
+
+
+def test_a_late_verdict_is_late_in_enforce_too_and_heeds_modes_and_waivers(redis_server: RedisServer) -> None:
+    rules = (ModeRule("disabled", "ttl.required", "two"), ModeRule("enforce"))
+    modes = Modes(rules, POLICY.services, [Waiver("one", "ttl.required", "must", "INCR")])
+    bench = Bench(at(redis_server), modes=modes)
+    with redis_server.client() as client, looking(bench) as look:
+        client.mset({"k:1": "1", "k:2": "1", "k:3": "1"})
+        bench.hset("k:1")
+        bench.judge.weigh(0, [b"INCR", b"k:2"], None, 0, "c")
+        bench.judge.weigh(1, [b"INCR", b"k:3"], None, 0, "c")
+        bench.now = 5.0
+        look()
+        assert bench.late == {"one ttl.required HSET late": 1, "one ttl.required INCR waived": 1}
+
+
+def test_a_server_that_can_t_be_reached_accuses_nobody(tmp_path: object) -> None:
+    bench = Bench(UpstreamAddress("unix", path=f"{tmp_path}/none", shown="redis"))
+    with looking(bench) as look:
+        bench.hset("k:1")
+        bench.hset("k:2")
+        bench.now = 5.0
+        look()
+        assert (bench.late, bench.unanswered, len(bench.table)) == ({}, 2, 0)
+        assert bench.failures == ["no such file or directory"]
+
+
+@pytest.mark.parametrize("options", [{}, {"password": "wrong"}], ids=["none", "wrong"])
+def test_a_server_that_wants_credentials_accuses_nobody(
+    options: dict[str, str], start_redis: Callable[..., RedisServer]
+) -> None:
+    server = start_redis(password="secret")
+    bench = Bench(at(server, **options))
+    with server.client() as client, looking(bench) as look:
+        client.hset("k:1", "f", "v")
+        for number in (1, 2):
+            bench.hset("k:1")
+            bench.now += 5.0
+            look()
+            assert (bench.late, bench.unanswered) == ({}, number)
+        assert len(bench.failures) == 1
+        assert "secret" not in bench.failures[0]
+
+
+def test_a_connection_that_was_lost_is_opened_anew(fresh_redis: RedisServer) -> None:
+    bench = Bench(at(fresh_redis))
+    with fresh_redis.client() as client, looking(bench) as look:
+        client.hset("k:1", "f", "v")
+        bench.hset("k:1")
+        bench.now = 5.0
+        look()
+        assert bench.late == {"one ttl.required HSET late": 1}
+        client.client_kill_filter(_type="normal", skipme=True)
+        for _ in range(2):  # one that is asked before the loss is noticed stays unanswered
+            bench.hset("k:1")
+            bench.now += 5.0
+            look()
+        assert bench.late["one ttl.required HSET late"] + bench.unanswered == 3
+        assert bench.late["one ttl.required HSET late"] >= 2
+
+
+class _Babble(asyncio.Protocol):
+    """Answers anything with the bytes that it was made for."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, _data: bytes) -> None:
+        self.transport.write(self.answer)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"HTTP/1.1 400\r\n", b"*1000000000\r\n", b":1x\r\n", b":" + b"1" * 100_000, b"-LOADING wait\r\n"],
+)
+def test_what_is_no_answer_accuses_nobody(answer: bytes, tmp_path: object) -> None:
+    async def asked() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(lambda: _Babble(answer), f"{tmp_path}/s")
+        bench = Bench(UpstreamAddress("unix", path=f"{tmp_path}/s", shown="redis"))
+        bench.hset("k:1")
+        bench.now = 5.0
+        await bench.watch.look()
+        assert (bench.late, bench.unanswered, len(bench.failures)) == ({}, 1, 1)
+        bench.watch._close()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(asked())
+
+
+def test_a_server_that_falls_silent_accuses_nobody(fresh_redis: RedisServer) -> None:
+    bench = Bench(at(fresh_redis))
+    bench.upstream.connect_timeout = 0.2
+    with looking(bench) as look:
+        fresh_redis.pause()
+        try:
+            bench.hset("k:1")
+            bench.now = 5.0
+            look()
+        finally:
+            fresh_redis.resume()
+        assert (bench.late, bench.unanswered, bench.failures) == ({}, 1, ["timed out"])
+
+
+def test_a_fault_of_its_own_is_counted_and_ends_nothing(redis_server: RedisServer) -> None:
+    bench = Bench(at(redis_server))
+
+    async def watched() -> None:
+        bench.table.due = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+        task = asyncio.ensure_future(bench.watch.watch_forever())
+        while not bench.errors:
+            await asyncio.sleep(0.01)
+        assert not task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(watched())
+    assert bench.telemetry.counters.internal_errors == {"late": 1}
+
+
+def test_a_running_keyfence_tells_what_is_late(
+    fresh_redis: RedisServer, tmp_path: object, start_keyfence: Callable[..., Keyfence]
+) -> None:
+    policy = f"{tmp_path}/p.yaml"
+    with open(policy, "w", encoding="utf-8") as file:
+        file.write(
+            "policy: p\nservices: [one]\nscopes: {all: {prefix: 'k:', writers: [one]}}\n"
+            "keys: {a: {key: 'k:a', ttl: {max: 100s, grace: 100ms}}, b: {key: 'k:b', ttl: {max: 100s}}}\n"
+        )
+    log = f"{tmp_path}/decisions.log"
+    keyfence = start_keyfence(
+        "--policy", policy, "--upstream", fresh_redis.url, "--listen", "127.0.0.1:0", "--service", "one",
+        "--mode", "enforce", "--decision-log", log, "--admin", "127.0.0.1:0",
+    )  # fmt: skip
+    with keyfence.client() as client:
+        client.hset("k:a", "f", "v")
+        with client.pipeline() as pipeline:
+            pipeline.hset("k:b", "f", "v")
+            pipeline.expire("k:b", 60)
+            pipeline.execute()
+    late: list[dict[str, object]] = []
+    while not late:
+        with open(log, encoding="utf-8") as file:
+            told = [json.loads(line) for line in file.read().split("\n")[:-1]]
+        late = [one for one in told if one["action"] == "late"]
+    (one,) = late
+    assert (one["rule"], one["command"], one["key"]) == ("ttl.required", "HSET", "k:a")
+    assert not [one for one in told if one.get("key") == "k:b"]
