@@ -16,7 +16,7 @@ class Splice:
         self.to_upstream: list[bytes] = []
         self.service = service
         self.closing = ""
-        self.outstanding = 0
+        self.outstanding = 0  # 1 from what the client sends until something comes back: more can't be told
         self.wants_input = True
         self.holds_back = False
         self.awaits_more = True
@@ -40,9 +40,11 @@ class Splice:
         self.to_client.append(data)
 
     def from_client(self, data: bytes) -> None:
+        self.outstanding = 1
         self.to_upstream.append(data)
 
     def from_upstream(self, data: bytes) -> None:
+        self.outstanding = 0
         self.to_client.append(data)
 
     def upstream_refused(self, reason: str) -> None:

@@ -24,6 +24,14 @@ def test_a_client_is_told_why_there_is_no_upstream() -> None:
     assert one.closing.startswith("upstream")
 
 
+def test_an_answer_is_awaited_until_something_comes_back() -> None:
+    one = Splice("A")
+    one.from_client(b"PING\r\n")
+    assert one.outstanding
+    one.from_upstream(b"+PONG\r\n")
+    assert not one.outstanding
+
+
 def test_with_the_upstream_the_client_goes() -> None:
     one = Splice("A")
     one.upstream_lost("upstream x is gone")
