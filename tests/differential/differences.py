@@ -1,0 +1,189 @@
+"""What replies may differ in, each with its reason.
+
+Rule: nothing else is left out of a comparison, and a step names what it leaves out. docs/differences.md is
+this list in print (`python -m tests.differential.differences` writes it).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.servers import PROJECT
+
+PAGE = PROJECT / "docs" / "differences.md"
+
+
+class Difference(NamedTuple):
+    """A part of replies that two sessions of the same commands needn't have in common."""
+
+    where: str  # the commands
+    what: str
+    reason: str
+    mask: Callable[[bytes], bytes]
+
+
+def _masked(pattern: bytes, by: bytes) -> Callable[[bytes], bytes]:
+    compiled = re.compile(pattern, re.DOTALL)
+    return lambda data: compiled.sub(by, data)
+
+
+# The fields of CLIENT LIST that are about one connection at one moment.
+_MOMENTARY = (
+    b"id|addr|laddr|fd|age|idle|qbuf|qbuf-free|argv-mem|multi-mem|rbs|rbp|obl|oll|omem|tot-mem|events"
+)
+
+
+def _client_lines(data: bytes) -> bytes:
+    data = re.sub(rb"\b(" + _MOMENTARY + rb")=[^ ]*", rb"\1=*", data)
+    data = re.sub(rb"\bredir=\d+", b"redir=*", data)
+    return re.sub(rb"(?:\$|=)\d+\r\n(?=(?:txt:)?id=\*)", b"$*\r\n", data)
+
+
+def _info_values(data: bytes) -> bytes:
+    data = re.sub(rb"^(?!txt:)([a-z][A-Za-z0-9_.|-]*):[^\r\n]*", rb"\1:*", data, flags=re.MULTILINE)
+    data = re.sub(rb"errorstat_[^\r]*\r\n", b"", data)
+    return re.sub(rb"(?:\$|=)\d+\r\n(?=(?:txt:)?# )", b"$*\r\n", data)
+
+
+CLIENT_ID = Difference(
+    "CLIENT ID, HELLO, CLIENT TRACKINGINFO, CLIENT GETREDIR",
+    "a connection's id",
+    "Redis counts connections, and others were made in between.",
+    _masked(rb"(?<=\n):\d+(?=\r\n)|^:\d+(?=\r\n)", b":*"),
+)
+CLIENT_LIST = Difference(
+    "CLIENT LIST, CLIENT INFO",
+    "id, addresses, ages, buffers and their memory",
+    "They are of one connection at one moment; keyfence's addresses stand in place of the client's.",
+    _client_lines,
+)
+HELLO_ID = Difference(
+    "HELLO",
+    "the connection's id",
+    "As for CLIENT ID.",
+    _masked(rb"(?<=\$2\r\nid\r\n):\d+", b":*"),
+)
+CLOCK = Difference(
+    "TIME, LASTSAVE, EXPIRETIME of what was set by seconds to live",
+    "the time",
+    "It goes on.",
+    _masked(rb"\$\d+\r\n\d{1,16}(?=\r\n)|:\d{9,16}(?=\r\n)", b"<time>"),
+)
+TIME_LEFT = Difference(
+    "TTL, PTTL",
+    "the time that is left",
+    "It goes on.",
+    _masked(rb":\d+(?=\r\n)", b":*"),
+)
+STREAM_ID = Difference(
+    "XADD with *",
+    "the time in an id that Redis makes",
+    "It goes on.",
+    _masked(rb"\$\d+\r\n\d{13}-\d+(?=\r\n)", b"<id>"),
+)
+MONITOR_LINE = Difference(
+    "MONITOR",
+    "the time and the client's address in each line",
+    "As for CLIENT LIST.",
+    _masked(rb"\+\d+\.\d+ \[(\d+) (?:unix:)?[^\]]*\]", rb"+* [\1 *]"),
+)
+INFO_VALUES = Difference(
+    "INFO",
+    "the values; the sections and fields are compared",
+    "Run ids, uptimes, memory and counters go on, and connections that keyfence holds are counted.",
+    _info_values,
+)
+LOG_ENTRY = Difference(
+    "SLOWLOG GET, LATENCY HISTORY, MEMORY STATS, MEMORY DOCTOR",
+    "numbers and addresses",
+    "They are measurements.",
+    _masked(rb":\d+(?=\r\n)|\$\d+\r\n[^\r\n]*(?::\d+|\.\d+)(?=\r\n)|,[0-9.e+-]+(?=\r\n)", b"<n>"),
+)
+
+IGNORED = (
+    CLIENT_ID,
+    HELLO_ID,
+    CLIENT_LIST,
+    CLOCK,
+    TIME_LEFT,
+    STREAM_ID,
+    MONITOR_LINE,
+    INFO_VALUES,
+    LOG_ENTRY,
+)
+
+
+def masked(data: bytes, ignoring: Iterable[Difference]) -> bytes:
+    """The bytes without what may differ."""
+    for difference in ignoring:
+        data = difference.mask(data)
+    return data
+
+
+def page() -> str:
+    """docs/differences.md as it should be."""
+    rows = [f"| {one.where} | {one.what} | {one.reason} |" for one in IGNORED]
+    real = [f"| {where} | {direct} | {through} | {why} |" for where, direct, through, why in REAL]
+    return _PAGE.format(ignored="\n".join(rows), real="\n".join(real))
+
+
+# What a client can tell keyfence by, with a policy that allows everything: where, Redis' way, its way, why.
+REAL: tuple[tuple[str, str, str, str], ...] = (
+    (
+        "a bulk string that isn't followed by CRLF (`$1\\r\\nkXX`)",
+        "takes any two bytes for it",
+        "`-ERR Protocol error: expected CRLF after a bulk string`, and the end",
+        "Another reading of the same bytes would be another command than the one that was judged.",
+    ),
+    (
+        "a NUL byte in an inline command",
+        "doesn't find the line's end and waits for ever",
+        "`-ERR Protocol error: null byte in inline request`, and the end",
+        "The client would wait for ever.",
+    ),
+    (
+        "a request of more than 1,048,576 arguments",
+        "from 7.0 on up to 2,147,483,647",
+        "`-ERR Protocol error: invalid multibulk length`, and the end, as Redis 6.2",
+        "What a request may cost is limited.",
+    ),
+    (
+        "`POST` or `Host:` behind other commands in one packet",
+        "closes without sending the replies that it has already made",
+        "sends these replies first",
+        "They were made; Redis loses them by closing at once.",
+    ),
+    (
+        "`POST` or `Host:` before a password is given, Redis 6.2",
+        "`-NOAUTH`, and goes on",
+        "the end, as Redis 7",
+        "It is an attack through a browser either way.",
+    ),
+)
+
+_PAGE = """\
+# Differences from Redis
+
+With a policy that allows everything, a client gets the bytes that Redis would send. `tests/differential` runs
+the same sessions directly and through keyfence and compares every byte, but for what stands here.
+
+## What a client can tell keyfence by
+
+| where | Redis | keyfence | why |
+|---|---|---|---|
+{real}
+
+## What differs between any two sessions
+
+The tests leave these parts of replies out, in the replies to these commands only.
+
+| where | what | why |
+|---|---|---|
+{ignored}
+"""
+
+if __name__ == "__main__":
+    Path(PAGE).write_text(page())

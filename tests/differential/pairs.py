@@ -1,0 +1,157 @@
+"""A Redis and a keyfence in front of it, and the comparison of a session through either."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from proxy.config import UpstreamModel
+from tests.clients.running import eventually
+from tests.differential.differences import Difference
+from tests.differential.sides import Heard, Side, Step, first_difference
+from tests.servers import Keyfence, RedisServer, ServerBinary, running_redis
+
+HERE = Path(__file__).parent
+# Both ways lead to Redis directly then: what differs is the harness's fault, or belongs into `differences`.
+CONTROL = bool(os.environ.get("KEYFENCE_CONTROL"))
+UPSTREAM_MODES = ("shared", "dedicated") if "mode" in UpstreamModel.model_fields else ("dedicated",)
+
+Words = str | bytes | tuple[str | bytes | int, ...]
+
+
+def step(
+    on: str,
+    *words: Words,
+    ignoring: Sequence[Difference] = (),
+    replies: int = 0,
+    silent: bool = False,
+    pieces: Sequence[int] = (),
+    closes: bool = False,
+    half_closes: bool = False,
+) -> Step:
+    """A step; text is a command whose words are split at spaces, bytes are sent as they are."""
+    split = tuple(tuple(one.split()) if isinstance(one, str) else one for one in words)
+    return Step(on, split, tuple(ignoring), replies, silent, tuple(pieces), closes, half_closes)
+
+
+def debuggable(binary: ServerBinary) -> tuple[str, ...]:
+    """Options under which a server carries out DEBUG."""
+    return () if binary.version.startswith("6.") else ("--enable-debug-command", "yes")
+
+
+def configuration(folder: Path, upstream: str, mode: str, policy: str) -> Path:
+    """Writes one that enforces a policy of this folder."""
+    through = f"{{url: {upstream}, mode: {mode}}}" if "mode" in UpstreamModel.model_fields else upstream
+    observed = ["command.unknown", "channel.read", "channel.write"]
+    if policy == "refusing":
+        observed += ["key.unregistered", "scan.scope", "script.keys"]
+    lines = [
+        f"policy: {HERE / policy}.yaml",
+        f"upstream: {through}",
+        "admin: none",
+        'listeners: [{listen: "127.0.0.1:0", service: app}]',
+        "limits: {request: 1GB, client_output: 1GB}",
+        "modes:",
+        *(f"  - {{rule: {rule}, mode: observe}}" for rule in observed),
+        "  - {mode: enforce}",
+    ]
+    path = folder / f"{policy}-{mode}.yaml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+class Pair:
+    """Plays sessions on both ways to one server."""
+
+    def __init__(self, server: RedisServer, keyfence: Keyfence, resp: int = 2) -> None:
+        self.server = server
+        self.keyfence = keyfence
+        self.resp = resp
+
+    def speaking(self, resp: int) -> Pair:
+        return Pair(self.server, self.keyfence, resp)
+
+    def _direct(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(self.server.socket_path))
+        return connection
+
+    def _through(self) -> socket.socket:
+        connection = self.keyfence.connect()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def same(self, *steps: Step, digest: bool = True) -> None:
+        """Fail unless every reply is the same on both ways, and the data that it all leads to."""
+        direct, data = self._play(self._direct, steps)
+        through, data_through = self._play(self._direct if CONTROL else self._through, steps, direct)
+        report = list(first_difference(steps, direct, through))
+        assert not report, "\n".join(["answered otherwise", *report])
+        assert len(direct) == len(through)
+        if digest:
+            assert data == data_through, "\n".join(["the data differ after", *map(str, steps)])
+
+    def _play(
+        self, connect: object, steps: Sequence[Step], expected: Sequence[Heard] = ()
+    ) -> tuple[list[Heard], bytes]:
+        self.empty()
+        side = Side(connect, connect if CONTROL or connect == self._direct else self._direct)  # type: ignore[arg-type]
+        try:
+            heard = side.play(steps, self.resp, expected)
+            side.settle()
+            return heard, self._digest()
+        finally:
+            side.close()
+            self._until_alone()
+
+    def _digest(self) -> bytes:
+        with self.server.client() as admin:
+            return bytes(admin.execute_command("DEBUG", "DIGEST"))
+
+    def empty(self) -> None:
+        """Forget everything that a session may have left in the server."""
+        with self.server.client() as admin:
+            admin.flushall()
+            admin.script_flush()
+            if self.server.version_info >= (7,):
+                admin.execute_command("FUNCTION", "FLUSH")
+            admin.config_resetstat()
+            admin.slowlog_reset()
+            admin.execute_command("ACL", "LOG", "RESET")
+
+    def _until_alone(self) -> None:
+        """Connections of a session that ends stay for a moment, and would be counted by PUBLISH, say."""
+        with self.server.client() as admin:
+            admin.execute_command("CLIENT", "UNPAUSE")
+            eventually(
+                lambda: all(map(_is_plain, admin.client_list())), "the session's connections have ended"
+            )
+
+
+def _is_plain(client: dict[str, str]) -> bool:
+    """Nothing of a session is left in the connection: keyfence may keep it for others."""
+    return (
+        client["flags"] in ("N", "U")
+        and client["multi"] == "-1"
+        and int(client["sub"]) + int(client["psub"]) + int(client.get("ssub", 0)) == 0
+    )
+
+
+@contextlib.contextmanager
+def running_pair(
+    binary: ServerBinary,
+    mode: str,
+    folder: Path,
+    policy: str = "everything",
+    *,
+    password: str = "",
+    acl: Sequence[str] = (),
+) -> Iterator[Pair]:
+    """Start a server, and a keyfence in front of it."""
+    with running_redis(binary, password=password, acl=acl, arguments=debuggable(binary)) as server:
+        path = configuration(folder, server.url, mode, policy)
+        with Keyfence("--config", path) as keyfence:
+            yield Pair(server, keyfence)

@@ -1,0 +1,364 @@
+"""Two ways to one Redis, and how a session is played on either.
+
+Rule: a step ends when all that it causes has happened, on whatever connection; that is found by asking the
+servers, never by waiting a while. So the steps of a session come in one order on both ways.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import select
+import socket
+import struct
+import termios
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from proxy.wire import encode
+from proxy.wire.replies import ReplyError, ReplyFramer
+from tests.differential.differences import HELLO_ID, Difference, masked
+from tests.servers import PATIENCE_SECONDS
+
+# A command that no server runs, so that MONITOR, statistics and logs don't show it: its arity is wrong.
+_ASK = encode.command("ECHO")
+# Through keyfence a reply counts as missing if so often in a row nothing has come for so long, although the
+# servers have answered others meanwhile.
+_SILENT_TURNS = 3
+_SILENCE_SECONDS = 0.7
+
+
+class Id(str):
+    """In a command: the id of the connection with this name."""
+
+
+class Step(NamedTuple):
+    """What one connection sends, in pieces, and what is known of the replies."""
+
+    on: str
+    words: tuple[bytes | tuple[str | bytes | int, ...], ...]
+    ignoring: tuple[Difference, ...] = ()
+    replies: int = 0  # so many come in any case, even if not at once
+    silent: bool = False  # what follows the last reply has none of its own, and must be over too
+    pieces: tuple[int, ...] = ()  # sizes in which the bytes are sent; what is left goes as one
+    closes: bool = False  # the client closes its connection instead
+    half_closes: bool = False  # the client ends its side of it behind the bytes
+
+    def __str__(self) -> str:
+        shown = " ".join(
+            repr(one) if isinstance(one, bytes) else " ".join(map(str, one)) for one in self.words
+        )
+        return f"{self.on}: {shown[:600]}"
+
+
+Heard = dict[
+    str, tuple[bytes, bool]
+]  # by connection: what came in one step, and whether the connection ended
+
+
+class Peer:
+    """One connection of a session."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.data = bytearray()  # of this step
+        self.frames = 0  # of this step
+        self.ended = False
+        self.id = 0
+        self._lost = False  # what came is no replies
+        self._framer = ReplyFramer()
+        self._unsent = memoryview(b"")
+
+    def has_come(self, size: int, frames: int) -> bool:
+        """Whether so many replies have come; where `frames` is -1 or they can't be told, so many bytes."""
+        if self._lost or frames < 0:
+            return len(self.data) >= size
+        return self.frames >= frames and self._framer.at_boundary
+
+    @property
+    def busy(self) -> bool:
+        """There are bytes left to be sent, or sent ones that the other end hasn't read (on a unix socket)."""
+        if self.ended:
+            return False
+        if self._unsent:
+            return True
+        if self.sock.family != socket.AF_UNIX:
+            return False
+        return struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, b"\0" * 4))[0] > 0
+
+    def send(self, data: bytes) -> None:
+        if not self.ended:
+            assert not self._unsent
+            self._unsent = memoryview(data)
+
+    def pump(self, timeout: float = 0) -> bool:
+        """Send and receive what goes at once. Whether anything did."""
+        moved = False
+        if self._unsent and not self.ended:
+            try:
+                sent = self.sock.send(self._unsent)
+                self._unsent = self._unsent[sent:]
+                moved = sent > 0
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._unsent = memoryview(b"")  # the reading will find out
+        while not self.ended:
+            try:
+                data = self.sock.recv(1 << 20)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            moved = True
+            if data:
+                self._take(data)
+            else:
+                self.ended = True
+                self._unsent = memoryview(b"")
+        if not moved and timeout and not self.ended:
+            poll = select.poll()
+            poll.register(self.sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+            poll.poll(timeout * 1000)
+        return moved
+
+    def _take(self, data: bytes) -> None:
+        self.data += data
+        try:
+            at = 0
+            while at < len(data):
+                at = self._framer.advance(data, at, 1, stop_after_push=True)
+                self.frames += self._framer.at_boundary
+        except ReplyError:
+            self._lost = True
+
+    def heard(self) -> tuple[bytes, bool]:
+        """What came since the last call."""
+        data = bytes(self.data)
+        self.data.clear()
+        self.frames = 0
+        self._lost = False
+        self._framer = ReplyFramer()
+        return data, self.ended
+
+
+class Asker:
+    """A connection that asks whether a server is through with what came before."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.settimeout(PATIENCE_SECONDS)
+        self._sock = sock
+
+    def ask(self) -> None:
+        self._sock.sendall(_ASK)
+        reply = b""
+        while not reply.endswith(b"\n"):
+            more = self._sock.recv(4096)
+            assert more, f"closed after {reply!r}"
+            reply += more
+        assert reply.startswith(b"-"), reply
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+Connect = Callable[[], socket.socket]
+
+
+class Side:
+    """One way to Redis: `connect` makes a client's connection, `direct` one that goes past keyfence."""
+
+    def __init__(self, connect: Connect, direct: Connect) -> None:
+        self._connect = connect
+        self._through = connect is not direct
+        self._askers = [Asker(direct())]
+        if self._through:
+            self._askers.insert(0, Asker(connect()))
+        self.peers: dict[str, Peer] = {}
+
+    def close(self) -> None:
+        self.end_session()
+        for asker in self._askers:
+            asker.close()
+
+    def end_session(self) -> None:
+        for peer in self.peers.values():
+            peer.sock.close()
+        self.peers.clear()
+
+    def pump(self) -> bool:
+        return sum(peer.pump() for peer in self.peers.values()) > 0
+
+    def settle(self) -> bool:
+        """Return when the servers have done all that was sent, and everything that came of it is here.
+
+        Tells whether anything came meanwhile.
+        """
+        came = False
+        while True:
+            moved = self.pump()
+            for asker in self._askers * 2:
+                asker.ask()
+                asker.ask()
+            moved |= self.pump()
+            came |= moved
+            if not moved and not any(peer.busy for peer in self.peers.values()):
+                return came
+
+    def play(self, steps: Sequence[Step], resp: int, expected: Sequence[Heard] = ()) -> list[Heard]:
+        """Run a session. With `expected`, a step ends once as many replies have come, or none come any more;
+        the session ends with the first step whose replies aren't those."""
+        self._open(steps, resp)
+        heard: list[Heard] = []
+        for number, step in enumerate(steps):
+            hope = expected[number] if expected else None
+            self._begin(step)
+            if hope is None:
+                self._await(
+                    lambda step=step: self.peers[step.on].frames >= step.replies or self.peers[step.on].ended
+                )
+                self.settle()
+            else:
+                self._await_as(step, hope)
+            heard.append({name: peer.heard() for name, peer in self.peers.items()})
+            if hope is not None and not alike(step, hope, heard[-1]):
+                break
+        return heard
+
+    def _open(self, steps: Sequence[Step], resp: int) -> None:
+        asked = {
+            word
+            for step in steps
+            for words in step.words
+            if isinstance(words, tuple)
+            for word in words
+            if isinstance(word, Id)
+        }
+        for name in sorted({step.on for step in steps}):
+            peer = self.peers[name] = Peer(self._connect())
+            if resp == 3:
+                self._exchange(peer, encode.command("HELLO", 3))
+            if name in asked:
+                peer.id = int(self._exchange(peer, encode.command("CLIENT", "ID")).strip(b":\r\n"))
+
+    def _exchange(self, peer: Peer, request: bytes) -> bytes:
+        peer.send(request)
+        self._await(lambda: peer.frames >= 1)
+        return peer.heard()[0]
+
+    def _begin(self, step: Step) -> None:
+        peer = self.peers[step.on]
+        if step.closes:
+            peer.sock.shutdown(socket.SHUT_RDWR)
+            peer.sock.close()
+            peer.ended = True
+            return
+        data = b"".join(one if isinstance(one, bytes) else self._command(one) for one in step.words)
+        at = 0
+        for size in step.pieces:
+            peer.send(data[at : at + size])
+            at += size
+            self._await(lambda: not peer.busy or peer.ended)
+            self._askers[0].ask()  # so that it is read before the next piece comes
+        peer.send(data[at:])
+        peer.pump()
+        if step.half_closes:
+            self._await(lambda: not peer.busy or peer.ended)
+            with contextlib.suppress(OSError):
+                peer.sock.shutdown(socket.SHUT_WR)
+
+    def _command(self, words: Sequence[str | bytes | int]) -> bytes:
+        return encode.command(*(self.peers[word].id if isinstance(word, Id) else word for word in words))
+
+    def _await(self, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not done():
+            assert time.monotonic() < deadline, f"waited in vain; came: {self._shown()}"
+            if not self.pump():
+                self._wait_a_little()
+
+    def _wait_a_little(self) -> None:
+        poll = select.poll()
+        for peer in self.peers.values():
+            if not peer.ended:
+                poll.register(peer.sock, select.POLLIN | (select.POLLOUT if peer._unsent else 0))
+        poll.poll(50)
+
+    def _await_as(self, step: Step, hope: Heard) -> None:
+        """Wait for as much as came on the other way; what doesn't come is missed after a silence."""
+        wanted = [
+            (self.peers[name], len(data), count_frames(data), ended) for name, (data, ended) in hope.items()
+        ]
+        heard_last = time.monotonic()
+        turns = 0
+        while not all(one.ended if ended else one.has_come(*size) for one, *size, ended in wanted):
+            if self.pump():
+                heard_last = time.monotonic()
+                turns = 0
+            elif time.monotonic() - heard_last < _SILENCE_SECONDS:
+                self._wait_a_little()
+            elif turns == _SILENT_TURNS:
+                return
+            else:
+                turns = 0 if self.settle() else turns + 1
+                heard_last = time.monotonic()
+        if step.silent or not hope[step.on][0]:
+            self.settle()
+
+    def _shown(self) -> str:
+        return ", ".join(f"{name} {bytes(peer.data[-200:])!r}" for name, peer in self.peers.items())
+
+
+def count_frames(data: bytes) -> int:
+    """How many replies and pushes end in the data; -1 where it isn't made of them."""
+    framer = ReplyFramer()
+    frames = at = 0
+    try:
+        while at < len(data):
+            at = framer.advance(data, at, 1, stop_after_push=True)
+            frames += framer.at_boundary
+    except ReplyError:
+        return -1
+    return frames if framer.at_boundary else -1
+
+
+def alike(step: Step, one: Heard, other: Heard) -> bool:
+    """Whether a step was answered alike, but for what it ignores."""
+    return _comparable(step, one) == _comparable(step, other)
+
+
+def _comparable(step: Step, heard: Heard) -> Heard:
+    ignoring = (*step.ignoring, HELLO_ID)
+    return {name: (masked(data, ignoring), ended) for name, (data, ended) in heard.items()}
+
+
+def first_difference(
+    steps: Sequence[Step], direct: Sequence[Heard], through: Sequence[Heard]
+) -> Iterator[str]:
+    """Yields the lines of a report on the first step that was answered otherwise; none where none was."""
+    for number, (step, one, other) in enumerate(zip(steps, direct, through, strict=False)):
+        if alike(step, one, other):
+            continue
+        yield f"step {number + 1} of {len(steps)}: {step}"
+        for before in steps[max(0, number - 12) : number]:
+            yield f"  after {before}"
+        one, other = _comparable(step, one), _comparable(step, other)
+        for name in one:
+            if one[name] != other[name]:
+                at = _first(one[name][0], other[name][0])
+                yield f"  {name}, from byte {at} on:"
+                yield f"    direct:  {_cut(one[name], at)}"
+                yield f"    through: {_cut(other[name], at)}"
+        return
+
+
+def _first(one: bytes, other: bytes) -> int:
+    common = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+    return max(0, (min(len(one), len(other)) if common is None else common) - 60)
+
+
+def _cut(heard: tuple[bytes, bool], at: int) -> str:
+    data, ended = heard
+    return f"{data[at : at + 400]!r}{' …' if len(data) > at + 400 else ''}{' and the end' if ended else ''}"
