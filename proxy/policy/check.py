@@ -298,8 +298,8 @@ _WITH_COLON = (Concat((_SOMETHING, _COLON, _SOMETHING)), Concat((_ANYTHING, _COL
 
 def _with_colon(pattern: KeyPattern, hole: Hole) -> bytes | None:
     """A key in which the placeholder holds a colon; None where it can't, or is meant to hold several."""
-    if hole.variadic or not hole.expression.alphabet & SEPARATOR_MASK:
-        return None
+    if hole.variadic or not hole.expression.alphabet & SEPARATOR_MASK or hole.expression.text in NAMES:
+        return None  # whoever writes ip means IPv6 addresses too
     for node in _WITH_COLON:
         held = Hole(hole.name, ClassExpression("", node))
         parts = tuple(held if part == hole else part for part in pattern.parts)
