@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from ..commands.model import READ, WRITE
+from .builtin_classes import NAMES
 from .compiled import UNKNOWN, CompiledPolicy, Target
 from .diagnostics import Diagnostic, FileError
 from .languages import covered, overlap, overlapping_pairs
