@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..commands.model import DELETE, READ, WRITE, Access, Touches, Ttl
+from .ttl import GONE, NO_TTL
 
 NEVER = None  # a key that exists and has no time to live
 
@@ -25,11 +26,18 @@ class Keyspace:
         return key in self._ends and (end is NEVER or end > now)
 
     def remaining(self, key: bytes, now: int) -> int | None:
-        """Milliseconds that an existing key has left; None for one without a time to live. Raises KeyError."""
+        """Milliseconds that an existing key has left; None: no time to live. Raises KeyError."""
         if not self.exists(key, now):
             raise KeyError(key)
         end = self._ends[key]
         return None if end is NEVER else end - now
+
+    def pttl(self, key: bytes, now: int) -> int:
+        """As PTTL answers: milliseconds, NO_TTL or GONE."""
+        if not self.exists(key, now):
+            return GONE
+        remaining = self.remaining(key, now)
+        return NO_TTL if remaining is None else remaining
 
     def run(self, touches: Touches, now: int) -> None:
         """Let a command have its effect at the time `now`, in milliseconds since the epoch."""
@@ -51,7 +59,12 @@ class Keyspace:
                 self._apply(access.key, ttl, now)
 
     def _carry(
-        self, before: Mapping[bytes, int | None], source: bytes, access: Access, ttl: Ttl, removed: list[bytes]
+        self,
+        before: Mapping[bytes, int | None],
+        source: bytes,
+        access: Access,
+        ttl: Ttl,
+        removed: list[bytes],
     ) -> None:
         """RENAME and COPY: the time to live comes with the value; where nothing is carried, all stays."""
         if source == access.key and not removed:  # MOVE: to another database

@@ -16,18 +16,20 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from ..commands.extract import extract
 from ..commands.model import Touches
 from .compiled import CompiledPolicy
 from .coverage import Coverage
-from .decide import Decider, Transaction
+from .decide import Transaction
 from .diagnostics import Diagnostic, FileError, Place, did_you_mean
+from .judge import Judge
 from .load import load_policy
 from .model import Date, Duration, RuleName
+from .modes import ModeRule, Modes
+from .pending import PendingTtls
 from .simulation import Keyspace
 from .units import duration_text, milliseconds
 from .validate import validate
-from .verdict import Verdict
+from .verdict import Verdict, Violation
 from .yaml_source import Source, read_source
 
 SUFFIX = ".test.yaml"
@@ -271,7 +273,7 @@ class Runner:
 
 
 class _Play:
-    """One test, played out command by command."""
+    """One test, played out command by command on one connection."""
 
     def __init__(self, policy: CompiledPolicy, file: CaseFile, case: Case, coverage: Coverage) -> None:
         self.policy = policy
@@ -279,18 +281,32 @@ class _Play:
         self.case = case
         self.coverage = coverage
         self.now = file.now
-        self.decider = Decider(policy, lambda: self.now / 1000)
+        modes = Modes([ModeRule("enforce" if case.enforces else "observe")], policy.services)
+        self.pending = PendingTtls(clock=self._clock)
+        self.judge = Judge(policy, modes, clock=self._clock, pending=self.pending, on_error=_raise)
         given = {key: _end(text, self.now) for key, text in case.given.items() if text != "gone"}
-        self.keyspace = Keyspace(given)
+        self.keyspaces = {0: Keyspace(given)}
+        self.database = 0
         self.transaction: Transaction | None = None
         self.queued: list[Touches] = []
         self.aborted = False
 
+    def _clock(self) -> float:
+        return self.now / 1000
+
+    @property
+    def keyspace(self) -> Keyspace:
+        """The keys of the selected database."""
+        return self.keyspaces.setdefault(self.database, Keyspace())
+
     def failures(self) -> Iterator[Diagnostic]:
         for step in self.case.steps:
-            self.now += step.after
+            if step.after:
+                yield from self._late(step, self.now + step.after)
             if step.argv:
                 yield from self._command(step)
+            if step.late and not step.after:
+                yield from self._late(step, None)
             yield from self._ttls(step)
 
     def _fail(self, step: Step, field: str, message: str) -> Diagnostic:
@@ -298,13 +314,12 @@ class _Play:
         return self.file.source.error(path, f"{self.case.about}: {message}")
 
     def _command(self, step: Step) -> Iterator[Diagnostic]:
-        touches = extract(step.argv)
         service = self.policy.number(step.service)
-        verdict = self.decider.judge(service, step.argv, touches, self.transaction)
+        ruling, touches = self.judge.weigh(service, step.argv, self.transaction, self.database, "test")
+        verdict = Verdict(tuple(one.violation for one in ruling.findings))
         self.coverage.saw(service, touches, verdict)
         name = touches.command.name if touches.command is not None else ""
-        refused = self.case.enforces and any(one.severity == "must" for one in verdict.violations)
-        aborts = self._follow(name, touches, refused)
+        aborts = self._follow(name, touches, ruling.refused_by is not None)
         yield from self._compare(step, verdict, aborts, touches)
 
     def _follow(self, name: str, touches: Touches, refused: bool) -> bool:
@@ -317,17 +332,42 @@ class _Play:
             queued, aborts = self.queued, self.aborted or refused
             self._begin(None)
             for one in () if aborts else queued:
-                self.keyspace.run(one, self.now)
+                self._run(one)
             return aborts
         elif self.transaction is not None:
             self.aborted |= refused
             self.queued.append(touches)
         elif not refused:
-            self.keyspace.run(touches, self.now)
+            self._run(touches)
         return False
+
+    def _run(self, touches: Touches) -> None:
+        if touches.command is not None and touches.command.name == "SELECT" and touches.databases:
+            self.database = touches.databases[0][1]
+        self.keyspace.run(touches, self.now)
 
     def _begin(self, transaction: Transaction | None) -> None:
         self.transaction, self.queued, self.aborted = transaction, [], False
+
+    def _late(self, step: Step, until: int | None) -> Iterator[Diagnostic]:
+        """Let time pass (None: until nothing is open any more), and compare what is found out by then."""
+        found: list[Violation] = []
+        while open_keys := list(self.pending):
+            due = round(min(one.due for one in open_keys) * 1000)
+            if until is not None and due > until:
+                break
+            self.now = max(self.now, due)
+            for one in self.pending.due():
+                left = self.keyspaces.setdefault(one.database, Keyspace()).pttl(one.key, self.now)
+                if self.pending.answer(one, left):
+                    told = [finding.violation for finding in self.judge.late(one, left)]
+                    self.coverage.saw(one.service, Touches(None), Verdict(tuple(told)))
+                    found += told
+        self.now = max(self.now, until or 0)
+        if [one.rule for one in found] != step.late:
+            expected = ", ".join(step.late) or "nothing"
+            got = "; ".join(f"{one.rule} ({one.message})" for one in found) or "nothing"
+            yield self._fail(step, "late", f"expected late {expected}, got {got}")
 
     def _compare(self, step: Step, verdict: Verdict, aborts: bool, touches: Touches) -> Iterator[Diagnostic]:
         broken = [one.rule for one in verdict.violations]
@@ -366,6 +406,10 @@ class _Play:
             return "gone"
         remaining = self.keyspace.remaining(key, self.now)
         return "none" if remaining is None else duration_text(remaining)
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _end(text: str, now: int) -> int | None:
