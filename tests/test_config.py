@@ -4,16 +4,20 @@ import contextlib
 import dataclasses
 import hashlib
 import ipaddress
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from proxy.admission import ClientLimits
 from proxy.config import (
     DEFAULT_ADMIN,
     DEFAULT_LISTEN,
+    ConfigModel,
+    LimitsModel,
     Overrides,
     Settings,
     load_settings,
@@ -22,9 +26,11 @@ from proxy.config import (
 )
 from proxy.policy.diagnostics import FileError
 from proxy.policy.modes import ModeRule, Waiver
+from proxy.policy.validate import _model_in
 from proxy.relay.identity import Evidence, Login
 from proxy.sockets import parse_listen
 from proxy.wire.limits import IDENTIFIED, RequestLimits
+from tests.servers import PROJECT
 
 SERVICES = ("CubeMaster", "CubeProxy", "unknown")
 NOTHING = Overrides()
@@ -559,3 +565,41 @@ def test_any_text_is_an_address_and_an_upstream_or_a_value_error(text: str) -> N
     outcome(text)
     with contextlib.suppress(ValueError):
         parse_listen(text)
+
+
+# -- the documentation
+
+DOCS = (PROJECT / "docs" / "configuration.md").read_text()
+
+
+def settings_of(model: type[BaseModel]) -> set[str]:
+    """The names of a model's settings, and of all below it."""
+    names: set[str] = set()
+    for name, field in model.model_fields.items():
+        names.add(name)
+        inner = _model_in(field.annotation)
+        names |= settings_of(inner) if inner is not None else set()
+    return names
+
+
+def test_every_setting_is_documented() -> None:
+    told = set(re.findall(r"`([a-z0-9_]+)`", DOCS)) | set(re.findall(r"\{(sha256): ", DOCS))
+    elsewhere = {"mode", "modes", "rule"}  # of modes, which policy.md describes
+    assert settings_of(ConfigModel) - told - elsewhere == set()
+
+
+@pytest.mark.parametrize("example", re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL))
+def test_every_example_of_the_documentation_is_right(example: str, tmp_path: Path) -> None:
+    settings = load(tmp_path, f"policy: p\n{example}")
+    settings.check_against((*SERVICES, "CubeAPI", "cube-proxy-sidecar"))
+
+
+def test_the_documented_defaults_of_limits_hold() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\S+) \|", DOCS.partition("## limits")[2], re.MULTILINE))
+    written = {name: rows[name].strip("`") for name in LimitsModel.model_fields}
+    for name, value in written.items():
+        given = LimitsModel.model_validate({name: value})
+        if name == "connections_per_service":
+            assert given.of_clients().of_service("any") == LimitsModel().of_clients().of_service("any")
+        else:
+            assert getattr(given, name) == getattr(LimitsModel(), name), name
