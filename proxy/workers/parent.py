@@ -390,6 +390,7 @@ class Workers:
         await asyncio.wait([going, hurry], return_when=asyncio.FIRST_COMPLETED)
         for waiting in (going, hurry):
             waiting.cancel()
+        await asyncio.gather(going, hurry, return_exceptions=True)
         await self.kill()
 
     async def kill(self) -> None:
