@@ -1,4 +1,4 @@
-"""The commands that work on policy files alone: `check`, `explain`, `test`, `diff`.
+"""The commands that work on policy files alone: `check`, `explain`, `test`, `diff`, `schema`.
 
 Rule: they touch no Redis and no running keyfence; what is wrong with a file is told with its line.
 """
@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from . import formats
+from . import schema as schemas
 from .policy.check import check_policy
 from .policy.coverage import Coverage
 from .policy.diagnostics import FileError
@@ -200,4 +201,14 @@ def diff(old: str, new: str, form: str) -> None:
     sys.exit(1 if changes else 0)
 
 
-COMMANDS: tuple[click.Command, ...] = (check, explain, run_tests, diff)
+@click.command()
+@click.argument("kind", type=click.Choice(list(schemas.KINDS)))
+def schema(kind: str) -> None:
+    """Print the JSON Schema of a kind of file, for editors.
+
+    A file names it in its first line: # yaml-language-server: $schema=URL-OR-PATH
+    """
+    say(json.dumps(schemas.schema(kind), indent=1))
+
+
+COMMANDS: tuple[click.Command, ...] = (check, explain, run_tests, diff, schema)
