@@ -204,6 +204,7 @@ def _set_ttl(argv: Argv) -> Ttl:
         elif name in (b"NX", b"XX"):
             condition = name.decode()
         elif name in _SET_COMPARES:
+            condition = name.decode()
             index += 1
         index += 1
     creates = condition != "XX"

@@ -1,0 +1,210 @@
+"""The table of keys to ask about: what settles a key, what is due, and what a full table does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from proxy.policy.compiled import Target
+from proxy.policy.load import parse_policy
+from proxy.policy.pending import MAX_KEY, PendingTtls
+from proxy.policy.ttl import ASKS_ALL, ASKS_PRESENCE, GIVES, NO_TTL, SETTLES, TtlRule
+
+TARGET: Target = parse_policy("policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', writers: a}}").targets[0]
+RULE = TtlRule(max=100_000)
+
+
+class Bench:
+    def __init__(self, limit: int = 3) -> None:
+        self.now = 0.0
+        self.table = PendingTtls(limit, lambda: self.now)
+
+    def ask(
+        self, key: bytes = b"k", question: int = ASKS_PRESENCE, client: str = "c", transaction: object = None,
+        rule: TtlRule = RULE, database: int = 0,
+    ) -> None:  # fmt: skip
+        judge: Any = None
+        self.table.ask(
+            judge, 0, client, "HSET", transaction, database, key, 1, TARGET, rule, question
+        )  # fmt: skip
+
+    def keys(self) -> list[bytes]:
+        return [pending.key for pending in self.table]
+
+    def answer_at(self, now: float, left: int) -> list[bool]:
+        self.now = now
+        return [self.table.answer(pending, left) for pending in self.table.due()]
+
+
+def test_a_key_is_due_once_its_grace_time_has_passed_and_asked_for_once() -> None:
+    bench = Bench()
+    bench.ask(b"k")
+    bench.ask(b"slow", rule=TtlRule(grace=60_000))
+    bench.now = 4.99
+    assert bench.table.due() == []
+    bench.now = 5.0
+    assert [pending.key for pending in bench.table.due()] == [b"k"]
+    assert bench.table.due() == []
+    bench.now = 60.0
+    assert [pending.key for pending in bench.table.due()] == [b"slow"]
+
+
+def test_as_many_are_due_at_once_as_are_wanted() -> None:
+    bench = Bench(100)
+    for number in range(10):
+        bench.ask(b"%d" % number)
+    bench.now = 5.0
+    assert [len(bench.table.due(4)) for _ in range(4)] == [4, 4, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("question", "left", "wrong"),
+    [
+        (ASKS_PRESENCE, -2, False),
+        (ASKS_PRESENCE, -1, True),
+        (ASKS_PRESENCE, 200_000, False),
+        (ASKS_ALL, -2, False),
+        (ASKS_ALL, -1, True),
+        (ASKS_ALL, 100_000, False),
+        (ASKS_ALL, 100_001, True),
+        (ASKS_ALL, 0, False),
+    ],
+)
+def test_what_redis_says_decides(question: int, left: int, wrong: bool) -> None:
+    bench = Bench()
+    bench.ask(question=question)
+    assert bench.answer_at(5.0, left) == [wrong]
+    assert len(bench.table) == 0
+
+
+def test_a_full_table_drops_the_oldest_and_counts_it() -> None:
+    bench = Bench(3)
+    for key in (b"1", b"2", b"3", b"2", b"4", b"5"):
+        bench.ask(key)
+    assert bench.keys() == [b"3", b"4", b"5"]
+    assert bench.table.dropped == 2
+
+
+def test_one_that_was_dropped_while_it_was_asked_for_is_not_accused() -> None:
+    bench = Bench(1)
+    bench.ask(b"1")
+    bench.now = 5.0
+    (pending,) = bench.table.due()
+    bench.ask(b"2")
+    assert bench.table.answer(pending, NO_TTL) is False
+    assert bench.keys() == [b"2"]
+
+
+def test_a_very_long_key_takes_no_room_and_is_counted() -> None:
+    bench = Bench()
+    bench.ask(b"k" * MAX_KEY)
+    bench.ask(b"k" * (MAX_KEY + 1))
+    assert len(bench.table) == 1
+    assert bench.table.dropped == 1
+
+
+def test_databases_are_apart() -> None:
+    bench = Bench()
+    bench.ask(database=0)
+    bench.ask(database=1)
+    bench.table.settle(1, b"k", SETTLES, None, "c")
+    assert [pending.database for pending in bench.table] == [0]
+
+
+def test_only_the_client_that_wrote_settles_a_key() -> None:
+    bench = Bench()
+    bench.ask(client="a")
+    bench.table.settle(0, b"k", SETTLES, None, "b")
+    assert bench.keys() == [b"k"]
+    bench.table.settle(0, b"k", SETTLES, None, "a")
+    assert bench.keys() == []
+
+
+def test_a_transaction_settles_only_what_it_wrote_itself() -> None:
+    """It may never be executed; nor is what it wrote then there."""
+    bench = Bench()
+    transaction = object()
+    bench.ask(b"outside")
+    bench.ask(b"inside", transaction=transaction)
+    for key in (b"outside", b"inside"):
+        bench.table.settle(0, key, SETTLES, transaction, "c")
+    assert bench.keys() == [b"outside"]
+    bench.ask(b"inside", transaction=transaction)
+    bench.table.settle(0, b"inside", SETTLES, object(), "c")
+    assert bench.keys() == [b"outside", b"inside"]
+    bench.table.settle(0, b"inside", SETTLES, None, "c")
+    assert bench.keys() == [b"outside"]
+
+
+def test_where_any_time_may_be_wrong_having_one_settles_nothing() -> None:
+    bench = Bench()
+    bench.ask(b"some")
+    bench.ask(b"any", ASKS_ALL)
+    for key in (b"some", b"any"):
+        bench.table.settle(0, key, GIVES, None, "c")
+    assert bench.keys() == [b"any"]
+
+
+def test_what_was_told_of_otherwise_is_forgotten() -> None:
+    bench = Bench()
+    bench.ask()
+    bench.table.forget(0, b"k")
+    bench.table.forget(0, b"other")
+    assert bench.keys() == []
+
+
+def test_a_key_that_is_replaced_answers_for_all_and_from_then_on() -> None:
+    bench = Bench()
+    bench.ask(client="a")
+    bench.now = 3.0
+    bench.ask(question=ASKS_ALL, client="b")
+    assert bench.answer_at(5.0, NO_TTL) == []
+    (pending,) = bench.table
+    assert (pending.client, pending.everything, pending.due) == ("b", True, 8.0)
+    bench.ask(question=ASKS_PRESENCE, client="a")
+    (same,) = bench.table
+    assert same is pending
+
+
+def test_a_later_write_has_a_grace_time_of_its_own() -> None:
+    """The key may have gone in between, so that the first write owes nothing any more."""
+    bench = Bench()
+    bench.ask()
+    bench.now = 4.9
+    bench.ask()
+    assert bench.answer_at(5.0, NO_TTL) == [False]
+    assert bench.answer_at(9.8, NO_TTL) == []
+    assert bench.answer_at(9.9, NO_TTL) == [True]
+
+
+def test_a_key_that_is_always_written_to_is_found_all_the_same() -> None:
+    bench = Bench()
+    found: list[float] = []
+    for tick in range(120):
+        bench.now = tick / 10
+        bench.ask()
+        found += [bench.now for wrong in bench.answer_at(bench.now, NO_TTL) if wrong]
+    assert found == [10.0]
+
+
+def test_a_key_that_is_right_now_is_asked_for_again_where_it_was_written_to() -> None:
+    bench = Bench()
+    bench.ask()
+    bench.now = 4.0
+    bench.ask()
+    assert bench.answer_at(5.0, 60_000) == [False]
+    assert bench.answer_at(9.0, 60_000) == [False]
+    assert len(bench.table) == 0
+
+
+def test_one_that_redis_could_not_be_asked_about_is_let_go() -> None:
+    bench = Bench()
+    bench.ask()
+    bench.now = 5.0
+    (pending,) = bench.table.due()
+    bench.table.unanswered(pending)
+    assert len(bench.table) == 0
+    bench.ask()
+    bench.table.unanswered(pending)  # a newer one of that name stays
+    assert len(bench.table) == 1
