@@ -22,7 +22,7 @@ from .relay.session import Session
 from .relay.splice import Splice
 from .telemetry.telemetry import Telemetry
 from .upstream.shared import Pools
-from .upstream.target import Upstream, keep_alive
+from .upstream.target import Upstream, keep_alive, send_with_end
 from .wire import encode
 from .wire.limits import RequestLimits
 from .wire.profile import Profile
@@ -298,6 +298,8 @@ class Client(asyncio.Protocol):
             self.active = True
             chunks, session.to_client = session.to_client, []
             self._gate.telemetry.counters.client_out += sum(map(len, chunks))
+            if self._gate.draining and self.is_idle and not self._ended:
+                send_with_end(transport)
             transport.writelines(chunks)
             if transport.get_write_buffer_size() > self._gate.places.limits.output:
                 notice("output", f"{self._shown} ({session.service}) is closed: it doesn't read its replies")

@@ -214,6 +214,17 @@ def keep_alive(transport: asyncio.BaseTransport) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
+def send_with_end(transport: asyncio.BaseTransport) -> None:
+    """Have TCP hold back what is written next until the end is sent too (TCP_CORK, tcp(7)).
+
+    Both then reach the peer in one segment: who looks for the end before it sends again finds it.
+    """
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_CORK"):
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+
+
 def describe(exc: BaseException) -> str:
     """A connection error in a few words."""
     if isinstance(exc, TimeoutError):
