@@ -71,8 +71,8 @@ def test_any_bytes_have_an_answer(value: bytes) -> None:
 EVERY_FORM = {
     "fixint": "7f", "negative fixint": "e0", "fixmap": "8101c0", "fixarray": "92c201", "fixstr": "a161",
     "nil": "c0", "false": "c2", "true": "c3", "bin 8": "c40161", "bin 16": "c5000161",
-    "bin 32": "c60000000161", "ext 8": "c7010561", "ext 16": "c800010561", "ext 32": "c9000000010561", "float 32": "ca00000000",
-    "float 64": "cb0000000000000000", "uint 8": "ccff", "uint 16": "cdffff", "uint 32": "ceffffffff",
+    "bin 32": "c60000000161", "ext 8": "c7010561", "ext 16": "c800010561", "ext 32": "c9000000010561",
+    "float 32": "ca00000000", "float 64": "cb0000000000000000", "uint 8": "ccff", "uint 16": "cdffff", "uint 32": "ceffffffff",
     "uint 64": "cfffffffffffffffff", "int 8": "d0ff", "int 16": "d1ffff", "int 32": "d2ffffffff",
     "int 64": "d3ffffffffffffffff", "fixext 1": "d40561", "fixext 2": "d5056161", "fixext 4": "d60561616161",
     "fixext 8": "d705" + "61" * 8, "fixext 16": "d805" + "61" * 16, "str 8": "d90161", "str 16": "da000161",

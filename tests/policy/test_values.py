@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.policy.expressions import parse_class
-from proxy.policy.values import BUILTIN, MAX_PARSED, parse_form
+from proxy.policy.values import BUILTIN, MAX_PARSED, parse_form, parse_range
 
 UUID = b"123e4567-e89b-12d3-a456-426614174000"
 
@@ -128,3 +128,33 @@ def test_no_form(spec: str | list[str], told: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_form(spec, {"port": parse_class("[0-9]")})
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [
+        ("0..100", [b"0", b"100", b"1e2", b"50.5", b"0x10"], [b"-1", b"100.1", b"inf", b"-inf", b"0xff"]),
+        ("0..", [b"0", b"inf", b"1e308"], [b"-0.1", b"-inf"]),
+        ("..1", [b"1", b"-inf"], [b"2", b"+inf"]),
+        ("-1.5..1.5", [b"-1.5", b"0"], [b"-2", b"2"]),
+    ],
+)
+def test_a_range_of_numbers(text: str, inside: list[bytes], outside: list[bytes]) -> None:
+    numbers = parse_range(text)
+    assert [number for number in inside if not numbers.accepts(number)] == []
+    assert [number for number in outside if numbers.accepts(number)] == []
+    assert numbers.accepts(b"no number")  # Redis refuses it itself
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("0..100", "a number from 0 to 100"), ("5..", "a number 5 or more"), ("..5", "a number 5 or less")],
+)
+def test_a_range_in_words(text: str, told: str) -> None:
+    assert parse_range(text).text == told
+
+
+@pytest.mark.parametrize("text", ["", "..", "5", "1...", "a..b", "5..1", "nan..1", "1..nan", "1-2"])
+def test_no_range(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no range|holds no number"):
+        parse_range(text)
