@@ -48,6 +48,11 @@ def _info_values(data: bytes) -> bytes:
     return re.sub(rb"(?:\$|=)\d+\r\n(?=(?:txt:)?# )", b"$*\r\n", data)
 
 
+def _monitor_line(data: bytes) -> bytes:
+    data = re.sub(rb"\+\d+\.\d+ \[(\d+) (?:unix:)?[^\]]*\]", rb"+* [\1 *]", data)
+    return re.sub(rb'("(?:REDIRECT|UNBLOCK|ID)") "\d+"', rb'\1 "*"', data)
+
+
 CLIENT_ID = Difference(
     "CLIENT ID, HELLO, CLIENT TRACKINGINFO, CLIENT GETREDIR",
     "a connection's id",
@@ -86,9 +91,9 @@ STREAM_ID = Difference(
 )
 MONITOR_LINE = Difference(
     "MONITOR",
-    "the time and the client's address in each line",
+    "the time and the client's address in each line; ids of connections in the commands shown",
     "As for CLIENT LIST.",
-    _masked(rb"\+\d+\.\d+ \[(\d+) (?:unix:)?[^\]]*\]", rb"+* [\1 *]"),
+    _monitor_line,
 )
 INFO_VALUES = Difference(
     "INFO",

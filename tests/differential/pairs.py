@@ -19,6 +19,9 @@ HERE = Path(__file__).parent
 CONTROL = bool(os.environ.get("KEYFENCE_CONTROL"))
 UPSTREAM_MODES = ("shared", "dedicated") if "mode" in UpstreamModel.model_fields else ("dedicated",)
 
+# Thousands of examples and a million commands, rather than what fits into every run of the tests.
+LONG = bool(os.environ.get("KEYFENCE_SOAK"))
+
 Words = str | bytes | tuple[str | bytes | int, ...]
 
 
@@ -86,20 +89,28 @@ class Pair:
 
     def same(self, *steps: Step, digest: bool = True) -> None:
         """Fail unless every reply is the same on both ways, and the data that it all leads to."""
-        direct, data = self._play(self._direct, steps)
-        through, data_through = self._play(self._direct if CONTROL else self._through, steps, direct)
+        direct, data = self.directly(steps)
+        through, data_through = self.through(steps, direct)
         report = list(first_difference(steps, direct, through))
         assert not report, "\n".join(["answered otherwise", *report])
         assert len(direct) == len(through)
         if digest:
             assert data == data_through, "\n".join(["the data differ after", *map(str, steps)])
 
+    def directly(self, steps: Sequence[Step]) -> tuple[list[Heard], bytes]:
+        """Play a session past keyfence: what was heard, and a digest of the data that it left."""
+        return self._play(Side(self._direct, [self._direct]), steps, ())
+
+    def through(self, steps: Sequence[Step], expected: Sequence[Heard]) -> tuple[list[Heard], bytes]:
+        """The same through keyfence, up to the first step that is answered otherwise than expected."""
+        connect = self._direct if CONTROL else self._through
+        return self._play(Side(connect, [connect, self._direct]), steps, expected)
+
     def _play(
-        self, connect: object, steps: Sequence[Step], expected: Sequence[Heard] = ()
+        self, side: Side, steps: Sequence[Step], expected: Sequence[Heard]
     ) -> tuple[list[Heard], bytes]:
-        self.empty()
-        side = Side(connect, connect if CONTROL or connect == self._direct else self._direct)  # type: ignore[arg-type]
         try:
+            self.empty()
             heard = side.play(steps, self.resp, expected)
             side.settle()
             return heard, self._digest()

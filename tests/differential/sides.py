@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import re
 import select
 import socket
 import struct
@@ -52,6 +53,9 @@ class Step(NamedTuple):
         return f"{self.on}: {shown[:600]}"
 
 
+# What a monitor sees of keyfence itself: it asks each second whether Redis is there.
+_HEALTH_CHECK = re.compile(rb'\+[0-9.]+ \[0 [^\]]*\] "PING"\r\n')
+
 Heard = dict[
     str, tuple[bytes, bool]
 ]  # by connection: what came in one step, and whether the connection ended
@@ -67,6 +71,7 @@ class Peer:
         self.frames = 0  # of this step
         self.ended = False
         self.id = 0
+        self._boundary = 0  # where the frame begins in `data` that is coming in
         self._lost = False  # what came is no replies
         self._framer = ReplyFramer()
         self._unsent = memoryview(b"")
@@ -125,20 +130,33 @@ class Peer:
         return moved
 
     def _take(self, data: bytes) -> None:
-        self.data += data
+        if self._lost:
+            self.data += data
+            return
         try:
             at = 0
             while at < len(data):
-                at = self._framer.advance(data, at, 1, stop_after_push=True)
-                self.frames += self._framer.at_boundary
+                end = self._framer.advance(data, at, 1, stop_after_push=True)
+                self.data += data[at:end]
+                at = end
+                if self._framer.at_boundary:
+                    self._end_frame()
         except ReplyError:
+            self.data += data[at:]
             self._lost = True
+
+    def _end_frame(self) -> None:
+        if _HEALTH_CHECK.fullmatch(self.data, self._boundary):
+            del self.data[self._boundary :]
+        else:
+            self.frames += 1
+        self._boundary = len(self.data)
 
     def heard(self) -> tuple[bytes, bool]:
         """What came since the last call."""
         data = bytes(self.data)
         self.data.clear()
-        self.frames = 0
+        self.frames = self._boundary = 0
         self._lost = False
         self._framer = ReplyFramer()
         return data, self.ended
@@ -168,14 +186,12 @@ Connect = Callable[[], socket.socket]
 
 
 class Side:
-    """One way to Redis: `connect` makes a client's connection, `direct` one that goes past keyfence."""
+    """One way to Redis. `connect` makes a client's connection on it; `ask` makes connections that ask whether
+    those who stand in this way, in their order, are through with what was sent."""
 
-    def __init__(self, connect: Connect, direct: Connect) -> None:
+    def __init__(self, connect: Connect, ask: Sequence[Connect]) -> None:
         self._connect = connect
-        self._through = connect is not direct
-        self._askers = [Asker(direct())]
-        if self._through:
-            self._askers.insert(0, Asker(connect()))
+        self._askers = [Asker(one()) for one in ask]
         self.peers: dict[str, Peer] = {}
 
     def close(self) -> None:
@@ -236,7 +252,7 @@ class Side:
             for word in words
             if isinstance(word, Id)
         }
-        for name in sorted({step.on for step in steps}):
+        for name in sorted({step.on for step in steps} | asked):
             peer = self.peers[name] = Peer(self._connect())
             if resp == 3:
                 self._exchange(peer, encode.command("HELLO", 3))
