@@ -19,17 +19,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from ..commands.model import Touches
 from .compiled import CompiledPolicy
 from .coverage import Coverage
-from .decide import Transaction
 from .diagnostics import Diagnostic, FileError, Place, did_you_mean
-from .judge import Judge
 from .load import load_policy
 from .model import Date, Duration, RuleName
-from .modes import ModeRule, Modes
-from .pending import PendingTtls
-from .simulation import Keyspace
+from .rehearsal import Late, Rehearsal
 from .units import duration_text, milliseconds
 from .validate import validate
-from .verdict import Verdict, Violation
+from .verdict import Verdict
 from .yaml_source import Source, read_source
 
 SUFFIX = ".test.yaml"
@@ -280,33 +276,17 @@ class _Play:
         self.file = file
         self.case = case
         self.coverage = coverage
-        self.now = file.now
-        modes = Modes([ModeRule("enforce" if case.enforces else "observe")], policy.services)
-        self.pending = PendingTtls(clock=self._clock)
-        self.judge = Judge(policy, modes, clock=self._clock, pending=self.pending, on_error=_raise)
-        given = {key: _end(text, self.now) for key, text in case.given.items() if text != "gone"}
-        self.keyspaces = {0: Keyspace(given)}
-        self.database = 0
-        self.transaction: Transaction | None = None
-        self.queued: list[Touches] = []
-        self.aborted = False
-
-    def _clock(self) -> float:
-        return self.now / 1000
-
-    @property
-    def keyspace(self) -> Keyspace:
-        """The keys of the selected database."""
-        return self.keyspaces.setdefault(self.database, Keyspace())
+        given = {key: _end(text, file.now) for key, text in case.given.items() if text != "gone"}
+        self.connection = Rehearsal(policy, file.now, enforces=case.enforces, given=given)
 
     def failures(self) -> Iterator[Diagnostic]:
         for step in self.case.steps:
             if step.after:
-                yield from self._late(step, self.now + step.after)
+                yield from self._late(step, self.connection.wait(step.after))
             if step.argv:
                 yield from self._command(step)
             if step.late and not step.after:
-                yield from self._late(step, None)
+                yield from self._late(step, self.connection.wait_for_all())
             yield from self._ttls(step)
 
     def _fail(self, step: Step, field: str, message: str) -> Diagnostic:
@@ -314,59 +294,16 @@ class _Play:
         return self.file.source.error(path, f"{self.case.about}: {message}")
 
     def _command(self, step: Step) -> Iterator[Diagnostic]:
-        service = self.policy.number(step.service)
-        ruling, touches = self.judge.weigh(service, step.argv, self.transaction, self.database, "test")
-        verdict = Verdict(tuple(one.violation for one in ruling.findings))
-        self.coverage.saw(service, touches, verdict)
-        name = touches.command.name if touches.command is not None else ""
-        aborts = self._follow(name, touches, ruling.refused_by is not None)
-        yield from self._compare(step, verdict, aborts, touches)
+        answer = self.connection.send(step.service, step.argv)
+        self.coverage.saw(self.policy.number(step.service), answer.touches, answer.verdict)
+        yield from self._compare(step, answer.verdict, answer.aborts, answer.touches)
 
-    def _follow(self, name: str, touches: Touches, refused: bool) -> bool:
-        """Run or queue a command; whether it is an EXEC that answers EXECABORT."""
-        if name == "MULTI" and not refused:
-            self._begin(Transaction())
-        elif name == "DISCARD":
-            self._begin(None)
-        elif name == "EXEC" and self.transaction is not None:
-            queued, aborts = self.queued, self.aborted or refused
-            self._begin(None)
-            for one in () if aborts else queued:
-                self._run(one)
-            return aborts
-        elif self.transaction is not None:
-            self.aborted |= refused
-            self.queued.append(touches)
-        elif not refused:
-            self._run(touches)
-        return False
-
-    def _run(self, touches: Touches) -> None:
-        if touches.command is not None and touches.command.name == "SELECT" and touches.databases:
-            self.database = touches.databases[0][1]
-        self.keyspace.run(touches, self.now)
-
-    def _begin(self, transaction: Transaction | None) -> None:
-        self.transaction, self.queued, self.aborted = transaction, [], False
-
-    def _late(self, step: Step, until: int | None) -> Iterator[Diagnostic]:
-        """Let time pass (None: until nothing is open any more), and compare what is found out by then."""
-        found: list[Violation] = []
-        while open_keys := list(self.pending):
-            due = round(min(one.due for one in open_keys) * 1000)
-            if until is not None and due > until:
-                break
-            self.now = max(self.now, due)
-            for one in self.pending.due():
-                left = self.keyspaces.setdefault(one.database, Keyspace()).pttl(one.key, self.now)
-                if self.pending.answer(one, left):
-                    told = [finding.violation for finding in self.judge.late(one, left)]
-                    self.coverage.saw(one.service, Touches(None), Verdict(tuple(told)))
-                    found += told
-        self.now = max(self.now, until or 0)
-        if [one.rule for one in found] != step.late:
+    def _late(self, step: Step, found: Sequence[Late]) -> Iterator[Diagnostic]:
+        for one in found:
+            self.coverage.saw(one.service, Touches(None), Verdict((one.violation,)))
+        if [one.violation.rule for one in found] != step.late:
             expected = ", ".join(step.late) or "nothing"
-            got = "; ".join(f"{one.rule} ({one.message})" for one in found) or "nothing"
+            got = "; ".join(f"{one.violation.rule} ({one.violation.message})" for one in found) or "nothing"
             yield self._fail(step, "late", f"expected late {expected}, got {got}")
 
     def _compare(self, step: Step, verdict: Verdict, aborts: bool, touches: Touches) -> Iterator[Diagnostic]:
@@ -394,22 +331,12 @@ class _Play:
 
     def _ttls(self, step: Step) -> Iterator[Diagnostic]:
         for key, expected in step.ttl.items():
-            found = self._lives(key)
+            found = self.connection.lives(key)
             if found != (expected if expected in ("none", "gone") else duration_text(milliseconds(expected))):
                 shown = key.decode(errors="replace")
                 yield self._fail(
                     step, "ttl", f"expected the time to live of {shown}: {expected}, got {found}"
                 )
-
-    def _lives(self, key: bytes) -> str:
-        if not self.keyspace.exists(key, self.now):
-            return "gone"
-        remaining = self.keyspace.remaining(key, self.now)
-        return "none" if remaining is None else duration_text(remaining)
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 def _end(text: str, now: int) -> int | None:
