@@ -92,7 +92,7 @@ class Decider:
     def _is_clean(self, service: int, access: Access) -> bool:
         """The same for one access: a catalogued key, all rights, and nothing to look into."""
         target = self.policy.target(access.key)
-        if target is None or not self._is_governed(target):
+        if target is None or not self._is_registered(target):
             return False
         held = target.rights[service] & ~target.denied[service]
         needs = access.needs
@@ -115,8 +115,8 @@ class Decider:
                 self.left_open.append((found, access, target, entry.ttl))
         return fits(entry.types, access.types)
 
-    def _is_governed(self, target: Target) -> bool:
-        """Whether the key is as it should be, so that its content is asked about too."""
+    def _is_registered(self, target: Target) -> bool:
+        """Whether the key is one that there may be."""
         return target.kind == "entry" or (target.kind == "scope" and target.name in self._open_scopes)
 
     def _types(self, key: bytes, target: Target) -> Sequence[str]:
@@ -487,7 +487,7 @@ class Decider:
             )
         if not target.names_sure:
             yield from self._named(access, target)
-        if self._is_governed(target):
+        if target.kind in ("entry", "scope"):
             yield from self._content(name, access, target)
 
     def _content(self, name: str, access: Access, target: Target) -> Iterator[Violation]:

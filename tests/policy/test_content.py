@@ -26,6 +26,7 @@ scopes:
   all: {prefix: "k:", writers: [app]}
   tmp: {prefix: "tmp:", writers: [app], unregistered: allow, ttl: {max: 1d}, type: string, values: json}
   open: {prefix: "open:", writers: [app], unregistered: allow}
+  closed: {prefix: "closed:", writers: [app], ttl: {max: 1d}}
 keys:
   route:
     key: "k:route:<id>"
@@ -113,6 +114,8 @@ def rules(command: str) -> list[str]:
         ("SET tmp:x {", ["value.invalid", "ttl.required"]),
         ("SET tmp:x {} EX 100000", ["ttl.range"]),
         ("LPUSH tmp:x 1", ["type.mismatch"]),
+        ("SET closed:x v EX 60", ["key.unregistered"]),
+        ("SET closed:x v", ["key.unregistered", "ttl.required"]),
         ("SET tmp:named:x {}", []),
         ("SET tmp:named:x {", ["value.invalid"]),
         ("HSET tmp:inner:x f {", []),
