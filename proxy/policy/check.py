@@ -12,14 +12,17 @@ from pathlib import Path
 
 from ..commands.model import READ, WRITE
 from .builtin_classes import NAMES
-from .compiled import UNKNOWN, CompiledPolicy, Target
+from .compile import compile_policies
+from .compiled import CompiledPolicy, Target
 from .diagnostics import Diagnostic, FileError
 from .languages import covered, overlap, overlapping_pairs
+from .load import policy_name, read_policies
 from .model import PolicyModel
 from .patterns import ClassExpression, Hole, KeyPattern, Literal
 from .reach import scan_pattern
 from .regular import ANY_BYTE, SEPARATOR_MASK, Bytes, Concat, Repeat
 from .salvage import Salvaged
+from .scripts import SHA1_DIGITS
 from .show import printable
 from .yaml_source import Source, read_source
 
@@ -33,6 +36,9 @@ def check_policy(
 
     The summary is a line, and behind it the SCAN pattern of each entry, if the policy can be loaded.
     """
+    on = today or datetime.datetime.now(datetime.UTC).date()
+    if Path(path).is_dir():
+        return _check_folder(path, on)
     try:
         whole = read_source(path, keep_going=True)
     except FileError as exc:
@@ -41,7 +47,6 @@ def check_policy(
     policy, model = salvaged.policy, salvaged.model
     found = list(salvaged.errors)
     if policy is not None and model is not None:
-        on = today or datetime.datetime.now(datetime.UTC).date()
         found += _Doubts(policy, model, salvaged.source, on).all(whole=not salvaged.errors)
     errors = sorted((one for one in found if one.level == "error"), key=_by_place)
     warnings = sorted((one for one in found if one.level == "warning"), key=_by_place)
@@ -50,6 +55,25 @@ def check_policy(
         counts += f", {_count(len(warnings), 'warning')}" if warnings else ""
         return errors, warnings, f"{path}: {counts}"
     summary = f"{path}: {counts}, {_count(len(warnings), 'warning')}; policy {policy.name}, {_holds(policy)}"
+    return errors, warnings, "\n".join([summary, *_scan_lines(policy)])
+
+
+def _check_folder(path: str | Path, on: datetime.date) -> tuple[list[Diagnostic], list[Diagnostic], str]:
+    """The same of a folder's files, which are one policy."""
+    try:
+        files = read_policies(path)
+        policy = compile_policies(files, policy_name(path, [model for model, _ in files]))
+    except FileError as exc:
+        return exc.diagnostics, [], f"{path}: {_count(len(exc.diagnostics), 'error')}"
+    found = [
+        one
+        for home, (model, source) in enumerate(files)
+        for one in sorted(_Doubts(policy, model, source, on, home).all(whole=True), key=_by_place)
+    ]
+    errors = [one for one in found if one.level == "error"]
+    warnings = [one for one in found if one.level == "warning"]
+    counts = f"{_count(len(errors), 'error')}, {_count(len(warnings), 'warning')}"
+    summary = f"{path}: {counts}; policy {policy.name} of {_count(len(files), 'file')}, {_holds(policy)}"
     return errors, warnings, "\n".join([summary, *_scan_lines(policy)])
 
 
@@ -88,10 +112,14 @@ def _scan_lines(policy: CompiledPolicy) -> list[str]:
 
 
 class _Doubts:
+    """What is doubtful about one file of a policy, which is the whole of it or number `home`."""
+
     def __init__(
-        self, policy: CompiledPolicy, model: PolicyModel, source: Source, today: datetime.date
+        self, policy: CompiledPolicy, model: PolicyModel, source: Source, today: datetime.date, home: int = 0
     ) -> None:
         self.policy = policy
+        self.home = home
+        self.mine = [target for target in policy.targets if target.home == home]
         self.model = model
         self.source = source
         self.today = today
@@ -104,6 +132,7 @@ class _Doubts:
         self._separators()
         self._spoilt_scans()
         self._expiries()
+        self._short_hashes()
         if whole:
             self._idle_services()
             self._unwritten_scopes()
@@ -129,8 +158,10 @@ class _Doubts:
         for one, other in overlapping_pairs(self.policy.classifier.automaton):
             left, right = targets[one], targets[other]
             kinds = {left.kind, right.kind}
-            if not kinds <= {"entry", "legacy"}:
+            if not kinds <= {"entry", "legacy"} or right.home != self.home:
                 continue
+            if left.home != self.home and "entry" in kinds:
+                continue  # of two files, that of the claim decides
             if len(kinds) == 1 and left.pattern.specificity != right.pattern.specificity:
                 continue
             key = overlap(left.pattern, right.pattern)
@@ -155,12 +186,12 @@ class _Doubts:
 
     def _shadowed(self) -> None:
         """Entries that never decide because more specific ones take all their keys."""
-        targets = [target for target in self.policy.targets if target.kind == "entry"]
+        targets = [target for target in self.mine if target.kind == "entry"]
         indexes = {id(target): index for index, target in enumerate(targets)}
         rivals: dict[int, list[Target]] = {}
         for one, other in overlapping_pairs(self.policy.classifier.automaton):
             left, right = self.policy.targets[one], self.policy.targets[other]
-            if left.kind == right.kind == "entry":
+            if left.kind == right.kind == "entry" and left.home == right.home == self.home:
                 rivals.setdefault(indexes[id(right)], []).append(left)
         for index, others in rivals.items():
             target = targets[index]
@@ -173,14 +204,14 @@ class _Doubts:
 
     def _idle_services(self) -> None:
         for number, name in enumerate(self.policy.services):
-            if name == UNKNOWN or self.policy.grants.get(number):
+            if name not in self.model.services or self.policy.grants.get(number):
                 continue
             if not any(target.rights[number] & ~target.denied[number] for target in self.policy.targets):
                 index = self.model.services.index(name)
                 self._warn(("services", index), f"the service {name} can do nothing with any key")
 
     def _unwritten_scopes(self) -> None:
-        for target in self.policy.targets:
+        for target in self.mine:
             if target.kind == "scope" and not target.names_with(WRITE, self.policy.services):
                 example = self._example(target)
                 message = f"nobody may write to the scope {target.name}, for example {example!r}"
@@ -203,7 +234,7 @@ class _Doubts:
             found = next(
                 (
                     (hole, key)
-                    for target in self.policy.targets
+                    for target in self.mine
                     for hole in target.pattern.holes
                     if hole.name in mine and (key := _with_colon(target.pattern, hole)) is not None
                 ),
@@ -221,7 +252,7 @@ class _Doubts:
 
     def _spoilt_scans(self) -> None:
         """A placeholder before literal text: scanning for the entry then also finds the keys of others."""
-        entries = [target for target in self.policy.targets if target.kind == "entry"]
+        entries = [target for target in self.mine if target.kind == "entry"]
         for target in entries:
             holes = [at for at, part in enumerate(target.pattern.parts) if isinstance(part, Hole)]
             after = target.pattern.parts[holes[0] + 1 :] if holes else ()
@@ -245,9 +276,9 @@ class _Doubts:
 
     def _widenings(self) -> None:
         """An entry that gives a service more than its scope does: allowed, but worth a look."""
-        scopes = [target for target in self.policy.targets if target.kind == "scope"]
+        scopes = [target for target in self.mine if target.kind == "scope"]
         told: set[tuple[str, str]] = set()
-        for target in self.policy.targets:
+        for target in self.mine:
             if target.kind != "entry":
                 continue
             home = next(
@@ -268,6 +299,17 @@ class _Doubts:
                         f"for example {example!r}",
                         of_key=True,
                         example=example,
+                    )
+
+    def _short_hashes(self) -> None:
+        """Scripts that are known by the beginning of their SHA-1."""
+        for name, model in self.model.scripts.items():
+            for index, text in enumerate(model.sha1):
+                if text.endswith(("...", "…")):
+                    self._warn(
+                        ("scripts", name, "sha1", index),
+                        f"{text!r} is the beginning of a SHA-1: whoever may run scripts can make another one "
+                        f"that begins so and counts as {name}; write all {SHA1_DIGITS} digits",
                     )
 
     def _expiries(self) -> None:

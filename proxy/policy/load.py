@@ -1,31 +1,75 @@
 """Policy files into compiled policies.
 
-Rule: a policy is either whole or not there; every fault of the file is told at once.
+Rule: a policy is either whole or not there; every fault of its files is told at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from .compile import compile_policy
+from .compile import compile_policies, compile_policy
 from .compiled import CompiledPolicy
+from .diagnostics import Diagnostic, FileError, Place
 from .model import PolicyModel
 from .validate import validate
 from .yaml_source import Source, read_source
 
+SUFFIXES = (".yaml", ".yml")
+TESTS = (".test.yaml", ".test.yml")
+
+
+def policy_files(path: str | Path) -> list[Path]:
+    """The policy files that a path stands for: itself, or those of a folder, in the order of their names.
+
+    A folder's test files, and what is in folders below it, are no policies of it. Raises FileError for a
+    folder without any.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return [folder]
+    found = sorted(
+        file
+        for file in folder.iterdir()
+        if file.name.endswith(SUFFIXES) and not file.name.endswith(TESTS) and not file.name.startswith(".")
+    )
+    if not found:
+        message = f"no policy is in this folder; one is a file *{SUFFIXES[0]}"
+        raise FileError([Diagnostic(Place(str(path), 1, 1), "error", message)])
+    return found
+
+
+def policy_name(path: str | Path, models: Sequence[PolicyModel]) -> str:
+    """What a policy is called: as its file says, or as the folder of several files."""
+    return models[0].policy if len(models) == 1 else Path(path).resolve().name
+
+
+def read_policies(path: str | Path) -> list[tuple[PolicyModel, Source]]:
+    """The well-formed files of a policy. Raises FileError with the faults of all of them."""
+    read: list[tuple[PolicyModel, Source]] = []
+    faults: list[Diagnostic] = []
+    for file in policy_files(path):
+        try:
+            source = read_source(file)
+            read.append((validate(PolicyModel, source), source))
+        except FileError as exc:
+            faults += exc.diagnostics
+    if faults:
+        raise FileError(faults)
+    return read
+
 
 def load_policy(path: str | Path, *, name_services: bool = True) -> CompiledPolicy:
-    """Read, check and compile a policy file. Raises FileError.
+    """Read, check and compile a policy file, or a folder of them as one policy. Raises FileError.
 
     `name_services`: hints may name the services that do have a right.
     """
-    return _compile(read_source(path), name_services=name_services)
+    files = read_policies(path)
+    name = policy_name(path, [model for model, _ in files])
+    return compile_policies(files, name, name_services=name_services)
 
 
 def parse_policy(text: str, file: str = "<policy>") -> CompiledPolicy:
-    """The same from text."""
-    return _compile(Source(file, text))
-
-
-def _compile(source: Source, *, name_services: bool = True) -> CompiledPolicy:
-    return compile_policy(validate(PolicyModel, source), source, name_services=name_services)
+    """A policy from text."""
+    source = Source(file, text)
+    return compile_policy(validate(PolicyModel, source), source)

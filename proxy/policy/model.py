@@ -324,7 +324,7 @@ class PolicyModel(_Model):
     about: str = ""
     owner: Owner = Owner()
     claims: Names = []
-    services: list[str]
+    services: list[str] = []  # those of other files of the same folder may be used too
     databases: list[Annotated[int, Field(ge=0)]] | None = None
     should: list[RuleName] = []
     placeholders: dict[str, Annotated[PlaceholderModel, BeforeValidator(_mapping_or("class", "is"))]] = {}

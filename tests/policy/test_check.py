@@ -70,11 +70,11 @@ def test_a_policy_s_summary_counts_what_it_holds(tmp_path: Path) -> None:
     assert scans == ["  k  SCAN 0 MATCH a:*"]
 
 
-@pytest.mark.parametrize(("name", "why"), [("", "Is a directory"), ("none", "No such file or directory")])
-def test_a_file_that_can_not_be_read(name: str, why: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["none", "x/y"])
+def test_a_file_that_can_not_be_read(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     errors, warnings, summary = check_policy(path)
-    assert [str(one) for one in errors] == [f"{path}:1:1: error: can't be read: {why}"]
+    assert [str(one) for one in errors] == [f"{path}:1:1: error: can't be read: No such file or directory"]
     assert (warnings, summary) == ([], f"{path}: 1 error")
 
 
