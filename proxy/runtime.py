@@ -21,8 +21,8 @@ from .commands.extract import adopt
 from .commands.learn import learn
 from .config import Settings
 from .listeners import Listeners
-from .pending_ttl import TtlWatch
 from .open_files import room_for
+from .pending_ttl import TtlWatch
 from .policy.compiled import CompiledPolicy
 from .policy.judge import Judge
 from .policy.modes import BreakGlass, Modes
@@ -77,9 +77,7 @@ class Runtime:
             modes = Modes(settings.modes, policy.services, settings.waived())
             if self.judge is not None:
                 counters.policy_replaced(self.judge.policy.name)
-            self.judge = Judge(
-                policy, modes, self.glass, time.time, self._decision_failed, self.pending
-            )
+            self.judge = Judge(policy, modes, self.glass, time.time, self._decision_failed, self.pending)
             counters.policy_loaded(policy.name, policy.revision, loaded_at)
         if self._gate is not None:
             self._gate.identities = self._identities()
@@ -225,10 +223,18 @@ class Runtime:
             self.telemetry.counters.set_exceptions_lapsed(kind, sum(until < today for until in untils))
 
 
+def _report_end(task: asyncio.Future[None]) -> None:
+    """A job that ends by a fault would be missed by nobody."""
+    if not task.cancelled() and isinstance(fault := task.exception(), Exception):
+        report_fault(fault)
+
+
 @contextlib.asynccontextmanager
 async def background(*jobs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run these beside the body, and end them with it."""
     tasks = [asyncio.ensure_future(job) for job in jobs]
+    for task in tasks:
+        task.add_done_callback(_report_end)
     try:
         yield
     finally:

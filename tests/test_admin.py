@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from proxy.admin import MAX_BODY, start_admin
+from proxy.policy.diagnostics import Diagnostic, FileError, Place
 from proxy.telemetry.counters import Counters
 from proxy.telemetry.metrics import exposition
 
@@ -22,6 +23,7 @@ class FakeControl:
     def __init__(self) -> None:
         self.reasons: list[str] = []
         self.asked: list[tuple[Any, ...]] = []
+        self.faults: list[Diagnostic] = []
 
     def ready(self) -> tuple[bool, list[str]]:
         return not self.reasons, self.reasons
@@ -52,6 +54,21 @@ class FakeControl:
 
     def metrics(self) -> bytes:
         return exposition(Counters())
+
+    def workers(self) -> list[dict[str, Any]]:
+        return [{"slot": 0, "pid": 1}]
+
+    async def reload(self) -> dict[str, Any]:
+        self.asked.append(("reload",))
+        if self.faults:
+            raise FileError(self.faults)
+        return {"policy": "p", "revision": "r", "needs_restart": []}
+
+    async def restart(self) -> dict[str, Any]:
+        self.asked.append(("restart",))
+        if self.faults:
+            raise ValueError("there are no workers")
+        return {"restarted": 2}
 
 
 class Client:
@@ -135,6 +152,9 @@ def test_the_index_lists_what_there_is(served: Callable[[Scenario], None]) -> No
             "/listeners",
             "/explain",
             "/-/observe",
+            "/workers",
+            "/-/reload",
+            "/-/restart",
         ):
             assert path in text
 
@@ -229,6 +249,43 @@ def test_enforcement_can_be_stopped_for_a_while_and_resumed(served: Callable[[Sc
             ("observe", 1.0, None, None),
             ("end",),
         ]
+
+    served(scenario)
+
+
+def test_reload_and_restart_answer_once_they_are_done(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        assert await client.ask("GET", "/workers") == (200, [{"slot": 0, "pid": 1}])
+        done = {"policy": "p", "revision": "r", "needs_restart": []}
+        assert await client.post("/-/reload", {}) == (200, done)
+        assert await client.post("/-/restart", {}) == (200, {"restarted": 2})
+        assert client.control.asked == [("reload",), ("restart",)]
+
+    served(scenario)
+
+
+def test_what_is_wrong_with_the_files_is_told_as_a_whole(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        places = [Place("p.yaml", line, 1) for line in (1, 2)]
+        client.control.faults = [Diagnostic(place, "error", "wrong") for place in places]
+        told = ["p.yaml:1:1: error: wrong", "p.yaml:2:1: error: wrong"]
+        error = f"nothing was reloaded: {told[0]} (and 1 more)"
+        assert await client.post("/-/reload", {}) == (422, {"error": error, "diagnostics": told})
+        assert await client.post("/-/restart", {}) == (400, {"error": "there are no workers"})
+
+    served(scenario)
+
+
+@pytest.mark.parametrize("path", ["/-/reload", "/-/restart"])
+def test_they_take_no_fields_and_nothing_that_a_web_page_can_post(
+    path: str, served: Callable[[Scenario], None]
+) -> None:
+    async def scenario(client: Client) -> None:
+        answer = {"error": "Unknown field 'policy'; there are none."}
+        assert await client.post(path, {"policy": "mine"}) == (400, answer)
+        headers = {"Content-Type": "text/plain"}
+        assert (await client.ask("POST", path, data=b"{}", headers=headers))[0] == 415
+        assert client.control.asked == []
 
     served(scenario)
 

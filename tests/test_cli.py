@@ -437,7 +437,10 @@ def test_a_report_of_a_running_one(running: Keyfence) -> None:
     assert re.search(r"^CubeProxy +scope\.write +SET +sandbox-route +\d+ ", out, re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", [("report",), ("observe", "--for", "1h", "--admin")])
+@pytest.mark.parametrize(
+    "command",
+    [("report",), ("observe", "--for", "1h", "--admin"), ("reload", "--admin"), ("restart", "--admin")],
+)
 @pytest.mark.parametrize(
     ("url", "told"),
     [

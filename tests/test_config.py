@@ -59,6 +59,11 @@ FAULTS = {
     "policy: [p]": ["keyfence.yaml:1:9: expected text, not a list"],
     "policy:\nlisteners: 5": ["keyfence.yaml:2:12: expected a list, not '5'"],
     "admin: none": ["keyfence.yaml:1:1: no policy; name one with policy: or --policy"],
+    "policy: p\nworkers: 0": ["keyfence.yaml:2:10: '0' is no number of workers; write 1 to 256, or auto"],
+    "policy: p\nworkers: []": ["keyfence.yaml:2:10: expected a number of workers, or auto"],
+    "policy: p\ndrain: 5": [
+        "keyfence.yaml:2:8: '5' is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d"
+    ],
     "policy: p\nadmin: here": [
         "keyfence.yaml:2:8: 'here' is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380, or none"
     ],
@@ -265,9 +270,6 @@ WAIVER_FAULTS = {
     f"waivers: [{{{WAIVER.replace('2027-06-30', 'soon')}}}]": [
         "waivers.yaml:1:79: 'soon' is no date; write it as 2027-06-30"
     ],
-    f"waivers: [{{{WAIVER.replace('CubeProxy', 'cubeproxy')}}}]": [
-        "waivers.yaml:1:21: 'cubeproxy' is no service of the policy; did you mean CubeProxy?"
-    ],
     f"waivers: [{{{WAIVER.replace('owner: o, ', '')}}}]": ["waivers.yaml:1:11: 'owner' is missing"],
     "waver: []": [
         "waivers.yaml:1:1: 'waivers' is missing",
@@ -324,6 +326,8 @@ admin: none
 decision_log: {path: log/decisions.jsonl, mask_keys: yes}
 limits: {request: 16 mb, client_output: 1gb, connections: 50}
 name_services: no
+workers: 3
+drain: 500ms
 """,
     )
     settings.check_against(SERVICES)
@@ -346,6 +350,7 @@ name_services: no
     assert (settings.limits.request, settings.limits.client_output) == (16 * 2**20, 2**30)
     assert settings.limits.connections == 50
     assert not settings.name_services
+    assert (settings.workers, settings.drain) == (3, 0.5)
     assert settings.waived() == [Waiver("CubeProxy", "scope.write", "sandbox-route")]
     identities = settings.identities(SERVICES)
     assert identities.at_connect(Evidence("", "10.1.2.3")) == "CubeMaster"

@@ -7,7 +7,6 @@ what it has counted and logged is with the parent before it ends.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import os
 import signal
@@ -20,8 +19,9 @@ from proxy.children import admit_signals, end_with_parent
 from proxy.config import Settings
 from proxy.listeners import Listeners
 from proxy.loading import Packed, unpack
+from proxy.policy.diagnostics import FileError
 from proxy.policy.modes import BreakGlass
-from proxy.runtime import Runtime, background, run_loop, warn
+from proxy.runtime import Runtime, StartError, background, run_loop, warn
 from proxy.sockets import Bound
 from proxy.telemetry.deltas import Deltas
 from proxy.telemetry.telemetry import Telemetry
@@ -164,6 +164,9 @@ def main() -> None:
         sys.exit(1)
     sock = socket.socket(fileno=control)
     signal.setitimer(signal.ITIMER_REAL, STUCK_SECONDS)
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         run_loop(lambda: Worker(sock, log).run())
+    except (StartError, FileError, OSError) as exc:
+        warn(f"a worker can't start: {exc}")
+        os._exit(1)
     os._exit(0)  # nothing is left to do, and threads that look names up would be waited for
