@@ -395,7 +395,6 @@ def test_five_hundred_clients_are_no_herd_to_an_upstream_that_comes_back(stage: 
         assert len(stage.faults.accepted) <= HERD + 12
 
 
-@pytest.mark.xfail(strict=False, reason="a connection that ends before any reply resets the back-off")
 def test_five_hundred_clients_are_no_herd_to_an_upstream_that_hangs_up_at_once(stage: Stage) -> None:
     """As a balancer without servers does, or a Redis that has all the clients that it may have."""
     with herd_of(stage) as herd:

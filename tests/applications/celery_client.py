@@ -1,0 +1,25 @@
+"""Asks for tasks of all kinds, and prints what came of them."""
+
+from __future__ import annotations
+
+import json
+
+from celery import chain, group
+from celery_app import add, app, fails, second_time
+
+
+def main() -> None:
+    seen = {
+        "one": add.delay(1, 2).get(timeout=25),
+        "later": add.apply_async((3, 4), countdown=0.2).get(timeout=25),
+        "chain": chain(add.s(1, 1), add.s(10))().get(timeout=25),
+        "group": group(add.s(n, n) for n in range(10))().get(timeout=25),
+        "again": second_time.delay().get(timeout=25),
+        "failed": str(fails.delay().get(timeout=25, propagate=False)),
+        "pong": [next(iter(answer.values())) for answer in app.control.ping(timeout=5, limit=1)],
+    }
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()

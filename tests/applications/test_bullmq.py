@@ -1,0 +1,49 @@
+"""BullMQ (Node): a worker, delayed jobs, retries and a flow; nearly all of it is Lua scripts and streams."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+from tests.applications.application import Fence, run
+from tests.servers import PROJECT
+
+NODE = PROJECT / "tests" / "node"
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("node"), reason="no node here"),
+    pytest.mark.skipif(not (NODE / "node_modules" / "bullmq").is_dir(), reason="`npm ci` wasn't run"),
+]
+
+POLICY = """
+policy: bullmq
+owner: {team: tests, contact: "#tests"}
+claims: ["app:"]
+services: [app]
+placeholders:
+  id: "[A-Za-z0-9_-]{1,64}"
+scopes:
+  app: {prefix: "app:", writers: [app]}
+keys:
+  base: {key: "app:jobs:", writers: [app]}
+  queue: {key: "app:jobs:<id...>", writers: [app]}
+  events: {key: "app:jobs:events", type: stream, writers: [app]}
+"""
+
+
+def test_jobs_run_at_once_later_again_and_as_a_flow(fence: Callable[[str], Fence]) -> None:
+    one = fence(POLICY)
+    host, port = one.address
+    seen = json.loads(run("node", "bullmq.js", f"{host}:{port}", cwd=NODE))
+    assert seen == {
+        "one": 42,
+        "later": 8,
+        "waited": True,
+        "bulk": [2, 4, 6, 8, 10],
+        "again": 10,
+        "parent": [2, 4],
+        "counts": {"completed": 11, "failed": 0, "delayed": 0},
+    }
+    one.found_nothing()
