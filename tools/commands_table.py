@@ -48,7 +48,8 @@ def server_name(path: Path) -> str:
 
 
 def rows_of(reply: Iterable[list[Any]], server: str) -> Iterator[Row]:
-    """One reply as flat rows. An entry of `COMMAND` is documented at https://redis.io/docs/latest/commands/command/."""
+    """One reply as flat rows. An entry of `COMMAND` is documented at
+    https://redis.io/docs/latest/commands/command/."""
     for entry in reply:
         name, arity, flags, first, last, step, categories = entry[:7]
         specs = entry[8] if len(entry) > 8 else None
@@ -142,7 +143,22 @@ def legacy_specs(rows: list[Row]) -> list[Row]:
     return merge_specs([[spec] for spec in specs])
 
 
-def build(replies: Path = REPLIES) -> str:
+# What redis-py 8 and go-redis 9 send at each connect. Redis Enterprise takes it; other servers answer an
+# error, and the clients go on.
+SENT_AT_CONNECT: list[Row] = [
+    {
+        "name": "CLIENT MAINT_NOTIFICATIONS",
+        "arity": -3,
+        "flags": {"loading", "noscript", "stale"},
+        "categories": {"connection", "slow"},
+        "range": (0, 0, 0),
+        "keys": None,
+        "server": "redis-enterprise",
+    }
+]
+
+
+def build(replies: Path = REPLIES, also: Iterable[Row] = ()) -> str:
     """The text of the table: one row a line, sorted by name, the same for the same replies."""
     commands: dict[str, list[Row]] = {}
     speakers: dict[str, set[str]] = {}
@@ -154,6 +170,8 @@ def build(replies: Path = REPLIES) -> str:
             commands.setdefault(row["name"], []).append(row)
             for flag in row["flags"]:
                 speakers.setdefault(flag, set()).add(server)
+    for row in also:
+        commands.setdefault(row["name"], []).append(row)
     lines = [json.dumps(merge(commands[name], speakers), sort_keys=True) for name in sorted(commands)]
     body = ",\n".join(lines)
     return f'{{"servers": {json.dumps(servers)},\n"commands": [\n{body}\n]}}\n'
@@ -163,7 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
     """0 if the table was written or is up to date, 1 if `--check` finds it stale."""
     parser = argparse.ArgumentParser(description="Build the command table from servers' COMMAND replies.")
     parser.add_argument("--check", action="store_true", help="compare only; exit status 1 if it is stale")
-    text = build()
+    text = build(also=SENT_AT_CONNECT)
     if parser.parse_args(arguments).check:
         if TABLE.exists() and TABLE.read_text() == text:
             return 0

@@ -117,7 +117,6 @@ class Session:
         self._until_timed = 0
         self._raw: bytes | None = None  # what goes upstream unread once every slot is answered
         self._deferred: Callable[[], None] | None = None  # what waits until every slot is answered
-        self._deferred_is_due = False  # the client awaits an answer to it
         self._closing_then = ""  # why to close once every slot is answered
         self._streaming = False  # a part of the request under way was sent already
         self._shared_bytes = 0  # sent on the shared connection since the last time nothing was due
@@ -478,7 +477,6 @@ class Session:
         judged."""
         if self.answers.slots:
             self._deferred = act
-            self._deferred_is_due = True
         else:
             act()
 
@@ -606,7 +604,6 @@ class Session:
     def _do_deferred(self) -> None:
         if self._deferred is not None:
             act, self._deferred = self._deferred, None
-            self._deferred_is_due = False
             act()
 
     # -- upstream is gone
@@ -634,17 +631,13 @@ class Session:
             self._read_requests()
 
     def upstream_lost(self, reason: str) -> None:
-        """The connection ended: what is outstanding gets an error where it still can, and the client goes.
+        """The connection ended, and with it the client's, as where nothing stands between it and Redis.
 
-        Its database, its transaction and its watches went with the connection, so going on would be a guess.
+        No error takes the place of a reply: a client takes an error for Redis' answer, and a connection that
+        ends for what it is, a request that may have run or not.
         """
-        if self.closing:
-            return
-        if not self.mid_reply:
-            self.answers.fail(reason)
-            if self._deferred_is_due or self._streaming:
-                self.to_client.append(unreachable(reason))
-        self.closing = self._closing_then or reason
+        if not self.closing:
+            self.closing = self._closing_then or reason
 
 
 def _is_too_large(touches: Touches) -> bool:

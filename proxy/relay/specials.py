@@ -10,7 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.relay.answers import OFF, ON, SKIP
-from proxy.relay.identity import auth_user, hello_failed, hello_users
+from proxy.relay.identity import (
+    auth_user,
+    hello_credentials,
+    hello_failed,
+    hello_users,
+    hello_without_credentials,
+)
 from proxy.relay.subscriptions import MAX_NAMES
 from proxy.relay.transactions import OpenTransaction
 from proxy.wire import encode
@@ -133,31 +139,39 @@ def _hello_answered(session: Session, argv: Argv, reply: bytes) -> None:
         session.profile = session.profile._replace(
             resp=session.answers.resp, name=session.profile.name if name is None else name
         )
-    if users and (not failed or hello_failed(users, reply)):
-        if not failed:
-            _logged_in(session, users[-1], _hello_password(argv))
-    elif users:
-        session.closing = "identity: a HELLO failed that may have authenticated"
+    if users and not failed:
+        _logged_in(session, users[-1], hello_credentials(argv)[-1][1])
+    elif users and not hello_failed(users, reply):
+        _ask_who_it_is(session, argv)
+
+
+def _ask_who_it_is(session: Session, argv: Argv) -> None:
+    """A HELLO failed that may have authenticated before: Redis 7.2 looks at all options first, 7.0 does
+    not."""
+
+    def told(reply: bytes) -> None:
+        session.held = False
+        user = reply.partition(b"\r\n")[2].removesuffix(b"\r\n")
+        credentials = dict(hello_credentials(argv))
+        if reply.startswith((b"-NOAUTH", b"$")) and user not in credentials:
+            return
+        if user in credentials:
+            _logged_in(session, user, credentials[user])
+        else:
+            session.closing = "identity: a HELLO failed that may have authenticated"
+
+    session.held = True
+    session.to_upstream.append(_WHOAMI)
+    session.answers.drop(told)
+
+
+_WHOAMI = encode.command(b"ACL", b"WHOAMI")
 
 
 def _hello_name(argv: Argv) -> bytes | None:
-    return _hello_option(argv, b"SETNAME", 1)
-
-
-def _hello_password(argv: Argv) -> bytes:
-    return _hello_option(argv, b"AUTH", 2) or b""
-
-
-def _hello_option(argv: Argv, option: bytes, arguments: int) -> bytes | None:
-    """The last argument of an option's last occurrence."""
-    at, found = 2, None
-    while at < len(argv):
-        word = argv[at].upper()
-        takes = {b"AUTH": 2, b"SETNAME": 1}.get(word, 0)
-        if word == option and at + arguments < len(argv):
-            found = argv[at + arguments]
-        at += takes + 1
-    return found
+    """What the last SETNAME sets; as `identity` reads the options, which Redis has accepted."""
+    rest = hello_without_credentials(argv)[2:]
+    return rest[-1] if rest else None
 
 
 def _reset(session: Session, argv: Argv) -> None:
@@ -211,6 +225,8 @@ def _client(session: Session, argv: Argv) -> None:
         session.effect(lambda reply: _if_ok(session, reply, name=argv[2]))
     elif subcommand == b"SETINFO" and len(argv) == 4:
         _client_setinfo(session, argv)
+    elif subcommand == b"MAINT_NOTIFICATIONS":
+        session.inspect(lambda reply: _notified(session, reply))
     else:
         session.pass_one()
 
@@ -229,6 +245,12 @@ def _client_setinfo(session: Session, argv: Argv) -> None:
         session.profile = session.profile._replace(library=library)
 
     session.effect(answered)
+
+
+def _notified(session: Session, reply: bytes) -> None:
+    """Most servers don't know it; from one that does, notices may come at any time."""
+    if not reply.startswith(b"-"):
+        session.route.pinned = "CLIENT MAINT_NOTIFICATIONS"
 
 
 _REPLY_ON = encode.command(b"CLIENT", b"REPLY", b"ON")
@@ -268,7 +290,7 @@ _MONITOR_OK = b"+OK\r\n"
 
 def _monitor(session: Session, argv: Argv) -> None:
     if session.transaction is not None:
-        session.opaque_request("what MONITOR shows inside MULTI can't be followed")
+        session.pass_one()  # it is queued, and EXEC's answer says that it can't be run there
     elif session.answers.monitoring and len(argv) == 1:
         session.told_forwarded()  # Redis doesn't answer a second one
         session.to_upstream.append(session.request)

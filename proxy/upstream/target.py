@@ -73,6 +73,7 @@ class Upstream:
         self._on_failure = on_failure
         self._backoff = 0.0
         self._retry_at = 0.0
+        self._trying = False  # to connect, while it is down
 
     @property
     def state(self) -> str:
@@ -82,8 +83,9 @@ class Upstream:
 
     @property
     def must_wait(self) -> bool:
-        """Whether the last failure is so fresh that another attempt should not be made yet."""
-        return asyncio.get_running_loop().time() < self._retry_at
+        """Whether another attempt should not be made yet: the last failure is so fresh, or one is under way
+        to see whether Redis is back."""
+        return self._trying or asyncio.get_running_loop().time() < self._retry_at
 
     def succeeded(self) -> None:
         self.connects += 1
@@ -108,6 +110,17 @@ class Upstream:
         self, protocol: Callable[[], asyncio.Protocol]
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection. Raises OSError (TimeoutError and ssl.SSLError are such)."""
+        if self.up is not False:
+            return await self._connect(protocol)
+        self._trying = True
+        try:
+            return await self._connect(protocol)
+        finally:
+            self._trying = False
+
+    async def _connect(
+        self, protocol: Callable[[], asyncio.Protocol]
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         loop = asyncio.get_running_loop()
         address = self.address
         async with asyncio.timeout(self.connect_timeout):

@@ -78,6 +78,8 @@ class FakeRedis:
         if name == b"QUIT":
             self.closed = True
             return b"+OK\r\n"
+        if name == b"WATCH" and self._queue is not None:
+            return b"-ERR WATCH inside MULTI is not allowed\r\n"
         if self._queue is not None:
             self._queue.append(words)
             return b"+QUEUED\r\n"
