@@ -17,6 +17,7 @@ from rich.text import Text
 
 from . import __version__, _compiled, cli_tools
 from .admin_client import TIMEOUT, AskError, ask
+from .cli_waivers import waivers
 from .config import (
     DEFAULT_ADMIN,
     Overrides,
@@ -295,7 +296,7 @@ def commands(as_json: bool, markdown: bool) -> None:
         console().print(listed.as_table(rows))
 
 
-for _tool in cli_tools.COMMANDS:
+for _tool in (*cli_tools.COMMANDS, waivers):
     cli.add_command(_tool)
 
 

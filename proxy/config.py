@@ -11,6 +11,7 @@ import ipaddress
 import os
 import re
 import urllib.parse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,11 +19,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from .admission import ANY_SERVICE, ClientLimits
 from .policy.diagnostics import Diagnostic, FileError, Place, did_you_mean
-from .policy.model import Date, Duration, Flag
+from .policy.model import Duration, Flag
 from .policy.modes import ModeRule, Waiver, mode_faults
 from .policy.units import milliseconds, size_bytes
 from .policy.validate import validate
-from .policy.verdict import RULES, Mode
+from .policy.verdict import Mode
+from .policy.waivers import WaiverModel, read_waivers
 from .policy.yaml_source import Source, read_source
 from .relay.identity import Identities, Network, Password
 from .sockets import Address, parse_address, parse_listen
@@ -350,24 +352,6 @@ class ConfigModel(_Model):
     drain: Annotated[int, BeforeValidator(_drain)] = 5000  # how long clients may take to end, in ms
 
 
-class WaiverModel(_Model):
-    """A known violation that is tolerated until it is mended."""
-
-    service: str
-    rule: str
-    entry: str = ""
-    command: str = ""
-    owner: str
-    reason: str
-    until: Date
-
-
-class WaiversModel(_Model):
-    """A waivers file."""
-
-    waivers: list[WaiverModel]
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Overrides:
     """What the command line says in place of the file. Empty: the file decides."""
@@ -415,8 +399,9 @@ class Settings:
             return Diagnostic(Place("command line", 1, 1), "error", message)
         return self.source.error(path, message)
 
-    def check_against(self, services: tuple[str, ...]) -> None:
-        """Raise FileError for every name that the policy doesn't have. `services` includes `unknown`."""
+    def check_against(self, services: tuple[str, ...], more: Iterable[Diagnostic] = ()) -> None:
+        """Raise FileError for every name that the policy doesn't have, and for what else was found.
+        `services` includes `unknown`."""
         faults = [
             self.fault(("modes", index, field), message)
             for index, field, message in mode_faults(self.modes, services)
@@ -425,11 +410,7 @@ class Settings:
             if service and service not in services:
                 known = did_you_mean(service, services)
                 faults.append(self.fault(path, f"{service!r} is no service of the policy{known}"))
-        for index, one in enumerate(self.waivers if self.waivers_source else ()):
-            if self.waivers_source and one.service not in services:
-                known = did_you_mean(one.service, services)
-                message = f"{one.service!r} is no service of the policy{known}"
-                faults.append(self.waivers_source.error(("waivers", index, "service"), message))
+        faults.extend(more)
         if faults:
             raise FileError(faults)
 
@@ -467,7 +448,7 @@ class Settings:
         )
 
     def waived(self) -> list[Waiver]:
-        return [Waiver(one.service, one.rule, one.entry, one.command) for one in self.waivers]
+        return [one.waiver for one in self.waivers]
 
 
 def load_settings(path: str, overrides: Overrides, *, needs_policy: bool = True) -> Settings:
@@ -493,7 +474,7 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
     if not flags.decision_log and log not in ("", "-"):
         log = str(folder / log)
     admin = flags.admin or model.admin
-    waivers_source = read_source(folder / model.waivers) if model.waivers else None
+    waivers, waivers_source = read_waivers(folder / model.waivers) if model.waivers else ((), None)
     return Settings(
         policy=flags.policy or _in(folder, model.policy),
         upstream=_upstream(url, model.upstream.server_name) if url else None,
@@ -506,7 +487,7 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
         listeners=_listeners(model, flags, folder),
         identify=model.identify,
         modes=modes,
-        waivers=tuple(_waivers(waivers_source)) if waivers_source else (),
+        waivers=waivers,
         waivers_source=waivers_source,
         admin=None if admin == "none" else Address(admin),
         decision_log=log,
@@ -621,15 +602,3 @@ def _admin_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
     except ValueError as exc:
         return [settings.fault(("admin",) if model.admin == settings.admin else (), f"{exc}, or none")]
     return []
-
-
-def _waivers(source: Source) -> list[WaiverModel]:
-    waivers = validate(WaiversModel, source).waivers
-    faults = [
-        source.error(("waivers", index, "rule"), f"{one.rule!r} is no rule{did_you_mean(one.rule, RULES)}")
-        for index, one in enumerate(waivers)
-        if one.rule not in RULES
-    ]
-    if faults:
-        raise FileError(faults)
-    return waivers

@@ -19,6 +19,7 @@ from .config import Overrides, Settings, load_settings
 from .policy.compiled import CompiledPolicy
 from .policy.diagnostics import Diagnostic, FileError, Place
 from .policy.load import load_policy
+from .policy.waivers import waiver_faults
 from .tls import check_tls
 
 TIMEOUT = 600.0  # seconds
@@ -44,7 +45,8 @@ LIVE = frozenset(
 def load(settings: Settings) -> CompiledPolicy:
     """The policy that the settings name, checked against them. Raises FileError."""
     policy = load_policy(settings.policy, name_services=settings.name_services)
-    settings.check_against(policy.services)
+    wrong = waiver_faults(settings.waivers, settings.waivers_source, policy)
+    settings.check_against(policy.services, wrong)
     return policy
 
 

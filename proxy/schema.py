@@ -15,10 +15,11 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from .config import ConfigModel, WaiversModel
+from .config import ConfigModel
 from .policy.model import PolicyModel
 from .policy.testing import FileModel
 from .policy.verdict import RULES
+from .policy.waivers import WaiversModel
 
 KINDS: Mapping[str, type[BaseModel]] = {
     "policy": PolicyModel,

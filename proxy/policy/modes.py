@@ -7,10 +7,13 @@ refuses, and an observed violation never masks an enforced one.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from .diagnostics import did_you_mean
+from .globs import Glob
 from .verdict import PASS, RULES, Finding, Mode, Ruling, Verdict, Violation
 
 
@@ -23,12 +26,40 @@ class ModeRule(NamedTuple):
 
 
 class Waiver(NamedTuple):
-    """A known violation that is tolerated, and still counted. "" matches any entry or command."""
+    """A known violation that is tolerated, and still counted. "" matches any entry, command or key."""
 
     service: str
     rule: str
     entry: str = ""
     command: str = ""
+    keys: str = ""  # a glob
+
+
+def best_waiver(
+    waivers: Iterable[Waiver], service: str, rule: str, entry: str, command: str, key: bytes
+) -> Waiver | None:
+    """The waiver that tolerates a violation, the one that says most of several; None where none does."""
+    fits = (
+        one
+        for one in waivers
+        if (one.service, one.rule) == (service, rule)
+        and one.entry in ("", entry)
+        and one.command in ("", command)
+        and (not one.keys or _matches(one.keys, key))
+    )
+    return max(fits, key=lambda one: (bool(one.entry), bool(one.keys), bool(one.command)), default=None)
+
+
+def _matches(keys: str, key: bytes) -> bool:
+    beginning, glob = _glob(keys)
+    return key.startswith(beginning) and glob.matches(key)
+
+
+@lru_cache(maxsize=10_000)
+def _glob(text: str) -> tuple[bytes, Glob]:
+    """A glob, behind what all that it matches begins with: of many waivers few are worth a closer look."""
+    glob = text.encode("utf-8", "surrogateescape")
+    return re.split(rb"[*?\[]", glob, maxsplit=1)[0], Glob(glob)
 
 
 @dataclasses.dataclass(slots=True)
@@ -54,7 +85,9 @@ class Modes:
         default: Mode = "observe",
     ) -> None:
         self.services = tuple(services)
-        self._waivers = frozenset(waivers)
+        self._waivers: dict[tuple[str, str], list[Waiver]] = {}
+        for one in dict.fromkeys(waivers):
+            self._waivers.setdefault((one.service, one.rule), []).append(one)
         self._modes: list[dict[str, Mode]] = [
             {rule: _first(rules, rule, service, default) for rule in RULES} for service in services
         ]
@@ -75,11 +108,12 @@ class Modes:
         }
 
     def waived(self, violation: Violation, service: str, command: str) -> bool:
-        return bool(self._waivers) and any(
-            (service, violation.rule, entry, name) in self._waivers
-            for entry in (violation.entry, "")
-            for name in (command, "")
-        )
+        """Whether a waiver tolerates a violation by `command` of the service."""
+        waivers = self._waivers.get((service, violation.rule))
+        if not waivers:
+            return False
+        key = violation.key or b""
+        return best_waiver(waivers, service, violation.rule, violation.entry, command, key) is not None
 
     def rule_on(
         self, verdict: Verdict, service: int, command: str, now: float, glass: Sequence[BreakGlass] = ()

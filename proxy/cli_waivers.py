@@ -1,0 +1,145 @@
+"""`keyfence waivers`: what is tolerated, what of it is still needed, and a first list of it.
+
+Rule: it changes nothing; a baseline is printed, for people to read before they put it in force.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from .admin_client import AskError, ask
+from .config import DEFAULT_ADMIN, Overrides, load_settings, without_password
+from .policy.diagnostics import FileError
+from .policy.load import load_policy
+from .policy.waivers import Use, WaiverModel, baseline, read_waivers, uses, waiver_faults
+from .telemetry.report import rows_from_log, rows_from_snapshot
+from .telemetry.tally import Row
+from .terminal import console, fail, fail_with, say
+
+_STYLES = {"lapsed": "bold red", "unused": "yellow", "ending": "yellow", "in use": "green", "": ""}
+
+
+def _date(_context: click.Context, _parameter: click.Parameter, value: str) -> datetime.date | None:
+    try:
+        return datetime.date.fromisoformat(value) if value else None
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no date; write it as 2027-06-30") from None
+
+
+@click.command()
+@click.argument("source", metavar="[ADMIN-URL|LOG]", default="")
+@click.option("--config", metavar="FILE", default="", help="Configuration file, which names the waivers.")
+@click.option("--waivers", "file", metavar="FILE", default="", help="Waivers file, in place of that one.")
+@click.option("--policy", metavar="FILE", default="", help="Policy file, to hold its names against.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of JSON objects.")
+@click.option("--baseline", "writes", is_flag=True, help="Print a waivers file for all that is found now.")
+@click.option("--owner", default="", help="Who mends what the baseline tolerates.")
+@click.option("--reason", default="known before the policy was enforced", show_default=True)
+@click.option("--until", metavar="DATE", default="", callback=_date, help="The baseline's last day.")
+def waivers(
+    source: str,
+    config: str,
+    file: str,
+    policy: str,
+    as_json: bool,
+    writes: bool,
+    owner: str,
+    reason: str,
+    until: datetime.date | None,
+) -> None:
+    """List what is tolerated: what has lapsed, and what nobody needs any more.
+
+    A running keyfence (its admin URL) or a decision log ("-" is standard input) tells what was needed.
+    Exit code 1: a waiver has lapsed.
+    """
+    try:
+        listed = _listed(config, file, policy)
+    except FileError as exc:
+        fail_with(exc)
+    if writes:
+        _print_baseline(_rows(source or f"http://{DEFAULT_ADMIN}"), owner, reason, until)
+        return
+    if not (config or file):
+        fail("no waivers; name them with --config or --waivers")
+    found = uses(listed, _rows(source) if source else None, datetime.datetime.now(datetime.UTC).date())
+    if as_json:
+        say(json.dumps([one.as_object() for one in found]))
+    else:
+        _print_uses(found)
+    sys.exit(1 if any(one.state == "lapsed" for one in found) else 0)
+
+
+def _listed(config: str, file: str, policy: str) -> Sequence[WaiverModel]:
+    """The waivers, checked against their policy where one is named. Raises FileError."""
+    listed: Sequence[WaiverModel] = ()
+    origin = None
+    if config:
+        settings = load_settings(config, Overrides(policy=policy), needs_policy=False)
+        listed, origin, policy = settings.waivers, settings.waivers_source, settings.policy
+    if file:
+        listed, origin = read_waivers(file)
+    if policy and origin is not None:
+        faults = waiver_faults(listed, origin, load_policy(policy))
+        if faults:
+            raise FileError(faults)
+    return listed
+
+
+def _rows(source: str) -> list[Row]:
+    if source.startswith(("http://", "https://")):
+        try:
+            return rows_from_snapshot(ask(source, "/report"))
+        except AskError as exc:
+            fail(str(exc), 1)
+        except (TypeError, ValueError) as exc:
+            fail(f"{without_password(source)}: this is no keyfence's report: {exc}", 1)
+    try:
+        with click.open_file(source, "rb") as lines:
+            rows, dropped = rows_from_log(lines, lambda text: say(f"keyfence: {source}: {text}", err=True))
+    except OSError as exc:
+        fail(f"{source}: {exc.strerror}")
+    if dropped:
+        say(f"keyfence: {source}: {dropped} more violations passed the log's limits", err=True)
+    return rows
+
+
+def _print_baseline(rows: Sequence[Row], owner: str, reason: str, until: datetime.date | None) -> None:
+    if not owner or until is None:
+        fail("--baseline needs --owner and --until: who mends all this, and by when?")
+    text, left = baseline(rows, owner, reason, until)
+    say(text.rstrip("\n"))
+    if left:
+        rows_text = "one row of the report" if left == 1 else f"{left} rows of the report"
+        say(f"keyfence: {rows_text} can't be covered: their keys have nothing in common", err=True)
+
+
+def _print_uses(found: Sequence[Use]) -> None:
+    if not found:
+        say("No waivers.")
+        return
+    table = Table(title="waivers", title_justify="left")
+    for name in ("state", "until", "uses", "service", "rule", "entry", "command", "keys", "owner", "reason"):
+        table.add_column(name, justify="right" if name == "uses" else "left")
+    for one in sorted(found, key=lambda one: (one.state != "lapsed", one.waiver.until)):
+        table.add_row(*_cells(one))
+    console().print(table)
+
+
+def _cells(use: Use) -> list[Text]:
+    one = use.waiver
+    texts: list[Any] = [str(one.until), "-" if use.times is None else str(use.times)]
+    texts += [one.service, one.rule, one.entry or "any", one.command or "any", one.keys or "any"]
+    texts += [one.owner, one.reason]
+    return [Text(use.state or "-", style=_STYLES[use.state]), *(Text(_line(text)) for text in texts)]
+
+
+def _line(text: str) -> str:
+    return "".join(char if char.isprintable() else "�" for char in text)
