@@ -505,7 +505,7 @@ class Decider:
         found = outcome(entry.ttl, access, self._clock)
         if found in FAULTS:
             yield self._fault(ttl_fault(found, name, access, entry.ttl, key), access, target)
-        if found:
+        elif found:
             self.left_open.append((found, access, target, entry.ttl))
 
     def _fault(self, fault: Fault, access: Access, target: Target) -> Violation:

@@ -92,8 +92,6 @@ class Judge:
                 )
             elif found in SETTLING:
                 pending.settle(database, access.key, found, transaction, client)
-            else:
-                pending.forget(database, access.key)
 
     def late(self, pending: Pending, left: int) -> tuple[Finding, ...]:
         """What is told of a key whose PTTL turned out to be `left`; it can't be refused any more."""

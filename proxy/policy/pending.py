@@ -30,6 +30,7 @@ class Pending:
     """One key, and the write that left its time to live open. Times are of the table's clock, in seconds."""
 
     __slots__ = (
+        "alone",
         "asked",
         "client",
         "command",
@@ -76,6 +77,7 @@ class Pending:
         self.everything = everything  # else only whether it has a time to live at all
         self.since = self.last = now  # the write that is asked about, and the last one
         self.due = now + rule.grace / 1000
+        self.alone = True  # no other client or transaction has written to it since
         self.asked = False
         self.twice = False  # it was found wrong once, while a later write was within its grace time
 
@@ -118,6 +120,8 @@ class PendingTtls:
         if known is not None:
             if known.everything or not everything:
                 known.last = self._clock()
+                if known.client != client or known.transaction is not transaction:
+                    known.alone = False
                 return
             del self._table[name]  # the key was replaced as a whole, so the earlier write is over
         elif len(key) > MAX_KEY:
@@ -144,21 +148,17 @@ class PendingTtls:
     def settle(self, database: int, key: bytes, how: int, transaction: object, client: str) -> None:
         """A command brings the time to live, or removes the key: `how` is one of `ttl.SETTLING`.
 
-        It counts only where it surely runs behind the write: the same client sent it, and not in a
-        transaction that the write is outside of, which may never be executed. Otherwise Redis will be asked.
+        It counts only where it surely runs behind all writes: the same client sent it, and not in a
+        transaction that they are outside of, which may never be executed. Otherwise Redis will be asked.
         """
         name = (database, key)
         known = self._table.get(name)
-        if known is None or known.client != client:
+        if known is None or not known.alone or known.client != client:
             return
         if transaction is not None and known.transaction is not transaction:
             return
         if how != GIVES or not known.everything:
             del self._table[name]
-
-    def forget(self, database: int, key: bytes) -> None:
-        """The key was found wrong in another way, and that has been told."""
-        self._table.pop((database, key), None)
 
     def due(self, limit: int = MAX_ASKED) -> list[Pending]:
         """Keys to ask Redis about now. Each is awaited until `answer` or `unanswered` is called for it."""
@@ -176,7 +176,7 @@ class PendingTtls:
         """Whether Redis' PTTL shows the key to be wrong, as `ttl.late_fault` words it."""
         name = (pending.database, pending.key)
         if self._table.get(name) is not pending:
-            return False  # settled, forgotten or dropped meanwhile
+            return False  # settled or dropped meanwhile
         wrong = late_fault(left, pending.everything, pending.rule, pending.command, "") is not None
         if pending.last > pending.since and not (wrong and pending.twice):
             # The later write has a grace time too; but once only: a key that is always written to is found.

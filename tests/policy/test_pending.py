@@ -121,6 +121,17 @@ def test_only_the_client_that_wrote_settles_a_key() -> None:
     assert bench.keys() == []
 
 
+def test_where_several_wrote_none_of_them_settles_a_key() -> None:
+    bench = Bench()
+    for number, (client, transaction) in enumerate([("b", None), ("a", object())]):
+        key = b"%d" % number
+        bench.ask(key, client="a")
+        bench.ask(key, client=client, transaction=transaction)
+        bench.table.settle(0, key, SETTLES, None, "a")
+        bench.table.settle(0, key, SETTLES, transaction, client)
+    assert bench.keys() == [b"0", b"1"]
+
+
 def test_a_transaction_settles_only_what_it_wrote_itself() -> None:
     """It may never be executed; nor is what it wrote then there."""
     bench = Bench()
@@ -144,14 +155,6 @@ def test_where_any_time_may_be_wrong_having_one_settles_nothing() -> None:
     for key in (b"some", b"any"):
         bench.table.settle(0, key, GIVES, None, "c")
     assert bench.keys() == [b"any"]
-
-
-def test_what_was_told_of_otherwise_is_forgotten() -> None:
-    bench = Bench()
-    bench.ask()
-    bench.table.forget(0, b"k")
-    bench.table.forget(0, b"other")
-    assert bench.keys() == []
 
 
 def test_a_key_that_is_replaced_answers_for_all_and_from_then_on() -> None:
