@@ -25,7 +25,7 @@ from .telemetry.counters import Counters
 from .telemetry.metrics import exposition
 from .telemetry.tally import Row
 from .tls import listener_context
-from .workers.parent import WorkerFailed
+from .workers.process import WorkerFailed
 
 MAX_GLASS = 100
 
