@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ..commands.mentions import glob_escape
 from ..commands.model import READ, WRITE, Access, Script, Ttl
 from .patterns import KeyPattern
+from .slots import hash_tag
 from .units import milliseconds
 
 SHA1_DIGITS = 40
@@ -114,7 +115,7 @@ class Template:
 
     def fill(self, script: Script, captured: Mapping[str, bytes]) -> Name:
         """The name in one call. Raises MissingArgument."""
-        is_pattern = None in self.parts
+        is_pattern = self.is_pattern
         filled = []
         for part in self.parts:
             if part is None:
@@ -123,6 +124,19 @@ class Template:
             text = part if isinstance(part, bytes) else _value(part, script, captured)
             filled.append(glob_escape(text) if is_pattern else text)
         return Name(b"".join(filled), is_pattern)
+
+    @property
+    def is_pattern(self) -> bool:
+        return None in self.parts
+
+    def known_part(self, script: Script, captured: Mapping[str, bytes]) -> bytes:
+        """The name in one call, up to what can't be known. Raises MissingArgument."""
+        known = b""
+        for part in self.parts:
+            if part is None:
+                break
+            known += part if isinstance(part, bytes) else _value(part, script, captured)
+        return known
 
     def access(self, key: bytes, script: Script, position: int, right: int) -> Access:
         """The access to a key that this template gave. Raises MissingArgument."""
@@ -164,15 +178,16 @@ class Registration:
         return captured
 
     def made(self, script: Script) -> Iterator[Access]:
-        """The accesses to keys that a call's arguments make, as far as they can be told."""
+        """The keys that a call's arguments make, as far as they show which slot they are in."""
         captured = self.captured(script) if len(script.keys) == self.keys else None
         for template, right in self.touches if captured is not None else ():
             try:
-                name = template.fill(script, captured or {})
-                if not name.is_pattern:
-                    yield template.access(name.text, script, script.position, right)
+                known = template.known_part(script, captured or {})
             except MissingArgument:
                 continue
+            # Of a key that only Redis knows, its slot is known where its hash tag is.
+            if not template.is_pattern or hash_tag(known) != known:
+                yield Access(script.position, known, right)
 
     @property
     def touches(self) -> Iterator[tuple[Template, int]]:
@@ -183,8 +198,7 @@ class Registration:
 
 def script_of(scripts: Mapping[bytes, Registration], sha1: bytes) -> Registration | None:
     """The registration of a script by its SHA-1, of which only the first digits may be registered."""
-    found = scripts.get(sha1)
-    if found is not None or len(sha1) != SHA1_DIGITS:
-        return found
-    known = (scripts.get(sha1[:digits]) for digits in range(SHA1_DIGITS - 1, LEAST_DIGITS - 1, -1))
+    if len(sha1) != SHA1_DIGITS:
+        return None
+    known = (scripts.get(sha1[:digits]) for digits in range(SHA1_DIGITS, LEAST_DIGITS - 1, -1))
     return next((one for one in known if one is not None), None)
