@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import click
 from rich.table import Table
@@ -18,10 +19,12 @@ from rich.text import Text
 from . import formats
 from . import schema as schemas
 from .policy.check import check_policy
+from .policy.compiled import CompiledPolicy
 from .policy.coverage import Coverage
 from .policy.diagnostics import FileError
 from .policy.diff import Difference
 from .policy.explain import explain as explain_command
+from .policy.explain import explain_sequence, read_sequence
 from .policy.languages import TooLarge
 from .policy.load import load_policy
 from .policy.show import printable
@@ -69,12 +72,23 @@ def check(policies: Sequence[str], form: str, strict: bool) -> None:
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--policy", metavar="FILE", required=True, help="Policy file.")
 @click.option("--service", metavar="NAME", required=True, help="Who sends the command.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.argument("command", metavar="-- COMMAND [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
-def explain(policy: str, service: str, as_json: bool, command: Sequence[str]) -> None:
-    """Say what a policy makes of one command. Exit code 0: allowed, 1: violation, 2: wrong usage."""
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; a list for a sequence.")
+@click.option(
+    "--file", metavar="FILE", default="", help="Explain the commands of a file; - is standard input."
+)
+@click.argument("command", metavar="-- COMMAND [ARG...]", nargs=-1, type=click.UNPROCESSED)
+def explain(policy: str, service: str, as_json: bool, file: str, command: Sequence[str]) -> None:
+    """Say what a policy makes of a command, and what would have to change for it to pass.
+
+    With --file, of a sequence on one connection: a command a line; "@NAME" goes on as another service, "+6s"
+    lets time pass. Exit code 0: all is allowed, 1: violation, 2: wrong usage.
+    """
+    if bool(file) == bool(command):
+        fail("give a command, or --file with several")
     try:
         compiled = load_policy(policy)
+        if file:
+            _explain_file(compiled, service, file, as_json)
         told = explain_command(compiled, service, [os.fsencode(part) for part in command])
     except FileError as exc:
         fail_with(exc)
@@ -85,6 +99,47 @@ def explain(policy: str, service: str, as_json: bool, command: Sequence[str]) ->
     else:
         _print_explanation(told)
     sys.exit(0 if told["verdict"] == "allow" else 1)
+
+
+def _explain_file(policy: CompiledPolicy, service: str, file: str, as_json: bool) -> NoReturn:
+    try:
+        with click.open_file(file, "rb") as lines:
+            text = lines.read().decode("utf-8", "surrogateescape")
+        told = explain_sequence(policy, read_sequence(text, service), now=int(time.time() * 1000))
+    except OSError as exc:
+        fail(f"{file}: {exc.strerror}")
+    except ValueError as exc:
+        fail(f"{file}: {exc}")
+    if as_json:
+        say(json.dumps(told, indent=1))
+    else:
+        _print_sequence(told)
+    sys.exit(1 if any(one.get("violations") or one["late"] for one in _with_late(told)) else 0)
+
+
+def _with_late(told: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    return ({"late": []} | one for one in told)
+
+
+def _print_sequence(told: Sequence[dict[str, Any]]) -> None:
+    """A line for each command, with what is wrong below it."""
+    for one in told:
+        where = f"line {one['line']}: " if one["line"] else "at the end: "
+        if "late" in one:
+            for violation in one["late"]:
+                say(f"{where}late {violation['rule']}: {violation['message']}")
+            continue
+        outcome = "aborted" if one["aborted"] else one["verdict"]
+        ttl = "".join(f"; {key}: {lives}" for key, lives in one["ttl"].items())
+        say(f"{where}{one['service']} {one['command'] or 'unknown command'}: {outcome}{ttl}")
+        for violation in one["violations"]:
+            say(f"  {violation['rule']} at argument {violation['position']}: {violation['message']}")
+        for remedy in one["remedies"]:
+            say(f"    {_remedy_text(remedy)}")
+
+
+def _remedy_text(remedy: dict[str, Any]) -> str:
+    return f"{remedy['text']}: {remedy['command']}" if remedy["command"] else str(remedy["text"])
 
 
 def _print_explanation(told: dict[str, Any]) -> None:
@@ -108,6 +163,12 @@ def _print_explanation(told: dict[str, Any]) -> None:
             f"{violation['rule']}{severity} at argument {violation['position']}: {violation['message']}{hint}"
         )
         out.print(text, markup=False, highlight=False, soft_wrap=True)
+    if told["remedies"]:
+        out.print("to let it pass:")
+    for remedy in told["remedies"]:
+        out.print(
+            f"  {remedy['rule']}: {_remedy_text(remedy)}", markup=False, highlight=False, soft_wrap=True
+        )
 
 
 def _cell(value: object) -> Text:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -130,7 +131,7 @@ def test_a_violation_as_text() -> None:
         "HSET", "cube:v1:master:node:metric:n1", "cpu_util", "1", "mvm_num", "x",
     )  # fmt: skip
     assert code == 1
-    first, second = out.splitlines()[-2:]
+    first, second = [line for line in out.splitlines() if line.startswith("violation")]
     assert first.startswith("violation field.unknown (should: never refused) at argument 2: ")
     assert second.startswith("violation value.invalid at argument 5: the field mvm_num of ")
 
@@ -206,6 +207,114 @@ def test_a_policy_that_is_not_there_is_told(tmp_path: Path) -> None:
 def test_any_command_is_explained(command: list[str]) -> None:
     code, told = explained(*command)
     assert code == (0 if told["verdict"] == "allow" else 1)
+
+
+def test_what_would_let_a_command_pass_is_told() -> None:
+    code, out, _ = keyfence(
+        "explain", "--policy", POLICY, "--service", "cube-proxy-sidecar", "--",
+        "SET", "cube:v1:shared:sandbox:lifecycle:state:s1", "paused",
+    )  # fmt: skip
+    assert code == 1
+    assert out.splitlines()[-2:] == [
+        "to let it pass:",
+        "  ttl.required: bring the time to live with it, 1m for example: "
+        "SET cube:v1:shared:sandbox:lifecycle:state:s1 paused EX 60",
+    ]
+
+
+def test_a_sequence_is_explained_from_standard_input() -> None:
+    lines = "SET cube:v1:master:lock:a:b x EX 30\n@CubeProxy\nGET cube:v1:master:lock:a:b\n"
+    common = ("explain", "--policy", POLICY, "--service", "CubeMaster", "--file", "-")
+    code, out, err = keyfence(*common, stdin=lines)
+    assert (code, err) == (1, "")
+    assert out.splitlines()[:3] == [
+        "line 1: CubeMaster SET: allow; cube:v1:master:lock:a:b: 30s",
+        "line 3: CubeProxy GET: violation",
+        "  scope.read at argument 1: CubeProxy may not GET cube:v1:master:lock:a:b",
+    ]
+    code, out, _ = keyfence(*common, "--json", stdin=lines)
+    assert [one["verdict"] for one in json.loads(out)] == ["allow", "violation"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "told"),
+    [
+        ((), "", "give a command, or --file with several"),
+        (("--file", "none"), "", "none: No such file or directory"),
+        (("--file", "-"), "@nobody\nPING\n", "-: 'nobody' is no service of the policy"),
+        (("--file", "-"), "PING 'x\n", "-: line 1: no closing quotation"),
+    ],
+)
+def test_a_sequence_that_can_not_be_explained(arguments: tuple[str, ...], stdin: str, told: str) -> None:
+    common = ("explain", "--policy", POLICY, "--service", "CubeMaster")
+    code, out, err = keyfence(*common, *arguments, stdin=stdin)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"keyfence: {told}")
+
+
+# -- test
+
+
+TESTED = """policy: p
+services: [one]
+keys: {k: {key: "a:b", writers: one}}
+"""
+
+
+def test_policy_tests_pass_with_exit_code_0(file: Write) -> None:
+    file("p.yaml", TESTED)
+    tests = file("p.test.yaml", 'policy: p.yaml\ntests: [{service: one, command: "GET a:b"}]\n')
+    code, out, err = keyfence("test", tests)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{tests}: 1 passed, 0 failed\n{tests.parent}/p.yaml: ")
+    assert "never: k: no violation" in out
+    code, _, err = keyfence("test", tests.parent, "--min-coverage", "90")
+    assert code == 1
+    assert "less than 90 %" in err
+
+
+def test_policy_tests_that_fail_have_exit_code_1(file: Write) -> None:
+    file("p.yaml", TESTED)
+    tests = file("p.test.yaml", 'policy: p.yaml\ntests:\n  - {service: one, command: "GET a:x<"}\n')
+    message = "GET a:x<: expected allow, got violation key.unregistered"
+    code, out, _ = keyfence("test", tests)
+    assert code == 1
+    assert out.startswith(f"{tests}:3:5: error: {message}")
+    code, out, _ = keyfence("test", tests, "--format", "github")
+    assert code == 1
+    assert out.startswith(f"::error file={tests},line=3,col=5::{message}")
+    code, out, _ = keyfence("test", tests, "--format", "json")
+    told = json.loads(out)
+    assert (code, told["tests"], told["failed"], told["files"][0]["failures"][0]["line"]) == (1, 1, 1, 3)
+    code, out, _ = keyfence("test", tests, "--format", "junit")
+    suites = ElementTree.fromstring(out)
+    assert code == 1
+    assert [suite.get("failures") for suite in suites] == ["1"]
+    assert message in str(suites[0][0][0].get("message"))
+
+
+def test_policy_tests_that_can_not_be_used_have_exit_code_2(file: Write) -> None:
+    tests = file("p.test.yaml", "policy: none.yaml\ntests: [{service: one, command: PING}]\n")
+    code, out, _ = keyfence("test", tests)
+    assert code == 2
+    assert "can't be read" in out
+    assert keyfence("test", tests.parent / "none").code == 2
+
+
+# -- diff
+
+
+def test_two_policies_differ_with_exit_code_1(file: Write) -> None:
+    old, new = file("old.yaml", TESTED), file("new.yaml", TESTED.replace("writers", "readers"))
+    code, out, err = keyfence("diff", old, new)
+    assert (code, err) == (1, "")
+    assert out == "one loses write on k (a:b), for example a:b\n"
+    code, out, _ = keyfence("diff", old, new, "--format", "json")
+    assert code == 1
+    (change,) = json.loads(out)
+    assert (change["section"], change["services"], change["example"]) == ("rights", ["one"], "a:b")
+    assert keyfence("diff", old, old) == (0, "", "")
+    assert keyfence("diff", old, "none").code == 2
 
 
 # -- check
@@ -311,7 +420,7 @@ def test_a_folder_or_a_missing_file_is_a_failure(name: str, tmp_path: Path) -> N
     path = tmp_path / name
     code, out, err = keyfence("check", path)
     assert (code, err) == (1, "")
-    assert re.fullmatch(rf"{path}:1:1: error: can't be read: .+\n{path}: 1 error\n", out)
+    assert re.fullmatch(rf"{path}:1:1: error: .+\n{path}: 1 error\n", out)
 
 
 def test_each_of_several_files_has_its_summary(file: Write, small: Path) -> None:

@@ -5,15 +5,20 @@ Rule: it shows what the relay would decide, by asking the same decider; it decid
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..commands.extract import extract
 from ..commands.model import READ, WRITE, Access, Touches
 from .compiled import CompiledPolicy, Target
 from .decide import Decider
+from .diagnostics import did_you_mean
 from .masking import shown_in
-from .verdict import Violation
+from .rehearsal import Late, Rehearsal
+from .remedies import remedies
+from .units import milliseconds
+from .verdict import Verdict, Violation
 
 _ACCESS_NAMES = {0: "none", READ: "read", WRITE: "write", READ | WRITE: "both"}
 
@@ -23,12 +28,72 @@ def explain(policy: CompiledPolicy, service: str, argv: Sequence[bytes]) -> dict
 
     Raises ValueError for a service that the policy doesn't have.
     """
-    if service not in policy.services:
-        from .diagnostics import did_you_mean
-
-        raise ValueError(f"{service!r} is no service of the policy{did_you_mean(service, policy.services)}")
+    _check_service(policy, service)
     touches = extract(argv)
-    verdict = Decider(policy).judge(policy.number(service), argv, touches)
+    return _told(policy, service, argv, touches, Decider(policy).judge(policy.number(service), argv, touches))
+
+
+class Step(NamedTuple):
+    """A line of a sequence: a command of a service, or a time that passes."""
+
+    line: int
+    service: str
+    argv: list[bytes]  # empty: nothing is sent
+    after: int  # milliseconds that pass before
+
+
+def read_sequence(text: str, service: str) -> list[Step]:
+    """The steps of a sequence: a command a line, quoted as in a shell. `@NAME` goes on as another service,
+    `+6s` lets time pass; a line that begins with # is a comment. Raises ValueError with the line."""
+    steps = []
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        try:
+            if not line or line.startswith("#"):
+                continue
+            if line.startswith("@"):
+                service = line[1:].strip()
+            elif line.startswith("+"):
+                steps.append(Step(number, service, [], milliseconds(line[1:].strip())))
+            else:
+                words = [word.encode("utf-8", "surrogateescape") for word in shlex.split(line)]
+                steps.append(Step(number, service, words, 0))
+        except ValueError as exc:
+            raise ValueError(f"line {number}: {str(exc).lower()}") from None
+    return steps
+
+
+def explain_sequence(policy: CompiledPolicy, steps: Sequence[Step], *, now: int) -> list[dict[str, Any]]:
+    """What becomes of the commands of one connection: each as `explain` tells it, with its line, whether it
+    aborts a transaction, and under `late` what is found out when time passes, at the end too.
+
+    What breaks a rule isn't run, as where everything is enforced. `now`: milliseconds since the epoch.
+    Raises ValueError for a service that the policy doesn't have.
+    """
+    for step in steps:
+        _check_service(policy, step.service)
+    connection = Rehearsal(policy, now, enforces=True)
+    told: list[dict[str, Any]] = []
+    for step in steps:
+        if step.after:
+            told.append({"line": step.line, "late": _late(policy, connection.wait(step.after))})
+            continue
+        answer = connection.send(step.service, step.argv)
+        one = _told(policy, step.service, step.argv, answer.touches, answer.verdict)
+        keys = {access.key for access in answer.touches.accesses if access.ttl is not None}
+        lives = {shown_in(policy, key, policy.target(key)): connection.lives(key) for key in sorted(keys)}
+        told.append(one | {"line": step.line, "aborted": answer.aborts, "ttl": lives})
+    late = _late(policy, connection.wait_for_all())
+    return [*told, *([{"line": None, "late": late}] if late else [])]
+
+
+def _late(policy: CompiledPolicy, found: Sequence[Late]) -> list[dict[str, Any]]:
+    return [{"service": policy.services[one.service]} | _violation(one.violation) for one in found]
+
+
+def _told(
+    policy: CompiledPolicy, service: str, argv: Sequence[bytes], touches: Touches, verdict: Verdict
+) -> dict[str, Any]:
     first = verdict.violations[0] if verdict.violations else None
     return {
         "verdict": "violation" if first else "allow",
@@ -42,7 +107,21 @@ def explain(policy: CompiledPolicy, service: str, argv: Sequence[bytes]) -> dict
         "service": service,
         "accesses": [_access(policy, access) for access in touches.accesses],
         "violations": [_violation(violation) for violation in verdict.violations],
+        "remedies": [
+            {"rule": one.rule, "text": one.text, "command": _words(one.command)}
+            for one in remedies(policy, policy.number(service), argv, touches, verdict.violations)
+        ],
     }
+
+
+def _check_service(policy: CompiledPolicy, service: str) -> None:
+    if service not in policy.services:
+        raise ValueError(f"{service!r} is no service of the policy{did_you_mean(service, policy.services)}")
+
+
+def _words(command: Sequence[bytes]) -> str | None:
+    """A command as a shell takes it."""
+    return shlex.join(word.decode("utf-8", "surrogateescape") for word in command) or None
 
 
 def access_name(access: Access) -> str:
