@@ -60,7 +60,7 @@ class Speaker(Protocol):
     @property
     def in_transaction(self) -> bool: ...
     @property
-    def profile(self) -> Profile | None: ...
+    def profile(self) -> Profile: ...
     @property
     def is_shared(self) -> bool: ...
     @property
@@ -152,7 +152,7 @@ class Client(asyncio.Protocol):
         gate.clients.add(self)
         keep_alive(transport)
         if gate.judge is None:
-            self._session = Splice(service)
+            self._session = Splice(service, gate.upstream.address.database)
         else:
             greeting = gate.upstream.address.greeting()
             self._session = Session(
@@ -165,6 +165,7 @@ class Client(asyncio.Protocol):
                 greeting,
                 sharing=gate.sharing,
                 database=gate.upstream.address.database,
+                selects_later=gate.upstream.address.selects_later,
             )
         self._counted_as = service
         gate.telemetry.counters.connection_opened(service, self._listener)
@@ -322,11 +323,11 @@ class Client(asyncio.Protocol):
             session.reopen = False
             self._links.drop_own()
         profile = session.profile
-        if session.is_shared and profile is not None and not self._links.may_share(profile.pool):
+        if session.is_shared and not self._links.may_share(profile.pool):
             session.take_own()
         chunks, session.to_upstream = session.to_upstream, []
         self._gate.telemetry.counters.upstream_out += sum(map(len, chunks))
-        if session.is_shared and profile is not None:
+        if session.is_shared:
             counts, session.counts = session.counts, []
             if not session.keeps_own:
                 self._links.drop_own()

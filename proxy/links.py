@@ -47,6 +47,8 @@ class Links:
         """Whether there is a connection of this kind to share. There are only so many kinds."""
         if self._share is not None and self._share.profile == profile:
             return True
+        if self._upstream.address.selects_later and not profile.is_logged_in:
+            return False  # its database may not be selected yet
         share = self._pools.link(profile, self._owner)
         if share is None:
             return False
@@ -62,12 +64,11 @@ class Links:
         assert self._share is not None
         self._share.send(chunks, counts)
 
-    def send_own(self, profile: Profile | None, chunks: Sequence[bytes]) -> None:
+    def send_own(self, profile: Profile, chunks: Sequence[bytes]) -> None:
         """Send over the client's own connection, which is made to be like `profile` first if it is new."""
         self._shares = False
         if self._own is None:
-            commands = profile.commands(self._upstream.address.database) if profile else ()
-            self._own = DedicatedLink(self._upstream, self, commands)
+            self._own = DedicatedLink(self._upstream, self, profile.commands())
             if self._paused:
                 self._own.pause()
         self._own.send(chunks)

@@ -69,6 +69,9 @@ class Observer(Protocol):
     def decided(self, seconds: float) -> None:
         """A decision took so long; told for a sample of them."""
 
+    def login_failed(self, service: str) -> None:
+        """A client, so far this service, gave a wrong password for a user that keyfence itself checks."""
+
     def opaque(self, service: str, reason: str) -> None:
         """From here on the session is passed unread."""
 
@@ -88,6 +91,7 @@ class Session:
         *,
         sharing: bool = False,
         database: int = 0,
+        selects_later: bool = False,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """`greeting` are the commands that upstream connections are opened with, one reply each; `database`
@@ -106,6 +110,7 @@ class Session:
         self.client = client
         self.identities = identities
         self.greeting = greeting
+        self.selects_later = selects_later
         self.transaction: OpenTransaction | None = None
         self.request = b""  # the bytes of the request that a special has in hand
         self.held = False  # a reply must come in before the next request may be judged
@@ -337,9 +342,7 @@ class Session:
             self._refuse(refused)
         elif special is hang_up or stays:
             self._carry_out(special, argv)
-        elif special is not None and special.on_shared is not None:
-            special.on_shared(self)
-        else:
+        elif special is None or not special.on_shared(self, argv):
             self.when_answered(lambda: self._carry_out_on_own(special, argv))
 
     def _carry_out(self, special: Special | None, argv: Sequence[bytes]) -> None:
@@ -446,6 +449,9 @@ class Session:
 
     def told_forwarded(self) -> None:
         self._observer.command(self.service, self._ruled[2], "forwarded")
+
+    def told_login_failed(self) -> None:
+        self._observer.login_failed(self.service)
 
     def inspect(self, seen: Callable[[bytes], None], request: bytes = b"") -> None:
         """Send the request in hand (or another in its place) upstream and have its reply seen on its way to
@@ -650,6 +656,4 @@ def _is_too_large(touches: Touches) -> bool:
     return any(isinstance(name, Streamed) for name in named)
 
 
-_too_large = Special(
-    lambda session, _argv: session.opaque_request("a name in it is too long to be judged"), None
-)
+_too_large = Special(lambda session, _argv: session.opaque_request("a name in it is too long to be judged"))

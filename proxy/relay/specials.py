@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.relay.answers import OFF, ON, SKIP
 from proxy.relay.identity import (
-    auth_user,
+    AUTHENTICATED,
+    WRONGPASS,
+    Login,
+    auth_credentials,
     hello_credentials,
     hello_failed,
     hello_users,
@@ -31,9 +34,8 @@ class Special(NamedTuple):
     """How a session carries out a command."""
 
     act: Callable[[Session, Argv], None]
-    on_shared: Callable[[Session], None] | None = (
-        None  # how without a connection of its own, where that can be
-    )
+    # How without a connection of its own; False: it needs one.
+    on_shared: Callable[[Session, Argv], bool] = lambda _session, _argv: False
 
 
 # -- transactions
@@ -95,14 +97,19 @@ def _watch(session: Session, _argv: Argv) -> None:
 
 
 def _auth(session: Session, argv: Argv) -> None:
-    user = auth_user(argv)
-    if user is None:
+    credentials = auth_credentials(argv)
+    if credentials is None:
         session.pass_one()
+        return
+    user, password = credentials
+    service = session.identities.check(user, password)
+    if service is not Login.NOT_MINE:
+        _checked_here(session, service)
         return
 
     def answered(reply: bytes) -> None:
         if not reply.startswith(b"-"):
-            _logged_in(session, user, argv[-1])
+            _logged_in(session, user, password)
 
     if session.transaction is None:
         session.hold_for(answered)
@@ -110,12 +117,46 @@ def _auth(session: Session, argv: Argv) -> None:
         session.effect(answered)
 
 
+def _auth_shared(session: Session, argv: Argv) -> bool:
+    """Redis isn't asked about a user that keyfence knows."""
+    credentials = auth_credentials(argv)
+    service = Login.NOT_MINE if credentials is None else session.identities.check(*credentials)
+    if service is Login.NOT_MINE:
+        return False
+    _checked_here(session, service)
+    return True
+
+
+def _checked_here(session: Session, service: str | Login) -> None:
+    """keyfence knows the user, and Redis is not to see the password. Inside MULTI this isn't queued."""
+    session.told_forwarded()
+    if isinstance(service, Login):
+        session.told_login_failed()
+        session.answers.local(WRONGPASS)
+    else:
+        session.become(service)
+        session.answers.local(AUTHENTICATED)
+
+
 def _logged_in(session: Session, user: bytes, password: bytes) -> None:
     session.profile = session.profile._replace(user=user, password=password)
+    if session.selects_later:
+        session.to_upstream.append(encode.command(b"SELECT", session.profile.database))
+        session.answers.drop(lambda reply: _selected(session, reply))
     session.become(session.identities.of_user(user, session.at_connect))
 
 
+def _selected(session: Session, reply: bytes) -> None:
+    if reply.startswith(b"-"):
+        session.closing = "upstream doesn't let the client's user select the database"
+
+
 def _hello(session: Session, argv: Argv) -> None:
+    credentials = hello_credentials(argv)
+    services = [session.identities.check(user, password) for user, password in credentials]
+    if any(service is not Login.NOT_MINE for service in services):
+        _hello_checked_here(session, argv, services)
+        return
     users = hello_users(argv)
     session.route.knows_id = True
     if len(argv) == 1:
@@ -126,6 +167,27 @@ def _hello(session: Session, argv: Argv) -> None:
         session.hold_for(lambda reply: _hello_answered(session, argv, reply))
     else:
         session.inspect(lambda reply: _hello_answered(session, argv, reply))
+
+
+def _hello_checked_here(session: Session, argv: Argv, services: Sequence[str | Login]) -> None:
+    """As `_checked_here`; what is left of the HELLO goes to Redis, and its answer is the client's."""
+    rest = hello_without_credentials(argv)
+    service = next((one for one in services if isinstance(one, Login)), services[-1])
+    if isinstance(service, Login) and argv[1] in (b"2", b"3"):
+        _checked_here(session, service)
+        return
+
+    def answered(reply: bytes) -> None:
+        _hello_answered(session, rest, reply)
+        if not reply.startswith(b"-") and not isinstance(service, Login):
+            session.become(service)
+
+    session.route.knows_id = True
+    session.request = encode.command(*rest)
+    if session.transaction is None:
+        session.hold_for(answered)
+    else:
+        session.effect(answered)
 
 
 def _hello_answered(session: Session, argv: Argv, reply: bytes) -> None:
@@ -193,7 +255,7 @@ def _was_reset(session: Session, reply: bytes) -> None:
     session.route.watching = False
 
     def greeted(reply: bytes) -> None:
-        if reply.startswith(b"-"):
+        if reply.startswith(b"-") and not (session.selects_later and reply.startswith(b"-NOAUTH")):
             session.closing = "upstream refused keyfence's login after RESET"
 
     for command in session.greeting:
@@ -320,11 +382,12 @@ def _quit(session: Session, _argv: Argv) -> None:
     session.close_after_answers("QUIT")
 
 
-def _quit_shared(session: Session) -> None:
+def _quit_shared(session: Session, _argv: Argv) -> bool:
     """A connection that others use must not be told to end."""
     session.told_forwarded()
     session.answers.local(b"+OK\r\n")
     session.close_after_answers("QUIT")
+    return True
 
 
 def _hang_up(session: Session, _argv: Argv) -> None:
@@ -365,7 +428,7 @@ _subscribing = Special(_subscription)
 _replicating = Special(_replication)
 
 SPECIALS: dict[bytes, Special] = {
-    b"AUTH": Special(_auth),
+    b"AUTH": Special(_auth, _auth_shared),
     b"CLIENT": Special(_client),
     b"DISCARD": Special(_discard),
     b"EXEC": Special(_exec),

@@ -6,12 +6,13 @@ Rule: every byte goes on as it came, in both directions; no policy, no slots, no
 from __future__ import annotations
 
 from proxy.wire.encode import error
+from proxy.wire.profile import Profile
 
 
 class Splice:
     """Has the outside of `Session`."""
 
-    def __init__(self, service: str) -> None:
+    def __init__(self, service: str, database: int = 0) -> None:
         self.to_client: list[bytes] = []
         self.to_upstream: list[bytes] = []
         self.service = service
@@ -24,7 +25,7 @@ class Splice:
         self.waits = True
         self.in_transaction = False
         # It has a connection of its own, of which nothing is known.
-        self.profile = None
+        self.profile = Profile(database=database)
         self.counts: list[int] = []
         self.is_shared = False
         self.keeps_own = True

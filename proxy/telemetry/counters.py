@@ -40,6 +40,7 @@ COUNTED = (
     "sessions_opaque",
     "internal_errors",
     "closures",
+    "login_failures",
     "policy_load_failures",
 )
 SCALARS = (
@@ -93,6 +94,8 @@ class Counters:
         self.upstream_connect_failures: dict[str, int] = {}
         self.sessions_opaque: dict[tuple[str, str], int] = {}  # (service, reason)
         self.internal_errors: dict[str, int] = {}  # by the place in the proxy
+        # wrong passwords of users that keyfence checks, by service so far
+        self.login_failures: dict[str, int] = {}
         self.closures: dict[str, int] = {}  # connections that the proxy closed, by reason
         self.policy_load_failures: dict[str, int] = {}  # by policy
         self.policies: dict[str, tuple[str, float]] = {}  # name: (revision, Unix time of load)
@@ -184,6 +187,10 @@ class Counters:
 
     def internal_error(self, place: str) -> None:
         _add(self.internal_errors, place, OTHER, MAX_REASONS)
+
+    def login_failed(self, service: str) -> None:
+        """A wrong password came for a user that the proxy checks by itself."""
+        _add(self.login_failures, service, OTHER, MAX_SERIES)
 
     def closed_for(self, reason: str) -> None:
         """The proxy closed a connection on its own account: a limit, a time-out, a protocol error."""

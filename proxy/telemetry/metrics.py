@@ -37,6 +37,7 @@ _COUNTERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("service", "reason"),
     ),
     ("internal_errors", "internal_errors", "Errors in the proxy itself.", ("place",)),
+    ("login_failures", "login_failures", "Wrong passwords for users that the proxy checks.", ("service",)),
     ("closures", "closures", "Connections that the proxy closed.", ("reason",)),
     ("policy_load_failures", "policy_load_failures", "Policies that couldn't be loaded.", ("policy",)),
 )

@@ -101,6 +101,9 @@ class Telemetry:
         """Count a decision that took so long."""
         self.counters.observe_decision(seconds)
 
+    def login_failed(self, service: str) -> None:
+        self.counters.login_failed(service)
+
     def opaque(self, service: str, reason: str) -> None:
         """Count a session that is passed unread from here on; `reason` is one of the relay's own words."""
         self.counters.session_opaque(service, reason)

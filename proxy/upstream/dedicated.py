@@ -122,9 +122,10 @@ class DedicatedLink(asyncio.Protocol):
         self._connecting = None
         self._transport = transport
         keep_alive(transport)
-        greeting = [*self._upstream.address.greeting(), *self._settings]
+        address = self._upstream.address
+        greeting = [*address.login(), *self._settings]
         if greeting:
-            self._greeting = Greeting(len(greeting))
+            self._greeting = Greeting(len(greeting), logs_in_later=address.selects_later)
             transport.writelines(greeting)
             self._login_timer = asyncio.get_running_loop().call_later(
                 self._upstream.connect_timeout, self._give_up, "login timed out"

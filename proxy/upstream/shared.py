@@ -252,8 +252,7 @@ class SharedConnection(asyncio.Protocol):
             transport.abort()
             return
         keep_alive(transport)
-        address = self._upstream.address
-        greeting = [*address.greeting(), *self._profile.commands(address.database)]
+        greeting = [*self._upstream.address.login(), *self._profile.commands()]
         if not greeting:
             self._open()
             return

@@ -39,16 +39,21 @@ class UpstreamAddress:
     shown: str = ""
     server_name: str = ""  # whom its TLS certificate must name; "": the host
 
+    def login(self) -> list[bytes]:
+        """The command that logs keyfence in, if it has credentials."""
+        if self.username:
+            return [encode.command(b"AUTH", self.username, self.password)]
+        return [encode.command(b"AUTH", self.password)] if self.password else []
+
     def greeting(self) -> list[bytes]:
         """The commands that open a connection; each must be answered without an error."""
-        commands = []
-        if self.username:
-            commands.append(encode.command(b"AUTH", self.username, self.password))
-        elif self.password:
-            commands.append(encode.command(b"AUTH", self.password))
-        if self.database:
-            commands.append(encode.command(b"SELECT", self.database))
-        return commands
+        select = [encode.command(b"SELECT", self.database)] if self.database else []
+        return self.login() + select
+
+    @property
+    def selects_later(self) -> bool:
+        """Whether the database can only be selected once the client has logged in, where Redis wants that."""
+        return bool(self.database) and not self.login()
 
 
 class Upstream:
@@ -164,10 +169,12 @@ class Upstream:
 
 
 class Greeting:
-    """The replies to `UpstreamAddress.greeting`, taken off the head of a connection."""
+    """The replies to what a connection is opened with, taken off its head."""
 
-    def __init__(self, expected: int) -> None:
+    def __init__(self, expected: int, *, logs_in_later: bool = False) -> None:
+        """`logs_in_later`: it is no fault that Redis wants a login first."""
         self.expected = expected
+        self._tolerated = b"-NOAUTH" if logs_in_later else None
         self.refusal = ""  # why Redis refused it
         self._framer = ReplyFramer()
         self._reply = bytearray()
@@ -181,10 +188,13 @@ class Greeting:
             at = end
             if self._framer.completed:
                 self.expected -= 1
-                if self._reply.startswith(b"-"):
+                if self._reply.startswith(b"-") and not self._is_tolerated():
                     self.refusal = self._reply[1:].decode("utf-8", "replace").strip()
                 self._reply.clear()
         return data[at:] if at else data
+
+    def _is_tolerated(self) -> bool:
+        return self._tolerated is not None and self._reply.startswith(self._tolerated)
 
 
 class _Probe(asyncio.Protocol):
@@ -192,7 +202,7 @@ class _Probe(asyncio.Protocol):
 
     def __init__(self, greeting: int) -> None:
         self.outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._greeting = Greeting(greeting)
+        self._greeting = Greeting(greeting, logs_in_later=True)
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -35,14 +35,14 @@ class Profile(NamedTuple):
         login = f", user={self.user!r}" if self.is_logged_in else ""
         return f"Profile(resp={self.resp}, database={self.database}{login})"
 
-    def commands(self, database: int = 0) -> list[bytes]:
-        """What makes a fresh connection, with `database` selected, into such a one; one reply each."""
+    def commands(self) -> list[bytes]:
+        """What makes a fresh connection into such a one; one reply each."""
         said = []
         if self.is_logged_in:
             said.append(encode.command(b"AUTH", self.user or b"default", self.password))
         if self.resp != 2:
             said.append(encode.command(b"HELLO", self.resp))
-        if self.database != database:
+        if self.database:
             said.append(encode.command(b"SELECT", self.database))
         if self.name:
             said.append(encode.command(b"CLIENT", b"SETNAME", self.name))

@@ -44,6 +44,7 @@ class Told:
         self.found: list[tuple[str, str, str, str]] = []  # service, command, rule, action
         self.sessions: list[tuple[str, str]] = []
         self.decisions = 0
+        self.logins_failed = 0
 
     def command(self, service: str, command: str, outcome: str) -> None:
         self.commands.append((service, command, outcome))
@@ -59,6 +60,9 @@ class Told:
 
     def decided(self, seconds: float) -> None:
         assert seconds >= 0
+
+    def login_failed(self, _service: str) -> None:
+        self.logins_failed += 1
 
     def opaque(self, service: str, reason: str) -> None:
         self.sessions.append((service, reason))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from proxy.policy.judge import Judge
 from proxy.policy.load import parse_policy
 from proxy.policy.modes import ModeRule, Modes
 from proxy.relay.answers import MAX_INSPECTED
+from proxy.relay.identity import Password
 from proxy.relay.route import STAY
 from proxy.relay.session import MAX_BACKLOG, POISON, Session
 from proxy.wire import requests
@@ -20,6 +23,7 @@ from tests.relay.sessions import (
     ROUTE,
     Told,
     cmd,
+    identities,
     is_refusal,
     judge,
     observed,
@@ -1049,3 +1053,88 @@ def test_the_time_of_a_decision_is_told_for_a_sample() -> None:
     told = Timed()
     session(told=told).from_client(ADMITTED * 129)
     assert told.times == 3
+
+
+# -- users that keyfence knows by itself
+
+
+def with_passwords(told: Told | None = None, sharing: bool = False) -> Session:
+    digest = hashlib.sha256(b"right").digest()
+    known = dataclasses.replace(identities(), passwords={"mine": Password([digest], "CubeMaster")})
+    fixed = judge()
+    return Session(lambda: fixed, known, "CubeProxy", "10.0.0.9:5", told or Told(), sharing=sharing)
+
+
+@pytest.mark.parametrize("sharing", [False, True])
+def test_redis_never_sees_the_password_of_a_user_that_keyfence_checks(sharing: bool) -> None:
+    one = with_passwords(sharing=sharing)
+    one.from_client(ADMITTED + cmd("AUTH mine right") + REFUSED)
+    assert passed(one) == ADMITTED + REFUSED
+    assert one.service == "CubeMaster"
+    if sharing:
+        one.from_shared(b"*0\r\n", 1, True)
+        one.from_shared(b":1\r\n", 1, True)
+    else:
+        one.from_upstream(b"*0\r\n:1\r\n")
+    assert sent(one) == b"*0\r\n+OK\r\n:1\r\n"
+
+
+def test_a_wrong_password_changes_nothing_and_is_counted() -> None:
+    told = Told()
+    one = with_passwords(told)
+    one.from_client(cmd("AUTH mine wrong") + REFUSED)
+    wrong, refused = replies(sent(one))
+    assert wrong == b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
+    assert is_refusal(refused, "scope.write")
+    assert told.logins_failed == 1
+
+
+def test_hello_goes_to_redis_without_the_password_that_keyfence_has_checked() -> None:
+    one = with_passwords()
+    one.from_client(cmd("HELLO 3 AUTH mine right SETNAME x") + REFUSED)
+    assert passed(one) == cmd("HELLO 3 SETNAME x")
+    one.from_upstream(b"%1\r\n+proto\r\n:3\r\n")
+    assert one.service == "CubeMaster"
+    assert one.profile == Profile(resp=3, name=b"x")
+    assert passed(one) == REFUSED
+
+
+@pytest.mark.parametrize("words", ["HELLO 3 AUTH mine wrong", "HELLO 3 AUTH mine right AUTH other x"])
+def test_a_hello_with_a_wrong_password_never_reaches_redis(words: str) -> None:
+    one = with_passwords()
+    one.from_client(cmd(words))
+    assert passed(one) == b""
+    assert sent(one).startswith(b"-WRONGPASS")
+    assert one.service == "CubeProxy"
+
+
+def test_a_protocol_that_redis_does_not_speak_comes_before_the_password() -> None:
+    one = with_passwords()
+    one.from_client(cmd("HELLO 9 AUTH mine right"))
+    assert passed(one) == cmd("HELLO 9")
+    one.from_upstream(b"-NOPROTO unsupported protocol version\r\n")
+    assert one.service == "CubeProxy"
+
+
+def test_a_database_that_needs_a_login_is_selected_behind_it() -> None:
+    fixed = judge()
+    select = cmd("SELECT", 2)
+    one = Session(
+        lambda: fixed,
+        identities(),
+        "CubeProxy",
+        "10.0.0.9:5",
+        Told(),
+        greeting=[select],
+        database=2,
+        selects_later=True,
+    )
+    one.from_client(cmd("AUTH master pw") + ADMITTED)
+    one.from_upstream(b"+OK\r\n")
+    assert passed(one) == cmd("AUTH master pw") + select + ADMITTED
+    one.from_upstream(b"+OK\r\n*0\r\n")
+    assert sent(one) == b"+OK\r\n*0\r\n"
+    one.from_client(cmd("RESET"))
+    one.from_upstream(b"+RESET\r\n-NOAUTH Authentication required.\r\n")
+    assert sent(one) == b"+RESET\r\n"
+    assert not one.closing
