@@ -54,12 +54,13 @@ def order_channels(channels: Iterable[Target], services: Sequence[str]) -> list[
     ordered = sorted(channels, key=lambda target: target.pattern.specificity)
     # As with keys, patterns are judged by rights: names under a rule's prefix are its own in any form.
     beginnings = sorted(ordered, key=lambda target: len(target.pattern.literal_prefix), reverse=True)
+    behind = secrets_behind(ordered)
     ordered += [
         dataclasses.replace(
             one,
             kind="malformed",
             pattern=prefix_pattern(one.pattern.literal_prefix),
-            secrets=secrets_behind(one.pattern.literal_prefix, beginnings),
+            secrets=behind[one.pattern.literal_prefix],
             standard=one.pattern,
         )
         for one in beginnings

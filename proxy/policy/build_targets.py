@@ -7,7 +7,7 @@ one answer.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from .compiled import Target
 from .draft import Draft
@@ -26,6 +26,7 @@ def _malformed(draft: Draft) -> list[Target]:
     """Keys that begin as an entry's do but break its form: the longest beginning decides."""
     targets = []
     seen: set[bytes] = set()
+    behind = secrets_behind(draft.entries)
     for target in sorted(draft.entries, key=lambda t: len(t.pattern.literal_prefix), reverse=True):
         prefix = target.pattern.literal_prefix
         if target.pattern.is_literal or prefix in seen or _is_scope_prefix(draft, prefix):
@@ -35,7 +36,7 @@ def _malformed(draft: Draft) -> list[Target]:
             target,
             kind="malformed",
             pattern=prefix_pattern(prefix),
-            secrets=secrets_behind(prefix, draft.entries),
+            secrets=behind[prefix],
             standard=target.pattern,
         )
         targets.append(broken)
@@ -90,7 +91,11 @@ def _claim_targets(draft: Draft) -> list[Target]:
     ]
 
 
-def secrets_behind(prefix: bytes, targets: Sequence[Target]) -> frozenset[str]:
-    """The secret placeholders of all patterns with this beginning: what is of no form may be meant as any."""
-    behind = (target.secrets for target in targets if target.pattern.literal_prefix == prefix)
-    return frozenset().union(*behind)
+def secrets_behind(targets: Iterable[Target]) -> dict[bytes, frozenset[str]]:
+    """By what patterns begin with: the secret placeholders of all that begin so. What is of no form may be
+    meant as any of them."""
+    behind: dict[bytes, frozenset[str]] = {}
+    for target in targets:
+        prefix = target.pattern.literal_prefix
+        behind[prefix] = behind.get(prefix, frozenset()) | target.secrets
+    return behind
