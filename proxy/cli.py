@@ -30,9 +30,9 @@ from .config import (
 )
 from .loading import Origin, load
 from .policy.diagnostics import FileError
-from .policy.modes import Modes
+from .policy.modes import Modes, advised
 from .policy.units import milliseconds
-from .runtime import StartError, run_loop
+from .runtime import StartError, run_loop, settle_modules
 from .serve import serve
 from .sockets import parse_address, parse_listen
 from .telemetry.report import render, rows_from_log, rows_from_snapshot
@@ -139,6 +139,7 @@ def run(
         workers,
         drain,
     )
+    settle_modules()
     origin = Origin(config, overrides, spliced=splice)
     try:
         settings, compiled = origin.load()
@@ -265,6 +266,8 @@ def modes(config: str, policy: str) -> None:
         cells = [f"[{styles[mode]}]{_mode_text(mode, should)}[/]" for mode in by_service.values()]
         table.add_row(rule, *cells)
     console().print(table)
+    for rule, what in advised(compiled):
+        say(f"{rule} of {what} is only told, never refused (should)")
 
 
 def _mode_text(mode: str, should: bool) -> str:

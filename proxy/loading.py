@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import pickle
 import subprocess
 import sys
@@ -113,7 +114,16 @@ def pack(settings: Settings, policy: CompiledPolicy | None) -> Packed:
 
 
 def unpack(packed: Packed) -> CompiledPolicy | None:
-    return None if packed.policy is None else pickle.loads(packed.policy)
+    """To be called in a thread where clients are served: 2,000 entries take 0.15 s."""
+    if packed.policy is None:
+        return None
+    # So many new objects would set off full collections, and each of them stops all threads.
+    gc.disable()
+    try:
+        policy: CompiledPolicy = pickle.loads(packed.policy)
+    finally:
+        gc.enable()
+    return policy
 
 
 def admit(before: Settings, new: Settings) -> tuple[Settings, list[str]]:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import gc
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -241,6 +242,15 @@ async def background(*jobs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def settle_modules() -> None:
+    """To be called once all modules are imported: no collection looks at what they hold again.
+
+    A full collection stops every client, and modules are nearly all that it would look at.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def run_loop(main: Callable[[], Coroutine[Any, Any, None]]) -> None:

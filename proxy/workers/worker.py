@@ -21,7 +21,7 @@ from proxy.listeners import Listeners
 from proxy.loading import Packed, unpack
 from proxy.policy.diagnostics import FileError
 from proxy.policy.modes import BreakGlass
-from proxy.runtime import Runtime, StartError, background, run_loop, warn
+from proxy.runtime import Runtime, StartError, background, run_loop, settle_modules, warn
 from proxy.sockets import Bound
 from proxy.telemetry.deltas import Deltas
 from proxy.telemetry.telemetry import Telemetry
@@ -162,6 +162,7 @@ def main() -> None:
     if sys.argv[4] != __version__:
         warn(f"keyfence {sys.argv[4]} can't start a worker of {__version__}: restart it as a whole")
         sys.exit(1)
+    settle_modules()
     sock = socket.socket(fileno=control)
     signal.setitimer(signal.ITIMER_REAL, STUCK_SECONDS)
     try:
