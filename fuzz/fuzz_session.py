@@ -19,20 +19,30 @@ import proxy.policy.judge
 import proxy.policy.load
 import proxy.telemetry.telemetry  # noqa: F401
 from proxy.policy.modes import ModeRule
-from proxy.wire import encode
+from proxy.wire import encode, requests
 from proxy.wire.limits import IDENTIFIED, MIB, ProtocolError, RequestLimits
 from proxy.wire.requests import RequestReader
 
 with instrumented("proxy.relay"):
-    from proxy.relay.session import MAX_BACKLOG, MAX_LOCAL_BYTES, POISON
+    from proxy.relay import session as session_module
+    from proxy.relay.session import MAX_BACKLOG, MAX_LOCAL_BYTES, MULTI, POISON
 
 from proxy.client import reason_label
 from tests.relay.fake_redis import PASSWORD, FakeRedis
 from tests.relay.sessions import ROUTE, Told, judge, session
 from tests.relay.test_session_in_any_order import NOTHING, WORDS
 
+# What is large here, so that inputs may be small.
+requests.LARGE = 1200
+requests.KEPT_OF_LARGE = 40
+session_module.LARGEST_SHARED = 400
+session_module.LARGEST_SHARED_REPLY = 1500
+
 LIMITS = RequestLimits(max_request=4096)
 GREETING = [encode.command(b"AUTH", b"keyfence", b"its own"), encode.command(b"SELECT", 1)]
+# What a session may say for itself: for a refused command of a transaction; to open that again elsewhere; in
+# the place of CLIENT REPLY; before WAIT.
+OWN = [POISON, MULTI, encode.command(b"CLIENT", b"REPLY", b"ON"), encode.command(b"PING")]
 SERVICES = ("CubeProxy", "CubeMaster", "unknown")
 # Made once: a judge keeps nothing of the sessions that ask it.
 JUDGES = (
@@ -93,6 +103,7 @@ class Talk:
             told=self.told,
             limits=LIMITS,
             greeting=self.greeting,
+            sharing=bool(kind & 4),
         )
         self.redis: FakeRedis | None = FakeRedis()
         self.due = bytearray()  # what the behaving Redis has yet to say
@@ -143,17 +154,34 @@ class Talk:
 
     def _carry(self) -> None:
         one = self.one
-        sent = b"".join(one.to_upstream)
-        one.to_upstream.clear()
-        if not one.closing:
+        if one.reopen:
+            self._reopen()
+        pieces, one.to_upstream = one.to_upstream, []
+        counts, one.counts = one.counts, []
+        if not one.closing and pieces:
+            if one.is_shared:
+                assert [number_of_requests(piece) for piece in pieces] == counts
+            sent = b"".join(pieces)
             self.upstream += sent
             self._answer(sent)
         assert sum(map(len, one.to_client)) <= MAX_LOCAL_BYTES + MIB
         one.to_client.clear()
         assert one.outstanding >= 0
-        assert one._slots.local_bytes <= MAX_LOCAL_BYTES + MAX_BACKLOG
+        assert one.answers.slots.local_bytes <= MAX_LOCAL_BYTES + MAX_BACKLOG
         assert one.backlog <= MAX_BACKLOG + LIMITS.max_request + len(REQUESTS[-1]) + 8192
         assert not one.closing or reason_label(one.closing) != "other", one.closing
+
+    def _reopen(self) -> None:
+        """A connection is given up on which a request had come in part."""
+        self.one.reopen = False
+        if self.redis is not None:
+            self.redis = FakeRedis()
+        self.due.clear()
+        reader = RequestReader(IDENTIFIED)
+        reader.feed(bytes(self.upstream))
+        while reader.next() is not None:
+            pass
+        del self.upstream[len(self.upstream) - reader.pending :]
 
     def _answer(self, sent: bytes) -> None:
         if self.redis is None or self.one.opaque:
@@ -170,21 +198,21 @@ class Talk:
         outcomes = [outcome for _, _, outcome in self.told.commands]
         admitted, rest = self._requests(outcomes)
         at = 0
-        own = [POISON, *self.greeting]
+        own = [*OWN, *self.greeting]
         for request in admitted:
-            while not self.upstream.startswith(request, at):
+            said: bytes | None = b""
+            while said is not None and not self.upstream.startswith(request, at):
                 said = next((words for words in own if self.upstream.startswith(words, at)), None)
-                if said is None:
-                    break
-                at += len(said)
-            else:
+                at += len(said or b"")
+            if said is not None:
                 at += len(request)
-                continue
-            break  # admitted but not sent yet, or the upstream was lost: nothing may follow
+            elif not is_answered_here(request):
+                break  # admitted but not sent yet, or the upstream was lost: nothing may follow
         left = bytes(self.upstream[at:])
         while said := next((words for words in own if left.startswith(words)), None):
             left = left[len(said) :]
-        if left and not self.one.opaque:
+        large = self.one._reader.is_large or self.one._streaming
+        if left and not self.one.opaque and not (large and self.from_client.find(left) >= 0):
             raise AssertionError(f"sent to Redis without having been admitted: {left[:200]!r}")
         if left:
             assert self.from_client.find(left) >= 0, f"not the client's bytes: {left[:200]!r}"
@@ -208,6 +236,21 @@ class Talk:
         except ProtocolError:
             pass
         return admitted, reader.rest()
+
+
+def is_answered_here(request: bytes) -> bool:
+    """Whether Redis needn't get an admitted request: one that switches replies off, QUIT of who shares."""
+    return b"reply\r\n" in request.lower() or b"quit\r\n" in request.lower()
+
+
+def number_of_requests(piece: bytes) -> int:
+    reader = RequestReader(IDENTIFIED)
+    reader.feed(piece)
+    number = 0
+    while (argv := reader.next()) is not None:
+        number += bool(argv)
+    assert not reader.pending, "a shared connection gets whole requests only"
+    return number
 
 
 def check(data: bytes) -> None:

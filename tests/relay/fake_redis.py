@@ -112,7 +112,7 @@ class FakeRedis:
 
     def _run(self, words: tuple[bytes, ...]) -> bytes:
         name = words[0].upper()
-        if name == b"CLIENT" and words[1].upper() == b"REPLY":
+        if name == b"CLIENT" and len(words) == 3 and words[1].upper() == b"REPLY":
             return self._client_reply(words[2].upper())
         self.ran.append(words)
         if name == b"MONITOR":
