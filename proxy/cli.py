@@ -266,8 +266,8 @@ def modes(config: str, policy: str) -> None:
         cells = [f"[{styles[mode]}]{_mode_text(mode, should)}[/]" for mode in by_service.values()]
         table.add_row(rule, *cells)
     console().print(table)
-    for rule, what in advised(compiled):
-        say(f"{rule} of {what} is only told, never refused (should)")
+    for rule, what in advised(compiled).items():
+        say(f"{rule} is told and never refused (should) for: {', '.join(what)}")
 
 
 def _mode_text(mode: str, should: bool) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from .compiled import CompiledPolicy
 from .diagnostics import did_you_mean
 from .globs import Glob
 from .verdict import PASS, RULES, Finding, Mode, Ruling, Verdict, Violation
@@ -147,6 +148,20 @@ def _first(rules: Sequence[ModeRule], rule: str, service: str, default: Mode) ->
         if candidate.rule in ("", rule) and candidate.service in ("", service):
             return candidate.mode
     return default
+
+
+def advised(policy: CompiledPolicy) -> dict[str, list[str]]:
+    """For each rule the entries, scopes and naming rules of which it is told and never refused, besides the
+    rules that the policy as a whole lists under `should`."""
+    found: dict[str, set[str]] = {}
+    for target in policy.targets:
+        for rule in target.should - policy.home(target).should:
+            if target.kind == "scope" or (target.kind == "entry" and rule != "key.unregistered"):
+                found.setdefault(rule, set()).add(target.name)
+    for home in policy.homes:
+        for rule, what in home.names.advised:
+            found.setdefault(rule, set()).add(f"names.{what}")
+    return {rule: sorted(found[rule]) for rule in RULES if rule in found}
 
 
 def mode_faults(rules: Sequence[ModeRule], services: Sequence[str]) -> list[tuple[int, str, str]]:

@@ -78,6 +78,12 @@ class Names:
         limited = {"key.length"} if self.limits else set()
         return frozenset(limited | {_rule(check) for check in self.checks})
 
+    @property
+    def advised(self) -> list[tuple[str, str]]:
+        """(rule, what) for each naming rule that should be kept and needn't."""
+        found = [(_rule(check), check.kind) for check in self.checks if check.severity == "should"]
+        return found + [("key.length", "max_length") for one in self.limits if one.severity == "should"]
+
     def admits(self, key: bytes) -> bool:
         """Whether the name keeps every rule, as far as its bytes show. Hash tags and limits of single entries
         are asked for elsewhere; False where a length in characters must be counted."""

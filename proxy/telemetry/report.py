@@ -108,7 +108,7 @@ def _natural_width(rows: list[Row]) -> int:
 def _cells(row: Row) -> tuple[str, ...]:
     return (
         _clean(row["service"]),
-        _clean(row["rule"]),
+        _clean(row["rule"] + (" (should)" if row["severity"] == "should" else "")),
         _clean(row["command"]),
         _clean(row["shape"] or row["entry"] or "–"),
         str(row["count"]),

@@ -63,6 +63,8 @@ class Tally:
             self._rows[key] = {**row, "actions": dict(row["actions"])}
             return
         known["count"] += row["count"]
+        if row["severity"] == "must":  # some of a row may be a should
+            known["severity"] = "must"
         for action, number in row["actions"].items():
             known["actions"][action] = known["actions"].get(action, 0) + number
         known["first"] = min(known["first"], row["first"])

@@ -151,6 +151,8 @@ class Telemetry:
             row["count"] += times
             row["actions"][action] += times
             row["last"] = at
+            if violation.severity == "must":  # some of a row may be a should
+                row["severity"] = "must"
         else:
             group = self._count(group, violation, shape, at=at, times=times)
         if self._log is None:
@@ -180,6 +182,8 @@ class Telemetry:
             self.tally.add(row)
             return service, rule, label, named, action
         self.tally.count(row, action, at, times)
+        if violation.severity == "must":
+            row["severity"] = "must"
         series = (service, rule, command, violation.entry, action)
         if named == command and series in self.counters.violations:
             if len(self._known) >= MAX_KNOWN:

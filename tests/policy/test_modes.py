@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.policy.modes import BreakGlass, ModeRule, Modes, Waiver, mode_faults
+from proxy.policy.load import parse_policy
+from proxy.policy.modes import BreakGlass, ModeRule, Modes, Waiver, advised, mode_faults
 from proxy.policy.verdict import PASS, RULES, Mode, Severity, Verdict, Violation
 
 SERVICES = ("one", "two", "unknown")
@@ -163,3 +164,19 @@ def test_names_that_are_not_there_are_told() -> None:
         (0, "service", "'ones' is no service of the policy; did you mean one?"),
         (1, "rule", "'x.y' is no rule"),
     ]
+
+
+def test_what_is_only_advised_is_listed_by_rule() -> None:
+    policy = parse_policy(
+        'policy: p\nservices: [a]\nclaims: ["p:"]\nshould: [field.unknown]\n'
+        'scopes: {s: {prefix: "p:", writers: a, should: [key.unregistered, ttl.required]}}\n'
+        'keys: {k: {key: "p:k", should: [type.mismatch, field.unknown]}}\n'
+        "names: {lowercase: yes, should: {levels: {max: 3}, max_length: 20}}\n"
+    )
+    assert advised(policy) == {
+        "key.format": ["names.levels"],
+        "key.unregistered": ["s"],
+        "key.length": ["names.max_length"],
+        "type.mismatch": ["k"],
+        "ttl.required": ["k", "s"],
+    }

@@ -36,6 +36,14 @@ def test_rows_alike_add_up_and_keep_the_first_example_and_the_widest_time() -> N
     ]
 
 
+def test_a_row_of_which_some_must_be_mended_is_a_must() -> None:
+    for first, second in (("must", "should"), ("should", "must")):
+        tally = Tally()
+        tally.add(row(severity=first))
+        tally.add(row(severity=second))
+        assert [one["severity"] for one in tally.snapshot()] == ["must"]
+
+
 def test_rows_of_different_shapes_stay_apart() -> None:
     tally = Tally()
     for shape in ("a:<int>", "b:<int>", "a:<int>"):
