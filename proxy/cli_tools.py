@@ -5,6 +5,7 @@ Rule: they touch no Redis and no running keyfence; what is wrong with a file is 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -27,6 +28,7 @@ from .policy.explain import explain as explain_command
 from .policy.explain import explain_sequence, read_sequence
 from .policy.languages import TooLarge
 from .policy.load import load_policy
+from .policy.replay import Replay
 from .policy.show import printable
 from .policy.testing import FileResult, Runner, test_files
 from .terminal import USAGE, console, fail, fail_with, say
@@ -242,24 +244,59 @@ def _print_tests(results: Sequence[FileResult], coverage: Mapping[str, Coverage]
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
 @_format("text", "json")
-def diff(old: str, new: str, form: str) -> None:
+@click.option(
+    "--replay",
+    metavar="LOG",
+    default="",
+    help="A command log (run --record) or a decision log: who would newly break what.",
+)
+def diff(old: str, new: str, form: str, replay: str) -> None:
     """Say what changes from one policy to another, each change with a key that shows it.
 
-    Exit code 0: nothing, 1: something changes, 2: a file can't be used.
+    Exit code 0: nothing, 1: something changes (with --replay: newly breaks), 2: a file can't be used.
     """
     try:
-        difference = Difference(load_policy(old), load_policy(new))
+        before, after = load_policy(old), load_policy(new)
+        if replay:
+            _replay(before, after, replay, form)
+        changes = Difference(before, after).changes
     except FileError as exc:
         fail_with(exc)
     except TooLarge as exc:
         fail(f"{old} and {new} can't be compared: {exc}")
-    changes = difference.changes
     if form == "json":
         say(json.dumps([formats.change_as_object(one) for one in changes], indent=1))
     else:
         for one in changes:
             say(one.sentence)
     sys.exit(1 if changes else 0)
+
+
+def _replay(old: CompiledPolicy, new: CompiledPolicy, log: str, form: str) -> NoReturn:
+    replay = Replay(old, new)
+    broken = 0
+
+    def complain(text: str) -> None:
+        nonlocal broken
+        broken += 1
+        say(f"keyfence: {log}: {text}", err=True)
+
+    try:
+        with click.open_file(log, "rb") as lines:
+            replay.feed(lines, complain)
+    except OSError as exc:
+        fail(f"{log}: {exc.strerror}")
+    rows = replay.rows()
+    if form == "json":
+        told = [dataclasses.asdict(row) for row in rows]
+        say(json.dumps({"commands": replay.commands, "undecided": replay.undecided, "rows": told}, indent=1))
+    else:
+        for row in rows:
+            say(f"{row.service} {row.what} {row.rule} with {row.command}, {row.count} times: {row.example}")
+        say(f"{replay.commands} commands replayed, {replay.undecided} undecided")
+    if broken:
+        sys.exit(USAGE)
+    sys.exit(1 if any(row.what == "breaks" for row in rows) else 0)
 
 
 @click.command()

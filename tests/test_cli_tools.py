@@ -317,6 +317,24 @@ def test_two_policies_differ_with_exit_code_1(file: Write) -> None:
     assert keyfence("diff", old, "none").code == 2
 
 
+def test_a_log_is_replayed(file: Write) -> None:
+    old, new = file("old.yaml", TESTED), file("new.yaml", TESTED.replace("writers", "readers"))
+    told = {"service": "one", "command": "SET", "argv": ["SET", "a:b", "?"], "count": 7}
+    told |= {"accesses": [{"position": 1, "key": "a:b", "needs": 2}]}
+    log = file("commands.log", json.dumps(told) + "\n")
+    code, out, err = keyfence("diff", old, new, "--replay", log)
+    assert (code, err) == (1, "")
+    assert out == ("one breaks scope.write with SET, 7 times: a:b\n7 commands replayed, 0 undecided\n")
+    code, out, _ = keyfence("diff", old, new, "--replay", log, "--format", "json")
+    assert (code, json.loads(out)["rows"][0]["count"]) == (1, 7)
+    assert keyfence("diff", old, old, "--replay", log).code == 0
+    broken = file("broken.log", "x\n")
+    code, _, err = keyfence("diff", old, new, "--replay", broken)
+    assert code == 2
+    assert "line 1: " in err
+    assert keyfence("diff", old, new, "--replay", "none").code == 2
+
+
 # -- check
 
 
