@@ -59,15 +59,18 @@ class Judge:
         transaction: Transaction | None = None,
         database: int = 0,
         client: str = "",
+        connection: object = None,
     ) -> tuple[Ruling, Touches]:
         """What is done about a command (queued in `transaction`, if any), and what it touches.
 
-        What a command that passes leaves open is kept in `pending` until it is settled, by another command of
-        `client` or by Redis; `database` is the one that is selected.
+        What a command that passes leaves open is kept in `pending` until it is settled, by another command on
+        `connection` (any object of its own; else `client` stands for it) or by Redis. `database` is the one
+        that is selected.
         """
         answer = self._decide(service, argv, transaction)
         if self.decider.left_open and self.pending is not None and answer[0].refused_by is None:
-            self._follow(self.pending, service, answer[1], transaction, database, client)
+            sender = client if connection is None else connection
+            self._follow(self.pending, service, answer[1], transaction, database, client, sender)
         return answer
 
     def _follow(
@@ -78,6 +81,7 @@ class Judge:
         transaction: Transaction | None,
         database: int,
         client: str,
+        sender: object,
     ) -> None:
         """Keep what the command leaves open about times to live, and let go what it settles."""
         name = touches.command.name if touches.command is not None else ""
@@ -88,10 +92,21 @@ class Judge:
                     where = touches.databases[0][1]  # MOVE and COPY … DB write elsewhere
                 key, position = access.key, access.position
                 pending.ask(
-                    self, service, client, name, transaction, where, key, position, target, rule, found
+                    self,
+                    service,
+                    client,
+                    name,
+                    sender,
+                    transaction,
+                    where,
+                    key,
+                    position,
+                    target,
+                    rule,
+                    found,
                 )
             elif found in SETTLING:
-                pending.settle(database, access.key, found, transaction, client)
+                pending.settle(database, access.key, found, transaction, sender)
 
     def late(self, pending: Pending, left: int) -> tuple[Finding, ...]:
         """What is told of a key whose PTTL turned out to be `left`; it can't be refused any more."""

@@ -42,6 +42,7 @@ class Pending:
         "last",
         "position",
         "rule",
+        "sender",
         "service",
         "since",
         "target",
@@ -55,6 +56,7 @@ class Pending:
         service: int,
         client: str,
         command: str,
+        sender: object,
         transaction: object,
         database: int,
         key: bytes,
@@ -68,6 +70,7 @@ class Pending:
         self.service = service
         self.client = client
         self.command = command
+        self.sender = sender  # the connection, on which commands run in order
         self.transaction = transaction  # the one that the command is queued in, if any
         self.database = database
         self.key = key
@@ -77,7 +80,7 @@ class Pending:
         self.everything = everything  # else only whether it has a time to live at all
         self.since = self.last = now  # the write that is asked about, and the last one
         self.due = now + rule.grace / 1000
-        self.alone = True  # no other client or transaction has written to it since
+        self.alone = True  # nothing was written to it since on another connection or in another transaction
         self.asked = False
         self.twice = False  # it was found wrong once, while a later write was within its grace time
 
@@ -105,6 +108,7 @@ class PendingTtls:
         service: int,
         client: str,
         command: str,
+        sender: object,
         transaction: object,
         database: int,
         key: bytes,
@@ -120,7 +124,7 @@ class PendingTtls:
         if known is not None:
             if known.everything or not everything:
                 known.last = self._clock()
-                if known.client != client or known.transaction is not transaction:
+                if known.sender != sender or known.transaction is not transaction:
                     known.alone = False
                 return
             del self._table[name]  # the key was replaced as a whole, so the earlier write is over
@@ -135,6 +139,7 @@ class PendingTtls:
             service,
             client,
             command,
+            sender,
             transaction,
             database,
             key,
@@ -145,15 +150,15 @@ class PendingTtls:
             self._clock(),
         )
 
-    def settle(self, database: int, key: bytes, how: int, transaction: object, client: str) -> None:
+    def settle(self, database: int, key: bytes, how: int, transaction: object, sender: object) -> None:
         """A command brings the time to live, or removes the key: `how` is one of `ttl.SETTLING`.
 
-        It counts only where it surely runs behind all writes: the same client sent it, and not in a
+        It counts only where it surely runs behind all writes: the same `sender` sent it, and not in a
         transaction that they are outside of, which may never be executed. Otherwise Redis will be asked.
         """
         name = (database, key)
         known = self._table.get(name)
-        if known is None or not known.alone or known.client != client:
+        if known is None or not known.alone or known.sender != sender:
             return
         if transaction is not None and known.transaction is not transaction:
             return

@@ -102,6 +102,7 @@ class Session:
         ] = []  # how many replies each piece of `to_upstream` gets, on a shared connection
         self.answers = Answers(self._after_slot)
         self.route = Route(sharing, clock)
+        self._sender = object()  # tells its commands from those of other connections
         self.profile = self.first_profile = Profile(database=database)
         self.reopen = False  # the own connection must be made anew before anything is sent on it
         self.service = at_connect
@@ -327,10 +328,10 @@ class Session:
         judged = self.transaction.judged if self.transaction is not None else None
         self._until_timed -= 1
         if self._until_timed >= 0:
-            return judge.weigh(number, argv, judged, self.profile.database, self.client)
+            return judge.weigh(number, argv, judged, self.profile.database, self.client, self._sender)
         self._until_timed = TIMED_EACH - 1
         start = perf_counter()
-        answer = judge.weigh(number, argv, judged, self.profile.database, self.client)
+        answer = judge.weigh(number, argv, judged, self.profile.database, self.client, self._sender)
         self._observer.decided(perf_counter() - start)
         return answer
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from proxy.policy.compiled import Target
+from proxy.policy.judge import Judge
 from proxy.policy.load import parse_policy
+from proxy.policy.modes import ModeRule, Modes
 from proxy.policy.pending import MAX_KEY, PendingTtls
 from proxy.policy.ttl import ASKS_ALL, ASKS_PRESENCE, GIVES, NO_TTL, SETTLES, TtlRule
 
@@ -26,7 +28,7 @@ class Bench:
     ) -> None:  # fmt: skip
         judge: Any = None
         self.table.ask(
-            judge, 0, client, "HSET", transaction, database, key, 1, TARGET, rule, question
+            judge, 0, "10.0.0.1:5", "HSET", client, transaction, database, key, 1, TARGET, rule, question
         )  # fmt: skip
 
     def keys(self) -> list[bytes]:
@@ -164,7 +166,7 @@ def test_a_key_that_is_replaced_answers_for_all_and_from_then_on() -> None:
     bench.ask(question=ASKS_ALL, client="b")
     assert bench.answer_at(5.0, NO_TTL) == []
     (pending,) = bench.table
-    assert (pending.client, pending.everything, pending.due) == ("b", True, 8.0)
+    assert (pending.sender, pending.everything, pending.due) == ("b", True, 8.0)
     bench.ask(question=ASKS_PRESENCE, client="a")
     (same,) = bench.table
     assert same is pending
@@ -211,3 +213,30 @@ def test_one_that_redis_could_not_be_asked_about_is_let_go() -> None:
     bench.ask()
     bench.table.unanswered(pending)  # a newer one of that name stays
     assert len(bench.table) == 1
+
+
+def test_a_judge_tells_connections_apart_that_come_from_one_place() -> None:
+    policy = parse_policy(
+        "policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', writers: a, unregistered: allow, ttl: required}}"
+    )
+    table = PendingTtls()
+    judge = Judge(policy, Modes((), policy.services), pending=table)
+    one, other = object(), object()
+    judge.weigh(0, [b"HSET", b"k", b"f", b"v"], client="unix", connection=one)
+    judge.weigh(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=other)
+    assert len(table) == 1
+    judge.weigh(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=one)
+    assert len(table) == 0
+    judge.rule(0, [b"HSET", b"k", b"f", b"v"])  # only asked about
+    assert len(table) == 0
+
+
+def test_what_is_refused_leaves_nothing_open() -> None:
+    policy = parse_policy(
+        "policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', readers: a, unregistered: allow, ttl: required}}"
+    )
+    for mode, kept in (("enforce", 0), ("observe", 1)):
+        table = PendingTtls()
+        judge = Judge(policy, Modes([ModeRule(mode)], policy.services), pending=table)
+        ruling, _ = judge.weigh(0, [b"HSET", b"k", b"f", b"v"])
+        assert (ruling.refused_by is not None, len(table)) == (mode == "enforce", kept)
