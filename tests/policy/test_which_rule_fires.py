@@ -497,7 +497,8 @@ def _cubesandbox() -> CompiledPolicy:
 # -- docs/policy.md
 
 DOCUMENT = (POLICIES.parent / "docs" / "policy.md").read_text()
-EXAMPLE = DOCUMENT.split("```yaml\n")[1].split("```")[0]
+BLOCKS = [block.split("```")[0] for block in DOCUMENT.split("```yaml\n")[1:]]
+EXAMPLE = BLOCKS[0]
 DOCUMENTED = re.findall(r"^\| ([^|]+) \| (\w+) \| `([^`]+)` \| ([^|]+) \|$", DOCUMENT, re.MULTILINE)
 
 
@@ -533,9 +534,18 @@ def test_the_document_lists_every_rule_in_its_words() -> None:
 
 
 def test_the_document_s_configuration_and_waivers_load(tmp_path: Path) -> None:
-    _, config, waivers = (block.split("```")[0] for block in DOCUMENT.split("```yaml\n")[1:])
+    config, waivers = BLOCKS[-2:]
     for name, text in (("shop.yaml", EXAMPLE), ("keyfence.yaml", config), ("waivers.yaml", waivers)):
         (tmp_path / name).write_text(text)
     settings = load_settings(str(tmp_path / "keyfence.yaml"), Overrides())
     settings.check_against(load_policy(settings.policy).services)
     assert settings.waived()
+
+
+@pytest.mark.parametrize("section", ["names", "legacy"])
+def test_the_document_s_sections_load(section: str) -> None:
+    [text] = [block for block in BLOCKS if block.startswith(f"{section}:")]
+    parse_policy(
+        "policy: p\nservices: [web, audit]\nplaceholders: {id: '[a-z]+'}\n"
+        f'keys: {{cart: {{key: "shop:cart:<id>", writers: web, readers: audit}}}}\n{text}'
+    )
