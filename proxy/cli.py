@@ -113,6 +113,7 @@ def cli() -> None:
     callback=_checked(parse_drain),
     help="How long clients may take to end at SIGTERM.  [default: 5s]",
 )
+@click.option("--record", metavar="FILE", default="", help="Log a sample of all commands, without values.")
 @click.option("--splice", is_flag=True, help="Pass all bytes unread: the same addresses, no policy.")
 def run(
     config: str,
@@ -125,6 +126,7 @@ def run(
     decision_log: str,
     workers: str,
     drain: str,
+    record: str,
     splice: bool,
 ) -> None:
     """Stand between services and Redis."""
@@ -138,6 +140,7 @@ def run(
         decision_log,
         workers,
         drain,
+        record,
     )
     settle_modules()
     origin = Origin(config, overrides, spliced=splice)

@@ -365,6 +365,7 @@ class Overrides:
     decision_log: str = ""
     workers: str = ""
     drain: str = ""
+    record: str = ""  # the command log, which only the command line can ask for
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -391,6 +392,7 @@ class Settings:
     name_services: bool
     workers: int  # 0: one process does all
     drain: float  # seconds
+    record: str  # where to write the command log; "" is nowhere
     source: Source | None
 
     def fault(self, path: tuple[str | int, ...], message: str) -> Diagnostic:
@@ -496,6 +498,7 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
         name_services=model.name_services,
         workers=parse_workers(flags.workers) if flags.workers else model.workers,
         drain=(parse_drain(flags.drain) if flags.drain else model.drain) / 1000,
+        record=flags.record,
         source=source,
     )
 

@@ -20,6 +20,7 @@ from .config import DEFAULT_ADMIN, Settings
 from .control import Control, Front, Here
 from .loading import Origin, pack
 from .policy.compiled import CompiledPolicy
+from .recording import Recorder
 from .runtime import Runtime, StartError, background, warn
 from .sockets import Address, host_port
 from .telemetry.log_relay import LogRelay
@@ -45,6 +46,8 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
         except OSError as exc:
             text = f"the decision log {settings.decision_log} can't be written: {exc.strerror}"
             raise StartError(text) from None
+        if settings.record:
+            telemetry.recorder = _recorder(settings, stack)
         slots = _bind(settings, stack)
         embedded = None
         address = settings.upstream
@@ -68,6 +71,16 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
             await stop.wait()
             control.draining = True
             await front.drain(runtime.settings.drain, at_once)
+
+
+def _recorder(settings: Settings, stack: contextlib.AsyncExitStack) -> Recorder:
+    """The command log. With workers nothing comes here; then it is only seen whether it can be written."""
+    try:
+        recorder = Recorder(settings.record)
+    except OSError as exc:
+        raise StartError(f"the command log {settings.record} can't be written: {exc.strerror}") from None
+    stack.callback(recorder.close)
+    return recorder
 
 
 def _front(

@@ -16,7 +16,7 @@ from time import monotonic, perf_counter
 from typing import Protocol
 
 from proxy.commands.model import Command, Touches
-from proxy.policy.compiled import UNKNOWN
+from proxy.policy.compiled import UNKNOWN, CompiledPolicy
 from proxy.policy.judge import Judge
 from proxy.policy.verdict import PASS, Finding, Ruling
 from proxy.relay.answers import ON, Answers, unreachable
@@ -57,6 +57,9 @@ MULTI = encode.command(b"MULTI")
 
 class Observer(Protocol):
     """What a session tells about itself. Telemetry implements it; none of these may raise."""
+
+    # Is told each command that is judged; None where nobody wants to know.
+    recorder: Callable[[CompiledPolicy, str, Sequence[bytes], Touches], None] | None
 
     def command(self, service: str, command: str, outcome: str) -> None:
         """A command was `forwarded` or `refused`."""
@@ -298,6 +301,9 @@ class Session:
             return False
         judge, number = self._judge()
         ruling, touches = self._weigh(judge, number, argv)
+        recorder = self._observer.recorder
+        if recorder is not None:
+            recorder(judge.policy, self.service, argv, touches)
         command = touches.command
         label = command.name if command is not None else OTHER
         reply = None

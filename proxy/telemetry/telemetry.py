@@ -49,6 +49,8 @@ class Telemetry:
         log has its own setting."""
         self.counters = counters if counters is not None else Counters()
         self.tally = Tally()
+        # Is told each command that is judged, as (policy, service, argv, touches); None where none is wanted.
+        self.recorder: Callable[[Any, str, Sequence[bytes], Any], None] | None = None
         self._log = log
         self._schedule: Schedule | None = None
         self._mask_keys = mask_keys

@@ -21,6 +21,7 @@ from proxy.listeners import Listeners
 from proxy.loading import Packed, unpack
 from proxy.policy.diagnostics import FileError
 from proxy.policy.modes import BreakGlass
+from proxy.recording import Recorder
 from proxy.runtime import Runtime, StartError, background, run_loop, settle_modules, warn
 from proxy.sockets import Bound
 from proxy.telemetry.deltas import Deltas
@@ -97,6 +98,8 @@ class Worker:
             mask_keys=settings.mask_keys,
             schedule=asyncio.get_running_loop().call_soon,
         )
+        if settings.record:
+            telemetry.recorder = Recorder(settings.record)
         self._deltas = Deltas(telemetry)
         policy = unpack(start.packed)
         runtime = Runtime(settings, policy, telemetry, loaded_at=start.loaded_at, quiet=True)

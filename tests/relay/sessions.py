@@ -45,6 +45,7 @@ class Told:
         self.sessions: list[tuple[str, str]] = []
         self.decisions = 0
         self.logins_failed = 0
+        self.recorder: Callable[..., None] | None = None
 
     def command(self, service: str, command: str, outcome: str) -> None:
         self.commands.append((service, command, outcome))
