@@ -121,7 +121,7 @@ class _Construction:
             mask: numbers[0] for mask, numbers in self.classes_of_mask.items() if len(numbers) == 1
         }
         nothing: frozenset[int] = frozenset()
-        self.narrow: list[list[tuple[int, int]]] = []
+        self.narrow: list[tuple[tuple[int, int], ...]] = []
         self.broad: list[frozenset[int]] = []
         shared: dict[tuple[int, ...], frozenset[int]] = {(): nothing}
         for targets in self.follow:
@@ -133,7 +133,7 @@ class _Construction:
                     wide.append(target)
                 else:
                     here.append((number, target))
-            self.narrow.append(here)
+            self.narrow.append(tuple(here))
             self.broad.append(shared.setdefault(tuple(wide), frozenset(wide)))
 
     def _state(self, members: frozenset[int]) -> int:

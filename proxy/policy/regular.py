@@ -62,11 +62,13 @@ class Joined:
 Node = Bytes | Concat | Either | Repeat | Joined
 
 EMPTY = Concat(())
+# Keys are literal text for the most part, so what stands for one byte is shared by all of them.
+_SINGLE: tuple[Node, ...] = tuple(Bytes(1 << byte) for byte in range(256))
 
 
 def literal(text: bytes) -> Node:
     """The language of one word."""
-    return concat([Bytes(1 << byte) for byte in text])
+    return concat([_SINGLE[byte] for byte in text])
 
 
 def concat(parts: list[Node]) -> Node:
