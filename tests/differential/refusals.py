@@ -1,8 +1,8 @@
 """What a client should get whose commands are refused in part, worked out from Redis itself.
 
 In place of a command that is to be refused, Redis directly gets one of wrong arity. It is answered by an
-error at once wherever it stands, runs nothing, and makes a transaction fail: as a refusal should. So where keyfence
-refuses, Redis must have answered a stand-in, and the other way round.
+error at once wherever it stands, runs nothing, and makes a transaction fail: as a refusal should. So where
+keyfence refuses, Redis must have answered a stand-in, and the other way round.
 """
 
 from __future__ import annotations
