@@ -6,7 +6,7 @@
 SHELL = /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench fuzz fuzz-properties install build install-test node clean clean-room
+.PHONY: help run test lint bench fuzz fuzz-properties soak install build install-test node clean clean-room
 
 VENV ?= .venv
 EDITABLE ?= -e
@@ -56,6 +56,10 @@ fuzz-properties: install-test ## the property tests over and over for MINUTES=â€
 	  echo "round $$round, KEYFENCE_PURE=$$((round % 2))"; \
 	  KEYFENCE_PURE=$$((round % 2)) $(BIN)/python -m pytest -m hypothesis $(PYTEST) || exit; \
 	  round=$$((round + 1)); done
+
+soak: install-test ## the comparison with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients
+	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/differential/test_random_sessions.py \
+	  tests/differential/test_refusals.py tests/differential/test_isolation.py -s
 
 install: $(VENV)/.installed ## keyfence into $(VENV), compiled where there is a compiler
 
