@@ -36,4 +36,8 @@ def fail_with(error: FileError) -> NoReturn:
 
 def console() -> Console:
     """Standard output: colour on a terminal; wide enough for every column elsewhere."""
-    return Console() if sys.stdout.isatty() else Console(width=250, no_color=True, highlight=False)
+    return (
+        Console(emoji=False)
+        if sys.stdout.isatty()
+        else Console(width=250, no_color=True, highlight=False, emoji=False)
+    )

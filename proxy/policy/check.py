@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from ..commands.model import READ, WRITE
+from .build_names import compare
 from .builtin_classes import NAMES
 from .compile import compile_policies
 from .compiled import CompiledPolicy, Target
@@ -18,6 +19,7 @@ from .diagnostics import Diagnostic, FileError
 from .languages import covered, overlap, overlapping_pairs
 from .load import policy_name, read_policies
 from .model import PolicyModel
+from .names import lowered
 from .patterns import ClassExpression, Hole, KeyPattern, Literal
 from .reach import scan_pattern
 from .regular import ANY_BYTE, SEPARATOR_MASK, Bytes, Concat, Repeat
@@ -133,6 +135,7 @@ class _Doubts:
         self._spoilt_scans()
         self._expiries()
         self._short_hashes()
+        self._misnamed()
         if whole:
             self._idle_services()
             self._unwritten_scopes()
@@ -272,6 +275,24 @@ class _Doubts:
                     f"SCAN 0 MATCH {pattern} also finds keys of {names}, as {example!r}: "
                     f"<{target.pattern.holes[0].name}> stands before literal text",
                     example=example,
+                )
+
+    def _misnamed(self) -> None:
+        """Entries all of whose keys break the naming rules, so that nobody could use them in peace."""
+        told: set[str] = set()
+        for target in self.mine:
+            names = self.policy.home(target).names
+            if target.kind != "entry" or target.names_sure or target.name in told:
+                continue
+            key = target.pattern.example()
+            if not compare(target.pattern, names).some_keep and (fault := next(names.faults(key), None)):
+                told.add(target.name)
+                shown = printable(key)
+                message = fault.message.replace("{lower}", lowered(shown)).replace("{key}", repr(shown))
+                self._warn(
+                    self._path(target),
+                    f"every key of {target.name} breaks the naming rules: {message}",
+                    example=shown,
                 )
 
     def _widenings(self) -> None:
