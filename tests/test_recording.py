@@ -11,6 +11,11 @@ from proxy import recording
 from proxy.commands.extract import extract
 from proxy.policy.load import parse_policy
 from proxy.recording import Recorder
+from tests.clients.running import POLICY as CUBE
+from tests.clients.running import configure, eventually
+from tests.relay.sessions import Told, session
+from tests.servers import Keyfence, RedisServer
+from tests.test_cli import keyfence
 
 POLICY = parse_policy("""policy: p
 services: [one]
@@ -99,3 +104,38 @@ def test_what_goes_wrong_while_writing_is_counted(tmp_path: Path, monkeypatch: p
     monkeypatch.undo()
     assert recorder.lost == 1
     recorder.close()
+
+
+def test_a_session_tells_its_commands() -> None:
+    told = Told()
+    seen: list[tuple[str, list[bytes]]] = []
+    told.recorder = lambda _policy, service, argv, _touches: seen.append((service, list(argv)))
+    one = session("CubeMaster", told=told)
+    one.from_client(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n")
+    assert seen == [("CubeMaster", [b"GET", b"k"])]
+
+
+@pytest.mark.parametrize("workers", ["", "2"])
+def test_a_running_keyfence_records_and_the_log_can_be_replayed(
+    redis_server: RedisServer, workers: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "commands.log"
+    arguments = ["--config", str(configure(tmp_path, redis_server.url, mode="observe")), "--record", str(log)]
+    with Keyfence(*arguments, *(["--workers", workers] if workers else [])) as running:
+        client = running.client("CubeMaster")
+        client.set("cube:v1:master:lock:a:b", "a-value", ex=30)
+        client.close()
+        eventually(lambda: any(line["command"] == "SET" for line in lines(log)), "the line is written")
+    text = log.read_text()
+    assert "a-value" not in text
+    code, out, _ = keyfence("diff", CUBE, CUBE, "--replay", log)
+    assert (code, "commands replayed" in out) == (0, True)
+
+
+def test_a_log_that_can_not_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+    code, _, err = keyfence(
+        "run", "--policy", CUBE, "--upstream", "redis://127.0.0.1:1", "--listen", "127.0.0.1:0",
+        "--service", "CubeMaster", "--admin", "none", "--record", tmp_path,
+    )  # fmt: skip
+    assert code == 2
+    assert f"the command log {tmp_path} can't be written: Is a directory" in err
