@@ -3,8 +3,8 @@
 Rule: it costs nothing where it is off and next to nothing where it is on; it never raises, never grows beyond
 its limits, and holds no value and no secret.
 
-Of commands alike (service, command, and what its keys are) the first few are written, then the 2nd, 4th, 8th
-… after those, each with how many it stands for.
+Of commands alike (service, command, and what its keys are) the first few are written, then one each time that
+their number has doubled, with how many it stands for.
 """
 
 from __future__ import annotations

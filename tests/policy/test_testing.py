@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from proxy.policy.diagnostics import FileError
 from proxy.policy.testing import FileResult, Runner, test_files
+from tests.policy.cases import POLICIES
+from tests.servers import PROJECT
 
 # pytest would take these for tests.
 files_of = test_files
@@ -244,3 +247,13 @@ def test_the_test_files_of_a_folder(tmp_path: Path) -> None:
     empty.mkdir()
     with pytest.raises(FileError, match="no test file"):
         files_of([empty])
+
+
+def test_the_examples_of_the_documentation_hold(tmp_path: Path) -> None:
+    text = (PROJECT / "docs" / "tools.md").read_text()
+    blocks = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "service:" in block]
+    file = tmp_path / "docs.test.yaml"
+    file.write_text("".join(blocks).replace("policy: ", f"policy: {POLICIES}/"))
+    result = Runner().run(file)
+    assert len(result.results) == 4
+    assert [str(one) for case in result.results for one in case.failures] == []
