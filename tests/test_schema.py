@@ -44,6 +44,8 @@ FILES = [*sorted(POLICIES.rglob("*.yaml")), *sorted((PROJECT / "examples").glob(
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_a_shipped_file_fits_its_schema(file: Path) -> None:
     assert faults(kind_of(file), file.read_text()) == []
+    first = file.read_text().splitlines()[0]
+    assert first == f"# yaml-language-server: $schema=../docs/schemas/{kind_of(file)}.json"
 
 
 @pytest.mark.parametrize("kind", KINDS)
