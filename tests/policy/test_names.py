@@ -28,7 +28,7 @@ def policy(names: str, more: str = "") -> CompiledPolicy:
 
 
 def names_of(compiled: CompiledPolicy) -> Names:
-    return compiled.homes[0].names if hasattr(compiled, "homes") else compiled.names
+    return compiled.homes[0].names
 
 
 def told(names: str, key: str | bytes, more: str = "") -> list[tuple[str, str, str, str]]:
