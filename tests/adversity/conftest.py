@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from proxy.config import UpstreamModel
 from tests.adversity.fault_proxy import NONE, FaultProxy
-from tests.adversity.stage import ILL, Stage, configure
+from tests.adversity.stage import ILL, Footprint, Stage, configure
+from tests.clients.running import open_files
 from tests.servers import Keyfence, RedisServer, running_redis
 
 MODES = ["dedicated", "shared"] if "mode" in UpstreamModel.model_fields else [""]
@@ -41,12 +43,19 @@ def _stage(
         yield Stage(keyfence, _redis, faults, upstream_mode, folder)
 
 
+@pytest.fixture(scope="package")
+def _first_files(_stage: Stage) -> Counter[str]:
+    """What keyfence has open at rest, before the first test: each one must come back to it."""
+    _stage.rest()
+    return open_files(_stage.keyfence)
+
+
 @pytest.fixture
-def stage(_stage: Stage) -> Iterator[Stage]:
+def stage(_stage: Stage, _first_files: Counter[str]) -> Iterator[Stage]:
     """All at rest before the test, and again after it: nothing open or kept, no fault of its own."""
     _stage.redis.clear()
     _stage.rest()
-    before = _stage.footprint()
+    before = Footprint(_first_files, _stage.memory())
     yield _stage
     _stage.faults.faults = NONE
     _stage.faults.come_back()
