@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 # What must have one name over all files: it is what reports and waivers call it.
-_NAMED = ("keys", "channels", "scripts", "functions")
+_NAMED = ("channels", "scripts", "functions")
 
 
 def services_of(models: Iterable[PolicyModel]) -> tuple[str, ...]:
@@ -75,9 +76,11 @@ def in_order(parts: Sequence[tuple[Home, Sequence[Target]]]) -> list[Target]:
     """The targets of all files in the order in which they decide, each with its file's number.
 
     A legacy form that isn't under its file's claims speaks for keys that no file claims, and only there.
+    Entries of one name in several files, as `lock`, are told apart by their policy: `shop/lock`.
     """
+    named = Counter(name for _, targets in parts for name in {one.name for one in targets if one.entry})
     stamped = [
-        (home, [_at_home(target, number, home) for target in targets])
+        (home, [_at_home(target, number, home, named) for target in targets])
         for number, (home, targets) in enumerate(parts)
     ]
     if len(stamped) == 1:
@@ -99,8 +102,12 @@ def merged(maps: Iterable[Mapping[Key, Value]]) -> dict[Key, Value]:
     return found
 
 
-def _at_home(target: Target, number: int, home: Home) -> Target:
-    return dataclasses.replace(target, home=number, should=target.should | home.should)
+def _at_home(target: Target, number: int, home: Home, named: Mapping[str, int]) -> Target:
+    target = dataclasses.replace(target, home=number, should=target.should | home.should)
+    if target.entry is None or named[target.name] < 2:
+        return target
+    name = f"{home.policy}/{target.name}"
+    return dataclasses.replace(target, name=name, entry=dataclasses.replace(target.entry, name=name))
 
 
 def _is_outside(target: Target, home: Home) -> bool:

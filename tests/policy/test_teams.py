@@ -129,6 +129,13 @@ def test_a_refusal_names_the_owner_of_the_key_s_file(decider: Decider) -> None:
     assert b" Ask #bills. (d-1)" in refusal(violation, decider.policy.contact, "d-1")
 
 
+def test_entries_of_one_name_are_told_apart_by_their_policy(tmp_path: Path) -> None:
+    decider = Decider(policy_of(tmp_path, shop=SHOP, bills=BILLS.replace("{bill:", "{cart:")))
+    (violation,) = violations(decider, "stock", "GET bill:{a}:text")
+    assert violation.entry == "bills/cart"
+    assert [one.entry for one in violations(decider, "clerk", "HGETALL shop:cart:a")] == ["shop/cart"]
+
+
 def test_a_hint_names_the_scopes_of_the_file_only(decider: Decider) -> None:
     (violation,) = violations(decider, "web", "GET cart-x")
     assert violation.hint == "a key begins with one of bill:…"
@@ -193,9 +200,10 @@ def test_one_file_in_a_folder_is_what_it_is_alone(tmp_path: Path) -> None:
             "3:12: error: the databases are others in a.yaml:3; the files are about one Redis",
         ),
         (
-            'claims: ["a:"]\nkeys: {k: {key: "a:k", writers: x}}',
-            'claims: ["b:"]\nkeys: {k: {key: "b:k", writers: x}}',
-            "3:8: error: k is also the name of one of keys in a.yaml:3; reports couldn't tell them apart",
+            'claims: ["a:"]\nchannels: {k: {channel: "a:k"}}',
+            'claims: ["b:"]\nchannels: {k: {channel: "b:k"}}',
+            "3:12: error: k is also the name of one of channels in a.yaml:3; "
+            "reports couldn't tell them apart",
         ),
         (
             'claims: ["a:"]\nscopes: {s: {prefix: "a:"}}',
