@@ -254,7 +254,8 @@ def test_names_outside_the_claims_and_of_legacy_forms_are_not_held_against_the_r
 def test_what_is_malformed_is_told_so_once() -> None:
     compiled = parse_policy(
         'policy: p\nservices: [a]\nclaims: ["p:"]\nnames: {lowercase: yes, max_length: 8}\n'
-        'placeholders: {id: "[a-z]+"}\nscopes: {s: {prefix: "p:", writers: a}}\nkeys: {k: {key: "p:k:<id>"}}\n'
+        'placeholders: {id: "[a-z]+"}\n'
+        'scopes: {s: {prefix: "p:", writers: a}}\nkeys: {k: {key: "p:k:<id>"}}\n'
     )
     found = explain(compiled, "a", [b"GET", b"p:k:AAAAAAAAA"])["violations"]
     assert [one["rule"] for one in found] == ["key.format", "key.length"]
