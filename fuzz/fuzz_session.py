@@ -201,12 +201,15 @@ class Talk:
         own = [*OWN, *self.greeting]
         for request in admitted:
             said: bytes | None = b""
+            before = at
             while said is not None and not self.upstream.startswith(request, at):
                 said = next((words for words in own if self.upstream.startswith(words, at)), None)
                 at += len(said or b"")
             if said is not None:
                 at += len(request)
-            elif not is_answered_here(request):
+            elif is_answered_here(request):
+                at = before  # what looked like keyfence's own may be the client's next
+            else:
                 break  # admitted but not sent yet, or the upstream was lost: nothing may follow
         left = bytes(self.upstream[at:])
         while said := next((words for words in own if left.startswith(words)), None):
