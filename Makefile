@@ -6,7 +6,7 @@
 SHELL = /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench fuzz fuzz-properties soak install build install-test node clean clean-room
+.PHONY: help run test lint bench bench-micro fuzz fuzz-properties soak install build install-test node clean clean-room
 
 VENV ?= .venv
 EDITABLE ?= -e
@@ -44,9 +44,12 @@ lint: install-test ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: install-test ## the benchmarks: all, or BENCH=bench_proxy
-	@for bench in $(or $(BENCH),bench_proxy micro_wire micro_automaton); do \
-	  echo "benchmarks.$$bench"; $(BIN)/python -m benchmarks.$$bench || exit; done
+bench: install-test $(VENV)/.installed-bench ## side by side with Redis, HAProxy and twemproxy; BENCH=--quick and more
+	$(BIN)/python -m benchmarks $(BENCH)
+
+bench-micro: install-test ## what single modules cost: all, or MICRO=wire
+	@for one in $(or $(MICRO),wire automaton policy relay); do \
+	  echo "benchmarks.micro_$$one"; $(BIN)/python -m benchmarks.micro_$$one || exit; done
 
 fuzz: install-test $(VENV)/.fuzzing ## the fuzzers for MINUTES=… in all, with memory watched where that can be built
 	@$(BIN)/python fuzz/run.py --minutes $(or $(MINUTES),5) $(FUZZ)
@@ -98,6 +101,11 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	@$(REQUIREMENTS) project optional-dependencies test > $@.txt
 	@$(PIP) -r $@.txt
 	@mv $@.txt $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed
+	@$(REQUIREMENTS) project optional-dependencies bench > $@.txt
+	@$(PIP) -r $@.txt || echo "no matplotlib for this machine: the results are tables only"
+	@touch $@
 
 # The guided fuzzer's wheel, where there is one for this machine. It is never compiled here.
 $(VENV)/.fuzzing: pyproject.toml $(VENV)/.environment

@@ -1,0 +1,56 @@
+"""What processes have used, by the kernel's own accounting (proc(5)).
+
+Rule: a target is a process with all that it started; what is read here is read before and after a round,
+never while one runs.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def tree(pid: int) -> list[int]:
+    """A process and its descendants: keyfence with its workers."""
+    found = [pid]
+    for process in found:
+        for thread in Path(f"/proc/{process}/task").glob("*/children"):
+            found.extend(map(int, thread.read_text().split()))
+    return found
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """User and system time of all threads of these processes, so far."""
+    total = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / _TICKS
+
+
+def resident_kib(pids: list[int]) -> int:
+    """Resident memory of these processes."""
+    total = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                total += int(line.split()[1])
+    return total
+
+
+def machine() -> str:
+    """The machine in one line: processor, cores, memory, kernel, and how busy it was."""
+    cpu = "unknown processor"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            cpu = line.partition(":")[2].strip()
+            break
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    system = os.uname()
+    load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    return (
+        f"{cpu}, {len(os.sched_getaffinity(0))} cores, {pages * size / 2**30:.0f} GiB, "
+        f"{system.sysname} {system.release}; load average {load} at the start"
+    )

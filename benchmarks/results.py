@@ -1,0 +1,149 @@
+"""From rounds to tables: medians with their spread, and the goals held against them.
+
+Rule: only ratios within one run count. A goal that isn't reached is told as clearly as one that is.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from benchmarks.workloads import Round, Workload
+
+
+class Cell(NamedTuple):
+    """All rounds of one workload with one target; or why there are none."""
+
+    rounds: tuple[Round, ...]
+    trouble: str = ""
+
+    def median(self, of: str) -> float:
+        return statistics.median(getattr(one, of) for one in self.rounds)
+
+    def spread(self, of: str) -> tuple[float, float]:
+        values = [getattr(one, of) for one in self.rounds]
+        return min(values), max(values)
+
+
+Cells = dict[tuple[str, str], Cell]  # by workload and target
+
+
+class Goal(NamedTuple):
+    """A ratio that is aimed at."""
+
+    text: str
+    value: Callable[[Cells], float]
+    bound: float
+    at_least: bool
+
+    def line(self, cells: Cells) -> str:
+        try:
+            value = self.value(cells)
+        except (KeyError, statistics.StatisticsError, ZeroDivisionError):
+            return f"| {self.text} | {self._sign} {self.bound} | not measured | |"
+        reached = value >= self.bound if self.at_least else value <= self.bound
+        return f"| {self.text} | {self._sign} {self.bound} | {value:.2f} | {'yes' if reached else '**no**'} |"
+
+    @property
+    def _sign(self) -> str:
+        return "≥" if self.at_least else "≤"
+
+
+def _ratio(workload: str, other: str, of: str = "rate", target: str = "keyfence") -> Callable[[Cells], float]:
+    return lambda cells: cells[workload, target].median(of) / cells[workload, other].median(of)
+
+
+def _across(first: tuple[str, str], second: tuple[str, str], of: str = "rate") -> Callable[[Cells], float]:
+    return lambda cells: cells[first].median(of) / cells[second].median(of)
+
+
+GOALS = (
+    Goal("50 clients × 1: throughput, of direct", _ratio("set-50x1", "direct"), 0.9, True),
+    Goal("50 clients × 1: throughput, of twemproxy", _ratio("set-50x1", "twemproxy"), 1.15, True),
+    Goal("50 clients × 1: throughput, of HAProxy", _ratio("set-50x1", "haproxy"), 1.7, True),
+    Goal("50 clients × 1: CPU a command, of twemproxy", _ratio("set-50x1", "twemproxy", "cpu"), 0.85, False),
+    Goal("500 clients × 1: throughput, of direct", _ratio("set-500x1", "direct"), 0.95, True),
+    Goal("50 clients × 16: throughput, of direct", _ratio("set-50x16", "direct"), 0.95, True),
+    Goal("50 clients × 100: throughput, of direct", _ratio("set-50x100", "direct"), 0.95, True),
+    Goal(
+        "50 clients × 16: CPU a command, of twemproxy", _ratio("set-50x16", "twemproxy", "cpu"), 0.35, False
+    ),
+    Goal(
+        "50 clients × 100: CPU a command, of twemproxy", _ratio("set-50x100", "twemproxy", "cpu"), 0.2, False
+    ),
+    Goal("1 client: median latency, of HAProxy", _ratio("set-1x1", "haproxy", "p50"), 1.1, False),
+    Goal(
+        "5 % refused: throughput, of none refused",
+        _across(("refused-5", "keyfence"), ("sets", "keyfence")),
+        0.9,
+        True,
+    ),
+    Goal(
+        "every command violates what is observed: throughput, of none does",
+        _across(("violated", "observe"), ("observed", "observe")),
+        0.7,
+        True,
+    ),
+    Goal("pipelines of 16 in MULTI: throughput, of direct", _ratio("multi-16", "direct"), 0.8, True),
+    Goal(
+        "2,000 entries: throughput, of 12",
+        _across(("entries", "2000-entries"), ("entries", "keyfence")),
+        0.97,
+        True,
+    ),
+    Goal(
+        "an idle connection, KiB", lambda cells: cells["idle-5000", "keyfence"].median("resident"), 3.0, False
+    ),
+    Goal(
+        "two workers: CPU a command, of one's",
+        _across(("workers", "2-workers"), ("workers", "keyfence"), "cpu"),
+        1.1,
+        False,
+    ),
+)
+
+
+def goals(cells: Cells) -> str:
+    lines = ["| what | aim | found | reached |", "|---|---|---|---|"]
+    lines += [goal.line(cells) for goal in GOALS]
+    return "\n".join(lines)
+
+
+def table(workload: Workload, names: Sequence[str], cells: Cells) -> str:
+    """The result of one workload in Markdown."""
+    if workload.load == "idle":
+        return _idle_table(workload, names, cells)
+    lines = [
+        "| target | commands/s (least to most) | of direct | p50 ms | p99 ms | p99.9 ms "
+        "| CPU µs | Redis CPU µs | MiB | errors |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    direct = cells.get((workload.name, "direct"))
+    for name in names:
+        cell = cells.get((workload.name, name))
+        if cell is None:
+            continue
+        if not cell.rounds:
+            lines.append(f"| {name} | – ({cell.trouble}) | | | | | | | | |")
+            continue
+        least, most = cell.spread("rate")
+        share = f"{cell.median('rate') / direct.median('rate'):.2f}" if direct and direct.rounds else ""
+        cpu = f"{cell.median('cpu'):.2f}" if cell.median("resident") else "–"
+        memory = f"{cell.median('resident'):.0f}" if cell.median("resident") else "–"
+        errors = f"{100 * cell.median('errors'):.1f} %" if cell.median("errors") else ""
+        lines.append(
+            f"| {name} | {cell.median('rate'):,.0f} ({least:,.0f} to {most:,.0f}) | {share} "
+            f"| {cell.median('p50'):.3f} | {cell.median('p99'):.3f} | {cell.median('p999'):.3f} "
+            f"| {cpu} | {cell.median('redis_cpu'):.2f} | {memory} | {errors} |"
+        )
+    return "\n".join(lines)
+
+
+def _idle_table(workload: Workload, names: Sequence[str], cells: Cells) -> str:
+    lines = ["| target | KiB for each |", "|---|---|"]
+    for name in names:
+        cell = cells.get((workload.name, name))
+        if cell is not None:
+            lines.append(f"| {name} | {cell.median('resident'):.1f} |" if cell.rounds else f"| {name} | – |")
+    return "\n".join(lines)

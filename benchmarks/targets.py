@@ -1,0 +1,243 @@
+"""What is measured: Redis itself, other proxies before it, and keyfence in several forms.
+
+Rule: each target is a process of its own before the same Redis, on loopback, with one thread of work unless
+its name says otherwise; each is started here and ended by its own process id. What isn't installed is left
+out, and the reason is kept for the report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import traffic
+from proxy import _compiled
+from tests.servers import Keyfence, RedisServer, free_port
+
+CUBE = Path(__file__).parents[1] / "policies" / "cubesandbox.yaml"
+ENTRIES = 2_000
+PATIENCE = 30.0
+MAX_CONNECTIONS = 6_000  # each takes two file descriptors
+# keyfence has a listener for each of these; the first is who redis-benchmark is taken for.
+SERVICES = ("CubeMaster", *(one for one in traffic.SERVICES if one != "CubeMaster"))
+
+
+class Target(NamedTuple):
+    """Something to send load to."""
+
+    name: str
+    ports: dict[str, int]  # by service; "" is for whoever is none
+    pid: int  # 0: not ours, so its CPU time and memory aren't known
+    about: str
+    is_slow: bool = False  # gets fewer requests, so that a round doesn't take for ever
+
+
+class Field:
+    """All targets of one run, and the Redis behind them."""
+
+    def __init__(self, redis: RedisServer, folder: Path) -> None:
+        self.redis = redis
+        self.folder = folder
+        self.targets: dict[str, Target] = {}
+        self.skipped: list[str] = []
+
+    @property
+    def redis_port(self) -> int:
+        assert self.redis.port is not None
+        return self.redis.port
+
+    def add(self, target: Target) -> None:
+        try:
+            wait_for_port(target.ports[""])
+        except OSError as exc:
+            self.skipped.append(f"{target.name}: nobody listens at its port ({exc})")
+        else:
+            self.targets[target.name] = target
+
+
+def wait_for_port(port: int) -> None:
+    """redis-benchmark would try a closed port for ever. Raises OSError where it stays closed."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).close()
+            return
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+
+
+def start(stack: contextlib.ExitStack, field: Field, names: set[str], peers: list[str]) -> None:
+    """Start those targets of these names (all, where there are none), and find the peers."""
+
+    def wanted(name: str) -> bool:
+        return not names or name in names
+
+    field.add(Target("direct", {"": field.redis_port}, 0, f"Redis {field.redis.version} itself"))
+    if wanted("haproxy"):
+        _haproxy(stack, field)
+    if wanted("twemproxy"):
+        _twemproxy(stack, field)
+    compiled = any(_compiled.status().values())
+    if not compiled:
+        field.skipped.append("keyfence compiled: no extensions here (`make build` needs a C compiler)")
+    if wanted("keyfence") and compiled:
+        _keyfence(stack, field, "keyfence", f"hot modules {_compiled.describe()}")
+    if wanted("interpreted"):
+        _keyfence(
+            stack,
+            field,
+            "interpreted",
+            "keyfence with KEYFENCE_PURE=1",
+            env={"KEYFENCE_PURE": "1"},
+            slow=True,
+        )
+    if wanted("dedicated"):
+        _keyfence(stack, field, "dedicated", "keyfence, upstream.mode: dedicated", mode="dedicated")
+    if wanted("observe"):
+        _keyfence(
+            stack, field, "observe", "keyfence, every rule observed, decision log to a file", rules="observe"
+        )
+    if wanted("2000-entries"):
+        policy = field.folder / "large.yaml"
+        policy.write_text(large_policy(ENTRIES))
+        _keyfence(stack, field, "2000-entries", "keyfence, a policy with 2,000 more entries", policy=policy)
+    if wanted("2-workers"):
+        _keyfence(stack, field, "2-workers", "keyfence, two worker processes", workers=2)
+    for peer in peers:
+        name, _, address = peer.partition("=")
+        host, _, port = address.rpartition(":")
+        if host not in ("127.0.0.1", "localhost") or not port.isdigit():
+            field.skipped.append(f"{peer}: not NAME=127.0.0.1:PORT (only one machine is measured)")
+            continue
+        field.add(Target(name, {"": int(port)}, _listener(int(port)), f"peer at {address}"))
+
+
+def _listener(port: int) -> int:
+    """The process that listens on a port, 0 where that can't be told."""
+    found = subprocess.run(["ss", "-Hltnp", f"sport = :{port}"], capture_output=True, text=True, check=False)
+    _, _, rest = found.stdout.partition("pid=")
+    digits = rest.partition(",")[0]
+    return int(digits) if digits.isdigit() else 0
+
+
+@contextlib.contextmanager
+def _running(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _version(*argv: str) -> str:
+    run = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return (run.stdout + run.stderr).strip().partition("\n")[0]
+
+
+def _haproxy(stack: contextlib.ExitStack, field: Field) -> None:
+    path = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
+    if path is None:
+        field.skipped.append("HAProxy: not installed (apt install haproxy)")
+        return
+    port, file = free_port(), field.folder / "haproxy.cfg"
+    file.write_text(
+        f"""global
+  nbthread 1
+  maxconn {MAX_CONNECTIONS}
+defaults
+  mode tcp
+  timeout connect 5s
+  timeout client 1h
+  timeout server 1h
+listen redis
+  bind 127.0.0.1:{port}
+  server redis 127.0.0.1:{field.redis_port}
+"""
+    )
+    process = stack.enter_context(_running([path, "-db", "-f", str(file)]))
+    field.add(Target("haproxy", {"": port}, process.pid, f"TCP mode, one thread ({_version(path, '-v')})"))
+
+
+def _twemproxy(stack: contextlib.ExitStack, field: Field) -> None:
+    path = shutil.which("nutcracker") or shutil.which("nutcracker", path="/usr/sbin")
+    if path is None:
+        field.skipped.append("twemproxy: not installed (apt install nutcracker)")
+        return
+    port, file = free_port(), field.folder / "twemproxy.yml"
+    file.write_text(
+        f"""redis:
+  listen: 127.0.0.1:{port}
+  redis: true
+  hash: fnv1a_64
+  distribution: ketama
+  preconnect: true
+  servers:
+   - 127.0.0.1:{field.redis_port}:1
+"""
+    )
+    process = stack.enter_context(
+        _running([path, "-c", str(file), "-a", "127.0.0.1", "-s", str(free_port()), "-v", "0"])
+    )
+    field.add(Target("twemproxy", {"": port}, process.pid, _version(path, "-V")))
+
+
+def _keyfence(
+    stack: contextlib.ExitStack,
+    field: Field,
+    name: str,
+    about: str,
+    *,
+    policy: Path = CUBE,
+    mode: str = "shared",
+    rules: str = "enforce",
+    env: dict[str, str] | None = None,
+    workers: int = 0,
+    slow: bool = False,
+) -> None:
+    file = field.folder / f"{name}.yaml"
+    listeners = "\n".join(f'  - {{listen: "127.0.0.1:0", service: {one}}}' for one in SERVICES)
+    file.write_text(
+        f"""policy: {policy}
+upstream: {{url: "{field.redis.url}", mode: {mode}}}
+listeners:
+{listeners}
+modes: [{{mode: {rules}}}]
+decision_log: {field.folder / name}.log
+admin: none
+"""
+    )
+    arguments = ["--config", str(file), *(["--workers", str(workers)] if workers else [])]
+    keyfence = stack.enter_context(Keyfence(*arguments, expect_stderr="(?s).*", env=env))
+    ports = {service: keyfence.address(service)[1] for service in SERVICES}
+    ports[""] = ports[SERVICES[0]]
+    field.add(Target(name, ports, keyfence.process.pid, about, slow))
+
+
+def large_policy(entries: int) -> str:
+    """The CubeSandbox policy with so many entries more in the scope of CubeMaster, and a channel."""
+    head, _, rest = CUBE.read_text().partition("\nkeys:\n")
+    more = "".join(
+        f'  bench-{number}: {{key: "cube:v1:master:bench{number % 40}:part{number}:<id>", type: string}}\n'
+        for number in range(entries)
+    )
+    return f"{head}\nkeys:\n{more}{rest}\n{CHANNEL}"
+
+
+CHANNEL = """channels:
+  bench: {channel: "bench:events", publishers: [CubeMaster], subscribers: [CubeMaster]}
+"""
