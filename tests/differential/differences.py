@@ -156,6 +156,30 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "What a request may cost is limited.",
     ),
     (
+        "`CLIENT REPLY OFF` or `SKIP` inside MULTI",
+        "EXEC's array then lacks the elements that it announces",
+        "`-NOPERM [session.opaque]` in enforce; passed unread in observe",
+        "What EXEC answers can't be told from what follows it.",
+    ),
+    (
+        "`CLIENT REPLY ON` inside MULTI while replies are off",
+        "sends the elements behind it without the array's beginning",
+        "sends nothing of this transaction",
+        "As above.",
+    ),
+    (
+        "`QUIT` while replies are off",
+        "leaves the connection open",
+        "closes it",
+        "That is what was asked for.",
+    ),
+    (
+        "MONITOR",
+        "–",
+        "shows the PING by which keyfence asks each second whether Redis is there",
+        "keyfence is a client of Redis too.",
+    ),
+    (
         "`POST` or `Host:` behind other commands in one packet",
         "closes without sending the replies that it has already made",
         "sends these replies first",

@@ -193,13 +193,13 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(on=st.sampled_from(NAMES), commands=pipelines([*SUBSCRIPTIONS * 3, *SIMPLE], 5), sizes=pieces())
     def subscriptions(self, on: str, commands: list[Command], sizes: list[int]) -> None:
-        self.send(on, commands, sizes)
+        self.send(on, [("DISCARD",), *commands], sizes)  # not inside MULTI: docs/differences.md
 
     @rule(
         on=st.sampled_from(NAMES), commands=pipelines([*REPLIES * 8, *SIMPLE, *SETTINGS], 6), sizes=pieces()
     )
     def replies(self, on: str, commands: list[Command], sizes: list[int]) -> None:
-        self.send(on, commands, sizes)
+        self.send(on, [("DISCARD",), *commands], sizes)  # not inside MULTI: docs/differences.md
 
     @rule(on=st.sampled_from(NAMES), commands=pipelines([*TRACKING * 8, *SIMPLE], 6), sizes=pieces())
     def tracking(self, on: str, commands: list[Command], sizes: list[int]) -> None:
@@ -233,7 +233,7 @@ class Sessions(RuleBasedStateMachine):
     def end(self, on: str, end: bytes, before: list[Command]) -> None:
         if on in self.gone:
             return
-        self.send(on, [*before, end])
+        self.send(on, [*before, ("DISCARD",), ("CLIENT", "REPLY", "ON"), end])
         if not end:
             self.steps.append(Step(on, (), silent=True, closes=True))
         self.gone.add(on)

@@ -94,7 +94,6 @@ def test_unblocking_by_another_client(pair: Pair) -> None:
     pair.same(a("PING"), b(("CLIENT", "UNBLOCK", Id("a"), "NOSUCH"), "CLIENT UNBLOCK x", "CLIENT UNBLOCK"))
 
 
-@pytest.mark.xfail(strict=False, reason="an upstream that closes is told of by an error")
 def test_killing_who_waits(pair: Pair) -> None:
     pair.same(a("BLPOP l 0"), b(("CLIENT", "KILL", "ID", Id("a"))), b("RPUSH l 1", "LLEN l"))
 

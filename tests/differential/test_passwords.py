@@ -33,7 +33,6 @@ def locked(_locked: Pair) -> Pair:
     return _locked
 
 
-@pytest.mark.xfail(strict=False, reason="MONITOR is refused in enforce so far")
 def test_commands_before_a_password(locked: Pair) -> None:
     locked.same(
         a(
@@ -54,7 +53,7 @@ def test_commands_before_a_password(locked: Pair) -> None:
     )
 
 
-@pytest.mark.xfail(strict=False, reason="a HELLO that fails behind its AUTH ends the session")
+@pytest.mark.xfail(strict=False, reason="a HELLO that failed behind its first AUTH is replayed with its last")
 def test_hello_before_a_password(locked: Pair) -> None:
     locked.same(a("HELLO"), a("HELLO 3"), a("HELLO 2"), a("HELLO 4"), a("GET k"))
     locked.same(
@@ -120,7 +119,6 @@ def test_other_users_in_pipelines(locked: Pair) -> None:
     )
 
 
-@pytest.mark.xfail(strict=False, reason="AUTH inside MULTI is refused in enforce so far")
 def test_transactions_of_users(locked: Pair) -> None:
     locked.same(a("AUTH app word", "MULTI", "SET app:k 1", "SET k 1", "EXEC", "GET app:k"))
     locked.same(a("AUTH app word", "MULTI", "AUTH secret", "SET k 1", "EXEC", "ACL WHOAMI", "GET k"))
