@@ -106,12 +106,15 @@ class Difference:
             )
             if cells:
                 groups.setdefault(cells, []).append(pair)
+        changes: list[Change] = []
         for cells, pairs in groups.items():
             by_clauses: dict[Clauses, list[str]] = {}
             for service, clauses in cells:
                 by_clauses.setdefault(clauses, []).append(service)
             for clauses, services in by_clauses.items():
-                yield self._change_of_rights(services, clauses, sorted(pairs, key=self._rank))
+                changes.append(self._change_of_rights(services, clauses, sorted(pairs, key=self._rank)))
+        # Where a service may do no more and no less, but breaks another rule, comes last.
+        yield from sorted(changes, key=lambda one: "loses" not in one.after and "gains" not in one.after)
 
     def _change_of_rights(self, services: list[str], clauses: Clauses, pairs: list[Pair]) -> Change:
         example, where = self._shown(pairs[0]), self._territory(pairs)
@@ -121,7 +124,7 @@ class Difference:
             verb = verb if len(services) == 1 else verb.removesuffix("s")
             rights = _rights_text([name for name, one in zip(NEEDS, clauses, strict=True) if one == clause])
             parts.append(f"{verb} {rest} with {rights} on" if rest else f"{verb} {rights} on")
-        sentence = f"{', '.join(services)} {'; '.join(f'{part} {where}' for part in parts)}"
+        sentence = f"{listed(services, 8)} {'; '.join(f'{part} {where}' for part in parts)}"
         told = "; ".join(f"{name}: {one}" for name, one in zip(NEEDS, clauses, strict=True) if one)
         return Change(
             "rights",
@@ -178,7 +181,7 @@ class Difference:
         told: dict[tuple[str, str, str, str], None] = {}
         for pair, key in self._places.items():
             old, new = self._targets(pair)
-            if old is None or new is None or not {old.kind, new.kind} <= {"entry", "scope"}:
+            if old is None or new is None or old.kind != new.kind or old.kind not in ("entry", "scope"):
                 continue
             before, after = _asks(old.entry), _asks(new.entry)
             for what in dict.fromkeys((*before, *after)):

@@ -44,14 +44,16 @@ class Territories:
     def _key(self, pair: tuple[int, int], sample: bytes) -> bytes | None:
         one, other = pair
         inside = [*self._old.pattern(one), *self._new.pattern(other)]
+        before = {*self._old.rivals(one), *self._new.rivals(other)}
+        if any(pattern in before for pattern in inside):
+            return None  # what is of this form is decided before
         for key in (*(pattern.example() for pattern in inside), sample):
             if (self._old.first(key), self._new.first(key)) == pair:
                 return key
-        before = [*self._old.rivals(one), *self._new.rivals(other)]
         if len(before) > MAX_RIVALS:
             return sample
         try:
-            return between(inside, before)
+            return between(inside, sorted(before, key=lambda pattern: pattern.text))
         except TooLarge:
             return sample
 
