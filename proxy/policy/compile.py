@@ -31,6 +31,7 @@ from .diagnostics import FileError
 from .draft import Draft
 from .model import PolicyModel
 from .names import Names
+from .regular import SEPARATOR_MASK
 from .scripts import Registration
 from .teams import check_together, common_home, home_of, in_order, merged, services_of
 from .yaml_source import Source
@@ -184,5 +185,17 @@ def _automaton(draft: Draft, targets: Sequence[Target], section: str) -> Classif
     try:
         return classify(patterns)
     except TooManyStates as exc:
-        draft.error((section,), str(exc), of_key=True)
+        for index in exc.worst:
+            _tell_multiplier(draft, targets[index], section, exc.max_states)
         return None
+
+
+def _tell_multiplier(draft: Draft, target: Target, section: str, limit: int) -> None:
+    """A pattern that takes part in most states of an automaton that would be too large."""
+    path: tuple[str, ...] = (section, target.name, "channel" if section == "channels" else "key")
+    if target.kind == "legacy":
+        path = ("legacy", "keys", target.text)
+    wide = [f"<{hole.name}>" for hole in target.pattern.holes if hole.expression.alphabet & SEPARATOR_MASK]
+    why = f": {', '.join(wide)} may hold a colon; exclude it" if wide else "; narrow its placeholders"
+    message = f"{target.text!r} takes part in most of more than {limit} states{why}"
+    draft.error(path, message, of_key=target.kind == "legacy")

@@ -65,3 +65,21 @@ def test_a_file_of_which_nothing_is_left() -> None:
     salvaged = Salvaged(Source("f", "a: b"))
     assert salvaged.policy is None
     assert [one.message for one in salvaged.errors] == ["'policy' is missing", "unknown key 'a'"]
+
+
+def test_what_multiplies_states_is_named_at_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    from proxy.policy import compile as compiler
+    from proxy.policy.build_automaton import classify
+
+    monkeypatch.setattr(compiler, "classify", lambda patterns: classify(patterns, max_states=200))
+    text = 'placeholders2: x\nkeys: {k: {key: "a:<w>:b:<w2>"}, l: {key: "a:x:<id>"}}\n'
+    head = HEAD.replace('id: "[a-z]{1,9}"', 'id: "[a-z]{1,9}", w: ".*a.{7}", w2: ".*b.{7}"')
+    found = Salvaged(Source("f", head + text)).errors
+    assert [(one.place.line, one.place.column, one.message) for one in found][-1:] == [
+        (
+            7,
+            17,
+            "'a:<w>:b:<w2>' takes part in most of more than 200 states: <w>, <w2> may hold a colon; "
+            "exclude it",
+        )
+    ]
