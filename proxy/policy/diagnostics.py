@@ -50,7 +50,7 @@ MAX_SHOWN = 110  # characters of a line
 
 
 def _window(line: str, start: int, width: int) -> tuple[str, str, int]:
-    """What stands before the caret, the line (the part around the fault, if it is long), the caret's width."""
+    """What stands before the caret, the line (or its part around the fault), and the caret's width."""
     line = "".join(char if char.isprintable() else " " for char in line)
     first = 0 if start + width <= MAX_SHOWN else max(0, start - MAX_SHOWN // 3)
     shown = line[first : first + MAX_SHOWN]
