@@ -39,11 +39,16 @@ def start_one() -> Iterator[Callable[..., RedisServer]]:
         yield lambda **options: servers.enter_context(running_redis(**options))
 
 
+def dedicated(folder: Path, url: str, mode: str) -> Path:
+    """Every client has an upstream connection of its own; tests/adversity has both kinds."""
+    return configure(folder, url, f"upstream: {{url: '{url}', mode: dedicated}}", mode=mode)
+
+
 @pytest.fixture(scope="module")
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Keyfence, RedisServer]]:
     """keyfence in observe and a Redis, for the tests that leave both alive. At the end nothing is left."""
     with running_redis(tcp=True) as server:
-        config = configure(tmp_path_factory.mktemp("observe"), server.url, mode="observe")
+        config = dedicated(tmp_path_factory.mktemp("observe"), server.url, "observe")
         with Keyfence("--config", config) as keyfence:
             ask(keyfence, "/readyz")
             before = open_files(keyfence)
@@ -72,7 +77,7 @@ def tcp_redis(start_one: Callable[..., RedisServer]) -> RedisServer:
 @pytest.fixture
 def keyfence(tcp_redis: RedisServer, start_keyfence: Start, tmp_path: Path) -> Iterator[Keyfence]:
     """keyfence in enforce. After the test nothing of its connections may be left."""
-    one = start_keyfence("--config", configure(tmp_path, tcp_redis.url, mode="enforce"))
+    one = start_keyfence("--config", dedicated(tmp_path, tcp_redis.url, "enforce"))
     ask(one, "/readyz")  # which opens what the first request needs
     before = open_files(one)
     yield one
@@ -110,17 +115,12 @@ def test_redis_dies_and_comes_back_on_the_same_port(
         waiting.sendall(GET * 10 + encode.command("KEYS", "*") + GET)
         eventually(lambda: metric(keyfence, "keyfence_commands_total") >= 13, "all has been judged")
         tcp_redis.kill()
-        answers = replies(read_to_end(waiting))
-        assert len(answers) == 12
-        assert answers[10].startswith(b"-NOPERM [command.forbidden]")
-        told = {*answers[:10], answers[11]}
-        assert len(told) == 1
-        assert told.pop().startswith(b"-ERR keyfence: upstream redis://127.0.0.1:")
+        assert read_to_end(waiting) == b""
         assert read_to_end(idle) == b""
     eventually(lambda: ask(keyfence, "/readyz")[0] == 503, "keyfence says that it isn't ready")
     with keyfence.connect("CubeMaster") as connection:
         connection.sendall(GET)
-        assert b"is unreachable: connection refused" in connection.recv(1000)
+        assert b"is unreachable: " in connection.recv(1000)
         start_one(arguments=["--port", str(tcp_redis.port), "--bind", "127.0.0.1"])
         eventually(lambda: ask(keyfence, "/readyz")[0] == 200, "keyfence is ready again")
         connection.sendall(GET)
@@ -164,7 +164,7 @@ def test_the_upstream_is_down_at_the_start(
     start_keyfence: Start, start_one: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
     port = free_port()
-    path = configure(tmp_path, f"redis://127.0.0.1:{port}", mode="enforce")
+    path = dedicated(tmp_path, f"redis://127.0.0.1:{port}", "enforce")
     keyfence = start_keyfence("--config", path, expect_stderr="is unreachable: connection refused")
     assert ask(keyfence, "/readyz")[0] == 503
     assert ask(keyfence, "/healthz")[0] == 200
@@ -191,7 +191,7 @@ def test_a_splice_says_why_it_closes(start_keyfence: Start) -> None:
     )
     with keyfence.connect() as connection:
         connection.sendall(b"PING\r\n")
-        assert b"is unreachable: connection refused" in read_to_end(connection)
+        assert b"is unreachable: " in read_to_end(connection)
 
 
 # -- clients vanish

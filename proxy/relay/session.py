@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter
 from typing import Protocol
 
-from proxy.commands.model import Command, Touches
+from proxy.commands.model import Command, Streamed, Touches
 from proxy.policy.compiled import UNKNOWN, CompiledPolicy
 from proxy.policy.judge import Judge
 from proxy.policy.verdict import PASS, Finding, Ruling
@@ -29,7 +29,7 @@ from proxy.wire import encode
 from proxy.wire.limits import IDENTIFIED, UNIDENTIFIED, ProtocolError, RequestLimits, RequestTooLarge
 from proxy.wire.profile import Profile
 from proxy.wire.replies import ReplyError
-from proxy.wire.requests import RequestReader, Streamed
+from proxy.wire.requests import HandedOn, RequestReader
 
 # Answers made here that wait for earlier replies. Past this the client's requests are left unread until
 # replies come in.
@@ -257,6 +257,8 @@ class Session:
                 break
             if not argv:
                 continue  # `*0`, `*-1`, a blank line: no reply is due, so it isn't sent on
+            if self._streaming:
+                argv = [Streamed(one.size) if isinstance(one, HandedOn) else one for one in argv]
             plain = self._admits_as_plain(argv)
             if plain:
                 self._streaming = False
@@ -654,7 +656,7 @@ class Session:
 
 
 def _is_too_large(touches: Touches) -> bool:
-    """Whether what decides about a request is in an argument of which only the beginning was kept."""
+    """Whether what decides about a request is in an argument that was handed on."""
     named = [access.key for access in touches.accesses] + [channel.name for channel in touches.channels]
     if touches.pattern is not None:
         named.append(touches.pattern.glob)

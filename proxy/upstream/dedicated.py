@@ -209,7 +209,7 @@ class DedicatedLink(asyncio.Protocol):
         self._transport = None
         if self._receiver is not None:
             reason = describe(exc) if exc else "it closed the connection"
-            if not self._proven:
+            if not self._proven and not self._ended:
                 self._upstream.failed(reason)
             self._receiver.upstream_lost(f"upstream {self._upstream.address.shown} is gone: {reason}")
 

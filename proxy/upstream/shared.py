@@ -361,7 +361,7 @@ class SharedConnection(asyncio.Protocol):
                 link.sharer.shared_lost(reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._transport is None:
+        if self._transport is None or self.is_closed:
             return  # given up already
         if self._greeting is not None:
             self._give_up(describe(exc) if exc else "it closed the connection during login")

@@ -4,7 +4,7 @@
 cimport cython
 
 cdef int _CR, _LF, _ZERO, _NINE, _STAR, _DOLLAR, _SAFE_DIGITS
-# LARGE and KEPT_OF_LARGE stay Python's: tests lower them.
+# LARGE stays Python's: tests lower it.
 
 
 @cython.final
@@ -35,7 +35,6 @@ cdef class RequestReader:
     cdef object _large
 
     cpdef bytes take_partial(self)
-    cdef void _keep_more(self, bytes got) except *
     @cython.locals(size=Py_ssize_t)
     cpdef void feed(self, bytes data) except *
     cdef bint _helps(self, bytes data) except -1

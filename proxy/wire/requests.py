@@ -28,14 +28,17 @@ _INT64_MAX = 2**63 - 1
 
 # A bulk string of more than this can be handed on in pieces instead of being held.
 LARGE = 1024 * 1024
-# How much of it is kept, so that it can be told what it began with.
-KEPT_OF_LARGE = 64 * 1024
 
 
-class Streamed(bytes):
-    """The beginning of a bulk string of `size` bytes that was handed on as it came (see `take_partial`)."""
+class HandedOn(bytes):
+    """In the place of a bulk string that was handed on as it came: nothing of it is left but its `size`."""
 
     size: int
+
+    def __new__(cls, size: int) -> HandedOn:
+        made = super().__new__(cls)
+        made.size = size
+        return made
 
 
 class RequestReader:
@@ -53,7 +56,7 @@ class RequestReader:
 
     A request with a bulk string of more than LARGE bytes need not be held: where `is_large` says so,
     `take_partial` hands out what has come of it, again and again, and `next` then returns its arguments
-    with `Streamed` ones among them, `start` to `end` being the rest that was not handed out. That rest is
+    with `HandedOn` ones among them, `start` to `end` being the rest that was not handed out. That rest is
     never empty: it has the request's last two bytes at least.
     """
 
@@ -76,7 +79,7 @@ class RequestReader:
         self._taken = 0  # bytes of the request under way that were handed out
         self._streamed = 0  # bytes of it that are no longer held because they were in large bulk strings
         self._skip = 0  # bytes of a large bulk string that are still to come
-        self._large: Streamed | None = None  # the large bulk string under way, once a part was handed out
+        self._large: HandedOn | None = None  # the large bulk string under way, once a part was handed out
 
     @property
     def limits(self) -> RequestLimits:
@@ -113,12 +116,9 @@ class RequestReader:
         head = bytes(self._head[len(self._head) + self._begin :]) if self._begin < 0 else b""
         out = head + self._buffer[max(self._begin, 0) : self._cursor]
         if self._large is None:
-            self._large = Streamed(got[: min(self._bulk, KEPT_OF_LARGE)])
-            self._large.size = self._bulk
+            self._large = HandedOn(self._bulk)
             self._skip = self._bulk
             self._streamed += self._bulk
-        elif len(self._large) < KEPT_OF_LARGE:
-            self._keep_more(got)
         part = got[: self._skip]
         self._skip -= len(part)
         out += part
@@ -131,14 +131,6 @@ class RequestReader:
         self._stuck = self._skip > 0
         self._missing = 1
         return out
-
-    def _keep_more(self, got: bytes) -> None:
-        """A large bulk string's beginning came in several pieces."""
-        assert self._large is not None
-        size = self._large.size
-        more = min(KEPT_OF_LARGE - len(self._large), self._skip)
-        self._large = Streamed(self._large + got[:more])
-        self._large.size = size
 
     def feed(self, data: bytes) -> None:
         """Take over what was received. Ends the validity of all offsets.

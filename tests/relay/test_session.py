@@ -693,7 +693,6 @@ def test_monitor_inside_multi_is_queued_and_never_begins() -> None:
 
 def large(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Session:
     monkeypatch.setattr(requests, "LARGE", 100)
-    monkeypatch.setattr(requests, "KEPT_OF_LARGE", 10)
     monkeypatch.setattr("proxy.relay.session.LARGEST_SHARED", 50)
     return session(**options)
 
