@@ -83,5 +83,7 @@ class Choices:
 
 def fuzz(check: Callable[[bytes], None]) -> None:
     """Run until libFuzzer's options say stop, or something is found."""
-    atheris.Setup(sys.argv, check)
+    # libFuzzer starts itself again by this name when it merges; a script needs an interpreter.
+    again = os.environ.get("KEYFENCE_FUZZ_AGAIN", sys.argv[0])
+    atheris.Setup([again, *sys.argv[1:]], check)
     atheris.Fuzz()

@@ -129,12 +129,15 @@ def minimize(target: str, env: dict[str, str]) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     for folder in (fresh, kept, learnt):
         folder.mkdir(parents=True, exist_ok=True)
+    again = PROJECT / "build" / f"fuzz-{target}"
+    again.write_text(f'#!/bin/sh\nexec {sys.executable} {FUZZ}/fuzz_{target}.py "$@"\n')
+    again.chmod(0o755)
     subprocess.run(
         [
             *(sys.executable, FUZZ / f"fuzz_{target}.py", "-merge=1", fresh, kept, learnt),
             *(f"-max_len={MAX_INPUT}", "-verbosity=0"),
         ],
-        env=env,
+        env=env | {"KEYFENCE_FUZZ_AGAIN": str(again)},
         check=True,
         stderr=subprocess.DEVNULL,
     )

