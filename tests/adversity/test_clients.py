@@ -139,7 +139,7 @@ def fill_output(client: Wire, stage: Stage) -> None:
 
 
 @pytest.mark.xfail(
-    strict=False, reason="where it shares a connection, each reply that is too late counts again"
+    strict=False, reason="where it shares, each reply that is too late counts again"
 )
 def test_a_client_that_never_reads_is_closed_at_its_limit_and_that_is_told(
     start_stage: StartStage,
