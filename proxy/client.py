@@ -291,7 +291,7 @@ class Client(asyncio.Protocol):
 
     def _flush(self) -> None:
         session, transport = self._session, self._transport
-        if transport is None:
+        if transport is None or transport.is_closing():
             return
         if session.service != self._counted_as and self in self._gate.clients and not self._become():
             return

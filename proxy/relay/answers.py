@@ -98,6 +98,11 @@ class Answers:
         self._is_silent()
         self.slots.add(slot)
 
+    def pass_over(self) -> None:
+        """A request without an answer came: it uses CLIENT REPLY SKIP up (`networking.c`, resetClient)."""
+        if self.reply == SKIP:
+            self.reply = ON
+
     def _is_silent(self) -> bool:
         if self.reply == ON:
             return False

@@ -256,6 +256,7 @@ class Session:
             if argv is None:
                 break
             if not argv:
+                self.answers.pass_over()
                 continue  # `*0`, `*-1`, a blank line: no reply is due, so it isn't sent on
             if self._streaming:
                 argv = [Streamed(one.size) if isinstance(one, HandedOn) else one for one in argv]
@@ -560,6 +561,7 @@ class Session:
             not self.route.is_shared
             and self.route.may_share()
             and not answers.slots
+            and not self.to_upstream
             and not answers.monitoring
             and not answers.subscriptions
             and not answers.mid_reply

@@ -219,6 +219,7 @@ def _ask_who_it_is(session: Session, argv: Argv) -> None:
             return
         if user in credentials:
             _logged_in(session, user, credentials[user])
+            session.route.pinned = "HELLO"  # which of several passwords was taken, nobody knows
         else:
             session.closing = "identity: a HELLO failed that may have authenticated"
 
@@ -241,7 +242,8 @@ def _reset(session: Session, argv: Argv) -> None:
         session.pass_one()
         return
     _leave(session)
-    session.answers.reply = ON  # Redis answers RESET whatever CLIENT REPLY says
+    if session.answers.reply == OFF:
+        session.answers.reply = ON  # RESET switches replies on before it answers
     session.hold_for(lambda reply: _was_reset(session, reply))
 
 

@@ -210,7 +210,7 @@ class DedicatedLink(asyncio.Protocol):
         if self._receiver is not None:
             reason = describe(exc) if exc else "it closed the connection"
             if not self._proven and not self._ended:
-                self._upstream.failed(reason)
+                self._upstream.dropped(reason)
             self._receiver.upstream_lost(f"upstream {self._upstream.address.shown} is gone: {reason}")
 
     def pause_writing(self) -> None:

@@ -368,7 +368,7 @@ class SharedConnection(asyncio.Protocol):
             return
         reason = describe(exc) if exc else "it closed the connection"
         if not self._proven:
-            self._upstream.failed(reason)
+            self._upstream.dropped(reason)
         self._lose(f"upstream {self._upstream.address.shown} is gone: {reason}")
 
     # -- flow control

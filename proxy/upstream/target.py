@@ -21,6 +21,7 @@ from proxy.wire.replies import ReplyError, ReplyFramer
 FIRST_BACKOFF = 0.05  # seconds
 LONGEST_BACKOFF = 1.0
 PROBE_INTERVAL = 1.0
+DROPS_IN_A_ROW = 3
 # What Redis answers while it can be reached but doesn't serve.
 _NOT_READY = ("LOADING", "MASTERDOWN")
 
@@ -78,6 +79,7 @@ class Upstream:
         self._on_failure = on_failure
         self._backoff = 0.0
         self._retry_at = 0.0
+        self._drops = 0  # in a row
         self._trying = False  # to connect, while it is down
 
     @property
@@ -95,7 +97,18 @@ class Upstream:
     def succeeded(self) -> None:
         self.connects += 1
         self._backoff = self._retry_at = 0.0
+        self._drops = 0
         self._set(up=True, reason="")
+
+    def dropped(self, reason: str) -> None:
+        """A connection was made and ended before a byte had come back.
+
+        One such may have been killed by an operator. Several in a row are what a balancer without servers or
+        a Redis without room for more clients does: then it is a failure.
+        """
+        self._drops += 1
+        if self._drops >= DROPS_IN_A_ROW:
+            self.failed(reason)
 
     def failed(self, reason: str) -> None:
         """An attempt to connect failed. The next ones wait, longer each time, with jitter against herds."""

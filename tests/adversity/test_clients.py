@@ -138,7 +138,6 @@ def fill_output(client: Wire, stage: Stage) -> None:
                 return
 
 
-@pytest.mark.xfail(strict=False, reason="where it shares, each reply that is too late counts again")
 def test_a_client_that_never_reads_is_closed_at_its_limit_and_that_is_told(
     start_stage: StartStage,
 ) -> None:

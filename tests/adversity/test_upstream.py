@@ -372,7 +372,6 @@ def all_are_served(stage: Stage, herd: list[Wire]) -> None:
         assert {client.reply() for client in living} == {b"$-1\r\n"}
 
 
-@pytest.mark.xfail(strict=False, reason="clients that ask in one turn all try to connect in it")
 def test_five_hundred_clients_are_no_herd_to_an_upstream_that_is_down(stage: Stage) -> None:
     with herd_of(stage) as herd:
         stage.faults.go_away()

@@ -162,6 +162,12 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "What EXEC answers can't be told from what follows it.",
     ),
     (
+        "`SUBSCRIBE` and the likes of it inside MULTI",
+        "EXEC's array holds more elements than it announces (RESP2), or pushes (RESP3)",
+        "`-NOPERM [session.opaque]` in enforce; passed unread in observe",
+        "As above.",
+    ),
+    (
         "`CLIENT REPLY ON` inside MULTI while replies are off",
         "sends the elements behind it without the array's beginning",
         "sends nothing of this transaction",

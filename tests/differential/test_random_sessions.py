@@ -11,9 +11,6 @@ from tests.differential.random_sessions import Sessions
 from tests.differential.sides import Step
 
 
-@pytest.mark.xfail(
-    strict=False, reason="an ended connection makes Redis count as unreachable for the next client"
-)
 @pytest.mark.hypothesis
 @pytest.mark.timeout(7200 if LONG else 300)
 def test_random_sessions_are_answered_alike(plain_pair: Pair) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
-
 from tests.differential.pairs import Pair, step
 
 a, b = partial(step, "a"), partial(step, "b")
@@ -117,15 +115,6 @@ def test_settings_of_the_connection_there(pair: Pair) -> None:
     pair.same(a("MULTI", "CLIENT SETNAME me", "CLIENT GETNAME", "EXEC", "CLIENT GETNAME"))
     pair.same(a("MULTI", "SELECT 99", "SELECT x", "SET k 1", "EXEC", "GET k"))
     pair.same(a("MULTI"), a("SELECT 5"), a("SELECT 6"), a("DISCARD"), a("SET k 5"), b("GET k"))
-
-
-@pytest.mark.xfail(strict=False, reason="subscribing inside MULTI is not followed yet")
-def test_subscribing_there(pair: Pair) -> None:
-    pair.same(a("MULTI", "SUBSCRIBE c d", "PING", "EXEC"), b("PUBLISH c hello"), a("UNSUBSCRIBE", "PING"))
-    pair.same(a("MULTI", "SUBSCRIBE c", "UNSUBSCRIBE c", "EXEC"), b("PUBLISH c hello"), a("SET k 1"))
-    pair.same(a("MULTI", "PSUBSCRIBE c*"), a("DISCARD"), b("PUBLISH c hello"), a("SET k 1"))
-    pair.same(a("MULTI", "UNSUBSCRIBE", "PUNSUBSCRIBE", "EXEC"), a("PING"))
-    pair.same(a("MULTI", "SUBSCRIBE c", "NOSUCH", "EXEC"), b("PUBLISH c hello"), a("GET k"))
 
 
 def test_switching_the_protocol_there(pair: Pair) -> None:
