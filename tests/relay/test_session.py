@@ -818,8 +818,10 @@ def test_who_blocks_stays_on_his_own_connection_for_a_while() -> None:
     one.from_client(ADMITTED)
     one.from_shared(b"*0\r\n", 1, True)
     one.from_client(cmd("BLPOP", "a", 0))
+    passed(one)
     one.from_upstream(b"*-1\r\n")
     one.from_client(ADMITTED)
+    passed(one)
     one.from_upstream(b"*0\r\n")
     assert not one.route.is_shared
     now += STAY
@@ -854,11 +856,13 @@ def test_a_state_that_ends_is_waited_for(words: str, answers: bytes) -> None:
     now = 100.0
     one = shared(rules=OBSERVE, clock=lambda: now)
     one.from_client(cmd(words))
+    passed(one)
     one.from_upstream(answers)
     now += STAY * 10
     one.settle()
     assert not one.route.is_shared
     one.from_client(cmd("RESET"))
+    passed(one)
     one.from_upstream(b"+RESET\r\n")
     now += STAY
     one.settle()
