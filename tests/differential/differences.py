@@ -174,10 +174,10 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "As above.",
     ),
     (
-        "`QUIT` while replies are off",
+        "`QUIT`, or a protocol error, while replies are off",
         "leaves the connection open",
         "closes it",
-        "That is what was asked for.",
+        "Redis closes behind the reply, which is never sent; the end is what was asked for.",
     ),
     (
         "MONITOR",
