@@ -22,8 +22,8 @@ _PUSH = ord(">")
 _STATUS = ord("+")
 _ERRORS = b"-!"
 # Whose the frame is that comes in: not known yet; nobody's, as a message; the head slot's, and passed on as
-# it comes; the head slot's, and dropped; the head slot's, and collected.
-_UNDECIDED, _PASSED, _ANSWER, _DROPPED, _WHOLE = range(5)
+# it comes; the head slot's, and dropped; the head slot's, and collected; nobody's, and dropped.
+_UNDECIDED, _PASSED, _ANSWER, _DROPPED, _WHOLE, _SILENCED = range(6)
 
 # What MONITOR shows of each command that Redis carries out (`src/replication.c`, replicationFeedMonitors).
 _MONITOR_LINE = re.compile(rb"\+[0-9]{1,20}\.[0-9]{6} \[[0-9]")
@@ -261,7 +261,7 @@ class Answers:
         piece = data if at == 0 and end == len(data) else data[at:end]
         if self._frame in (_UNDECIDED, _WHOLE):
             self._captured += piece
-        elif self._frame != _DROPPED:
+        elif self._frame not in (_DROPPED, _SILENCED):
             self.to_client.append(piece)
         if self._frame == _UNDECIDED:
             owner = self._owner_of_frame()
@@ -282,7 +282,7 @@ class Answers:
         """Whose the frame is that begins with what was captured, as soon as that shows it."""
         if self.monitoring and self._framer.kind == _STATUS:
             if _MONITOR_LINE.match(self._captured):
-                return _PASSED
+                return _SILENCED if self.reply == OFF else _PASSED
             if len(self._captured) < _MONITOR_LEAD and not self._framer.at_boundary:
                 return _UNDECIDED
             return self._owner_of_reply(b"")

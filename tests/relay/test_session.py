@@ -680,6 +680,16 @@ def test_reset_ends_monitor() -> None:
     assert one.closing == "upstream sent a reply that nothing asked for"
 
 
+def test_lines_of_monitor_are_switched_off_with_the_replies() -> None:
+    one = monitoring()
+    one.from_client(cmd("CLIENT REPLY OFF"))
+    one.from_upstream(LINE + b"+OK\r\n" + LINE)
+    assert sent(one) == LINE
+    one.from_client(REPLY_ON)
+    one.from_upstream(LINE + b"+OK\r\n" + LINE)
+    assert sent(one) == LINE + b"+OK\r\n" + LINE
+
+
 def test_monitor_inside_multi_is_queued_and_never_begins() -> None:
     one = in_multi(observed())
     one.from_client(cmd("MONITOR") + cmd("EXEC"))
