@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 from .effects import Effect, effect_of
 from .exceptions import FINDERS, NEEDS, Finder, numkeys
@@ -163,6 +164,33 @@ def _one_key(command: Command, index: int, effect: Effect) -> Plan:
     return constant if needs_of is None and ttl_of is None and content_of is None else plan
 
 
+class OneKey(NamedTuple):
+    """A command with a key at a place that is known beforehand, and no other than those right behind it."""
+
+    command: Command
+    key_at: int
+    options_decide: bool  # what it does to the key depends on its arguments
+    may_have_more: bool  # all that follows are keys too
+    shows_content: bool  # its arguments are, or may be, what the key holds afterwards
+
+
+def _one_key_commands() -> dict[bytes, OneKey]:
+    """All of them by name, in upper and in lower case."""
+    found = {}
+    for name, row in COMMANDS.items():
+        special = row.command.name in MENTIONS or row.command.name in FINDERS
+        specs = [spec for spec in row.specs if spec.is_key]
+        if special or row.subcommands or row.problem or b" " in name or len(specs) != 1:
+            continue
+        several = specs[0].last == -1 and specs[0].step == 1 and specs[0].limit <= 1
+        if _is_one_key(specs[0]._replace(last=0 if several else specs[0].last)):
+            effect = effect_of(row, row.specs.index(specs[0]))
+            decides = row.command.name in NEEDS or effect.ttl_of is not None
+            shows = effect.content_of is not None
+            found[name] = found[name.lower()] = OneKey(row.command, specs[0].start, decides, several, shows)
+    return found
+
+
 def _accesses(row: Row, specs: list[tuple[KeySpec, Effect]], finder: Finder | None) -> Accesses:
     return _by_finder(row, finder) if finder is not None else _by_specs(row, specs)
 
@@ -245,3 +273,4 @@ def _compile_all() -> dict[bytes, Plan]:
 
 
 PLANS = _compile_all()
+ONE_KEY: Mapping[bytes, OneKey] = _one_key_commands()

@@ -26,7 +26,7 @@ from .reach import Holds, Reach, nearest, scan_pattern
 from .scripts import MissingArgument, Name, Registration
 from .show import printable
 from .slots import hash_slot
-from .ttl import FAULTS, TtlRule, late_fault, outcome
+from .ttl import FAULTS, FINE, TtlRule, late_fault, outcome
 from .verdict import ALLOWED, Severity, Verdict, Violation
 
 
@@ -98,7 +98,7 @@ class Decider:
         needs = access.needs
         if not held or needs & ~held & (READ | WRITE) or (needs & WRITE and target.written_by):
             return False
-        if not target.names_sure and not self._is_well_named(access.key, target):
+        if not target.names_sure and not self.is_well_named(access.key, target):
             return False
         entry = target.entry
         if self._reads_words and not fits(self._types(access.key, target), access.types):
@@ -115,6 +115,28 @@ class Decider:
                 self.left_open.append((found, access, target, entry.ttl))
         return fits(entry.types, access.types)
 
+    def at_a_glance(self, service: int, command: Command, access: Access, target: Target) -> int:
+        """What an access means for its key's time to live (`ttl.outcome`), where nothing is wrong with it
+        whatever the key is called, whatever is written, and at any time; -1: that can't be told."""
+        if self._looks_closer or (self._next_lapse is not None and service in self.policy.grants):
+            return -1
+        if next(self._permission(service, command), None) is not None or not self._is_registered(target):
+            return -1
+        held = target.rights[service] & ~target.denied[service]
+        needs = access.needs
+        if not held or needs & ~held & (READ | WRITE) or (needs & WRITE and target.written_by):
+            return -1
+        entry = target.entry
+        types = entry.types if entry is not None else ()
+        if not fits(types, access.types) or (not types and self.policy.home(target).type_words):
+            return -1
+        if entry is None or entry.ttl is None:
+            return FINE
+        if access.ttl is not None and access.ttl.absolute:
+            return -1
+        found = outcome(entry.ttl, access, self._clock)
+        return -1 if found in FAULTS else found
+
     def _is_registered(self, target: Target) -> bool:
         """Whether the key is one that there may be."""
         return target.kind == "entry" or (target.kind == "scope" and target.name in self._open_scopes)
@@ -125,7 +147,7 @@ class Decider:
             return target.entry.types
         return types_in(key, self.policy.home(target).type_words)
 
-    def _is_well_named(self, key: bytes, target: Target) -> bool:
+    def is_well_named(self, key: bytes, target: Target) -> bool:
         """Whether a name keeps all that is asked of it, as far as a glance shows."""
         limit = target.entry.max_length if target.entry is not None else None
         if limit is not None and len(key) > limit.most:

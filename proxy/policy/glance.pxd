@@ -1,0 +1,42 @@
+# C types for glance.py. The same source runs uncompiled; nothing here changes what it does.
+cimport cython
+
+from proxy.policy.automaton cimport Classifier
+
+cdef int _UNASKED, _UNSURE, _NAME, _VALUE, _FIELDS, _OUTCOME
+cdef int _CONSTANT, _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _ALONE, _XADD, _XADD_ID
+
+
+@cython.final
+cdef class Way:
+    cdef readonly str name
+    cdef readonly Py_ssize_t index
+    cdef readonly bytearray known
+    cdef readonly dict forms
+    cdef object one
+    cdef int kind
+    cdef bint shows_content
+    cdef Py_ssize_t value_at
+    cdef Py_ssize_t fields_at
+
+
+@cython.final
+cdef class Glance:
+    cdef readonly int found
+    cdef readonly int target
+    cdef object _decider
+    cdef int _service
+    cdef object _among
+    cdef Classifier _classifier
+    cdef tuple _targets
+    cdef dict _ways
+
+    @cython.locals(name=bytes, way=Way, key=bytes, target=int, known=int)
+    cpdef Way admits(self, list argv)
+    @cython.locals(size=Py_ssize_t, options=tuple, form=Way)
+    cdef Way _form(self, Way way, list argv)
+    cdef bint _looks_right(self, Way way, int known, int target, list argv) except -1
+
+
+@cython.locals(named=dict, size=Py_ssize_t)
+cdef bint _fields_are_listed(object fields, list argv, Py_ssize_t at) except -1

@@ -1,0 +1,241 @@
+# cython: annotation_typing=False
+"""The short way to a yes: what one service may do, as far as one look at command and key shows it.
+
+Rule: it admits or says nothing. Where it admits, `Decider.judge` finds no violation
+(tests/policy/test_glance.py); what it knows of a command and a target it has asked the decider, once, and
+that is only what doesn't depend on key, value and time. Its tables are bounded by the policy and MAX_FORMS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING
+
+from ..commands.extract import ONE_KEY, OneKey, extract
+from ..commands.model import Access, Command
+from .automaton import Classifier
+from .compiled import MAX_CONFIRMED, Entry, Fields, Target
+from .values import BUILTIN, Form
+
+if TYPE_CHECKING:
+    from .decide import Decider
+
+# Ways of calling a command (`EX 60`) that are remembered of it; further ones take the long way.
+MAX_FORMS = 64
+LONGEST_FORM = 6  # arguments
+
+# What is known of a form and a target: a sum of these, and the outcome for the time to live (`ttl.outcome`)
+# in the bits above.
+_UNSURE = 1  # the decider has to look
+_NAME = 2  # the key's name must be looked at …
+_VALUE = 4  # … or the value
+_FIELDS = 8  # … or the fields
+_OUTCOME = 16
+_UNASKED = 255
+
+# How a form is found.
+_CONSTANT = 0  # there is one: no argument but the key decides anything
+_BEHIND_VALUE = 1  # SET key value …
+_BEHIND_KEY = 2  # EXPIRE key …
+_BEFORE_VALUE = 3  # SETEX key seconds value
+_ALONE = 5  # DEL key, where there could be more keys
+_XADD = 4  # XADD key MAXLEN ~ n * field value …
+_KINDS = {
+    "SET": _BEHIND_VALUE,
+    "EXPIRE": _BEHIND_KEY,
+    "PEXPIRE": _BEHIND_KEY,
+    "GETEX": _BEHIND_KEY,
+    "SETEX": _BEFORE_VALUE,
+    "PSETEX": _BEFORE_VALUE,
+    "XADD": _XADD,
+}
+_XADD_ID = 5
+# Where the value is, and where the first field.
+_VALUE_AT = {"SET": 2, "SETNX": 2, "GETSET": 2, "SETEX": 3, "PSETEX": 3}
+_FIELDS_AT = {"HSET": 2, "HMSET": 2, "HSETNX": 2, "XADD": _XADD_ID + 1}
+_ANY = BUILTIN["any"]
+
+
+class Way:
+    """One form of one command: what of it is the same for every key and value."""
+
+    def __init__(self, one: OneKey, kind: int, targets: int) -> None:
+        name = one.command.name
+        self.name = name  # of the command, in upper case
+        self.index = one.key_at  # of the key
+        self.known = bytearray(b"\xff" * targets)
+        self.forms: dict[tuple[bytes, ...], Way | None] = {}
+        self.one = one
+        self.kind = kind
+        self.shows_content = one.shows_content
+        self.value_at = _VALUE_AT.get(name, 0)
+        self.fields_at = _FIELDS_AT.get(name, 0)
+
+
+class Glance:
+    """What one service's commands are admitted by."""
+
+    def __init__(self, decider: Decider, service: int, among: Container[str]) -> None:
+        """`among` are the names of the commands that may be admitted so."""
+        policy = decider.policy
+        self.found = 0  # of the command admitted last: what it means for its key's time to live
+        self.target = -1  # and the index of its key's target
+        self._decider = decider
+        self._service = service
+        self._among = among
+        self._classifier: Classifier = policy.classifier
+        self._targets: tuple[Target, ...] = policy.targets
+        self._ways: dict[bytes, Way | None] = {}
+
+    def admits(self, argv: list[bytes]) -> Way | None:
+        """The way that the command takes if nothing is wrong with it; None says nothing."""
+        name = argv[0]
+        if name in self._ways:
+            way = self._ways[name]
+        else:
+            way = self._way(name)
+        if way is None:
+            return None
+        if way.index >= len(argv):
+            return None
+        if way.kind == _ALONE:
+            if len(argv) > way.index + 1:
+                return None
+        elif way.kind != _CONSTANT:
+            way = self._form(way, argv)
+            if way is None:
+                return None
+        key = argv[way.index]
+        if len(key) > MAX_CONFIRMED:
+            return None
+        target = self._classifier.first(key)
+        if target < 0:
+            return None
+        known = way.known[target]
+        if known == _UNASKED:
+            known = self._ask(way, target, argv)
+        if known & _UNSURE:
+            return None
+        if known & (_NAME | _VALUE | _FIELDS) and not self._looks_right(way, known, target, argv):
+            return None
+        self.found = known // _OUTCOME
+        self.target = target
+        return way
+
+    def _way(self, name: bytes) -> Way | None:
+        one = ONE_KEY.get(name)
+        if one is None:
+            return None  # not remembered: names are the client's to word
+        way = None
+        command = one.command.name
+        if command in self._among and (not one.options_decide or command in _KINDS):
+            kind = _ALONE if one.may_have_more else _KINDS.get(command, _CONSTANT)
+            way = Way(one, kind, len(self._targets))
+        self._ways[name] = way
+        return way
+
+    def _form(self, way: Way, argv: list[bytes]) -> Way | None:
+        """The way for the options that this call has; None for one that is rare."""
+        size = len(argv)
+        if way.kind == _BEHIND_VALUE:
+            if size == 3:
+                options: tuple[bytes, ...] = ()
+            elif size > 3 + LONGEST_FORM:
+                return None
+            else:
+                options = tuple(argv[3:])
+        elif way.kind == _BEHIND_KEY:
+            if size > 2 + LONGEST_FORM:
+                return None
+            options = tuple(argv[2:])
+        elif way.kind == _BEFORE_VALUE:
+            if size != 4:
+                return None
+            options = (argv[2],)
+        else:
+            if size <= _XADD_ID or argv[_XADD_ID] != b"*":
+                return None
+            options = tuple(argv[2:_XADD_ID])
+        if options in way.forms:
+            return way.forms[options]
+        if len(way.forms) >= MAX_FORMS or max(map(len, options), default=0) > 32:
+            return None
+        form: Way | None = Way(way.one, way.kind, len(self._targets))
+        if way.kind == _XADD and not _is_trimmed(options):
+            form = None
+        way.forms[options] = form
+        return form
+
+    def _ask(self, way: Way, target: int, argv: Sequence[bytes]) -> int:
+        """Ask the decider about a form and a target, and remember what it says."""
+        touches = extract(argv)
+        known = _UNSURE
+        if touches.command is not None and [one.position for one in touches.accesses] == [way.index]:
+            known = self._answer(way, touches.command, touches.accesses[0], self._targets[target])
+        way.known[target] = known
+        return known
+
+    def _answer(self, way: Way, command: Command, access: Access, target: Target) -> int:
+        found = self._decider.at_a_glance(self._service, command, access, target)
+        if found < 0:
+            return _UNSURE
+        known = found * _OUTCOME + (0 if target.names_sure else _NAME)
+        entry = target.entry
+        if not way.shows_content or entry is None or not entry.looks_into_values:
+            return known
+        if way.value_at:
+            return known + (_VALUE if entry.values is not None else 0)
+        if not way.fields_at or (way.kind == _XADD and not _trims(access, entry)):
+            return _UNSURE
+        return known + (_FIELDS if entry.fields is not None else 0)
+
+    def _looks_right(self, way: Way, known: int, target: int, argv: list[bytes]) -> bool:
+        """Look at what isn't the same for every command of the form: name, value, fields."""
+        what = self._targets[target]
+        if known & _NAME and not self._decider.is_well_named(argv[way.index], what):
+            return False
+        entry = what.entry
+        if not known & (_VALUE | _FIELDS):
+            return True
+        if entry is None:
+            return False
+        if known & _VALUE and not (way.value_at < len(argv) and _accepts(entry.values, argv[way.value_at])):
+            return False
+        return not known & _FIELDS or _fields_are_listed(entry.fields, argv, way.fields_at)
+
+
+def _accepts(form: Form | None, value: bytes) -> bool:
+    return form is not None and form.accepts(value)
+
+
+def _fields_are_listed(fields: Fields | None, argv: list[bytes], at: int) -> bool:
+    """Whether all pairs from `at` on are fields and values that there may be."""
+    if fields is None:
+        return False
+    named = fields.named
+    size = len(argv) - 1
+    while at < size:
+        form = named.get(argv[at])
+        if form is None:
+            form = fields.form_of(argv[at])
+            if form is None:
+                return False
+        if form is not _ANY and not form.accepts(argv[at + 1]):
+            return False
+        at += 2
+    return True
+
+
+def _is_trimmed(options: tuple[bytes, ...]) -> bool:
+    """MAXLEN, ~ or =, a number: then what stands behind is the ID, whatever follows."""
+    return options[0].upper() == b"MAXLEN" and options[1] in (b"~", b"=") and options[2].isdigit()
+
+
+def _trims(access: Access, entry: Entry) -> bool:
+    """Whether XADD keeps the stream as short as it must be."""
+    content = access.content
+    if entry.maxlen is None:
+        return True
+    if content is None or content.maxlen is None:
+        return False
+    return content.maxlen <= entry.maxlen and not (entry.maxlen_exact and content.maxlen_approximate)
