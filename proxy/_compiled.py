@@ -26,6 +26,11 @@ MODULES = (
     "proxy.wire.requests",
     "proxy.wire.replies",
     "proxy.policy.automaton",
+    "proxy.policy.glance",
+    "proxy.relay.slots",
+    "proxy.relay.answers",
+    "proxy.relay.route",
+    "proxy.relay.session",
 )
 
 PURE_SWITCH = "KEYFENCE_PURE"

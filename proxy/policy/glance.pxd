@@ -24,17 +24,22 @@ cdef class Way:
 cdef class Glance:
     cdef readonly int found
     cdef readonly int target
+    cdef readonly object policy
     cdef object _decider
-    cdef int _service
+    cdef readonly int service
     cdef object _among
     cdef Classifier _classifier
     cdef tuple _targets
     cdef dict _ways
 
-    @cython.locals(name=bytes, way=Way, key=bytes, target=int, known=int)
     cpdef Way admits(self, list argv)
+    @cython.locals(name=bytes, way=Way, key=bytes, target=int, known=int)
+    cdef Way _admits(self, list argv)
     @cython.locals(size=Py_ssize_t, options=tuple, form=Way)
     cdef Way _form(self, Way way, list argv)
+    cdef Way _way(self, bytes name)
+    cdef int _ask(self, Way way, int target, list argv) except -1
+    cdef int _answer(self, Way way, object command, object access, object target) except -1
     cdef bint _looks_right(self, Way way, int known, int target, list argv) except -1
 
 

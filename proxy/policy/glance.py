@@ -78,10 +78,11 @@ class Glance:
     def __init__(self, decider: Decider, service: int, among: Container[str]) -> None:
         """`among` are the names of the commands that may be admitted so."""
         policy = decider.policy
+        self.policy = policy
         self.found = 0  # of the command admitted last: what it means for its key's time to live
         self.target = -1  # and the index of its key's target
         self._decider = decider
-        self._service = service
+        self.service = service  # its number
         self._among = among
         self._classifier: Classifier = policy.classifier
         self._targets: tuple[Target, ...] = policy.targets
@@ -89,6 +90,12 @@ class Glance:
 
     def admits(self, argv: list[bytes]) -> Way | None:
         """The way that the command takes if nothing is wrong with it; None says nothing."""
+        try:
+            return self._admits(argv)
+        except Exception:
+            return None  # the decider will meet the same, and tell of it
+
+    def _admits(self, argv: list[bytes]) -> Way | None:
         name = argv[0]
         if name in self._ways:
             way = self._ways[name]
@@ -176,7 +183,7 @@ class Glance:
         return known
 
     def _answer(self, way: Way, command: Command, access: Access, target: Target) -> int:
-        found = self._decider.at_a_glance(self._service, command, access, target)
+        found = self._decider.at_a_glance(self.service, command, access, target)
         if found < 0:
             return _UNSURE
         known = found * _OUTCOME + (0 if target.names_sure else _NAME)

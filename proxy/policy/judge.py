@@ -7,12 +7,13 @@ that rule is enforced and passes, counted and told, where it is observed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from ..commands.extract import extract
 from ..commands.model import Touches
 from .compiled import CompiledPolicy
 from .decide import Decider, Transaction
+from .glance import Glance, Way
 from .modes import BreakGlass, Modes
 from .pending import Pending, PendingTtls
 from .show import printable
@@ -41,6 +42,7 @@ class Judge:
         self.glass = glass if glass is not None else []
         self.decider = Decider(policy, clock)
         self.pending = pending
+        self._glances: dict[int, Glance] = {}
         self._clock = clock
         self._on_error = on_error
 
@@ -72,6 +74,42 @@ class Judge:
             sender = client if connection is None else connection
             self._follow(self.pending, service, answer[1], transaction, database, client, sender)
         return answer
+
+    def glance(self, service: int, among: Container[str]) -> Glance:
+        """The short way to a yes for a service, for those commands whose names are `among` these.
+
+        What it admits passes in every mode; `keep_open` is to be told of what it leaves open.
+        """
+        known = self._glances.get(service)
+        if known is None or known.policy is not self.decider.policy:
+            known = self._glances[service] = Glance(self.decider, service, among)
+        return known
+
+    def keep_open(
+        self,
+        service: int,
+        glance: Glance,
+        way: Way,
+        key: bytes,
+        transaction: Transaction | None,
+        database: int,
+        client: str,
+        sender: object,
+    ) -> None:
+        """As `weigh` does for a command that the glance has admitted last, and that has something to keep."""
+        pending, found = self.pending, glance.found
+        if pending is None:
+            return
+        target = self.policy.targets[glance.target]
+        rule = target.entry.ttl if target.entry is not None else None
+        if found in SETTLING:
+            if pending:
+                pending.settle(database, key, found, transaction, sender)
+        elif found in QUESTIONS and rule is not None:
+            name, position = way.name, way.index
+            pending.ask(
+                self, service, client, name, sender, transaction, database, key, position, target, rule, found
+            )
 
     def _follow(
         self,

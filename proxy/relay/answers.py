@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """What one client is due, and how the bytes from upstream become it.
 
 Rule: a frame from upstream is a message that nobody asked for (a push, a Pub/Sub message, a line of MONITOR)
@@ -143,7 +144,7 @@ class Answers:
 
     def let_out(self) -> None:
         """Send the local answers whose turn has come; none may stand inside of a frame that came in part."""
-        if not self.mid_reply:
+        if self.slots and not self.mid_reply:
             self.to_client.extend(self.slots.ready())
 
     def let_out_captured(self) -> None:
@@ -169,12 +170,10 @@ class Answers:
 
     def feed_shared(self, data: bytes, completed: int, whole: bool) -> None:
         """Replies of the head slot, cut by the connection that is shared; `whole`: the last one has ended."""
-        head = self.slots.head
-        if not isinstance(head, Forward) or completed > head.count:
-            raise AssertionError(f"{completed} replies came for {type(head).__name__}")
+        done = self.slots.answer_run(completed)
         self.to_client.append(data)
         self._in_shared_reply = not whole
-        if completed and self.slots.answered(head, completed):
+        if done:
             self.let_out()
             self._after_slot()
 

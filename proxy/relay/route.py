@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Which connection a client's requests take: one that it shares with others, or one of its own.
 
 Rule: shareable is a positive list. Only commands known to give exactly one reply, to leave nothing behind on
@@ -97,6 +98,10 @@ class Route:
             return True
         self._note(command.name if command is not None else "an unknown command")
         return not self.is_shared
+
+    def begins_work(self) -> None:
+        """A shareable command with keys has come."""
+        self._greets = False
 
     def _note(self, name: str) -> None:
         if name not in HARMLESS:

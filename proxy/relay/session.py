@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """One client's conversation with Redis: judge each request, keep every answer in its place.
 
 Rule: bytes in, bytes out, no I/O. What goes upstream is exactly what was judged, and the slots decide which
@@ -17,12 +18,13 @@ from typing import Protocol
 
 from proxy.commands.model import Command, Streamed, Touches
 from proxy.policy.compiled import UNKNOWN, CompiledPolicy
+from proxy.policy.glance import Glance, Way
 from proxy.policy.judge import Judge
 from proxy.policy.verdict import PASS, Finding, Ruling
 from proxy.relay.answers import ON, Answers, unreachable
 from proxy.relay.identity import Identities
 from proxy.relay.refusal import refusal
-from proxy.relay.route import Route
+from proxy.relay.route import SHAREABLE, Route
 from proxy.relay.specials import LONGEST_SPECIAL, SPECIALS, Special, hang_up
 from proxy.relay.transactions import OpenTransaction
 from proxy.wire import encode
@@ -43,6 +45,9 @@ MAX_SHARED_BYTES = 1024 * 1024
 LARGEST_SHARED = 64 * 1024
 LARGEST_SHARED_REPLY = 256 * 1024
 
+# What a glance may admit: nothing but one reply comes of it, wherever it goes.
+PLAIN = SHAREABLE - {name.decode() for name in SPECIALS}
+
 # What a command that isn't in the table is called where names are counted: its own is the client's to word.
 OTHER = "other"
 
@@ -61,8 +66,8 @@ class Observer(Protocol):
     # Is told each command that is judged; None where nobody wants to know.
     recorder: Callable[[CompiledPolicy, str, Sequence[bytes], Touches], None] | None
 
-    def command(self, service: str, command: str, outcome: str) -> None:
-        """A command was `forwarded` or `refused`."""
+    def command(self, service: str, command: str, outcome: str, times: int = 1) -> None:
+        """A command was `forwarded` or `refused`, or several alike were."""
 
     def violations(
         self, service: str, client: str, command: str, findings: Sequence[Finding], revision: str
@@ -124,6 +129,9 @@ class Session:
         self._reader = RequestReader(limits)
         self._number_of: tuple[Judge, str, int] | None = None
         self._until_timed = 0
+        self._way: Way | None = None  # that the command took which was admitted last at a glance …
+        self._known_glance: Glance | None = None
+        self._alike = 0  # … and how many were that nobody was told of yet
         self._raw: bytes | None = None  # what goes upstream unread once every slot is answered
         self._deferred: Callable[[], None] | None = None  # what waits until every slot is answered
         self._closing_then = ""  # why to close once every slot is answered
@@ -177,12 +185,12 @@ class Session:
         """
         if self.closing:
             return False
-        return self._may_judge or bool(self._closing_then) or self.backlog < MAX_BACKLOG
+        return self._may_judge() or bool(self._closing_then) or self.backlog < MAX_BACKLOG
 
     @property
     def holds_back(self) -> bool:
         """Whether requests that have come wait for replies before they may be judged or sent."""
-        return not self._may_judge and not self._closing_then and not self.closing
+        return not self._may_judge() and not self._closing_then and not self.closing
 
     @property
     def awaits_more(self) -> bool:
@@ -199,7 +207,6 @@ class Session:
         """Whether the client waits: for a reply, or for what may come unasked. Then it isn't idle."""
         return self.awaits_more or self.answers.monitoring or bool(self.answers.subscriptions)
 
-    @property
     def _may_judge(self) -> bool:
         slots = self.answers.slots
         return (
@@ -246,7 +253,8 @@ class Session:
         reader = self._reader
         run_start = run_end = run = 0
         self.settle()
-        while self._may_judge:
+        glance = self._glance()
+        while self._may_judge():
             try:
                 argv = reader.next()
             except ProtocolError as exc:
@@ -260,7 +268,9 @@ class Session:
                 continue  # `*0`, `*-1`, a blank line: no reply is due, so it isn't sent on
             if self._streaming:
                 argv = [Streamed(one.size) if isinstance(one, HandedOn) else one for one in argv]
-            plain = self._admits_as_plain(argv)
+            plain = (
+                glance is not None and not self._streaming and self._admits_at_a_glance(glance, argv)
+            ) or self._admits_as_plain(argv)
             if plain:
                 self._streaming = False
             if plain and (run == 0 or reader.start == run_end):
@@ -274,12 +284,15 @@ class Session:
                 run_start, run_end, run = reader.start, reader.end, 1
             else:
                 self._do_otherwise(argv)
+                glance = self._glance()
         self._send(run_start, run_end, run)
-        if reader.announced > LARGEST_SHARED and self._may_judge:
+        if reader.announced > LARGEST_SHARED and self._may_judge():
             self._large_request()
 
     def _send(self, start: int, end: int, count: int) -> None:
         """Send the bytes of `count` requests upstream and await their replies."""
+        if self._alike:
+            self._tell_alike()
         if count:
             self._to_upstream(self._reader.span(start, end), count)
 
@@ -291,6 +304,54 @@ class Session:
             self.counts.append(count)
             self._shared_bytes += len(request)
         self.answers.forward(count)
+
+    def _glance(self) -> Glance | None:
+        """The short way to a yes, where nobody else wants to see the commands."""
+        if self._observer.recorder is not None:
+            return None
+        judge, number = self._judge()
+        glance = self._known_glance
+        if glance is None or glance.policy is not judge.decider.policy or glance.service != number:
+            glance = self._known_glance = judge.glance(number, PLAIN)
+        return glance
+
+    def _admits_at_a_glance(self, glance: Glance, argv: list[bytes]) -> bool:
+        """Whether a request surely goes upstream as it is, and gives one reply."""
+        if self.route.is_shared and self._reader.end - self._reader.start > LARGEST_SHARED:
+            return False
+        self._until_timed -= 1
+        if self._until_timed < 0:
+            way = self._timed(glance, argv)
+        else:
+            way = glance.admits(argv)
+        if way is None:
+            return False
+        if way is not self._way:
+            if self._alike:
+                self._tell_alike()
+            self._way = way
+            self.route.begins_work()
+        self._alike += 1
+        if glance.found:
+            judge, number = self._judge()
+            judged = self.transaction.judged if self.transaction is not None else None
+            database = self.profile.database
+            judge.keep_open(number, glance, way, argv[way.index], judged, database, self.client, self._sender)
+        return True
+
+    def _timed(self, glance: Glance, argv: list[bytes]) -> Way | None:
+        """Look, and tell how long it took."""
+        self._until_timed = TIMED_EACH - 1
+        start = perf_counter()
+        way = glance.admits(argv)
+        self._observer.decided(perf_counter() - start)
+        return way
+
+    def _tell_alike(self) -> None:
+        """Tell of a run of commands that were admitted at a glance."""
+        if self._way is not None:
+            self._observer.command(self.service, self._way.name, "forwarded", self._alike)
+        self._alike = 0
 
     def _admits_as_plain(self, argv: Sequence[bytes]) -> bool:
         """Judge a request. True where it goes upstream as it is and gives exactly one reply.
@@ -615,7 +676,7 @@ class Session:
         self._splice_when_answered()
         if not self.answers.slots:
             self._do_deferred()
-        if not self._closing_then and not self.opaque:
+        if not self._closing_then and not self.opaque and self._reader.pending:
             self._read_requests()
 
     def _do_deferred(self) -> None:

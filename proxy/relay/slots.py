@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """The ordered queue of answers that one client waits for.
 
 Rule: a client's answers leave in the order of its requests. A slot says where its answer comes from: k
@@ -101,8 +102,10 @@ class Slots:
     def forward(self, count: int) -> None:
         """Await `count` more replies; they join a run that is at the end already."""
         self.awaited += count
-        if self._queue and isinstance(last := self._queue[-1], Forward):
-            last.count += count
+        last = self._queue[-1] if self._queue else None
+        if isinstance(last, Forward):
+            run = last
+            run.count += count
         else:
             self._queue.append(Forward(count))
 
@@ -111,6 +114,22 @@ class Slots:
             self.local_bytes += len(slot.data)
         self.awaited += _replies(slot)
         self._queue.append(slot)
+
+    def answer_run(self, count: int) -> bool:
+        """So many replies came for the run at the head. True: it is done, and no longer there.
+
+        Raises AssertionError where no such run is at the head.
+        """
+        head = self._queue[0] if self._queue else None
+        if not isinstance(head, Forward) or count > head.count:
+            raise AssertionError(f"{count} replies came for {type(head).__name__}")
+        run = head
+        run.count -= count
+        self.awaited -= count
+        if run.count:
+            return False
+        self._queue.popleft()
+        return True
 
     def answered(self, slot: Forward | Drop | Confirm, count: int) -> bool:
         """So many replies came for the head slot. True: it is done, and no longer there."""

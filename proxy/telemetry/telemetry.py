@@ -95,9 +95,9 @@ class Telemetry:
             if self._log is not None:
                 self._log.mask(mask_keys)
 
-    def command(self, service: str, command: str, outcome: Outcome) -> None:
-        """Count a command; `command` is a name of the command table, or `other`."""
-        self.counters.command(service, command, outcome)
+    def command(self, service: str, command: str, outcome: Outcome, times: int = 1) -> None:
+        """Count a command, or several alike; `command` is a name of the command table, or `other`."""
+        self.counters.command(service, command, outcome, times)
 
     def decided(self, seconds: float) -> None:
         """Count a decision that took so long."""

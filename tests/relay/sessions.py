@@ -47,8 +47,8 @@ class Told:
         self.logins_failed = 0
         self.recorder: Callable[..., None] | None = None
 
-    def command(self, service: str, command: str, outcome: str) -> None:
-        self.commands.append((service, command, outcome))
+    def command(self, service: str, command: str, outcome: str, times: int = 1) -> None:
+        self.commands += [(service, command, outcome)] * times
 
     def violations(
         self, service: str, _client: str, command: str, findings: Sequence[Finding], _revision: str

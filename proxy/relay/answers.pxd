@@ -1,0 +1,34 @@
+# C types for answers.py. The same source runs uncompiled; nothing here changes what it does.
+cimport cython
+
+from proxy.relay.slots cimport Confirm, Drop, Forward, Inspect, Local, Replace, Slots
+from proxy.wire.replies cimport ReplyFramer
+
+cdef int _PUSH, _STATUS, _UNDECIDED, _PASSED, _ANSWER, _DROPPED, _WHOLE
+
+
+@cython.final
+cdef class Answers:
+    cdef public list to_client
+    cdef public str closing
+    cdef readonly Slots slots
+    cdef public int resp
+    cdef public int reply
+    cdef public bint monitoring
+    cdef public object subscriptions
+    cdef object _after_slot
+    cdef ReplyFramer _framer
+    cdef bytearray _captured
+    cdef int _frame
+    cdef bint _in_shared_reply
+
+    cpdef object forward(self, long long count)
+    cpdef object local(self, bytes answer)
+    cpdef object let_out(self)
+    cpdef object feed_shared(self, bytes data, long long completed, bint whole)
+    cpdef Py_ssize_t feed(self, bytes data, Py_ssize_t at) except -1
+    cdef Py_ssize_t _forward_replies(self, bytes data, Py_ssize_t at, Forward head) except -1
+    cdef Py_ssize_t _drop_reply(self, bytes data, Py_ssize_t at, Drop head) except -1
+    cdef Py_ssize_t _forward_push(self, bytes data, Py_ssize_t at) except -1
+    cdef Py_ssize_t _capture(self, bytes data, Py_ssize_t at) except -1
+    cdef Py_ssize_t _follow_frame(self, bytes data, Py_ssize_t at) except -1

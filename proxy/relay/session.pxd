@@ -1,0 +1,70 @@
+# C types for session.py. The same source runs uncompiled; nothing here changes what it does.
+cimport cython
+
+from proxy.policy.glance cimport Glance, Way
+from proxy.relay.answers cimport Answers
+from proxy.relay.route cimport Route
+from proxy.relay.slots cimport Slots
+from proxy.wire.requests cimport RequestReader
+
+
+cdef class Session:
+    cdef dict __dict__  # what isn't declared here is kept there
+    cdef public list to_upstream
+    cdef public list counts
+    cdef public Answers answers
+    cdef public Route route
+    cdef public object profile
+    cdef public bint reopen
+    cdef public str service
+    cdef public bint opaque
+    cdef public str client
+    cdef public object transaction
+    cdef public bytes request
+    cdef public bint held
+    cdef object _sender
+    cdef object _current_judge
+    cdef object _observer
+    cdef RequestReader _reader
+    cdef object _number_of
+    cdef int _until_timed
+    cdef object _raw
+    cdef object _deferred
+    cdef str _closing_then
+    cdef bint _streaming
+    cdef long long _shared_bytes
+    cdef long long _reply_bytes
+    cdef object _ruled
+    cdef Way _way
+    cdef Glance _known_glance
+    cdef long long _alike
+
+    @cython.locals(slots=Slots)
+    cpdef bint _may_judge(self) except -1
+    cdef bint _has_room(self, long long awaited) except -1
+    cpdef object from_client(self, bytes data)
+    @cython.locals(
+        reader=RequestReader, run_start=Py_ssize_t, run_end=Py_ssize_t, run="long long", glance=Glance, argv=list,
+        plain=bint,
+    )
+    cpdef object _read_requests(self)
+    cpdef object _send(self, Py_ssize_t start, Py_ssize_t end, long long count)
+    cpdef object _to_upstream(self, bytes request, long long count)
+    @cython.locals(glance=Glance)
+    cdef Glance _glance(self)
+    @cython.locals(way=Way)
+    cdef bint _admits_at_a_glance(self, Glance glance, list argv) except -1
+    cdef Way _timed(self, Glance glance, list argv)
+    cdef object _tell_alike(self)
+    cdef bint _admits_as_plain(self, list argv) except -1
+    cdef bint _fits(self, object command) except -1
+    cpdef object current_judge(self)
+    cdef tuple _judge(self)
+    cpdef object settle(self)
+    @cython.locals(answers=Answers)
+    cpdef bint may_leave_own(self) except -1
+    cpdef object from_shared(self, bytes data, long long completed, bint whole)
+    @cython.locals(at=Py_ssize_t)
+    cpdef object from_upstream(self, bytes data)
+    cpdef object _close_when_answered(self)
+    cpdef object _after_slot(self)
