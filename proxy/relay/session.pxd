@@ -22,6 +22,7 @@ cdef class Session:
     cdef public object transaction
     cdef public bytes request
     cdef public bint held
+    cdef public bint is_behind
     cdef object _sender
     cdef object _current_judge
     cdef object _observer

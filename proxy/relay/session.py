@@ -122,6 +122,7 @@ class Session:
         self.selects_later = selects_later
         self.transaction: OpenTransaction | None = None
         self.request = b""  # the bytes of the request that a special has in hand
+        self.is_behind = False  # the own connection has carried nothing since the client last shared
         self.held = False  # a reply must come in before the next request may be judged
         self._current_judge = judge
         self._observer = observer
@@ -303,6 +304,8 @@ class Session:
         if self.route.is_shared:
             self.counts.append(count)
             self._shared_bytes += len(request)
+        else:
+            self.is_behind = False
         self.answers.forward(count)
 
     def _glance(self) -> Glance | None:
@@ -424,7 +427,7 @@ class Session:
         self._streaming = False
 
     def _carry_out_on_own(self, special: Special | None, argv: Sequence[bytes]) -> None:
-        self.route.is_shared = False
+        self._leave_shared()
         self._carry_out(special, argv)
 
     def _tell(self, ruling: Ruling, command: str, judge: Judge) -> str:
@@ -491,6 +494,7 @@ class Session:
 
     def _leave_shared(self) -> None:
         self.route.is_shared = False
+        self.is_behind = True
 
     def _refuse_streamed(self, reply: bytes) -> None:
         """A part of the refused request is upstream, its end is not: give up that connection.

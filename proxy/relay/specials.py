@@ -370,7 +370,7 @@ def _monitoring(session: Session, reply: bytes) -> None:
 def _wait(session: Session, _argv: Argv) -> None:
     """WAIT is about the writes of its connection (`src/replication.c`, waitCommand: `c->woff`), and those of
     a client that shared one were made on another. Any command carries its connection to the newest write."""
-    if session.route.sharing and session.transaction is None:
+    if session.is_behind and session.transaction is None:
         session.to_upstream.append(_PING)
         session.answers.drop()
     session.pass_one()
