@@ -123,7 +123,7 @@ def test_each_command_explains_itself(command: str) -> None:
         (("check",), "Error: Missing argument 'POLICY...'."),
         (
             ("explain", "--policy", POLICY, "--service", "ops"),
-            "Error: Missing argument '-- COMMAND [ARG...]'.",
+            "keyfence: give a command, or --file with several",
         ),
         (("explain", "--service", "ops", "--", "GET", "k"), "Error: Missing option '--policy'."),
         (("explain", "--policy", POLICY, "--", "GET", "k"), "Error: Missing option '--service'."),
@@ -188,8 +188,14 @@ def test_every_fault_of_a_configuration_has_its_line(file: Write) -> None:
     ]
 
 
-@pytest.mark.parametrize("option", ["--config", "--policy"])
-def test_a_file_that_can_not_be_read_is_told(option: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "of_a_folder"),
+    [
+        ("--config", "can't be read: Is a directory"),
+        ("--policy", "no policy is in this folder; one is a file *.yaml"),
+    ],
+)
+def test_a_file_that_can_not_be_read_is_told(option: str, of_a_folder: str, tmp_path: Path) -> None:
     none = tmp_path / "none.yaml"
     assert keyfence("run", option, none) == (
         2,
@@ -199,7 +205,7 @@ def test_a_file_that_can_not_be_read_is_told(option: str, tmp_path: Path) -> Non
     assert keyfence("run", option, tmp_path) == (
         2,
         "",
-        f"{tmp_path}:1:1: error: can't be read: Is a directory\n",
+        f"{tmp_path}:1:1: error: {of_a_folder}\n",
     )
 
 

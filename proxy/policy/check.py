@@ -7,6 +7,7 @@ has passed; warnings are what loads and works but is hardly meant.
 from __future__ import annotations
 
 import datetime
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def check_policy(
     The summary is a line, and behind it the SCAN pattern of each entry, if the policy can be loaded.
     """
     on = today or datetime.datetime.now(datetime.UTC).date()
-    if Path(path).is_dir():
+    if os.path.isdir(path):
         return _check_folder(path, on)
     try:
         whole = read_source(path, keep_going=True)

@@ -17,6 +17,7 @@ from .diagnostics import did_you_mean
 from .masking import shown_in
 from .rehearsal import Late, Rehearsal
 from .remedies import remedies
+from .show import printable
 from .units import milliseconds
 from .verdict import Verdict, Violation
 
@@ -108,7 +109,7 @@ def _told(
         "accesses": [_access(policy, access) for access in touches.accesses],
         "violations": [_violation(violation) for violation in verdict.violations],
         "remedies": [
-            {"rule": one.rule, "text": one.text, "command": _words(one.command)}
+            {"rule": one.rule, "text": one.text, "command": _offered(policy, one.command)}
             for one in remedies(policy, policy.number(service), argv, touches, verdict.violations)
         ],
     }
@@ -119,9 +120,22 @@ def _check_service(policy: CompiledPolicy, service: str) -> None:
         raise ValueError(f"{service!r} is no service of the policy{did_you_mean(service, policy.services)}")
 
 
-def _words(command: Sequence[bytes]) -> str | None:
-    """A command as a shell takes it."""
-    return shlex.join(word.decode("utf-8", "surrogateescape") for word in command) or None
+def _offered(policy: CompiledPolicy, command: Sequence[bytes]) -> str | None:
+    """A command as a shell takes it, its keys as they are shown elsewhere; None where there is none, or what
+    isn't a key in it may be a secret."""
+    words = [word.decode("utf-8", "surrogateescape") for word in command]
+    touches = extract(command) if command else Touches(None)
+    if touches.script is not None and policy.secret_beginnings:
+        return None  # a script may make keys of its arguments
+    for access in touches.accesses:
+        target = policy.target(access.key)
+        fields = target.entry.fields if target is not None and target.entry is not None else None
+        if fields is not None and fields.hides_names:
+            return None
+        shown = shown_in(policy, access.key, target)
+        if shown != printable(access.key):
+            words[access.position] = shown
+    return shlex.join(words) or None
 
 
 def access_name(access: Access) -> str:

@@ -5,6 +5,7 @@ Rule: a policy is either whole or not there; every fault of its files is told at
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,15 +24,19 @@ def policy_files(path: str | Path) -> list[Path]:
     """The policy files that a path stands for: itself, or those of a folder, in the order of their names.
 
     A folder's test files, and what is in folders below it, are no policies of it. Raises FileError for a
-    folder without any.
+    folder without any, and for one that can't be read.
     """
-    folder = Path(path)
-    if not folder.is_dir():
-        return [folder]
+    if not os.path.isdir(path):  # pathlib's raises for a name that is too long
+        return [Path(path)]
+    try:
+        names = os.listdir(path)
+    except OSError as exc:
+        message = f"can't be read: {exc.strerror}"
+        raise FileError([Diagnostic(Place(str(path), 1, 1), "error", message)]) from None
     found = sorted(
-        file
-        for file in folder.iterdir()
-        if file.name.endswith(SUFFIXES) and not file.name.endswith(TESTS) and not file.name.startswith(".")
+        Path(path, name)
+        for name in names
+        if name.endswith(SUFFIXES) and not name.endswith(TESTS) and not name.startswith(".")
     )
     if not found:
         message = f"no policy is in this folder; one is a file *{SUFFIXES[0]}"

@@ -1,7 +1,7 @@
 """Why a command doesn't pass, and what would have to change so that it does: for `keyfence explain`.
 
-Rule: a command is offered in place of the one that was sent only if the decider finds the rule kept by it;
-nothing here shows what a secret placeholder holds.
+Rule: a command is offered in place of the one that was sent only if the decider finds the rule kept by it; no
+text shows what a secret placeholder holds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Remedy(NamedTuple):
 
     rule: str
     text: str
-    command: list[bytes]  # what to send instead; empty where only the policy can change it
+    command: list[bytes]  # to send instead, secrets and all; empty where only the policy can change it
 
 
 class _Question(NamedTuple):

@@ -9,6 +9,7 @@ A test is one command, or a sequence of them on one connection; docs/tools.md ha
 from __future__ import annotations
 
 import datetime
+import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -353,7 +354,7 @@ def test_files(paths: Iterable[str | Path]) -> list[Path]:
     """The test files among files and folders, in their order. Raises FileError for a path without any."""
     files: dict[Path, None] = {}
     for path in map(Path, paths):
-        found = sorted(path.rglob("*" + SUFFIX)) if path.is_dir() else [path]
+        found = sorted(path.rglob("*" + SUFFIX)) if os.path.isdir(path) else [path]
         if not found:
             place = Place(str(path), 1, 1)
             raise FileError([Diagnostic(place, "error", f"no test file (*{SUFFIX}) is in this folder")])

@@ -6,11 +6,21 @@ duplicate key is an error, and each value knows its line and column.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from yaml.composer import ComposerError
+from yaml.events import (
+    AliasEvent,
+    MappingEndEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+    StreamEndEvent,
+)
 from yaml.reader import ReaderError
 
 from .diagnostics import Diagnostic, FileError, Place
@@ -24,6 +34,8 @@ _PLAIN_TAGS = frozenset(
     "tag:yaml.org,2002:" + name
     for name in ("str", "int", "float", "bool", "null", "timestamp", "merge", "value")
 )
+
+_STR, _MERGE, _SEQ, _MAP = (f"tag:yaml.org,2002:{name}" for name in ("str", "merge", "seq", "map"))
 
 PathKey = tuple[str | int, ...]
 
@@ -98,7 +110,8 @@ class Source:
             mark = exc.problem_mark or exc.context_mark
             place = Place(self.file, mark.line + 1, mark.column + 1) if mark else Place(self.file, 1, 1)
             problem = " ".join(part for part in (exc.context, exc.problem) if part)
-            raise FileError([self._diagnostic("error", place, f"not YAML: {problem}")]) from None
+            message = problem if isinstance(exc, _TooDeep) else f"not YAML: {problem}"
+            raise FileError([self._diagnostic("error", place, message)]) from None
         except (yaml.YAMLError, RecursionError, ValueError) as exc:
             first_line = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
             raise FileError(
@@ -141,7 +154,7 @@ class Source:
             if not isinstance(key, yaml.ScalarNode):
                 self._fault(key, "a key must be plain text; put it into quotes if it holds [ ] { } or ,")
                 continue
-            if key.tag == "tag:yaml.org,2002:merge":
+            if key.tag == _MERGE:
                 self._fault(key, "merge keys (<<) are not admitted; write the values out")
                 continue
             at = (*path, key.value)
@@ -155,11 +168,91 @@ class Source:
 
 
 def _root_node(text: str) -> yaml.Node | None:
-    loader = yaml.SafeLoader(text)
-    try:
-        return loader.get_single_node()
-    finally:
-        loader.dispose()
+    """The root of a file, None for an empty one. Raises yaml.YAMLError.
+
+    libyaml's parser, where PyYAML was built with it, takes a third of the time. What it stumbles over is read
+    by PyYAML's own, so that a fault has the same words everywhere.
+    """
+    if yaml.__with_libyaml__:
+        with suppress(yaml.YAMLError, UnicodeError):
+            return _Composer(yaml.CSafeLoader(text)).document()
+    return _Composer(yaml.SafeLoader(text)).document()
+
+
+class _Composer:
+    """The tree of nodes behind a parser's events, as deep as a policy may be.
+
+    libyaml's own composer calls itself for each level without asking how deep it is, so that `[[[[…` ends the
+    process; hence this one.
+    """
+
+    def __init__(self, parser: yaml.SafeLoader | yaml.CSafeLoader) -> None:
+        self._next: Callable[[], Any] = parser.get_event
+        self._anchors: dict[str, yaml.Node] = {}
+
+    def document(self) -> yaml.Node | None:
+        """The root of the only document; None where there is none. Raises yaml.YAMLError, _TooDeep."""
+        self._next()  # the stream begins
+        if isinstance(self._next(), StreamEndEvent):
+            return None
+        root = self._node(self._next(), 0)
+        self._next()  # the document ends
+        event = self._next()
+        if not isinstance(event, StreamEndEvent):
+            raise ComposerError(
+                "expected a single document in the stream",
+                root.start_mark,
+                "but found another document",
+                event.start_mark,
+            )
+        return root
+
+    def _node(self, event: Any, depth: int) -> yaml.Node:
+        start, end = event.start_mark, event.end_mark
+        if isinstance(event, AliasEvent):
+            if event.anchor not in self._anchors:
+                raise ComposerError(None, None, f"found undefined alias {event.anchor!r}", start)
+            return self._anchors[event.anchor]
+        tag = None if event.tag == "!" else event.tag
+        node: yaml.Node
+        if isinstance(event, ScalarEvent):
+            plain_tag = _MERGE if event.implicit[0] and event.value == "<<" else _STR
+            node = yaml.ScalarNode(tag or plain_tag, event.value, start, end)
+            self._anchor(event, node)
+            return node
+        if depth > MAX_DEPTH:
+            raise _TooDeep(start)
+        if isinstance(event, SequenceStartEvent):
+            node = yaml.SequenceNode(tag or _SEQ, [], start, end)
+            self._anchor(event, node)
+            while not isinstance(event := self._next(), SequenceEndEvent):
+                node.value.append(self._node(event, depth + 1))
+            return node
+        node = yaml.MappingNode(tag or _MAP, [], start, end)
+        self._anchor(event, node)
+        while not isinstance(event := self._next(), MappingEndEvent):
+            key = self._node(event, depth + 1)
+            node.value.append((key, self._node(self._next(), depth + 1)))
+        return node
+
+    def _anchor(self, event: Any, node: yaml.Node) -> None:
+        if event.anchor is None:
+            return
+        known = self._anchors.setdefault(event.anchor, node)
+        if known is not node:
+            raise ComposerError(
+                f"found duplicate anchor {event.anchor!r}; first occurrence",
+                known.start_mark,
+                "second occurrence",
+                event.start_mark,
+            )
+
+
+class _TooDeep(yaml.MarkedYAMLError):
+    """More levels than a policy has."""
+
+    def __init__(self, mark: Any) -> None:
+        super().__init__(problem="the file is too large or too deep", problem_mark=mark)
 
 
 class Pruned(Source):

@@ -3,10 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from proxy.policy import yaml_source
 from proxy.policy.diagnostics import Diagnostic, FileError, Place
 from proxy.policy.yaml_source import Source, read_source
+
+POLICIES = Path(__file__).resolve().parents[2] / "policies"
 
 
 def faults(text: str) -> list[str]:
@@ -78,6 +81,10 @@ CASES = {
     "a: !!binary x": [
         "f:1:4: error: the tag tag:yaml.org,2002:binary is not admitted; write the value as plain text"
     ],
+    "a: *x": ["f:1:4: error: not YAML: found undefined alias 'x'"],
+    "a: &x b\nc: &x d": [
+        "f:2:4: error: not YAML: found duplicate anchor 'x'; first occurrence second occurrence"
+    ],
     "a: !x b": ["f:1:4: error: the tag !x is not admitted; write the value as plain text"],
     "<<: {a: b}": ["f:1:1: error: merge keys (<<) are not admitted; write the values out"],
     "{[a]: b}": ["f:1:2: error: a key must be plain text; put it into quotes if it holds [ ] { } or ,"],
@@ -109,6 +116,24 @@ def test_an_object_s_tag_makes_no_object() -> None:
 def test_a_deep_file_is_no_crash() -> None:
     assert faults("a: " + "[" * 100_000) != []
     assert "too large or too deep" in faults("a: " + "[" * 100 + "]" * 100)[0]
+
+
+def test_a_file_as_deep_as_a_process_s_stack_is_no_crash() -> None:
+    assert faults("a: " + "{a: " * 1_000_000)[0].endswith("the file is too large or too deep")
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_both_parsers_read_the_same(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml, "__with_libyaml__", fast and yaml.__with_libyaml__)
+    for file in sorted(POLICIES.glob("*.yaml")):
+        text = file.read_text()
+        root = yaml.SafeLoader(text).get_single_node()
+        assert list(Source("f", text).data) == [key.value for key, _ in root.value]
+        for key, value in root.value:
+            mark = value.start_mark
+            assert Source("f", text).place((key.value,)) == Place("f", mark.line + 1, mark.column + 1)
+    for text, told in CASES.items():
+        assert faults(text) == told
 
 
 def test_aliases_that_multiply_are_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
