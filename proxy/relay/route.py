@@ -90,8 +90,6 @@ class Route:
 
         To be asked once for every command: it is noted what the command leaves behind.
         """
-        if not self.sharing:
-            return True
         if command is not None and command.name in SHAREABLE:
             if command.names_keys:
                 self._greets = False

@@ -378,7 +378,7 @@ class Session:
             decision = self._tell(ruling, label, judge)
             if ruling.refused_by is not None:
                 reply = refusal(ruling.refused_by, judge.policy.contact, decision)
-        if reply is None and self._streaming and _is_too_large(touches):
+        if reply is None and self._streaming and (special is not None or _is_too_large(touches)):
             special = _too_large
         fits = reply is not None or self._fits(command)
         if special is None and reply is None and fits:
@@ -422,9 +422,18 @@ class Session:
     def _carry_out(self, special: Special | None, argv: Sequence[bytes]) -> None:
         if special is None:
             self.pass_one()
+        elif self._awaits_multi(special):
+            self.when_answered(lambda: special.act(self, argv))
         else:
             special.act(self, argv)
         self._streaming = False
+
+    def _awaits_multi(self, special: Special) -> bool:
+        """Whether it depends on Redis' answer to MULTI, which isn't in yet, what the command does."""
+        transaction = self.transaction
+        if transaction is None or transaction.is_confirmed or self._streaming:
+            return False
+        return special is not SPECIALS[b"EXEC"] and special is not hang_up
 
     def _carry_out_on_own(self, special: Special | None, argv: Sequence[bytes]) -> None:
         self._leave_shared()
@@ -502,7 +511,8 @@ class Session:
         Redis has run nothing of it. Where a transaction is open, Redis is to say EXECABORT on the new one.
         """
         self.held = self._streaming = False
-        if self.route.pinned or self.answers.monitoring or self.answers.subscriptions:
+        watching = self.route.watching and self.transaction is None  # else EXEC is going to fail anyway
+        if self.route.pinned or watching or self.answers.monitoring or self.answers.subscriptions:
             self.answers.local(reply)
             self.close_after_answers("a large request was refused, whose connection can't be made again")
             return
@@ -723,7 +733,10 @@ class Session:
 
 
 def _is_too_large(touches: Touches) -> bool:
-    """Whether what decides about a request is in an argument that was handed on."""
+    """Whether what decides about a request is in an argument that was handed on.
+
+    A special never goes with one: its beginning is upstream already, so all that may follow is its end.
+    """
     named = [access.key for access in touches.accesses] + [channel.name for channel in touches.channels]
     if touches.pattern is not None:
         named.append(touches.pattern.glob)
@@ -732,4 +745,6 @@ def _is_too_large(touches: Touches) -> bool:
     return any(isinstance(name, Streamed) for name in named)
 
 
-_too_large = Special(lambda session, _argv: session.opaque_request("a name in it is too long to be judged"))
+_too_large = Special(
+    lambda session, _argv: session.opaque_request("what it depends on is too long to be judged")
+)

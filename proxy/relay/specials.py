@@ -49,6 +49,7 @@ def _multi(session: Session, argv: Argv) -> None:
 
     def answered(reply: bytes) -> None:
         """Where Redis refused MULTI (NOAUTH, NOPERM) there is no transaction."""
+        transaction.is_confirmed = True
         if reply.startswith(b"-") and session.transaction is transaction:
             session.transaction = None
 
@@ -65,8 +66,11 @@ def _uncounted(session: Session) -> None:
 
 def _exec(session: Session, argv: Argv) -> None:
     transaction = session.transaction
-    if transaction is None or len(argv) != 1:  # Redis refuses it, and an open transaction stays open
-        _uncounted(session)
+    if transaction is None:
+        session.pass_one()
+        return
+    if len(argv) != 1:  # since 6.0.6 that ends the transaction too (server.c, rejectCommandFormat)
+        session.hold_for(lambda reply: _leave(session) if reply.startswith(b"-EXECABORT") else None)
         return
     _leave(session)
     if transaction.has_effects:
@@ -76,11 +80,10 @@ def _exec(session: Session, argv: Argv) -> None:
 
 
 def _discard(session: Session, argv: Argv) -> None:
-    if len(argv) != 1:
+    if session.transaction is None or len(argv) != 1:
         _uncounted(session)
         return
-    _leave(session)
-    session.pass_one()
+    session.hold_for(lambda reply: None if reply.startswith(b"-") else _leave(session))
 
 
 def _leave(session: Session) -> None:
@@ -108,7 +111,7 @@ def _auth(session: Session, argv: Argv) -> None:
         return
 
     def answered(reply: bytes) -> None:
-        if not reply.startswith(b"-"):
+        if reply == AUTHENTICATED:
             _logged_in(session, user, password)
 
     if session.transaction is None:
@@ -169,6 +172,10 @@ def _hello(session: Session, argv: Argv) -> None:
         session.inspect(lambda reply: _hello_answered(session, argv, reply))
 
 
+# Errors, and the `+QUEUED` of a transaction that keyfence knows nothing of.
+_NO_HELLO = (b"-", b"!", b"+")
+
+
 def _hello_checked_here(session: Session, argv: Argv, services: Sequence[str | Login]) -> None:
     """As `_checked_here`; what is left of the HELLO goes to Redis, and its answer is the client's."""
     rest = hello_without_credentials(argv)
@@ -179,7 +186,7 @@ def _hello_checked_here(session: Session, argv: Argv, services: Sequence[str | L
 
     def answered(reply: bytes) -> None:
         _hello_answered(session, rest, reply)
-        if not reply.startswith(b"-") and not isinstance(service, Login):
+        if not reply.startswith(_NO_HELLO) and not isinstance(service, Login):
             session.become(service)
 
     session.route.knows_id = True
@@ -193,7 +200,7 @@ def _hello_checked_here(session: Session, argv: Argv, services: Sequence[str | L
 def _hello_answered(session: Session, argv: Argv, reply: bytes) -> None:
     """Redis takes one option after the other: an error may come after AUTH was carried out."""
     users = hello_users(argv)
-    failed = reply.startswith(b"-")
+    failed = reply.startswith(_NO_HELLO)
     if not failed:
         if argv[1] in (b"2", b"3"):
             session.answers.resp = int(argv[1])
@@ -241,7 +248,6 @@ def _reset(session: Session, argv: Argv) -> None:
     if len(argv) != 1:
         session.pass_one()
         return
-    _leave(session)
     if session.answers.reply == OFF:
         session.answers.reply = ON  # RESET switches replies on before it answers
     session.hold_for(lambda reply: _was_reset(session, reply))
@@ -251,6 +257,7 @@ def _was_reset(session: Session, reply: bytes) -> None:
     """The connection is as if new; what keyfence said when it was made is to be said again."""
     if reply.startswith(b"-"):
         return
+    session.transaction = None
     session.become(session.at_connect)
     session.answers.reset()
     session.profile = session.first_profile
@@ -275,10 +282,13 @@ def _select(session: Session, argv: Argv) -> None:
     number = int(argv[1])
 
     def answered(reply: bytes) -> None:
-        if reply.startswith(b"+"):
+        if reply == _OK:
             session.profile = session.profile._replace(database=number)
 
-    session.effect(answered)
+    if session.transaction is None:
+        session.hold_for(answered)
+    else:
+        session.effect(answered)
 
 
 def _client(session: Session, argv: Argv) -> None:
@@ -290,7 +300,7 @@ def _client(session: Session, argv: Argv) -> None:
     elif subcommand == b"SETINFO" and len(argv) == 4:
         _client_setinfo(session, argv)
     elif subcommand == b"MAINT_NOTIFICATIONS":
-        session.inspect(lambda reply: _notified(session, reply))
+        session.effect(lambda reply: _notified(session, reply))
     else:
         session.pass_one()
 
@@ -349,7 +359,7 @@ def _replies_switched(session: Session, mode: bytes, reply: bytes) -> None:
         session.answers.reply = OFF if mode == b"OFF" else SKIP
 
 
-_MONITOR_OK = b"+OK\r\n"
+_OK = b"+OK\r\n"
 
 
 def _monitor(session: Session, argv: Argv) -> None:
@@ -363,7 +373,7 @@ def _monitor(session: Session, argv: Argv) -> None:
 
 
 def _monitoring(session: Session, reply: bytes) -> None:
-    if reply == _MONITOR_OK:
+    if reply == _OK:
         session.answers.follow_monitor()
 
 

@@ -19,6 +19,7 @@ class OpenTransaction:
     def __init__(self, judge: Judge) -> None:
         self.judge = judge  # a reload doesn't change what a transaction is judged by
         self.judged = Transaction()
+        self.is_confirmed = False  # Redis has answered MULTI
         self.queued = 0  # commands that Redis will have an answer for in EXEC's
         self._effects: list[tuple[int, Callable[[bytes], None]]] = []
 

@@ -159,11 +159,10 @@ def test_a_refusal_in_a_transaction_spoils_it() -> None:
     assert passed(one) == b""
 
 
-@pytest.mark.parametrize("end", ["EXEC x", "discard x y"])
-def test_an_end_that_redis_refuses_ends_no_transaction(end: str) -> None:
+def test_an_end_that_redis_refuses_ends_no_transaction() -> None:
     one = in_multi(session())
-    one.from_client(cmd(end) + REFUSED)
-    assert passed(one) == cmd(end) + POISON
+    one.from_client(cmd("discard x y") + REFUSED)
+    assert passed(one) == cmd("discard x y") + POISON
 
 
 @pytest.mark.parametrize("end", ["EXEC", "exec", "DisCard", "RESET"])
