@@ -31,6 +31,9 @@ MODULES = (
     "proxy.relay.answers",
     "proxy.relay.route",
     "proxy.relay.session",
+    "proxy.upstream.shared",
+    "proxy.links",
+    "proxy.client",
 )
 
 PURE_SWITCH = "KEYFENCE_PURE"

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """A client's transport, and the flow control between it and its upstream.
 
 Rule: bytes are handed to the session and its output is written, nothing more; whoever can't keep up makes
@@ -11,7 +12,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from .admission import ClientLimits, Place, Places
 from .links import Links
@@ -33,6 +34,9 @@ MAX_UNSENT = 1024 * 1024
 NOTICE_SECONDS = 0.2
 # How long a client that sends no more may wait for replies, where Redis can't be told that it sends no more.
 LINGER_SECONDS = 5.0
+
+
+Told = TypeVar("Told", bytes, str)
 
 
 class Speaker(Protocol):
@@ -109,8 +113,8 @@ class Gate:
                 client.settle()
 
 
-class Client(asyncio.Protocol):
-    """One client's connection, and the link that its requests take."""
+class Client:
+    """One client's connection (an `asyncio.Protocol`), and the links that its requests take."""
 
     def __init__(self, gate: Gate, listener: str, known: Evidence, shown: str, place: Place) -> None:
         """`shown` says in logs where the client comes from; `place` is left when the client goes."""
@@ -120,6 +124,8 @@ class Client(asyncio.Protocol):
         self._shown = shown
         self._place = place
         self._counted_as = ""
+        self._counters = gate.telemetry.counters
+        self._is_served = False  # it is among the gate's clients
         self._transport: asyncio.Transport | None = None
         self._session: Speaker = Splice("")
         self._links = Links(gate.upstream, gate.pools, self)
@@ -145,11 +151,12 @@ class Client(asyncio.Protocol):
         )
         service = gate.identities.at_connect(known)
         if not self._place.serve(service):
-            gate.telemetry.counters.connection_rejected(self._listener, "service")
+            self._counters.connection_rejected(self._listener, "service")
             transport.write(too_many(service))
             transport.close()
             return
         gate.clients.add(self)
+        self._is_served = True
         keep_alive(transport)
         if gate.judge is None:
             self._session = Splice(service, gate.upstream.address.database)
@@ -168,20 +175,26 @@ class Client(asyncio.Protocol):
                 selects_later=gate.upstream.address.selects_later,
             )
         self._counted_as = service
-        gate.telemetry.counters.connection_opened(service, self._listener)
+        self._counters.connection_opened(service, self._listener)
 
     def data_received(self, data: bytes) -> None:
-        if self not in self._gate.clients or self._dismissed:
+        if not self._is_served or self._dismissed:
             return
-        self._gate.telemetry.counters.client_in += len(data)
+        self._counters.client_in += len(data)
         self.active = True
         before = self._session.backlog
-        self._guarded(lambda: self._session.from_client(data))
-        if self._gate.places.limits.request_time:
+        try:
+            self._session.from_client(data)
+            self._flush()
+        except Exception as exc:
+            self._failed(exc)
+        if self.partial_since or self._session.backlog:
             self._note_partial(before, len(data))
 
     def _note_partial(self, before: int, came: int) -> None:
         """Remember when the request began that is here in part: now, unless all that came belongs to it."""
+        if not self._gate.places.limits.request_time:
+            return
         after = self._session.backlog
         if not after:
             self.partial_since = 0.0
@@ -221,9 +234,10 @@ class Client(asyncio.Protocol):
         self._transport = None
         self._stop_lingering()
         self._place.leave()
-        if self in self._gate.clients:
+        if self._is_served:
+            self._is_served = False
             self._gate.clients.discard(self)
-            self._gate.telemetry.counters.connection_closed(self._counted_as, self._listener)
+            self._counters.connection_closed(self._counted_as, self._listener)
         self._leave_upstream()
 
     def _leave_upstream(self) -> None:
@@ -243,17 +257,17 @@ class Client(asyncio.Protocol):
     # -- the upstream's side
 
     def upstream_data(self, data: bytes) -> None:
-        self._gate.telemetry.counters.upstream_in += len(data)
-        self._guarded(lambda: self._session.from_upstream(data))
+        self._counters.upstream_in += len(data)
+        self._guarded(self._session.from_upstream, data)
 
     def upstream_refused(self, reason: str) -> None:
-        self._guarded(lambda: self._session.upstream_refused(reason))
+        self._guarded(self._session.upstream_refused, reason)
 
     def upstream_lost(self, reason: str) -> None:
         if self._ended:
             self._close("")  # Redis was told so, and has ended it
         else:
-            self._guarded(lambda: self._session.upstream_lost(reason))
+            self._guarded(self._session.upstream_lost, reason)
 
     def upstream_full(self, full: bool) -> None:
         self._upstream_full = full
@@ -261,30 +275,33 @@ class Client(asyncio.Protocol):
 
     def shared_replies(self, data: bytes, completed: int, whole: bool) -> None:
         """Redis sent this on a shared connection. `shared_turn` follows, when no more comes in this turn."""
-        self._gate.telemetry.counters.upstream_in += len(data)
+        self._counters.upstream_in += len(data)
         try:
             self._session.from_shared(data, completed, whole)
         except Exception as exc:
             self._failed(exc)
 
     def shared_turn(self) -> None:
-        self._guarded(_nothing)
+        try:
+            self._flush()
+        except Exception as exc:
+            self._failed(exc)
 
     def shared_lost(self, reason: str) -> None:
-        self._guarded(lambda: self._session.upstream_lost(reason))
+        self._guarded(self._session.upstream_lost, reason)
 
     # -- between the two
 
-    def _guarded(self, step: Callable[[], None]) -> None:
+    def _guarded(self, step: Callable[[Told], None], told: Told) -> None:
         """Let the session take a step, then write what it has to say. Its faults end this client only."""
         try:
-            step()
+            step(told)
             self._flush()
         except Exception as exc:
             self._failed(exc)
 
     def _failed(self, exc: Exception) -> None:
-        self._gate.telemetry.counters.internal_error("relay")
+        self._counters.internal_error("relay")
         report_fault(exc)
         if self._transport is not None:
             self._transport.abort()
@@ -293,15 +310,16 @@ class Client(asyncio.Protocol):
         session, transport = self._session, self._transport
         if transport is None or transport.is_closing():
             return
-        if session.service != self._counted_as and self in self._gate.clients and not self._become():
+        if session.service != self._counted_as and self._is_served and not self._become():
             return
         if session.to_client:
             self.active = True
             chunks, session.to_client = session.to_client, []
-            self._gate.telemetry.counters.client_out += sum(map(len, chunks))
+            data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            self._counters.client_out += len(data)
             if self._gate.draining and self.is_idle and not self._ended:
                 send_with_end(transport)
-            transport.writelines(chunks)
+            transport.write(data)
             if transport.get_write_buffer_size() > self._gate.places.limits.output:
                 notice("output", f"{self._shown} ({session.service}) is closed: it doesn't read its replies")
                 self._close_at_once("output")
@@ -323,15 +341,16 @@ class Client(asyncio.Protocol):
             session.reopen = False
             self._links.drop_own()
         profile = session.profile
-        if session.is_shared and not self._links.may_share(profile.pool):
+        if session.is_shared and not self._links.may_share(profile):
             session.take_own()
         chunks, session.to_upstream = session.to_upstream, []
-        self._gate.telemetry.counters.upstream_out += sum(map(len, chunks))
+        for chunk in chunks:
+            self._counters.upstream_out += len(chunk)
         if session.is_shared:
             counts, session.counts = session.counts, []
             if not session.keeps_own:
                 self._links.drop_own()
-            self._links.send_shared(profile.pool, chunks, counts)
+            self._links.send_shared(chunks, counts)
         else:
             self._links.send_own(profile, chunks)
 
@@ -344,7 +363,7 @@ class Client(asyncio.Protocol):
 
     def _become(self) -> bool:
         """The client has authenticated as another service. False: there are too many of it, so it goes."""
-        counters, service = self._gate.telemetry.counters, self._session.service
+        counters, service = self._counters, self._session.service
         if not self._place.serve(service):
             assert self._transport is not None
             self._transport.writelines([*self._session.to_client, too_many(service)])
@@ -357,13 +376,13 @@ class Client(asyncio.Protocol):
 
     def _settle_reading(self) -> None:
         """Read from the client only while its requests can go somewhere."""
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None:
             return
         wanted = self._session.wants_input and not self._upstream_full and self._links.unsent < MAX_UNSENT
         # Replies on a shared connection can't be held up: so no more of them are asked for.
         wanted = wanted and not (self._full and self._session.is_shared)
         wanted = wanted and (self._gate.reads_on or self._session.in_transaction)
-        if wanted != self._reading:
+        if wanted != self._reading and not self._transport.is_closing():
             self._reading = wanted
             if wanted:
                 self._transport.resume_reading()
@@ -374,11 +393,11 @@ class Client(asyncio.Protocol):
         """Close once what was written has reached the client."""
         if self._transport is not None and not self._transport.is_closing():
             if reason:
-                self._gate.telemetry.counters.closed_for(reason_label(reason))
+                self._counters.closed_for(reason_label(reason))
             self._transport.close()
 
     def _close_at_once(self, reason: str) -> None:
-        self._gate.telemetry.counters.closed_for(reason)
+        self._counters.closed_for(reason)
         if self._transport is not None:
             self._transport.abort()
 
@@ -416,7 +435,7 @@ class Client(asyncio.Protocol):
         if transport is None or transport.is_closing() or self._dismissed:
             return
         self._dismissed = True
-        self._gate.telemetry.counters.closed_for("shutdown")
+        self._counters.closed_for("shutdown")
         self._leave_upstream()
         if not transport.can_write_eof():  # TLS
             transport.close()
@@ -431,12 +450,8 @@ class Client(asyncio.Protocol):
         """The process has no more time: close, and drop what wasn't sent."""
         if self._transport is not None:
             if not self._dismissed:
-                self._gate.telemetry.counters.closed_for("shutdown")
+                self._counters.closed_for("shutdown")
             self._transport.abort()
-
-
-def _nothing() -> None:
-    """No step but what was done already."""
 
 
 def reason_label(reason: str) -> str:

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """One client's ways to Redis: its share of a common connection, and a connection of its own.
 
 Rule: what the session wants sent goes where its route says. It changes only when nothing is awaited, so no
@@ -7,7 +8,6 @@ Redis shows the client there, and who kills that connection closes the client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from .upstream.dedicated import DedicatedLink, Receiver
@@ -29,6 +29,7 @@ class Links:
         self._owner = owner
         self._own: DedicatedLink | None = None
         self._share: SharedLink | None = None
+        self._shared_as: Profile | None = None  # what the client was when it was last asked for
         self._shares = False  # what was sent last went over the share
         self._paused = False
         self._own_is_full = False
@@ -56,15 +57,13 @@ class Links:
         self._share = share
         return True
 
-    def send_shared(self, profile: Profile, chunks: Sequence[bytes], counts: Sequence[int]) -> None:
-        """Send over a connection of this kind; `may_share` has said yes."""
+    def send_shared(self, chunks: list[bytes], counts: list[int]) -> None:
+        """Send over the connection that `may_share` has said yes to."""
         self._shares = True
-        if self._share is None or self._share.profile != profile:
-            self.may_share(profile)
         assert self._share is not None
         self._share.send(chunks, counts)
 
-    def send_own(self, profile: Profile, chunks: Sequence[bytes]) -> None:
+    def send_own(self, profile: Profile, chunks: list[bytes]) -> None:
         """Send over the client's own connection, which is made to be like `profile` first if it is new."""
         self._shares = False
         if self._own is None:

@@ -263,7 +263,7 @@ async def test_a_reader_that_is_slow_from_the_start_holds_back_its_upstream() ->
     async with Stage(play, limits=ClientLimits(output=6 * MIB)) as stage:
         reader, writer = await stage.client()
         reader._transport.pause_reading()  # type: ignore[attr-defined]
-        refusals = 15_000
+        refusals = 40_000  # more than the kernel's own buffers hold
         writer.write(REFUSED * refusals + ADMITTED)
         client = next(iter(stage.gate.clients))
         while not client._links.is_open:

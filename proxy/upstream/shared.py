@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Connections to Redis that many clients share.
 
 Rule: a connection's replies belong to its requests in their order, and to nobody else. Who has gone still has
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from typing import Protocol, cast
 
 from proxy.upstream.target import Greeting, Upstream, describe, keep_alive
@@ -48,8 +48,6 @@ class Sharer(Protocol):
 class SharedLink:
     """One client's share of a connection. It stays with one connection while anything is awaited there."""
 
-    __slots__ = ("_connection", "_pool", "awaited", "is_told", "sharer")
-
     def __init__(self, pool: Pool, sharer: Sharer) -> None:
         self.sharer: Sharer | None = sharer
         self.awaited = 0  # replies
@@ -61,7 +59,7 @@ class SharedLink:
     def profile(self) -> Profile:
         return self._pool.profile
 
-    def send(self, chunks: Sequence[bytes], counts: Sequence[int]) -> None:
+    def send(self, chunks: list[bytes], counts: list[int]) -> None:
         """Send pieces that hold so many requests each."""
         connection = self._connection
         if connection is None or connection.is_closed:
@@ -149,8 +147,16 @@ class Pools:
         self._pools.clear()
 
 
-class SharedConnection(asyncio.Protocol):
-    """One connection, and who waits for what on it."""
+class Due:
+    """How many replies come next for one link."""
+
+    def __init__(self, link: SharedLink, count: int) -> None:
+        self.link = link
+        self.count = count
+
+
+class SharedConnection:
+    """One connection (an `asyncio.Protocol`), and who waits for what on it."""
 
     def __init__(self, upstream: Upstream, profile: Profile) -> None:
         self.links: set[SharedLink] = set()
@@ -163,7 +169,7 @@ class SharedConnection(asyncio.Protocol):
         self._greeting: Greeting | None = None
         self._login_timer: asyncio.TimerHandle | None = None
         self._framer = ReplyFramer()
-        self._due: deque[list[SharedLink | int]] = deque()  # [whose, how many replies]
+        self._due: deque[Due] = deque()
         self._waiting: list[bytes] = []
         self._flush_due = False
         self._full = False
@@ -172,9 +178,9 @@ class SharedConnection(asyncio.Protocol):
 
     # -- requests
 
-    def send(self, link: SharedLink, chunks: Sequence[bytes], counts: Sequence[int]) -> None:
+    def send(self, link: SharedLink, chunks: list[bytes], counts: list[int]) -> None:
         for count in counts:
-            self._due.append([link, count])
+            self._due.append(Due(link, count))
             link.awaited += count
         self._waiting.extend(chunks)
         if self._transport is None:
@@ -220,10 +226,13 @@ class SharedConnection(asyncio.Protocol):
             self._refuse(self._upstream.state)
             return
         try:
-            await self._upstream.connect(lambda: self)
+            await self._upstream.connect(self._itself)
         except OSError as exc:
             self._upstream.failed(describe(exc))
             self._refuse(self._upstream.state)
+
+    def _itself(self) -> asyncio.Protocol:
+        return cast(asyncio.Protocol, self)  # it has all that is called, and inherits nothing
 
     def _refuse(self, reason: str) -> None:
         """Nothing was sent, so the clients may stay; the next request makes another connection."""
@@ -235,7 +244,7 @@ class SharedConnection(asyncio.Protocol):
 
     def _fail(self) -> list[SharedLink]:
         """Forget all that is due, and return who waits for it."""
-        waiting = list(dict.fromkeys(cast(SharedLink, entry[0]) for entry in self._due))
+        waiting = list(dict.fromkeys([entry.link for entry in self._due]))
         self._due.clear()
         self._waiting.clear()
         self._tell_full(full=False)
@@ -315,8 +324,9 @@ class SharedConnection(asyncio.Protocol):
                 self._doubt("upstream sent a reply that nothing asked for")
                 return
             entry = due[0]
-            link, count = cast("tuple[SharedLink, int]", entry)
-            start, at = at, framer.advance(data, at, count, True)
+            link, count = entry.link, entry.count
+            start = at
+            at = framer.advance(data, at, count, True)
             if framer.kind == _PUSH:
                 self._doubt("upstream sent a push on a connection that is shared")
                 return
@@ -324,7 +334,7 @@ class SharedConnection(asyncio.Protocol):
             if completed == count:
                 due.popleft()
             else:
-                entry[1] = count - completed
+                entry.count = count - completed
             link.awaited -= completed
             if link.sharer is not None:
                 piece = data if start == 0 and at == size else data[start:at]
@@ -370,6 +380,9 @@ class SharedConnection(asyncio.Protocol):
         if not self._proven:
             self._upstream.dropped(reason)
         self._lose(f"upstream {self._upstream.address.shown} is gone: {reason}")
+
+    def eof_received(self) -> None:
+        """Then the transport closes itself."""
 
     # -- flow control
 

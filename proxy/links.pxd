@@ -1,0 +1,22 @@
+# C types for links.py. The same source runs uncompiled; nothing here changes what it does.
+cimport cython
+
+from proxy.upstream.shared cimport SharedLink
+
+
+@cython.final
+cdef class Links:
+    cdef object _upstream
+    cdef object _pools
+    cdef object _owner
+    cdef object _own
+    cdef SharedLink _share
+    cdef object _shared_as
+    cdef bint _shares
+    cdef bint _paused
+    cdef bint _own_is_full
+
+    cpdef bint may_share(self, object profile) except -1
+    cpdef object send_shared(self, list chunks, list counts)
+    cpdef object send_own(self, object profile, list chunks)
+    cpdef object drop_own(self)

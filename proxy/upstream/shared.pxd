@@ -1,0 +1,57 @@
+# C types for shared.py. The same source runs uncompiled; nothing here changes what it does.
+cimport cython
+
+from proxy.wire.replies cimport ReplyFramer
+
+cdef int _PUSH
+
+
+cdef class SharedConnection
+
+
+@cython.final
+cdef class SharedLink:
+    cdef public object sharer
+    cdef public long long awaited
+    cdef public bint is_told
+    cdef readonly object _pool
+    cdef readonly SharedConnection _connection
+
+    cpdef object send(self, list chunks, list counts)
+
+
+@cython.final
+cdef class Due:
+    cdef readonly SharedLink link
+    cdef public long long count
+
+
+@cython.final
+cdef class SharedConnection:
+    cdef readonly set links
+    cdef readonly bint is_closed
+    cdef object _upstream
+    cdef object _profile
+    cdef object _loop
+    cdef readonly object _transport
+    cdef object _connecting
+    cdef object _greeting
+    cdef object _login_timer
+    cdef ReplyFramer _framer
+    cdef object _due
+    cdef list _waiting
+    cdef bint _flush_due
+    cdef bint _full
+    cdef bint _proven
+    cdef object _idle_since
+
+    @cython.locals(count="long long")
+    cpdef object send(self, SharedLink link, list chunks, list counts)
+    cpdef object _flush(self)
+    @cython.locals(told=list, link=SharedLink)
+    cpdef object data_received(self, bytes data)
+    @cython.locals(
+        framer=ReplyFramer, at=Py_ssize_t, size=Py_ssize_t, start=Py_ssize_t, entry=Due, link=SharedLink,
+        count="long long", completed="long long", piece=bytes,
+    )
+    cdef object _hand_out(self, bytes data, list told)
