@@ -1,12 +1,14 @@
 """What loading a large policy costs, and what a command costs under it as the number of entries grows.
 
-Run it from the repository's root: `python -m benchmarks.micro_policy [entries …]`. Each size is measured in a
-process of its own, from the YAML text to an answer. One placeholder in four is bounded in length, one in
-twenty may hold the separator. With KEYFENCE_PURE=1 it measures what runs without a compiler.
+Run it from the repository's root: `python -m benchmarks.micro_policy [entries …]`. Each size is measured in
+processes of its own, from the YAML text to an answer; the sizes take turns, and the medians are told. One
+placeholder in four is bounded in length, one in twenty may hold the separator. With KEYFENCE_PURE=1 it measures
+what runs without a compiler.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import resource
 import statistics
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from proxy.commands.extract import extract
 from proxy.policy import automaton as automaton_module
@@ -22,7 +25,8 @@ from proxy.policy.load import parse_policy
 
 SIZES = (12, 200, 2_000)
 SERVICES = 50
-ROUNDS = 7
+TURNS = 5  # processes for each size
+ROUNDS = 7  # in each process
 COMMANDS = 5_000
 PLACEHOLDERS = """placeholders:
   id: "[A-Za-z0-9_.-]+"
@@ -63,7 +67,17 @@ def policy_text(entries: int) -> tuple[str, list[str]]:
     return "\n".join(lines) + "\n", list(patterns)
 
 
-def measure(entries: int) -> str:
+class Measured(NamedTuple):
+    load_seconds: float
+    cpu_seconds: float
+    states: float
+    more_megabytes: float  # of the process' peak, by loading
+    nanoseconds_a_key: float
+    nanoseconds_a_byte: float
+    nanoseconds_a_command: float
+
+
+def measure(entries: int) -> Measured:
     text, _ = policy_text(entries)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     begin, begin_cpu = time.perf_counter(), time.process_time()
@@ -80,9 +94,8 @@ def measure(entries: int) -> str:
     per_key = _median(lambda: [policy.classifier.first(key) for key in keys])
     per_command = _median(lambda: [decider.admits(0, extract(argv)) for argv in commands])
     states = policy.classifier.automaton.states
-    return (
-        f"{entries:8} {took:8.2f} {took_cpu:7.2f} {states:8} {more:9.0f} {per_key:9.0f} {per_command:13.0f}"
-    )
+    per_byte = per_key * COMMANDS / sum(map(len, keys))
+    return Measured(took, took_cpu, states, more, per_key, per_byte, per_command)
 
 
 def _median(run: Callable[[], object]) -> float:
@@ -96,14 +109,23 @@ def _median(run: Callable[[], object]) -> float:
 
 def main() -> None:
     if sys.argv[1:2] == ["--one"]:
-        print(measure(int(sys.argv[2])))
+        print(json.dumps(measure(int(sys.argv[2]))))
         return
     compiled = not str(automaton_module.__file__).endswith(".py")
     print(f"automaton: {'compiled' if compiled else 'interpreted'}, {SERVICES} services")
-    print(" entries   load s   CPU s   states   more MB  ns a key  ns a command")
-    for entries in map(int, sys.argv[1:] or SIZES):
-        command = [sys.executable, "-m", "benchmarks.micro_policy", "--one", str(entries)]
-        print(subprocess.run(command, check=True, capture_output=True, text=True).stdout, end="", flush=True)
+    sizes = [int(size) for size in sys.argv[1:]] or list(SIZES)
+    measured: dict[int, list[Measured]] = {size: [] for size in sizes}
+    for size in sizes * TURNS:
+        command = [sys.executable, "-m", "benchmarks.micro_policy", "--one", str(size)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        measured[size].append(Measured(*json.loads(done.stdout)))
+    print(" entries   load s   CPU s   states   more MB  ns a key  ns a byte  ns a command")
+    for size, turns in measured.items():
+        one = Measured(*map(statistics.median, zip(*turns, strict=True)))
+        print(
+            f"{size:8} {one.load_seconds:8.2f} {one.cpu_seconds:7.2f} {one.states:8.0f} {one.more_megabytes:9.0f}"
+            f" {one.nanoseconds_a_key:9.0f} {one.nanoseconds_a_byte:10.1f} {one.nanoseconds_a_command:13.0f}"
+        )
 
 
 if __name__ == "__main__":

@@ -83,7 +83,9 @@ def holders(draft: Draft, values: tuple[tuple[str, bytes], ...]) -> frozenset[in
 
 def held_by(rights: Sequence[int], whose: frozenset[int] | None) -> tuple[int, ...]:
     """The rights that are left of these where only some services may have any."""
-    return tuple(held if whose is None or number in whose else 0 for number, held in enumerate(rights))
+    if whose is None:
+        return tuple(rights)
+    return tuple(held if number in whose else 0 for number, held in enumerate(rights))
 
 
 def first_difference(

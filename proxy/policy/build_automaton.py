@@ -3,7 +3,8 @@
 Rule: the automaton accepts, for each pattern, exactly `KeyPattern.relaxed`, and a policy that would need too
 many states is refused by name, not by running out of memory.
 
-The way: the position automaton of every pattern (`regular.positions`), then the subset construction. Most
+The way: the position automaton of all patterns (`regular.positions`), in which those that begin with the same
+text share its positions, then the subset construction. Most
 positions read a single byte; the few that read a set of bytes (placeholders) decide where all other bytes
 lead. So states share rows that depend on their placeholders alone; a single byte is an exception beside the
 row, and only where there are several is the row copied and patched. Minimisation is left out: states differ
@@ -17,13 +18,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from .automaton import DEAD, NOTHING, Automaton, Classifier
-from .patterns import KeyPattern
-from .regular import ANY_BYTE, bytes_of, positions
+from .patterns import KeyPattern, Part, relaxed_part
+from .regular import ANY_BYTE, Concat, Positions, bytes_of, positions
 
 MAX_STATES = 200_000
 # Positions that all states may hold together, per state allowed: bounds the memory of states that hold very
 # many.
 POSITIONS_PER_STATE = 40
+# The owner of positions that several patterns share.
+_SHARED = -1
 
 
 class TooManyStates(ValueError):
@@ -72,12 +75,15 @@ class _Construction:
     def __init__(self, patterns: Sequence[KeyPattern], max_states: int) -> None:
         self.patterns = patterns
         self.max_states = max_states
-        self.masks: list[int] = []
-        self.follow: list[tuple[int, ...]] = []
-        self.owner: list[int] = []  # position → pattern
-        self.finals: set[int] = set()
+        self.masks = [0]  # position 0 is before the first byte, of all patterns
+        self.follow: list[list[int]] = [[]]
+        self.owner = [_SHARED]  # position → pattern
+        self.ends: dict[int, list[int]] = {}  # position → the patterns whose keys may end there
+        self.beginnings: dict[tuple[int, int], int] = {}  # a position and the byte behind it → position
+        self.behind: dict[tuple[Part, ...], Positions] = {}
         for index, pattern in enumerate(patterns):
             self._add(index, pattern)
+        self.finals = frozenset(self.ends)
         self._divide_bytes()
         self.set_ids: dict[frozenset[int], int] = {}
         self.sets: list[tuple[int, ...]] = []
@@ -89,10 +95,9 @@ class _Construction:
         self.templates: dict[frozenset[int], tuple[int, list[frozenset[int]]]] = {}
 
     def run(self) -> Automaton:
-        starts = frozenset(position for position, mask in enumerate(self.masks) if not mask)
-        if not starts:  # no patterns: the start is a second dead state
+        if not self.patterns:  # the start is a second dead state
             return Automaton(self.classes, self.nodes * 2, self.rows, ())
-        self._state(starts)
+        self._state(frozenset([0]))
         # Depth first, so that the states along a literal text get neighbouring numbers.
         while self.pending:
             members = self.pending.pop()
@@ -100,12 +105,36 @@ class _Construction:
         return Automaton(self.classes, self.nodes, self.rows, tuple(self.sets))
 
     def _add(self, index: int, pattern: KeyPattern) -> None:
-        automaton = positions(pattern.relaxed)
-        base = len(self.masks)
-        self.masks.extend(automaton.masks)
-        self.follow.extend(tuple([base + target for target in targets]) for targets in automaton.follow)
-        self.owner.extend([index] * len(automaton.masks))
-        self.finals.update([base + position for position in automaton.last])
+        prefix = pattern.literal_prefix
+        at = 0
+        for byte in prefix:
+            at = self._beginning(at, byte)
+        behind = self._behind(pattern.parts[1:] if prefix else pattern.parts)
+        base = len(self.masks) - 1  # its position 0 is `at`
+        self.masks.extend(behind.masks[1:])
+        self.owner.extend([index] * (len(behind.masks) - 1))
+        self.follow.extend([[base + target for target in targets] for targets in behind.follow[1:]])
+        self.follow[at].extend([base + target for target in behind.follow[0]])
+        for position in behind.last:
+            self.ends.setdefault(base + position if position else at, []).append(index)
+
+    def _beginning(self, at: int, byte: int) -> int:
+        """The position behind one more byte of a literal beginning, which all that begin so share."""
+        known = self.beginnings.get((at, byte))
+        if known is None:
+            known = self.beginnings[at, byte] = len(self.masks)
+            self.masks.append(1 << byte)
+            self.owner.append(_SHARED)
+            self.follow.append([])
+            self.follow[at].append(known)
+        return known
+
+    def _behind(self, parts: tuple[Part, ...]) -> Positions:
+        """The positions of what follows a literal beginning; much the same follows most of them."""
+        known = self.behind.get(parts)
+        if known is None:
+            known = self.behind[parts] = positions(Concat(tuple(map(relaxed_part, parts))))
+        return known
 
     def _divide_bytes(self) -> None:
         """Byte classes, and every position's moves sorted into single-class (narrow) and other (broad)
@@ -153,7 +182,7 @@ class _Construction:
         final = members & self.finals
         if not final:
             return NOTHING
-        accepting = frozenset([self.owner[position] for position in final])
+        accepting = frozenset([index for position in final for index in self.ends[position]])
         known = self.set_ids.get(accepting)
         if known is None:
             known = self.set_ids[accepting] = len(self.sets)
@@ -206,10 +235,13 @@ class _Construction:
         open_ends = {
             position
             for position, targets in enumerate(self.follow)
-            if position in self.finals and targets == (position,) and self.masks[position] == ANY_BYTE
+            if position in self.finals and targets == [position] and self.masks[position] == ANY_BYTE
         }
         for members in self.states:
             taking_part.update({self.owner[position] for position in members if position not in open_ends})
+        del taking_part[_SHARED]  # a literal beginning is in one state only
+        if not taking_part:  # it is the text itself that is too much
+            taking_part.update({index: len(one.text) for index, one in enumerate(self.patterns)})
         ranked = taking_part.most_common(5)
         worst = tuple(index for index, count in ranked if count * 4 >= ranked[0][1])
         return TooManyStates(self.max_states, worst, tuple(self.patterns[index].text for index in worst))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from .automaton import DEAD, NODE, NOTHING, Automaton
@@ -18,7 +19,7 @@ from .draft import Draft
 from .matching import Simulation
 from .model import HashTag, NameRules
 from .names import Check, Kind, LengthLimit, Names, hash_tag_fault
-from .patterns import ClassExpression, KeyPattern, PatternError
+from .patterns import ClassExpression, Hole, KeyPattern, PatternError
 from .regular import (
     ANY_BYTE,
     EMPTY,
@@ -49,13 +50,12 @@ _FILLED_LEVEL = Repeat(Bytes(ANY_BYTE & ~SEPARATOR_MASK), 1, None)
 _SEPARATOR = Bytes(SEPARATOR_MASK)
 
 
-class _Language(KeyPattern):
-    """A language that the automaton takes as it is, its counters unrolled."""
+class _Unrolled(ClassExpression):
+    """A language that the automaton takes as it is, whatever it counts."""
 
-    def __init__(self, node: Node) -> None:
-        super().__init__("", ())
-        self.__dict__["node"] = node
-        self.__dict__["relaxed"] = node
+    @cached_property
+    def relaxed(self) -> Node:
+        return self.node
 
 
 def build_names(draft: Draft) -> Names:
@@ -240,7 +240,7 @@ class _Rules:
         yield self._check("avoid", node, forbids=True, avoid=tuple(words))
 
     def _check(self, kind: Kind, language: Node, **details: Any) -> Check:
-        automaton = build([_Language(language)], MAX_STATES)
+        automaton = build([KeyPattern("", (Hole("", _Unrolled("", language)),))], MAX_STATES)
         return Check(kind, self.severity, _minimal(automaton), **details)
 
     def _class(self, text: str, *at: str) -> ClassExpression | None:

@@ -197,5 +197,7 @@ def _tell_multiplier(draft: Draft, target: Target, section: str, limit: int) -> 
         path = ("legacy", "keys", target.text)
     wide = [f"<{hole.name}>" for hole in target.pattern.holes if hole.expression.alphabet & SEPARATOR_MASK]
     why = f": {', '.join(wide)} may hold a colon; exclude it" if wide else "; narrow its placeholders"
+    if target.pattern.is_literal:
+        why = "; shorten the keys' text"
     message = f"{target.text!r} takes part in most of more than {limit} states{why}"
     draft.error(path, message, of_key=target.kind == "legacy")

@@ -21,6 +21,7 @@ from .regular import (
     EMPTY,
     UNBOUNDED,
     Bytes,
+    Joined,
     Node,
     alphabet,
     concat,
@@ -29,6 +30,7 @@ from .regular import (
     longest,
     nonempty,
     readable_word,
+    relax,
     repeat,
     shortest,
     size,
@@ -80,16 +82,35 @@ class ClassExpression:
     def __reduce__(self) -> tuple[type[ClassExpression], tuple[str, Node, bytes]]:
         return ClassExpression, (self.text, self.node, self.good_example)
 
+    @cached_property
+    def joined(self) -> ClassExpression:
+        """One or more values of this class, none of them empty, with the separator between."""
+        return ClassExpression(self.text, Joined(nonempty(self.node) or EMPTY))
+
+    @cached_property
+    def relaxed(self) -> Node:
+        """The language with its long counters left out, as the automaton knows it."""
+        return relax(self.node)
+
+    @cached_property
+    def is_counted(self) -> bool:
+        """Whether the automaton leaves something out that only a value's length shows."""
+        return self.relaxed != self.node
+
+    @cached_property
+    def lengths(self) -> tuple[int, int]:
+        """Lengths of the shortest and the longest value, in bytes; UNBOUNDED or more where there is none."""
+        return shortest(self.node), longest(self.node)
+
     @property
     def shortest(self) -> int:
         """Length of the shortest value, in bytes."""
-        return shortest(self.node)
+        return self.lengths[0]
 
     @property
     def longest(self) -> int | None:
         """Length of the longest value, in bytes; None: there is none."""
-        length = longest(self.node)
-        return None if length >= UNBOUNDED else length
+        return None if self.lengths[1] >= UNBOUNDED else self.lengths[1]
 
     @property
     def alphabet(self) -> int:

@@ -19,22 +19,16 @@ from .expressions import ClassExpression, PatternError, literal_class, parse_cla
 from .matching import Simulation, linear_regex
 from .regular import (
     ANY_BYTE,
-    EMPTY,
     SEPARATOR,
     SEPARATOR_MASK,
     Bytes,
     Concat,
-    Joined,
     Node,
     Repeat,
-    alphabet,
     literal,
-    longest,
     nonempty,
     positions,
-    relax,
     reverse,
-    shortest,
     sure_lengths,
 )
 
@@ -78,13 +72,22 @@ class Hole:
     variadic: bool = False
 
     @property
-    def node(self) -> Node:
-        if not self.variadic:
-            return self.expression.node
-        return Joined(nonempty(self.expression.node) or EMPTY)
+    def language(self) -> ClassExpression:
+        """What stands in the placeholder's place."""
+        return self.expression.joined if self.variadic else self.expression
 
 
 Part = Literal | Hole
+
+
+def relaxed_part(part: Part) -> Node:
+    """A part's language as the automaton knows it."""
+    return literal(part.text) if isinstance(part, Literal) else part.language.relaxed
+
+
+def _lengths(part: Part) -> tuple[int, int]:
+    """Lengths of the shortest and the longest text in a part's place."""
+    return (len(part.text), len(part.text)) if isinstance(part, Literal) else part.language.lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +136,12 @@ class KeyPattern:
     @cached_property
     def relaxed(self) -> Node:
         """The language that the automaton knows: a superset that leaves long counters out."""
-        return relax(self.node)
+        return Concat(tuple(map(relaxed_part, self.parts)))
 
     @cached_property
     def needs_verification(self) -> bool:
         """Whether the automaton's match must be confirmed (by `sure_lengths`, or else by `matches`)."""
-        return self.relaxed != self.node
+        return any(hole.language.is_counted for hole in self.holes)
 
     @cached_property
     def sure_lengths(self) -> tuple[int, int]:
@@ -148,12 +151,12 @@ class KeyPattern:
     @cached_property
     def shortest(self) -> int:
         """Length of the shortest key, in bytes."""
-        return shortest(self.node)
+        return sum(_lengths(part)[0] for part in self.parts)
 
     @cached_property
     def longest(self) -> int:
         """Length of the longest key, in bytes; `regular.UNBOUNDED` or more where there is none."""
-        return longest(self.node)
+        return sum(_lengths(part)[1] for part in self.parts)
 
     @property
     def literal_prefix(self) -> bytes:
@@ -252,7 +255,9 @@ class KeyPattern:
 
     @cached_property
     def _part_nodes(self) -> list[Node]:
-        return [literal(part.text) if isinstance(part, Literal) else part.node for part in self.parts]
+        return [
+            literal(part.text) if isinstance(part, Literal) else part.language.node for part in self.parts
+        ]
 
     @cached_property
     def _regex(self) -> re.Pattern[bytes] | None:
@@ -278,7 +283,7 @@ class KeyPattern:
             if isinstance(part, Literal):
                 names += [None] * len(part.text)
             else:
-                names += [part.name] * (len(positions(relax(part.node)).masks) - 1)
+                names += [part.name] * (len(positions(part.language.relaxed).masks) - 1)
         return names
 
     def _reach(self, key: bytes) -> list[set[int]]:
@@ -312,7 +317,7 @@ class KeyPattern:
 
     def _wrong_length(self, key: bytes) -> Mismatch:
         parts = tuple(
-            Hole(hole.name, ClassExpression("", relax(hole.expression.node)), hole.variadic)
+            Hole(hole.name, ClassExpression("", hole.expression.relaxed), hole.variadic)
             if isinstance(hole, Hole)
             else hole
             for hole in self.parts
@@ -324,7 +329,7 @@ class KeyPattern:
                 offset += len(part.text)
                 continue
             value = captured[part.name]
-            if not Simulation(part.node).matches(value):
+            if not part.language.matches(value):
                 return Mismatch("length", offset, part.name)
             offset += len(value)
         return Mismatch("length", len(key), None)
@@ -419,7 +424,7 @@ def _display(literal_text: bytes) -> str:
 def _rank(hole: Hole) -> int:
     if hole.name.startswith(REST):
         return _REST
-    if hole.variadic or alphabet(hole.node) & SEPARATOR_MASK:
+    if hole.variadic or hole.language.alphabet & SEPARATOR_MASK:
         return _VARIADIC
     return _PLACEHOLDER_ONLY
 

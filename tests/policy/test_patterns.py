@@ -431,7 +431,7 @@ def test_capture_agrees_with_the_same_regular_expression(parts, keys):
             assert whole == key
             for part in read.parts:
                 if isinstance(part, Hole):
-                    assert Simulation(part.node).matches(captured[part.name])
+                    assert Simulation(part.language.node).matches(captured[part.name])
 
 
 @given(PATTERN_PARTS, st.lists(st.text("ab:{c", max_size=14), min_size=1, max_size=6))
