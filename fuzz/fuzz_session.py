@@ -214,7 +214,7 @@ class Talk:
         left = bytes(self.upstream[at:])
         while said := next((words for words in own if left.startswith(words)), None):
             left = left[len(said) :]
-        large = self.one._reader.is_large or self.one._streaming
+        large = self.one.is_streaming
         if left and not self.one.opaque and not (large and self.from_client.find(left) >= 0):
             raise AssertionError(f"sent to Redis without having been admitted: {left[:200]!r}")
         if left:

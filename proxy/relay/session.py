@@ -199,6 +199,11 @@ class Session:
         return bool(self.answers.slots) or self.opaque or self._raw is not None
 
     @property
+    def is_streaming(self) -> bool:
+        """Whether a request is under way that is too large to be held."""
+        return self._streaming or self._reader.is_large
+
+    @property
     def in_transaction(self) -> bool:
         """Whether commands are queued that an EXEC may still run."""
         return self.transaction is not None
