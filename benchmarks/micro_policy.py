@@ -2,8 +2,9 @@
 
 Run it from the repository's root: `python -m benchmarks.micro_policy [entries …]`. Each size is measured in
 processes of its own, from the YAML text to an answer; the sizes take turns, and the medians are told. One
-placeholder in four is bounded in length, one in twenty may hold the separator. With KEYFENCE_PURE=1 it measures
-what runs without a compiler.
+placeholder in four is bounded in length, one in twenty may hold the separator. Keys of twelve entries,
+whatever the number of all, show the steps alone; keys of all of them show the processor's caches too, which a
+larger table fills. With KEYFENCE_PURE=1 it measures what runs without a compiler.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ SERVICES = 50
 TURNS = 5  # processes for each size
 ROUNDS = 7  # in each process
 COMMANDS = 5_000
+FEW = 12
 PLACEHOLDERS = """placeholders:
   id: "[A-Za-z0-9_.-]+"
   short: "[A-Za-z0-9_.-]{1,128}"
@@ -72,9 +74,10 @@ class Measured(NamedTuple):
     cpu_seconds: float
     states: float
     more_megabytes: float  # of the process' peak, by loading
-    nanoseconds_a_key: float
-    nanoseconds_a_byte: float
-    nanoseconds_a_command: float
+    key_of_few: float  # nanoseconds a key of one of FEW entries
+    key_of_all: float  # nanoseconds a key of any entry
+    command_of_few: float
+    command_of_all: float
 
 
 def measure(entries: int) -> Measured:
@@ -84,18 +87,21 @@ def measure(entries: int) -> Measured:
     policy = parse_policy(text)
     took, took_cpu = time.perf_counter() - begin, time.process_time() - begin_cpu
     more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
-    choose = random.Random(1)
-    examples = [one.pattern.example() for one in policy.targets if one.kind == "entry"]
-    commands = [[b"TYPE", choose.choice(examples)] for _ in range(COMMANDS)]
-    keys = [argv[1] for argv in commands]
     decider = Decider(policy)
-    for argv in commands:
-        decider.judge(0, argv, extract(argv))
-    per_key = _median(lambda: [policy.classifier.first(key) for key in keys])
-    per_command = _median(lambda: [decider.admits(0, extract(argv)) for argv in commands])
-    states = policy.classifier.automaton.states
-    per_byte = per_key * COMMANDS / sum(map(len, keys))
-    return Measured(took, took_cpu, states, more, per_key, per_byte, per_command)
+    examples = [one.pattern.example() for one in policy.targets if one.kind == "entry"]
+    choose = random.Random(1)
+    choose.shuffle(examples)
+    by_key, by_command = [], []
+    for drawn in (examples[:FEW], examples):
+        keys = [choose.choice(drawn) for _ in range(COMMANDS)]
+        commands = [[b"TYPE", key] for key in keys]
+        for argv in commands:
+            decider.judge(0, argv, extract(argv))
+        by_key.append(_median(lambda keys=keys: [policy.classifier.first(key) for key in keys]))
+        by_command.append(
+            _median(lambda commands=commands: [decider.admits(0, extract(argv)) for argv in commands])
+        )
+    return Measured(took, took_cpu, policy.classifier.automaton.states, more, *by_key, *by_command)
 
 
 def _median(run: Callable[[], object]) -> float:
@@ -119,12 +125,14 @@ def main() -> None:
         command = [sys.executable, "-m", "benchmarks.micro_policy", "--one", str(size)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         measured[size].append(Measured(*json.loads(done.stdout)))
-    print(" entries   load s   CPU s   states   more MB  ns a key  ns a byte  ns a command")
+    print("                                              ns a key        ns a command")
+    print(" entries   load s   CPU s   states  more MB  of 12  of all     of 12   of all")
     for size, turns in measured.items():
-        one = Measured(*map(statistics.median, zip(*turns, strict=True)))
+        load, cpu, states, more, *times = map(statistics.median, zip(*turns, strict=True))
+        key_of_few, key_of_all, few, every = times
         print(
-            f"{size:8} {one.load_seconds:8.2f} {one.cpu_seconds:7.2f} {one.states:8.0f} {one.more_megabytes:9.0f}"
-            f" {one.nanoseconds_a_key:9.0f} {one.nanoseconds_a_byte:10.1f} {one.nanoseconds_a_command:13.0f}"
+            f"{size:8} {load:8.2f} {cpu:7.2f} {states:8.0f} {more:8.0f}"
+            f" {key_of_few:6.0f} {key_of_all:7.0f} {few:9.0f} {every:8.0f}"
         )
 
 

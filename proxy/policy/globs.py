@@ -15,11 +15,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .automaton import NODE, NOTHING, Automaton
-from .expressions import ClassExpression
 from .languages import spell
 from .matching import Simulation
-from .patterns import REST, Hole, KeyPattern, Literal, Part, prefix_pattern
-from .regular import ANY_BYTE, Bytes, Repeat, readable_byte
+from .patterns import KeyPattern
+from .regular import ANY_BYTE, readable_byte
 
 MAX_STATES = 50_000
 # A glob of more items is allowed fewer joint states in proportion, since each costs more time: the worst that
@@ -130,22 +129,6 @@ def _range(first: int, last: int, signed: bool) -> int:
         first, last = (byte - 256 if byte > 127 else byte for byte in (first, last))
     low, high = sorted((first, last))
     return sum(1 << (byte % 256) for byte in range(low, high + 1))
-
-
-def glob_pattern(glob: bytes) -> KeyPattern:
-    """The key pattern that means the same as a glob, in the wider of both readings of a range."""
-    read = Glob(glob)
-    prefix = read.literal_prefix
-    if read.widest[len(prefix) :] == (STAR,):
-        return prefix_pattern(prefix)
-    parts: list[Part] = [Literal(prefix)] if prefix else []
-    for number, item in enumerate(read.widest[len(prefix) :]):
-        node = Repeat(Bytes(ANY_BYTE), 0, None) if item is STAR else Bytes(item)
-        if isinstance(node, Bytes) and node.mask.bit_count() == 1:
-            parts.append(Literal(bytes([node.mask.bit_length() - 1])))
-        else:
-            parts.append(Hole(f"{REST}{number}", ClassExpression("", node)))
-    return KeyPattern(glob.decode(errors="backslashreplace"), tuple(parts))
 
 
 class Graph:

@@ -102,11 +102,6 @@ def overlapping_pairs(automaton: Automaton) -> Iterator[tuple[int, int]]:
                 yield pair
 
 
-def samples(automaton: Automaton) -> dict[int, bytes]:
-    """For each accept-set id that some key reaches, -1 too, one of the shortest such keys."""
-    return {left: key for (left, _), key in joint_samples(automaton, automaton).items()}
-
-
 def joint_samples(
     left: Automaton, right: Automaton, max_states: int = 500_000
 ) -> dict[tuple[int, int], bytes]:

@@ -132,12 +132,6 @@ class Telemetry:
                 refused = decision
         return refused
 
-    def late(self, service: str, client: str, command: str, violation: Violation, revision: str) -> None:
-        """Record what was found out when it could no longer be refused (`ttl.required` of an HSET that no
-        EXPIRE followed)."""
-        origin = _Origin(service, client, command, revision)
-        self._tell(origin, violation, "late", now=self._clock(), times=1)
-
     def _tell(self, origin: _Origin, violation: Violation, action: str, *, now: float, times: int) -> str:
         service, client, command, revision = origin
         rule = violation.rule

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.policy.build_automaton import build, classify
-from proxy.policy.globs import Glob, Graph, Territory, glob_pattern, included, places_after
+from proxy.policy.globs import Glob, Graph, Territory, included, places_after
 from proxy.policy.patterns import exact_pattern, parse_class, parse_pattern, prefix_pattern
 
 CLASSES = {"id": parse_class("[a-z0-9]{1,128}"), "x": parse_class("[ab]{1,9}"), "y": parse_class("(ab?)*")}
@@ -227,22 +227,6 @@ def test_inclusion_agrees_with_brute_force(parts, patterns, allowed):
         assert answer.witness is not None
         assert not inside.holds(answer.witness)
         assert glob.matches(answer.witness) or (answer.witness == b"" and set(parts) == {"*"})
-
-
-@given(SMALL_GLOBS)
-@settings(max_examples=100, deadline=None)
-def test_a_glob_as_a_pattern_matches_the_same_keys(parts):
-    glob = Glob("".join(parts).encode())
-    classifier = classify([glob_pattern(glob.pattern)])
-    for key in STRINGS[1:400]:
-        assert (classifier.first(key) == 0) == glob.matches(key)
-
-
-def test_a_glob_that_is_a_prefix_becomes_a_prefix_pattern():
-    assert glob_pattern(b"cube:*") == prefix_pattern(b"cube:")
-    assert glob_pattern(b"cube:*").is_prefix
-    assert not glob_pattern(b"*x").is_prefix
-    assert glob_pattern(b"a\\*[x]") == exact_pattern(b"a*x")
 
 
 BEGINNING = parse_pattern("a<n>b", {"n": parse_class("[ab]+")})

@@ -15,7 +15,6 @@ from proxy.policy.languages import (
     joint_samples,
     overlap,
     overlapping_pairs,
-    samples,
     uncovered,
 )
 from proxy.policy.patterns import exact_pattern, parse_class, parse_pattern, prefix_pattern
@@ -140,9 +139,9 @@ def test_a_difference_past_the_limit_is_refused():
 
 def test_every_accept_set_has_a_sample():
     automaton = build([pattern("a:<lower>"), pattern("a:<alnum>"), prefix_pattern(b"a:")])
-    found = samples(automaton)
-    assert set(found) == {-1, *range(len(automaton.sets))}
-    assert all(automaton.match(key) == accept for accept, key in found.items())
+    found = joint_samples(automaton, automaton)
+    assert {left for left, _ in found} == {-1, *range(len(automaton.sets))}
+    assert all(automaton.match(key) == left == right for (left, right), key in found.items())
 
 
 TEXTS = st.lists(

@@ -148,13 +148,6 @@ def test_unknown_commands_are_told_apart_in_the_log_but_not_in_labels(bench: Ben
     assert "hunter2" not in bench.path.read_text()
 
 
-def test_what_is_found_out_late_is_told_as_late(bench: Bench) -> None:
-    for _ in range(3):
-        bench.telemetry.late("CubeMaster", "10.0.0.7:1", "HSET", violation(rule="ttl.required"), "r1")
-    assert {line["action"] for line in bench.lines()} == {"late"}
-    assert bench.telemetry.tally.snapshot()[0]["actions"] == {"late": 3}
-
-
 def test_masked_keys_show_neither_in_the_log_nor_in_the_report(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "log", mask_keys=True)
     bench.tell(Finding(violation(b"user:4711", hint="not user:4711", message="no user:4711"), "refused"))
