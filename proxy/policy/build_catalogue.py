@@ -125,7 +125,10 @@ def _supersede(draft: Draft) -> None:
                 draft.error(path, f"{old.name} is replaced by another entry already")
             successor = newer.get(old.bound) or next(iter(newer.values()))
             draft.entries[index] = dataclasses.replace(
-                old, successor=successor.pattern, denied=tuple(one | gone for one in old.denied)
+                old,
+                successor=successor.pattern,
+                denied=tuple(one | gone for one in old.denied),
+                denied_before=old.denied,
             )
 
 

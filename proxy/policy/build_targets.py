@@ -29,7 +29,7 @@ def _malformed(draft: Draft) -> list[Target]:
     behind = secrets_behind(draft.entries)
     for target in sorted(draft.entries, key=lambda t: len(t.pattern.literal_prefix), reverse=True):
         prefix = target.pattern.literal_prefix
-        if target.pattern.is_literal or prefix in seen or _is_scope_prefix(draft, prefix):
+        if not prefix or target.pattern.is_literal or prefix in seen or _is_scope_prefix(draft, prefix):
             continue
         seen.add(prefix)
         broken = dataclasses.replace(
@@ -66,6 +66,7 @@ def _scope_targets(draft: Draft) -> list[Target]:
             hash_tag=scope.hash_tag,
             bound=scope.bound,
             written_by=scope.written_by,
+            is_open=draft.model.scopes[scope.name].unregistered == "allow",
         )
         for scope in ordered
     ]

@@ -99,9 +99,6 @@ def compile_policies(
         cluster=any(home.cluster for home in homes),
         homes=homes,
         common=common,
-        open_scopes=frozenset(
-            name for one in models for name, scope in one.scopes.items() if scope.unregistered == "allow"
-        ),
         secret_beginnings=tuple(
             one.pattern.literal_prefix
             for one in itertools.chain(*map(_formed, drafts), channels)

@@ -96,7 +96,9 @@ class Target:
     text: str  # the pattern for people
     secrets: frozenset[str]  # placeholders whose content is masked
     standard: KeyPattern | None = None  # of a legacy or malformed key: the form to use instead
+    is_open: bool = False  # of a scope: it admits keys that no entry covers
     successor: KeyPattern | None = None  # of an entry that another one replaces: the form to come to
+    denied_before: tuple[int, ...] = ()  # of such an entry: `denied` without what its replacement takes
     bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders: (placeholder, value)
     written_by: frozenset[str] = frozenset()  # where not empty, only these scripts and functions write here
     should: frozenset[str] = frozenset()  # rules whose breach is told here, and never refused
@@ -175,7 +177,6 @@ class CompiledPolicy:
     cluster: bool
     homes: tuple[Home, ...]
     common: Home  # of keys that are no file's
-    open_scopes: frozenset[str]  # those that admit keys which no entry covers
     # What the forms with secrets begin with: a name of no form that begins so may hold one.
     secret_beginnings: tuple[bytes, ...] = ()
     exceptions: tuple[tuple[str, datetime.date], ...] = ()  # (legacy or grants, end date)

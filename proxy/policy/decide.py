@@ -46,8 +46,9 @@ class Decider:
         self._take(policy.without_lapsed(clock()))
         # Rules about keys together, which `admits` leaves to `judge`.
         self._looks_closer = policy.cluster
-        self._open_scopes = frozenset(
-            one.name for one in policy.targets if one.kind == "scope" and one.name in policy.open_scopes
+        # The files that must grant what is on a key of no file.
+        self._unclaimed_by = {number for number, home in enumerate(policy.homes) if not home.claims} or set(
+            range(len(policy.homes))
         )
         self._binds = any(target.bound for target in policy.targets)
         self._reads_words = any(home.type_words for home in policy.homes)
@@ -139,7 +140,7 @@ class Decider:
 
     def _is_registered(self, target: Target) -> bool:
         """Whether the key is one that there may be."""
-        return target.kind == "entry" or (target.kind == "scope" and target.name in self._open_scopes)
+        return target.kind == "entry" or target.is_open
 
     def _types(self, key: bytes, target: Target) -> Sequence[str]:
         """The types that a key may have, by its entry or else by its words; none: any."""
@@ -189,7 +190,7 @@ class Decider:
         if registration is not None and touches.script is not None:
             accesses = (*accesses, *registration.made(touches.script))
         crossing = list(self._slots(name, accesses, transaction)) if self.policy.cluster else []
-        yield from crossing or self._bindings(name, accesses)
+        yield from crossing or self._bindings(service, name, accesses)
 
     # -- the command itself
 
@@ -284,11 +285,13 @@ class Decider:
         if transaction is not None:
             transaction.slot = first
 
-    def _bindings(self, name: str, accesses: Sequence[Access]) -> Iterator[Violation]:
-        """A bound placeholder has one value within a command."""
+    def _bindings(self, service: int, name: str, accesses: Sequence[Access]) -> Iterator[Violation]:
+        """A bound placeholder has one value within a command, whatever keys a grant covers left out."""
         if not self._binds or len(accesses) < 2:
             return
-        targets = [self.policy.target(access.key) for access in accesses]
+        found = [(access, self.policy.target(access.key)) for access in accesses]
+        found = [one for one in found if not self._granted(service, name, *one)]
+        accesses, targets = [access for access, _ in found], [target for _, target in found]
         difference = first_difference([target.bound if target is not None else () for target in targets])
         if difference is not None:
             index, placeholder, value, first = difference
@@ -486,7 +489,8 @@ class Decider:
         yield from violations
 
     def _granted(self, service: int, name: str, access: Access, target: Target | None) -> bool:
-        return any(grant.covers(access.key, target) for grant in self._grants_of(service, name))
+        granting = {one.home for one in self._grants_of(service, name) if one.covers(access.key, target)}
+        return bool(granting) and (target is not None or granting >= self._unclaimed_by)
 
     def _standard(
         self, service: int, name: str, access: Access, target: Target, by: str
@@ -502,7 +506,7 @@ class Decider:
             message = f"{self._shown(access.key, target)} is in no scope of the policy"
             hint = f"a key begins with one of {', '.join(scopes)}" if scopes else ""
             yield self._about("key.format", access, target, message, hint)
-        elif target.kind == "scope" and target.name not in self.policy.open_scopes:
+        elif target.kind == "scope" and not target.is_open:
             message = f"no entry of the scope {target.name} covers {self._shown(access.key, target)}"
             yield self._about(
                 "key.unregistered", access, target, message, "register the key in the policy first"
@@ -673,6 +677,8 @@ def _lacking(service: int, needs: int, target: Target, all_held: bool = False) -
     held = target.rights[service]
     if not all_held:
         held &= ~target.denied[service]
+    elif target.denied_before:
+        held &= ~target.denied_before[service]
     if needs & GROUP and held & GROUP:
         needs &= ~WRITE  # a group's books only; what is read with them (XREADGROUP) is read
     if needs & READ and not held & READ:

@@ -312,9 +312,8 @@ def _place_text(target: Target | None) -> str:
 def _meaning(target: Target, policy: CompiledPolicy) -> Any:
     """All that a target says, so that equal meanings are equal values."""
     rights = dict(zip(policy.services, zip(target.rights, target.denied, strict=True), strict=False))
-    is_open = target.kind == "scope" and target.name in policy.open_scopes
     others = (target.written_by, target.should, target.bound, target.standard, target.secrets)
-    return (target.kind, target.name, target.pattern, rights, is_open, *others, _asks(target.entry))
+    return (target.kind, target.name, target.pattern, rights, target.is_open, *others, _asks(target.entry))
 
 
 def _asks(entry: Entry | None) -> dict[str, str]:

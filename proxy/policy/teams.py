@@ -34,7 +34,6 @@ def check_together(drafts: Sequence[Draft]) -> None:
     _check_claims(drafts)
     for section in _NAMED:
         _check_names(drafts, section)
-    _check_scopes(drafts)
     _check_databases(drafts)
     _check_commands(drafts)
 
@@ -147,18 +146,6 @@ def _check_names(drafts: Sequence[Draft], section: str) -> None:
                 place = first.source.place((section, name), of_key=True)
                 message = f"{name} is also the name of one of {section} in {place.file}:{place.line}"
                 draft.error((section, name), f"{message}; reports couldn't tell them apart", of_key=True)
-
-
-def _check_scopes(drafts: Sequence[Draft]) -> None:
-    """Scopes of several files may share a name, as `api`; not if one is open and the other isn't."""
-    seen: dict[str, Draft] = {}
-    for draft in drafts:
-        for name, scope in draft.model.scopes.items():
-            first = seen.setdefault(name, draft)
-            if first.model.scopes[name].unregistered != scope.unregistered:
-                place = first.source.place(("scopes", name), of_key=True)
-                message = f"the scope {name} of {place.file}:{place.line} differs in `unregistered`"
-                draft.error(("scopes", name), f"{message}; give one of them another name", of_key=True)
 
 
 def _check_databases(drafts: Sequence[Draft]) -> None:

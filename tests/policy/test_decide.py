@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.commands.extract import extract
@@ -13,11 +13,19 @@ from tests.policy.cases import POLICIES, steps_of
 from tests.policy.test_channels_and_scripts import POLICY as MESH
 
 CUBE = Decider(load_policy(POLICIES / "cubesandbox.yaml"))
-DECIDERS = [CUBE, Decider(parse_policy(MESH))]
 _, CASES = steps_of(POLICIES / "cubesandbox.test.yaml")
+SHIPPED = {
+    file.name: (Decider(load_policy(path)), steps)
+    for file in sorted(POLICIES.glob("*.test.yaml"))
+    for path, steps in [steps_of(file)]
+}
+TOGETHER = Decider(load_policy(POLICIES))
+DECIDERS = [*(decider for decider, _ in SHIPPED.values()), TOGETHER, Decider(parse_policy(MESH))]
+STEPS = [step.argv for _, steps in SHIPPED.values() for step in steps]
 
 NAMES = sorted(name for name in COMMANDS if b" " not in name)
-KEYS = [word for case in CASES for word in case.argv if b":" in word] + [
+KEYS = [
+    *sorted({word for argv in STEPS for word in argv if b":" in word}),
     b"mesh-{default}:cfg:a",
     b"mesh-{system}:role_idx",
     b"x",
@@ -43,15 +51,36 @@ ARGV = st.builds(
 )
 
 
-@given(st.sampled_from(DECIDERS), st.data(), ARGV | st.sampled_from([case.argv for case in CASES]))
+def changed(argv: list[bytes], data: st.DataObject) -> list[bytes]:
+    """A command of the test files with some of its words replaced."""
+    at = data.draw(st.integers(0, len(argv) - 1))
+    word = data.draw(st.sampled_from(KEYS) | st.sampled_from(WORDS) | st.sampled_from(NAMES))
+    return [*argv[:at], word, *argv[at + 1 :]]
+
+
+@given(st.sampled_from(DECIDERS), st.data(), ARGV | st.sampled_from(STEPS))
+@settings(max_examples=300, deadline=None)
 def test_what_is_admitted_at_a_glance_breaks_nothing(
     decider: Decider, data: st.DataObject, argv: list[bytes]
 ) -> None:
+    if argv and data.draw(st.booleans()):
+        argv = changed(argv, data)
     service = data.draw(st.integers(0, len(decider.policy.services) - 1))
     touches = extract(argv)
     verdict = decider.judge(service, argv, touches)
     if decider.admits(service, touches):
         assert verdict.allowed
+
+
+def test_what_a_test_file_shows_holds_at_a_glance_too() -> None:
+    for decider, steps in SHIPPED.values():
+        for step in steps:
+            service, touches = decider.policy.number(step.service), extract(step.argv)
+            verdict = decider.judge(service, step.argv, touches)
+            open_by_judge = list(decider.left_open)
+            if decider.admits(service, touches):
+                assert verdict.allowed, step
+                assert decider.left_open == open_by_judge, step
 
 
 def test_the_everyday_commands_are_admitted_at_a_glance() -> None:

@@ -206,11 +206,6 @@ def test_one_file_in_a_folder_is_what_it_is_alone(tmp_path: Path) -> None:
             "reports couldn't tell them apart",
         ),
         (
-            'claims: ["a:"]\nscopes: {s: {prefix: "a:"}}',
-            'claims: ["b:"]\nscopes: {s: {prefix: "b:", unregistered: allow}}',
-            "3:10: error: the scope s of a.yaml:3 differs in `unregistered`; give one of them another name",
-        ),
-        (
             'claims: ["a:"]\ncommands: {allow: [KEYS]}',
             'claims: ["b:"]\ncommands: {forbid: [keys]}',
             "3:21: error: keys is under commands.allow in a.yaml:3; it can't be both",
