@@ -8,6 +8,7 @@ the other side's reading pause, so that no buffer here grows past its limit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import sys
 import time
@@ -109,8 +110,9 @@ class Gate:
         """To be called each second or so: connections that nobody needs any more are given up."""
         self.pools.tick()
         if self.sharing:
-            for client in self.clients:
-                client.settle()
+            now = asyncio.get_running_loop().time()
+            for client in list(self.clients):
+                client.tick(now)
 
 
 class Client:
@@ -302,9 +304,9 @@ class Client:
 
     def _failed(self, exc: Exception) -> None:
         self._counters.internal_error("relay")
-        report_fault(exc)
         if self._transport is not None:
             self._transport.abort()
+        report_fault(exc)
 
     def _flush(self) -> None:
         session, transport = self._session, self._transport
@@ -324,6 +326,9 @@ class Client:
                 notice("output", f"{self._shown} ({session.service}) is closed: it doesn't read its replies")
                 self._close_at_once("output")
                 return
+        if session.reopen:
+            session.reopen = False
+            self._links.drop_own()
         if session.to_upstream and not session.closing:
             self._send(session)
         if session.closing or (self._ended and not session.awaits_more):
@@ -337,9 +342,6 @@ class Client:
 
     def _send(self, session: Speaker) -> None:
         """Send on what the session has for Redis, the way that it says."""
-        if session.reopen:
-            session.reopen = False
-            self._links.drop_own()
         profile = session.profile
         if session.is_shared and not self._links.may_share(profile):
             session.take_own()
@@ -354,8 +356,15 @@ class Client:
         else:
             self._links.send_own(profile, chunks)
 
-    def settle(self) -> None:
-        """Give up a connection of its own that the client needs no more."""
+    def tick(self, now: float) -> None:
+        """Give up a connection of its own that the client needs no more, or keep it from being closed."""
+        try:
+            self._settle()
+            self._links.keep_alive(now)
+        except Exception as exc:
+            self._failed(exc)
+
+    def _settle(self) -> None:
         if not self._session.is_shared:
             self._session.settle()
             if self._session.is_shared and not self._session.keeps_own:
@@ -395,6 +404,7 @@ class Client:
             if reason:
                 self._counters.closed_for(reason_label(reason))
             self._transport.close()
+            self._leave_upstream()  # it may take its time to read what was written; nothing more is for it
 
     def _close_at_once(self, reason: str) -> None:
         self._counters.closed_for(reason)
@@ -490,4 +500,5 @@ def report_fault(exc: Exception) -> None:
 
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         text = "".join(traceback.format_exception(exc))
-        sys.stderr.write(f"keyfence: {stamp} internal error, please report it:\n{text}")
+        with contextlib.suppress(OSError, ValueError):  # whoever read it is gone
+            sys.stderr.write(f"keyfence: {stamp} internal error, please report it:\n{text}")

@@ -2,6 +2,7 @@
 cimport cython
 
 from proxy.upstream.shared cimport SharedLink
+from proxy.wire.replies cimport ReplyFramer
 
 
 @cython.final
@@ -15,6 +16,10 @@ cdef class Links:
     cdef bint _shares
     cdef bint _paused
     cdef bint _own_is_full
+    cdef bint _worked
+    cdef double _pinged_at
+    cdef long long _pongs
+    cdef ReplyFramer _framer
 
     cpdef bint may_share(self, object profile) except -1
     cpdef object send_shared(self, list chunks, list counts)

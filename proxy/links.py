@@ -13,7 +13,14 @@ from typing import Protocol
 from .upstream.dedicated import DedicatedLink, Receiver
 from .upstream.shared import Pools, SharedLink, Sharer
 from .upstream.target import Upstream
+from .wire import encode
 from .wire.profile import Profile
+from .wire.replies import ReplyError, ReplyFramer
+
+# So often something is said on a connection that is kept while its client works over another: with Redis'
+# `timeout` set, it would be closed, and its client with it.
+KEEP_ALIVE_SECONDS = 20.0
+_PING = encode.command(b"PING")
 
 
 class Owner(Receiver, Sharer, Protocol):
@@ -33,6 +40,10 @@ class Links:
         self._shares = False  # what was sent last went over the share
         self._paused = False
         self._own_is_full = False
+        self._worked = False  # something went over the share since a PING was sent on the own connection
+        self._pinged_at = 0.0
+        self._pongs = 0  # replies to those that are still to come, before any of the client's
+        self._framer = ReplyFramer()  # of these
 
     @property
     def unsent(self) -> int:
@@ -46,20 +57,24 @@ class Links:
 
     def may_share(self, profile: Profile) -> bool:
         """Whether there is a connection of this kind to share. There are only so many kinds."""
-        if self._share is not None and self._share.profile == profile:
+        if self._share is not None and self._shared_as is profile:
+            return True
+        kind = profile.pool
+        if self._share is not None and self._share.profile == kind:
+            self._shared_as = profile
             return True
         if self._upstream.address.selects_later and not profile.is_logged_in:
             return False  # its database may not be selected yet
-        share = self._pools.link(profile, self._owner)
+        share = self._pools.link(kind, self._owner)
         if share is None:
             return False
         self._leave_share()
-        self._share = share
+        self._share, self._shared_as = share, profile
         return True
 
     def send_shared(self, chunks: list[bytes], counts: list[int]) -> None:
         """Send over the connection that `may_share` has said yes to."""
-        self._shares = True
+        self._shares = self._worked = True
         assert self._share is not None
         self._share.send(chunks, counts)
 
@@ -67,10 +82,21 @@ class Links:
         """Send over the client's own connection, which is made to be like `profile` first if it is new."""
         self._shares = False
         if self._own is None:
+            self._pongs = 0
+            self._framer = ReplyFramer()
             self._own = DedicatedLink(self._upstream, self, profile.commands())
             if self._paused:
                 self._own.pause()
         self._own.send(chunks)
+
+    def keep_alive(self, now: float) -> None:
+        """To be called each second or so, with the loop's time."""
+        kept = self._own is not None and self._shares
+        if kept and self._worked and not self._pongs and now - self._pinged_at >= KEEP_ALIVE_SECONDS:
+            assert self._own is not None
+            self._worked, self._pinged_at = False, now
+            self._pongs += 1
+            self._own.send([_PING])
 
     def drop_own(self) -> None:
         """Give the own connection up; nothing is awaited on it."""
@@ -109,11 +135,25 @@ class Links:
     # -- the own connection's side
 
     def upstream_data(self, data: bytes) -> None:
+        if self._pongs:
+            data = self._without_pong(data)
+            if not data:
+                return
         if self._shares:  # nothing is awaited there
             self.drop_own()
             self._owner.upstream_lost("upstream sent a reply that nothing asked for")
         else:
             self._owner.upstream_data(data)
+
+    def _without_pong(self, data: bytes) -> bytes:
+        """Take the answer to a PING off the head of what came; whatever it is, Redis has answered."""
+        try:
+            at = self._framer.advance(data, 0, 1)
+        except ReplyError:
+            self._pongs = 0  # the session finds out what is wrong with it
+            return data
+        self._pongs -= self._framer.completed
+        return data[at:]
 
     def upstream_refused(self, reason: str) -> None:
         self._owner.upstream_refused(reason)

@@ -14,6 +14,7 @@ cdef class SharedLink:
     cdef public object sharer
     cdef public long long awaited
     cdef public bint is_told
+    cdef bint _is_refused
     cdef readonly object _pool
     cdef readonly SharedConnection _connection
 
@@ -40,6 +41,7 @@ cdef class SharedConnection:
     cdef ReplyFramer _framer
     cdef object _due
     cdef list _waiting
+    cdef long long _held
     cdef bint _flush_due
     cdef bint _full
     cdef bint _proven

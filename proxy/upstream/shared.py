@@ -16,12 +16,16 @@ from collections import deque
 from typing import Protocol, cast
 
 from proxy.upstream.target import Greeting, Upstream, describe, keep_alive
+from proxy.wire.limits import MIB
 from proxy.wire.profile import Profile
 from proxy.wire.replies import ReplyError, ReplyFramer
 
 # kinds of connections (database, protocol, login) that are shared; who needs another has its own
 MAX_POOLS = 64
 IDLE_SECONDS = 60.0  # after which a connection that nobody holds is closed
+# Where so many bytes wait for Redis on a connection, nobody more is let on: what those have left behind who
+# have gone stays there too.
+MAX_QUEUED = 64 * MIB
 
 _PUSH = ord(">")
 
@@ -52,8 +56,10 @@ class SharedLink:
         self.sharer: Sharer | None = sharer
         self.awaited = 0  # replies
         self.is_told = False  # something was handed over in this turn
+        self._is_refused = False  # which the client is about to be told
         self._pool = pool
         self._connection: SharedConnection | None = None
+        pool.holders += 1
 
     @property
     def profile(self) -> Profile:
@@ -63,10 +69,23 @@ class SharedLink:
         """Send pieces that hold so many requests each."""
         connection = self._connection
         if connection is None or connection.is_closed:
-            connection = self._connection = self._pool.connection(self)
+            if self._is_refused:
+                return
+            connection = self._pool.connection(self)
+            if connection.queued > MAX_QUEUED:
+                connection.leave(self)
+                self._is_refused = True
+                asyncio.get_running_loop().call_soon(self._refuse)
+                return
+            self._connection = connection
             if connection.is_full and self.sharer is not None:
                 self.sharer.upstream_full(True)
         connection.send(self, chunks, counts)
+
+    def _refuse(self) -> None:
+        self._is_refused = False
+        if self.sharer is not None:
+            self.sharer.upstream_refused("upstream doesn't keep up with what it is sent")
 
     def dropped(self) -> None:
         """The connection is gone or never was: the next request takes another."""
@@ -76,6 +95,8 @@ class SharedLink:
     def close(self) -> None:
         """The client is gone, or has gone elsewhere. No callback comes after this."""
         sharer, self.sharer = self.sharer, None
+        if sharer is not None:
+            self._pool.holders -= 1
         if self._connection is not None:
             if self._connection.is_full and sharer is not None:
                 sharer.upstream_full(False)
@@ -88,6 +109,7 @@ class Pool:
 
     def __init__(self, upstream: Upstream, profile: Profile, size: int) -> None:
         self.profile = profile
+        self.holders = 0  # clients with a share of one of these connections, now or when they send next
         self._upstream = upstream
         self._size = size
         self._connections: list[SharedConnection] = []
@@ -108,6 +130,10 @@ class Pool:
 
     @property
     def is_empty(self) -> bool:
+        return not self.holders and self.is_closed
+
+    @property
+    def is_closed(self) -> bool:
         return all(one.is_closed for one in self._connections)
 
     def close(self) -> None:
@@ -171,6 +197,7 @@ class SharedConnection:
         self._framer = ReplyFramer()
         self._due: deque[Due] = deque()
         self._waiting: list[bytes] = []
+        self._held = 0  # bytes that wait for the connection to be made
         self._flush_due = False
         self._full = False
         self._proven = False  # a byte has come: whoever listens there is more than a port
@@ -184,6 +211,7 @@ class SharedConnection:
             link.awaited += count
         self._waiting.extend(chunks)
         if self._transport is None:
+            self._held += sum(map(len, chunks))
             if self._connecting is None:
                 self._connecting = self._loop.create_task(self._try_connecting())
         elif not self._flush_due and self._greeting is None:
@@ -200,6 +228,11 @@ class SharedConnection:
         """What was sent for it is sent; the answers will be dropped."""
         self.links.discard(link)
         self._idle_since = self._loop.time()
+
+    @property
+    def queued(self) -> int:
+        """Bytes that wait for Redis, but for those of this turn."""
+        return self._held if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
     def is_full(self) -> bool:
