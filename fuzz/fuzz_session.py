@@ -42,7 +42,13 @@ LIMITS = RequestLimits(max_request=4096)
 GREETING = [encode.command(b"AUTH", b"keyfence", b"its own"), encode.command(b"SELECT", 1)]
 # What a session may say for itself: for a refused command of a transaction; to open that again elsewhere; in
 # the place of CLIENT REPLY; before WAIT.
-OWN = [POISON, MULTI, encode.command(b"CLIENT", b"REPLY", b"ON"), encode.command(b"PING")]
+OWN = [
+    POISON,
+    MULTI,
+    encode.command(b"CLIENT", b"REPLY", b"ON"),
+    encode.command(b"PING"),
+    encode.command(b"ACL", b"WHOAMI"),
+]
 SERVICES = ("CubeProxy", "CubeMaster", "unknown")
 # Made once: a judge keeps nothing of the sessions that ask it.
 JUDGES = (
