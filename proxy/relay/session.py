@@ -270,7 +270,10 @@ class Session:
             if argv is None:
                 break
             if not argv:
-                self.answers.pass_over()
+                if self.answers.reply != ON:
+                    self._send(run_start, run_end, run)
+                    run = 0
+                    self.answers.pass_over()
                 continue  # `*0`, `*-1`, a blank line: no reply is due, so it isn't sent on
             if self._streaming:
                 argv = [Streamed(one.size) if isinstance(one, HandedOn) else one for one in argv]
