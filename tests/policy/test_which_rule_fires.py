@@ -542,10 +542,29 @@ def test_the_document_s_configuration_and_waivers_load(tmp_path: Path) -> None:
     assert settings.waived()
 
 
-@pytest.mark.parametrize("section", ["names", "legacy"])
-def test_the_document_s_sections_load(section: str) -> None:
-    [text] = [block for block in BLOCKS if block.startswith(f"{section}:")]
-    parse_policy(
-        "policy: p\nservices: [web, audit]\nplaceholders: {id: '[a-z]+'}\n"
-        f'keys: {{cart: {{key: "shop:cart:<id>", writers: web, readers: audit}}}}\n{text}'
-    )
+HEAD = "policy: p\nservices: [web, audit, cosky-app, cosky-rest]\nplaceholders: {id|configId: '[a-z]+'}\n"
+CART = 'keys: {cart: {key: "shop:cart:<id>", writers: web, readers: audit}}\n'
+SCOPE = 'scopes: {shop: {prefix: "shop:", writers: web}}\n'
+SCRIPTS = (
+    f"scripts: {{config_set: {{keys: 1, sha1: '{1:040}'}}, config_remove: {{keys: 1, sha1: '{2:040}'}}}}\n"
+)
+# By their first word, what stands around the document's parts of a policy.
+AROUND = {
+    "names": HEAD + CART,
+    "legacy": HEAD + CART,
+    "bind": HEAD + SCRIPTS,
+    "keys": HEAD + SCOPE,
+    "unregistered_scripts": EXAMPLE,
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS[1:-2], ids=lambda block: block.partition(":")[0])
+def test_every_part_of_a_policy_in_the_document_loads(block: str) -> None:
+    parse_policy(AROUND[block.partition(":")[0]] + block)
+
+
+def test_the_policy_in_the_readme_loads() -> None:
+    readme = (POLICIES.parent / "README.md").read_text()
+    found = [block.split("```")[0] for block in readme.split("```yaml\n")[1:]]
+    policies = [block for block in found if block.startswith("policy: cubesandbox")]
+    assert [parse_policy(block).name for block in policies] == ["cubesandbox"]
