@@ -138,6 +138,18 @@ class Decider:
         found = outcome(entry.ttl, access, self._clock)
         return -1 if found in FAULTS else found
 
+    def judges_alike(self, service: int, name: str, target: Target) -> bool:
+        """Whether a command on a key of this target breaks the same rules whatever the key is called, as far
+        as these are about rights and form."""
+        return (
+            target.kind in ("entry", "legacy", "malformed")
+            and target.names_sure
+            and not self._looks_closer
+            and self._next_lapse is None
+            and not self._grants_of(service, name)
+            and not self.policy.home(target).type_words
+        )
+
     def _is_registered(self, target: Target) -> bool:
         """Whether the key is one that there may be."""
         return target.kind == "entry" or target.is_open

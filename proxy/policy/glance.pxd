@@ -13,6 +13,7 @@ cdef class Way:
     cdef readonly Py_ssize_t index
     cdef readonly bytearray known
     cdef readonly dict forms
+    cdef readonly dict repeats
     cdef object one
     cdef int kind
     cdef bint shows_content
@@ -24,6 +25,7 @@ cdef class Way:
 cdef class Glance:
     cdef readonly int found
     cdef readonly int target
+    cdef readonly Way missed
     cdef readonly object policy
     cdef object _decider
     cdef readonly int service
@@ -37,6 +39,9 @@ cdef class Glance:
     cdef Way _admits(self, list argv)
     @cython.locals(size=Py_ssize_t, options=tuple, form=Way)
     cdef Way _form(self, Way way, list argv)
+    @cython.locals(way=Way, looks=int)
+    cpdef object repeat(self, list argv)
+    cdef int _must_look(self, Way way, object target) except -2
     cdef Way _way(self, bytes name)
     cdef int _ask(self, Way way, int target, list argv) except -1
     cdef int _answer(self, Way way, object command, object access, object target) except -1

@@ -16,6 +16,7 @@ from ..commands.model import Access, Command
 from .automaton import Classifier
 from .compiled import MAX_CONFIRMED, Entry, Fields, Target
 from .values import BUILTIN, Form
+from .verdict import Repeat
 
 if TYPE_CHECKING:
     from .decide import Decider
@@ -65,6 +66,7 @@ class Way:
         self.index = one.key_at  # of the key
         self.known = bytearray(b"\xff" * targets)
         self.forms: dict[tuple[bytes, ...], Way | None] = {}
+        self.repeats: dict[int, Repeat] = {}  # by the target's index
         self.one = one
         self.kind = kind
         self.shows_content = one.shows_content
@@ -81,6 +83,8 @@ class Glance:
         self.policy = policy
         self.found = 0  # of the command admitted last: what it means for its key's time to live
         self.target = -1  # and the index of its key's target
+        # The way of the command looked at last, where the decider has to look each time.
+        self.missed: Way | None = None
         self._decider = decider
         self.service = service  # its number
         self._among = among
@@ -96,6 +100,7 @@ class Glance:
             return None  # the decider will meet the same, and tell of it
 
     def _admits(self, argv: list[bytes]) -> Way | None:
+        self.missed = None
         name = argv[0]
         if name in self._ways:
             way = self._ways[name]
@@ -121,13 +126,44 @@ class Glance:
         known = way.known[target]
         if known == _UNASKED:
             known = self._ask(way, target, argv)
+        self.target = target
         if known & _UNSURE:
+            self.missed = way
             return None
         if known & (_NAME | _VALUE | _FIELDS) and not self._looks_right(way, known, target, argv):
             return None
         self.found = known // _OUTCOME
-        self.target = target
         return way
+
+    def repeat(self, argv: list[bytes]) -> Repeat | None:
+        """What is found wrong with each command like the one that was missed last, if that is known."""
+        way = self.missed
+        if way is None:
+            return None
+        repeat = way.repeats.get(self.target)
+        if repeat is None or not repeat.live:
+            return None
+        looks = self._must_look(way, self._targets[self.target])
+        if looks and (looks < 0 or not self._looks_right(way, looks, self.target, argv)):
+            return None  # it may be wrong in more ways
+        return repeat
+
+    def remember(self, repeat: Repeat) -> None:
+        """The same is wrong with each command like the one that was missed last, but for what it writes."""
+        if self.missed is not None:
+            self.missed.repeats[self.target] = repeat
+
+    def _must_look(self, way: Way, target: Target) -> int:
+        """_VALUE or _FIELDS where something is asked of what a command of this way writes; -1: that can't be
+        told here."""
+        entry = target.entry
+        if target.kind != "entry" or entry is None or not way.shows_content or not entry.looks_into_values:
+            return 0
+        if way.value_at:
+            return _VALUE if entry.values is not None else 0
+        if not way.fields_at or way.kind == _XADD:
+            return -1
+        return _FIELDS if entry.fields is not None else 0
 
     def _way(self, name: bytes) -> Way | None:
         one = ONE_KEY.get(name)

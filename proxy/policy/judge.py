@@ -20,6 +20,12 @@ from .show import printable
 from .ttl import QUESTIONS, SETTLING
 from .verdict import PASS, Finding, Ruling, Verdict, Violation
 
+# Whether these are broken is told by the form of the command and by what the key is, not by its name or
+# value.
+ALIKE = frozenset(
+    {"command.forbidden", "scope.read", "scope.write", "key.legacy", "key.format", "type.mismatch"}
+)
+
 
 class Judge:
     """A compiled policy, the modes of this environment, and whatever break-glass is open.
@@ -110,6 +116,22 @@ class Judge:
             pending.ask(
                 self, service, client, name, sender, transaction, database, key, position, target, rule, found
             )
+
+    def repeats(self, service: int, glance: Glance, ruling: Ruling) -> bool:
+        """Whether each command like the one that the glance missed last has the findings of this ruling, and
+        is passed for good: their rules are about command and target alone, and are only observed here."""
+        way, target = glance.missed, self.policy.targets[glance.target]
+        if way is None or self.decider.left_open or not self.decider.judges_alike(service, way.name, target):
+            return False
+        name = self.policy.services[service]
+        return all(
+            violation.rule in ALIKE
+            and (violation.key is None or violation.shape)
+            and action == "observed"
+            and not self.modes.may_waive(name, violation.rule)
+            and (violation.severity == "should" or self.modes.mode(violation.rule, service) == "observe")
+            for violation, action in ruling.findings
+        )
 
     def _follow(
         self,

@@ -108,6 +108,10 @@ class Modes:
             for rule in RULES
         }
 
+    def may_waive(self, service: str, rule: str) -> bool:
+        """Whether there are waivers for a rule and a service."""
+        return bool(self._waivers.get((service, rule)))
+
     def waived(self, violation: Violation, service: str, command: str) -> bool:
         """Whether a waiver tolerates a violation by `command` of the service."""
         waivers = self._waivers.get((service, violation.rule))

@@ -80,6 +80,17 @@ class Finding(NamedTuple):
     action: Action
 
 
+class Repeat:
+    """Findings that are the same for each command of a kind, whatever its key; whoever tells of them keeps in
+    `rows` where they are counted, and takes `live` away when it wants to see one in full again."""
+
+    __slots__ = ("live", "rows")
+
+    def __init__(self, rows: object) -> None:
+        self.rows = rows
+        self.live = True
+
+
 class Ruling(NamedTuple):
     """A verdict under the modes and waivers of this environment."""
 

@@ -38,7 +38,10 @@ cdef class Session:
     cdef object _ruled
     cdef Way _way
     cdef Glance _known_glance
+    cdef object _glance_of
     cdef long long _alike
+    cdef bint _missed
+    cdef object _repeat
 
     @cython.locals(slots=Slots)
     cpdef bint _may_judge(self) except -1
@@ -57,6 +60,7 @@ cdef class Session:
     cdef bint _admits_at_a_glance(self, Glance glance, list argv) except -1
     cdef Way _timed(self, Glance glance, list argv)
     cdef object _tell_alike(self)
+    @cython.locals(missed=bint)
     cdef bint _admits_as_plain(self, list argv) except -1
     cdef bint _fits(self, object command) except -1
     cpdef object current_judge(self)

@@ -20,7 +20,7 @@ from proxy.commands.model import Command, Streamed, Touches
 from proxy.policy.compiled import UNKNOWN, CompiledPolicy
 from proxy.policy.glance import Glance, Way
 from proxy.policy.judge import Judge
-from proxy.policy.verdict import PASS, Finding, Ruling
+from proxy.policy.verdict import PASS, Finding, Repeat, Ruling
 from proxy.relay.answers import ON, Answers, unreachable
 from proxy.relay.identity import Identities
 from proxy.relay.refusal import refusal
@@ -73,6 +73,12 @@ class Observer(Protocol):
         self, service: str, client: str, command: str, findings: Sequence[Finding], revision: str
     ) -> str:
         """Violations were found in one command. Returns the decision's id, for the reply."""
+
+    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat | None:
+        """Whether further commands with the same findings may be told of by `repeated`, and as what."""
+
+    def repeated(self, repeat: Repeat, times: int) -> None:
+        """So many more commands had the findings that `repeats` was asked about."""
 
     def decided(self, seconds: float) -> None:
         """A decision took so long; told for a sample of them."""
@@ -132,6 +138,9 @@ class Session:
         self._until_timed = 0
         self._way: Way | None = None  # that the command took which was admitted last at a glance …
         self._known_glance: Glance | None = None
+        self._glance_of: Judge | None = None
+        self._missed = False  # the glance knows the command in hand, and that it must be judged
+        self._repeat: Repeat | None = None  # what is wrong with each of those that nobody was told of yet
         self._alike = 0  # … and how many were that nobody was told of yet
         self._raw: bytes | None = None  # what goes upstream unread once every slot is answered
         self._deferred: Callable[[], None] | None = None  # what waits until every slot is answered
@@ -322,8 +331,14 @@ class Session:
             return None
         judge, number = self._judge()
         glance = self._known_glance
-        if glance is None or glance.policy is not judge.decider.policy or glance.service != number:
+        if (
+            glance is None
+            or self._glance_of is not judge
+            or glance.policy is not judge.decider.policy
+            or glance.service != number
+        ):
             glance = self._known_glance = judge.glance(number, PLAIN)
+            self._glance_of = judge
         return glance
 
     def _admits_at_a_glance(self, glance: Glance, argv: list[bytes]) -> bool:
@@ -335,15 +350,21 @@ class Session:
             way = self._timed(glance, argv)
         else:
             way = glance.admits(argv)
+        repeat = None
         if way is None:
-            return False
-        if way is not self._way:
+            repeat = glance.repeat(argv)
+            if repeat is None:
+                self._missed = glance.missed is not None
+                return False
+            way = glance.missed
+        if way is not self._way or repeat is not self._repeat:
             if self._alike:
                 self._tell_alike()
             self._way = way
+            self._repeat = repeat
             self.route.begins_work()
         self._alike += 1
-        if glance.found:
+        if repeat is None and way is not None and glance.found:
             judge, number = self._judge()
             judged = self.transaction.judged if self.transaction is not None else None
             database = self.profile.database
@@ -362,6 +383,8 @@ class Session:
         """Tell of a run of commands that were admitted at a glance."""
         if self._way is not None:
             self._observer.command(self.service, self._way.name, "forwarded", self._alike)
+        if self._repeat is not None:
+            self._observer.repeated(self._repeat, self._alike)
         self._alike = 0
 
     def _admits_as_plain(self, argv: Sequence[bytes]) -> bool:
@@ -369,6 +392,9 @@ class Session:
 
         Where it doesn't, `_do_otherwise` knows from `_ruled` what was decided.
         """
+        missed, self._missed = self._missed, False
+        if self._alike:
+            self._tell_alike()  # what comes first is told of first
         name = argv[0]
         special = SPECIALS.get(name.upper()) if len(name) <= LONGEST_SPECIAL else None
         if special is hang_up:
@@ -391,9 +417,19 @@ class Session:
         fits = reply is not None or self._fits(command)
         if special is None and reply is None and fits:
             self._observer.command(self.service, label, "forwarded")
+            if missed and ruling is not PASS:
+                self._remember(judge, number, label, ruling)
             return True
         self._ruled = (special, reply, label, fits)
         return False
+
+    def _remember(self, judge: Judge, number: int, label: str, ruling: Ruling) -> None:
+        """What was found wrong, and passed, may be the same for each command like this one."""
+        glance = self._known_glance
+        if glance is not None and ruling.findings and judge.repeats(number, glance, ruling):
+            repeat = self._observer.repeats(self.service, label, ruling.findings)
+            if repeat is not None:
+                glance.remember(repeat)
 
     def _fits(self, command: Command | None) -> bool:
         """Whether the request in hand may go where the client is now."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from proxy.policy.verdict import Finding, Violation
+from proxy.policy.verdict import Finding, Repeat, Violation
 from proxy.telemetry.counters import OTHER, Counters, Outcome
 from proxy.telemetry.decision_log import DecisionLog, Group, Sink, mask, masked_hint, new_decision_id
 from proxy.telemetry.shapes import Shapes
@@ -21,6 +21,9 @@ MAX_KNOWN = 10_000
 Schedule = Callable[[Callable[[], None]], object]
 # What a client sent in place of a command is its own text; what doesn't read as a command's name isn't shown.
 _COMMAND_NAME = re.compile(r"[A-Z][A-Z0-9._-]{0,31}")
+
+
+_Rows = list[tuple[Group, tuple[str, str, str, str, str], Row]]
 
 
 class _Origin(NamedTuple):
@@ -60,6 +63,7 @@ class Telemetry:
         self._shapes = Shapes(trusting=not mask_keys)
         # The rows that the violations of a group count in, to find them with one look-up.
         self._known: dict[Group, tuple[str, tuple[str, str, str, str, str], Row]] = {}
+        self._repeats: list[Repeat] = []  # that live
         self._epoch = wall() - clock()  # what makes Unix seconds of the monotonic clock's
 
     @classmethod
@@ -131,6 +135,36 @@ class Telemetry:
             if action == "refused" and not refused:
                 refused = decision
         return refused
+
+    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat | None:
+        """Where these findings, told of just now, are counted, to count more of them; None where that isn't
+        known. It holds until the next `flush`, so each second one is told of in full."""
+        rows = []
+        for violation, action in findings:
+            group = (service, violation.rule, violation.entry, command, action)
+            known = self._known.get(group)
+            if (
+                known is None
+                or known[0] != violation.entry
+                or (violation.key is not None and not violation.shape)
+            ):
+                return None
+            rows.append((group, *known[1:]))
+        repeat = Repeat(rows)
+        self._repeats.append(repeat)
+        return repeat
+
+    def repeated(self, repeat: Repeat, times: int) -> None:
+        """Count so many more commands with the findings that `repeats` was asked about."""
+        now = self._clock()
+        at = self._epoch + now
+        for group, series, row in cast(_Rows, repeat.rows):
+            self.counters.violations[series] += times
+            row["count"] += times
+            row["actions"][group[4]] += times
+            row["last"] = at
+            if self._log is not None:
+                self._log.repeat(group, times, now)
 
     def _tell(self, origin: _Origin, violation: Violation, action: str, *, now: float, times: int) -> str:
         service, client, command, revision = origin
@@ -213,6 +247,9 @@ class Telemetry:
         steps."""
         now = self._clock()
         self._epoch = self._wall() - now
+        for repeat in self._repeats:
+            repeat.live = False
+        self._repeats.clear()
         if self._log is not None:
             self._log.flush(now)
 

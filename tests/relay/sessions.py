@@ -11,7 +11,7 @@ from pathlib import Path
 from proxy.policy.judge import Judge
 from proxy.policy.load import load_policy
 from proxy.policy.modes import ModeRule, Modes
-from proxy.policy.verdict import Finding
+from proxy.policy.verdict import Finding, Repeat
 from proxy.relay.identity import Identities
 from proxy.relay.session import Session
 from proxy.wire import encode
@@ -58,6 +58,13 @@ class Told:
             return ""
         self.decisions += 1
         return f"d-{self.decisions}"
+
+    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat:
+        return Repeat([(service, command, violation.rule, action) for violation, action in findings])
+
+    def repeated(self, repeat: Repeat, times: int) -> None:
+        assert isinstance(repeat.rows, list)
+        self.found += repeat.rows * times
 
     def decided(self, seconds: float) -> None:
         assert seconds >= 0

@@ -1151,3 +1151,22 @@ def test_a_database_that_needs_a_login_is_selected_behind_it() -> None:
     one.from_upstream(b"+RESET\r\n-NOAUTH Authentication required.\r\n")
     assert sent(one) == b"+RESET\r\n"
     assert not one.closing
+
+
+def test_what_each_command_of_a_kind_breaks_is_told_for_each_of_them() -> None:
+    told = Told()
+    it = observed("CubeProxy", told)
+    good, bad = cmd("HSET", ROUTE, "HostIP", "10.0.0.1"), cmd("HSET", ROUTE, "HostIP", "nowhere")
+    it.from_client(good * 3 + bad + good * 2 + ADMITTED + good)
+    write = ("CubeProxy", "HSET", "scope.write", "observed")
+    value = ("CubeProxy", "HSET", "value.invalid", "observed")
+    assert told.found == [write] * 4 + [value] + [write] * 3
+    assert told.commands.count(("CubeProxy", "HSET", "forwarded")) == 7
+
+
+def test_what_is_enforced_is_never_only_repeated() -> None:
+    told = Told()
+    it = session("CubeProxy", told=told)
+    it.from_client(cmd("HSET", ROUTE, "HostIP", "10.0.0.1") * 3)
+    assert it.to_upstream == []
+    assert told.commands == [("CubeProxy", "HSET", "refused")] * 3

@@ -201,3 +201,20 @@ def test_the_short_way_is_forgotten_rather_than_growing(
             bench.tell(Finding(violation(entry=f"entry-{number}"), "observed"))
     assert len(bench.telemetry._known) <= 5
     assert sum(bench.telemetry.counters.violations.values()) == 60
+
+
+def test_what_repeats_counts_as_if_each_were_told_of_until_the_next_second(bench: Bench) -> None:
+    telemetry, findings = bench.telemetry, (Finding(violation(), "observed"),)
+    assert telemetry.repeats("CubeProxy", "HSET", findings) is None  # nothing is known of it yet
+    bench.tell(*findings)
+    bench.tell(*findings)
+    repeat = telemetry.repeats("CubeProxy", "HSET", findings)
+    assert repeat is not None
+    telemetry.repeated(repeat, 998)
+    assert sum(telemetry.counters.violations.values()) == 1000
+    (row,) = telemetry.tally.snapshot()
+    assert (row["count"], row["actions"]) == (1000, {"observed": 1000})
+    bench.now += 60
+    telemetry.flush()
+    assert not repeat.live
+    assert sum(1 + line["merged"] + line["dropped"] for line in bench.lines()) == 1000
