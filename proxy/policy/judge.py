@@ -165,7 +165,7 @@ class Judge:
                     rule,
                     found,
                 )
-            elif found in SETTLING:
+            elif found in SETTLING and name not in _MAY_LEAVE:
                 pending.settle(database, access.key, found, transaction, sender)
 
     def late(self, pending: Pending, left: int) -> tuple[Finding, ...]:
@@ -229,3 +229,5 @@ def command_name(argv: Sequence[bytes], touches: Touches) -> str:
 
 
 _NOTHING = Touches(None)
+# They take a key away, or leave all as it is: where the new name is taken, where only a copy is asked for.
+_MAY_LEAVE = frozenset({"RENAMENX", "MIGRATE"})

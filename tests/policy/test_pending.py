@@ -240,3 +240,16 @@ def test_what_is_refused_leaves_nothing_open() -> None:
         judge = Judge(policy, Modes([ModeRule(mode)], policy.services), pending=table)
         ruling, _ = judge.weigh(0, [b"HSET", b"k", b"f", b"v"])
         assert (ruling.refused_by is not None, len(table)) == (mode == "enforce", kept)
+
+
+@pytest.mark.parametrize(("command", "is_open"), [("RENAMENX k:a k:b", True), ("RENAME k:a k:b", False)])
+def test_a_rename_that_may_not_happen_settles_nothing(command: str, is_open: bool) -> None:
+    policy = parse_policy(
+        "policy: p\nservices: [x]\nplaceholders: {id: '[a-z]'}\n"
+        'keys: {k: {key: "k:<id>", writers: x, ttl: required}}\n'
+    )
+    table = PendingTtls()
+    judge = Judge(policy, Modes([], policy.services), pending=table)
+    for text in ("LPUSH k:a 1", command):
+        judge.weigh(0, text.encode().split(), client="c", connection=1)
+    assert (b"k:a" in {one.key for one in table}) == is_open
