@@ -150,7 +150,7 @@ class Grant:
             return False
         if self.legacy and target is not None and target.kind == "legacy":
             return True
-        return any(glob.matches(key) for glob in self.globs)
+        return b"*" in self.texts or any(glob.matches(key) for glob in self.globs)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ class Decider:
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._permissions: dict[tuple[int, str], str] = {}
+        self._grants_known: dict[tuple[int, str], list[Grant]] = {}
         self._take(policy.without_lapsed(clock()))
         # Rules about keys together, which `admits` leaves to `judge`.
         self._looks_closer = policy.cluster
@@ -60,6 +61,7 @@ class Decider:
         """Judge by this policy from now on; what was remembered of another is forgotten."""
         self.policy = policy
         self._permissions.clear()
+        self._grants_known.clear()
         self._keys = Reach(policy.classifier, policy.targets)
         self._channels = Channels(policy, self._keys, lambda service: self._holds(service, READ, ""))
         self._next_lapse = policy.next_lapse()
@@ -67,6 +69,7 @@ class Decider:
     def forget_permissions(self) -> None:
         """The command table has changed: what a command may do is asked anew."""
         self._permissions.clear()
+        self._grants_known.clear()
 
     def decide(self, service: int, argv: Sequence[bytes]) -> Verdict:
         """The verdict on one command (argv with its name first) of the service with this number."""
@@ -332,8 +335,13 @@ class Decider:
         return holds
 
     def _grants_of(self, service: int, name: str) -> list[Grant]:
-        grants = self.policy.grants.get(service, ())
-        return [grant for grant in grants if selects_name(grant.selectors, name)]
+        known = self._grants_known.get((service, name))
+        if known is None:
+            grants = self.policy.grants.get(service, ())
+            known = [grant for grant in grants if selects_name(grant.selectors, name)]
+            if len(self._grants_known) < MAX_GRANTS_KNOWN:
+                self._grants_known[service, name] = known
+        return known
 
     def _reaches_only_own(self, service: int, name: str, glob: bytes, right: int, by: str = "") -> bool:
         granted = self._grants_of(service, name)
@@ -490,18 +498,20 @@ class Decider:
         """`by` is the registered script or function that touches the key; "" where the command does."""
         policy = self.policy
         target = policy.target(access.key)
-        if target is None or target.kind == "stray":
-            violations = iter([self._unregistered(service, name, access, target)])
-        elif target.kind == "legacy":
-            violations = self._legacy(service, name, access, target)
-        else:
-            violations = self._standard(service, name, access, target, by)
         if policy.grants and self._granted(service, name, access, target):
             return
-        yield from violations
+        if target is None or target.kind == "stray":
+            yield self._unregistered(service, name, access, target)
+        elif target.kind == "legacy":
+            yield from self._legacy(service, name, access, target)
+        else:
+            yield from self._standard(service, name, access, target, by)
 
     def _granted(self, service: int, name: str, access: Access, target: Target | None) -> bool:
-        granting = {one.home for one in self._grants_of(service, name) if one.covers(access.key, target)}
+        grants = self._grants_of(service, name)
+        if not grants:
+            return False
+        granting = {one.home for one in grants if one.covers(access.key, target)}
         return bool(granting) and (target is not None or granting >= self._unclaimed_by)
 
     def _standard(
@@ -702,6 +712,7 @@ def _lacking(service: int, needs: int, target: Target, all_held: bool = False) -
 
 
 MAX_PREFIXES = 64
+MAX_GRANTS_KNOWN = 10_000  # services and commands: a name that isn't in the table is the client's to word
 
 
 def _prefixes(policy: CompiledPolicy) -> tuple[bytes, ...]:
