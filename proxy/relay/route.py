@@ -62,7 +62,9 @@ def _data_commands() -> frozenset[str]:
     return frozenset(
         row.command.name
         for row in COMMANDS.values()
-        if row.command.categories & _DATA and "blocking" not in row.command.flags and not row.subcommands
+        if row.command.categories & _DATA
+        and not row.command.flags & {"blocking", "admin"}
+        and not row.subcommands
     )
 
 
@@ -106,7 +108,7 @@ class Route:
             self.pinned = self.pinned or name
         elif not (self._greets and name in GREETINGS):
             self.stay()
-        if name == "CLIENT ID":
+        if name in ("CLIENT ID", "CLIENT INFO", "CLIENT LIST"):
             self.knows_id = True
         elif name in ("WATCH", "UNWATCH"):
             self.watching = name == "WATCH"
