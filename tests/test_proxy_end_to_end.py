@@ -341,9 +341,7 @@ def test_a_should_is_never_refused(enforcing: Keyfence) -> None:
     assert metric(enforcing, "keyfence_violations_total", rule="field.unknown", action="observed") >= 1
 
 
-@pytest.mark.parametrize(
-    "words", ["SUBSCRIBE news", "MONITOR", "SYNC", "KEYS *", "NOSUCH x"]
-)
+@pytest.mark.parametrize("words", ["SUBSCRIBE news", "MONITOR", "SYNC", "KEYS *", "NOSUCH x"])
 def test_what_must_not_pass_is_refused_and_the_session_goes_on(enforcing: Keyfence, words: str) -> None:
     with enforcing.connect("CubeProxy") as connection:
         connection.sendall(encode.command(*words.split()) + encode.command("HGETALL", ROUTE))
