@@ -413,7 +413,9 @@ def _hang_up(session: Session, _argv: Argv) -> None:
 def _subscription(session: Session, argv: Argv) -> None:
     """Follow it, once every reply is in that is due: then what comes next can't be mistaken."""
     subscriptions = session.answers.subscriptions
-    if session.transaction is not None:
+    if session.transaction is not None and len(argv) == 1 and argv[0][-11:].upper() != b"UNSUBSCRIBE":
+        session.pass_one()  # too few arguments: Redis says so, and EXEC will abort
+    elif session.transaction is not None:
         session.opaque_request("what it subscribes to inside MULTI can't be followed")
     elif subscriptions is not None and len(subscriptions) + len(argv) > MAX_NAMES:
         session.opaque_request("so many subscriptions can't be followed")

@@ -186,6 +186,12 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "keyfence is a client of Redis too.",
     ),
     (
+        "a refusal or a protocol error in a session that runs MONITOR",
+        "shows the command before it first",
+        "may answer before the line comes that shows the command before it",
+        "The answer is made here, the line by Redis, and nothing tells when a line is still to come.",
+    ),
+    (
         "`POST` or `Host:` behind other commands in one packet",
         "closes without sending the replies that it has already made",
         "sends these replies first",

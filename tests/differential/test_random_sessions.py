@@ -23,9 +23,11 @@ def test_random_sessions_are_answered_alike(plain_pair: Pair) -> None:
         settings=settings(
             max_examples=1500 if LONG else 40,
             stateful_step_count=20,
+            derandomize=not LONG,  # new ones are for `make soak`
             deadline=None,
             suppress_health_check=list(HealthCheck),
-            phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+            # Not made smaller: each attempt of a session that differs waits for what doesn't come.
+            phases=[Phase.explicit, Phase.generate],
             print_blob=False,
         ),
     )
