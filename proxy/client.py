@@ -240,9 +240,6 @@ class Client:
             self._is_served = False
             self._gate.clients.discard(self)
             self._counters.connection_closed(self._counted_as, self._listener)
-        self._leave_upstream()
-
-    def _leave_upstream(self) -> None:
         self._links.close()
 
     def pause_writing(self) -> None:
@@ -404,7 +401,7 @@ class Client:
             if reason:
                 self._counters.closed_for(reason_label(reason))
             self._transport.close()
-            self._leave_upstream()  # it may take its time to read what was written; nothing more is for it
+            self._links.close()  # it may take its time to read what was written; nothing more is for it
 
     def _close_at_once(self, reason: str) -> None:
         self._counters.closed_for(reason)
@@ -446,7 +443,7 @@ class Client:
             return
         self._dismissed = True
         self._counters.closed_for("shutdown")
-        self._leave_upstream()
+        self._links.close()
         if not transport.can_write_eof():  # TLS
             transport.close()
             return

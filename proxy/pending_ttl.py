@@ -14,9 +14,8 @@ from typing import cast
 
 from .policy.pending import Pending, PendingTtls
 from .telemetry.telemetry import Telemetry
-from .upstream.target import Greeting, Upstream, describe, keep_alive
+from .upstream.target import Greeting, GreetingError, Upstream, describe, keep_alive
 from .wire import encode
-from .wire.replies import ReplyError
 
 LOOK_SECONDS = 0.5  # between two looks at what is due
 BATCH = 500  # keys in one write
@@ -128,7 +127,7 @@ class TtlWatch:
         if upstream.up is False or upstream.must_wait:
             raise CannotAsk(upstream.reason)
         link = _Link(upstream.address.greeting(), upstream.address.database)
-        await upstream.connect(lambda: link)
+        await upstream.knock(lambda: link)
         self._link = link
         return link
 
@@ -182,11 +181,8 @@ class _Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             data = self._greeting.take(data)
-        except ReplyError as exc:
-            self._fail(f"it doesn't speak RESP ({exc})")
-            return
-        if self._greeting.refusal:
-            self._fail(f"it refused keyfence's login: {self._greeting.refusal}")
+        except GreetingError as exc:
+            self._fail(str(exc))
             return
         *lines, self._unread = (self._unread + data).split(b"\r\n")
         if len(self._unread) > MAX_LINE or any(line[:1] not in (b":", b"+", b"-") for line in lines):

@@ -111,9 +111,8 @@ class Session:
         """`greeting` are the commands that upstream connections are opened with, one reply each; `database`
         is the one that they select. `sharing`: connections that others use too may be used."""
         self.to_upstream: list[bytes] = []
-        self.counts: list[
-            int
-        ] = []  # how many replies each piece of `to_upstream` gets, on a shared connection
+        # How many replies each piece of `to_upstream` gets, on a shared connection.
+        self.counts: list[int] = []
         self.answers = Answers(self._after_slot)
         self.route = Route(sharing, clock)
         self._sender = object()  # tells its commands from those of other connections

@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from proxy.upstream.target import Greeting, Upstream, describe, keep_alive
-from proxy.wire.replies import ReplyError
+from proxy.upstream.target import Greeting, GreetingError, Upstream, UpstreamDown, describe, keep_alive
 
 
 class Receiver(Protocol):
@@ -101,16 +100,11 @@ class DedicatedLink(asyncio.Protocol):
     async def _try_connecting(self) -> None:
         """Also a refusal without an attempt comes from here, never from within `send`: its receiver may send
         the next request at once, and be refused again, as often as it has requests."""
-        if self._upstream.must_wait:
-            self._connecting = None
-            self._refused(self._upstream.state)
-            return
         try:
             await self._upstream.connect(lambda: self)
-        except OSError as exc:
-            self._upstream.failed(describe(exc))
+        except UpstreamDown as exc:
             self._connecting = None
-            self._refused(self._upstream.state)
+            self._refused(str(exc))
 
     def _refused(self, reason: str) -> None:
         self._waiting.clear()
@@ -174,14 +168,11 @@ class DedicatedLink(asyncio.Protocol):
     def _greet(self, greeting: Greeting, data: bytes) -> bytes:
         try:
             rest = greeting.take(data)
-        except ReplyError as exc:
-            self._give_up(f"it doesn't speak RESP ({exc})")
-            return b""
-        if greeting.refusal and greeting.expected < len(self._settings):
-            self._give_up_client(f"it no longer takes the client's settings: {greeting.refusal}")
-            return b""
-        if greeting.refusal:
-            self._give_up(f"it refused keyfence's login: {greeting.refusal}")
+        except GreetingError as exc:
+            if exc.refusal and exc.unanswered < len(self._settings):
+                self._give_up_client(f"it no longer takes the client's settings: {exc.refusal}")
+            else:
+                self._give_up(str(exc))
             return b""
         if greeting.expected == 0:
             self._open()

@@ -12,7 +12,7 @@ from typing import cast
 
 import hiredis
 
-from proxy.upstream.target import Greeting, Upstream, describe
+from proxy.upstream.target import Greeting, GreetingError, Upstream, describe
 from proxy.wire import encode
 from proxy.wire.replies import ReplyError, ReplyFramer
 
@@ -83,7 +83,7 @@ async def ask_for_commands(upstream: Upstream) -> object:
     answer = _Answer(len(greeting))
     try:
         async with asyncio.timeout(upstream.connect_timeout):
-            transport, _ = await upstream.connect(lambda: answer)
+            transport, _ = await upstream.knock(lambda: answer)
             try:
                 transport.write(b"".join([*greeting, encode.command(b"COMMAND")]))
                 raw = await answer.raw
@@ -124,10 +124,10 @@ class _Answer(asyncio.Protocol):
             return
         try:
             data = self._greeting.take(data)
-            if self._greeting.refusal:
-                self._fail(f"it refused keyfence's login: {self._greeting.refusal}")
-            elif not self._greeting.expected:
+            if not self._greeting.expected:
                 self._collect(data)
+        except GreetingError as exc:
+            self._fail(str(exc))
         except ReplyError as exc:
             self._fail(f"it doesn't speak RESP ({exc})")
 

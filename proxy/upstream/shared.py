@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from typing import Protocol, cast
 
-from proxy.upstream.target import Greeting, Upstream, describe, keep_alive
+from proxy.upstream.target import Greeting, GreetingError, Upstream, UpstreamDown, describe, keep_alive
 from proxy.wire.limits import MIB
 from proxy.wire.profile import Profile
 from proxy.wire.replies import ReplyError, ReplyFramer
@@ -255,14 +255,10 @@ class SharedConnection:
     # -- connecting
 
     async def _try_connecting(self) -> None:
-        if self._upstream.must_wait:
-            self._refuse(self._upstream.state)
-            return
         try:
             await self._upstream.connect(self._itself)
-        except OSError as exc:
-            self._upstream.failed(describe(exc))
-            self._refuse(self._upstream.state)
+        except UpstreamDown as exc:
+            self._refuse(str(exc))
 
     def _itself(self) -> asyncio.Protocol:
         return cast(asyncio.Protocol, self)  # it has all that is called, and inherits nothing
@@ -379,11 +375,8 @@ class SharedConnection:
     def _greet(self, greeting: Greeting, data: bytes) -> bytes:
         try:
             rest = greeting.take(data)
-        except ReplyError as exc:
-            self._give_up(f"it doesn't speak RESP ({exc})")
-            return b""
-        if greeting.refusal:
-            self._give_up(f"it refused keyfence's login: {greeting.refusal}")
+        except GreetingError as exc:
+            self._give_up(str(exc))
             return b""
         if greeting.expected == 0:
             self._open()

@@ -1,7 +1,8 @@
 """The Redis that stands behind: how to reach it, and whether it can be reached.
 
 Rule: one place knows the state of the upstream. While it is down, only the prober and one attempt per
-back-off step knock at it, however many clients wait.
+back-off step knock at it, however many clients wait; while it seems up, a few at a time do, so that one that
+has just gone isn't knocked at by all of them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ FIRST_BACKOFF = 0.05  # seconds
 LONGEST_BACKOFF = 1.0
 PROBE_INTERVAL = 1.0
 DROPS_IN_A_ROW = 3
+ATTEMPTS_AT_ONCE = 16  # to connect for clients; the others wait for their turn, and for what these tell
 # What Redis answers while it can be reached but doesn't serve.
 _NOT_READY = ("LOADING", "MASTERDOWN")
 
@@ -81,6 +83,7 @@ class Upstream:
         self._retry_at = 0.0
         self._drops = 0  # in a row
         self._trying = False  # to connect, while it is down
+        self._turns = asyncio.Semaphore(ATTEMPTS_AT_ONCE)
 
     @property
     def state(self) -> str:
@@ -124,10 +127,23 @@ class Upstream:
         if changed:
             self._on_change(up)
 
-    async def connect(
+    async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> None:
+        """Open a connection for a client, in its turn. Raises UpstreamDown, after an attempt or for a failure
+        that is fresh: also where Redis was found gone while the client waited for its turn."""
+        async with self._turns:
+            if self.must_wait:
+                raise UpstreamDown(self.state)
+            try:
+                await self.knock(protocol)
+            except OSError as exc:
+                self.failed(describe(exc))
+                raise UpstreamDown(self.state) from None
+
+    async def knock(
         self, protocol: Callable[[], asyncio.Protocol]
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Open a connection. Raises OSError (TimeoutError and ssl.SSLError are such)."""
+        """Open a connection of keyfence's own, whatever is known of the upstream. Raises OSError, as
+        TimeoutError and ssl.SSLError are."""
         if self.up is not False:
             return await self._connect(protocol)
         self._trying = True
@@ -173,12 +189,28 @@ class Upstream:
 
     async def _ask(self) -> str:
         probe = _Probe(len(self.address.greeting()))
-        transport, _ = await self.connect(lambda: probe)
+        transport, _ = await self.knock(lambda: probe)
         try:
             transport.write(b"".join([*self.address.greeting(), encode.command(b"PING")]))
             return await probe.outcome
         finally:
             transport.abort()
+
+
+class UpstreamDown(Exception):
+    """No connection can be had. `str` is the upstream's `state`."""
+
+
+class GreetingError(Exception):
+    """A connection can't be used: what came is no RESP, or Redis refused one of the commands. `str` says why.
+
+    `refusal` is Redis' own text, or empty; `unanswered` how many commands stood behind the refused one.
+    """
+
+    def __init__(self, reason: str, refusal: str = "", unanswered: int = 0) -> None:
+        super().__init__(reason)
+        self.refusal = refusal
+        self.unanswered = unanswered
 
 
 class Greeting:
@@ -188,21 +220,24 @@ class Greeting:
         """`logs_in_later`: it is no fault that Redis wants a login first."""
         self.expected = expected
         self._tolerated = b"-NOAUTH" if logs_in_later else None
-        self.refusal = ""  # why Redis refused it
         self._framer = ReplyFramer()
         self._reply = bytearray()
 
     def take(self, data: bytes) -> bytes:
-        """Consume the greeting's replies; the rest belongs to the connection's user. Raises ReplyError."""
+        """Consume the greeting's replies; the rest belongs to the connection's user. Raises GreetingError."""
         at = 0
-        while self.expected and at < len(data) and not self.refusal:
-            end = self._framer.advance(data, at, 1)
+        while self.expected and at < len(data):
+            try:
+                end = self._framer.advance(data, at, 1)
+            except ReplyError as exc:
+                raise GreetingError(f"it doesn't speak RESP ({exc})") from None
             self._reply += data[at:end]
             at = end
             if self._framer.completed:
                 self.expected -= 1
                 if self._reply.startswith(b"-") and not self._is_tolerated():
-                    self.refusal = self._reply[1:].decode("utf-8", "replace").strip()
+                    refusal = self._reply[1:].decode("utf-8", "replace").strip()
+                    raise GreetingError(f"it refused keyfence's login: {refusal}", refusal, self.expected)
                 self._reply.clear()
         return data[at:] if at else data
 
@@ -220,12 +255,10 @@ class _Probe(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             rest = self._greeting.take(data)
-        except ReplyError as exc:
-            self._settle(f"it doesn't speak RESP ({exc})")
+        except GreetingError as exc:
+            self._settle(str(exc))
             return
-        if self._greeting.refusal:
-            self._settle(f"it refused keyfence's login: {self._greeting.refusal}")
-        elif not self._greeting.expected and rest:
+        if not self._greeting.expected and rest:
             # NOAUTH and NOPERM are answers too: clients bring their own credentials.
             answer = rest[1:].split(b"\r\n")[0].decode("utf-8", "replace")
             self._settle(answer if answer.startswith(_NOT_READY) else "")

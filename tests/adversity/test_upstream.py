@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.upstream.target import ATTEMPTS_AT_ONCE
 from tests.adversity.fault_proxy import NONE, Way, unanswered_port
 from tests.adversity.stage import Stage, Wire, is_sorry, request
 from tests.clients.running import ask, eventually
@@ -380,7 +381,8 @@ def test_five_hundred_clients_are_no_herd_to_an_upstream_that_is_down(stage: Sta
         failures = stage.metric("upstream_connect_failures_total")
         seconds = ask_for_a_while(herd)
         failures = stage.metric("upstream_connect_failures_total") - failures
-        assert 2 <= failures <= paced(seconds)
+        # Before the first has failed, some others may have begun.
+        assert 2 <= failures <= paced(seconds) + ATTEMPTS_AT_ONCE
 
 
 def test_five_hundred_clients_are_no_herd_to_an_upstream_that_comes_back(stage: Stage) -> None:
