@@ -172,12 +172,16 @@ class Upstream:
             await asyncio.sleep(PROBE_INTERVAL)
 
     async def probe(self) -> bool:
-        """One connection, greeting and PING. Any reply but an error of the greeting is a sign of life."""
+        """One connection, greeting and PING. Any reply but an error of the greeting is a sign of life.
+        Returns whether there was one."""
         try:
             async with asyncio.timeout(self.connect_timeout):
                 reason = await self._ask()
         except OSError as exc:
             self.failed(describe(exc))
+            return False
+        except _Dropped as exc:
+            self.dropped(str(exc))
             return False
         if reason.startswith(_NOT_READY):
             self._set(up=False, reason=reason)  # clients are let through: Redis tells them itself
@@ -245,6 +249,10 @@ class Greeting:
         return self._tolerated is not None and self._reply.startswith(self._tolerated)
 
 
+class _Dropped(Exception):
+    """The connection ended before an answer had come."""
+
+
 class _Probe(asyncio.Protocol):
     """Waits for the answers to greeting and PING. `outcome` is "" for a sign of life, else what is wrong."""
 
@@ -264,7 +272,8 @@ class _Probe(asyncio.Protocol):
             self._settle(answer if answer.startswith(_NOT_READY) else "")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._settle(describe(exc) if exc else "it closed the connection")
+        if not self.outcome.done():
+            self.outcome.set_exception(_Dropped(describe(exc) if exc else "it closed the connection"))
 
     def _settle(self, outcome: str) -> None:
         if not self.outcome.done():

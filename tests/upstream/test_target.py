@@ -8,6 +8,7 @@ import pytest
 
 from proxy.upstream.target import (
     ATTEMPTS_AT_ONCE,
+    DROPS_IN_A_ROW,
     Greeting,
     GreetingError,
     Upstream,
@@ -40,6 +41,25 @@ def test_nobody_knocks_while_the_failure_is_fresh() -> None:
         with pytest.raises(UpstreamDown):
             await upstream.connect(asyncio.Protocol)
         assert upstream.failures == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_probe_that_is_killed_is_no_failure_and_several_in_a_row_are_one() -> None:
+    async def scenario() -> None:
+        async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        async with await asyncio.start_server(hang_up, "127.0.0.1") as server:
+            port = server.sockets[0].getsockname()[1]
+            upstream = Upstream(UpstreamAddress("tcp", "127.0.0.1", port, shown="redis"))
+            upstream.succeeded()
+            for _ in range(DROPS_IN_A_ROW - 1):
+                assert not await upstream.probe()
+            assert upstream.up
+            assert not upstream.must_wait
+            assert not await upstream.probe()
+            assert not upstream.up
 
     asyncio.run(scenario())
 
