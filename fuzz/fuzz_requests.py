@@ -35,10 +35,10 @@ def read(reader: RequestReader, pieces: list[bytes]) -> Reading:
                 requests.append((argv, reader.span(reader.start, reader.end)))
         except ProtocolError as exc:
             error = f"{type(exc).__name__}: {exc}"
-    pending = reader.pending
+    pending = reader.pending()
     rest = reader.rest()
     assert len(rest) == pending
-    assert reader.pending == 0
+    assert reader.pending() == 0
     return requests, error, rest
 
 

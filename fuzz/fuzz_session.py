@@ -142,7 +142,7 @@ class Talk:
 
     def _client(self, data: bytes) -> None:
         """As the transport does: what comes is handed over only while it is wanted."""
-        if self.one.wants_input:
+        if self.one.wants_input():
             self.from_client += data
             self.one.from_client(data)
 
@@ -165,7 +165,7 @@ class Talk:
         pieces, one.to_upstream = one.to_upstream, []
         counts, one.counts = one.counts, []
         if not one.closing and pieces:
-            if one.is_shared:
+            if one.route.is_shared:
                 assert [number_of_requests(piece) for piece in pieces] == counts
             sent = b"".join(pieces)
             self.upstream += sent
@@ -174,7 +174,7 @@ class Talk:
         one.to_client.clear()
         assert one.outstanding >= 0
         assert one.answers.slots.local_bytes <= MAX_LOCAL_BYTES + MAX_BACKLOG
-        assert one.backlog <= MAX_BACKLOG + LIMITS.max_request + len(REQUESTS[-1]) + 8192
+        assert one.backlog() <= MAX_BACKLOG + LIMITS.max_request + len(REQUESTS[-1]) + 8192
         assert not one.closing or reason_label(one.closing) != "other", one.closing
 
     def _reopen(self) -> None:
@@ -187,7 +187,7 @@ class Talk:
         reader.feed(bytes(self.upstream))
         while reader.next() is not None:
             pass
-        del self.upstream[len(self.upstream) - reader.pending :]
+        del self.upstream[len(self.upstream) - reader.pending() :]
 
     def _answer(self, sent: bytes) -> None:
         if self.redis is None or self.one.opaque:
@@ -258,7 +258,7 @@ def number_of_requests(piece: bytes) -> int:
     number = 0
     while (argv := reader.next()) is not None:
         number += bool(argv)
-    assert not reader.pending, "a shared connection gets whole requests only"
+    assert not reader.pending(), "a shared connection gets whole requests only"
     return number
 
 

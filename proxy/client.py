@@ -13,21 +13,21 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar, cast
+from typing import cast
 
 from .admission import ClientLimits, Place, Places
-from .links import Links
+from .links import Links, Owner
 from .notices import notice
 from .policy.judge import Judge
 from .relay.identity import Evidence, Identities, certificate_names
 from .relay.session import Session
+from .relay.speaker import Speaker
 from .relay.splice import Splice
 from .telemetry.telemetry import Telemetry
 from .upstream.shared import Pools
 from .upstream.target import Upstream, keep_alive, send_with_end
 from .wire import encode
 from .wire.limits import RequestLimits
-from .wire.profile import Profile
 
 # While a request waits for its connection, so much may come in behind it.
 MAX_UNSENT = 1024 * 1024
@@ -35,48 +35,6 @@ MAX_UNSENT = 1024 * 1024
 NOTICE_SECONDS = 0.2
 # How long a client that sends no more may wait for replies, where Redis can't be told that it sends no more.
 LINGER_SECONDS = 5.0
-
-
-Told = TypeVar("Told", bytes, str)
-
-
-class Speaker(Protocol):
-    """What `Session` and `Splice` have in common."""
-
-    to_client: list[bytes]
-    to_upstream: list[bytes]
-    counts: list[int]
-    reopen: bool
-    service: str
-    closing: str
-
-    @property
-    def outstanding(self) -> int: ...
-    @property
-    def backlog(self) -> int: ...
-    @property
-    def waits(self) -> bool: ...
-    @property
-    def wants_input(self) -> bool: ...
-    @property
-    def holds_back(self) -> bool: ...
-    @property
-    def awaits_more(self) -> bool: ...
-    @property
-    def in_transaction(self) -> bool: ...
-    @property
-    def profile(self) -> Profile: ...
-    @property
-    def is_shared(self) -> bool: ...
-    @property
-    def keeps_own(self) -> bool: ...
-    def settle(self) -> None: ...
-    def take_own(self) -> None: ...
-    def from_client(self, data: bytes) -> None: ...
-    def from_shared(self, data: bytes, completed: int, whole: bool) -> None: ...
-    def from_upstream(self, data: bytes) -> None: ...
-    def upstream_refused(self, reason: str) -> None: ...
-    def upstream_lost(self, reason: str) -> None: ...
 
 
 class Gate:
@@ -115,7 +73,7 @@ class Gate:
                 client.tick(now)
 
 
-class Client:
+class Client(Owner):
     """One client's connection (an `asyncio.Protocol`), and the links that its requests take."""
 
     def __init__(self, gate: Gate, listener: str, known: Evidence, shown: str, place: Place) -> None:
@@ -134,6 +92,7 @@ class Client:
         self._upstream_full = False
         self._reading = True
         self._full = False  # the client doesn't read what was written to it
+        self._closing = False  # its transport takes nothing more
         self._ended = False  # the client has sent its last byte
         self._linger: asyncio.TimerHandle | None = None
         # What `timeouts` looks at, in the loop's time.
@@ -155,7 +114,7 @@ class Client:
         if not self._place.serve(service):
             self._counters.connection_rejected(self._listener, "service")
             transport.write(too_many(service))
-            transport.close()
+            self._leave()
             return
         gate.clients.add(self)
         self._is_served = True
@@ -184,20 +143,20 @@ class Client:
             return
         self._counters.client_in += len(data)
         self.active = True
-        before = self._session.backlog
+        before = self._session.backlog()
         try:
             self._session.from_client(data)
             self._flush()
         except Exception as exc:
             self._failed(exc)
-        if self.partial_since or self._session.backlog:
+        if self.partial_since or self._session.backlog():
             self._note_partial(before, len(data))
 
     def _note_partial(self, before: int, came: int) -> None:
         """Remember when the request began that is here in part: now, unless all that came belongs to it."""
         if not self._gate.places.limits.request_time:
             return
-        after = self._session.backlog
+        after = self._session.backlog()
         if not after:
             self.partial_since = 0.0
         elif not before or after != before + came:
@@ -206,8 +165,8 @@ class Client:
     def eof_received(self) -> bool:
         """The client sends no more: it has gone, or waits for its last replies."""
         self._ended = True
-        if self._dismissed and self._transport is not None:
-            self._transport.close()
+        if self._dismissed:
+            self._leave()
             return False
         if self._links.is_open and self._session.awaits_more and not self._session.closing:
             self._pass_end()
@@ -257,7 +216,11 @@ class Client:
 
     def upstream_data(self, data: bytes) -> None:
         self._counters.upstream_in += len(data)
-        self._guarded(self._session.from_upstream, data)
+        try:
+            self._session.from_upstream(data)
+            self._flush()
+        except Exception as exc:
+            self._failed(exc)
 
     def upstream_refused(self, reason: str) -> None:
         self._guarded(self._session.upstream_refused, reason)
@@ -291,45 +254,45 @@ class Client:
 
     # -- between the two
 
-    def _guarded(self, step: Callable[[Told], None], told: Told) -> None:
+    def _guarded(self, step: Callable[[str], None], reason: str) -> None:
         """Let the session take a step, then write what it has to say. Its faults end this client only."""
         try:
-            step(told)
+            step(reason)
             self._flush()
         except Exception as exc:
             self._failed(exc)
 
     def _failed(self, exc: Exception) -> None:
         self._counters.internal_error("relay")
-        if self._transport is not None:
-            self._transport.abort()
+        self._leave(at_once=True)
         report_fault(exc)
 
     def _flush(self) -> None:
         session, transport = self._session, self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or self._closing:
             return
         if session.service != self._counted_as and self._is_served and not self._become():
             return
-        if session.to_client:
+        outlet = session.outlet
+        if outlet.to_client:
             self.active = True
-            chunks, session.to_client = session.to_client, []
+            chunks, outlet.to_client = outlet.to_client, []
             data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
             self._counters.client_out += len(data)
             if self._gate.draining and self.is_idle and not self._ended:
                 send_with_end(transport)
             transport.write(data)
-            if transport.get_write_buffer_size() > self._gate.places.limits.output:
+            if self._full and transport.get_write_buffer_size() > self._gate.places.limits.output:
                 notice("output", f"{self._shown} ({session.service}) is closed: it doesn't read its replies")
                 self._close_at_once("output")
                 return
         if session.reopen:
             session.reopen = False
             self._links.drop_own()
-        if session.to_upstream and not session.closing:
+        if session.to_upstream and not outlet.closing:
             self._send(session)
-        if session.closing or (self._ended and not session.awaits_more):
-            self._close(session.closing)
+        if outlet.closing or (self._ended and not session.awaits_more):
+            self._close(outlet.closing)
         elif self._ended and self._links.is_open:
             self._pass_end()
         elif self._gate.draining and self.is_idle:
@@ -339,15 +302,15 @@ class Client:
 
     def _send(self, session: Speaker) -> None:
         """Send on what the session has for Redis, the way that it says."""
-        profile = session.profile
-        if session.is_shared and not self._links.may_share(profile):
+        profile, route = session.profile, session.route
+        if route.is_shared and not self._links.may_share(profile):
             session.take_own()
         chunks, session.to_upstream = session.to_upstream, []
         for chunk in chunks:
             self._counters.upstream_out += len(chunk)
-        if session.is_shared:
+        if route.is_shared:
             counts, session.counts = session.counts, []
-            if not session.keeps_own:
+            if not route.knows_id:
                 self._links.drop_own()
             self._links.send_shared(chunks, counts)
         else:
@@ -362,9 +325,10 @@ class Client:
             self._failed(exc)
 
     def _settle(self) -> None:
-        if not self._session.is_shared:
+        route = self._session.route
+        if not route.is_shared:
             self._session.settle()
-            if self._session.is_shared and not self._session.keeps_own:
+            if route.is_shared and not route.knows_id:
                 self._links.drop_own()
 
     def _become(self) -> bool:
@@ -384,9 +348,9 @@ class Client:
         """Read from the client only while its requests can go somewhere."""
         if self._transport is None:
             return
-        wanted = self._session.wants_input and not self._upstream_full and self._links.unsent < MAX_UNSENT
+        wanted = self._session.wants_input() and not self._upstream_full and self._links.unsent() < MAX_UNSENT
         # Replies on a shared connection can't be held up: so no more of them are asked for.
-        wanted = wanted and not (self._full and self._session.is_shared)
+        wanted = wanted and not (self._full and self._session.route.is_shared)
         wanted = wanted and (self._gate.reads_on or self._session.in_transaction)
         if wanted != self._reading and not self._transport.is_closing():
             self._reading = wanted
@@ -400,13 +364,21 @@ class Client:
         if self._transport is not None and not self._transport.is_closing():
             if reason:
                 self._counters.closed_for(reason_label(reason))
-            self._transport.close()
+            self._leave()
             self._links.close()  # it may take its time to read what was written; nothing more is for it
 
     def _close_at_once(self, reason: str) -> None:
         self._counters.closed_for(reason)
+        self._leave(at_once=True)
+
+    def _leave(self, *, at_once: bool = False) -> None:
+        """Close the transport: once all that was written has gone, or `at_once`."""
+        self._closing = True
         if self._transport is not None:
-            self._transport.abort()
+            if at_once:
+                self._transport.abort()
+            else:
+                self._transport.close()
 
     @property
     def waits(self) -> bool:
@@ -445,20 +417,20 @@ class Client:
         self._counters.closed_for("shutdown")
         self._links.close()
         if not transport.can_write_eof():  # TLS
-            transport.close()
+            self._leave()
             return
         transport.write_eof()
         if not self._reading:
             self._reading = True
             transport.resume_reading()
-        asyncio.get_running_loop().call_later(NOTICE_SECONDS, transport.close)
+        asyncio.get_running_loop().call_later(NOTICE_SECONDS, self._leave)
 
     def abort(self) -> None:
         """The process has no more time: close, and drop what wasn't sent."""
         if self._transport is not None:
             if not self._dismissed:
                 self._counters.closed_for("shutdown")
-            self._transport.abort()
+            self._leave(at_once=True)
 
 
 def reason_label(reason: str) -> str:

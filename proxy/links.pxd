@@ -1,15 +1,19 @@
 # C types for links.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
-from proxy.upstream.shared cimport SharedLink
+from proxy.upstream.shared cimport SharedLink, Sharer
 from proxy.wire.replies cimport ReplyFramer
+
+
+cdef class Owner(Sharer):
+    cpdef object upstream_data(self, bytes data)
 
 
 @cython.final
 cdef class Links:
     cdef object _upstream
     cdef object _pools
-    cdef object _owner
+    cdef Owner _owner
     cdef object _own
     cdef SharedLink _share
     cdef object _shared_as
@@ -21,6 +25,7 @@ cdef class Links:
     cdef long long _pongs
     cdef ReplyFramer _framer
 
+    cpdef Py_ssize_t unsent(self) except -1
     cpdef bint may_share(self, object profile) except -1
     cpdef object send_shared(self, list chunks, list counts)
     cpdef object send_own(self, object profile, list chunks)

@@ -8,9 +8,7 @@ Redis shows the client there, and who kills that connection closes the client.
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from .upstream.dedicated import DedicatedLink, Receiver
+from .upstream.dedicated import DedicatedLink
 from .upstream.shared import Pools, SharedLink, Sharer
 from .upstream.target import Upstream
 from .wire import encode
@@ -23,8 +21,16 @@ KEEP_ALIVE_SECONDS = 20.0
 _PING = encode.command(b"PING")
 
 
-class Owner(Receiver, Sharer, Protocol):
-    """The client's side."""
+class Owner(Sharer):
+    """The client's side, of its own connection too."""
+
+    def upstream_data(self, data: bytes) -> None:
+        """Bytes from Redis."""
+        raise NotImplementedError
+
+    def upstream_lost(self, reason: str) -> None:
+        """The connection ended, with whatever was under way on it."""
+        raise NotImplementedError
 
 
 class Links:
@@ -45,7 +51,6 @@ class Links:
         self._pongs = 0  # replies to those that are still to come, before any of the client's
         self._framer = ReplyFramer()  # of these
 
-    @property
     def unsent(self) -> int:
         """Bytes that wait for the own connection to be made."""
         return self._own.unsent if self._own is not None else 0

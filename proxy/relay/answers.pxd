@@ -2,15 +2,14 @@
 cimport cython
 
 from proxy.relay.slots cimport Confirm, Drop, Forward, Inspect, Local, Replace, Slots
+from proxy.relay.speaker cimport Outlet
 from proxy.wire.replies cimport ReplyFramer
 
 cdef int _PUSH, _STATUS, _UNDECIDED, _PASSED, _ANSWER, _DROPPED, _WHOLE
 
 
 @cython.final
-cdef class Answers:
-    cdef public list to_client
-    cdef public str closing
+cdef class Answers(Outlet):
     cdef readonly Slots slots
     cdef public int resp
     cdef public int reply
@@ -25,7 +24,8 @@ cdef class Answers:
     cpdef object forward(self, long long count)
     cpdef object local(self, bytes answer)
     cpdef object let_out(self)
-    cpdef object feed_shared(self, bytes data, long long completed, bint whole)
+    @cython.locals(done=bint)
+    cpdef bint feed_shared(self, bytes data, long long completed, bint whole) except -1
     cpdef Py_ssize_t feed(self, bytes data, Py_ssize_t at) except -1
     cdef Py_ssize_t _forward_replies(self, bytes data, Py_ssize_t at, Forward head) except -1
     cdef Py_ssize_t _drop_reply(self, bytes data, Py_ssize_t at, Drop head) except -1

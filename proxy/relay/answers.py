@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 
 from proxy.relay.slots import Confirm, Drop, Forward, Inspect, Local, Replace, Slots
+from proxy.relay.speaker import Outlet
 from proxy.relay.subscriptions import Subscriptions, is_unasked, leading_word
 from proxy.wire import encode
 from proxy.wire.replies import ReplyFramer
@@ -34,13 +35,12 @@ _MONITOR_LEAD = 40  # bytes within which that is decided
 ON, OFF, SKIP = range(3)
 
 
-class Answers:
+class Answers(Outlet):
     """The reply side of a session: its slots, and the frame that is coming in."""
 
     def __init__(self, after_slot: Callable[[], None]) -> None:
-        """`after_slot` is called whenever a slot has been answered."""
-        self.to_client: list[bytes] = []
-        self.closing = ""  # why the client is to be closed; "" while all is well
+        """`after_slot` is called whenever a slot has been answered by what `feed` is given."""
+        super().__init__()
         self.slots = Slots()
         self.resp = 2  # the protocol that HELLO has chosen
         self.reply = ON  # of CLIENT REPLY; SKIP: the next request's answer is dropped
@@ -144,7 +144,7 @@ class Answers:
 
     def let_out(self) -> None:
         """Send the local answers whose turn has come; none may stand inside of a frame that came in part."""
-        if self.slots and not self.mid_reply:
+        if self.slots.head is not None and not self.mid_reply:
             self.to_client.extend(self.slots.ready())
 
     def let_out_captured(self) -> None:
@@ -168,14 +168,15 @@ class Answers:
 
     # -- from a connection of many
 
-    def feed_shared(self, data: bytes, completed: int, whole: bool) -> None:
-        """Replies of the head slot, cut by the connection that is shared; `whole`: the last one has ended."""
+    def feed_shared(self, data: bytes, completed: int, whole: bool) -> bool:
+        """Replies of the head slot, cut by the connection that is shared; `whole`: the last one has ended.
+        Returns whether the slot is answered."""
         done = self.slots.answer_run(completed)
         self.to_client.append(data)
         self._in_shared_reply = not whole
         if done:
             self.let_out()
-            self._after_slot()
+        return done
 
     # -- from a connection of its own
 

@@ -3,20 +3,14 @@ cimport cython
 
 from proxy.policy.glance cimport Glance, Way
 from proxy.relay.answers cimport Answers
-from proxy.relay.route cimport Route
 from proxy.relay.slots cimport Slots
+from proxy.relay.speaker cimport Speaker
 from proxy.wire.requests cimport RequestReader
 
 
-cdef class Session:
+cdef class Session(Speaker):
     cdef dict __dict__  # what isn't declared here is kept there
-    cdef public list to_upstream
-    cdef public list counts
     cdef public Answers answers
-    cdef public Route route
-    cdef public object profile
-    cdef public bint reopen
-    cdef public str service
     cdef public bint opaque
     cdef public str client
     cdef public object transaction
@@ -29,7 +23,7 @@ cdef class Session:
     cdef RequestReader _reader
     cdef object _number_of
     cdef int _until_timed
-    cdef object _raw
+    cdef bytes _raw
     cdef object _deferred
     cdef str _closing_then
     cdef bint _streaming
@@ -43,10 +37,11 @@ cdef class Session:
     cdef bint _missed
     cdef object _repeat
 
+    @cython.locals(held=Py_ssize_t)
+    cpdef Py_ssize_t backlog(self) except -1
     @cython.locals(slots=Slots)
     cpdef bint _may_judge(self) except -1
     cdef bint _has_room(self, long long awaited) except -1
-    cpdef object from_client(self, bytes data)
     @cython.locals(
         reader=RequestReader, run_start=Py_ssize_t, run_end=Py_ssize_t, run="long long", glance=Glance, argv=list,
         plain=bint,
@@ -65,11 +60,7 @@ cdef class Session:
     cdef bint _fits(self, object command) except -1
     cpdef object current_judge(self)
     cdef tuple _judge(self)
-    cpdef object settle(self)
     @cython.locals(answers=Answers)
     cpdef bint may_leave_own(self) except -1
-    cpdef object from_shared(self, bytes data, long long completed, bint whole)
-    @cython.locals(at=Py_ssize_t)
-    cpdef object from_upstream(self, bytes data)
     cpdef object _close_when_answered(self)
     cpdef object _after_slot(self)

@@ -25,6 +25,7 @@ from proxy.relay.answers import ON, Answers, unreachable
 from proxy.relay.identity import Identities
 from proxy.relay.refusal import refusal
 from proxy.relay.route import SHAREABLE, Route
+from proxy.relay.speaker import Speaker
 from proxy.relay.specials import LONGEST_SPECIAL, SPECIALS, Special, hang_up
 from proxy.relay.transactions import OpenTransaction
 from proxy.wire import encode
@@ -90,7 +91,7 @@ class Observer(Protocol):
         """From here on the session is passed unread."""
 
 
-class Session:
+class Session(Speaker):
     """The state of one client: reader, answers, route, identity, transaction."""
 
     def __init__(
@@ -110,15 +111,10 @@ class Session:
     ) -> None:
         """`greeting` are the commands that upstream connections are opened with, one reply each; `database`
         is the one that they select. `sharing`: connections that others use too may be used."""
-        self.to_upstream: list[bytes] = []
-        # How many replies each piece of `to_upstream` gets, on a shared connection.
-        self.counts: list[int] = []
         self.answers = Answers(self._after_slot)
-        self.route = Route(sharing, clock)
+        self.first_profile = Profile(database=database)
+        super().__init__(at_connect, self.first_profile, self.answers, Route(sharing, clock))
         self._sender = object()  # tells its commands from those of other connections
-        self.profile = self.first_profile = Profile(database=database)
-        self.reopen = False  # the own connection must be made anew before anything is sent on it
-        self.service = at_connect
         self.at_connect = at_connect
         self.opaque = False
         self.client = client
@@ -153,57 +149,21 @@ class Session:
     # -- state that the owner asks for
 
     @property
-    def to_client(self) -> list[bytes]:
-        """What the client is to be sent now; whoever takes it puts an empty list in its place."""
-        return self.answers.to_client
-
-    @to_client.setter
-    def to_client(self, chunks: list[bytes]) -> None:
-        self.answers.to_client = chunks
-
-    @property
-    def closing(self) -> str:
-        """Why the client is to be closed once `to_client` is sent; "" while it lives."""
-        return self.answers.closing
-
-    @closing.setter
-    def closing(self, reason: str) -> None:
-        self.answers.closing = reason
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether `to_upstream` is for a shared connection, `counts` saying how many requests each piece
-        has."""
-        return self.route.is_shared
-
-    @property
-    def keeps_own(self) -> bool:
-        """Whether the client's own connection is kept while it shares."""
-        return self.route.knows_id
-
-    @property
     def outstanding(self) -> int:
-        """How many replies the client waits for from upstream."""
         return self.answers.slots.awaited
 
-    @property
     def wants_input(self) -> bool:
-        """Whether reading on from the client makes sense now.
-
-        A session that waits takes in some bytes more: only who reads notices that the client has gone.
-        """
-        if self.closing:
+        """A session that waits takes in some bytes more: only who reads notices that the client has gone."""
+        if self.answers.closing:
             return False
-        return self._may_judge() or bool(self._closing_then) or self.backlog < MAX_BACKLOG
+        return self._may_judge() or self._closing_then != "" or self.backlog() < MAX_BACKLOG
 
     @property
     def holds_back(self) -> bool:
-        """Whether requests that have come wait for replies before they may be judged or sent."""
         return not self._may_judge() and not self._closing_then and not self.closing
 
     @property
     def awaits_more(self) -> bool:
-        """Whether something may still come for a client that sends no more."""
         return bool(self.answers.slots) or self.opaque or self._raw is not None
 
     @property
@@ -213,12 +173,10 @@ class Session:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether commands are queued that an EXEC may still run."""
         return self.transaction is not None
 
     @property
     def waits(self) -> bool:
-        """Whether the client waits: for a reply, or for what may come unasked. Then it isn't idle."""
         return self.awaits_more or self.answers.monitoring or bool(self.answers.subscriptions)
 
     def _may_judge(self) -> bool:
@@ -238,10 +196,9 @@ class Session:
             self._shared_bytes = 0
         return awaited < MAX_SHARED_REQUESTS and self._shared_bytes < MAX_SHARED_BYTES
 
-    @property
     def backlog(self) -> int:
-        """Bytes of requests that have come and went nowhere yet."""
-        return self._reader.pending + len(self._raw or b"")  # a deferred request is of what was read
+        held = self._reader.pending()  # a deferred request is of what was read
+        return held if self._raw is None else held + len(self._raw)
 
     @property
     def mid_reply(self) -> bool:
@@ -251,8 +208,7 @@ class Session:
     # -- from the client
 
     def from_client(self, data: bytes) -> None:
-        """Take in what the client sent."""
-        if self.closing or self._closing_then:
+        if self.answers.closing or self._closing_then:
             return  # as Redis does with what stands behind QUIT
         if self.opaque:
             self.to_upstream.append(data)
@@ -303,7 +259,7 @@ class Session:
                 self._do_otherwise(argv)
                 glance = self._glance()
         self._send(run_start, run_end, run)
-        if reader.announced > LARGEST_SHARED and self._may_judge():
+        if reader.announced() > LARGEST_SHARED and self._may_judge():
             self._large_request()
 
     def _send(self, start: int, end: int, count: int) -> None:
@@ -661,14 +617,12 @@ class Session:
     # -- which connection
 
     def take_own(self) -> None:
-        """There is nothing to share: what is in hand, and all that follows, goes on a connection of its
-        own."""
+        """What is in hand, and all that follows, goes on a connection of its own."""
         self.route.pinned = "nothing to share"
         self.route.is_shared = False
         self.counts.clear()
 
     def settle(self) -> None:
-        """Go back to sharing where nothing keeps the client on its own connection any more."""
         if self.may_leave_own():
             self.route.is_shared = True
 
@@ -691,13 +645,12 @@ class Session:
             and not self.closing
             and not self._closing_then
             and self._raw is None
-            and self._reader.announced <= LARGEST_SHARED
+            and self._reader.announced() <= LARGEST_SHARED
         )
 
     # -- from upstream
 
     def from_shared(self, data: bytes, completed: int, whole: bool) -> None:
-        """Take in replies that a shared connection has cut for this client."""
         if not completed:
             self._reply_bytes += len(data)
             if self._reply_bytes > LARGEST_SHARED_REPLY:
@@ -705,11 +658,12 @@ class Session:
                 self._deferred = self._deferred or self._leave_shared
         else:
             self._reply_bytes = 0
-        self.answers.feed_shared(data, completed, whole)
+        if self.answers.feed_shared(data, completed, whole):
+            self._after_slot()
         self._close_when_answered()
 
     def from_upstream(self, data: bytes) -> None:
-        """Take in what Redis sent. What it can't have meant ends the session."""
+        """What Redis can't have meant ends the session."""
         if self.opaque:
             self.to_client.append(data)
             return
@@ -725,15 +679,16 @@ class Session:
         self._close_when_answered()
 
     def _close_when_answered(self) -> None:
-        if self._closing_then and not self.answers.slots and not self.answers.mid_reply:
+        if self._closing_then and self.answers.slots.head is None and not self.answers.mid_reply:
             self.closing = self.closing or self._closing_then
 
     def _after_slot(self) -> None:
         """A slot is answered: go on with what was held back."""
-        self._splice_when_answered()
-        if not self.answers.slots:
+        if self._raw is not None:
+            self._splice_when_answered()
+        if self._deferred is not None and self.answers.slots.head is None:
             self._do_deferred()
-        if not self._closing_then and not self.opaque and self._reader.pending:
+        if not self._closing_then and not self.opaque and self._reader.pending():
             self._read_requests()
 
     def _do_deferred(self) -> None:

@@ -2,35 +2,39 @@
 cimport cython
 
 
+cdef class Slot:
+    cdef Slot behind
+
+
 @cython.final
-cdef class Forward:
+cdef class Forward(Slot):
     cdef public long long count
 
 
 @cython.final
-cdef class Drop:
+cdef class Drop(Slot):
     cdef public long long count
 
 
 @cython.final
-cdef class Local:
+cdef class Local(Slot):
     cdef readonly bytes data
 
 
 @cython.final
-cdef class Replace:
+cdef class Replace(Slot):
     cdef readonly bytes data
     cdef readonly object seen
 
 
 @cython.final
-cdef class Inspect:
+cdef class Inspect(Slot):
     cdef readonly object seen
     cdef readonly bint silent
 
 
 @cython.final
-cdef class Confirm:
+cdef class Confirm(Slot):
     cdef public long long count
     cdef readonly bytes word
     cdef readonly object confirmed
@@ -38,12 +42,17 @@ cdef class Confirm:
 
 @cython.final
 cdef class Slots:
-    cdef object _queue
+    cdef readonly Slot head
+    cdef Slot _last
     cdef public long long local_bytes
     cdef public long long awaited
 
-    @cython.locals(run=Forward)
+    cdef object _append(self, Slot slot)
+    cdef object _drop_head(self)
+    @cython.locals(last=Slot, run=Forward)
     cpdef object forward(self, long long count)
-    @cython.locals(head=object, run=Forward)
+    @cython.locals(head=Slot, run=Forward)
     cpdef bint answer_run(self, long long count) except -1
+    @cython.locals(slot=Slot)
+    cpdef Slot pop(self)
     cpdef list ready(self)

@@ -8,11 +8,18 @@ its way, or the confirmations of a subscription.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 
-class Forward:
+class Slot:
+    """A place in the queue."""
+
+    __slots__ = ("behind",)
+
+    behind: Slot | None
+
+
+class Forward(Slot):
     """The next `count` replies from upstream go to the client unchanged. Runs are counted, not listed."""
 
     __slots__ = ("count",)
@@ -21,7 +28,7 @@ class Forward:
         self.count = count
 
 
-class Drop:
+class Drop(Slot):
     """The next `count` replies from upstream are for nobody: the client has switched its replies off."""
 
     __slots__ = ("count",)
@@ -30,7 +37,7 @@ class Drop:
         self.count = count
 
 
-class Local:
+class Local(Slot):
     """These bytes are the answer; upstream knows nothing of it."""
 
     __slots__ = ("data",)
@@ -39,7 +46,7 @@ class Local:
         self.data = data
 
 
-class Replace:
+class Replace(Slot):
     """One upstream reply is dropped and `data` sent in its place (nothing, if it is empty).
 
     `seen`, if given, is called with what is dropped.
@@ -52,7 +59,7 @@ class Replace:
         self.seen = seen
 
 
-class Inspect:
+class Inspect(Slot):
     """One upstream reply goes to the client unchanged (nowhere, if `silent`), and `seen` is called with
     it."""
 
@@ -63,7 +70,7 @@ class Inspect:
         self.silent = silent
 
 
-class Confirm:
+class Confirm(Slot):
     """`count` confirmations that begin with `word` go to the client unchanged; or one error does.
 
     `confirmed` is called after the last of them.
@@ -77,50 +84,58 @@ class Confirm:
         self.confirmed = confirmed
 
 
-Slot = Forward | Drop | Local | Replace | Inspect | Confirm
-
-
 class Slots:
     """The queue.
 
-    `local_bytes` is what waits in `Local` and `Replace` slots, for the limit on it; `awaited` how many
-    upstream replies are due.
+    `head` is the first slot, None where nothing is due; `local_bytes` is what waits in `Local` and `Replace`
+    slots, for the limit on it; `awaited` how many upstream replies are due.
     """
 
     def __init__(self) -> None:
-        self._queue: deque[Slot] = deque()
+        self.head: Slot | None = None
+        self._last: Slot | None = None
         self.local_bytes = 0
         self.awaited = 0
 
     def __bool__(self) -> bool:
-        return bool(self._queue)
+        return self.head is not None
 
-    @property
-    def head(self) -> Slot | None:
-        return self._queue[0] if self._queue else None
+    def _append(self, slot: Slot) -> None:
+        slot.behind = None
+        if self._last is None:
+            self.head = slot
+        else:
+            self._last.behind = slot
+        self._last = slot
+
+    def _drop_head(self) -> None:
+        assert self.head is not None
+        self.head = self.head.behind
+        if self.head is None:
+            self._last = None
 
     def forward(self, count: int) -> None:
         """Await `count` more replies; they join a run that is at the end already."""
         self.awaited += count
-        last = self._queue[-1] if self._queue else None
+        last = self._last
         if isinstance(last, Forward):
             run = last
             run.count += count
         else:
-            self._queue.append(Forward(count))
+            self._append(Forward(count))
 
     def add(self, slot: Drop | Local | Replace | Inspect | Confirm) -> None:
         if isinstance(slot, Local | Replace):
             self.local_bytes += len(slot.data)
         self.awaited += _replies(slot)
-        self._queue.append(slot)
+        self._append(slot)
 
     def answer_run(self, count: int) -> bool:
         """So many replies came for the run at the head. True: it is done, and no longer there.
 
         Raises AssertionError where no such run is at the head.
         """
-        head = self._queue[0] if self._queue else None
+        head = self.head
         if not isinstance(head, Forward) or count > head.count:
             raise AssertionError(f"{count} replies came for {type(head).__name__}")
         run = head
@@ -128,7 +143,7 @@ class Slots:
         self.awaited -= count
         if run.count:
             return False
-        self._queue.popleft()
+        self._drop_head()
         return True
 
     def answered(self, slot: Forward | Drop | Confirm, count: int) -> bool:
@@ -137,11 +152,14 @@ class Slots:
         self.awaited -= count
         if slot.count:
             return False
-        self._queue.popleft()
+        self._drop_head()
         return True
 
     def pop(self) -> Slot:
-        slot = self._queue.popleft()
+        slot = self.head
+        if slot is None:
+            raise IndexError("nothing is due")
+        self._drop_head()
         if isinstance(slot, Local | Replace):
             self.local_bytes -= len(slot.data)
         self.awaited -= _replies(slot)
@@ -150,7 +168,7 @@ class Slots:
     def ready(self) -> list[bytes]:
         """Take the local answers whose turn has come."""
         ready: list[bytes] = []
-        while self._queue and isinstance(slot := self._queue[0], Local):
+        while isinstance(slot := self.head, Local):
             self.pop()
             ready.append(slot.data)
         return ready

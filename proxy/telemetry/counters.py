@@ -14,6 +14,8 @@ from bisect import bisect_left
 from collections.abc import Hashable, Mapping
 from typing import Any, TypeVar
 
+from .traffic import Traffic
+
 Key = TypeVar("Key", bound=Hashable)
 Outcome = str  # forwarded, refused, or local: answered by the proxy itself
 
@@ -43,11 +45,9 @@ COUNTED = (
     "login_failures",
     "policy_load_failures",
 )
+TRAFFIC = ("client_in", "client_out", "upstream_in", "upstream_out")
 SCALARS = (
-    "client_in",
-    "client_out",
-    "upstream_in",
-    "upstream_out",
+    *TRAFFIC,
     "decision_seconds",
     "break_glass_started",
     "pending_ttl_dropped",
@@ -63,7 +63,7 @@ SCALARS = (
 GAUGES = ("connections_open", "upstream_up", "exceptions_lapsed", "policies", "break_glass", "workers")
 
 
-class Counters:
+class Counters(Traffic):
     """The counters of one process, or the sum of several.
 
     The tables are public for reading; the methods are the way to count, since they keep the limits. The four
@@ -72,7 +72,7 @@ class Counters:
 
     __slots__ = (
         *COUNTED,
-        *SCALARS,
+        *(name for name in SCALARS if name not in TRAFFIC),
         "break_glass",
         "connections_open",
         "decision_buckets",
@@ -83,6 +83,7 @@ class Counters:
     )
 
     def __init__(self) -> None:
+        super().__init__()
         # (service, rule, command, entry, action)
         self.violations: dict[tuple[str, str, str, str, str], int] = {}
         self.commands: dict[tuple[str, str, str], int] = {}  # (service, command, outcome)
@@ -100,10 +101,6 @@ class Counters:
         self.policy_load_failures: dict[str, int] = {}  # by policy
         self.policies: dict[str, tuple[str, float]] = {}  # name: (revision, Unix time of load)
         self.exceptions_lapsed: dict[str, int] = {}  # legacy, grants, waivers: how many are past their date
-        self.client_in = 0  # bytes read from clients
-        self.client_out = 0  # bytes written to clients
-        self.upstream_in = 0  # bytes read from upstreams
-        self.upstream_out = 0  # bytes written to upstreams
         self.decision_buckets = [0] * (len(DECISION_BOUNDS) + 1)  # not cumulative; the last one is +Inf
         self.decision_seconds = 0.0
         self.break_glass = 0  # 1 while enforcement is switched off by hand

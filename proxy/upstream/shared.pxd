@@ -9,9 +9,14 @@ cdef int _PUSH
 cdef class SharedConnection
 
 
+cdef class Sharer:
+    cpdef object shared_replies(self, bytes data, long long completed, bint whole)
+    cpdef object shared_turn(self)
+
+
 @cython.final
 cdef class SharedLink:
-    cdef public object sharer
+    cdef public Sharer sharer
     cdef public long long awaited
     cdef public bint is_told
     cdef bint _is_refused
@@ -25,6 +30,7 @@ cdef class SharedLink:
 cdef class Due:
     cdef readonly SharedLink link
     cdef public long long count
+    cdef public Due behind
 
 
 @cython.final
@@ -39,7 +45,8 @@ cdef class SharedConnection:
     cdef object _greeting
     cdef object _login_timer
     cdef ReplyFramer _framer
-    cdef object _due
+    cdef Due _due
+    cdef Due _due_last
     cdef list _waiting
     cdef long long _held
     cdef bint _flush_due
@@ -47,7 +54,7 @@ cdef class SharedConnection:
     cdef bint _proven
     cdef object _idle_since
 
-    @cython.locals(count="long long")
+    @cython.locals(count="long long", due=Due)
     cpdef object send(self, SharedLink link, list chunks, list counts)
     cpdef object _flush(self)
     @cython.locals(told=list, link=SharedLink)

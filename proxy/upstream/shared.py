@@ -12,8 +12,7 @@ clients in place of one per client is what sharing gains.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import Protocol, cast
+from typing import cast
 
 from proxy.upstream.target import Greeting, GreetingError, Upstream, UpstreamDown, describe, keep_alive
 from proxy.wire.limits import MIB
@@ -30,23 +29,29 @@ MAX_QUEUED = 64 * MIB
 _PUSH = ord(">")
 
 
-class Sharer(Protocol):
-    """Who a shared link works for: the client's side of the relay."""
+class Sharer:
+    """Who a shared link works for: the client's side of the relay. A base class, so that compiled modules
+    reach its methods without a look-up."""
 
     def shared_replies(self, data: bytes, completed: int, whole: bool) -> None:
         """These bytes end so many replies; `whole`: none is left in part. `shared_turn` follows."""
+        raise NotImplementedError
 
     def shared_turn(self) -> None:
         """All that this turn brought has been told."""
+        raise NotImplementedError
 
     def upstream_refused(self, reason: str) -> None:
         """No connection could be made; what was sent is dropped. Sending again tries again."""
+        raise NotImplementedError
 
     def shared_lost(self, reason: str) -> None:
         """The connection ended with requests of this client under way."""
+        raise NotImplementedError
 
     def upstream_full(self, full: bool) -> None:
         """Whether sending should pause because Redis doesn't keep up."""
+        raise NotImplementedError
 
 
 class SharedLink:
@@ -174,11 +179,12 @@ class Pools:
 
 
 class Due:
-    """How many replies come next for one link."""
+    """How many replies come next for one link, and what is due behind them."""
 
     def __init__(self, link: SharedLink, count: int) -> None:
         self.link = link
         self.count = count
+        self.behind: Due | None = None
 
 
 class SharedConnection:
@@ -195,7 +201,8 @@ class SharedConnection:
         self._greeting: Greeting | None = None
         self._login_timer: asyncio.TimerHandle | None = None
         self._framer = ReplyFramer()
-        self._due: deque[Due] = deque()
+        self._due: Due | None = None  # first
+        self._due_last: Due | None = None
         self._waiting: list[bytes] = []
         self._held = 0  # bytes that wait for the connection to be made
         self._flush_due = False
@@ -207,7 +214,12 @@ class SharedConnection:
 
     def send(self, link: SharedLink, chunks: list[bytes], counts: list[int]) -> None:
         for count in counts:
-            self._due.append(Due(link, count))
+            due = Due(link, count)
+            if self._due_last is None:
+                self._due = due
+            else:
+                self._due_last.behind = due
+            self._due_last = due
             link.awaited += count
         self._waiting.extend(chunks)
         if self._transport is None:
@@ -240,7 +252,7 @@ class SharedConnection:
         return self._full
 
     def close_if_idle(self, now: float) -> None:
-        if not self.links and not self._due and now - self._idle_since > IDLE_SECONDS:
+        if not self.links and self._due is None and now - self._idle_since > IDLE_SECONDS:
             self.close()
 
     def close(self) -> None:
@@ -273,14 +285,17 @@ class SharedConnection:
 
     def _fail(self) -> list[SharedLink]:
         """Forget all that is due, and return who waits for it."""
-        waiting = list(dict.fromkeys([entry.link for entry in self._due]))
-        self._due.clear()
+        waiting: dict[SharedLink, None] = {}  # in their order, each once
+        while self._due is not None:
+            waiting[self._due.link] = None
+            self._due = self._due.behind
+        self._due_last = None
         self._waiting.clear()
         self._tell_full(full=False)
         for link in self.links:
             link.dropped()
         self.links.clear()
-        return waiting
+        return list(waiting)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
@@ -346,13 +361,13 @@ class SharedConnection:
 
     def _hand_out(self, data: bytes, told: list[SharedLink]) -> None:
         """Give each client its replies; `told` gets who had any."""
-        framer, due = self._framer, self._due
+        framer = self._framer
         at, size = 0, len(data)
         while at < size:
-            if not due:
+            entry = self._due
+            if entry is None:
                 self._doubt("upstream sent a reply that nothing asked for")
                 return
-            entry = due[0]
             link, count = entry.link, entry.count
             start = at
             at = framer.advance(data, at, count, True)
@@ -361,7 +376,9 @@ class SharedConnection:
                 return
             completed = framer.completed
             if completed == count:
-                due.popleft()
+                self._due = entry.behind
+                if entry.behind is None:
+                    self._due_last = None
             else:
                 entry.count = count - completed
             link.awaited -= completed

@@ -34,6 +34,8 @@ cdef class RequestReader:
     cdef long long _skip
     cdef object _large
 
+    cpdef Py_ssize_t pending(self) except -1
+    cpdef Py_ssize_t announced(self) except -1
     cpdef bytes take_partial(self)
     @cython.locals(size=Py_ssize_t)
     cpdef void feed(self, bytes data) except *

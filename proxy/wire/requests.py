@@ -95,7 +95,6 @@ class RequestReader:
         self._max_request = limits.max_request
         self._max_held = limits.max_held
 
-    @property
     def pending(self) -> int:
         """How many bytes were fed and belong to no request returned so far."""
         return len(self._buffer) - self._begin + len(self._tail)
@@ -105,7 +104,6 @@ class RequestReader:
         """Whether `next` waits within a bulk string of more than LARGE bytes."""
         return self._error is None and (self._skip > 0 or (self._stuck and self._bulk > LARGE))
 
-    @property
     def announced(self) -> int:
         """How many bytes the request under way has at least, as far as its headers tell."""
         return self._taken + self._cursor - self._begin + max(self._bulk, 0) + self._skip

@@ -233,7 +233,7 @@ def test_a_refused_large_request_leaves_no_part_of_it_for_a_new_connection(
 
 
 def answer(one: Session, reply: bytes) -> None:
-    if one.is_shared:
+    if one.route.is_shared:
         one.from_shared(reply, 1, True)
     else:
         one.from_upstream(reply)

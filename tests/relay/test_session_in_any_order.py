@@ -142,7 +142,7 @@ class Conversation:
 
     def run(self) -> None:
         while self.to_send or self.due:
-            sides = [self._client] * bool(self.to_send and self.one.wants_input)
+            sides = [self._client] * bool(self.to_send and self.one.wants_input())
             sides += [self._upstream] * bool(self.due)
             self.dice.choice(sides)()
             self._carry()

@@ -11,7 +11,7 @@ def test_bytes_go_on_as_they_came() -> None:
     one.from_upstream(b"no RESP at all")
     assert one.to_upstream == [b"*1\r\n$4\r\nPI"]
     assert one.to_client == [b"no RESP at all"]
-    assert one.wants_input
+    assert one.wants_input()
     assert not one.closing
 
 

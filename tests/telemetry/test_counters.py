@@ -6,6 +6,7 @@ import pytest
 
 from proxy.telemetry import counters as module
 from proxy.telemetry.counters import DECISION_BOUNDS, Counters
+from proxy.telemetry.traffic import Traffic
 
 
 def test_violations_are_counted_by_their_labels() -> None:
@@ -141,4 +142,5 @@ def test_of_a_worker_that_has_ended_only_the_totals_count_on() -> None:
 
 def test_a_counter_that_is_added_is_not_forgotten_in_snapshots() -> None:
     shot = Counters().snapshot()
-    assert set(shot) == set(Counters.__slots__)
+    traffic = {name for name in dir(Traffic()) if not name.startswith("_")}
+    assert set(shot) == set(Counters.__slots__) | traffic

@@ -44,4 +44,4 @@ def test_a_command_is_read_as_one_request(args: list[bytes | int]) -> None:
     reader = RequestReader(IDENTIFIED)
     reader.feed(command(*args))
     assert reader.next() == [arg if isinstance(arg, bytes) else str(arg).encode() for arg in args]
-    assert reader.pending == 0
+    assert reader.pending() == 0

@@ -70,7 +70,7 @@ def test_each_request_is_returned_with_its_own_bytes() -> None:
     assert not error
     assert [arguments for arguments, _ in found] == ARGUMENTS
     assert b"".join(span for _, span in found) == STREAM
-    assert reader.pending == 0
+    assert reader.pending() == 0
 
 
 def test_two_cuts_anywhere_change_nothing() -> None:
@@ -78,7 +78,7 @@ def test_two_cuts_anywhere_change_nothing() -> None:
     for first in range(len(STREAM) + 1):
         for second in range(first, len(STREAM) + 1):
             found, error, reader = read([STREAM[:first], STREAM[first:second], STREAM[second:]])
-            assert (found, error, reader.pending) == (whole, "", 0)
+            assert (found, error, reader.pending()) == (whole, "", 0)
 
 
 def test_a_prefix_of_a_stream_waits_without_complaint_and_counts_what_is_pending() -> None:
@@ -87,7 +87,7 @@ def test_a_prefix_of_a_stream_waits_without_complaint_and_counts_what_is_pending
         consumed = b"".join(span for _, span in found)
         assert not error
         assert STREAM.startswith(consumed)
-        assert reader.pending == size - len(consumed)
+        assert reader.pending() == size - len(consumed)
         assert reader.next() is None
 
 
@@ -205,7 +205,7 @@ def test_the_rest_is_handed_out_once_and_the_reader_begins_anew() -> None:
         found, _, reader = read(in_steps(b"PING\r\n" + tail, size))
         assert [arguments for arguments, _ in found] == [[b"PING"]]
         assert reader.rest() == tail
-        assert (reader.rest(), reader.pending, reader.next()) == (b"", 0, None)
+        assert (reader.rest(), reader.pending(), reader.next()) == (b"", 0, None)
         reader.feed(b"PING\r\n")
         assert reader.next() == [b"PING"]
 
@@ -214,7 +214,7 @@ def test_the_rest_after_an_error_holds_all_that_was_not_returned() -> None:
     _, error, reader = read([b"PING\r\n", b"*1\r\n$1", b"\r\nabc"])
     assert error
     reader.feed(b"more")
-    assert reader.pending == 15
+    assert reader.pending() == 15
     assert reader.rest() == b"*1\r\n$1\r\nabcmore"
     with pytest.raises(ProtocolError):
         reader.next()
@@ -521,7 +521,7 @@ def streamed(
                     break
             else:
                 break
-    assert reader.pending == 0
+    assert reader.pending() == 0
     return bytes(passed), seen
 
 
