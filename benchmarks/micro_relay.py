@@ -69,6 +69,16 @@ def sets(prefix: str = "cube:v1:master:instance:meta:", count: int = COMMANDS) -
     return [command("SET", f"{prefix}{choose.randrange(10**6):012}", b"x" * 64) for _ in range(count)]
 
 
+def offences(count: int = COMMANDS) -> list[bytes]:
+    """What the first day in staging looks like: keys of no entry, of families that take turns."""
+    choose = random.Random(1)
+    families = ("bench:user:{}", "session:{}:state", "{}", "cube:v1:proxy:x:{}", "cube:queue:{}", "lock_{}")
+    return [
+        command("SET", choose.choice(families).format(f"{choose.randrange(10**6):012}"), b"x" * 64)
+        for _ in range(count)
+    ]
+
+
 def main() -> None:
     policy = load_policy(POLICY)
     print(f"hot modules: {_compiled.describe()}; µs a command")
@@ -79,7 +89,12 @@ def main() -> None:
     ]
     loads += [
         ("SET, refused", "CubeMaster", "enforce", sets("cube:v1:proxy:x:")),
-        ("SET, observed to break a rule", "CubeMaster", "observe", sets("cube:v1:proxy:x:")),
+        ("SET, refused: key.unregistered", "CubeMaster", "enforce", sets("bench:user:")),
+        ("observed: no right", "CubeMaster", "observe", sets("cube:v1:proxy:x:")),
+        ("observed: of no entry", "CubeMaster", "observe", sets("bench:user:")),
+        ("observed: an entry's, no right", "CubeProxy", "observe", sets()),
+        ("observed: without its TTL", "cube-proxy-sidecar", "observe", sets("cube:v1:shared:lock:x:")),
+        ("observed: all sorts", "CubeMaster", "observe", offences()),
     ]
     for text, service, mode, requests in loads:
         session = session_of(policy, service, mode)

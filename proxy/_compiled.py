@@ -26,6 +26,8 @@ MODULES = (
     "proxy.wire.requests",
     "proxy.wire.replies",
     "proxy.policy.automaton",
+    "proxy.policy.repeats",
+    "proxy.policy.skeletons",
     "proxy.policy.glance",
     "proxy.telemetry.traffic",
     "proxy.relay.slots",

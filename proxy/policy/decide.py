@@ -27,7 +27,7 @@ from .scripts import MissingArgument, Name, Registration
 from .show import printable
 from .slots import hash_slot
 from .ttl import FAULTS, FINE, TtlRule, late_fault, outcome
-from .verdict import ALLOWED, Severity, Verdict, Violation
+from .verdict import ALLOWED, COVERED, Severity, Verdict, Violation
 
 
 class Transaction:
@@ -141,16 +141,13 @@ class Decider:
         found = outcome(entry.ttl, access, self._clock)
         return -1 if found in FAULTS else found
 
-    def judges_alike(self, service: int, name: str, target: Target) -> bool:
-        """Whether a command on a key of this target breaks the same rules whatever the key is called, as far
-        as these are about rights and form."""
-        return (
-            target.kind in ("entry", "legacy", "malformed")
-            and target.names_sure
-            and not self._looks_closer
-            and self._next_lapse is None
-            and not self._grants_of(service, name)
-            and not self.policy.home(target).type_words
+    def judges_alike(self, service: int, name: str, target: Target | None) -> bool:
+        """Whether a command on a well named key of this target (None: on one of none) breaks the same rules
+        whatever the key is called, as far as these are about rights, form and time to live."""
+        if self._looks_closer or self._next_lapse is not None or self._grants_of(service, name):
+            return False
+        return target is None or not (
+            target.kind in ("entry", "scope") and self.policy.home(target).type_words
         )
 
     def _is_registered(self, target: Target) -> bool:
@@ -672,7 +669,7 @@ class Decider:
         self, rule: str, position: int, key: bytes, target: Target | None, message: str, hint: str
     ) -> Violation:
         entry = (target.name or target.kind) if target is not None else ""
-        covered = target is not None and target.kind in ("entry", "legacy", "malformed", "channel")
+        covered = target is not None and target.kind in COVERED
         return Violation(
             rule,
             self._severity(rule, target),

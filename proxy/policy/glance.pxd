@@ -2,6 +2,8 @@
 cimport cython
 
 from proxy.policy.automaton cimport Classifier
+from proxy.policy.repeats cimport Repeat
+from proxy.policy.skeletons cimport skeleton
 
 cdef int _UNASKED, _UNSURE, _NAME, _VALUE, _FIELDS, _OUTCOME
 cdef int _CONSTANT, _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _ALONE, _XADD, _XADD_ID
@@ -14,6 +16,7 @@ cdef class Way:
     cdef readonly bytearray known
     cdef readonly dict forms
     cdef readonly dict repeats
+    cdef readonly dict shaped
     cdef object one
     cdef int kind
     cdef bint shows_content
@@ -33,15 +36,23 @@ cdef class Glance:
     cdef Classifier _classifier
     cdef tuple _targets
     cdef dict _ways
+    cdef bytes _covers
+    cdef list _kept
 
     cpdef Way admits(self, list argv)
     @cython.locals(name=bytes, way=Way, key=bytes, target=int, known=int)
     cdef Way _admits(self, list argv)
     @cython.locals(size=Py_ssize_t, options=tuple, form=Way)
     cdef Way _form(self, Way way, list argv)
+    @cython.locals(way=Way, target=int, shaped=dict, repeat=Repeat)
+    cpdef Repeat repeat(self, list argv)
     @cython.locals(way=Way, looks=int)
-    cpdef object repeat(self, list argv)
-    cdef int _must_look(self, Way way, object target) except -2
+    cpdef bint may_repeat(self, list argv) except -1
+    @cython.locals(way=Way, target=int, one=Way)
+    cpdef object remember(self, list argv, Repeat repeat)
+    cdef bint _is_covered(self, int target) except -1
+    @cython.locals(looks=int)
+    cdef int _must_look(self, Way way) except -2
     cdef Way _way(self, bytes name)
     cdef int _ask(self, Way way, int target, list argv) except -1
     cdef int _answer(self, Way way, object command, object access, object target) except -1

@@ -1,9 +1,10 @@
 # cython: annotation_typing=False
 """The short way to a yes: what one service may do, as far as one look at command and key shows it.
 
-Rule: it admits or says nothing. Where it admits, `Decider.judge` finds no violation
-(tests/policy/test_glance.py); what it knows of a command and a target it has asked the decider, once, and
-that is only what doesn't depend on key, value and time. Its tables are bounded by the policy and MAX_FORMS.
+Rule: it admits, or repeats what was found of a command of the same kind, or says nothing. Where it admits,
+`Decider.judge` finds no violation, and where it repeats, the same ones (tests/policy/test_glance.py); what it
+knows of a command and a target it has asked the decider, once, and that is only what doesn't depend on key,
+value and time. Its tables are bounded by the policy, MAX_FORMS and MAX_REPEATS.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from ..commands.extract import ONE_KEY, OneKey, extract
 from ..commands.model import Access, Command
 from .automaton import Classifier
 from .compiled import MAX_CONFIRMED, Entry, Fields, Target
+from .repeats import Repeat
+from .skeletons import skeleton
 from .values import BUILTIN, Form
-from .verdict import Repeat
+from .verdict import COVERED
 
 if TYPE_CHECKING:
     from .decide import Decider
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 # Ways of calling a command (`EX 60`) that are remembered of it; further ones take the long way.
 MAX_FORMS = 64
 LONGEST_FORM = 6  # arguments
+# Repeats that are kept; beyond, all are forgotten and found anew.
+MAX_REPEATS = 4_096
 
 # What is known of a form and a target: a sum of these, and the outcome for the time to live (`ttl.outcome`)
 # in the bits above.
@@ -66,7 +71,10 @@ class Way:
         self.index = one.key_at  # of the key
         self.known = bytearray(b"\xff" * targets)
         self.forms: dict[tuple[bytes, ...], Way | None] = {}
-        self.repeats: dict[int, Repeat] = {}  # by the target's index
+        # What is wrong with each such command, by the target's index; of keys that no entry covers by the
+        # key's skeleton too.
+        self.repeats: dict[int, Repeat] = {}
+        self.shaped: dict[int, dict[bytes, Repeat]] = {}
         self.one = one
         self.kind = kind
         self.shows_content = one.shows_content
@@ -82,7 +90,7 @@ class Glance:
         policy = decider.policy
         self.policy = policy
         self.found = 0  # of the command admitted last: what it means for its key's time to live
-        self.target = -1  # and the index of its key's target
+        self.target = -1  # and the index of its key's target; of the one missed last, -1 for none
         # The way of the command looked at last, where the decider has to look each time.
         self.missed: Way | None = None
         self._decider = decider
@@ -91,6 +99,8 @@ class Glance:
         self._classifier: Classifier = policy.classifier
         self._targets: tuple[Target, ...] = policy.targets
         self._ways: dict[bytes, Way | None] = {}
+        self._covers = bytes(one.kind in COVERED for one in policy.targets)
+        self._kept: list[Way] = []  # those with repeats, one for each of these
 
     def admits(self, argv: list[bytes]) -> Way | None:
         """The way that the command takes if nothing is wrong with it; None says nothing."""
@@ -122,6 +132,8 @@ class Glance:
             return None
         target = self._classifier.first(key)
         if target < 0:
+            self.target = -1
+            self.missed = way
             return None
         known = way.known[target]
         if known == _UNASKED:
@@ -137,33 +149,72 @@ class Glance:
 
     def repeat(self, argv: list[bytes]) -> Repeat | None:
         """What is found wrong with each command like the one that was missed last, if that is known."""
-        way = self.missed
+        way, target = self.missed, self.target
         if way is None:
             return None
-        repeat = way.repeats.get(self.target)
+        if self._is_covered(target):
+            repeat = way.repeats.get(target)
+        else:
+            shaped = way.shaped.get(target)
+            if shaped is None:
+                return None
+            repeat = shaped.get(skeleton(argv[way.index]))
         if repeat is None or not repeat.live:
             return None
-        looks = self._must_look(way, self._targets[self.target])
-        if looks and (looks < 0 or not self._looks_right(way, looks, self.target, argv)):
+        if repeat.looks and not self._looks_right(way, repeat.looks, target, argv):
             return None  # it may be wrong in more ways
         return repeat
 
-    def remember(self, repeat: Repeat) -> None:
-        """The same is wrong with each command like the one that was missed last, but for what it writes."""
-        if self.missed is not None:
-            self.missed.repeats[self.target] = repeat
+    def may_repeat(self, argv: list[bytes]) -> bool:
+        """Whether the command that was missed last is of those that can be told from others that may be wrong
+        in more ways."""
+        way = self.missed
+        if way is None:
+            return False
+        looks = self._must_look(way)
+        if looks < 0 or (looks and not self._looks_right(way, looks, self.target, argv)):
+            return False
+        return self._is_covered(self.target) or skeleton(argv[way.index]) != b""
 
-    def _must_look(self, way: Way, target: Target) -> int:
-        """_VALUE or _FIELDS where something is asked of what a command of this way writes; -1: that can't be
-        told here."""
-        entry = target.entry
-        if target.kind != "entry" or entry is None or not way.shows_content or not entry.looks_into_values:
+    def remember(self, argv: list[bytes], repeat: Repeat) -> None:
+        """The same is wrong with each command like the one that was missed last, of which `may_repeat` says
+        yes."""
+        way, target = self.missed, self.target
+        if way is None:
+            return
+        if len(self._kept) >= MAX_REPEATS:
+            for one in self._kept:
+                one.repeats.clear()
+                one.shaped.clear()
+            self._kept.clear()
+        self._kept.append(way)
+        repeat.looks = self._must_look(way)
+        if self._is_covered(target):
+            way.repeats[target] = repeat
+        else:
+            way.shaped.setdefault(target, {})[skeleton(argv[way.index])] = repeat
+
+    def _is_covered(self, target: int) -> bool:
+        """Whether violations on the keys of this target are counted together, not by the keys' shapes."""
+        return target >= 0 and self._covers[target] != 0
+
+    def _must_look(self, way: Way) -> int:
+        """What has to be looked at of a command of this way on the target that was missed last: the name, the
+        value, the fields; -1: that can't be told here."""
+        if self.target < 0:
             return 0
+        target = self._targets[self.target]
+        looks = 0 if target.names_sure else _NAME
+        entry = target.entry
+        if target.kind not in ("entry", "scope") or entry is None:
+            return looks
+        if not way.shows_content or not entry.looks_into_values:
+            return looks
         if way.value_at:
-            return _VALUE if entry.values is not None else 0
+            return looks + (_VALUE if entry.values is not None else 0)
         if not way.fields_at or way.kind == _XADD:
             return -1
-        return _FIELDS if entry.fields is not None else 0
+        return looks + (_FIELDS if entry.fields is not None else 0)
 
     def _way(self, name: bytes) -> Way | None:
         one = ONE_KEY.get(name)

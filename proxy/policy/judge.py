@@ -23,7 +23,15 @@ from .verdict import PASS, Finding, Ruling, Verdict, Violation
 # Whether these are broken is told by the form of the command and by what the key is, not by its name or
 # value.
 ALIKE = frozenset(
-    {"command.forbidden", "scope.read", "scope.write", "key.legacy", "key.format", "type.mismatch"}
+    {
+        "command.forbidden",
+        "scope.read",
+        "scope.write",
+        "key.legacy",
+        "key.format",
+        "key.unregistered",
+        "type.mismatch",
+    }
 )
 
 
@@ -117,16 +125,16 @@ class Judge:
                 self, service, client, name, sender, transaction, database, key, position, target, rule, found
             )
 
-    def repeats(self, service: int, glance: Glance, ruling: Ruling) -> bool:
+    def repeats(self, service: int, glance: Glance, argv: list[bytes], ruling: Ruling) -> bool:
         """Whether each command like the one that the glance missed last has the findings of this ruling, and
         is passed for good: their rules are about command and target alone, and are only observed here."""
-        way, target = glance.missed, self.policy.targets[glance.target]
+        way = glance.missed
+        target = self.policy.targets[glance.target] if glance.target >= 0 else None
         if way is None or self.decider.left_open or not self.decider.judges_alike(service, way.name, target):
             return False
         name = self.policy.services[service]
-        return all(
+        return glance.may_repeat(argv) and all(
             violation.rule in ALIKE
-            and (violation.key is None or violation.shape)
             and action == "observed"
             and not self.modes.may_waive(name, violation.rule)
             and (violation.severity == "should" or self.modes.mode(violation.rule, service) == "observe")

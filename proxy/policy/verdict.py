@@ -60,6 +60,10 @@ class Violation(NamedTuple):
     contact: str = ""  # whom to ask: the owner of the key's file; "" where the decision knows none
 
 
+# The kinds of target whose violations have `shape` equal to `entry`: all their keys are of one form.
+COVERED = frozenset({"entry", "legacy", "malformed", "channel"})
+
+
 class Verdict(NamedTuple):
     """What the policy says of one command by one service. No violations: allowed."""
 
@@ -78,17 +82,6 @@ class Finding(NamedTuple):
 
     violation: Violation
     action: Action
-
-
-class Repeat:
-    """Findings that are the same for each command of a kind, whatever its key; whoever tells of them keeps in
-    `rows` where they are counted, and takes `live` away when it wants to see one in full again."""
-
-    __slots__ = ("live", "rows")
-
-    def __init__(self, rows: object) -> None:
-        self.rows = rows
-        self.live = True
 
 
 class Ruling(NamedTuple):

@@ -2,6 +2,7 @@
 cimport cython
 
 from proxy.policy.glance cimport Glance, Way
+from proxy.policy.repeats cimport Repeat
 from proxy.relay.answers cimport Answers
 from proxy.relay.slots cimport Slots
 from proxy.relay.speaker cimport Speaker
@@ -35,7 +36,6 @@ cdef class Session(Speaker):
     cdef object _glance_of
     cdef long long _alike
     cdef bint _missed
-    cdef object _repeat
 
     @cython.locals(held=Py_ssize_t)
     cpdef Py_ssize_t backlog(self) except -1
@@ -51,7 +51,7 @@ cdef class Session(Speaker):
     cpdef object _to_upstream(self, bytes request, long long count)
     @cython.locals(glance=Glance)
     cdef Glance _glance(self)
-    @cython.locals(way=Way)
+    @cython.locals(way=Way, repeat=Repeat)
     cdef bint _admits_at_a_glance(self, Glance glance, list argv) except -1
     cdef Way _timed(self, Glance glance, list argv)
     cdef object _tell_alike(self)

@@ -20,7 +20,8 @@ from proxy.commands.model import Command, Streamed, Touches
 from proxy.policy.compiled import UNKNOWN, CompiledPolicy
 from proxy.policy.glance import Glance, Way
 from proxy.policy.judge import Judge
-from proxy.policy.verdict import PASS, Finding, Repeat, Ruling
+from proxy.policy.repeats import Repeat
+from proxy.policy.verdict import PASS, Finding, Ruling
 from proxy.relay.answers import ON, Answers, unreachable
 from proxy.relay.identity import Identities
 from proxy.relay.refusal import refusal
@@ -76,10 +77,8 @@ class Observer(Protocol):
         """Violations were found in one command. Returns the decision's id, for the reply."""
 
     def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat | None:
-        """Whether further commands with the same findings may be told of by `repeated`, and as what."""
-
-    def repeated(self, repeat: Repeat, times: int) -> None:
-        """So many more commands had the findings that `repeats` was asked about."""
+        """What further commands with the same findings may be counted by, as long as it lives; None: each is
+        to be told of."""
 
     def decided(self, seconds: float) -> None:
         """A decision took so long; told for a sample of them."""
@@ -135,7 +134,6 @@ class Session(Speaker):
         self._known_glance: Glance | None = None
         self._glance_of: Judge | None = None
         self._missed = False  # the glance knows the command in hand, and that it must be judged
-        self._repeat: Repeat | None = None  # what is wrong with each of those that nobody was told of yet
         self._alike = 0  # … and how many were that nobody was told of yet
         self._raw: bytes | None = None  # what goes upstream unread once every slot is answered
         self._deferred: Callable[[], None] | None = None  # what waits until every slot is answered
@@ -311,12 +309,12 @@ class Session(Speaker):
             if repeat is None:
                 self._missed = glance.missed is not None
                 return False
+            repeat.times += 1
             way = glance.missed
-        if way is not self._way or repeat is not self._repeat:
+        if way is not self._way:
             if self._alike:
                 self._tell_alike()
             self._way = way
-            self._repeat = repeat
             self.route.begins_work()
         self._alike += 1
         if repeat is None and way is not None and glance.found:
@@ -338,11 +336,9 @@ class Session(Speaker):
         """Tell of a run of commands that were admitted at a glance."""
         if self._way is not None:
             self._observer.command(self.service, self._way.name, "forwarded", self._alike)
-        if self._repeat is not None:
-            self._observer.repeated(self._repeat, self._alike)
         self._alike = 0
 
-    def _admits_as_plain(self, argv: Sequence[bytes]) -> bool:
+    def _admits_as_plain(self, argv: list[bytes]) -> bool:
         """Judge a request. True where it goes upstream as it is and gives exactly one reply.
 
         Where it doesn't, `_do_otherwise` knows from `_ruled` what was decided.
@@ -373,18 +369,18 @@ class Session(Speaker):
         if special is None and reply is None and fits:
             self._observer.command(self.service, label, "forwarded")
             if missed and ruling is not PASS:
-                self._remember(judge, number, label, ruling)
+                self._remember(judge, number, label, ruling, argv)
             return True
         self._ruled = (special, reply, label, fits)
         return False
 
-    def _remember(self, judge: Judge, number: int, label: str, ruling: Ruling) -> None:
+    def _remember(self, judge: Judge, number: int, label: str, ruling: Ruling, argv: list[bytes]) -> None:
         """What was found wrong, and passed, may be the same for each command like this one."""
         glance = self._known_glance
-        if glance is not None and ruling.findings and judge.repeats(number, glance, ruling):
+        if glance is not None and ruling.findings and judge.repeats(number, glance, argv, ruling):
             repeat = self._observer.repeats(self.service, label, ruling.findings)
             if repeat is not None:
-                glance.remember(repeat)
+                glance.remember(argv, repeat)
 
     def _fits(self, command: Command | None) -> bool:
         """Whether the request in hand may go where the client is now."""

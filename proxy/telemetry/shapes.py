@@ -139,6 +139,12 @@ class Shapes:
         self._shapes: set[str] = set()
         self._cache: dict[int, str] = {}  # by the key's hash; only what is learnt for good
         self._nodes = 0
+        self.turns = 0  # how often what was learnt for good was forgotten again
+
+    def settled(self, key: bytes) -> str | None:
+        """The shape that a key has been shown with and keeps, until `turns` changes; None where that isn't
+        known."""
+        return self._cache.get(hash(key))
 
     def shape(self, key: bytes) -> str:
         """The shape of a key; `other` once MAX_SHAPES are given out. Equal keys may change their shape while
@@ -153,9 +159,10 @@ class Shapes:
         if ANY in shape and ID in shape:
             shape = _BLURRED.sub(ID, shape)
         if shape not in self._shapes:
-            if len(self._shapes) >= MAX_SHAPES:
-                return OTHER
-            self._shapes.add(shape)
+            if len(self._shapes) < MAX_SHAPES:
+                self._shapes.add(shape)
+            else:
+                shape = OTHER
         if settled:
             if len(self._cache) >= MAX_CACHED:
                 self._cache.clear()
@@ -212,6 +219,7 @@ class Shapes:
         node.widen(spare)
         self._nodes += node.size() - before
         self._cache.clear()
+        self.turns += 1
 
 
 def take_apart(key: bytes) -> Anatomy:

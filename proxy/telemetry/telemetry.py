@@ -1,23 +1,28 @@
 """Where the relay reports what was decided.
 
 Rule: a violation is told once to each of counters, tally and log, and a decision id is made only for a line
-that is written or promised; telling never raises for reasons of its own.
+that is written or promised; telling never raises for reasons of its own. What the session has only counted
+(`Repeat`) is gathered once a second, and whenever counters or tally are asked for.
 """
 
 from __future__ import annotations
 
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
-from proxy.policy.verdict import Finding, Repeat, Violation
+from proxy.policy.repeats import Repeat
+from proxy.policy.verdict import Finding, Violation
 from proxy.telemetry.counters import OTHER, Counters, Outcome
 from proxy.telemetry.decision_log import DecisionLog, Group, Sink, mask, masked_hint, new_decision_id
 from proxy.telemetry.shapes import Shapes
 from proxy.telemetry.tally import Row, Tally
 
 MAX_KNOWN = 10_000
+MAX_REPEATS = 4_096  # that live at a time
+RETIRED = 100  # of them in a second, the oldest first: of each the next command is told of in full
 Schedule = Callable[[Callable[[], None]], object]
 # What a client sent in place of a command is its own text; what doesn't read as a command's name isn't shown.
 _COMMAND_NAME = re.compile(r"[A-Z][A-Z0-9._-]{0,31}")
@@ -50,8 +55,8 @@ class Telemetry:
     ) -> None:
         """Without a log a refusal gets an id that is in no log. `mask_keys` is for the tally's examples; the
         log has its own setting."""
-        self.counters = counters if counters is not None else Counters()
-        self.tally = Tally()
+        self._counters = counters if counters is not None else Counters()
+        self._tally = Tally()
         # Is told each command that is judged, as (policy, service, argv, touches); None where none is wanted.
         self.recorder: Callable[[Any, str, Sequence[bytes], Any], None] | None = None
         self._log = log
@@ -63,8 +68,21 @@ class Telemetry:
         self._shapes = Shapes(trusting=not mask_keys)
         # The rows that the violations of a group count in, to find them with one look-up.
         self._known: dict[Group, tuple[str, tuple[str, str, str, str, str], Row]] = {}
-        self._repeats: list[Repeat] = []  # that live
+        self._repeats: deque[Repeat] = deque()  # that live, the oldest first
+        self._turns = 0  # of the shapes, as far as the repeats know
         self._epoch = wall() - clock()  # what makes Unix seconds of the monotonic clock's
+
+    @property
+    def counters(self) -> Counters:
+        """The counters, up to date. Whoever counts in them may hold on to them."""
+        self.gather()
+        return self._counters
+
+    @property
+    def tally(self) -> Tally:
+        """The tally, up to date."""
+        self.gather()
+        return self._tally
 
     @classmethod
     def to(
@@ -86,8 +104,8 @@ class Telemetry:
         on. Raises OSError where the file can't be opened, and changes nothing then."""
         log = None
         if target is not None:
-            sink = Sink(target, self.counters, self._schedule)
-            log = DecisionLog(sink, self.counters, mask_keys=self._mask_keys)
+            sink = Sink(target, self._counters, self._schedule)
+            log = DecisionLog(sink, self._counters, mask_keys=self._mask_keys)
         self.close()
         self._log = log
 
@@ -101,18 +119,18 @@ class Telemetry:
 
     def command(self, service: str, command: str, outcome: Outcome, times: int = 1) -> None:
         """Count a command, or several alike; `command` is a name of the command table, or `other`."""
-        self.counters.command(service, command, outcome, times)
+        self._counters.command(service, command, outcome, times)
 
     def decided(self, seconds: float) -> None:
         """Count a decision that took so long."""
-        self.counters.observe_decision(seconds)
+        self._counters.observe_decision(seconds)
 
     def login_failed(self, service: str) -> None:
-        self.counters.login_failed(service)
+        self._counters.login_failed(service)
 
     def opaque(self, service: str, reason: str) -> None:
         """Count a session that is passed unread from here on; `reason` is one of the relay's own words."""
-        self.counters.session_opaque(service, reason)
+        self._counters.session_opaque(service, reason)
 
     def violations(
         self,
@@ -137,34 +155,39 @@ class Telemetry:
         return refused
 
     def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat | None:
-        """Where these findings, told of just now, are counted, to count more of them; None where that isn't
-        known. It holds until the next `flush`, so each second one is told of in full."""
+        """Something to count more commands by that have these findings, told of just now, while it lives;
+        None where it isn't known where they are counted, or their keys' shape isn't learnt for good."""
         rows = []
         for violation, action in findings:
-            group = (service, violation.rule, violation.entry, command, action)
+            label: str | None = violation.entry
+            if not violation.shape and violation.key is not None:
+                label = self._shapes.settled(violation.key)
+            group = (service, violation.rule, label or "", command, action)
             known = self._known.get(group)
-            if (
-                known is None
-                or known[0] != violation.entry
-                or (violation.key is not None and not violation.shape)
-            ):
+            if label is None or known is None or known[0] != violation.entry:
                 return None
             rows.append((group, *known[1:]))
+        if len(self._repeats) >= MAX_REPEATS:
+            return None
         repeat = Repeat(rows)
         self._repeats.append(repeat)
         return repeat
 
-    def repeated(self, repeat: Repeat, times: int) -> None:
-        """Count so many more commands with the findings that `repeats` was asked about."""
+    def gather(self) -> None:
+        """Take over what was only counted."""
         now = self._clock()
         at = self._epoch + now
-        for group, series, row in cast(_Rows, repeat.rows):
-            self.counters.violations[series] += times
-            row["count"] += times
-            row["actions"][group[4]] += times
-            row["last"] = at
-            if self._log is not None:
-                self._log.repeat(group, times, now)
+        for repeat in self._repeats:
+            times, repeat.times = repeat.times, 0
+            if not times:
+                continue
+            for group, series, row in cast(_Rows, repeat.rows):
+                self._counters.violations[series] += times
+                row["count"] += times
+                row["actions"][group[4]] += times
+                row["last"] = at
+                if self._log is not None:
+                    self._log.repeat(group, times, now)
 
     def _tell(self, origin: _Origin, violation: Violation, action: str, *, now: float, times: int) -> str:
         service, client, command, revision = origin
@@ -177,7 +200,7 @@ class Telemetry:
         known = self._known.get(group)
         if known is not None and known[0] == violation.entry:
             _, series, row = known
-            self.counters.violations[series] += times
+            self._counters.violations[series] += times
             row["count"] += times
             row["actions"][action] += times
             row["last"] = at
@@ -201,21 +224,21 @@ class Telemetry:
     def _count(self, group: Group, violation: Violation, shape: str, *, at: float, times: int) -> Group:
         """Count a violation where the tables may lack a row for it. Returns the group as the log names it."""
         service, rule, label, command, action = group
-        self.counters.violation(service, rule, command, violation.entry, action, times=times)
+        self._counters.violation(service, rule, command, violation.entry, action, times=times)
         named = command
         if command == OTHER and rule == "command.unknown":
             named = _unknown_name(violation)
-        row = self.tally.find(service, rule, named, label)
+        row = self._tally.find(service, rule, named, label)
         if row is None:
             row = self._row(service, named, violation, shape, at)
             row["count"] = row["actions"][action] = times
-            self.tally.add(row)
+            self._tally.add(row)
             return service, rule, label, named, action
-        self.tally.count(row, action, at, times)
+        self._tally.count(row, action, at, times)
         if violation.severity == "must":
             row["severity"] = "must"
         series = (service, rule, command, violation.entry, action)
-        if named == command and series in self.counters.violations:
+        if named == command and series in self._counters.violations:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
             self._known[group] = (violation.entry, series, row)
@@ -243,19 +266,22 @@ class Telemetry:
         )
 
     def flush(self) -> None:
-        """To be called each second: lets out what the log has held back, and follows the wall clock's
-        steps."""
+        """To be called each second: gathers, lets out what the log has held back, and follows the wall
+        clock's steps."""
         now = self._clock()
         self._epoch = self._wall() - now
-        for repeat in self._repeats:
-            repeat.live = False
-        self._repeats.clear()
+        self.gather()
+        is_stale = self._turns != self._shapes.turns
+        self._turns = self._shapes.turns
+        for _ in range(len(self._repeats) if is_stale else min(RETIRED, len(self._repeats))):
+            self._repeats.popleft().live = False
         if self._log is not None:
             self._log.flush(now)
 
     def snapshot(self) -> dict[str, Any]:
         """What a worker hands to the parent: {"counters": …, "tally": […]}, as plain values."""
-        return {"counters": self.counters.snapshot(), "tally": self.tally.snapshot()}
+        self.gather()
+        return {"counters": self._counters.snapshot(), "tally": self._tally.snapshot()}
 
     def reopen(self) -> None:
         """Open the log file anew, after it was moved."""
@@ -263,6 +289,7 @@ class Telemetry:
             self._log.reopen()
 
     def close(self) -> None:
+        self.gather()
         if self._log is not None:
             self._log.close()
             self._log = None

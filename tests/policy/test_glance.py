@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 from proxy.commands.extract import ONE_KEY, extract
 from proxy.commands.table import COMMANDS
 from proxy.policy.decide import Decider
-from proxy.policy.glance import MAX_FORMS, Glance
+from proxy.policy.glance import MAX_FORMS, MAX_REPEATS, Glance
+from proxy.policy.judge import Judge
 from proxy.policy.load import load_policy
+from proxy.policy.modes import ModeRule, Modes
+from proxy.policy.repeats import Repeat
+from proxy.policy.verdict import Ruling
 from tests.policy.cases import POLICIES, steps_of
 
 ALL = frozenset(row.command.name for row in COMMANDS.values())
@@ -70,6 +74,90 @@ def agree(decider: Decider, service: int, argv: list[bytes], glance: Glance) -> 
     assert verdict.allowed, verdict
     left = [found for found, *_ in decider.left_open]
     assert [glance.found] * bool(glance.found) == left
+
+
+@st.composite
+def awkward_keys(draw: st.DrawFn, policy: str) -> bytes:
+    """A key of the policy's examples, or near to one, or to none."""
+    key = draw(st.sampled_from(KEYS[policy]))
+    if draw(st.booleans()):
+        key = draw(st.sampled_from([b"bench:", b"cube:", b"7", b"user:", b""])) + key
+    if draw(st.booleans()):
+        key = key[: draw(st.integers(1, 30))] + draw(
+            st.sampled_from([b":", b":x", b"7", b"42", b"", b"{a}", b"A"])
+        )
+    return key
+
+
+# What the short way of a judge who only observes repeats, by policy and service; they live on, as above.
+OBSERVING = {
+    name: Judge(decider.policy, Modes([ModeRule("observe")], decider.policy.services))
+    for name, decider in DECIDERS.items()
+}
+
+
+def told(ruling: Ruling) -> list[tuple[str, str, str, str, str]]:
+    return [(one.rule, one.severity, one.entry, one.shape, action) for one, action in ruling.findings]
+
+
+def judged_and_repeated(judge: Judge, service: int, argv: list[bytes]) -> bool:
+    """Judge a command both ways, and remember it as the relay does. Whether it was a repeat."""
+    glance = judge.glance(service, ALL)
+    if glance.admits(argv) is not None:
+        return False
+    repeat = glance.repeat(argv)
+    ruling, _ = judge.weigh(service, argv)
+    if repeat is not None:
+        assert told(ruling) == repeat.rows, argv
+        return True
+    if glance.missed is not None and ruling.findings and judge.repeats(service, glance, argv, ruling):
+        glance.remember(argv, Repeat(told(ruling)))
+    return False
+
+
+@settings(max_examples=1500)
+@given(st.sampled_from(NAMES), st.data())
+def test_what_is_repeated_is_what_would_be_found(policy: str, data: st.DataObject) -> None:
+    judge = OBSERVING[policy]
+    service = data.draw(st.integers(0, len(judge.policy.services) - 1))
+    if data.draw(st.booleans()):
+        argv = list(data.draw(st.sampled_from(CASES[policy])))
+    else:
+        argv = [data.draw(COMMAND), data.draw(awkward_keys(policy)), *data.draw(st.lists(WORDS, max_size=7))]
+    for _ in range(2):
+        judged_and_repeated(judge, service, argv)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "cube:v1:proxy:bench:{}",  # of another's scope, and of no entry there
+        "bench:user:{}",  # of nothing
+        "cube:v1:master:instance:meta:{}",  # an entry's
+        "cube:v1:master:node:metric:{}:more",  # not of the entry's form
+        "cube:v9:{}",  # in no scope
+        "cube_instance_info:{}",  # of an old form
+    ],
+)
+def test_what_a_service_may_not_do_is_found_out_once_for_all_keys_alike(key: str) -> None:
+    loaded = CUBE.policy
+    judge = Judge(loaded, Modes([ModeRule("observe")], loaded.services))
+    service = loaded.number("CubeProxy")
+    repeated = [judged_and_repeated(judge, service, [b"SET", key.format(n).encode(), b"v"]) for n in range(5)]
+    assert repeated == [False, True, True, True, True]
+
+
+def test_no_more_repeats_are_kept_than_there_is_room_for() -> None:
+    loaded = CUBE.policy
+    judge = Judge(loaded, Modes([ModeRule("observe")], loaded.services))
+    service = loaded.number("CubeProxy")
+    letters = "abcdefghijklmnop"
+    words = [f"bench:{a}{b}{c}".encode() for a in letters for b in letters for c in letters]
+    assert len(words) == MAX_REPEATS
+    keys = [*words, b"other:1", b"other:2"]
+    repeated = [judged_and_repeated(judge, service, [b"SET", key, b"v"]) for key in keys]
+    assert repeated == [False] * MAX_REPEATS + [False, True]
+    assert not judged_and_repeated(judge, service, [b"SET", keys[0], b"v"])  # forgotten
 
 
 @pytest.mark.parametrize("policy", NAMES)

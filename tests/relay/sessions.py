@@ -11,7 +11,8 @@ from pathlib import Path
 from proxy.policy.judge import Judge
 from proxy.policy.load import load_policy
 from proxy.policy.modes import ModeRule, Modes
-from proxy.policy.verdict import Finding, Repeat
+from proxy.policy.repeats import Repeat
+from proxy.policy.verdict import Finding
 from proxy.relay.identity import Identities
 from proxy.relay.session import Session
 from proxy.wire import encode
@@ -41,11 +42,21 @@ class Told:
 
     def __init__(self) -> None:
         self.commands: list[tuple[str, str, str]] = []
-        self.found: list[tuple[str, str, str, str]] = []  # service, command, rule, action
+        self._found: list[tuple[str, str, str, str]] = []
+        self._repeats: list[Repeat] = []
         self.sessions: list[tuple[str, str]] = []
         self.decisions = 0
         self.logins_failed = 0
         self.recorder: Callable[..., None] | None = None
+
+    @property
+    def found(self) -> list[tuple[str, str, str, str]]:
+        """(service, command, rule, action) of each finding; what was only counted comes behind the rest."""
+        for repeat in self._repeats:
+            assert isinstance(repeat.rows, list)
+            self._found += repeat.rows * repeat.times
+            repeat.times = 0
+        return self._found
 
     def command(self, service: str, command: str, outcome: str, times: int = 1) -> None:
         self.commands += [(service, command, outcome)] * times
@@ -53,18 +64,16 @@ class Told:
     def violations(
         self, service: str, _client: str, command: str, findings: Sequence[Finding], _revision: str
     ) -> str:
-        self.found += [(service, command, violation.rule, action) for violation, action in findings]
+        self._found += [(service, command, violation.rule, action) for violation, action in findings]
         if not any(action == "refused" for _, action in findings):
             return ""
         self.decisions += 1
         return f"d-{self.decisions}"
 
     def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat:
-        return Repeat([(service, command, violation.rule, action) for violation, action in findings])
-
-    def repeated(self, repeat: Repeat, times: int) -> None:
-        assert isinstance(repeat.rows, list)
-        self.found += repeat.rows * times
+        repeat = Repeat([(service, command, violation.rule, action) for violation, action in findings])
+        self._repeats.append(repeat)
+        return repeat
 
     def decided(self, seconds: float) -> None:
         assert seconds >= 0

@@ -1160,7 +1160,7 @@ def test_what_each_command_of_a_kind_breaks_is_told_for_each_of_them() -> None:
     it.from_client(good * 3 + bad + good * 2 + ADMITTED + good)
     write = ("CubeProxy", "HSET", "scope.write", "observed")
     value = ("CubeProxy", "HSET", "value.invalid", "observed")
-    assert told.found == [write] * 4 + [value] + [write] * 3
+    assert sorted(told.found) == [write] * 7 + [value]
     assert told.commands.count(("CubeProxy", "HSET", "forwarded")) == 7
 
 

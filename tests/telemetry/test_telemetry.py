@@ -210,11 +210,69 @@ def test_what_repeats_counts_as_if_each_were_told_of_until_the_next_second(bench
     bench.tell(*findings)
     repeat = telemetry.repeats("CubeProxy", "HSET", findings)
     assert repeat is not None
-    telemetry.repeated(repeat, 998)
-    assert sum(telemetry.counters.violations.values()) == 1000
+    repeat.times += 500
+    assert sum(telemetry.counters.violations.values()) == 502
+    repeat.times += 498
     (row,) = telemetry.tally.snapshot()
     assert (row["count"], row["actions"]) == (1000, {"observed": 1000})
     bench.now += 60
     telemetry.flush()
     assert not repeat.live
     assert sum(1 + line["merged"] + line["dropped"] for line in bench.lines()) == 1000
+
+
+def test_what_was_only_counted_is_in_snapshots_and_in_the_log_at_the_end(bench: Bench) -> None:
+    telemetry, findings = bench.telemetry, (Finding(violation(), "observed"),)
+    bench.tell(*findings)
+    bench.tell(*findings)
+    repeat = telemetry.repeats("CubeProxy", "HSET", findings)
+    assert repeat is not None
+    repeat.times += 8
+    shot = telemetry.snapshot()
+    assert (shot["counters"]["violations"][0][-1], shot["tally"][0]["count"]) == (10, 10)
+    repeat.times += 5
+    telemetry.close()
+    assert sum(1 + line["merged"] + line["dropped"] for line in bench.lines()) == 15
+
+
+def test_keys_that_no_entry_covers_repeat_once_their_shape_is_learnt(bench: Bench) -> None:
+    telemetry = bench.telemetry
+    for number in range(40):
+        findings = (
+            Finding(
+                violation(rule="key.unregistered", key=b"user:%d" % number, entry="", shape=""), "observed"
+            ),
+        )
+        bench.tell(*findings)
+        repeat = telemetry.repeats("CubeProxy", "HSET", findings)
+        assert (repeat is not None) == (number >= 15), number
+    assert repeat is not None
+    repeat.times += 60
+    row = next(row for row in telemetry.tally.snapshot() if row["shape"] == "user:<int>")
+    assert row["count"] == 100
+
+
+def test_so_many_repeats_live_at_a_time_and_so_many_retire_in_a_second(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_REPEATS", 5)
+    monkeypatch.setattr(module, "RETIRED", 2)
+    found = [(Finding(violation(entry=f"entry-{number}"), "observed"),) for number in range(6)]
+    for findings in found * 2:
+        bench.tell(*findings)
+    bench.tell(*findings)
+    repeats = [bench.telemetry.repeats("CubeProxy", "HSET", findings) for findings in found]
+    assert [one is not None for one in repeats] == [True] * 5 + [False]
+    for alive in (3, 1, 0):
+        bench.telemetry.flush()
+        assert sum(one is not None and one.live for one in repeats) == alive
+
+
+def test_all_repeats_retire_where_a_shape_is_forgotten(bench: Bench) -> None:
+    findings = (Finding(violation(), "observed"),)
+    bench.tell(*findings)
+    bench.tell(*findings)
+    repeats = [bench.telemetry.repeats("CubeProxy", "HSET", findings) for _ in range(module.RETIRED + 5)]
+    bench.telemetry._shapes.turns += 1
+    bench.telemetry.flush()
+    assert not any(one is not None and one.live for one in repeats)

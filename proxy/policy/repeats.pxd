@@ -1,0 +1,11 @@
+# C types for repeats.py. The same source runs uncompiled; nothing here changes what it does.
+cimport cython
+
+
+@cython.final
+cdef class Repeat:
+    cdef public object rows
+    cdef public long long times
+    cdef public bint live
+    cdef public int looks
+    cdef public int found
