@@ -26,6 +26,7 @@ from proxy.wire.encode import command
 POLICY = Path(__file__).parents[1] / "policies" / "cubesandbox.yaml"
 ROUNDS = 7
 COMMANDS = 6_400
+PIPELINES = (1, 16, 100)
 
 
 def session_of(policy: CompiledPolicy, service: str, mode: str = "enforce") -> Session:
@@ -79,6 +80,12 @@ def offences(count: int = COMMANDS) -> list[bytes]:
     ]
 
 
+def transactions(pipeline: int) -> list[tuple[bytes, int]]:
+    """The same in transactions, as redis-py sends a pipeline."""
+    begin, end = command("MULTI"), command("EXEC")
+    return [(begin + data + end, count + 2) for data, count in pieces(sets(), pipeline)]
+
+
 def main() -> None:
     policy = load_policy(POLICY)
     print(f"hot modules: {_compiled.describe()}; µs a command")
@@ -98,8 +105,13 @@ def main() -> None:
     ]
     for text, service, mode, requests in loads:
         session = session_of(policy, service, mode)
-        costs = [cost(session, pieces(requests, pipeline)) for pipeline in (1, 16, 100)]
-        print(f"{text:32} " + "  ".join(f"{one:6.2f}" for one in costs) + "   (1, 16, 100 a read)")
+        show(text, [cost(session, pieces(requests, pipeline)) for pipeline in PIPELINES])
+    session = session_of(policy, "CubeMaster")
+    show("SET, in MULTI and EXEC", [cost(session, transactions(pipeline)) for pipeline in PIPELINES])
+
+
+def show(text: str, costs: list[float]) -> None:
+    print(f"{text:32} " + "  ".join(f"{one:6.2f}" for one in costs) + "   (1, 16, 100 a read)")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from proxy.relay import session as session_module
 from proxy.upstream import shared as shared_module
 from proxy.upstream.shared import Pools
 from proxy.wire import requests
+from proxy.wire.limits import IDENTIFIED
+from proxy.wire.requests import RequestReader
 from tests.relay.sessions import ADMITTED, REFUSED, cmd
 from tests.test_client import MIB, Handler, Stage, Streams, answer_all, in_loop
 
@@ -53,6 +55,60 @@ async def closed(reader: asyncio.StreamReader) -> bytes:
 async def asks(client: Streams) -> None:
     client[1].write(ADMITTED)
     assert await client[0].readline() == b"*0\r\n"
+
+
+# -- transactions
+
+
+@in_loop
+async def test_transactions_of_many_clients_on_one_connection_never_mix() -> None:
+    """Each comes in one piece, and what others send comes before or behind it."""
+    upstreams = Upstreams(each_transaction_is_of_one_client)
+    async with SharedStage(upstreams) as stage:
+
+        async def work(number: int) -> None:
+            reader, writer = await stage.client()
+            ask = cmd("HGET", "cube:v1:shared:sandbox:proxy:7c8f", f"c{number}")
+            answer = b"$%d\r\nc%d\r\n" % (len(f"c{number}"), number)
+            for count in range(1, 30):
+                writer.write(ask + cmd("MULTI") + ask * count + cmd("EXEC") + ask)
+                queued = b"+OK\r\n" + b"+QUEUED\r\n" * count + b"*%d\r\n" % count
+                expected = answer + queued + answer * (count + 1)
+                assert await reader.readexactly(len(expected)) == expected
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(30):
+                group.create_task(work(number))
+        assert len(upstreams.open) == 1
+
+
+async def each_transaction_is_of_one_client(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    requests = RequestReader(IDENTIFIED)
+    queue: list[bytes] | None = None
+    while data := await reader.read(1 << 16):
+        requests.feed(data)
+        while argv := requests.next():
+            name, value = argv[0], argv[-1]
+            if name == b"MULTI":
+                assert queue is None
+                queue = []
+                writer.write(b"+OK\r\n")
+            elif name == b"EXEC":
+                assert queue is not None
+                assert len(set(queue)) == 1
+                writer.write(b"*%d\r\n" % len(queue) + b"".join(map(_bulk, queue)))
+                queue = None
+            elif queue is not None:
+                queue.append(value)
+                writer.write(b"+QUEUED\r\n")
+            else:
+                writer.write(_bulk(value))
+
+
+def _bulk(data: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
 # -- what stays behind

@@ -141,6 +141,12 @@ class Decider:
         found = outcome(entry.ttl, access, self._clock)
         return -1 if found in FAULTS else found
 
+    def admits_alone(self, service: int, name: bytes) -> bool:
+        """Whether nothing is wrong with a command that has no arguments, at any time."""
+        if self._next_lapse is not None and service in self.policy.grants:
+            return False
+        return not self.decide(service, [name]).violations
+
     def judges_alike(self, service: int, name: str, target: Target | None) -> bool:
         """Whether a command on a well named key of this target (None: on one of none) breaks the same rules
         whatever the key is called, as far as these are about rights, form and time to live."""

@@ -38,6 +38,7 @@ cdef class Glance:
     cdef dict _ways
     cdef bytes _covers
     cdef list _kept
+    cdef int _transactions
 
     cpdef Way admits(self, list argv)
     @cython.locals(name=bytes, way=Way, key=bytes, target=int, known=int)

@@ -101,6 +101,7 @@ class Glance:
         self._ways: dict[bytes, Way | None] = {}
         self._covers = bytes(one.kind in COVERED for one in policy.targets)
         self._kept: list[Way] = []  # those with repeats, one for each of these
+        self._transactions = -1  # whether they are admitted; -1: not asked yet
 
     def admits(self, argv: list[bytes]) -> Way | None:
         """The way that the command takes if nothing is wrong with it; None says nothing."""
@@ -146,6 +147,14 @@ class Glance:
             return None
         self.found = known // _OUTCOME
         return way
+
+    @property
+    def admits_transactions(self) -> bool:
+        """Whether nothing is wrong with MULTI and EXEC, as far as they themselves go."""
+        if self._transactions < 0:
+            alone = (self._decider.admits_alone(self.service, name) for name in (b"MULTI", b"EXEC"))
+            self._transactions = all(alone)
+        return self._transactions == 1
 
     def repeat(self, argv: list[bytes]) -> Repeat | None:
         """What is found wrong with each command like the one that was missed last, if that is known."""

@@ -53,6 +53,11 @@ cdef class Session(Speaker):
     cdef Glance _glance(self)
     @cython.locals(way=Way, repeat=Repeat)
     cdef bint _admits_at_a_glance(self, Glance glance, list argv) except -1
+    cdef bint _may_be_whole(self, Glance glance, bytes name) except -1
+    @cython.locals(reader=RequestReader, start=Py_ssize_t, end=Py_ssize_t, queued=list, argv=list, count=Py_ssize_t)
+    cdef bint _whole_transaction(self, Glance glance) except -1
+    @cython.locals(reader=RequestReader, limit=Py_ssize_t, queued=list, argv=list, name=bytes)
+    cdef list _up_to_exec(self)
     cdef Way _timed(self, Glance glance, list argv)
     cdef object _tell_alike(self)
     @cython.locals(missed=bint)

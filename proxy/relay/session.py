@@ -27,7 +27,7 @@ from proxy.relay.identity import Identities
 from proxy.relay.refusal import refusal
 from proxy.relay.route import SHAREABLE, Route
 from proxy.relay.speaker import Speaker
-from proxy.relay.specials import LONGEST_SPECIAL, SPECIALS, Special, hang_up
+from proxy.relay.specials import LONGEST_SPECIAL, SPECIALS, Special, hang_up, open_transaction
 from proxy.relay.transactions import OpenTransaction
 from proxy.wire import encode
 from proxy.wire.limits import IDENTIFIED, UNIDENTIFIED, ProtocolError, RequestLimits, RequestTooLarge
@@ -239,9 +239,13 @@ class Session(Speaker):
                 continue  # `*0`, `*-1`, a blank line: no reply is due, so it isn't sent on
             if self._streaming:
                 argv = [Streamed(one.size) if isinstance(one, HandedOn) else one for one in argv]
-            plain = (
-                glance is not None and not self._streaming and self._admits_at_a_glance(glance, argv)
-            ) or self._admits_as_plain(argv)
+            plain = glance is not None and not self._streaming and self._admits_at_a_glance(glance, argv)
+            if not plain and len(argv) == 1 and glance is not None and self._may_be_whole(glance, argv[0]):
+                self._send(run_start, run_end, run)
+                run = 0
+                if self._whole_transaction(glance):
+                    continue
+            plain = plain or self._admits_as_plain(argv)
             if plain:
                 self._streaming = False
             if plain and (run == 0 or reader.start == run_end):
@@ -323,6 +327,89 @@ class Session(Speaker):
             database = self.profile.database
             judge.keep_open(number, glance, way, argv[way.index], judged, database, self.client, self._sender)
         return True
+
+    # -- transactions in hand as a whole
+
+    def _may_be_whole(self, glance: Glance, name: bytes) -> bool:
+        """Whether the request in hand is a MULTI that may go on in one piece with all up to its EXEC."""
+        return (
+            len(name) == 5
+            and name.upper() == b"MULTI"
+            and not self._streaming
+            and self.transaction is None
+            and not self.route.watching
+            and self.answers.reply == ON
+            and glance.admits_transactions
+        )
+
+    def _whole_transaction(self, glance: Glance) -> bool:
+        """Send what begins with the MULTI in hand up to its EXEC, all of it judged, as one piece.
+
+        In one piece nobody's requests come between, so it may go where others are: what it does to the
+        connection it undoes. False: it isn't here as a whole, or something in it acts on the session.
+        """
+        reader = self._reader
+        start, end = reader.start, reader.end
+        queued = self._up_to_exec()
+        if queued is None:
+            reader.return_to(start, end)
+            return False
+        self._observer.command(self.service, "MULTI", "forwarded")
+        transaction = self.transaction = OpenTransaction(self.current_judge())
+        for count, argv in enumerate(queued):
+            if not (self._admits_at_a_glance(glance, argv) or self._admits_as_plain(argv)):
+                self._open_before(transaction, start, end, count)
+                return True
+        self.transaction = None
+        self._send(start, reader.end, len(queued) + 2)
+        self._observer.command(self.service, "EXEC", "forwarded")
+        return True
+
+    def _up_to_exec(self) -> list[list[bytes]] | None:
+        """The requests up to the next EXEC; None where one is a special, or too much, or hasn't come."""
+        reader = self._reader
+        limit = reader.start + LARGEST_SHARED
+        queued: list[list[bytes]] = []
+        try:
+            while argv := reader.next():
+                if reader.end > limit or len(queued) >= MAX_SHARED_REQUESTS:
+                    return None
+                name = argv[0]
+                if len(name) <= LONGEST_SPECIAL and (name := name.upper()) in SPECIALS:
+                    return queued if name == b"EXEC" and len(argv) == 1 else None
+                queued.append(argv)
+        except ProtocolError:
+            pass  # it is met again where the requests before it are sent
+        return None
+
+    def _open_before(self, transaction: OpenTransaction, start: int, end: int, count: int) -> None:
+        """Of a transaction in hand, whose MULTI lies from `start` to `end`, `count` requests were admitted;
+        the next one has to be refused, or goes on a connection of its own. So open it there."""
+        reader = self._reader
+        reader.return_to(start, end)
+        for _ in range(count + 1):
+            reader.next()
+        multi, admitted = reader.span(start, end), reader.span(end, reader.start)
+        request, ruled = reader.span(reader.start, reader.end), self._ruled
+        self.transaction = None
+        self.route.stay()
+
+        def begin() -> None:
+            if self.route.is_shared:
+                self._leave_shared()
+            open_transaction(self, transaction, multi)
+            if count:
+                self._to_upstream(admitted, count)
+            self.request, self._ruled = request, ruled
+            if ruled[1] is None:
+                self.pass_one()
+            else:
+                self._refuse(ruled[1])
+
+        if self.route.is_shared:
+            self.when_answered(begin)
+        else:
+            begin()
 
     def _timed(self, glance: Glance, argv: list[bytes]) -> Way | None:
         """Look, and tell how long it took."""

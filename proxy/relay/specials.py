@@ -45,7 +45,12 @@ def _multi(session: Session, argv: Argv) -> None:
     if len(argv) != 1 or session.transaction is not None:
         _uncounted(session)
         return
-    transaction = OpenTransaction(session.current_judge())
+    session.told_forwarded()
+    open_transaction(session, OpenTransaction(session.current_judge()), session.request)
+
+
+def open_transaction(session: Session, transaction: OpenTransaction, multi: bytes) -> None:
+    """Send a MULTI; what follows is queued in `transaction`."""
 
     def answered(reply: bytes) -> None:
         """Where Redis refused MULTI (NOAUTH, NOPERM) there is no transaction."""
@@ -53,7 +58,8 @@ def _multi(session: Session, argv: Argv) -> None:
         if reply.startswith(b"-") and session.transaction is transaction:
             session.transaction = None
 
-    session.inspect(answered)
+    session.to_upstream.append(multi)
+    session.answers.inspect(answered)
     session.transaction = transaction
 
 

@@ -45,6 +45,7 @@ cdef class RequestReader:
     )
     cpdef list next(self)
     cpdef bytes span(self, Py_ssize_t start, Py_ssize_t end)
+    cpdef object return_to(self, Py_ssize_t start, Py_ssize_t end)
     cpdef bytes rest(self)
     cdef list _finish(self, list arguments)
     cdef object _fail(self, str text)

@@ -224,6 +224,17 @@ class RequestReader:
             return bytes(self._head[len(self._head) + start : len(self._head) + end])
         return bytes(self._head[len(self._head) + start :]) + self._buffer[:end]
 
+    def return_to(self, start: int, end: int) -> None:
+        """Be as when the request from `start` to `end` was returned, which `next` has done since `feed` was
+        last called: what stands behind it is going to be read again."""
+        self.start = start
+        self.end = self._begin = self._cursor = end
+        self._arguments = []
+        self._awaited = 0
+        self._bulk = -1
+        self._stuck = False
+        self._error = None
+
     def rest(self) -> bytes:
         """Hand out all bytes after the last request returned, and keep none. Works after an error too."""
         rest = self.span(self._begin, len(self._buffer)) + bytes(self._tail)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from proxy.relay.refusal import refusal
 from proxy.relay.session import Session
 from proxy.wire.limits import IDENTIFIED
+from proxy.wire.replies import ReplyFramer
 from proxy.wire.requests import RequestReader
 from tests.relay.fake_redis import PASSWORD, FakeRedis
 from tests.relay.sessions import ROUTE, USERS, Told, cmd, judge, passed, replies, sent, session
@@ -139,6 +140,9 @@ class Conversation:
     got: bytearray = dataclasses.field(default_factory=bytearray)
     due: bytearray = dataclasses.field(default_factory=bytearray)
     pushed: list[bytes] = dataclasses.field(default_factory=list)
+    # Of a connection that is shared: how many replies each piece that was sent gets, and what cuts them.
+    counts: list[int] = dataclasses.field(default_factory=list)
+    framer: ReplyFramer = dataclasses.field(default_factory=ReplyFramer)
 
     def run(self) -> None:
         while self.to_send or self.due:
@@ -159,10 +163,22 @@ class Conversation:
         size = self._piece(self.due)
         data = bytes(self.due[:size])
         del self.due[:size]
-        self.one.from_upstream(data)
+        if not self.one.route.is_shared:
+            self.one.from_upstream(data)
+            return
+        at = 0
+        while at < len(data):
+            start, at = at, self.framer.advance(data, at, self.counts[0])
+            completed = self.framer.completed
+            self.counts[0] -= completed
+            if not self.counts[0]:
+                self.counts.pop(0)
+            self.one.from_shared(data[start:at], completed, self.framer.at_boundary)
 
     def _carry(self) -> None:
         self._maybe_push()
+        self.counts += self.one.counts
+        self.one.counts = []
         for reply in self.redis.feed(passed(self.one)):
             self.due += reply
             self._maybe_push()
@@ -194,6 +210,41 @@ def test_every_reply_is_in_its_place(steps: list[bytes], seed: int, pushes: bool
     assert talk.one.service == expected.service
     assert talk.one.outstanding == 0
     assert sum(outcome == "refused" for _, _, outcome in told.commands) == told.decisions
+    assert len(told.commands) == expected.commands
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    steps=st.lists(
+        st.one_of(
+            COMMANDS.map(lambda words: cmd(*words)),
+            st.sampled_from([*NOTHING, *INLINE]),
+            st.lists(st.sampled_from(WORDS[:8]).map(lambda words: cmd(*words)), max_size=6).map(
+                lambda queued: cmd("MULTI") + b"".join(queued) + cmd("exec")
+            ),
+        ),
+        max_size=30,
+    ),
+    seed=st.integers(0, 2**32),
+)
+def test_every_reply_is_in_its_place_where_connections_change(steps: list[bytes], seed: int) -> None:
+    """Between one that is shared and the client's own, and back as time passes."""
+    stream = b"".join(steps)
+    expected = expect(stream)
+    told = Told()
+    dice = random.Random(seed)
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += dice.choice([0.0, 1.0, 30.0, 60.0])
+        return now[0]
+
+    talk = Conversation(session(told=told, sharing=True, clock=clock), dice, stream, pushes=False)
+    talk.run()
+    assert replies(bytes(talk.got)) == expected.replies
+    assert talk.redis.ran == expected.redis.ran
+    assert talk.one.service == expected.service
+    assert talk.one.outstanding == 0
     assert len(told.commands) == expected.commands
 
 
