@@ -16,6 +16,7 @@ from ..commands.extract import ONE_KEY, OneKey, extract
 from ..commands.model import Access, Command
 from .automaton import Classifier
 from .compiled import MAX_CONFIRMED, Entry, Fields, Target
+from .masking import shown_in
 from .repeats import Repeat
 from .skeletons import skeleton
 from .values import BUILTIN, Form
@@ -202,6 +203,17 @@ class Glance:
             way.repeats[target] = repeat
         else:
             way.shaped.setdefault(target, {})[skeleton(argv[way.index])] = repeat
+
+    def refusal(self, repeat: Repeat, argv: list[bytes]) -> bytes:
+        """The reply to a command that is one of `repeat`'s, which are refused; empty where there is none."""
+        way, target = self.missed, self.target
+        if way is None or repeat.refusal is None:
+            return b""
+        try:
+            shown = shown_in(self.policy, argv[way.index], self._targets[target] if target >= 0 else None)
+            return shown.encode("utf-8", "backslashreplace").join(repeat.refusal)
+        except Exception:
+            return b""  # the decider will meet the same, and tell of it
 
     def _is_covered(self, target: int) -> bool:
         """Whether violations on the keys of this target are counted together, not by the keys' shapes."""

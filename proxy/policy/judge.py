@@ -18,7 +18,7 @@ from .modes import BreakGlass, Modes
 from .pending import Pending, PendingTtls
 from .show import printable
 from .ttl import QUESTIONS, SETTLING
-from .verdict import PASS, Finding, Ruling, Verdict, Violation
+from .verdict import PASS, Action, Finding, Ruling, Verdict, Violation
 
 # Whether these are broken is told by the form of the command and by what the key is, not by its name or
 # value.
@@ -126,20 +126,29 @@ class Judge:
             )
 
     def repeats(self, service: int, glance: Glance, argv: list[bytes], ruling: Ruling) -> bool:
-        """Whether each command like the one that the glance missed last has the findings of this ruling, and
-        is passed for good: their rules are about command and target alone, and are only observed here."""
+        """Whether each command like the one that the glance missed last has the findings of this ruling, with
+        the same done about them: their rules are about command and target alone.
+
+        Where one is refused that holds as long as no break-glass is open.
+        """
         way = glance.missed
         target = self.policy.targets[glance.target] if glance.target >= 0 else None
-        if way is None or self.decider.left_open or not self.decider.judges_alike(service, way.name, target):
+        leaves_open = self.decider.left_open and ruling.refused_by is None
+        if way is None or leaves_open or not self.decider.judges_alike(service, way.name, target):
             return False
         name = self.policy.services[service]
         return glance.may_repeat(argv) and all(
             violation.rule in ALIKE
-            and action == "observed"
             and not self.modes.may_waive(name, violation.rule)
-            and (violation.severity == "should" or self.modes.mode(violation.rule, service) == "observe")
+            and action == self._always(violation, service)
             for violation, action in ruling.findings
         )
+
+    def _always(self, violation: Violation, service: int) -> Action | None:
+        """What is done about a violation whatever its key and the time, where nothing is waived."""
+        if violation.severity == "should" or self.modes.mode(violation.rule, service) == "observe":
+            return "observed"
+        return "refused" if not self.glass else None
 
     def _follow(
         self,

@@ -8,4 +8,4 @@ cdef class Repeat:
     cdef public long long times
     cdef public bint live
     cdef public int looks
-    cdef public int found
+    cdef public tuple refusal

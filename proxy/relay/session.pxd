@@ -36,6 +36,7 @@ cdef class Session(Speaker):
     cdef object _glance_of
     cdef long long _alike
     cdef bint _missed
+    cdef object _refused
 
     @cython.locals(held=Py_ssize_t)
     cpdef Py_ssize_t backlog(self) except -1
@@ -60,6 +61,7 @@ cdef class Session(Speaker):
     cdef list _up_to_exec(self)
     cdef Way _timed(self, Glance glance, list argv)
     cdef object _tell_alike(self)
+    cdef object _refuse_alike(self, Glance glance, Repeat repeat, list argv)
     @cython.locals(missed=bint)
     cdef bint _admits_as_plain(self, list argv) except -1
     cdef bint _fits(self, object command) except -1

@@ -24,7 +24,7 @@ from proxy.policy.repeats import Repeat
 from proxy.policy.verdict import PASS, Finding, Ruling
 from proxy.relay.answers import ON, Answers, unreachable
 from proxy.relay.identity import Identities
-from proxy.relay.refusal import refusal
+from proxy.relay.refusal import around_key, refusal
 from proxy.relay.route import SHAREABLE, Route
 from proxy.relay.speaker import Speaker
 from proxy.relay.specials import LONGEST_SPECIAL, SPECIALS, Special, hang_up, open_transaction
@@ -134,6 +134,8 @@ class Session(Speaker):
         self._known_glance: Glance | None = None
         self._glance_of: Judge | None = None
         self._missed = False  # the glance knows the command in hand, and that it must be judged
+        # What `_ruled` is to be where the request in hand is refused as others like it were.
+        self._refused: tuple[Special | None, bytes | None, str, bool] | None = None
         self._alike = 0  # … and how many were that nobody was told of yet
         self._raw: bytes | None = None  # what goes upstream unread once every slot is answered
         self._deferred: Callable[[], None] | None = None  # what waits until every slot is answered
@@ -313,6 +315,9 @@ class Session(Speaker):
             if repeat is None:
                 self._missed = glance.missed is not None
                 return False
+            if repeat.refusal is not None:
+                self._refuse_alike(glance, repeat, argv)
+                return False
             repeat.times += 1
             way = glance.missed
         if way is not self._way:
@@ -327,6 +332,15 @@ class Session(Speaker):
             database = self.profile.database
             judge.keep_open(number, glance, way, argv[way.index], judged, database, self.client, self._sender)
         return True
+
+    def _refuse_alike(self, glance: Glance, repeat: Repeat, argv: list[bytes]) -> None:
+        """Have a request refused as others like it were, unless break-glass is open."""
+        if self.current_judge().glass or glance.missed is None:
+            return
+        reply = glance.refusal(repeat, argv)
+        if reply:
+            repeat.times += 1
+            self._refused = (None, reply, glance.missed.name, True)
 
     # -- transactions in hand as a whole
 
@@ -433,6 +447,9 @@ class Session(Speaker):
         missed, self._missed = self._missed, False
         if self._alike:
             self._tell_alike()  # what comes first is told of first
+        if self._refused is not None:
+            self._ruled, self._refused = self._refused, None
+            return False
         name = argv[0]
         special = SPECIALS.get(name.upper()) if len(name) <= LONGEST_SPECIAL else None
         if special is hang_up:
@@ -458,15 +475,26 @@ class Session(Speaker):
             if missed and ruling is not PASS:
                 self._remember(judge, number, label, ruling, argv)
             return True
+        if missed and reply is not None:
+            self._remember(judge, number, label, ruling, argv, reply)
         self._ruled = (special, reply, label, fits)
         return False
 
-    def _remember(self, judge: Judge, number: int, label: str, ruling: Ruling, argv: list[bytes]) -> None:
-        """What was found wrong, and passed, may be the same for each command like this one."""
+    def _remember(
+        self, judge: Judge, number: int, label: str, ruling: Ruling, argv: list[bytes], reply: bytes = b""
+    ) -> None:
+        """What was found wrong, and passed or was refused by `reply`, may be the same for each command like
+        this one."""
+        parts = None
+        if ruling.refused_by is not None:
+            parts = around_key(ruling.refused_by, reply)
+            if parts is None:
+                return
         glance = self._known_glance
         if glance is not None and ruling.findings and judge.repeats(number, glance, argv, ruling):
             repeat = self._observer.repeats(self.service, label, ruling.findings)
             if repeat is not None:
+                repeat.refusal = parts
                 glance.remember(argv, repeat)
 
     def _fits(self, command: Command | None) -> bool:

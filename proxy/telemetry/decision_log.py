@@ -327,16 +327,18 @@ class DecisionLog:
             merging.promised = self._new_id()
         return merging.last_id or merging.promised
 
-    def repeat(self, group: Group, times: int, now: float) -> bool:
-        """Merge `times` decisions more like the group's last one. False: there is no such group."""
+    def repeat(self, group: Group, times: int, now: float) -> None:
+        """Merge `times` decisions more like the group's last one; of a group that had to go they are
+        dropped."""
         merging = self._groups.get(group)
         if merging is None:
-            return False
+            self._dropped += times
+            self._counters.log_dropped += times
+            return
         if not merging.merged:
             merging.since = now
             self._waiting[group] = merging
         merging.merged += times
-        return True
 
     def flush(self, now: float) -> None:
         """Write the lines of merges that have waited long enough. To be called each second."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proxy.policy.verdict import Violation
-from proxy.relay.refusal import refusal
+from proxy.relay.refusal import around_key, refusal
 
 
 def violation(message: str, hint: str = "") -> Violation:
@@ -30,3 +30,24 @@ def test_a_line_break_in_a_name_cannot_end_the_reply() -> None:
     assert text.endswith(b"\r\n")
     assert text[:-2].isascii()
     assert b"\n" not in text[:-2]
+
+
+def test_a_refusal_is_cut_around_the_key_where_all_else_would_be_the_same() -> None:
+    found = violation("A may not SET cube:k:1", "its writers: B")._replace(shown="cube:k:1", key=b"cube:k:1")
+    reply = refusal(found, "#c", "d-1")
+    parts = around_key(found, reply)
+    assert parts is not None
+    assert b"cube:k:2".join(parts) == reply.replace(b":1", b":2")
+
+
+def test_it_is_not_where_the_key_shows_twice_or_the_hint_is_made_of_it() -> None:
+    found = violation("A may not SET k", "its writers: king")
+    assert around_key(found, refusal(found, "", "d-1")) is None
+    other = found._replace(rule="key.legacy", shown="A may", hint="use cube:k")
+    assert around_key(other, refusal(other, "", "d-1")) is None
+
+
+def test_it_is_whole_where_it_shows_no_key() -> None:
+    found = violation("A may not FLUSHALL")._replace(rule="command.forbidden", key=None, shown="")
+    reply = refusal(found, "", "d-1")
+    assert around_key(found, reply) == (reply,)
