@@ -17,7 +17,7 @@ cdef class Automaton:
 
     cpdef int match(self, bytes key) except -2
 
-    @cython.locals(state=cython.int, offset=cython.Py_ssize_t, byte_class=cython.int)
+    @cython.locals(raw="const unsigned char *", state=cython.int, offset=cython.Py_ssize_t, byte_class=cython.int)
     cpdef int match_span(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -2
 
     cpdef int state_after(self, bytes key) except -2
@@ -37,6 +37,9 @@ cdef class Classifier:
 
     @cython.locals(accept=cython.int, at=cython.int, index=cython.int)
     cpdef int first(self, bytes key) except -2
+
+    @cython.locals(accept=cython.int, at=cython.int, index=cython.int, length=cython.Py_ssize_t, bound=cython.int)
+    cpdef int first_in(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -2
 
     @cython.locals(length=cython.Py_ssize_t, at=cython.int)
     cpdef bint confirms(self, int index, bytes key) except -1

@@ -82,8 +82,9 @@ class Automaton:
         if start < 0 or start > end or end > len(data):
             raise IndexError("automaton: span outside the data")
         state = _START
+        raw = data
         for offset in range(start, end):
-            byte_class = self.classes[data[offset]]
+            byte_class = self.classes[raw[offset]]
             if self._nodes[state] == byte_class:
                 state = self._nodes[state + 1]
             else:
@@ -178,6 +179,23 @@ class Classifier:
         for at in range(self._begins[accept], self._begins[accept + 1]):
             index = self._members[at]
             if self.confirms(index, key):
+                return index
+        return -1
+
+    def first_in(self, data: bytes, start: int, end: int) -> int:
+        """As `first`, for the key at `data[start:end]`. Raises IndexError for a span outside `data`."""
+        accept = self.automaton.match_span(data, start, end)
+        if accept < 0:
+            return -1
+        length = end - start
+        for at in range(self._begins[accept], self._begins[accept + 1]):
+            index = self._members[at]
+            bound = 4 * index
+            if length < self._bounds[bound] or length > self._bounds[bound + 3]:
+                continue
+            if self._bounds[bound + 1] <= length <= self._bounds[bound + 2]:
+                return index
+            if self.patterns[index].matches(data[start:end]):
                 return index
         return -1
 

@@ -6,6 +6,7 @@ from proxy.policy.repeats cimport Repeat
 from proxy.policy.skeletons cimport skeleton
 
 cdef int _UNASKED, _UNSURE, _NAME, _VALUE, _FIELDS, _OUTCOME
+cdef Py_ssize_t _SEEN
 cdef int _CONSTANT, _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _ALONE, _XADD, _XADD_ID
 
 
@@ -15,6 +16,9 @@ cdef class Way:
     cdef readonly Py_ssize_t index
     cdef readonly bytearray known
     cdef readonly dict forms
+    cdef readonly bytes spelled
+    cdef readonly bytes written
+    cdef readonly Way recent
     cdef readonly dict repeats
     cdef readonly dict shaped
     cdef object one
@@ -39,11 +43,17 @@ cdef class Glance:
     cdef bytes _covers
     cdef list _kept
     cdef int _transactions
+    cdef list _seen
 
+    @cython.locals(way=Way, kind=int, behind=Py_ssize_t, target=int, known=int)
+    cpdef Way admits_in(
+        self, bytes data, Py_ssize_t count, Py_ssize_t name_at, Py_ssize_t name_end, Py_ssize_t key_at,
+        Py_ssize_t key_end, Py_ssize_t options_at, Py_ssize_t end,
+    )
     cpdef Way admits(self, list argv)
     @cython.locals(name=bytes, way=Way, key=bytes, target=int, known=int)
     cdef Way _admits(self, list argv)
-    @cython.locals(size=Py_ssize_t, options=tuple, form=Way)
+    @cython.locals(size=Py_ssize_t, options=tuple, form=Way, found=Way)
     cdef Way _form(self, Way way, list argv)
     @cython.locals(way=Way, target=int, shaped=dict, repeat=Repeat)
     cpdef Repeat repeat(self, list argv)
@@ -60,5 +70,7 @@ cdef class Glance:
     cdef bint _looks_right(self, Way way, int known, int target, list argv) except -1
 
 
+@cython.locals(size=Py_ssize_t, at=Py_ssize_t, one="const unsigned char *", other="const unsigned char *")
+cdef bint _stands(bytes text, bytes data, Py_ssize_t start, Py_ssize_t end) except -1
 @cython.locals(named=dict, size=Py_ssize_t)
 cdef bint _fields_are_listed(object fields, list argv, Py_ssize_t at) except -1

@@ -31,6 +31,9 @@ LONGEST_FORM = 6  # arguments
 # Repeats that are kept; beyond, all are forgotten and found anew.
 MAX_REPEATS = 4_096
 
+# How many ways are found again without a look-up: commands of which the first letter and the length differ.
+_SEEN = 16
+
 # What is known of a form and a target: a sum of these, and the outcome for the time to live (`ttl.outcome`)
 # in the bits above.
 _UNSURE = 1  # the decider has to look
@@ -66,12 +69,15 @@ _ANY = BUILTIN["any"]
 class Way:
     """One form of one command: what of it is the same for every key and value."""
 
-    def __init__(self, one: OneKey, kind: int, targets: int) -> None:
+    def __init__(self, one: OneKey, kind: int, targets: int, spelled: bytes) -> None:
         name = one.command.name
         self.name = name  # of the command, in upper case
         self.index = one.key_at  # of the key
         self.known = bytearray(b"\xff" * targets)
         self.forms: dict[tuple[bytes, ...], Way | None] = {}
+        self.spelled = spelled  # the command's name as the client writes it
+        self.written = b""  # of a form: its options as they stand in a request
+        self.recent: Way | None = None  # the form that was found last
         # What is wrong with each such command, by the target's index; of keys that no entry covers by the
         # key's skeleton too.
         self.repeats: dict[int, Repeat] = {}
@@ -103,6 +109,7 @@ class Glance:
         self._covers = bytes(one.kind in COVERED for one in policy.targets)
         self._kept: list[Way] = []  # those with repeats, one for each of these
         self._transactions = -1  # whether they are admitted; -1: not asked yet
+        self._seen: list[Way | None] = [None] * _SEEN  # ways, to find one again by a look at its name
 
     def admits(self, argv: list[bytes]) -> Way | None:
         """The way that the command takes if nothing is wrong with it; None says nothing."""
@@ -110,6 +117,50 @@ class Glance:
             return self._admits(argv)
         except Exception:
             return None  # the decider will meet the same, and tell of it
+
+    def admits_in(
+        self,
+        data: bytes,
+        count: int,
+        name_at: int,
+        name_end: int,
+        key_at: int,
+        key_end: int,
+        options_at: int,
+        end: int,
+    ) -> Way | None:
+        """As `admits`, for a request of `count` arguments in `data`: where its name and its second argument
+        lie, where what stands behind the third begins, and where the request ends.
+
+        It makes no object, and so it knows only what was seen before, and nothing to be looked into.
+        """
+        way = self._seen[(data[name_at] + name_end - name_at) % _SEEN] if name_end > name_at else None
+        if way is None or count < 2 or way.index != 1 or not _stands(way.spelled, data, name_at, name_end):
+            return None
+        kind = way.kind
+        if kind == _ALONE:
+            if count > 2:
+                return None
+        elif kind in (_BEHIND_VALUE, _BEHIND_KEY):
+            way = way.recent
+            behind = options_at if kind == _BEHIND_VALUE else key_end + 2
+            if way is None or (kind == _BEHIND_VALUE and count < 3):
+                return None
+            if not _stands(way.written, data, behind, end):
+                return None
+        elif kind != _CONSTANT:
+            return None
+        if key_end - key_at > MAX_CONFIRMED:
+            return None
+        target = self._classifier.first_in(data, key_at, key_end)
+        if target < 0:
+            return None
+        known = way.known[target]
+        if known & (_UNSURE | _NAME | _VALUE | _FIELDS):
+            return None  # _UNASKED has them all
+        self.target = target
+        self.found = known // _OUTCOME
+        return way
 
     def _admits(self, argv: list[bytes]) -> Way | None:
         self.missed = None
@@ -120,6 +171,7 @@ class Glance:
             way = self._way(name)
         if way is None:
             return None
+        self._seen[(name[0] + len(name)) % _SEEN] = way
         if way.index >= len(argv):
             return None
         if way.kind == _ALONE:
@@ -245,7 +297,7 @@ class Glance:
         command = one.command.name
         if command in self._among and (not one.options_decide or command in _KINDS):
             kind = _ALONE if one.may_have_more else _KINDS.get(command, _CONSTANT)
-            way = Way(one, kind, len(self._targets))
+            way = Way(one, kind, len(self._targets), name)
         self._ways[name] = way
         return way
 
@@ -272,12 +324,18 @@ class Glance:
                 return None
             options = tuple(argv[2:_XADD_ID])
         if options in way.forms:
-            return way.forms[options]
+            found = way.forms[options]
+            if found is not None:
+                way.recent = found
+            return found
         if len(way.forms) >= MAX_FORMS or max(map(len, options), default=0) > 32:
             return None
-        form: Way | None = Way(way.one, way.kind, len(self._targets))
+        form: Way | None = Way(way.one, way.kind, len(self._targets), way.spelled)
         if way.kind == _XADD and not _is_trimmed(options):
             form = None
+        if form is not None:
+            form.written = b"".join([b"$%d\r\n%b\r\n" % (len(option), option) for option in options])
+            way.recent = form
         way.forms[options] = form
         return form
 
@@ -317,6 +375,18 @@ class Glance:
         if known & _VALUE and not (way.value_at < len(argv) and _accepts(entry.values, argv[way.value_at])):
             return False
         return not known & _FIELDS or _fields_are_listed(entry.fields, argv, way.fields_at)
+
+
+def _stands(text: bytes, data: bytes, start: int, end: int) -> bool:
+    """Whether `text` is what stands in `data` from `start` to `end`, a span within it."""
+    size = len(text)
+    if end - start != size or end > len(data) or start < 0:
+        return False
+    one, other = text, data
+    for at in range(size):  # noqa: SIM110 - a loop in C, where it is compiled
+        if one[at] != other[start + at]:
+            return False
+    return True
 
 
 def _accepts(form: Form | None, value: bytes) -> bool:

@@ -45,13 +45,16 @@ cdef class Session(Speaker):
     cdef bint _has_room(self, long long awaited) except -1
     @cython.locals(
         reader=RequestReader, run_start=Py_ssize_t, run_end=Py_ssize_t, run="long long", glance=Glance, argv=list,
-        plain=bint,
+        plain=bint, may_judge=bint, glimpsed=bint,
     )
     cpdef object _read_requests(self)
     cpdef object _send(self, Py_ssize_t start, Py_ssize_t end, long long count)
     cpdef object _to_upstream(self, bytes request, long long count)
     @cython.locals(glance=Glance)
     cdef Glance _glance(self)
+    @cython.locals(reader=RequestReader, way=Way)
+    cdef bint _admits_glimpsed(self, Glance glance) except -1
+    cdef object _begin_alike(self, Way way)
     @cython.locals(way=Way, repeat=Repeat)
     cdef bint _admits_at_a_glance(self, Glance glance, list argv) except -1
     cdef bint _may_be_whole(self, Glance glance, bytes name) except -1

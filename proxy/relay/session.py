@@ -224,9 +224,21 @@ class Session(Speaker):
         run_start = run_end = run = 0
         self.settle()
         glance = self._glance()
-        while self._may_judge():
+        may_judge = self._may_judge()
+        while may_judge:
+            glimpsed = glance is not None and not self._streaming and reader.glimpse()
+            if glimpsed and glance is not None and self._admits_glimpsed(glance):
+                if run and reader.start != run_end:
+                    self._send(run_start, run_end, run)
+                    run = 0
+                    may_judge = self._may_judge()
+                if not run:
+                    run_start = reader.start
+                run_end = reader.end
+                run += 1
+                continue
             try:
-                argv = reader.next()
+                argv = reader.again() if glimpsed else reader.next()
             except ProtocolError as exc:
                 self._send(run_start, run_end, run)
                 self._protocol_error(exc)
@@ -238,6 +250,7 @@ class Session(Speaker):
                     self._send(run_start, run_end, run)
                     run = 0
                     self.answers.pass_over()
+                    may_judge = self._may_judge()
                 continue  # `*0`, `*-1`, a blank line: no reply is due, so it isn't sent on
             if self._streaming:
                 argv = [Streamed(one.size) if isinstance(one, HandedOn) else one for one in argv]
@@ -246,6 +259,7 @@ class Session(Speaker):
                 self._send(run_start, run_end, run)
                 run = 0
                 if self._whole_transaction(glance):
+                    may_judge = self._may_judge()
                     continue
             plain = plain or self._admits_as_plain(argv)
             if plain:
@@ -262,6 +276,7 @@ class Session(Speaker):
             else:
                 self._do_otherwise(argv)
                 glance = self._glance()
+            may_judge = self._may_judge()  # only what is sent or done changes that
         self._send(run_start, run_end, run)
         if reader.announced() > LARGEST_SHARED and self._may_judge():
             self._large_request()
@@ -300,6 +315,31 @@ class Session(Speaker):
             self._glance_of = judge
         return glance
 
+    def _admits_glimpsed(self, glance: Glance) -> bool:
+        """As `_admits_at_a_glance`, for a request of which nothing was taken out yet."""
+        reader = self._reader
+        if self._until_timed <= 0 or (self.route.is_shared and reader.end - reader.start > LARGEST_SHARED):
+            return False
+        way = glance.admits_in(
+            reader.data(),
+            reader.count,
+            reader.name_at,
+            reader.name_end,
+            reader.key_at,
+            reader.key_end,
+            reader.options_at,
+            reader.end,
+        )
+        if way is None:
+            return False
+        self._until_timed -= 1
+        if way is not self._way:
+            self._begin_alike(way)
+        self._alike += 1
+        if glance.found:
+            self._keep_open(glance, way, reader.span(reader.key_at, reader.key_end))
+        return True
+
     def _admits_at_a_glance(self, glance: Glance, argv: list[bytes]) -> bool:
         """Whether a request surely goes upstream as it is, and gives one reply."""
         if self.route.is_shared and self._reader.end - self._reader.start > LARGEST_SHARED:
@@ -321,17 +361,25 @@ class Session(Speaker):
             repeat.times += 1
             way = glance.missed
         if way is not self._way:
-            if self._alike:
-                self._tell_alike()
-            self._way = way
-            self.route.begins_work()
+            self._begin_alike(way)
         self._alike += 1
         if repeat is None and way is not None and glance.found:
-            judge, number = self._judge()
-            judged = self.transaction.judged if self.transaction is not None else None
-            database = self.profile.database
-            judge.keep_open(number, glance, way, argv[way.index], judged, database, self.client, self._sender)
+            self._keep_open(glance, way, argv[way.index])
         return True
+
+    def _begin_alike(self, way: Way | None) -> None:
+        """What is admitted from here on is of another kind than what was before."""
+        if self._alike:
+            self._tell_alike()
+        self._way = way
+        self.route.begins_work()
+
+    def _keep_open(self, glance: Glance, way: Way, key: bytes) -> None:
+        """Keep in mind what a command that was admitted at a glance leaves open."""
+        judge, number = self._judge()
+        judged = self.transaction.judged if self.transaction is not None else None
+        database = self.profile.database
+        judge.keep_open(number, glance, way, key, judged, database, self.client, self._sender)
 
     def _refuse_alike(self, glance: Glance, repeat: Repeat, argv: list[bytes]) -> None:
         """Have a request refused as others like it were, unless break-glass is open."""

@@ -176,14 +176,14 @@ class Upstream:
         Returns whether there was one."""
         try:
             async with asyncio.timeout(self.connect_timeout):
-                reason = await self._ask()
+                probe = await self._ask()
         except OSError as exc:
             self.failed(describe(exc))
             return False
-        except _Dropped as exc:
-            self.dropped(str(exc))
-            return False
-        if reason.startswith(_NOT_READY):
+        reason = probe.trouble
+        if probe.dropped:
+            self.dropped(reason)
+        elif reason.startswith(_NOT_READY):
             self._set(up=False, reason=reason)  # clients are let through: Redis tells them itself
         elif reason:
             self.failed(reason)
@@ -191,12 +191,13 @@ class Upstream:
             self.succeeded()
         return not reason
 
-    async def _ask(self) -> str:
+    async def _ask(self) -> _Probe:
         probe = _Probe(len(self.address.greeting()))
         transport, _ = await self.knock(lambda: probe)
         try:
             transport.write(b"".join([*self.address.greeting(), encode.command(b"PING")]))
-            return await probe.outcome
+            await probe.settled
+            return probe
         finally:
             transport.abort()
 
@@ -249,15 +250,14 @@ class Greeting:
         return self._tolerated is not None and self._reply.startswith(self._tolerated)
 
 
-class _Dropped(Exception):
-    """The connection ended before an answer had come."""
-
-
 class _Probe(asyncio.Protocol):
-    """Waits for the answers to greeting and PING. `outcome` is "" for a sign of life, else what is wrong."""
+    """Waits for the answers to greeting and PING. `trouble` is "" for a sign of life, else what is wrong;
+    `dropped` says that it is an end before any answer."""
 
     def __init__(self, greeting: int) -> None:
-        self.outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.trouble = ""
+        self.dropped = False
         self._greeting = Greeting(greeting, logs_in_later=True)
 
     def data_received(self, data: bytes) -> None:
@@ -272,12 +272,12 @@ class _Probe(asyncio.Protocol):
             self._settle(answer if answer.startswith(_NOT_READY) else "")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.outcome.done():
-            self.outcome.set_exception(_Dropped(describe(exc) if exc else "it closed the connection"))
+        self._settle(describe(exc) if exc else "it closed the connection", dropped=True)
 
-    def _settle(self, outcome: str) -> None:
-        if not self.outcome.done():
-            self.outcome.set_result(outcome)
+    def _settle(self, trouble: str, *, dropped: bool = False) -> None:
+        if not self.settled.done():
+            self.trouble, self.dropped = trouble, dropped
+            self.settled.set_result(None)
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:

@@ -3,7 +3,7 @@
 
 cimport cython
 
-cdef int _CR, _LF, _ZERO, _NINE, _STAR, _DOLLAR, _SAFE_DIGITS
+cdef int _CR, _LF, _ZERO, _NINE, _STAR, _DOLLAR, _SAFE_DIGITS, _MOST_GLIMPSED, _DIGITS_GLIMPSED
 # LARGE stays Python's: tests lower it.
 
 
@@ -11,6 +11,12 @@ cdef int _CR, _LF, _ZERO, _NINE, _STAR, _DOLLAR, _SAFE_DIGITS
 cdef class RequestReader:
     cdef readonly Py_ssize_t start
     cdef readonly Py_ssize_t end
+    cdef readonly Py_ssize_t count
+    cdef readonly Py_ssize_t name_at
+    cdef readonly Py_ssize_t name_end
+    cdef readonly Py_ssize_t key_at
+    cdef readonly Py_ssize_t key_end
+    cdef readonly Py_ssize_t options_at
     cdef object _limits
     cdef long long _max_arguments
     cdef long long _max_bulk
@@ -44,6 +50,13 @@ cdef class RequestReader:
         buffer=bytes, raw="const unsigned char *", size=Py_ssize_t, cursor=Py_ssize_t, end=Py_ssize_t, arguments=list
     )
     cpdef list next(self)
+    @cython.locals(
+        raw="const unsigned char *", size=Py_ssize_t, at=Py_ssize_t, count=Py_ssize_t, index=Py_ssize_t,
+        stop=Py_ssize_t, first=Py_ssize_t, length=Py_ssize_t, end=Py_ssize_t,
+    )
+    cpdef bint glimpse(self) except -1
+    cpdef bytes data(self)
+    cpdef list again(self)
     cpdef bytes span(self, Py_ssize_t start, Py_ssize_t end)
     cpdef object return_to(self, Py_ssize_t start, Py_ssize_t end)
     cpdef bytes rest(self)

@@ -26,6 +26,10 @@ _SAFE_DIGITS = 18
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
 
+# What `glimpse` takes for plain: so many arguments in all, and so many digits of a bulk string's length.
+_MOST_GLIMPSED = 9
+_DIGITS_GLIMPSED = 5
+
 # A bulk string of more than this can be handed on in pieces instead of being held.
 LARGE = 1024 * 1024
 
@@ -64,6 +68,12 @@ class RequestReader:
         self.limits = limits
         self.start = 0
         self.end = 0
+        # Of the request that was glimpsed last: its number of arguments, the offsets in `data()` where the
+        # first (the command's name) and the second lie, and where what stands behind the third begins.
+        self.count = 0
+        self.name_at = self.name_end = 0
+        self.key_at = self.key_end = 0
+        self.options_at = 0
         self._buffer = b""
         self._head = bytearray()
         self._tail = bytearray()
@@ -215,6 +225,64 @@ class RequestReader:
             self._cursor = end + 2
             self._awaited -= 1
         return self._finish(arguments)
+
+    def glimpse(self) -> bool:
+        """As `next`, for a request that is here in full and has few, short arguments: they are not taken out,
+        only the fields above are set. False: it isn't such a one, or none; `next` has to tell.
+
+        It reads what `next` reads (tests/wire/test_requests.py), and complains of nothing.
+        """
+        if self._awaited or self._stuck or self._skip or self._error is not None:
+            return False
+        raw = self._buffer
+        size = len(self._buffer)
+        at = self._cursor
+        if size - at < 4 or raw[at] != _STAR or raw[at + 2] != _CR or raw[at + 3] != _LF:
+            return False
+        count = raw[at + 1] - _ZERO
+        if count < 1 or count > _MOST_GLIMPSED or count > self._max_arguments:
+            return False
+        at += 4
+        for index in range(count):
+            if at >= size or raw[at] != _DOLLAR:
+                return False
+            at += 1
+            stop = min(size, at + _DIGITS_GLIMPSED)
+            first = at
+            length = 0
+            while at < stop and _ZERO <= raw[at] <= _NINE:
+                length = length * 10 + (raw[at] - _ZERO)
+                at += 1
+            if at == first or (at > first + 1 and raw[first] == _ZERO) or length > self._max_bulk:
+                return False
+            if size - at < 2 or raw[at] != _CR or raw[at + 1] != _LF:
+                return False
+            at += 2
+            end = at + length
+            if size - 2 < end or raw[end] != _CR or raw[end + 1] != _LF:
+                return False
+            if index == 0:
+                self.name_at, self.name_end = at, end
+            elif index == 1:
+                self.key_at, self.key_end = at, end
+            at = end + 2
+            if index <= 2:
+                self.options_at = at
+        if at - self._cursor > self._max_request or at - self._cursor > self._max_held:
+            return False
+        self.count = count
+        self.start = self._cursor
+        self.end = self._begin = self._cursor = at
+        return True
+
+    def data(self) -> bytes:
+        """What the offsets of a glimpsed request point into."""
+        return self._buffer
+
+    def again(self) -> list[bytes] | None:
+        """The arguments of the request that was glimpsed last."""
+        self._begin = self._cursor = self.start
+        return self.next()
 
     def span(self, start: int, end: int) -> bytes:
         """Return exactly the bytes that were received from `start` to `end`."""

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from proxy.commands.extract import ONE_KEY, extract
 from proxy.commands.table import COMMANDS
 from proxy.policy.decide import Decider
-from proxy.policy.glance import MAX_FORMS, MAX_REPEATS, Glance
+from proxy.policy.glance import MAX_FORMS, MAX_REPEATS, Glance, Way
 from proxy.policy.judge import Judge
 from proxy.policy.load import load_policy
 from proxy.policy.modes import ModeRule, Modes
 from proxy.policy.repeats import Repeat
 from proxy.policy.verdict import Ruling
+from proxy.wire.encode import command
+from proxy.wire.limits import IDENTIFIED
+from proxy.wire.requests import RequestReader
 from tests.policy.cases import POLICIES, steps_of
 
 ALL = frozenset(row.command.name for row in COMMANDS.values())
@@ -67,9 +70,24 @@ def test_what_is_admitted_at_a_glance_breaks_nothing(policy: str, data: st.DataO
 
 
 def agree(decider: Decider, service: int, argv: list[bytes], glance: Glance) -> None:
-    way = glance.admits(argv)
-    if way is None:
-        return
+    """Three times: as the glance has seen nothing like it, perhaps; as it has; and unread, in a request."""
+    for way in (admitted_in(glance, argv), glance.admits(argv), admitted_in(glance, argv)):
+        if way is not None:
+            breaks_nothing(decider, service, argv, glance)
+
+
+def admitted_in(glance: Glance, argv: list[bytes]) -> Way | None:
+    """The way of a command that is read by a glimpse only, behind another one."""
+    reader = RequestReader(IDENTIFIED)
+    reader.feed(command("PING") + command(*argv))
+    reader.next()
+    if not reader.glimpse():
+        return None
+    places = (reader.name_at, reader.name_end, reader.key_at, reader.key_end, reader.options_at, reader.end)
+    return glance.admits_in(reader.data(), reader.count, *places)
+
+
+def breaks_nothing(decider: Decider, service: int, argv: list[bytes], glance: Glance) -> None:
     verdict = decider.judge(service, argv, extract(argv))
     assert verdict.allowed, verdict
     left = [found for found, *_ in decider.left_open]
@@ -184,6 +202,30 @@ def test_everyday_commands_are_admitted_at_a_glance() -> None:
     ):
         argv = text.split()
         assert glance.admits(argv) is not None, argv
+
+
+def test_what_was_seen_once_is_admitted_unread() -> None:
+    master = Glance(CUBE, CUBE.policy.number("CubeMaster"), ALL)
+    for text in (
+        b"SET cube:v1:master:instance:meta:%d v",
+        b"GET cube:v1:master:instance:meta:%d",
+        b"get cube:v1:master:instance:meta:%d",
+        b"EXPIRE cube:v1:master:node:metric:n%d 600",
+        b"DEL cube:v1:shared:sandbox:proxy:%d",
+    ):
+        first, second = (text % number for number in (1, 2))
+        assert admitted_in(master, first.split()) is None
+        assert master.admits(first.split()) is not None
+        assert admitted_in(master, second.split()) is not None, second
+
+
+def test_other_options_are_looked_at_before_they_are_admitted_unread() -> None:
+    sidecar = Glance(CUBE, CUBE.policy.number("CubeMaster"), ALL)
+    metric = b"cube:v1:master:node:metric:n1"
+    assert sidecar.admits([b"EXPIRE", metric, b"600"]) is not None
+    assert admitted_in(sidecar, [b"EXPIRE", metric, b"600"]) is not None
+    assert admitted_in(sidecar, [b"EXPIRE", metric, b"601"]) is None
+    assert admitted_in(sidecar, [b"EXPIRE", metric, b"600", b"NX"]) is None
 
 
 def test_a_value_and_a_field_are_looked_at_each_time() -> None:

@@ -39,6 +39,39 @@ def read(pieces: Iterable[bytes], limits: RequestLimits = IDENTIFIED) -> tuple[R
     return found, "", reader
 
 
+def read_at_a_glimpse(pieces: Iterable[bytes], limits: RequestLimits = IDENTIFIED) -> tuple[Requests, str]:
+    """The same, with a glimpse at each request first; what that shows is compared with what is read."""
+    reader = RequestReader(limits)
+    found: Requests = []
+    for piece in pieces:
+        reader.feed(piece)
+        try:
+            while True:
+                glimpsed = reader.glimpse()
+                seen = (reader.start, reader.end)
+                arguments = reader.again() if glimpsed else reader.next()
+                if arguments is None:
+                    break
+                if glimpsed:
+                    assert seen == (reader.start, reader.end)
+                    assert_seen(reader, arguments)
+                found.append((arguments, reader.span(reader.start, reader.end)))
+        except ProtocolError as error:
+            return found, str(error)
+    return found, ""
+
+
+def assert_seen(reader: RequestReader, arguments: list[bytes]) -> None:
+    """What was glimpsed is what these arguments are."""
+    data = reader.data()
+    assert reader.count == len(arguments)
+    assert data[reader.name_at : reader.name_end] == arguments[0]
+    if len(arguments) > 1:
+        assert data[reader.key_at : reader.key_end] == arguments[1]
+    behind = b"".join(b"$%d\r\n%b\r\n" % (len(one), one) for one in arguments[3:])
+    assert data[reader.options_at : reader.end] == behind
+
+
 def error_of(data: bytes, limits: RequestLimits = IDENTIFIED) -> str:
     """The error of one read of `data`, without the words that all of them begin with."""
     found, error, _ = read([data], limits)
@@ -140,6 +173,42 @@ def test_nonsense_ends_in_the_same_error_after_the_same_requests_in_any_pieces(
     assert reader.rest() == stream[len(consumed) :]
     # The pieces that came after the error were not fed.
     assert stream[len(consumed) :].startswith(same_reader.rest())
+
+
+def in_one(requests: list[list[bytes]]) -> bytes:
+    return b"".join(command(*arguments) for arguments in requests)
+
+
+SHORT = replace(IDENTIFIED, max_arguments=3, max_bulk=20, max_request=50)
+
+
+@given(st.lists(FRAGMENTS | st.lists(ARGV, max_size=4).map(in_one), max_size=4), CUTS, st.booleans())
+def test_a_glimpse_shows_what_is_read_and_takes_nothing_for_a_request_that_is_none(
+    parts: list[bytes], cuts: list[int], short: bool
+) -> None:
+    limits = SHORT if short else IDENTIFIED
+    pieces = cut(b"".join(parts), cuts)
+    assert read_at_a_glimpse(pieces, limits) == read(pieces, limits)[:2]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"*2\r\n$3\r\nGET\r\n$02\r\nab\r\n",
+        b"*2\r\n$3\r\nGET\r\n$2\r\nabc\r\n",
+        b"*2\r\n$3\r\nGET\r\n$-1\r\n",
+        b"*2\r\n$3\r\nGET\r\n$2\r\nab\r",
+        b"*0\r\n",
+        b"*2\r\n$3\r\nGET\r\n$999999\r\n",
+        b"GET a\r\n",
+        b"*1\r\n*4\r\nPING\r\n",
+    ],
+    ids=repr,
+)
+def test_nothing_is_glimpsed_but_whole_plain_requests(data: bytes) -> None:
+    reader = RequestReader(IDENTIFIED)
+    reader.feed(data)
+    assert not reader.glimpse()
 
 
 @given(st.lists(ARGV, min_size=1, max_size=5), st.integers(1, 64))
