@@ -24,8 +24,8 @@ from proxy.wire.limits import IDENTIFIED, MIB, ProtocolError, RequestLimits
 from proxy.wire.requests import RequestReader
 
 with instrumented("proxy.relay"):
-    from proxy.relay import session as session_module
-    from proxy.relay.session import MAX_BACKLOG, MAX_LOCAL_BYTES, MULTI, POISON
+    from proxy.relay import conversation
+    from proxy.relay.conversation import MAX_BACKLOG, MAX_LOCAL_BYTES, MULTI, POISON
 
 from proxy.client import reason_label
 from tests.relay.fake_redis import PASSWORD, FakeRedis
@@ -35,8 +35,8 @@ from tests.relay.test_session_in_any_order import NOTHING, WORDS
 # What is large here, so that inputs may be small.
 requests.LARGE = 1200
 requests.KEPT_OF_LARGE = 40
-session_module.LARGEST_SHARED = 400
-session_module.LARGEST_SHARED_REPLY = 1500
+conversation.LARGEST_SHARED = 400
+conversation.LARGEST_SHARED_REPLY = 1500
 
 LIMITS = RequestLimits(max_request=4096)
 GREETING = [encode.command(b"AUTH", b"keyfence", b"its own"), encode.command(b"SELECT", 1)]

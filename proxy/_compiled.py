@@ -34,6 +34,7 @@ MODULES = (
     "proxy.relay.speaker",
     "proxy.relay.answers",
     "proxy.relay.route",
+    "proxy.relay.conversation",
     "proxy.relay.session",
     "proxy.upstream.shared",
     "proxy.links",

@@ -3,33 +3,18 @@ cimport cython
 
 from proxy.policy.glance cimport Glance, Way
 from proxy.policy.repeats cimport Repeat
-from proxy.relay.answers cimport Answers
-from proxy.relay.slots cimport Slots
-from proxy.relay.speaker cimport Speaker
+from proxy.relay.conversation cimport Conversation
 from proxy.wire.requests cimport RequestReader
 
 
-cdef class Session(Speaker):
-    cdef dict __dict__  # what isn't declared here is kept there
-    cdef public Answers answers
-    cdef public bint opaque
+cdef class Session(Conversation):
     cdef public str client
-    cdef public object transaction
     cdef public bytes request
-    cdef public bint held
-    cdef public bint is_behind
     cdef object _sender
     cdef object _current_judge
     cdef object _observer
-    cdef RequestReader _reader
     cdef object _number_of
     cdef int _until_timed
-    cdef bytes _raw
-    cdef object _deferred
-    cdef str _closing_then
-    cdef bint _streaming
-    cdef long long _shared_bytes
-    cdef long long _reply_bytes
     cdef object _ruled
     cdef Way _way
     cdef Glance _known_glance
@@ -38,18 +23,12 @@ cdef class Session(Speaker):
     cdef bint _missed
     cdef object _refused
 
-    @cython.locals(held=Py_ssize_t)
-    cpdef Py_ssize_t backlog(self) except -1
-    @cython.locals(slots=Slots)
-    cpdef bint _may_judge(self) except -1
-    cdef bint _has_room(self, long long awaited) except -1
     @cython.locals(
         reader=RequestReader, run_start=Py_ssize_t, run_end=Py_ssize_t, run="long long", glance=Glance, argv=list,
         plain=bint, may_judge=bint, glimpsed=bint,
     )
     cpdef object _read_requests(self)
     cpdef object _send(self, Py_ssize_t start, Py_ssize_t end, long long count)
-    cpdef object _to_upstream(self, bytes request, long long count)
     @cython.locals(glance=Glance)
     cdef Glance _glance(self)
     @cython.locals(reader=RequestReader, way=Way)
@@ -58,10 +37,12 @@ cdef class Session(Speaker):
     @cython.locals(way=Way, repeat=Repeat)
     cdef bint _admits_at_a_glance(self, Glance glance, list argv) except -1
     cdef bint _may_be_whole(self, Glance glance, bytes name) except -1
-    @cython.locals(reader=RequestReader, start=Py_ssize_t, end=Py_ssize_t, queued=list, argv=list, count=Py_ssize_t)
+    @cython.locals(
+        reader=RequestReader, start=Py_ssize_t, end=Py_ssize_t, argv=list, count=Py_ssize_t, glimpsed=bint, is_here=bint,
+    )
     cdef bint _whole_transaction(self, Glance glance) except -1
-    @cython.locals(reader=RequestReader, limit=Py_ssize_t, queued=list, argv=list, name=bytes)
-    cdef list _up_to_exec(self)
+    @cython.locals(reader=RequestReader, start=Py_ssize_t, argv=list, count=Py_ssize_t)
+    cdef bint _exec_is_here(self) except -1
     cdef Way _timed(self, Glance glance, list argv)
     cdef object _tell_alike(self)
     cdef object _refuse_alike(self, Glance glance, Repeat repeat, list argv)
@@ -70,7 +51,3 @@ cdef class Session(Speaker):
     cdef bint _fits(self, object command) except -1
     cpdef object current_judge(self)
     cdef tuple _judge(self)
-    @cython.locals(answers=Answers)
-    cpdef bint may_leave_own(self) except -1
-    cpdef object _close_when_answered(self)
-    cpdef object _after_slot(self)

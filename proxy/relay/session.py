@@ -1,51 +1,38 @@
 # cython: annotation_typing=False
-"""One client's conversation with Redis: judge each request, keep every answer in its place.
+"""One client's session: read each request, judge it, send it on or refuse it.
 
-Rule: bytes in, bytes out, no I/O. What goes upstream is exactly what was judged, and the slots decide which
-bytes reach the client next. Where the session can't be followed any more it says so and stops judging
-(`opaque`) or ends; it never guesses.
+Rule: bytes in, bytes out, no I/O. What goes upstream is exactly what was judged, and an answer made here
+waits for its turn. Where the session can't be followed any more it says so and stops judging (`opaque`) or
+ends; it never guesses.
 
 The owner (see `client`) feeds `from_client` and `from_upstream` (or `from_shared`), then takes `to_upstream`
-and `to_client`. What comes from upstream is sorted in `answers`; which connection a request takes is told by
-`route`; commands that do something to the session itself are in `specials`.
+and `to_client`. What was sent on and is awaited is the matter of `conversation`; commands that do something
+to the session itself are in `specials`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter
-from typing import Protocol
 
 from proxy.commands.model import Command, Streamed, Touches
-from proxy.policy.compiled import UNKNOWN, CompiledPolicy
+from proxy.policy.compiled import UNKNOWN
 from proxy.policy.glance import Glance, Way
 from proxy.policy.judge import Judge
 from proxy.policy.repeats import Repeat
-from proxy.policy.verdict import PASS, Finding, Ruling
-from proxy.relay.answers import ON, Answers, unreachable
+from proxy.policy.verdict import PASS, Ruling
+from proxy.relay.answers import ON
+from proxy.relay.conversation import POISON, Conversation
 from proxy.relay.identity import Identities
+from proxy.relay.observer import Observer
 from proxy.relay.refusal import around_key, refusal
 from proxy.relay.route import SHAREABLE, Route
-from proxy.relay.speaker import Speaker
 from proxy.relay.specials import LONGEST_SPECIAL, SPECIALS, Special, hang_up, open_transaction
 from proxy.relay.transactions import OpenTransaction
 from proxy.wire import encode
 from proxy.wire.limits import IDENTIFIED, UNIDENTIFIED, ProtocolError, RequestLimits, RequestTooLarge
 from proxy.wire.profile import Profile
-from proxy.wire.replies import ReplyError
-from proxy.wire.requests import HandedOn, RequestReader
-
-# Answers made here that wait for earlier replies. Past this the client's requests are left unread until
-# replies come in.
-MAX_LOCAL_BYTES = 1024 * 1024
-# What is taken in from the client while nothing may be judged. Past this it is left unread.
-MAX_BACKLOG = 64 * 1024
-# How many requests, and about how many bytes of them, one client may have under way on a shared connection.
-MAX_SHARED_REQUESTS = 4096
-MAX_SHARED_BYTES = 1024 * 1024
-# Larger requests, and clients that get larger replies, take a connection of their own.
-LARGEST_SHARED = 64 * 1024
-LARGEST_SHARED_REPLY = 256 * 1024
+from proxy.wire.requests import HandedOn
 
 # What a glance may admit: nothing but one reply comes of it, wherever it goes.
 PLAIN = SHAREABLE - {name.decode() for name in SPECIALS}
@@ -56,42 +43,9 @@ OTHER = "other"
 # Taking the time costs a tenth of a decision, so one in so many is timed.
 TIMED_EACH = 64
 
-# Sent upstream in place of a command that is refused inside MULTI. Its wrong arity makes Redis mark the
-# transaction, so that EXEC answers EXECABORT in Redis' own words and runs nothing (server.c, rejectCommand).
-POISON = encode.command(b"ECHO")
-MULTI = encode.command(b"MULTI")
 
-
-class Observer(Protocol):
-    """What a session tells about itself. Telemetry implements it; none of these may raise."""
-
-    # Is told each command that is judged; None where nobody wants to know.
-    recorder: Callable[[CompiledPolicy, str, Sequence[bytes], Touches], None] | None
-
-    def command(self, service: str, command: str, outcome: str, times: int = 1) -> None:
-        """A command was `forwarded` or `refused`, or several alike were."""
-
-    def violations(
-        self, service: str, client: str, command: str, findings: Sequence[Finding], revision: str
-    ) -> str:
-        """Violations were found in one command. Returns the decision's id, for the reply."""
-
-    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat | None:
-        """What further commands with the same findings may be counted by, as long as it lives; None: each is
-        to be told of."""
-
-    def decided(self, seconds: float) -> None:
-        """A decision took so long; told for a sample of them."""
-
-    def login_failed(self, service: str) -> None:
-        """A client, so far this service, gave a wrong password for a user that keyfence itself checks."""
-
-    def opaque(self, service: str, reason: str) -> None:
-        """From here on the session is passed unread."""
-
-
-class Session(Speaker):
-    """The state of one client: reader, answers, route, identity, transaction."""
+class Session(Conversation):
+    """The state of one client: who it is, what it may do, and the conversation it has."""
 
     def __init__(
         self,
@@ -110,24 +64,18 @@ class Session(Speaker):
     ) -> None:
         """`greeting` are the commands that upstream connections are opened with, one reply each; `database`
         is the one that they select. `sharing`: connections that others use too may be used."""
-        self.answers = Answers(self._after_slot)
         self.first_profile = Profile(database=database)
-        super().__init__(at_connect, self.first_profile, self.answers, Route(sharing, clock))
+        super().__init__(at_connect, self.first_profile, Route(sharing, clock), limits)
         self._sender = object()  # tells its commands from those of other connections
         self.at_connect = at_connect
-        self.opaque = False
         self.client = client
         self.identities = identities
         self.greeting = greeting
         self.selects_later = selects_later
-        self.transaction: OpenTransaction | None = None
         self.request = b""  # the bytes of the request that a special has in hand
-        self.is_behind = False  # the own connection has carried nothing since the client last shared
-        self.held = False  # a reply must come in before the next request may be judged
         self._current_judge = judge
         self._observer = observer
         self._full_limits = limits
-        self._reader = RequestReader(limits)
         self._number_of: tuple[Judge, str, int] | None = None
         self._until_timed = 0
         self._way: Way | None = None  # that the command took which was admitted last at a glance …
@@ -137,73 +85,8 @@ class Session(Speaker):
         # What `_ruled` is to be where the request in hand is refused as others like it were.
         self._refused: tuple[Special | None, bytes | None, str, bool] | None = None
         self._alike = 0  # … and how many were that nobody was told of yet
-        self._raw: bytes | None = None  # what goes upstream unread once every slot is answered
-        self._deferred: Callable[[], None] | None = None  # what waits until every slot is answered
-        self._closing_then = ""  # why to close once every slot is answered
-        self._streaming = False  # a part of the request under way was sent already
-        self._shared_bytes = 0  # sent on the shared connection since the last time nothing was due
-        self._reply_bytes = 0  # of a reply that comes in on the shared connection
         self._ruled: tuple[Special | None, bytes | None, str, bool] = (None, None, "", True)
         self._apply_limits()
-
-    # -- state that the owner asks for
-
-    @property
-    def outstanding(self) -> int:
-        return self.answers.slots.awaited
-
-    def wants_input(self) -> bool:
-        """A session that waits takes in some bytes more: only who reads notices that the client has gone."""
-        if self.answers.closing:
-            return False
-        return self._may_judge() or self._closing_then != "" or self.backlog() < MAX_BACKLOG
-
-    @property
-    def holds_back(self) -> bool:
-        return not self._may_judge() and not self._closing_then and not self.closing
-
-    @property
-    def awaits_more(self) -> bool:
-        return bool(self.answers.slots) or self.opaque or self._raw is not None
-
-    @property
-    def is_streaming(self) -> bool:
-        """Whether a request is under way that is too large to be held."""
-        return self._streaming or self._reader.is_large
-
-    @property
-    def in_transaction(self) -> bool:
-        return self.transaction is not None
-
-    @property
-    def waits(self) -> bool:
-        return self.awaits_more or self.answers.monitoring or bool(self.answers.subscriptions)
-
-    def _may_judge(self) -> bool:
-        slots = self.answers.slots
-        return (
-            not self.answers.closing
-            and not self._closing_then
-            and not self.held
-            and self._deferred is None
-            and self._raw is None
-            and slots.local_bytes < MAX_LOCAL_BYTES
-            and (not self.route.is_shared or self._has_room(slots.awaited))
-        )
-
-    def _has_room(self, awaited: int) -> bool:
-        if not awaited:
-            self._shared_bytes = 0
-        return awaited < MAX_SHARED_REQUESTS and self._shared_bytes < MAX_SHARED_BYTES
-
-    def backlog(self) -> int:
-        held = self._reader.pending()  # a deferred request is of what was read
-        return held if self._raw is None else held + len(self._raw)
-
-    @property
-    def mid_reply(self) -> bool:
-        """A reply has reached the client in part, so that nothing else may be sent to it."""
-        return self.opaque or self.answers.mid_reply
 
     # -- from the client
 
@@ -278,7 +161,7 @@ class Session(Speaker):
                 glance = self._glance()
             may_judge = self._may_judge()  # only what is sent or done changes that
         self._send(run_start, run_end, run)
-        if reader.announced() > LARGEST_SHARED and self._may_judge():
+        if self._exceeds_share(reader.announced(), 0) and self._may_judge():
             self._large_request()
 
     def _send(self, start: int, end: int, count: int) -> None:
@@ -287,17 +170,6 @@ class Session(Speaker):
             self._tell_alike()
         if count:
             self._to_upstream(self._reader.span(start, end), count)
-
-    def _to_upstream(self, request: bytes, count: int) -> None:
-        self.to_upstream.append(request)
-        if self.transaction is not None:
-            self.transaction.queued += count
-        if self.route.is_shared:
-            self.counts.append(count)
-            self._shared_bytes += len(request)
-        else:
-            self.is_behind = False
-        self.answers.forward(count)
 
     def _glance(self) -> Glance | None:
         """The short way to a yes, where nobody else wants to see the commands."""
@@ -318,7 +190,9 @@ class Session(Speaker):
     def _admits_glimpsed(self, glance: Glance) -> bool:
         """As `_admits_at_a_glance`, for a request of which nothing was taken out yet."""
         reader = self._reader
-        if self._until_timed <= 0 or (self.route.is_shared and reader.end - reader.start > LARGEST_SHARED):
+        if self._until_timed <= 0 or (
+            self.route.is_shared and self._exceeds_share(reader.end - reader.start, 1)
+        ):
             return False
         way = glance.admits_in(
             reader.data(),
@@ -342,7 +216,7 @@ class Session(Speaker):
 
     def _admits_at_a_glance(self, glance: Glance, argv: list[bytes]) -> bool:
         """Whether a request surely goes upstream as it is, and gives one reply."""
-        if self.route.is_shared and self._reader.end - self._reader.start > LARGEST_SHARED:
+        if self.route.is_shared and self._exceeds_share(self._reader.end - self._reader.start, 1):
             return False
         self._until_timed -= 1
         if self._until_timed < 0:
@@ -408,49 +282,59 @@ class Session(Speaker):
         """Send what begins with the MULTI in hand up to its EXEC, all of it judged, as one piece.
 
         In one piece nobody's requests come between, so it may go where others are: what it does to the
-        connection it undoes. False: it isn't here as a whole, or something in it acts on the session.
+        connection it undoes. False: it isn't here as a whole.
         """
         reader = self._reader
         start, end = reader.start, reader.end
-        queued = self._up_to_exec()
-        if queued is None:
-            reader.return_to(start, end)
+        is_here = self._exec_is_here()
+        reader.return_to(start, end)
+        if not is_here:
             return False
         self._observer.command(self.service, "MULTI", "forwarded")
         transaction = self.transaction = OpenTransaction(self.current_judge())
-        for count, argv in enumerate(queued):
-            if not (self._admits_at_a_glance(glance, argv) or self._admits_as_plain(argv)):
-                self._open_before(transaction, start, end, count)
-                return True
+        count = 0
+        while True:
+            glimpsed = reader.glimpse()
+            if not (glimpsed and self._admits_glimpsed(glance)):
+                argv = reader.again() if glimpsed else reader.next()
+                if not argv or (len(argv) == 1 and argv[0].upper() == b"EXEC"):
+                    break
+                if not (self._admits_at_a_glance(glance, argv) or self._admits_as_plain(argv)):
+                    self._open_before(transaction, start, end, count, argv)
+                    return True
+            count += 1
         self.transaction = None
-        self._send(start, reader.end, len(queued) + 2)
+        self._send(start, reader.end, count + 2)
         self._observer.command(self.service, "EXEC", "forwarded")
         return True
 
-    def _up_to_exec(self) -> list[list[bytes]] | None:
-        """The requests up to the next EXEC; None where one is a special, or too much, or hasn't come."""
+    def _exec_is_here(self) -> bool:
+        """Whether an EXEC has come behind the MULTI in hand, without too much in between."""
         reader = self._reader
-        limit = reader.start + LARGEST_SHARED
-        queued: list[list[bytes]] = []
-        try:
-            while argv := reader.next():
-                if reader.end > limit or len(queued) >= MAX_SHARED_REQUESTS:
-                    return None
-                name = argv[0]
-                if len(name) <= LONGEST_SPECIAL and (name := name.upper()) in SPECIALS:
-                    return queued if name == b"EXEC" and len(argv) == 1 else None
-                queued.append(argv)
-        except ProtocolError:
-            pass  # it is met again where the requests before it are sent
-        return None
+        start = reader.start
+        count = 0
+        while not self._exceeds_share(reader.end - start, count):
+            if reader.glimpse():
+                if reader.count == 1 and reader.data()[reader.name_at : reader.name_end].upper() == b"EXEC":
+                    return not self._exceeds_share(reader.end - start, count)
+            else:
+                try:
+                    argv = reader.next()
+                except ProtocolError:
+                    return False  # it is met again, behind the requests before it
+                if not argv:
+                    return False
+                if len(argv) == 1 and argv[0].upper() == b"EXEC":
+                    return not self._exceeds_share(reader.end - start, count)
+            count += 1
+        return False
 
-    def _open_before(self, transaction: OpenTransaction, start: int, end: int, count: int) -> None:
+    def _open_before(
+        self, transaction: OpenTransaction, start: int, end: int, count: int, argv: Sequence[bytes]
+    ) -> None:
         """Of a transaction in hand, whose MULTI lies from `start` to `end`, `count` requests were admitted;
-        the next one has to be refused, or goes on a connection of its own. So open it there."""
+        the next one, now in hand, is not as they are. So open it on a connection of the client's own."""
         reader = self._reader
-        reader.return_to(start, end)
-        for _ in range(count + 1):
-            reader.next()
         multi, admitted = reader.span(start, end), reader.span(end, reader.start)
         request, ruled = reader.span(reader.start, reader.end), self._ruled
         self.transaction = None
@@ -462,11 +346,8 @@ class Session(Speaker):
             open_transaction(self, transaction, multi)
             if count:
                 self._to_upstream(admitted, count)
-            self.request, self._ruled = request, ruled
-            if ruled[1] is None:
-                self.pass_one()
-            else:
-                self._refuse(ruled[1])
+            self.request, self._ruled = request, (*ruled[:3], True)
+            self._do(argv)
 
         if self.route.is_shared:
             self.when_answered(begin)
@@ -549,7 +430,7 @@ class Session(Speaker):
         """Whether the request in hand may go where the client is now."""
         if not self.route.takes(command):
             return False
-        if self.route.is_shared and self._reader.end - self._reader.start > LARGEST_SHARED:
+        if self.route.is_shared and self._exceeds_share(self._reader.end - self._reader.start, 1):
             self.route.stay()
             return False
         return True
@@ -568,8 +449,11 @@ class Session(Speaker):
 
     def _do_otherwise(self, argv: Sequence[bytes]) -> None:
         """Do what `_ruled` says about a request that can't just be sent on with others."""
-        special, refused, _, stays = self._ruled
         self.request = self._reader.span(self._reader.start, self._reader.end)
+        self._do(argv)
+
+    def _do(self, argv: Sequence[bytes]) -> None:
+        special, refused, _, stays = self._ruled
         if refused is not None:
             self._refuse(refused)
         elif special is hang_up or stays:
@@ -636,53 +520,6 @@ class Session(Speaker):
         self.answers.local(encode.error(f"ERR {exc}"))
         self.close_after_answers(f"protocol error: {exc}")
 
-    def close_after_answers(self, reason: str) -> None:
-        """Read no more, and close once everything that is due was sent."""
-        self._closing_then = reason
-        if not self.answers.slots:
-            self.closing = reason
-
-    # -- requests that are too large to be held
-
-    def _large_request(self) -> None:
-        """A request has come in part. Too large a one goes on in pieces, on a connection of the client's own;
-        its end is withheld until it is judged."""
-        if self.route.is_shared:
-            self.route.stay()
-            if self.answers.slots:
-                self._deferred = self._leave_shared
-                return
-            self._leave_shared()
-        if self._reader.is_large:
-            self._streaming = True
-            self.to_upstream.append(self._reader.take_partial())
-            if not self._reader.is_large:
-                self._read_requests()  # what stands behind the piece may complete the request
-
-    def _leave_shared(self) -> None:
-        self.route.is_shared = False
-        self.is_behind = True
-
-    def _refuse_streamed(self, reply: bytes) -> None:
-        """A part of the refused request is upstream, its end is not: give up that connection.
-
-        Redis has run nothing of it. Where a transaction is open, Redis is to say EXECABORT on the new one.
-        """
-        self.held = self._streaming = False
-        watching = self.route.watching and self.transaction is None  # else EXEC is going to fail anyway
-        if self.route.pinned or watching or self.answers.monitoring or self.answers.subscriptions:
-            self.answers.local(reply)
-            self.close_after_answers("a large request was refused, whose connection can't be made again")
-            return
-        self.reopen = True
-        self.to_upstream.clear()
-        if self.transaction is not None:
-            self.to_upstream += [MULTI, POISON]
-            self.answers.drop()
-            self.answers.replace(reply)
-        else:
-            self.answers.local(reply)
-
     # -- what specials do
 
     def pass_one(self) -> None:
@@ -721,14 +558,6 @@ class Session(Speaker):
             self.transaction.when_executed(seen)
             self.pass_one()
 
-    def when_answered(self, act: Callable[[], None]) -> None:
-        """Carry out the request in hand once every reply is in that is due; until then nothing more is
-        judged."""
-        if self.answers.slots:
-            self._deferred = act
-        else:
-            act()
-
     def become(self, service: str) -> None:
         """The client is another service from here on."""
         self.service = service
@@ -760,133 +589,6 @@ class Session(Speaker):
         if refuse:
             self._refuse(refusal(ruling.refused_by, judge.policy.contact, decision))
         return False
-
-    def _splice(self, request: bytes) -> None:
-        self._raw = request + self._reader.rest()
-        self._splice_when_answered()
-
-    def _splice_when_answered(self) -> None:
-        if self._raw is not None and not self.answers.slots:
-            self.route.is_shared = False
-            self.opaque = True
-            self.answers.let_out_captured()
-            self.to_upstream.append(self._raw)
-            self._raw = None
-
-    # -- which connection
-
-    def take_own(self) -> None:
-        """What is in hand, and all that follows, goes on a connection of its own."""
-        self.route.pinned = "nothing to share"
-        self.route.is_shared = False
-        self.counts.clear()
-
-    def settle(self) -> None:
-        if self.may_leave_own():
-            self.route.is_shared = True
-
-    def may_leave_own(self) -> bool:
-        """Whether the client's own connection could be given up now without a difference to it."""
-        answers = self.answers
-        return (
-            not self.route.is_shared
-            and self.route.may_share()
-            and not answers.slots
-            and not self.to_upstream
-            and not answers.monitoring
-            and not answers.subscriptions
-            and not answers.mid_reply
-            and answers.reply == ON
-            and self.transaction is None
-            and not self.held
-            and not self.opaque
-            and not self._streaming
-            and not self.closing
-            and not self._closing_then
-            and self._raw is None
-            and self._reader.announced() <= LARGEST_SHARED
-        )
-
-    # -- from upstream
-
-    def from_shared(self, data: bytes, completed: int, whole: bool) -> None:
-        if not completed:
-            self._reply_bytes += len(data)
-            if self._reply_bytes > LARGEST_SHARED_REPLY:
-                self.route.stay()
-                self._deferred = self._deferred or self._leave_shared
-        else:
-            self._reply_bytes = 0
-        if self.answers.feed_shared(data, completed, whole):
-            self._after_slot()
-        self._close_when_answered()
-
-    def from_upstream(self, data: bytes) -> None:
-        """What Redis can't have meant ends the session."""
-        if self.opaque:
-            self.to_client.append(data)
-            return
-        at = 0
-        try:
-            while at < len(data) and not self.closing:
-                if self.opaque:
-                    self.to_client.append(data[at:])
-                    return
-                at = self.answers.feed(data, at)
-        except ReplyError as exc:
-            self.closing = f"upstream sent what is no reply: {exc}"
-        self._close_when_answered()
-
-    def _close_when_answered(self) -> None:
-        if self._closing_then and self.answers.slots.head is None and not self.answers.mid_reply:
-            self.closing = self.closing or self._closing_then
-
-    def _after_slot(self) -> None:
-        """A slot is answered: go on with what was held back."""
-        if self._raw is not None:
-            self._splice_when_answered()
-        if self._deferred is not None and self.answers.slots.head is None:
-            self._do_deferred()
-        if not self._closing_then and not self.opaque and self._reader.pending():
-            self._read_requests()
-
-    def _do_deferred(self) -> None:
-        if self._deferred is not None:
-            act, self._deferred = self._deferred, None
-            act()
-
-    # -- upstream is gone
-
-    def upstream_refused(self, reason: str) -> None:
-        """No connection could be had: every request that waits gets an error, and the client stays.
-
-        In the midst of a transaction it goes: what it sends next would run outside of it. So does one whose
-        requests weren't read, since no one knows how many answers it waits for; it gets one. And one who has
-        sent the beginning of a large request, which would go on as if it were the next one.
-        """
-        self.answers.fail(reason)
-        self.held = False
-        self.to_upstream.clear()
-        self.counts.clear()
-        if self.opaque or self._raw is not None or self._streaming:
-            self.to_client.append(unreachable(reason))
-            self.closing = reason
-        elif self.transaction is not None:
-            self.closing = reason
-        elif self._closing_then:
-            self.closing = self._closing_then
-        else:
-            self._do_deferred()
-            self._read_requests()
-
-    def upstream_lost(self, reason: str) -> None:
-        """The connection ended, and with it the client's, as where nothing stands between it and Redis.
-
-        No error takes the place of a reply: a client takes an error for Redis' answer, and a connection that
-        ends for what it is, a request that may have run or not.
-        """
-        if not self.closing:
-            self.closing = self._closing_then or reason
 
 
 def _is_too_large(touches: Touches) -> bool:

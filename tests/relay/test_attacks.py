@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from proxy.policy.modes import ModeRule
+from proxy.relay.conversation import POISON
 from proxy.relay.identity import Password
-from proxy.relay.session import POISON, Session
+from proxy.relay.session import Session
 from proxy.wire import encode, requests
 from tests.relay.sessions import (
     ADMITTED,
@@ -127,13 +128,13 @@ def test_a_key_behind_select_is_judged_in_the_database_that_was_selected() -> No
 
 def large(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Session:
     monkeypatch.setattr(requests, "LARGE", 100)
-    monkeypatch.setattr("proxy.relay.session.LARGEST_SHARED", 50)
+    monkeypatch.setattr("proxy.relay.conversation.LARGEST_SHARED", 50)
     return session(**options)
 
 
 def knowing_passwords(monkeypatch: pytest.MonkeyPatch) -> Session:
     monkeypatch.setattr(requests, "LARGE", 100)
-    monkeypatch.setattr("proxy.relay.session.LARGEST_SHARED", 50)
+    monkeypatch.setattr("proxy.relay.conversation.LARGEST_SHARED", 50)
     known = dataclasses.replace(
         identities(), passwords={"mine": Password([hashlib.sha256(b"").digest()], "CubeMaster")}
     )

@@ -12,9 +12,10 @@ from proxy.policy.judge import Judge
 from proxy.policy.load import parse_policy
 from proxy.policy.modes import ModeRule, Modes
 from proxy.relay.answers import MAX_INSPECTED
+from proxy.relay.conversation import MAX_BACKLOG, POISON
 from proxy.relay.identity import Password
 from proxy.relay.route import STAY
-from proxy.relay.session import MAX_BACKLOG, POISON, Session
+from proxy.relay.session import Session
 from proxy.wire import requests
 from proxy.wire.profile import Profile
 from tests.relay.sessions import (
@@ -702,7 +703,7 @@ def test_monitor_inside_multi_is_queued_and_never_begins() -> None:
 
 def large(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Session:
     monkeypatch.setattr(requests, "LARGE", 100)
-    monkeypatch.setattr("proxy.relay.session.LARGEST_SHARED", 50)
+    monkeypatch.setattr("proxy.relay.conversation.LARGEST_SHARED", 50)
     return session(**options)
 
 
@@ -897,7 +898,7 @@ def test_quit_doesn_t_end_a_shared_connection() -> None:
 
 
 def test_a_client_has_a_bounded_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.relay.session.MAX_SHARED_REQUESTS", 10)
+    monkeypatch.setattr("proxy.relay.conversation.MAX_SHARED_REQUESTS", 10)
     one = shared()
     for _ in range(30):
         one.from_client(ADMITTED)
@@ -909,7 +910,7 @@ def test_a_client_has_a_bounded_share(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_gets_large_replies_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.relay.session.LARGEST_SHARED_REPLY", 100)
+    monkeypatch.setattr("proxy.relay.conversation.LARGEST_SHARED_REPLY", 100)
     one = shared()
     one.from_client(ADMITTED * 2)
     one.from_shared(b"*1\r\n$500\r\n" + b"x" * 150, 0, False)
@@ -1028,8 +1029,8 @@ def test_an_idle_session_ends_with_its_upstream_without_a_word() -> None:
 def test_too_many_answers_that_wait_stop_the_reading_until_replies_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("proxy.relay.session.MAX_LOCAL_BYTES", 20_000)
-    monkeypatch.setattr("proxy.relay.session.MAX_BACKLOG", 1_000)
+    monkeypatch.setattr("proxy.relay.conversation.MAX_LOCAL_BYTES", 20_000)
+    monkeypatch.setattr("proxy.relay.conversation.MAX_BACKLOG", 1_000)
     told = Told()
     one = session(told=told)
     one.from_client(REFUSED)

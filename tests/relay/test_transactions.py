@@ -11,9 +11,10 @@ from proxy.policy.judge import Judge
 from proxy.policy.load import parse_policy
 from proxy.policy.modes import ModeRule, Modes
 from proxy.policy.pending import PendingTtls
-from proxy.relay import session as session_module
+from proxy.relay import conversation
+from proxy.relay.conversation import POISON
 from proxy.relay.route import STAY
-from proxy.relay.session import POISON, Session
+from proxy.relay.session import Session
 from tests.relay.fake_redis import FakeRedis
 from tests.relay.sessions import (
     ADMITTED,
@@ -162,7 +163,7 @@ def test_one_that_is_too_large_or_too_long_goes_on_a_connection_of_its_own(
     one = shared()
     one.from_client(MULTI + cmd("HGET", ROUTE_OF, "x" * 40_000) * 2 + EXEC)
     assert not one.route.is_shared
-    monkeypatch.setattr(session_module, "MAX_SHARED_REQUESTS", 10)
+    monkeypatch.setattr(conversation, "MAX_SHARED_REQUESTS", 10)
     two = shared()
     two.from_client(MULTI + ADMITTED * 11 + EXEC)
     assert not two.route.is_shared

@@ -1,0 +1,38 @@
+# C types for conversation.py. The same source runs uncompiled; nothing here changes what it does.
+cimport cython
+
+from proxy.relay.answers cimport Answers
+from proxy.relay.slots cimport Slots
+from proxy.relay.speaker cimport Speaker
+from proxy.wire.requests cimport RequestReader
+
+
+cdef class Conversation(Speaker):
+    cdef dict __dict__  # what isn't declared here is kept there
+    cdef public Answers answers
+    cdef public bint opaque
+    cdef public object transaction
+    cdef public bint held
+    cdef public bint is_behind
+    cdef RequestReader _reader
+    cdef bytes _raw
+    cdef object _deferred
+    cdef str _closing_then
+    cdef bint _streaming
+    cdef long long _shared_bytes
+    cdef long long _reply_bytes
+
+    cpdef object _read_requests(self)
+    @cython.locals(held=Py_ssize_t)
+    cpdef Py_ssize_t backlog(self) except -1
+    @cython.locals(slots=Slots)
+    cpdef bint _may_judge(self) except -1
+    cdef bint _has_room(self, long long awaited) except -1
+    cdef bint _exceeds_share(self, Py_ssize_t size, Py_ssize_t count) except -1
+    cpdef object _to_upstream(self, bytes request, long long count)
+    cpdef object _large_request(self)
+    cpdef object _splice_when_answered(self)
+    @cython.locals(answers=Answers)
+    cpdef bint may_leave_own(self) except -1
+    cpdef object _close_when_answered(self)
+    cpdef object _after_slot(self)

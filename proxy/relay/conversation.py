@@ -1,0 +1,322 @@
+# cython: annotation_typing=False
+"""What one client has sent on and awaits: what is due, what is held back for it, and on which connection.
+
+Rule: nothing is judged here. Every request that is sent is awaited, the client's connection changes only
+when nothing is, and what can't be followed any more is passed unread or ended; nothing is guessed.
+
+`Session` reads and judges, and builds on this. What comes from upstream is sorted in `answers`; which
+connection a request takes is told by `route`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from proxy.relay.answers import ON, Answers, unreachable
+from proxy.relay.route import Route
+from proxy.relay.speaker import Speaker
+from proxy.relay.transactions import OpenTransaction
+from proxy.wire import encode
+from proxy.wire.limits import RequestLimits
+from proxy.wire.profile import Profile
+from proxy.wire.replies import ReplyError
+from proxy.wire.requests import RequestReader
+
+# Answers made here that wait for earlier replies. Past this the client's requests are left unread until
+# replies come in.
+MAX_LOCAL_BYTES = 1024 * 1024
+# What is taken in from the client while nothing may be judged. Past this it is left unread.
+MAX_BACKLOG = 64 * 1024
+# How many requests, and about how many bytes of them, one client may have under way on a shared connection.
+MAX_SHARED_REQUESTS = 4096
+MAX_SHARED_BYTES = 1024 * 1024
+# Larger requests, and clients that get larger replies, take a connection of their own.
+LARGEST_SHARED = 64 * 1024
+LARGEST_SHARED_REPLY = 256 * 1024
+
+# Sent upstream in place of a command that is refused inside MULTI. Its wrong arity makes Redis mark the
+# transaction, so that EXEC answers EXECABORT in Redis' own words and runs nothing (server.c, rejectCommand).
+POISON = encode.command(b"ECHO")
+MULTI = encode.command(b"MULTI")
+
+
+class Conversation(Speaker):
+    """The state of one client's requests and their answers."""
+
+    def __init__(self, service: str, profile: Profile, route: Route, limits: RequestLimits) -> None:
+        self.answers = Answers(self._after_slot)
+        super().__init__(service, profile, self.answers, route)
+        self.transaction: OpenTransaction | None = None
+        self.opaque = False  # all is passed unread
+        self.is_behind = False  # the own connection has carried nothing since the client last shared
+        self.held = False  # a reply must come in before the next request may be judged
+        self._reader = RequestReader(limits)
+        self._raw: bytes | None = None  # what goes upstream unread once every slot is answered
+        self._deferred: Callable[[], None] | None = None  # what waits until every slot is answered
+        self._closing_then = ""  # why to close once every slot is answered
+        self._streaming = False  # a part of the request under way was sent already
+        self._shared_bytes = 0  # sent on the shared connection since the last time nothing was due
+        self._reply_bytes = 0  # of a reply that comes in on the shared connection
+
+    def _read_requests(self) -> None:
+        """Go on with what was held back."""
+        raise NotImplementedError
+
+    # -- state
+
+    @property
+    def outstanding(self) -> int:
+        return self.answers.slots.awaited
+
+    def wants_input(self) -> bool:
+        """A session that waits takes in some bytes more: only who reads notices that the client has gone."""
+        if self.answers.closing:
+            return False
+        return self._may_judge() or self._closing_then != "" or self.backlog() < MAX_BACKLOG
+
+    @property
+    def holds_back(self) -> bool:
+        return not self._may_judge() and not self._closing_then and not self.closing
+
+    @property
+    def awaits_more(self) -> bool:
+        return bool(self.answers.slots) or self.opaque or self._raw is not None
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether a request is under way that is too large to be held."""
+        return self._streaming or self._reader.is_large
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.transaction is not None
+
+    @property
+    def waits(self) -> bool:
+        return self.awaits_more or self.answers.monitoring or bool(self.answers.subscriptions)
+
+    def _may_judge(self) -> bool:
+        slots = self.answers.slots
+        return (
+            not self.answers.closing
+            and not self._closing_then
+            and not self.held
+            and self._deferred is None
+            and self._raw is None
+            and slots.local_bytes < MAX_LOCAL_BYTES
+            and (not self.route.is_shared or self._has_room(slots.awaited))
+        )
+
+    def _has_room(self, awaited: int) -> bool:
+        if not awaited:
+            self._shared_bytes = 0
+        return awaited < MAX_SHARED_REQUESTS and self._shared_bytes < MAX_SHARED_BYTES
+
+    def _exceeds_share(self, size: int, count: int) -> bool:
+        """Whether so many bytes of so many requests are too much for one piece where others are."""
+        return size > LARGEST_SHARED or count > MAX_SHARED_REQUESTS
+
+    def backlog(self) -> int:
+        held = self._reader.pending()  # a deferred request is of what was read
+        return held if self._raw is None else held + len(self._raw)
+
+    @property
+    def mid_reply(self) -> bool:
+        """A reply has reached the client in part, so that nothing else may be sent to it."""
+        return self.opaque or self.answers.mid_reply
+
+    # -- requests
+
+    def _to_upstream(self, request: bytes, count: int) -> None:
+        self.to_upstream.append(request)
+        if self.transaction is not None:
+            self.transaction.queued += count
+        if self.route.is_shared:
+            self.counts.append(count)
+            self._shared_bytes += len(request)
+        else:
+            self.is_behind = False
+        self.answers.forward(count)
+
+    def when_answered(self, act: Callable[[], None]) -> None:
+        """Carry out the request in hand once every reply is in that is due; until then nothing more is
+        judged."""
+        if self.answers.slots:
+            self._deferred = act
+        else:
+            act()
+
+    def close_after_answers(self, reason: str) -> None:
+        """Read no more, and close once everything that is due was sent."""
+        self._closing_then = reason
+        if not self.answers.slots:
+            self.closing = reason
+
+    # -- requests that are too large to be held
+    def _large_request(self) -> None:
+        """A request has come in part. Too large a one goes on in pieces, on a connection of the client's own;
+        its end is withheld until it is judged."""
+        if self.route.is_shared:
+            self.route.stay()
+            if self.answers.slots:
+                self._deferred = self._leave_shared
+                return
+            self._leave_shared()
+        if self._reader.is_large:
+            self._streaming = True
+            self.to_upstream.append(self._reader.take_partial())
+            if not self._reader.is_large:
+                self._read_requests()  # what stands behind the piece may complete the request
+
+    def _refuse_streamed(self, reply: bytes) -> None:
+        """A part of the refused request is upstream, its end is not: give up that connection.
+
+        Redis has run nothing of it. Where a transaction is open, Redis is to say EXECABORT on the new one.
+        """
+        self.held = self._streaming = False
+        watching = self.route.watching and self.transaction is None  # else EXEC is going to fail anyway
+        if self.route.pinned or watching or self.answers.monitoring or self.answers.subscriptions:
+            self.answers.local(reply)
+            self.close_after_answers("a large request was refused, whose connection can't be made again")
+            return
+        self.reopen = True
+        self.to_upstream.clear()
+        if self.transaction is not None:
+            self.to_upstream += [MULTI, POISON]
+            self.answers.drop()
+            self.answers.replace(reply)
+        else:
+            self.answers.local(reply)
+
+    # -- sessions that can't be followed
+
+    def _splice(self, request: bytes) -> None:
+        self._raw = request + self._reader.rest()
+        self._splice_when_answered()
+
+    def _splice_when_answered(self) -> None:
+        if self._raw is not None and not self.answers.slots:
+            self.route.is_shared = False
+            self.opaque = True
+            self.answers.let_out_captured()
+            self.to_upstream.append(self._raw)
+            self._raw = None
+
+    # -- which connection
+
+    def take_own(self) -> None:
+        """What is in hand, and all that follows, goes on a connection of its own."""
+        self.route.pinned = "nothing to share"
+        self.route.is_shared = False
+        self.counts.clear()
+
+    def _leave_shared(self) -> None:
+        self.route.is_shared = False
+        self.is_behind = True
+
+    def settle(self) -> None:
+        if self.may_leave_own():
+            self.route.is_shared = True
+
+    def may_leave_own(self) -> bool:
+        """Whether the client's own connection could be given up now without a difference to it."""
+        answers = self.answers
+        return (
+            not self.route.is_shared
+            and self.route.may_share()
+            and not answers.slots
+            and not self.to_upstream
+            and not answers.monitoring
+            and not answers.subscriptions
+            and not answers.mid_reply
+            and answers.reply == ON
+            and self.transaction is None
+            and not self.held
+            and not self.opaque
+            and not self._streaming
+            and not self.closing
+            and not self._closing_then
+            and self._raw is None
+            and not self._exceeds_share(self._reader.announced(), 0)
+        )
+
+    # -- from upstream
+
+    def from_shared(self, data: bytes, completed: int, whole: bool) -> None:
+        if not completed:
+            self._reply_bytes += len(data)
+            if self._reply_bytes > LARGEST_SHARED_REPLY:
+                self.route.stay()
+                self._deferred = self._deferred or self._leave_shared
+        else:
+            self._reply_bytes = 0
+        if self.answers.feed_shared(data, completed, whole):
+            self._after_slot()
+        self._close_when_answered()
+
+    def from_upstream(self, data: bytes) -> None:
+        """What Redis can't have meant ends the session."""
+        if self.opaque:
+            self.to_client.append(data)
+            return
+        at = 0
+        try:
+            while at < len(data) and not self.closing:
+                if self.opaque:
+                    self.to_client.append(data[at:])
+                    return
+                at = self.answers.feed(data, at)
+        except ReplyError as exc:
+            self.closing = f"upstream sent what is no reply: {exc}"
+        self._close_when_answered()
+
+    def _close_when_answered(self) -> None:
+        if self._closing_then and self.answers.slots.head is None and not self.answers.mid_reply:
+            self.closing = self.closing or self._closing_then
+
+    def _after_slot(self) -> None:
+        """A slot is answered: go on with what was held back."""
+        if self._raw is not None:
+            self._splice_when_answered()
+        if self._deferred is not None and self.answers.slots.head is None:
+            self._do_deferred()
+        if not self._closing_then and not self.opaque and self._reader.pending():
+            self._read_requests()
+
+    def _do_deferred(self) -> None:
+        if self._deferred is not None:
+            act, self._deferred = self._deferred, None
+            act()
+
+    # -- upstream is gone
+
+    def upstream_refused(self, reason: str) -> None:
+        """No connection could be had: every request that waits gets an error, and the client stays.
+
+        In the midst of a transaction it goes: what it sends next would run outside of it. So does one whose
+        requests weren't read, since no one knows how many answers it waits for; it gets one. And one who has
+        sent the beginning of a large request, which would go on as if it were the next one.
+        """
+        self.answers.fail(reason)
+        self.held = False
+        self.to_upstream.clear()
+        self.counts.clear()
+        if self.opaque or self._raw is not None or self._streaming:
+            self.to_client.append(unreachable(reason))
+            self.closing = reason
+        elif self.transaction is not None:
+            self.closing = reason
+        elif self._closing_then:
+            self.closing = self._closing_then
+        else:
+            self._do_deferred()
+            self._read_requests()
+
+    def upstream_lost(self, reason: str) -> None:
+        """The connection ended, and with it the client's, as where nothing stands between it and Redis.
+
+        No error takes the place of a reply: a client takes an error for Redis' answer, and a connection that
+        ends for what it is, a request that may have run or not.
+        """
+        if not self.closing:
+            self.closing = self._closing_then or reason

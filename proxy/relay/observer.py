@@ -1,0 +1,42 @@
+"""What a session tells about itself, and to whom.
+
+Rule: telling never fails and never changes what becomes of a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from proxy.commands.model import Touches
+from proxy.policy.compiled import CompiledPolicy
+from proxy.policy.repeats import Repeat
+from proxy.policy.verdict import Finding
+
+
+class Observer(Protocol):
+    """What a session tells about itself. Telemetry implements it; none of these may raise."""
+
+    # Is told each command that is judged; None where nobody wants to know.
+    recorder: Callable[[CompiledPolicy, str, Sequence[bytes], Touches], None] | None
+
+    def command(self, service: str, command: str, outcome: str, times: int = 1) -> None:
+        """A command was `forwarded` or `refused`, or several alike were."""
+
+    def violations(
+        self, service: str, client: str, command: str, findings: Sequence[Finding], revision: str
+    ) -> str:
+        """Violations were found in one command. Returns the decision's id, for the reply."""
+
+    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat | None:
+        """What further commands with the same findings may be counted by, as long as it lives; None: each is
+        to be told of."""
+
+    def decided(self, seconds: float) -> None:
+        """A decision took so long; told for a sample of them."""
+
+    def login_failed(self, service: str) -> None:
+        """A client, so far this service, gave a wrong password for a user that keyfence itself checks."""
+
+    def opaque(self, service: str, reason: str) -> None:
+        """From here on the session is passed unread."""
