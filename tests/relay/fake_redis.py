@@ -73,7 +73,9 @@ class FakeRedis:
             return self._exec()
         if name == b"RESET":
             self._queue, self._spoilt, self.user, self.version = None, False, b"default", 2
-            self.monitors, self.reply = False, b"ON"
+            self.monitors = False
+            if self.reply == b"OFF":
+                self.reply = b"ON"  # a SKIP, though, is about this very answer
             return b"+RESET\r\n"
         if name == b"QUIT":
             self.closed = True
