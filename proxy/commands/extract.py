@@ -272,5 +272,17 @@ def _compile_all() -> dict[bytes, Plan]:
     return plans | {name.lower(): plan for name, plan in plans.items()}
 
 
+def _keyless_commands() -> dict[bytes, Command]:
+    """Those that touch nothing, whatever their arguments, by name in upper and in lower case."""
+    found = {}
+    for name, row in COMMANDS.items():
+        special = row.command.name in MENTIONS or row.command.name in FINDERS
+        may_touch = row.specs or row.subcommands or row.problem or "movablekeys" in row.command.flags
+        if not special and not may_touch and b" " not in name:
+            found[name] = found[name.lower()] = row.command
+    return found
+
+
 PLANS = _compile_all()
 ONE_KEY: Mapping[bytes, OneKey] = _one_key_commands()
+KEYLESS: Mapping[bytes, Command] = _keyless_commands()

@@ -5,9 +5,9 @@ from proxy.policy.automaton cimport Classifier
 from proxy.policy.repeats cimport Repeat
 from proxy.policy.skeletons cimport skeleton
 
-cdef int _UNASKED, _UNSURE, _NAME, _VALUE, _FIELDS, _OUTCOME
+cdef int _UNASKED, _UNSURE, _NAME, _VALUE, _FIELDS, _OUTCOME, _UNTOLD, _MOST_FAULTS
 cdef Py_ssize_t _SEEN
-cdef int _CONSTANT, _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _ALONE, _XADD, _XADD_ID
+cdef int _CONSTANT, _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _SEVERAL, _XADD, _XADD_ID, _SCORED, _KEYLESS
 
 
 @cython.final
@@ -19,10 +19,12 @@ cdef class Way:
     cdef readonly bytes spelled
     cdef readonly bytes written
     cdef readonly Way recent
+    cdef readonly dict looks
     cdef readonly dict repeats
     cdef readonly dict shaped
     cdef object one
     cdef int kind
+    cdef readonly bint has_more
     cdef bint shows_content
     cdef Py_ssize_t value_at
     cdef Py_ssize_t fields_at
@@ -32,6 +34,7 @@ cdef class Way:
 cdef class Glance:
     cdef readonly int found
     cdef readonly int target
+    cdef readonly str why
     cdef readonly Way missed
     cdef readonly object policy
     cdef object _decider
@@ -42,6 +45,7 @@ cdef class Glance:
     cdef dict _ways
     cdef bytes _covers
     cdef list _kept
+    cdef bint _binds
     cdef int _transactions
     cdef list _seen
 
@@ -51,26 +55,34 @@ cdef class Glance:
         Py_ssize_t key_end, Py_ssize_t options_at, Py_ssize_t end,
     )
     cpdef Way admits(self, list argv)
-    @cython.locals(name=bytes, way=Way, key=bytes, target=int, known=int)
+    @cython.locals(name=bytes, way=Way)
     cdef Way _admits(self, list argv)
+    @cython.locals(key=bytes, target=int, known=int)
+    cdef Way _admits_key(self, Way way, list argv, Py_ssize_t at)
+    @cython.locals(found=int, at=Py_ssize_t)
+    cdef Way _admits_several(self, Way way, list argv)
     @cython.locals(size=Py_ssize_t, options=tuple, form=Way, found=Way)
     cdef Way _form(self, Way way, list argv)
-    @cython.locals(way=Way, target=int, shaped=dict, repeat=Repeat)
+    @cython.locals(way=Way, repeat=Repeat)
     cpdef Repeat repeat(self, list argv)
-    @cython.locals(way=Way, looks=int)
+    @cython.locals(slot=Py_ssize_t, shaped=dict)
+    cdef Repeat _repeat(self, Way way, list argv)
+    @cython.locals(way=Way)
     cpdef bint may_repeat(self, list argv) except -1
-    @cython.locals(way=Way, target=int, one=Way)
+    @cython.locals(way=Way, one=Way, slot=Py_ssize_t)
     cpdef object remember(self, list argv, Repeat repeat)
     cdef bint _is_covered(self, int target) except -1
-    @cython.locals(looks=int)
-    cdef int _must_look(self, Way way) except -2
+    @cython.locals(target=int, looks=int, faults=int)
+    cdef Py_ssize_t _slot(self, Way way, list argv) except -3
+    cdef int _must_look(self, Way way, object target) except -2
     cdef Way _way(self, bytes name)
+    cdef Way _keyless(self, bytes name)
     cdef int _ask(self, Way way, int target, list argv) except -1
     cdef int _answer(self, Way way, object command, object access, object target) except -1
-    cdef bint _looks_right(self, Way way, int known, int target, list argv) except -1
+    cdef int _faults(self, Way way, int looks, int target, list argv, Py_ssize_t at) except -2
 
 
 @cython.locals(size=Py_ssize_t, at=Py_ssize_t, one="const unsigned char *", other="const unsigned char *")
 cdef bint _stands(bytes text, bytes data, Py_ssize_t start, Py_ssize_t end) except -1
-@cython.locals(named=dict, size=Py_ssize_t)
-cdef bint _fields_are_listed(object fields, list argv, Py_ssize_t at) except -1
+@cython.locals(named=dict, size=Py_ssize_t, unknown=int, wrong=int)
+cdef int _faults_of_fields(object fields, list argv, Py_ssize_t at) except -2

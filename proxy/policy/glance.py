@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
-from ..commands.extract import ONE_KEY, OneKey, extract
+from ..commands.extract import KEYLESS, ONE_KEY, OneKey, extract
 from ..commands.model import Access, Command
 from .automaton import Classifier
 from .compiled import MAX_CONFIRMED, Entry, Fields, Target
 from .masking import shown_in
 from .repeats import Repeat
 from .skeletons import skeleton
-from .values import BUILTIN, Form
+from .values import BUILTIN
 from .verdict import COVERED
 
 if TYPE_CHECKING:
@@ -42,14 +42,26 @@ _VALUE = 4  # … or the value
 _FIELDS = 8  # … or the fields
 _OUTCOME = 16
 _UNASKED = 255
+_UNTOLD = -2  # no slot: what is wrong with such a command can't be told from what else may be wrong
+_MOST_FAULTS = 15  # of a kind in one command that are told apart
+
+# Why a command isn't admitted at a glance: labels of a metric (docs/operations.md).
+COMMAND = "command"
+FORM = "form"
+KEYS = "keys"
+KEY = "key"
+CONTENT = "content"
+RULE = "rule"
 
 # How a form is found.
 _CONSTANT = 0  # there is one: no argument but the key decides anything
 _BEHIND_VALUE = 1  # SET key value …
 _BEHIND_KEY = 2  # EXPIRE key …
 _BEFORE_VALUE = 3  # SETEX key seconds value
-_ALONE = 5  # DEL key, where there could be more keys
 _XADD = 4  # XADD key MAXLEN ~ n * field value …
+_SEVERAL = 5  # DEL key …
+_SCORED = 6  # ZADD key [options] score member …
+_KEYLESS = 7  # PING
 _KINDS = {
     "SET": _BEHIND_VALUE,
     "EXPIRE": _BEHIND_KEY,
@@ -58,11 +70,14 @@ _KINDS = {
     "SETEX": _BEFORE_VALUE,
     "PSETEX": _BEFORE_VALUE,
     "XADD": _XADD,
+    "ZADD": _SCORED,
+    "GEOADD": _SCORED,
 }
+_SCORED_OPTIONS = frozenset({b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"})
 _XADD_ID = 5
 # Where the value is, and where the first field.
 _VALUE_AT = {"SET": 2, "SETNX": 2, "GETSET": 2, "SETEX": 3, "PSETEX": 3}
-_FIELDS_AT = {"HSET": 2, "HMSET": 2, "HSETNX": 2, "XADD": _XADD_ID + 1}
+_FIELDS_AT = {"HSET": 2, "HMSET": 2, "HSETNX": 2}  # and XADD's, by its form
 _ANY = BUILTIN["any"]
 
 
@@ -78,12 +93,14 @@ class Way:
         self.spelled = spelled  # the command's name as the client writes it
         self.written = b""  # of a form: its options as they stand in a request
         self.recent: Way | None = None  # the form that was found last
-        # What is wrong with each such command, by the target's index; of keys that no entry covers by the
+        self.looks: dict[int, int] = {}  # what of a command must be looked at, by target, once it was asked
+        # What is wrong with each such command, by slot (`Glance._slot`); of keys that no entry covers by the
         # key's skeleton too.
         self.repeats: dict[int, Repeat] = {}
         self.shaped: dict[int, dict[bytes, Repeat]] = {}
         self.one = one
         self.kind = kind
+        self.has_more = kind == _SEVERAL  # all that stands behind the key are keys too
         self.shows_content = one.shows_content
         self.value_at = _VALUE_AT.get(name, 0)
         self.fields_at = _FIELDS_AT.get(name, 0)
@@ -96,9 +113,12 @@ class Glance:
         """`among` are the names of the commands that may be admitted so."""
         policy = decider.policy
         self.policy = policy
-        self.found = 0  # of the command admitted last: what it means for its key's time to live
-        self.target = -1  # and the index of its key's target; of the one missed last, -1 for none
-        # The way of the command looked at last, where the decider has to look each time.
+        # Of the command looked at last: what it means for its key's time to live, the index of its key's
+        # target (-1: none), and if it wasn't admitted, why.
+        self.found = 0
+        self.target = -1
+        self.why = COMMAND
+        # Its way, where the decider has to look each time.
         self.missed: Way | None = None
         self._decider = decider
         self.service = service  # its number
@@ -108,6 +128,7 @@ class Glance:
         self._ways: dict[bytes, Way | None] = {}
         self._covers = bytes(one.kind in COVERED for one in policy.targets)
         self._kept: list[Way] = []  # those with repeats, one for each of these
+        self._binds = any(one.bound for one in policy.targets)
         self._transactions = -1  # whether they are admitted; -1: not asked yet
         self._seen: list[Way | None] = [None] * _SEEN  # ways, to find one again by a look at its name
 
@@ -116,6 +137,7 @@ class Glance:
         try:
             return self._admits(argv)
         except Exception:
+            self.why = RULE
             return None  # the decider will meet the same, and tell of it
 
     def admits_in(
@@ -138,7 +160,7 @@ class Glance:
         if way is None or count < 2 or way.index != 1 or not _stands(way.spelled, data, name_at, name_end):
             return None
         kind = way.kind
-        if kind == _ALONE:
+        if kind == _SEVERAL:
             if count > 2:
                 return None
         elif kind in (_BEHIND_VALUE, _BEHIND_KEY):
@@ -170,35 +192,60 @@ class Glance:
         else:
             way = self._way(name)
         if way is None:
+            self.why = COMMAND
             return None
         self._seen[(name[0] + len(name)) % _SEEN] = way
+        if way.kind == _KEYLESS:
+            self.found = 0
+            return way
         if way.index >= len(argv):
+            self.why = COMMAND
             return None
-        if way.kind == _ALONE:
+        if way.kind == _SEVERAL:
             if len(argv) > way.index + 1:
-                return None
+                return self._admits_several(way, argv)
         elif way.kind != _CONSTANT:
             way = self._form(way, argv)
             if way is None:
+                self.why = FORM
                 return None
-        key = argv[way.index]
+        return self._admits_key(way, argv, way.index)
+
+    def _admits_key(self, way: Way, argv: list[bytes], at: int) -> Way | None:
+        """The same for one key of a command, at `at`, of which the way is known."""
+        key = argv[at]
         if len(key) > MAX_CONFIRMED:
+            self.why = KEY
             return None
         target = self._classifier.first(key)
+        self.target = target
         if target < 0:
-            self.target = -1
             self.missed = way
+            self.why = RULE
             return None
         known = way.known[target]
         if known == _UNASKED:
             known = self._ask(way, target, argv)
-        self.target = target
         if known & _UNSURE:
             self.missed = way
+            self.why = RULE
             return None
-        if known & (_NAME | _VALUE | _FIELDS) and not self._looks_right(way, known, target, argv):
+        if known & (_NAME | _VALUE | _FIELDS) and self._faults(way, known, target, argv, at) != 0:
+            self.missed = way
+            self.why = CONTENT
             return None
         self.found = known // _OUTCOME
+        return way
+
+    def _admits_several(self, way: Way, argv: list[bytes]) -> Way | None:
+        """The same for a command whose arguments are keys, all with the same outcome."""
+        found = -1
+        for at in range(way.index, len(argv)):
+            if self._binds or self._admits_key(way, argv, at) is None or (found >= 0 and found != self.found):
+                self.missed = None
+                self.why = KEYS
+                return None
+            found = self.found
         return way
 
     @property
@@ -210,38 +257,41 @@ class Glance:
         return self._transactions == 1
 
     def repeat(self, argv: list[bytes]) -> Repeat | None:
-        """What is found wrong with each command like the one that was missed last, if that is known."""
-        way, target = self.missed, self.target
+        """What is found wrong with each command like the one that was missed last, if that is known. `found`
+        says what such a command means for its key's time to live."""
+        way = self.missed
         if way is None:
             return None
-        if self._is_covered(target):
-            repeat = way.repeats.get(target)
-        else:
-            shaped = way.shaped.get(target)
-            if shaped is None:
-                return None
-            repeat = shaped.get(skeleton(argv[way.index]))
+        try:
+            repeat = self._repeat(way, argv)
+        except Exception:
+            return None  # the decider will meet the same, and tell of it
         if repeat is None or not repeat.live:
             return None
-        if repeat.looks and not self._looks_right(way, repeat.looks, target, argv):
-            return None  # it may be wrong in more ways
+        self.found = repeat.found
         return repeat
+
+    def _repeat(self, way: Way, argv: list[bytes]) -> Repeat | None:
+        slot = self._slot(way, argv)
+        if slot == _UNTOLD:
+            return None
+        if self._is_covered(self.target):
+            return way.repeats.get(slot)
+        shaped = way.shaped.get(slot)
+        return shaped.get(skeleton(argv[way.index])) if shaped is not None else None
 
     def may_repeat(self, argv: list[bytes]) -> bool:
         """Whether the command that was missed last is of those that can be told from others that may be wrong
-        in more ways."""
+        in other ways."""
         way = self.missed
-        if way is None:
-            return False
-        looks = self._must_look(way)
-        if looks < 0 or (looks and not self._looks_right(way, looks, self.target, argv)):
+        if way is None or self._slot(way, argv) == _UNTOLD:
             return False
         return self._is_covered(self.target) or skeleton(argv[way.index]) != b""
 
     def remember(self, argv: list[bytes], repeat: Repeat) -> None:
         """The same is wrong with each command like the one that was missed last, of which `may_repeat` says
         yes."""
-        way, target = self.missed, self.target
+        way = self.missed
         if way is None:
             return
         if len(self._kept) >= MAX_REPEATS:
@@ -250,11 +300,11 @@ class Glance:
                 one.shaped.clear()
             self._kept.clear()
         self._kept.append(way)
-        repeat.looks = self._must_look(way)
-        if self._is_covered(target):
-            way.repeats[target] = repeat
+        slot = self._slot(way, argv)
+        if self._is_covered(self.target):
+            way.repeats[slot] = repeat
         else:
-            way.shaped.setdefault(target, {})[skeleton(argv[way.index])] = repeat
+            way.shaped.setdefault(slot, {})[skeleton(argv[way.index])] = repeat
 
     def refusal(self, repeat: Repeat, argv: list[bytes]) -> bytes:
         """The reply to a command that is one of `repeat`'s, which are refused; empty where there is none."""
@@ -271,12 +321,23 @@ class Glance:
         """Whether violations on the keys of this target are counted together, not by the keys' shapes."""
         return target >= 0 and self._covers[target] != 0
 
-    def _must_look(self, way: Way) -> int:
-        """What has to be looked at of a command of this way on the target that was missed last: the name, the
-        value, the fields; -1: that can't be told here."""
-        if self.target < 0:
-            return 0
-        target = self._targets[self.target]
+    def _slot(self, way: Way, argv: list[bytes]) -> int:
+        """A number for the target of the command missed last, and for what is wrong with what it writes
+        there; _UNTOLD where that takes a closer look, or its key's name is wrong."""
+        target = self.target
+        if target < 0:
+            return target
+        looks = way.looks.get(target, _UNASKED)
+        if looks == _UNASKED:
+            looks = way.looks[target] = self._must_look(way, self._targets[target])
+        if looks == 0:
+            return target
+        faults = -1 if looks < 0 else self._faults(way, looks, target, argv, way.index)
+        return _UNTOLD if faults < 0 else faults * len(self._targets) + target
+
+    def _must_look(self, way: Way, target: Target) -> int:
+        """What has to be looked at of a command of this way on a target: the name, the value, the fields; -1:
+        something else, too."""
         looks = 0 if target.names_sure else _NAME
         entry = target.entry
         if target.kind not in ("entry", "scope") or entry is None:
@@ -285,19 +346,30 @@ class Glance:
             return looks
         if way.value_at:
             return looks + (_VALUE if entry.values is not None else 0)
-        if not way.fields_at or way.kind == _XADD:
+        if not way.fields_at:
             return -1
         return looks + (_FIELDS if entry.fields is not None else 0)
 
     def _way(self, name: bytes) -> Way | None:
         one = ONE_KEY.get(name)
         if one is None:
-            return None  # not remembered: names are the client's to word
+            return self._keyless(name)
         way = None
         command = one.command.name
         if command in self._among and (not one.options_decide or command in _KINDS):
-            kind = _ALONE if one.may_have_more else _KINDS.get(command, _CONSTANT)
+            kind = _SEVERAL if one.may_have_more else _KINDS.get(command, _CONSTANT)
             way = Way(one, kind, len(self._targets), name)
+        self._ways[name] = way
+        return way
+
+    def _keyless(self, name: bytes) -> Way | None:
+        """The way of a command that touches nothing, if nothing is wrong with it."""
+        command = KEYLESS.get(name)
+        if command is None:
+            return None  # not remembered: names are the client's to word
+        way = None
+        if command.name in self._among and self._decider.admits_alone(self.service, name):
+            way = Way(OneKey(command, 0, False, False, False), _KEYLESS, 0, name)
         self._ways[name] = way
         return way
 
@@ -319,9 +391,13 @@ class Glance:
             if size != 4:
                 return None
             options = (argv[2],)
+        elif way.kind == _SCORED:
+            options = _options_before_scores(argv)
+        elif size > 2 and argv[2] == b"*":
+            options = ()
+        elif size <= _XADD_ID or argv[_XADD_ID] != b"*":
+            return None
         else:
-            if size <= _XADD_ID or argv[_XADD_ID] != b"*":
-                return None
             options = tuple(argv[2:_XADD_ID])
         if options in way.forms:
             found = way.forms[options]
@@ -331,8 +407,10 @@ class Glance:
         if len(way.forms) >= MAX_FORMS or max(map(len, options), default=0) > 32:
             return None
         form: Way | None = Way(way.one, way.kind, len(self._targets), way.spelled)
-        if way.kind == _XADD and not _is_trimmed(options):
-            form = None
+        if form is not None and way.kind == _XADD:
+            form.fields_at = 3 + len(options)
+            if options and not _is_trimmed(options):
+                form = None
         if form is not None:
             form.written = b"".join([b"$%d\r\n%b\r\n" % (len(option), option) for option in options])
             way.recent = form
@@ -341,7 +419,7 @@ class Glance:
 
     def _ask(self, way: Way, target: int, argv: Sequence[bytes]) -> int:
         """Ask the decider about a form and a target, and remember what it says."""
-        touches = extract(argv)
+        touches = extract(argv[: way.index + 1] if way.kind == _SEVERAL else argv)
         known = _UNSURE
         if touches.command is not None and [one.position for one in touches.accesses] == [way.index]:
             known = self._answer(way, touches.command, touches.accesses[0], self._targets[target])
@@ -362,19 +440,23 @@ class Glance:
             return _UNSURE
         return known + (_FIELDS if entry.fields is not None else 0)
 
-    def _looks_right(self, way: Way, known: int, target: int, argv: list[bytes]) -> bool:
-        """Look at what isn't the same for every command of the form: name, value, fields."""
+    def _faults(self, way: Way, looks: int, target: int, argv: list[bytes], at: int) -> int:
+        """Look at what isn't the same for every command of the form: the name of the key at `at`, the value,
+        the fields. 0: all is right; else a number for how much of which kind is wrong with what is written;
+        -1: the name is wrong, or there is too much to tell."""
         what = self._targets[target]
-        if known & _NAME and not self._decider.is_well_named(argv[way.index], what):
-            return False
+        if looks & _NAME and not self._decider.is_well_named(argv[at], what):
+            return -1
+        if not looks & (_VALUE | _FIELDS):
+            return 0
         entry = what.entry
-        if not known & (_VALUE | _FIELDS):
-            return True
         if entry is None:
-            return False
-        if known & _VALUE and not (way.value_at < len(argv) and _accepts(entry.values, argv[way.value_at])):
-            return False
-        return not known & _FIELDS or _fields_are_listed(entry.fields, argv, way.fields_at)
+            return -1
+        if looks & _VALUE:
+            if way.value_at >= len(argv) or entry.values is None:
+                return -1
+            return 0 if entry.values.accepts(argv[way.value_at]) else 1
+        return _faults_of_fields(entry.fields, argv, way.fields_at)
 
 
 def _stands(text: bytes, data: bytes, start: int, end: int) -> bool:
@@ -389,26 +471,33 @@ def _stands(text: bytes, data: bytes, start: int, end: int) -> bool:
     return True
 
 
-def _accepts(form: Form | None, value: bytes) -> bool:
-    return form is not None and form.accepts(value)
-
-
-def _fields_are_listed(fields: Fields | None, argv: list[bytes], at: int) -> bool:
-    """Whether all pairs from `at` on are fields and values that there may be."""
+def _faults_of_fields(fields: Fields | None, argv: list[bytes], at: int) -> int:
+    """The same for the pairs from `at` on: how many values are wrong, and how many fields aren't listed."""
     if fields is None:
-        return False
+        return -1
     named = fields.named
     size = len(argv) - 1
+    unknown = wrong = 0
     while at < size:
         form = named.get(argv[at])
         if form is None:
             form = fields.form_of(argv[at])
-            if form is None:
-                return False
-        if form is not _ANY and not form.accepts(argv[at + 1]):
-            return False
+        if form is None:
+            unknown += 1
+        elif form is not _ANY and not form.accepts(argv[at + 1]):
+            wrong += 1
         at += 2
-    return True
+    if unknown > _MOST_FAULTS or wrong > _MOST_FAULTS:
+        return -1
+    return unknown * (_MOST_FAULTS + 1) + wrong
+
+
+def _options_before_scores(argv: list[bytes]) -> tuple[bytes, ...]:
+    """NX, CH … between the key and the first score."""
+    at = 2
+    while at < len(argv) and argv[at].upper() in _SCORED_OPTIONS and at < 2 + LONGEST_FORM:
+        at += 1
+    return tuple(argv[2:at])
 
 
 def _is_trimmed(options: tuple[bytes, ...]) -> bool:

@@ -17,11 +17,11 @@ from .glance import Glance, Way
 from .modes import BreakGlass, Modes
 from .pending import Pending, PendingTtls
 from .show import printable
-from .ttl import QUESTIONS, SETTLING
+from .ttl import FINE, QUESTIONS, SETTLING
 from .verdict import PASS, Action, Finding, Ruling, Verdict, Violation
 
-# Whether these are broken is told by the form of the command and by what the key is, not by its name or
-# value.
+# Whether these are broken is told by the form of the command, by what the key is, and by what the glance sees
+# of the value.
 ALIKE = frozenset(
     {
         "command.forbidden",
@@ -31,6 +31,12 @@ ALIKE = frozenset(
         "key.format",
         "key.unregistered",
         "type.mismatch",
+        "ttl.required",
+        "ttl.forbidden",
+        "ttl.range",
+        "field.unknown",
+        "value.invalid",
+        "stream.maxlen",
     }
 )
 
@@ -125,24 +131,33 @@ class Judge:
                 self, service, client, name, sender, transaction, database, key, position, target, rule, found
             )
 
-    def repeats(self, service: int, glance: Glance, argv: list[bytes], ruling: Ruling) -> bool:
-        """Whether each command like the one that the glance missed last has the findings of this ruling, with
-        the same done about them: their rules are about command and target alone.
+    def repeats(
+        self, service: int, glance: Glance, argv: list[bytes], touches: Touches, ruling: Ruling
+    ) -> int | None:
+        """What each command like the one that the glance missed last means for its key's time to live, if it
+        has the findings of this ruling, with the same done about them: their rules are about command and
+        target alone. None if it needn't have.
 
         Where one is refused that holds as long as no break-glass is open.
         """
         way = glance.missed
         target = self.policy.targets[glance.target] if glance.target >= 0 else None
-        leaves_open = self.decider.left_open and ruling.refused_by is None
-        if way is None or leaves_open or not self.decider.judges_alike(service, way.name, target):
-            return False
+        if way is None or len(touches.accesses) != 1 or not glance.may_repeat(argv):
+            return None
+        ttl = touches.accesses[0].ttl
+        if (ttl is not None and ttl.absolute) or not self.decider.judges_alike(service, way.name, target):
+            return None
         name = self.policy.services[service]
-        return glance.may_repeat(argv) and all(
+        alike = all(
             violation.rule in ALIKE
             and not self.modes.may_waive(name, violation.rule)
             and action == self._always(violation, service)
             for violation, action in ruling.findings
         )
+        if not alike:
+            return None
+        left = self.decider.left_open if ruling.refused_by is None else []
+        return left[0][0] if left else FINE
 
     def _always(self, violation: Violation, service: int) -> Action | None:
         """What is done about a violation whatever its key and the time, where nothing is waived."""

@@ -7,5 +7,5 @@ cdef class Repeat:
     cdef public object rows
     cdef public long long times
     cdef public bint live
-    cdef public int looks
+    cdef public int found
     cdef public tuple refusal

@@ -16,6 +16,6 @@ class Repeat:
         self.rows = rows
         self.times = 0  # commands that nobody was told of yet
         self.live = True  # False: the next one is to be judged and told of in full
-        self.looks = 0  # what of a command has to be looked at before it counts as one of these (`glance`)
+        self.found = 0  # what each means for its key's time to live (`ttl.outcome`)
         # Where they are refused: the reply, cut where the key stands in it. None where they pass.
         self.refusal: tuple[bytes, ...] | None = None

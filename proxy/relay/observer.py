@@ -32,6 +32,9 @@ class Observer(Protocol):
         """What further commands with the same findings may be counted by, as long as it lives; None: each is
         to be told of."""
 
+    def judged_at_length(self, reason: str) -> None:
+        """A command took more than a glance to judge; `reason` is one of a few (docs/operations.md)."""
+
     def decided(self, seconds: float) -> None:
         """A decision took so long; told for a sample of them."""
 

@@ -237,8 +237,9 @@ class Session(Conversation):
         if way is not self._way:
             self._begin_alike(way)
         self._alike += 1
-        if repeat is None and way is not None and glance.found:
-            self._keep_open(glance, way, argv[way.index])
+        if way is not None and glance.found:
+            for at in range(way.index, len(argv) if way.has_more else way.index + 1):
+                self._keep_open(glance, way, argv[at])
         return True
 
     def _begin_alike(self, way: Way | None) -> None:
@@ -389,6 +390,7 @@ class Session(Conversation):
         recorder = self._observer.recorder
         if recorder is not None:
             recorder(judge.policy, self.service, argv, touches)
+        self._observer.judged_at_length(self._why_at_length(ruling, special))
         command = touches.command
         label = command.name if command is not None else OTHER
         reply = None
@@ -402,15 +404,33 @@ class Session(Conversation):
         if special is None and reply is None and fits:
             self._observer.command(self.service, label, "forwarded")
             if missed and ruling is not PASS:
-                self._remember(judge, number, label, ruling, argv)
+                self._remember(judge, number, touches, label, ruling, argv)
             return True
         if missed and reply is not None:
-            self._remember(judge, number, label, ruling, argv, reply)
+            self._remember(judge, number, touches, label, ruling, argv, reply)
         self._ruled = (special, reply, label, fits)
         return False
 
+    def _why_at_length(self, ruling: Ruling, special: Special | None) -> str:
+        """Why a glance wasn't enough for the request in hand: a label of a metric (docs/operations.md)."""
+        if ruling.findings:
+            return "violation"
+        if special is not None:
+            return "session"
+        if self._streaming or self._exceeds_share(self._reader.end - self._reader.start, 1):
+            return "large"
+        glance = self._known_glance
+        return "recorded" if glance is None or self._observer.recorder is not None else glance.why
+
     def _remember(
-        self, judge: Judge, number: int, label: str, ruling: Ruling, argv: list[bytes], reply: bytes = b""
+        self,
+        judge: Judge,
+        number: int,
+        touches: Touches,
+        label: str,
+        ruling: Ruling,
+        argv: list[bytes],
+        reply: bytes = b"",
     ) -> None:
         """What was found wrong, and passed or was refused by `reply`, may be the same for each command like
         this one."""
@@ -420,11 +440,16 @@ class Session(Conversation):
             if parts is None:
                 return
         glance = self._known_glance
-        if glance is not None and ruling.findings and judge.repeats(number, glance, argv, ruling):
+        if glance is None or not ruling.findings:
+            return
+        found = judge.repeats(number, glance, argv, touches, ruling)
+        repeat = None
+        if found is not None:
             repeat = self._observer.repeats(self.service, label, ruling.findings)
-            if repeat is not None:
-                repeat.refusal = parts
-                glance.remember(argv, repeat)
+        if found is not None and repeat is not None:
+            repeat.found = found
+            repeat.refusal = parts
+            glance.remember(argv, repeat)
 
     def _fits(self, command: Command | None) -> bool:
         """Whether the request in hand may go where the client is now."""

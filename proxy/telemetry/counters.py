@@ -44,6 +44,7 @@ COUNTED = (
     "closures",
     "login_failures",
     "policy_load_failures",
+    "judged_at_length",
 )
 TRAFFIC = ("client_in", "client_out", "upstream_in", "upstream_out")
 SCALARS = (
@@ -99,6 +100,7 @@ class Counters(Traffic):
         self.login_failures: dict[str, int] = {}
         self.closures: dict[str, int] = {}  # connections that the proxy closed, by reason
         self.policy_load_failures: dict[str, int] = {}  # by policy
+        self.judged_at_length: dict[str, int] = {}  # commands that took more than a glance, by why
         self.policies: dict[str, tuple[str, float]] = {}  # name: (revision, Unix time of load)
         self.exceptions_lapsed: dict[str, int] = {}  # legacy, grants, waivers: how many are past their date
         self.decision_buckets = [0] * (len(DECISION_BOUNDS) + 1)  # not cumulative; the last one is +Inf
@@ -145,6 +147,10 @@ class Counters(Traffic):
             if key not in series and len(series) >= MAX_SERIES + MAX_COARSE:
                 key = (OTHER, OTHER, OTHER)
         series[key] = series.get(key, 0) + times
+
+    def at_length(self, reason: str) -> None:
+        """A command took more than a glance to judge. `reason` is one of the relay's own words."""
+        _add(self.judged_at_length, reason, OTHER, MAX_REASONS)
 
     def connection_opened(self, service: str, listener: str) -> None:
         key, spare = (service, listener), (OTHER, OTHER)

@@ -40,6 +40,12 @@ _COUNTERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("login_failures", "login_failures", "Wrong passwords for users that the proxy checks.", ("service",)),
     ("closures", "closures", "Connections that the proxy closed.", ("reason",)),
     ("policy_load_failures", "policy_load_failures", "Policies that couldn't be loaded.", ("policy",)),
+    (
+        "judged_at_length",
+        "commands_judged_at_length",
+        "Commands that took more than a glance to judge, by why.",
+        ("reason",),
+    ),
 )
 _PLAIN = (
     ("break_glass_started", "break_glass_activations", "Times that enforcement was switched off by hand."),

@@ -121,6 +121,10 @@ class Telemetry:
         """Count a command, or several alike; `command` is a name of the command table, or `other`."""
         self._counters.command(service, command, outcome, times)
 
+    def judged_at_length(self, reason: str) -> None:
+        """Count a command that took more than a glance to judge; `reason` is one of the relay's own words."""
+        self._counters.at_length(reason)
+
     def decided(self, seconds: float) -> None:
         """Count a decision that took so long."""
         self._counters.observe_decision(seconds)

@@ -14,6 +14,7 @@ from proxy.policy.judge import Judge
 from proxy.policy.load import load_policy
 from proxy.policy.modes import ModeRule, Modes
 from proxy.policy.repeats import Repeat
+from proxy.policy.ttl import SETTLES
 from proxy.policy.verdict import Ruling
 from proxy.wire.encode import command
 from proxy.wire.limits import IDENTIFIED
@@ -35,6 +36,7 @@ GLANCES = {
 WORDS = st.sampled_from(
     [
         *b"EX 60 PX 5000 EXAT 99999999999 KEEPTTL GET NX XX ex 0 -1 x PERSIST FIELDS MAXLEN ~ =".split(),
+        *b"cube:v1:master:instance:meta:a cube:v1:shared:sandbox:lifecycle:state:b CH INCR 1.5 inf".split(),
         *b"* 5 100000 100001 op create HostIP 10.0.0.1 8080 running paused MINID NOMKSTREAM LIMIT".split(),
         b"",
     ]
@@ -52,6 +54,10 @@ COMMAND = st.sampled_from(
         b"SETNX",
         b"HSETEX",
         b"RPUSH",
+        b"ZADD",
+        b"DEL",
+        b"MGET",
+        b"PING",
     ]
 ) | st.sampled_from(sorted(ONE_KEY))
 
@@ -73,7 +79,7 @@ def agree(decider: Decider, service: int, argv: list[bytes], glance: Glance) -> 
     """Three times: as the glance has seen nothing like it, perhaps; as it has; and unread, in a request."""
     for way in (admitted_in(glance, argv), glance.admits(argv), admitted_in(glance, argv)):
         if way is not None:
-            breaks_nothing(decider, service, argv, glance)
+            breaks_nothing(decider, service, argv, glance, way)
 
 
 def admitted_in(glance: Glance, argv: list[bytes]) -> Way | None:
@@ -87,11 +93,12 @@ def admitted_in(glance: Glance, argv: list[bytes]) -> Way | None:
     return glance.admits_in(reader.data(), reader.count, *places)
 
 
-def breaks_nothing(decider: Decider, service: int, argv: list[bytes], glance: Glance) -> None:
+def breaks_nothing(decider: Decider, service: int, argv: list[bytes], glance: Glance, way: Way) -> None:
     verdict = decider.judge(service, argv, extract(argv))
     assert verdict.allowed, verdict
     left = [found for found, *_ in decider.left_open]
-    assert [glance.found] * bool(glance.found) == left
+    keys = len(argv) - way.index if way.has_more else 1
+    assert [glance.found] * keys * bool(glance.found) == left
 
 
 @st.composite
@@ -124,12 +131,17 @@ def judged_and_repeated(judge: Judge, service: int, argv: list[bytes]) -> bool:
     if glance.admits(argv) is not None:
         return False
     repeat = glance.repeat(argv)
-    ruling, _ = judge.weigh(service, argv)
+    ruling, touches = judge.weigh(service, argv)
     if repeat is not None:
-        assert told(ruling) == repeat.rows, argv
+        assert sorted(told(ruling)) == repeat.rows, argv
+        assert [glance.found] * bool(glance.found) == [found for found, *_ in judge.decider.left_open]
         return True
-    if glance.missed is not None and ruling.findings and judge.repeats(service, glance, argv, ruling):
-        glance.remember(argv, Repeat(told(ruling)))
+    if glance.missed is not None and ruling.findings:
+        found = judge.repeats(service, glance, argv, touches, ruling)
+        if found is not None:
+            repeat = Repeat(sorted(told(ruling)))
+            repeat.found = found
+            glance.remember(argv, repeat)
     return False
 
 
@@ -250,11 +262,82 @@ def test_options_decide_anew_for_each_form() -> None:
     assert sidecar.admits([b"SET", state, b"running", b"EXAT", b"99999999999"]) is None
 
 
-def test_a_command_with_several_keys_takes_the_long_way() -> None:
+def test_a_command_with_several_keys_is_admitted_if_each_of_them_is() -> None:
     master = Glance(CUBE, CUBE.policy.number("CubeMaster"), ALL)
-    key = b"cube:v1:master:instance:meta:a"
+    key, route = b"cube:v1:master:instance:meta:a", b"cube:v1:shared:sandbox:proxy:7c8f"
+    assert master.admits([b"MGET", key, key]) is not None
+    assert master.admits([b"DEL", key, route]) is not None
     assert master.admits([b"DEL", key, b"cube:v1:proxy:x"]) is None
-    assert master.admits([b"MGET", key, key]) is None
+    assert (master.why, master.missed) == ("keys", None)
+    assert master.admits([b"MGET", key, b"nobody:s"]) is None
+
+
+def test_keys_that_mean_different_things_for_times_to_live_take_the_long_way() -> None:
+    policy = load_policy(POLICIES / "cubesandbox.yaml")
+    sidecar = Glance(Decider(policy), policy.number("cube-proxy-sidecar"), ALL)
+    state, lock = b"cube:v1:shared:sandbox:lifecycle:state:a", b"cube:v1:shared:lock:x:a"
+    assert sidecar.admits([b"UNLINK", state, lock]) is not None  # both are gone
+    assert sidecar.found == SETTLES
+    master = Glance(Decider(policy), policy.number("CubeMaster"), ALL)
+    assert master.admits([b"UNLINK", b"cube:v1:shared:lock:x:a", b"cube_instance_info:a"]) is None
+
+
+def test_a_command_without_keys_is_admitted_where_it_is_allowed() -> None:
+    proxy = Glance(CUBE, CUBE.policy.number("CubeProxy"), ALL)
+    for argv in ([b"PING"], [b"ping", b"text"], [b"ECHO", b"x"], [b"TIME"]):
+        assert proxy.admits(argv) is not None, argv
+    for argv in ([b"FLUSHALL"], [b"DBSIZE"], [b"NOSUCH"]):
+        assert proxy.admits(argv) is None, argv
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("EVAL x 1 cube:v1:master:instance:meta:a", "command"),
+        ("GET", "command"),
+        ("SET cube:v1:master:instance:meta:a v a b c d e f g", "form"),
+        ("DEL cube:v1:master:instance:meta:a other:b", "keys"),
+        ("GET " + 9000 * "x", "key"),
+        ("HSET cube:v1:shared:sandbox:proxy:7c8f Other 1", "content"),
+        ("SET bench:user:1 v", "rule"),
+    ],
+)
+def test_it_says_why_a_command_takes_the_long_way(text: str, why: str) -> None:
+    master = Glance(CUBE, CUBE.policy.number("CubeMaster"), ALL)
+    assert master.admits(text.encode().split()) is None
+    assert master.why == why
+
+
+@pytest.mark.parametrize(
+    ("service", "text"),
+    [
+        ("cube-proxy-sidecar", "SET cube:v1:shared:sandbox:lifecycle:state:{} running"),  # without its EX
+        ("cube-proxy-sidecar", "SET cube:v1:shared:sandbox:lifecycle:state:{} walking EX 60"),
+        ("cube-proxy-sidecar", "SET cube:v1:shared:sandbox:lifecycle:state:{} running EX 7200"),
+        ("CubeMaster", "HSET cube:v1:shared:sandbox:proxy:{} HostIP 10.0.0.1 Other x More y"),
+        ("CubeMaster", "HSET cube:v1:shared:sandbox:proxy:{} HostIP nowhere"),
+        ("CubeMaster", "EXPIRE cube:v1:shared:sandbox:proxy:{} 60"),  # it must have none
+        ("CubeProxy", "HSET cube:v1:master:node:metric:{} mvm_num 1"),  # no right, and an EXPIRE to come
+        ("CubeMaster", "XADD cube:v1:shared:sandbox:lifecycle:events * op create"),
+        ("CubeProxy", "ZADD cube:v1:master:z:{} NX CH 1 x"),
+    ],
+)
+def test_what_is_wrong_with_what_is_written_is_found_out_once_too(service: str, text: str) -> None:
+    loaded = CUBE.policy
+    judge = Judge(loaded, Modes([ModeRule("observe")], loaded.services))
+    number = loaded.number(service)
+    repeated = [judged_and_repeated(judge, number, text.format(at).encode().split()) for at in range(4)]
+    assert repeated == [False, True, True, True]
+
+
+def test_more_that_is_wrong_is_another_repeat() -> None:
+    loaded = CUBE.policy
+    judge = Judge(loaded, Modes([ModeRule("observe")], loaded.services))
+    number = loaded.number("CubeMaster")
+    route = b"cube:v1:shared:sandbox:proxy:7c8f"
+    one, two, bad = [b"A", b"1"], [b"A", b"1", b"B", b"2"], [b"A", b"1", b"HostIP", b"nowhere"]
+    for pairs, is_known in ((one, 0), (one, 1), (two, 0), (bad, 0), (two, 1), (bad, 1), (one, 1)):
+        assert judged_and_repeated(judge, number, [b"HSET", route, *pairs]) == bool(is_known)
 
 
 def test_no_more_forms_are_remembered_than_there_is_room_for() -> None:

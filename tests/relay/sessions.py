@@ -45,6 +45,7 @@ class Told:
         self._found: list[tuple[str, str, str, str]] = []
         self._repeats: list[Repeat] = []
         self.sessions: list[tuple[str, str]] = []
+        self.at_length: list[str] = []
         self.decisions = 0
         self.logins_failed = 0
         self.recorder: Callable[..., None] | None = None
@@ -74,6 +75,9 @@ class Told:
         repeat = Repeat([(service, command, violation.rule, action) for violation, action in findings])
         self._repeats.append(repeat)
         return repeat
+
+    def judged_at_length(self, reason: str) -> None:
+        self.at_length.append(reason)
 
     def decided(self, seconds: float) -> None:
         assert seconds >= 0

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from proxy.policy.judge import Judge
 from proxy.policy.modes import BreakGlass, ModeRule, Modes
-from proxy.relay.session import POISON, Session
+from proxy.relay.conversation import POISON
+from proxy.relay.session import Session
 from proxy.telemetry.telemetry import Telemetry
 from proxy.wire.limits import IDENTIFIED
 from tests.relay.sessions import Told, cmd, identities, judge, passed, policy, replies, sent, session
@@ -149,3 +150,37 @@ def test_the_report_counts_each_of_them(mode: str) -> None:
     assert rows["key.unregistered", "bench:user:<int>"] >= 190  # but for those by which the words were learnt
     assert sum(count for (rule, _), count in rows.items() if rule == "key.unregistered") == 400
     assert sum(count for (rule, _), count in rows.items() if rule == "scope.write") == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "reasons"),
+    [
+        ("GET cube:v1:master:instance:meta:a", []),
+        ("PING", []),
+        ("MGET cube:v1:master:instance:meta:a cube:v1:master:instance:meta:b", []),
+        ("SET cube:v1:master:instance:meta:a v", []),
+        ("HSET cube:v1:shared:sandbox:proxy:7c8f Other 1", ["violation"]),  # the next one is known
+        ("SET user:1 v", ["violation"]),
+        ("MSET cube:v1:master:instance:meta:a v", ["command"] * 3),
+        ("CLIENT ID", ["session"] * 3),
+        ("SET cube:v1:master:instance:meta:a " + 70_000 * "x", ["large"]),  # then it has its own connection
+    ],
+)
+def test_what_takes_more_than_a_glance_is_counted_by_why(text: str, reasons: list[str]) -> None:
+    told = Told()
+    one = session("CubeMaster", rules=[ModeRule("observe")], told=told, sharing=True)
+    for _ in range(3):
+        one.from_client(cmd(text))
+        if not one.route.is_shared:
+            one.from_upstream(b"+OK\r\n")
+        elif one.counts:
+            one.from_shared(b"+OK\r\n", 1, True)
+            one.counts.clear()
+    assert told.at_length == reasons
+
+
+def test_who_records_each_command_sees_why_none_is_admitted_at_a_glance() -> None:
+    told = Told()
+    told.recorder = lambda *_: None
+    session("CubeMaster", told=told).from_client(cmd("GET cube:v1:master:instance:meta:a"))
+    assert told.at_length == ["recorded"]

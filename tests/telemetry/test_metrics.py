@@ -37,6 +37,7 @@ def test_what_is_counted_is_exposed_under_its_labels() -> None:
     counters.session_opaque("a", "monitor")
     counters.internal_error("judge")
     counters.closed_for("output limit")
+    counters.at_length("violation")
     counters.policy_loaded("cubesandbox", "r1", 1234.5)
     counters.policy_load_failed("cubesandbox")
     counters.set_break_glass(True)
@@ -55,6 +56,7 @@ def test_what_is_counted_is_exposed_under_its_labels() -> None:
         "keyfence_sessions_opaque_total{reason=monitor,service=a}": 1,
         "keyfence_internal_errors_total{place=judge}": 1,
         "keyfence_closures_total{reason=output limit}": 1,
+        "keyfence_commands_judged_at_length_total{reason=violation}": 1,
         "keyfence_policy_info{policy=cubesandbox,revision=r1}": 1,
         "keyfence_policy_loaded_timestamp_seconds{policy=cubesandbox}": 1234.5,
         "keyfence_policy_load_failures_total{policy=cubesandbox}": 1,
