@@ -56,6 +56,8 @@ def batches(load: str, connection: int, pipeline: int, share: float) -> list[Bat
         )
     if load == "refused":
         return _joined(_sets(choose, BATCHES * pipeline, share), pipeline)
+    if load == "offences":
+        return _joined(traffic.offences(choose, BATCHES * pipeline, VALUE), pipeline)
     if load == "multi":  # as redis-py sends a pipeline
         return [
             Batch(b"".join([command("MULTI"), *_sets(choose, pipeline), command("EXEC")]), pipeline + 2)

@@ -70,16 +70,6 @@ def sets(prefix: str = "cube:v1:master:instance:meta:", count: int = COMMANDS) -
     return [command("SET", f"{prefix}{choose.randrange(10**6):012}", b"x" * 64) for _ in range(count)]
 
 
-def offences(count: int = COMMANDS) -> list[bytes]:
-    """What the first day in staging looks like: keys of no entry, of families that take turns."""
-    choose = random.Random(1)
-    families = ("bench:user:{}", "session:{}:state", "{}", "cube:v1:proxy:x:{}", "cube:queue:{}", "lock_{}")
-    return [
-        command("SET", choose.choice(families).format(f"{choose.randrange(10**6):012}"), b"x" * 64)
-        for _ in range(count)
-    ]
-
-
 def transactions(pipeline: int) -> list[tuple[bytes, int]]:
     """The same in transactions, as redis-py sends a pipeline."""
     begin, end = command("MULTI"), command("EXEC")
@@ -89,6 +79,7 @@ def transactions(pipeline: int) -> list[tuple[bytes, int]]:
 def main() -> None:
     policy = load_policy(POLICY)
     print(f"hot modules: {_compiled.describe()}; µs a command")
+    strangers = traffic.offences(random.Random(1), COMMANDS, b"x" * 64)
     loads: list[tuple[str, str, str, list[bytes]]] = [("SET", "CubeMaster", "enforce", sets())]
     loads += [
         (f"traffic of {kind.service}", kind.service, "enforce", traffic.requests(kind, 1, COMMANDS))
@@ -101,7 +92,7 @@ def main() -> None:
         ("observed: of no entry", "CubeMaster", "observe", sets("bench:user:")),
         ("observed: an entry's, no right", "CubeProxy", "observe", sets()),
         ("observed: without its TTL", "cube-proxy-sidecar", "observe", sets("cube:v1:shared:lock:x:")),
-        ("observed: all sorts", "CubeMaster", "observe", offences()),
+        ("observed: all sorts", "CubeMaster", "observe", strangers),
     ]
     for text, service, mode, requests in loads:
         session = session_of(policy, service, mode)

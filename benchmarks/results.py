@@ -85,6 +85,12 @@ GOALS = (
         0.7,
         True,
     ),
+    Goal(
+        "every key is unknown, which is observed: throughput, of none is",
+        _across(("strange", "observe"), ("observed", "observe")),
+        0.7,
+        True,
+    ),
     Goal("pipelines of 16 in MULTI: throughput, of direct", _ratio("multi-16", "direct"), 0.8, True),
     Goal(
         "2,000 entries: throughput, of 12",

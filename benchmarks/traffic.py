@@ -120,6 +120,18 @@ KINDS = (
 SERVICES = tuple(kind.service for kind in KINDS)
 
 
+# What the first day in staging looks like: keys of no entry.
+STRANGERS = ("bench:user:{}", "session:{}:state", "{}", "cube:v1:proxy:x:{}", "cube:queue:{}", "lock_{}")
+
+
+def offences(choose: random.Random, count: int, value: bytes) -> list[bytes]:
+    """So many SETs of which each breaks a rule, of keys of several families in turns."""
+    return [
+        command("SET", choose.choice(STRANGERS).format(f"{choose.randrange(10**6):012}"), value)
+        for _ in range(count)
+    ]
+
+
 def kind_of(connection: int) -> Kind:
     """Which kind the connection with this number is; the kinds are spread evenly."""
     at = connection * 37 % 100

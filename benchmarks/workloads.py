@@ -20,8 +20,10 @@ from benchmarks.targets import Field, Target, wait_for_port
 from proxy.wire.encode import command
 
 KEY = "cube:v1:master:instance:meta:__rand_int__"
-FOREIGN = "cube:v1:proxy:bench:__rand_int__"  # CubeMaster may not write it
+FOREIGN = "cube:v1:proxy:bench:__rand_int__"  # CubeMaster may not write it, and no entry covers it
+STRANGE = "bench:user:__rand_int__"  # in no scope either
 KEYS = 1_000_000
+_KEYS = {"foreign": FOREIGN, "strange": STRANGE}  # by load
 LONGEST = 300  # seconds that a round may take
 
 
@@ -33,7 +35,9 @@ class Workload(NamedTuple):
     clients: int
     pipeline: int
     load: (
-        str  # of redis-benchmark: set, get, foreign; of the generator: replay, refused, multi, fan-out; idle
+        # of redis-benchmark: set, get, foreign, strange; of the generator: replay, refused, offences, multi,
+        # fan-out; idle
+        str
     )
     requests: int
     share: float = 0.0  # refused
@@ -120,6 +124,25 @@ WORKLOADS = [
         is_quick=True,
     ),
     Workload(
+        "strange",
+        "SET, 50 clients × 16, every key is one that the policy knows nothing of, which is observed",
+        50,
+        16,
+        "strange",
+        400_000,
+        targets=("direct", "observe"),
+        is_quick=True,
+    ),
+    Workload(
+        "mixed",
+        "SET, 50 clients × 16, keys that break several rules in turns, by the generator",
+        50,
+        16,
+        "offences",
+        200_000,
+        targets=("direct", "observe"),
+    ),
+    Workload(
         "observed",
         "SET, 50 clients × 16, nothing violates a rule",
         50,
@@ -183,7 +206,7 @@ def run(field: Field, target: Target, workload: Workload, scale: float) -> Round
     redis = [field.redis.embedded.pid]
     before, redis_before = cpu_seconds(pids), cpu_seconds(redis)
     try:
-        if workload.load in ("set", "get", "foreign"):
+        if workload.load in ("set", "get", *_KEYS):
             made = _redis_benchmark(target, workload, requests)
         else:
             made = _generator(target, workload, requests)
@@ -212,7 +235,7 @@ _PERCENTILE = re.compile(r"([0-9.]+)% <= ([0-9.]+) milliseconds")
 def _redis_benchmark(target: Target, workload: Workload, requests: int) -> dict[str, float] | str:
     argv = ["redis-benchmark", "-h", "127.0.0.1", "-p", str(target.ports[""]), "-c", str(workload.clients)]
     argv += ["-P", str(workload.pipeline), "-n", str(requests), "-r", str(KEYS), "--precision", "3"]
-    key = FOREIGN if workload.load == "foreign" else KEY
+    key = _KEYS.get(workload.load, KEY)
     argv += ["GET", key] if workload.load == "get" else ["SET", key, "x" * workload.size]
     ended = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=LONGEST)
     text = ended.stdout

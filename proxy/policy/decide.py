@@ -9,25 +9,19 @@ docs/policy.md has the table of which rule fires when; tests/policy/test_which_r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..commands.extract import extract
-from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Channel, Command, Script, Touches
+from ..commands.model import READ, WRITE, Access, Command, Touches
 from .bind import first_difference
-from .channels import Channels
-from .compiled import UNKNOWN, CompiledPolicy, Grant, Target
-from .content import Fault, content_faults, fits, ttl_fault, type_fault, types_in
-from .keyspace import KEYSPACE
-from .masking import shown_in, standard_key
-from .names import NameFault, hash_tag_fault, lowered
-from .pending import Pending
-from .permissions import forbidden_by_default, selects, selects_name
-from .reach import Holds, Reach, nearest, scan_pattern
-from .scripts import MissingArgument, Name, Registration
+from .compiled import CompiledPolicy, Target
+from .content import fits
+from .decide_wide import WideDecider
+from .permissions import forbidden_by_default, selects
 from .show import printable
 from .slots import hash_slot
-from .ttl import FAULTS, FINE, TtlRule, late_fault, outcome
-from .verdict import ALLOWED, COVERED, Severity, Verdict, Violation
+from .ttl import FAULTS, FINE, outcome
+from .verdict import ALLOWED, Verdict, Violation
 
 
 class Transaction:
@@ -37,33 +31,20 @@ class Transaction:
         self.slot: int | None = None  # of the first key, where the policy is for a cluster
 
 
-class Decider:
+class Decider(WideDecider):
     """Judges commands against one compiled policy."""
 
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
         self._permissions: dict[tuple[int, str], str] = {}
-        self._grants_known: dict[tuple[int, str], list[Grant]] = {}
-        self._take(policy.without_lapsed(clock()))
+        super().__init__(policy.without_lapsed(clock()), clock)
         # Rules about keys together, which `admits` leaves to `judge`.
         self._looks_closer = policy.cluster
-        # The files that must grant what is on a key of no file.
-        self._unclaimed_by = {number for number, home in enumerate(policy.homes) if not home.claims} or set(
-            range(len(policy.homes))
-        )
         self._binds = any(target.bound for target in policy.targets)
         self._reads_words = any(home.type_words for home in policy.homes)
-        self._prefixes = _prefixes(policy)
-        # What the last command means for times to live, where that isn't nothing.
-        self.left_open: list[tuple[int, Access, Target, TtlRule]] = []
 
     def _take(self, policy: CompiledPolicy) -> None:
-        """Judge by this policy from now on; what was remembered of another is forgotten."""
-        self.policy = policy
+        super()._take(policy)
         self._permissions.clear()
-        self._grants_known.clear()
-        self._keys = Reach(policy.classifier, policy.targets)
-        self._channels = Channels(policy, self._keys, lambda service: self._holds(service, READ, ""))
         self._next_lapse = policy.next_lapse()
 
     def forget_permissions(self) -> None:
@@ -160,21 +141,6 @@ class Decider:
         """Whether the key is one that there may be."""
         return target.kind == "entry" or target.is_open
 
-    def _types(self, key: bytes, target: Target) -> Sequence[str]:
-        """The types that a key may have, by its entry or else by its words; none: any."""
-        if target.entry is not None and target.entry.types:
-            return target.entry.types
-        return types_in(key, self.policy.home(target).type_words)
-
-    def is_well_named(self, key: bytes, target: Target) -> bool:
-        """Whether a name keeps all that is asked of it, as far as a glance shows."""
-        limit = target.entry.max_length if target.entry is not None else None
-        if limit is not None and len(key) > limit.most:
-            return False
-        if target.hash_tag != "any" and hash_tag_fault(key, target.hash_tag):
-            return False
-        return self.policy.home(target).names.admits(key)
-
     def judge(
         self, service: int, argv: Sequence[bytes], touches: Touches, transaction: Transaction | None = None
     ) -> Verdict:
@@ -261,26 +227,9 @@ class Decider:
             one for one in grants if (selects(one.selectors, command) if command else name in one.selectors)
         )
 
-    def _on_all_keys(self, grants: Iterable[Grant]) -> bool:
-        """Whether these grants leave no key out: each file must have one."""
-        return {grant.home for grant in grants if b"*" in grant.texts} == set(range(len(self.policy.homes)))
-
     def _databases(self, service: int, name: str, touches: Touches) -> Iterator[Violation]:
         for position, number in touches.databases:
             yield from self._database(service, name, position, number)
-
-    def _database(self, service: int, name: str, position: int, number: int) -> Iterator[Violation]:
-        admitted = self.policy.databases
-        if admitted is not None and number not in admitted:
-            yield self._plain(
-                "database.forbidden",
-                position,
-                f"{self.who(service)} may not {name} database {number}",
-                self._databases_hint(),
-            )
-
-    def _databases_hint(self) -> str:
-        return f"the policy speaks for database {', '.join(map(str, sorted(self.policy.databases or ())))}"
 
     def _slots(
         self, name: str, accesses: Sequence[Access], transaction: Transaction | None
@@ -319,412 +268,3 @@ class Decider:
             message = f"{name} {text} has {told}"
             hint = f"the keys of one command share their {placeholder}"
             yield self._violation("key.format", access.position, access.key, target, message, hint)
-
-    # -- names that stand for many: patterns, channels
-
-    def _holds(self, service: int, right: int, name: str, by: str = "") -> Holds:
-        """Whether a service has a right on all keys of a target, its own or by a grant of the command.
-
-        `by` is the registered script that does it, "" for a plain command.
-        """
-        grants = self._grants_of(service, name)
-
-        def holds(target: Target) -> bool:
-            held = target.rights[service] & ~target.denied[service]
-            if right & WRITE and not target.is_written_by(by):
-                held = 0
-            return bool(held & right) or any(grant.includes(target) for grant in grants)
-
-        return holds
-
-    def _grants_of(self, service: int, name: str) -> list[Grant]:
-        known = self._grants_known.get((service, name))
-        if known is None:
-            grants = self.policy.grants.get(service, ())
-            known = [grant for grant in grants if selects_name(grant.selectors, name)]
-            if len(self._grants_known) < MAX_GRANTS_KNOWN:
-                self._grants_known[service, name] = known
-        return known
-
-    def _reaches_only_own(self, service: int, name: str, glob: bytes, right: int, by: str = "") -> bool:
-        granted = self._grants_of(service, name)
-        if self._on_all_keys(granted):
-            return True  # what no target covers, too
-        who = (service, right, name if granted else "", by)
-        return self._keys.covers(glob, self._holds(service, right, name, by), who)
-
-    def _pattern(
-        self, service: int, name: str, position: int, glob: bytes, right: int
-    ) -> Iterator[Violation]:
-        """A glob over keys is judged by rights: may the service touch all that can match?"""
-        if self._reaches_only_own(service, name, glob, right):
-            return
-        verb = "write" if right == WRITE else "read"
-        reached = self._shown(glob, None)
-        message = f"{self.who(service)} may not {name} {reached}: it reaches keys that it may not {verb}"
-        yield self._violation("scan.scope", position, glob, None, message, self._scan_hint(service, glob))
-
-    def _scan_hint(self, service: int, glob: bytes) -> str:
-        """A pattern near the glob that would pass."""
-        holds = self._holds(service, READ, "")
-        readable = [
-            scan_pattern(target)
-            for target in self.policy.targets
-            if target.kind in ("entry", "scope") and holds(target)
-        ]
-        for text in nearest(readable, glob)[:20]:
-            if self._reaches_only_own(service, "SCAN", text, READ):
-                return f"SCAN 0 MATCH {printable(text)} would pass"
-        return ""
-
-    def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Violation]:
-        database = self._channels.database_of(channel)
-        if database is not None:
-            yield from self._database(service, name, channel.position, database)
-        elif self._channels.leaves_databases(channel):
-            yield self._plain(
-                "database.forbidden",
-                channel.position,
-                f"{self.who(service)} may not {name} what tells of keys in other databases",
-                self._databases_hint(),
-            )
-        key = self._channels.key_of(channel)
-        if key is not None:
-            yield from self._access(service, name, Access(channel.position, key, READ))
-        elif not self._channels.admits(service, channel):
-            target = None if channel.is_pattern else self._channels.target(channel.name)
-            yield self._no_channel(service, name, channel.position, channel.name, target, channel.publish)
-
-    def _no_channel(
-        self, service: int, name: str, position: int, channel: bytes, target: Target | None, publish: bool
-    ) -> Violation:
-        right, verb = (WRITE, "publishers") if publish else (READ, "subscribers")
-        who = target.names_with(right, self.policy.services) if target is not None else []
-        if target is not None and target.kind in ("keyspace", "keyevent"):
-            hint = "only Redis speaks there" if publish else "it tells of keys that the service may not read"
-        elif target is not None and target.kind == "malformed":
-            hint = f"the form is {target.text}"
-        elif target is not None:
-            hint = self._who_may(verb, who)
-        elif channel.startswith(KEYSPACE + b"*"):
-            hint = "name the database: the * also matches what comes before a later __: in a key"
-        else:
-            hint = "no channel of the policy covers it"
-        message = f"{self.who(service)} may not {name} {self._shown(channel, target)}"
-        rule = "channel.write" if publish else "channel.read"
-        return self._violation(rule, position, channel, target, message, hint)
-
-    # -- scripts
-
-    def _registered(
-        self,
-        service: int,
-        name: str,
-        script: Script,
-        registration: Registration,
-        accesses: Sequence[Access],
-    ) -> Iterator[Violation]:
-        """A script that the policy knows touches what its registration says."""
-        if name == "SCRIPT LOAD":
-            return
-        if len(script.keys) != registration.keys:
-            message = f"{name} of {registration.name} declares {len(script.keys)} keys"
-            yield self._plain("script.keys", script.position + 1, message, f"exactly {registration.keys}")
-            captured = None
-        else:
-            captured = registration.captured(script)
-            if captured is None:
-                forms = ", ".join(pattern.text for pattern in registration.patterns)
-                message = f"{name} of {registration.name} declares keys of another form"
-                yield self._plain("script.keys", script.position + 2, message, f"its keys: {forms}")
-        # Where script.keys is only observed, what is known of the keys must still be judged.
-        if registration.declared:
-            for access in accesses:
-                # A variant for reading (EVAL_RO) can't write, whatever is registered.
-                needs = access.needs & registration.declared or access.needs & READ
-                yield from self._access(service, name, access._replace(needs=needs), by=registration.name)
-        if captured is not None:
-            yield from self._templates(service, name, script, registration, captured)
-
-    def _templates(
-        self,
-        service: int,
-        name: str,
-        script: Script,
-        registration: Registration,
-        captured: Mapping[str, bytes],
-    ) -> Iterator[Violation]:
-        """The keys and channels that a script makes of its arguments."""
-        missing = ""
-        for template, right in registration.touches:
-            try:
-                key = template.fill(script, captured)
-                access = template.access(key.text, script, script.position, right)
-            except MissingArgument as exc:
-                missing = missing or str(exc)
-            else:
-                yield from self._script_key(service, name, access, key.is_pattern, registration.name)
-        for template in registration.publishes:
-            try:
-                channel = template.fill(script, captured)
-            except MissingArgument as exc:
-                missing = missing or str(exc)
-            else:
-                yield from self._script_channel(service, name, script.position, channel)
-        if missing:
-            message = f"{name} of {registration.name} lacks {missing}, of which its keys are made"
-            yield self._plain("script.keys", script.position, message, "give it all its arguments")
-
-    def _script_key(
-        self, service: int, name: str, access: Access, is_pattern: bool, by: str
-    ) -> Iterator[Violation]:
-        position, key, right = access.position, access.key, access.needs
-        if not is_pattern:
-            yield from self._access(service, name, access, by=by)
-        elif not self._reaches_only_own(service, name, key, right, by):
-            rule = "scope.write" if right == WRITE else "scope.read"
-            message = f"{self.who(service)} may not {name} a script that touches {self._shown(key, None)}"
-            yield self._violation(rule, position, key, None, message, "it has no right to all of these")
-
-    def _script_channel(self, service: int, name: str, position: int, channel: Name) -> Iterator[Violation]:
-        if channel.is_pattern:
-            admitted = self._channels.covers(service, channel.text, WRITE)
-        else:
-            admitted = self._channels.admits(service, Channel(position, channel.text, True, False))
-        if not admitted:
-            target = None if channel.is_pattern else self._channels.target(channel.text)
-            yield self._no_channel(service, name, position, channel.text, target, True)
-
-    # -- keys
-
-    def _access(self, service: int, name: str, access: Access, by: str = "") -> Iterator[Violation]:
-        """`by` is the registered script or function that touches the key; "" where the command does."""
-        policy = self.policy
-        target = policy.target(access.key)
-        if policy.grants and self._granted(service, name, access, target):
-            return
-        if target is None or target.kind == "stray":
-            yield self._unregistered(service, name, access, target)
-        elif target.kind == "legacy":
-            yield from self._legacy(service, name, access, target)
-        else:
-            yield from self._standard(service, name, access, target, by)
-
-    def _granted(self, service: int, name: str, access: Access, target: Target | None) -> bool:
-        grants = self._grants_of(service, name)
-        if not grants:
-            return False
-        granting = {one.home for one in grants if one.covers(access.key, target)}
-        return bool(granting) and (target is not None or granting >= self._unclaimed_by)
-
-    def _standard(
-        self, service: int, name: str, access: Access, target: Target, by: str
-    ) -> Iterator[Violation]:
-        if target.kind != "claim":
-            yield from self._rights(service, name, access, target, by)
-        if target.kind == "malformed":
-            message = f"{self._shown(access.key, target)} is not of the form {target.text}"
-            yield self._about("key.format", access, target, message, _form_hint(access.key, target))
-        elif target.kind == "claim":
-            targets = self.policy.targets
-            scopes = sorted({one.text for one in targets if one.kind == "scope" and one.home == target.home})
-            message = f"{self._shown(access.key, target)} is in no scope of the policy"
-            hint = f"a key begins with one of {', '.join(scopes)}" if scopes else ""
-            yield self._about("key.format", access, target, message, hint)
-        elif target.kind == "scope" and not target.is_open:
-            message = f"no entry of the scope {target.name} covers {self._shown(access.key, target)}"
-            yield self._about(
-                "key.unregistered", access, target, message, "register the key in the policy first"
-            )
-        if not target.names_sure:
-            yield from self._named(access, target)
-        if target.kind in ("entry", "scope"):
-            yield from self._content(name, access, target)
-
-    def _content(self, name: str, access: Access, target: Target) -> Iterator[Violation]:
-        """What is wrong with the value, as far as the command shows it; the rest is left open."""
-        entry = target.entry
-        types = self._types(access.key, target)
-        key = self._shown(access.key, target)
-        if not fits(types, access.types):
-            yield self._fault(type_fault(name, access, types, key), access, target)
-        elif entry is not None and entry.looks_into_values:
-            for fault in content_faults(access, entry, key):
-                yield self._fault(fault, access, target)
-        if entry is None or entry.ttl is None:
-            return
-        found = outcome(entry.ttl, access, self._clock)
-        if found in FAULTS:
-            yield self._fault(ttl_fault(found, name, access, entry.ttl, key), access, target)
-        elif found:
-            self.left_open.append((found, access, target, entry.ttl))
-
-    def _fault(self, fault: Fault, access: Access, target: Target) -> Violation:
-        at = access._replace(position=fault.position)
-        return self._about(fault.rule, at, target, fault.message, fault.hint)
-
-    def late(self, pending: Pending, left: int) -> Violation | None:
-        """What is wrong with a key whose PTTL turned out to be `left`; None if nothing is."""
-        key = self._shown(pending.key, pending.target)
-        found = late_fault(left, pending.everything, pending.rule, pending.command, key)
-        if found is None:
-            return None
-        access = Access(pending.position, pending.key, WRITE)
-        return self._about(found.rule, access, pending.target, found.message, found.hint)
-
-    def _rights(
-        self, service: int, name: str, access: Access, target: Target, by: str
-    ) -> Iterator[Violation]:
-        lacking = set(_lacking(service, access.needs, target))
-        writes = access.needs & WRITE and not access.needs & GROUP and WRITE not in lacking
-        if writes and not target.is_written_by(by):
-            shown = self._shown(access.key, target)
-            message = f"{self.who(service)} may not {name} {shown}: only scripts write it"
-            hint = f"it is written by {', '.join(sorted(target.written_by))}"
-            yield self._about("scope.write", access, target, message, hint)
-        newer = target.successor
-        if lacking and newer is not None and not any(_lacking(service, access.needs, target, True)):
-            shown = self._shown(access.key, target)
-            message = f"{self.who(service)} may not {name} {shown}, which is replaced"
-            yield self._about("key.legacy", access, target, message, f"use {newer.text}")
-            return
-        for right in sorted(lacking):
-            rule = "scope.write" if right & WRITE else "scope.read"
-            message = f"{self.who(service)} may not {name} {self._shown(access.key, target)}"
-            if access.needs & GROUP and right == WRITE:
-                hint = self._who_may("consumers", target.names_with(GROUP, self.policy.services))
-            else:
-                verb = "writers" if right == WRITE else "readers"
-                hint = self._who_may(verb, target.names_with(right, self.policy.services))
-            yield self._about(rule, access, target, message, hint)
-
-    def _who_may(self, verb: str, who: Sequence[str]) -> str:
-        if not self.policy.name_services:
-            return "ask for the right"
-        return f"its {verb}: {', '.join(who)}" if who else f"it has no {verb}"
-
-    def _unregistered(self, service: int, name: str, access: Access, stray: Target | None) -> Violation:
-        shown = self._shown(access.key, stray)
-        message = f"{self.who(service)} may not {name} {shown}: no entry of the policy covers it"
-        hint = self._instead(access.key, stray)
-        found = self._violation("key.unregistered", access.position, access.key, stray, message, hint)
-        # No entry's: the report has such keys by their shape.
-        return found._replace(entry="", shape="")
-
-    def _instead(self, key: bytes, stray: Target | None) -> str:
-        """What to write in place of a key that no entry covers: what the policy says, or the same key behind
-        a scope's prefix where that makes one that an entry covers."""
-        if stray is not None:
-            return f"use {standard_key(key, stray)}"
-        for prefix in self._prefixes:
-            target = self.policy.target(prefix + key)
-            if target is not None and target.kind == "entry":
-                return f"use {self._shown(prefix + key, target)}"
-        claims = " or ".join(self.policy.claims)
-        return f"every key begins with {claims}" if claims else "register the key in the policy first"
-
-    def _legacy(self, service: int, name: str, access: Access, target: Target) -> Iterator[Violation]:
-        """A legacy key has one answer: what its exception allows passes, all else is `key.legacy`."""
-        if any(_lacking(service, access.needs, target)):
-            shown = self._shown(access.key, target)
-            message = f"{self.who(service)} may not {name} {shown}, a deprecated form"
-            if target.has_lapsed:
-                message += " that was tolerated for a while"
-            yield self._about(
-                "key.legacy", access, target, message, f"use {standard_key(access.key, target)}"
-            )
-
-    def _named(self, access: Access, target: Target) -> Iterator[Violation]:
-        """What is wrong with the name itself, whatever kind of key it is."""
-        for fault in self._name_faults(access.key, target):
-            shown = self._shown(access.key, target)
-            message = fault.message.replace("{lower}", lowered(shown)).replace("{key}", shown)
-            found = self._about(fault.rule, access, target, message, fault.hint)
-            yield found if fault.severity == "must" else found._replace(severity="should")
-
-    def _name_faults(self, key: bytes, target: Target) -> Iterator[NameFault]:
-        limit = target.entry.max_length if target.entry is not None else None
-        for fault in self.policy.home(target).names.faults(key, limit):
-            # What is of no form was told so already, and better.
-            if fault.rule != "key.format" or target.kind not in ("malformed", "claim"):
-                yield fault
-        tag = hash_tag_fault(key, target.hash_tag)
-        if tag is not None:
-            yield tag
-
-    # -- wording
-
-    def who(self, service: int) -> str:
-        """The service with this number, as messages name it."""
-        name = self.policy.services[service]
-        return "an unidentified client" if name == UNKNOWN else name
-
-    def _shown(self, key: bytes, target: Target | None) -> str:
-        """A key, channel or pattern as people may see it."""
-        return shown_in(self.policy, key, target)
-
-    def _severity(self, rule: str, target: Target | None = None) -> Severity:
-        is_common = target is None or target.kind in ("keyspace", "keyevent")
-        should = self.policy.should if is_common or target is None else target.should
-        return "should" if rule in should else "must"
-
-    def _about(self, rule: str, access: Access, target: Target, message: str, hint: str) -> Violation:
-        return self._violation(rule, access.position, access.key, target, message, hint)
-
-    def _violation(
-        self, rule: str, position: int, key: bytes, target: Target | None, message: str, hint: str
-    ) -> Violation:
-        entry = (target.name or target.kind) if target is not None else ""
-        covered = target is not None and target.kind in COVERED
-        return Violation(
-            rule,
-            self._severity(rule, target),
-            position,
-            key,
-            self._shown(key, target),
-            entry,
-            entry if covered else "",
-            message,
-            hint,
-            self.policy.home(target).contact,
-        )
-
-    def _plain(self, rule: str, position: int, message: str, hint: str) -> Violation:
-        contact = self.policy.common.contact
-        return Violation(rule, self._severity(rule), position, None, "", "", "", message, hint, contact)
-
-
-def _lacking(service: int, needs: int, target: Target, all_held: bool = False) -> Iterator[int]:
-    """The rights (READ, WRITE) that an access needs and the service doesn't have on a target.
-
-    `all_held`: what its replacement has taken from an entry counts as held.
-    """
-    held = target.rights[service]
-    if not all_held:
-        held &= ~target.denied[service]
-    elif target.denied_before:
-        held &= ~target.denied_before[service]
-    if needs & GROUP and held & GROUP:
-        needs &= ~WRITE  # a group's books only; what is read with them (XREADGROUP) is read
-    if needs & READ and not held & READ:
-        yield READ
-    if needs & WRITE and not held & WRITE and not (needs & DELETE and held & DELETE):
-        yield WRITE
-    if not needs and not held:
-        yield READ
-
-
-MAX_PREFIXES = 64
-MAX_GRANTS_KNOWN = 10_000  # services and commands: a name that isn't in the table is the client's to word
-
-
-def _prefixes(policy: CompiledPolicy) -> tuple[bytes, ...]:
-    """What may be missing before a key that no entry covers: the prefixes of scopes, so many at most."""
-    scopes = [one.pattern.literal_prefix for one in policy.targets if one.kind == "scope"]
-    return tuple(dict.fromkeys(prefix for prefix in scopes if prefix))[:MAX_PREFIXES]
-
-
-def _form_hint(key: bytes, target: Target) -> str:
-    if len(key) <= len(target.pattern.literal_prefix):
-        return "the part after the prefix is missing"
-    return f"for example {printable(target.standard.example())}" if target.standard else ""

@@ -1,0 +1,252 @@
+"""What is wrong with one access to one key.
+
+Rule: one key has one answer, in one order: rights, then the form and the name, then the value as far as the
+command shows it. What only Redis can tell of its time to live is left open, not guessed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from ..commands.model import DELETE, GROUP, READ, WRITE, Access
+from .compiled import CompiledPolicy, Grant, Target
+from .content import Fault, content_faults, fits, ttl_fault, type_fault, types_in
+from .masking import standard_key
+from .names import NameFault, hash_tag_fault, lowered
+from .pending import Pending
+from .permissions import selects_name
+from .show import printable
+from .ttl import FAULTS, TtlRule, late_fault, outcome
+from .verdict import Violation
+from .wording import Wording
+
+MAX_PREFIXES = 64
+MAX_GRANTS_KNOWN = 10_000  # services and commands: a name that isn't in the table is the client's to word
+
+
+class KeyDecider(Wording):
+    """Judges accesses against one compiled policy."""
+
+    def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._grants_known: dict[tuple[int, str], list[Grant]] = {}
+        # What the last command means for times to live, where that isn't nothing.
+        self.left_open: list[tuple[int, Access, Target, TtlRule]] = []
+        self._take(policy)
+
+    def _take(self, policy: CompiledPolicy) -> None:
+        """Judge by this policy from now on; what was remembered of another is forgotten."""
+        self.policy = policy
+        self._grants_known.clear()
+        # The files that must grant what is on a key of no file.
+        self._unclaimed_by = {number for number, home in enumerate(policy.homes) if not home.claims} or set(
+            range(len(policy.homes))
+        )
+        self._prefixes = _prefixes(policy)
+
+    def _grants_of(self, service: int, name: str) -> list[Grant]:
+        known = self._grants_known.get((service, name))
+        if known is None:
+            grants = self.policy.grants.get(service, ())
+            known = [grant for grant in grants if selects_name(grant.selectors, name)]
+            if len(self._grants_known) < MAX_GRANTS_KNOWN:
+                self._grants_known[service, name] = known
+        return known
+
+    def _access(self, service: int, name: str, access: Access, by: str = "") -> Iterator[Violation]:
+        """`by` is the registered script or function that touches the key; "" where the command does."""
+        policy = self.policy
+        target = policy.target(access.key)
+        if policy.grants and self._granted(service, name, access, target):
+            return
+        if target is None or target.kind == "stray":
+            yield self._unregistered(service, name, access, target)
+        elif target.kind == "legacy":
+            yield from self._legacy(service, name, access, target)
+        else:
+            yield from self._standard(service, name, access, target, by)
+
+    def _granted(self, service: int, name: str, access: Access, target: Target | None) -> bool:
+        grants = self._grants_of(service, name)
+        if not grants:
+            return False
+        granting = {one.home for one in grants if one.covers(access.key, target)}
+        return bool(granting) and (target is not None or granting >= self._unclaimed_by)
+
+    def _standard(
+        self, service: int, name: str, access: Access, target: Target, by: str
+    ) -> Iterator[Violation]:
+        if target.kind != "claim":
+            yield from self._rights(service, name, access, target, by)
+        if target.kind == "malformed":
+            message = f"{self._shown(access.key, target)} is not of the form {target.text}"
+            yield self._about("key.format", access, target, message, _form_hint(access.key, target))
+        elif target.kind == "claim":
+            targets = self.policy.targets
+            scopes = sorted({one.text for one in targets if one.kind == "scope" and one.home == target.home})
+            message = f"{self._shown(access.key, target)} is in no scope of the policy"
+            hint = f"a key begins with one of {', '.join(scopes)}" if scopes else ""
+            yield self._about("key.format", access, target, message, hint)
+        elif target.kind == "scope" and not target.is_open:
+            message = f"no entry of the scope {target.name} covers {self._shown(access.key, target)}"
+            yield self._about(
+                "key.unregistered", access, target, message, "register the key in the policy first"
+            )
+        if not target.names_sure:
+            yield from self._named(access, target)
+        if target.kind in ("entry", "scope"):
+            yield from self._content(name, access, target)
+
+    def _content(self, name: str, access: Access, target: Target) -> Iterator[Violation]:
+        """What is wrong with the value, as far as the command shows it; the rest is left open."""
+        entry = target.entry
+        types = self._types(access.key, target)
+        key = self._shown(access.key, target)
+        if not fits(types, access.types):
+            yield self._fault(type_fault(name, access, types, key), access, target)
+        elif entry is not None and entry.looks_into_values:
+            for fault in content_faults(access, entry, key):
+                yield self._fault(fault, access, target)
+        if entry is None or entry.ttl is None:
+            return
+        found = outcome(entry.ttl, access, self._clock)
+        if found in FAULTS:
+            yield self._fault(ttl_fault(found, name, access, entry.ttl, key), access, target)
+        elif found:
+            self.left_open.append((found, access, target, entry.ttl))
+
+    def _types(self, key: bytes, target: Target) -> Sequence[str]:
+        """The types that a key may have, by its entry or else by its words; none: any."""
+        if target.entry is not None and target.entry.types:
+            return target.entry.types
+        return types_in(key, self.policy.home(target).type_words)
+
+    def _fault(self, fault: Fault, access: Access, target: Target) -> Violation:
+        at = access._replace(position=fault.position)
+        return self._about(fault.rule, at, target, fault.message, fault.hint)
+
+    def late(self, pending: Pending, left: int) -> Violation | None:
+        """What is wrong with a key whose PTTL turned out to be `left`; None if nothing is."""
+        key = self._shown(pending.key, pending.target)
+        found = late_fault(left, pending.everything, pending.rule, pending.command, key)
+        if found is None:
+            return None
+        access = Access(pending.position, pending.key, WRITE)
+        return self._about(found.rule, access, pending.target, found.message, found.hint)
+
+    def _rights(
+        self, service: int, name: str, access: Access, target: Target, by: str
+    ) -> Iterator[Violation]:
+        lacking = set(_lacking(service, access.needs, target))
+        writes = access.needs & WRITE and not access.needs & GROUP and WRITE not in lacking
+        if writes and not target.is_written_by(by):
+            shown = self._shown(access.key, target)
+            message = f"{self.who(service)} may not {name} {shown}: only scripts write it"
+            hint = f"it is written by {', '.join(sorted(target.written_by))}"
+            yield self._about("scope.write", access, target, message, hint)
+        newer = target.successor
+        if lacking and newer is not None and not any(_lacking(service, access.needs, target, True)):
+            shown = self._shown(access.key, target)
+            message = f"{self.who(service)} may not {name} {shown}, which is replaced"
+            yield self._about("key.legacy", access, target, message, f"use {newer.text}")
+            return
+        for right in sorted(lacking):
+            rule = "scope.write" if right & WRITE else "scope.read"
+            message = f"{self.who(service)} may not {name} {self._shown(access.key, target)}"
+            if access.needs & GROUP and right == WRITE:
+                hint = self._who_may("consumers", target.names_with(GROUP, self.policy.services))
+            else:
+                verb = "writers" if right == WRITE else "readers"
+                hint = self._who_may(verb, target.names_with(right, self.policy.services))
+            yield self._about(rule, access, target, message, hint)
+
+    def _unregistered(self, service: int, name: str, access: Access, stray: Target | None) -> Violation:
+        shown = self._shown(access.key, stray)
+        message = f"{self.who(service)} may not {name} {shown}: no entry of the policy covers it"
+        hint = self._instead(access.key, stray)
+        found = self._violation("key.unregistered", access.position, access.key, stray, message, hint)
+        # No entry's: the report has such keys by their shape.
+        return found._replace(entry="", shape="")
+
+    def _instead(self, key: bytes, stray: Target | None) -> str:
+        """What to write in place of a key that no entry covers: what the policy says, or the same key behind
+        a scope's prefix where that makes one that an entry covers."""
+        if stray is not None:
+            return f"use {standard_key(key, stray)}"
+        for prefix in self._prefixes:
+            target = self.policy.target(prefix + key)
+            if target is not None and target.kind == "entry":
+                return f"use {self._shown(prefix + key, target)}"
+        claims = " or ".join(self.policy.claims)
+        return f"every key begins with {claims}" if claims else "register the key in the policy first"
+
+    def _legacy(self, service: int, name: str, access: Access, target: Target) -> Iterator[Violation]:
+        """A legacy key has one answer: what its exception allows passes, all else is `key.legacy`."""
+        if any(_lacking(service, access.needs, target)):
+            shown = self._shown(access.key, target)
+            message = f"{self.who(service)} may not {name} {shown}, a deprecated form"
+            if target.has_lapsed:
+                message += " that was tolerated for a while"
+            yield self._about(
+                "key.legacy", access, target, message, f"use {standard_key(access.key, target)}"
+            )
+
+    def _named(self, access: Access, target: Target) -> Iterator[Violation]:
+        """What is wrong with the name itself, whatever kind of key it is."""
+        for fault in self._name_faults(access.key, target):
+            shown = self._shown(access.key, target)
+            message = fault.message.replace("{lower}", lowered(shown)).replace("{key}", shown)
+            found = self._about(fault.rule, access, target, message, fault.hint)
+            yield found if fault.severity == "must" else found._replace(severity="should")
+
+    def is_well_named(self, key: bytes, target: Target) -> bool:
+        """Whether a name keeps all that is asked of it, as far as a glance shows."""
+        limit = target.entry.max_length if target.entry is not None else None
+        if limit is not None and len(key) > limit.most:
+            return False
+        if target.hash_tag != "any" and hash_tag_fault(key, target.hash_tag):
+            return False
+        return self.policy.home(target).names.admits(key)
+
+    def _name_faults(self, key: bytes, target: Target) -> Iterator[NameFault]:
+        limit = target.entry.max_length if target.entry is not None else None
+        for fault in self.policy.home(target).names.faults(key, limit):
+            # What is of no form was told so already, and better.
+            if fault.rule != "key.format" or target.kind not in ("malformed", "claim"):
+                yield fault
+        tag = hash_tag_fault(key, target.hash_tag)
+        if tag is not None:
+            yield tag
+
+
+def _lacking(service: int, needs: int, target: Target, all_held: bool = False) -> Iterator[int]:
+    """The rights (READ, WRITE) that an access needs and the service doesn't have on a target.
+
+    `all_held`: what its replacement has taken from an entry counts as held.
+    """
+    held = target.rights[service]
+    if not all_held:
+        held &= ~target.denied[service]
+    elif target.denied_before:
+        held &= ~target.denied_before[service]
+    if needs & GROUP and held & GROUP:
+        needs &= ~WRITE  # a group's books only; what is read with them (XREADGROUP) is read
+    if needs & READ and not held & READ:
+        yield READ
+    if needs & WRITE and not held & WRITE and not (needs & DELETE and held & DELETE):
+        yield WRITE
+    if not needs and not held:
+        yield READ
+
+
+def _prefixes(policy: CompiledPolicy) -> tuple[bytes, ...]:
+    """What may be missing before a key that no entry covers: the prefixes of scopes, so many at most."""
+    scopes = [one.pattern.literal_prefix for one in policy.targets if one.kind == "scope"]
+    return tuple(dict.fromkeys(prefix for prefix in scopes if prefix))[:MAX_PREFIXES]
+
+
+def _form_hint(key: bytes, target: Target) -> str:
+    if len(key) <= len(target.pattern.literal_prefix):
+        return "the part after the prefix is missing"
+    return f"for example {printable(target.standard.example())}" if target.standard else ""

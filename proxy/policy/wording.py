@@ -1,0 +1,64 @@
+"""How a violation is worded.
+
+Rule: a text names nothing but what the caller sent and what the policy says, with secrets masked; other
+services only where the policy lets hints name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..commands.model import Access
+from .compiled import UNKNOWN, CompiledPolicy, Target
+from .masking import shown_in
+from .verdict import COVERED, Severity, Violation
+
+
+class Wording:
+    """Makes the violations of one policy."""
+
+    policy: CompiledPolicy
+
+    def who(self, service: int) -> str:
+        """The service with this number, as messages name it."""
+        name = self.policy.services[service]
+        return "an unidentified client" if name == UNKNOWN else name
+
+    def _shown(self, key: bytes, target: Target | None) -> str:
+        """A key, channel or pattern as people may see it."""
+        return shown_in(self.policy, key, target)
+
+    def _who_may(self, verb: str, who: Sequence[str]) -> str:
+        if not self.policy.name_services:
+            return "ask for the right"
+        return f"its {verb}: {', '.join(who)}" if who else f"it has no {verb}"
+
+    def _severity(self, rule: str, target: Target | None = None) -> Severity:
+        is_common = target is None or target.kind in ("keyspace", "keyevent")
+        should = self.policy.should if is_common or target is None else target.should
+        return "should" if rule in should else "must"
+
+    def _about(self, rule: str, access: Access, target: Target, message: str, hint: str) -> Violation:
+        return self._violation(rule, access.position, access.key, target, message, hint)
+
+    def _violation(
+        self, rule: str, position: int, key: bytes, target: Target | None, message: str, hint: str
+    ) -> Violation:
+        entry = (target.name or target.kind) if target is not None else ""
+        covered = target is not None and target.kind in COVERED
+        return Violation(
+            rule,
+            self._severity(rule, target),
+            position,
+            key,
+            self._shown(key, target),
+            entry,
+            entry if covered else "",
+            message,
+            hint,
+            self.policy.home(target).contact,
+        )
+
+    def _plain(self, rule: str, position: int, message: str, hint: str) -> Violation:
+        contact = self.policy.common.contact
+        return Violation(rule, self._severity(rule), position, None, "", "", "", message, hint, contact)
