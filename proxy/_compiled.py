@@ -37,6 +37,7 @@ MODULES = (
     "proxy.relay.conversation",
     "proxy.relay.session",
     "proxy.upstream.shared",
+    "proxy.upstream.dedicated",
     "proxy.links",
     "proxy.client",
 )

@@ -1,6 +1,7 @@
 # C types for links.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
+from proxy.upstream.dedicated cimport DedicatedLink, Receiver
 from proxy.upstream.shared cimport SharedLink, Sharer
 from proxy.wire.replies cimport ReplyFramer
 
@@ -10,11 +11,11 @@ cdef class Owner(Sharer):
 
 
 @cython.final
-cdef class Links:
+cdef class Links(Receiver):
     cdef object _upstream
     cdef object _pools
     cdef Owner _owner
-    cdef object _own
+    cdef DedicatedLink _own
     cdef SharedLink _share
     cdef object _shared_as
     cdef bint _shares

@@ -8,7 +8,7 @@ Redis shows the client there, and who kills that connection closes the client.
 
 from __future__ import annotations
 
-from .upstream.dedicated import DedicatedLink
+from .upstream.dedicated import DedicatedLink, Receiver
 from .upstream.shared import Pools, SharedLink, Sharer
 from .upstream.target import Upstream
 from .wire import encode
@@ -33,7 +33,7 @@ class Owner(Sharer):
         raise NotImplementedError
 
 
-class Links:
+class Links(Receiver):
     """Both ways. It is the receiver of the client's own connection, and passes on what comes there."""
 
     def __init__(self, upstream: Upstream, pools: Pools, owner: Owner) -> None:
@@ -53,7 +53,7 @@ class Links:
 
     def unsent(self) -> int:
         """Bytes that wait for the own connection to be made."""
-        return self._own.unsent if self._own is not None else 0
+        return self._own.unsent() if self._own is not None else 0
 
     @property
     def is_open(self) -> bool:

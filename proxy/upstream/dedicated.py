@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """A connection to Redis that belongs to one client.
 
 Rule: it carries one client's bytes and nobody else's, and it ends with that client. The connection is made at
@@ -8,29 +9,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import cast
 
 from proxy.upstream.target import Greeting, GreetingError, Upstream, UpstreamDown, describe, keep_alive
 
 
-class Receiver(Protocol):
-    """Who a link works for: the client's side of the relay."""
+class Receiver:
+    """Who a link works for: the client's side of the relay. A base class, so that compiled modules reach its
+    methods without a look-up."""
 
     def upstream_data(self, data: bytes) -> None:
         """Redis sent this."""
+        raise NotImplementedError
 
     def upstream_refused(self, reason: str) -> None:
         """No connection could be made; what was sent is dropped. Sending again tries again."""
+        raise NotImplementedError
 
     def upstream_lost(self, reason: str) -> None:
         """The connection ended. The link is of no further use."""
+        raise NotImplementedError
 
     def upstream_full(self, full: bool) -> None:
         """Whether sending should pause because Redis doesn't keep up."""
+        raise NotImplementedError
 
 
-class DedicatedLink(asyncio.Protocol):
-    """One client's connection.
+class DedicatedLink:
+    """One client's connection (an `asyncio.Protocol`).
 
     `send` never blocks; `pause` and `resume` stop the reading where the client doesn't keep up; `end` tells
     Redis that the client sends no more (False: it can't be told); `close` delivers what was sent and ends,
@@ -52,18 +58,17 @@ class DedicatedLink(asyncio.Protocol):
         self._login_timer: asyncio.TimerHandle | None = None
         self._proven = False  # a byte has come: whoever listens there is more than a port
 
-    def send(self, chunks: Sequence[bytes]) -> None:
+    def send(self, chunks: list[bytes]) -> None:
         if self._transport is not None and self._greeting is None:
-            self._transport.writelines(chunks)
+            self._transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
             return
         self._waiting.extend(chunks)
         if self._connecting is None and self._transport is None:
             self._connect()
 
-    @property
     def unsent(self) -> int:
         """Bytes that wait for the connection to be made."""
-        return sum(map(len, self._waiting))
+        return sum(map(len, self._waiting)) if self._waiting else 0
 
     def pause(self) -> None:
         self._paused = True
@@ -101,10 +106,13 @@ class DedicatedLink(asyncio.Protocol):
         """Also a refusal without an attempt comes from here, never from within `send`: its receiver may send
         the next request at once, and be refused again, as often as it has requests."""
         try:
-            await self._upstream.connect(lambda: self)
+            await self._upstream.connect(self._itself)
         except UpstreamDown as exc:
             self._connecting = None
             self._refused(str(exc))
+
+    def _itself(self) -> asyncio.Protocol:
+        return cast(asyncio.Protocol, self)  # it has all that is called, and inherits nothing
 
     def _refused(self, reason: str) -> None:
         self._waiting.clear()
@@ -203,6 +211,9 @@ class DedicatedLink(asyncio.Protocol):
             if not self._proven and not self._ended:
                 self._upstream.dropped(reason)
             self._receiver.upstream_lost(f"upstream {self._upstream.address.shown} is gone: {reason}")
+
+    def eof_received(self) -> None:
+        """Then the transport closes itself."""
 
     def pause_writing(self) -> None:
         self._full = True

@@ -1,0 +1,26 @@
+# C types for dedicated.py. The same source runs uncompiled; nothing here changes what it does.
+cimport cython
+
+
+cdef class Receiver:
+    cpdef object upstream_data(self, bytes data)
+
+
+@cython.final
+cdef class DedicatedLink:
+    cdef object _upstream
+    cdef object _settings
+    cdef Receiver _receiver
+    cdef readonly object _transport
+    cdef object _connecting
+    cdef list _waiting
+    cdef object _greeting
+    cdef bint _paused
+    cdef bint _ended
+    cdef bint _full
+    cdef object _login_timer
+    cdef bint _proven
+
+    cpdef object send(self, list chunks)
+    cpdef Py_ssize_t unsent(self) except -1
+    cpdef object data_received(self, bytes data)
