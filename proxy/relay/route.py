@@ -110,8 +110,8 @@ class Route:
             self.stay()
         if name in ("CLIENT ID", "CLIENT INFO", "CLIENT LIST"):
             self.knows_id = True
-        elif name in ("WATCH", "UNWATCH"):
-            self.watching = name == "WATCH"
+        elif name == "WATCH":
+            self.watching = True  # until Redis has said otherwise
 
     def stay(self) -> None:
         """Stay on the own connection for a while: more of the kind is to be expected."""

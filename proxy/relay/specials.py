@@ -20,7 +20,7 @@ from proxy.relay.identity import (
     hello_users,
     hello_without_credentials,
 )
-from proxy.relay.subscriptions import MAX_NAMES
+from proxy.relay.subscriptions import Subscriptions
 from proxy.relay.transactions import OpenTransaction
 from proxy.wire import encode
 
@@ -100,6 +100,19 @@ def _leave(session: Session) -> None:
 
 def _watch(session: Session, _argv: Argv) -> None:
     _uncounted(session)
+
+
+def _unwatch(session: Session, _argv: Argv) -> None:
+    """Where Redis refuses it, the keys stay watched."""
+
+    def answered(reply: bytes) -> None:
+        if reply == _OK:
+            session.route.watching = False
+
+    if session.transaction is None:
+        session.inspect(answered)
+    else:
+        session.pass_one()  # EXEC and DISCARD end all watching anyway
 
 
 # -- who the client is
@@ -418,12 +431,12 @@ def _hang_up(session: Session, _argv: Argv) -> None:
 
 def _subscription(session: Session, argv: Argv) -> None:
     """Follow it, once every reply is in that is due: then what comes next can't be mistaken."""
-    subscriptions = session.answers.subscriptions
+    subscriptions = session.answers.subscriptions or Subscriptions()
     if session.transaction is not None and len(argv) == 1 and argv[0][-11:].upper() != b"UNSUBSCRIBE":
         session.pass_one()  # too few arguments: Redis says so, and EXEC will abort
     elif session.transaction is not None:
         session.opaque_request("what it subscribes to inside MULTI can't be followed")
-    elif subscriptions is not None and len(subscriptions) + len(argv) > MAX_NAMES:
+    elif not subscriptions.have_room_for(argv):
         session.opaque_request("so many subscriptions can't be followed")
     else:
         session.told_forwarded()
@@ -469,6 +482,7 @@ SPECIALS: dict[bytes, Special] = {
     b"SUNSUBSCRIBE": _subscribing,
     b"SYNC": _replicating,
     b"UNSUBSCRIBE": _subscribing,
+    b"UNWATCH": Special(_unwatch),
     b"WAIT": Special(_wait),
     b"WAITAOF": Special(_wait),
     b"WATCH": Special(_watch),

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 
 from proxy.relay.slots import Confirm
 
-MAX_NAMES = 100_000  # subscriptions of one client that are followed
+# Subscriptions of one client that are followed, and the bytes of their names.
+MAX_NAMES = 100_000
+MAX_BYTES = 8 * 1024 * 1024
 
 # command → (the word in its confirmations, which set of names it is about, whether it adds to it)
 COMMANDS: dict[bytes, tuple[bytes, str, bool]] = {
@@ -43,9 +45,17 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._names: dict[str, set[bytes]] = {"channels": set(), "patterns": set(), "shard channels": set()}
+        self._bytes = 0  # of all names
 
     def __len__(self) -> int:
         return sum(map(len, self._names.values()))
+
+    def have_room_for(self, argv: Sequence[bytes]) -> bool:
+        """Whether what a subscription command adds can be followed too."""
+        if not COMMANDS[argv[0].upper()][2]:
+            return True
+        size = self._bytes + sum(map(len, argv[1:]))
+        return len(self) + len(argv) - 1 <= MAX_NAMES and size <= MAX_BYTES
 
     def expect(self, argv: Sequence[bytes]) -> Confirm:
         """What Redis will answer to a subscription command."""
@@ -55,17 +65,21 @@ class Subscriptions:
         return Confirm(word, count, lambda: self._confirmed(kind, adds, names))
 
     def _confirmed(self, kind: str, adds: bool, names: tuple[bytes, ...]) -> None:
+        known = self._names[kind]
+        changed = set(names) - known if adds else known.intersection(names) if names else set(known)
+        size = sum(map(len, changed))
         if adds:
-            self._names[kind].update(names)
-        elif names:
-            self._names[kind].difference_update(names)
+            known |= changed
+            self._bytes += size
         else:
-            self._names[kind].clear()
+            known -= changed
+            self._bytes -= size
 
     def clear(self) -> None:
         """RESET ends them all."""
         for names in self._names.values():
             names.clear()
+        self._bytes = 0
 
 
 def is_unasked(word: bytes) -> bool:

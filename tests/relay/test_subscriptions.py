@@ -152,6 +152,24 @@ def test_once_nothing_is_subscribed_an_array_is_a_reply_whatever_it_begins_with(
     assert one.outstanding == 0
 
 
+def test_names_without_bounds_can_not_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.relay.subscriptions.MAX_BYTES", 1000)
+    monkeypatch.setattr("proxy.relay.subscriptions.MAX_NAMES", 3)
+    one = subscribed(2, b"x" * 900)
+    one.from_client(cmd("SUBSCRIBE", "y" * 200))
+    assert is_refusal(sent(one), "session.opaque")
+    one.from_client(cmd("UNSUBSCRIBE", "x" * 900))
+    passed(one)
+    one.from_upstream(frame(b"unsubscribe", b"x" * 900, 0))
+    sent(one)
+    one.from_client(cmd("SUBSCRIBE", "y" * 200))
+    assert passed(one) == cmd("SUBSCRIBE", "y" * 200)
+    one.from_upstream(frame(b"subscribe", b"y" * 200, 1))
+    sent(one)
+    one.from_client(cmd("SUBSCRIBE", "a", "b", "c"))
+    assert is_refusal(sent(one), "session.opaque")
+
+
 def test_in_resp3_an_array_is_a_reply_also_for_a_subscriber() -> None:
     one = subscribed(3, b"a")
     one.from_client(ADMITTED)

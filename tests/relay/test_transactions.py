@@ -157,6 +157,23 @@ def test_what_is_watched_is_watched_on_the_connection_that_executes() -> None:
     assert passed(one) == WHOLE
 
 
+def test_what_redis_does_not_let_go_stays_watched() -> None:
+    now = 100.0
+    one = shared(rules=OBSERVE, clock=lambda: now)
+    one.from_client(cmd("WATCH a") + cmd("UNWATCH"))
+    one.from_upstream(b"+OK\r\n-NOPERM no\r\n")
+    passed(one)
+    now += STAY * 2
+    one.settle()
+    assert not one.route.is_shared
+    one.from_client(cmd("UNWATCH"))
+    one.from_upstream(b"+OK\r\n")
+    passed(one)
+    now += STAY * 2
+    one.settle()
+    assert one.route.is_shared
+
+
 def test_one_that_is_too_large_or_too_long_goes_on_a_connection_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
