@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ..commands.extract import extract
 from ..commands.model import READ, WRITE, Access, Command, Touches
@@ -22,6 +23,9 @@ from .show import printable
 from .slots import hash_slot
 from .ttl import FAULTS, FINE, outcome
 from .verdict import ALLOWED, Verdict, Violation
+
+if TYPE_CHECKING:
+    from .glance import Glance
 
 
 class Transaction:
@@ -36,6 +40,7 @@ class Decider(WideDecider):
 
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
         self._permissions: dict[tuple[int, str], str] = {}
+        self.glances: list[Glance] = []  # that hold while the policy does
         super().__init__(policy.without_lapsed(clock()), clock)
         # Rules about keys together, which `admits` leaves to `judge`.
         self._looks_closer = policy.cluster
@@ -44,11 +49,14 @@ class Decider(WideDecider):
 
     def _take(self, policy: CompiledPolicy) -> None:
         super()._take(policy)
-        self._permissions.clear()
+        self.forget_permissions()
         self._next_lapse = policy.next_lapse()
 
     def forget_permissions(self) -> None:
         """The command table has changed: what a command may do is asked anew."""
+        for glance in self.glances:
+            glance.is_current = False
+        self.glances.clear()
         self._permissions.clear()
         self._grants_known.clear()
 

@@ -2,7 +2,7 @@
 cimport cython
 
 from proxy.policy.automaton cimport Classifier
-from proxy.policy.repeats cimport Repeat
+from proxy.policy.repeats cimport Admitted, Repeat
 from proxy.policy.skeletons cimport skeleton
 
 cdef int _UNASKED, _UNSURE, _NAME, _VALUE, _FIELDS, _OUTCOME, _UNTOLD, _MOST_FAULTS
@@ -11,8 +11,7 @@ cdef int _CONSTANT, _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _SEVERAL, _XADD, 
 
 
 @cython.final
-cdef class Way:
-    cdef readonly str name
+cdef class Way(Admitted):
     cdef readonly Py_ssize_t index
     cdef readonly bytearray known
     cdef readonly dict forms
@@ -37,6 +36,7 @@ cdef class Glance:
     cdef readonly str why
     cdef readonly Way missed
     cdef readonly object policy
+    cdef public bint is_current
     cdef object _decider
     cdef readonly int service
     cdef object _among

@@ -17,7 +17,7 @@ from ..commands.model import Access, Command
 from .automaton import Classifier
 from .compiled import MAX_CONFIRMED, Entry, Fields, Target
 from .masking import shown_in
-from .repeats import Repeat
+from .repeats import Admitted, Repeat
 from .skeletons import skeleton
 from .values import BUILTIN
 from .verdict import COVERED
@@ -81,12 +81,12 @@ _FIELDS_AT = {"HSET": 2, "HMSET": 2, "HSETNX": 2}  # and XADD's, by its form
 _ANY = BUILTIN["any"]
 
 
-class Way:
+class Way(Admitted):
     """One form of one command: what of it is the same for every key and value."""
 
     def __init__(self, one: OneKey, kind: int, targets: int, spelled: bytes) -> None:
         name = one.command.name
-        self.name = name  # of the command, in upper case
+        super().__init__(name)
         self.index = one.key_at  # of the key
         self.known = bytearray(b"\xff" * targets)
         self.forms: dict[tuple[bytes, ...], Way | None] = {}
@@ -113,6 +113,7 @@ class Glance:
         """`among` are the names of the commands that may be admitted so."""
         policy = decider.policy
         self.policy = policy
+        self.is_current = True  # False: the decider has another policy now, or none
         # Of the command looked at last: what it means for its key's time to live, the index of its key's
         # target (-1: none), and if it wasn't admitted, why.
         self.found = 0

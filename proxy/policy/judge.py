@@ -101,8 +101,9 @@ class Judge:
         What it admits passes in every mode; `keep_open` is to be told of what it leaves open.
         """
         known = self._glances.get(service)
-        if known is None or known.policy is not self.decider.policy:
+        if known is None or not known.is_current:
             known = self._glances[service] = Glance(self.decider, service, among)
+            self.decider.glances.append(known)
         return known
 
     def keep_open(

@@ -2,6 +2,12 @@
 cimport cython
 
 
+cdef class Admitted:
+    cdef readonly str name
+    cdef public long long times
+    cdef public bint is_gathered
+
+
 @cython.final
 cdef class Repeat:
     cdef public object rows

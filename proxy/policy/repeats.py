@@ -1,11 +1,20 @@
 # cython: annotation_typing=False
-"""What was found wrong with one command and is wrong with each one like it.
+"""Counts of commands that are alike: those that are admitted, and those of which the same is wrong.
 
-Rule: a repeat is a plain count. Whoever tells of the commands takes the count away from time to time; a
-repeat that is no longer live isn't counted on.
+Rule: both are plain counts. Whoever tells of the commands takes the count away from time to time; a repeat
+that is no longer live isn't counted on.
 """
 
 from __future__ import annotations
+
+
+class Admitted:
+    """Commands of one name that were admitted."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name  # of the command, in upper case
+        self.times = 0  # that nobody was told of yet
+        self.is_gathered = False  # somebody is going to take that count over
 
 
 class Repeat:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from proxy.commands.model import Touches
 from proxy.policy.compiled import CompiledPolicy
-from proxy.policy.repeats import Repeat
+from proxy.policy.repeats import Admitted, Repeat
 from proxy.policy.verdict import Finding
 
 
@@ -22,6 +22,10 @@ class Observer(Protocol):
 
     def command(self, service: str, command: str, outcome: str, times: int = 1) -> None:
         """A command was `forwarded` or `refused`, or several alike were."""
+
+    def gather_from(self, service: str, admitted: Admitted) -> None:
+        """`admitted.times` counts commands of this service that are forwarded. Whoever takes them over sets
+        `is_gathered` for as long as it looks there."""
 
     def violations(
         self, service: str, client: str, command: str, findings: Sequence[Finding], revision: str

@@ -16,10 +16,8 @@ cdef class Session(Conversation):
     cdef object _number_of
     cdef int _until_timed
     cdef object _ruled
-    cdef Way _way
     cdef Glance _known_glance
     cdef object _glance_of
-    cdef long long _alike
     cdef bint _missed
     cdef object _refused
 
@@ -33,7 +31,7 @@ cdef class Session(Conversation):
     cdef Glance _glance(self)
     @cython.locals(reader=RequestReader, way=Way)
     cdef bint _admits_glimpsed(self, Glance glance) except -1
-    cdef object _begin_alike(self, Way way)
+    cdef object _count(self, Way way)
     @cython.locals(way=Way, repeat=Repeat)
     cdef bint _admits_at_a_glance(self, Glance glance, list argv) except -1
     cdef bint _may_be_whole(self, Glance glance, bytes name) except -1
@@ -44,7 +42,6 @@ cdef class Session(Conversation):
     @cython.locals(reader=RequestReader, start=Py_ssize_t, argv=list, count=Py_ssize_t)
     cdef bint _exec_is_here(self) except -1
     cdef Way _timed(self, Glance glance, list argv)
-    cdef object _tell_alike(self)
     cdef object _refuse_alike(self, Glance glance, Repeat repeat, list argv)
     @cython.locals(missed=bint)
     cdef bint _admits_as_plain(self, list argv) except -1

@@ -78,13 +78,11 @@ class Session(Conversation):
         self._full_limits = limits
         self._number_of: tuple[Judge, str, int] | None = None
         self._until_timed = 0
-        self._way: Way | None = None  # that the command took which was admitted last at a glance …
         self._known_glance: Glance | None = None
         self._glance_of: Judge | None = None
         self._missed = False  # the glance knows the command in hand, and that it must be judged
         # What `_ruled` is to be where the request in hand is refused as others like it were.
         self._refused: tuple[Special | None, bytes | None, str, bool] | None = None
-        self._alike = 0  # … and how many were that nobody was told of yet
         self._ruled: tuple[Special | None, bytes | None, str, bool] = (None, None, "", True)
         self._apply_limits()
 
@@ -166,24 +164,20 @@ class Session(Conversation):
 
     def _send(self, start: int, end: int, count: int) -> None:
         """Send the bytes of `count` requests upstream and await their replies."""
-        if self._alike:
-            self._tell_alike()
         if count:
             self._to_upstream(self._reader.span(start, end), count)
 
     def _glance(self) -> Glance | None:
-        """The short way to a yes, where nobody else wants to see the commands."""
+        """The short way to a yes, where nobody else wants to see the commands. It counts them under the name
+        that the policy has for the service; who is none of the policy's is judged the long way."""
         if self._observer.recorder is not None:
             return None
-        judge, number = self._judge()
+        judge = self.current_judge()
         glance = self._known_glance
-        if (
-            glance is None
-            or self._glance_of is not judge
-            or glance.policy is not judge.decider.policy
-            or glance.service != number
-        ):
-            glance = self._known_glance = judge.glance(number, PLAIN)
+        if glance is None or self._glance_of is not judge or not glance.is_current:
+            judge, number = self._judge()
+            known = judge.policy.services[number] == self.service
+            glance = self._known_glance = judge.glance(number, PLAIN) if known else None
             self._glance_of = judge
         return glance
 
@@ -207,9 +201,7 @@ class Session(Conversation):
         if way is None:
             return False
         self._until_timed -= 1
-        if way is not self._way:
-            self._begin_alike(way)
-        self._alike += 1
+        self._count(way)
         if glance.found:
             self._keep_open(glance, way, reader.span(reader.key_at, reader.key_end))
         return True
@@ -234,19 +226,18 @@ class Session(Conversation):
                 return False
             repeat.times += 1
             way = glance.missed
-        if way is not self._way:
-            self._begin_alike(way)
-        self._alike += 1
+        if way is not None:
+            self._count(way)
         if way is not None and glance.found:
             for at in range(way.index, len(argv) if way.has_more else way.index + 1):
                 self._keep_open(glance, way, argv[at])
         return True
 
-    def _begin_alike(self, way: Way | None) -> None:
-        """What is admitted from here on is of another kind than what was before."""
-        if self._alike:
-            self._tell_alike()
-        self._way = way
+    def _count(self, way: Way) -> None:
+        """A command has gone this way."""
+        way.times += 1
+        if not way.is_gathered:
+            self._observer.gather_from(self.service, way)
         self.route.begins_work()
 
     def _keep_open(self, glance: Glance, way: Way, key: bytes) -> None:
@@ -363,20 +354,12 @@ class Session(Conversation):
         self._observer.decided(perf_counter() - start)
         return way
 
-    def _tell_alike(self) -> None:
-        """Tell of a run of commands that were admitted at a glance."""
-        if self._way is not None:
-            self._observer.command(self.service, self._way.name, "forwarded", self._alike)
-        self._alike = 0
-
     def _admits_as_plain(self, argv: list[bytes]) -> bool:
         """Judge a request. True where it goes upstream as it is and gives exactly one reply.
 
         Where it doesn't, `_do_otherwise` knows from `_ruled` what was decided.
         """
         missed, self._missed = self._missed, False
-        if self._alike:
-            self._tell_alike()  # what comes first is told of first
         if self._refused is not None:
             self._ruled, self._refused = self._refused, None
             return False
@@ -586,6 +569,7 @@ class Session(Conversation):
     def become(self, service: str) -> None:
         """The client is another service from here on."""
         self.service = service
+        self._known_glance = None
         self._apply_limits()
 
     def _apply_limits(self) -> None:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
-from proxy.policy.repeats import Repeat
+from proxy.policy.repeats import Admitted, Repeat
 from proxy.policy.verdict import Finding, Violation
 from proxy.telemetry.counters import OTHER, Counters, Outcome
 from proxy.telemetry.decision_log import DecisionLog, Group, Sink, mask, masked_hint, new_decision_id
@@ -69,6 +69,7 @@ class Telemetry:
         # The rows that the violations of a group count in, to find them with one look-up.
         self._known: dict[Group, tuple[str, tuple[str, str, str, str, str], Row]] = {}
         self._repeats: deque[Repeat] = deque()  # that live, the oldest first
+        self._admitted: list[tuple[str, Admitted]] = []  # in which commands of a service are counted
         self._turns = 0  # of the shapes, as far as the repeats know
         self._epoch = wall() - clock()  # what makes Unix seconds of the monotonic clock's
 
@@ -124,6 +125,11 @@ class Telemetry:
     def judged_at_length(self, reason: str) -> None:
         """Count a command that took more than a glance to judge; `reason` is one of the relay's own words."""
         self._counters.at_length(reason)
+
+    def gather_from(self, service: str, admitted: Admitted) -> None:
+        """Take over what is counted there, when `gather` is called next."""
+        admitted.is_gathered = True
+        self._admitted.append((service, admitted))
 
     def decided(self, seconds: float) -> None:
         """Count a decision that took so long."""
@@ -181,6 +187,11 @@ class Telemetry:
         """Take over what was only counted."""
         now = self._clock()
         at = self._epoch + now
+        for service, admitted in self._admitted:
+            self._counters.command(service, admitted.name, "forwarded", admitted.times)
+            admitted.times = 0
+            admitted.is_gathered = False
+        self._admitted.clear()
         for repeat in self._repeats:
             times, repeat.times = repeat.times, 0
             if not times:

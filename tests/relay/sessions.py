@@ -11,7 +11,7 @@ from pathlib import Path
 from proxy.policy.judge import Judge
 from proxy.policy.load import load_policy
 from proxy.policy.modes import ModeRule, Modes
-from proxy.policy.repeats import Repeat
+from proxy.policy.repeats import Admitted, Repeat
 from proxy.policy.verdict import Finding
 from proxy.relay.identity import Identities
 from proxy.relay.session import Session
@@ -41,7 +41,8 @@ class Told:
     """An observer that remembers; decision ids count from d-1."""
 
     def __init__(self) -> None:
-        self.commands: list[tuple[str, str, str]] = []
+        self._commands: list[tuple[str, str, str]] = []
+        self._admitted: list[tuple[str, Admitted]] = []
         self._found: list[tuple[str, str, str, str]] = []
         self._repeats: list[Repeat] = []
         self.sessions: list[tuple[str, str]] = []
@@ -59,8 +60,22 @@ class Told:
             repeat.times = 0
         return self._found
 
+    @property
+    def commands(self) -> list[tuple[str, str, str]]:
+        """(service, command, outcome) of each; what was only counted comes behind the rest."""
+        for service, admitted in self._admitted:
+            self.command(service, admitted.name, "forwarded", admitted.times)
+            admitted.times = 0
+            admitted.is_gathered = False
+        self._admitted.clear()
+        return self._commands
+
     def command(self, service: str, command: str, outcome: str, times: int = 1) -> None:
-        self.commands += [(service, command, outcome)] * times
+        self._commands += [(service, command, outcome)] * times
+
+    def gather_from(self, service: str, admitted: Admitted) -> None:
+        admitted.is_gathered = True
+        self._admitted.append((service, admitted))
 
     def violations(
         self, service: str, _client: str, command: str, findings: Sequence[Finding], _revision: str

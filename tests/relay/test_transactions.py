@@ -67,7 +67,8 @@ def test_a_transaction_in_hand_goes_where_others_are(whole: bytes) -> None:
     assert whole in one.to_upstream  # in one piece, so that nobody's requests come between
     assert not one.in_transaction
     names = [name for _, name, _ in told.commands]
-    assert (names[:2], names[-2:]) == (["HGETALL", "MULTI"], ["EXEC", "HGETALL"])
+    assert (names.count("MULTI"), names.count("EXEC")) == (1, 1)
+    assert names.count("HGETALL") >= 2
 
 
 def test_its_answers_are_the_clients_as_they_come() -> None:
