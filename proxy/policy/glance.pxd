@@ -65,6 +65,8 @@ cdef class Glance:
     cdef Way _form(self, Way way, list argv)
     @cython.locals(way=Way, repeat=Repeat)
     cpdef Repeat repeat(self, list argv)
+    @cython.locals(way=Way, target=int, shaped=dict, repeat=Repeat)
+    cpdef Repeat repeat_in(self, bytes data, Py_ssize_t key_at, Py_ssize_t key_end)
     @cython.locals(slot=Py_ssize_t, shaped=dict)
     cdef Repeat _repeat(self, Way way, list argv)
     @cython.locals(way=Way)

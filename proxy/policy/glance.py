@@ -157,6 +157,7 @@ class Glance:
 
         It makes no object, and so it knows only what was seen before, and nothing to be looked into.
         """
+        self.missed = None
         way = self._seen[(data[name_at] + name_end - name_at) % _SEEN] if name_end > name_at else None
         if way is None or count < 2 or way.index != 1 or not _stands(way.spelled, data, name_at, name_end):
             return None
@@ -176,12 +177,15 @@ class Glance:
         if key_end - key_at > MAX_CONFIRMED:
             return None
         target = self._classifier.first_in(data, key_at, key_end)
+        self.target = target
         if target < 0:
+            self.missed = way
             return None
         known = way.known[target]
-        if known & (_UNSURE | _NAME | _VALUE | _FIELDS):
-            return None  # _UNASKED has them all
-        self.target = target
+        if known & (_UNSURE | _NAME | _VALUE | _FIELDS):  # _UNASKED has them all
+            if known & _UNSURE and known != _UNASKED:
+                self.missed = way
+            return None
         self.found = known // _OUTCOME
         return way
 
@@ -280,6 +284,22 @@ class Glance:
             return way.repeats.get(slot)
         shaped = way.shaped.get(slot)
         return shaped.get(skeleton(argv[way.index])) if shaped is not None else None
+
+    def repeat_in(self, data: bytes, key_at: int, key_end: int) -> Repeat | None:
+        """As `repeat`, for a request that `admits_in` has missed; where nothing of what it writes has to be
+        looked at, and it passes."""
+        way, target = self.missed, self.target
+        if way is None or (target >= 0 and way.looks.get(target, _UNASKED) != 0):
+            return None
+        if self._is_covered(target):
+            repeat = way.repeats.get(target)
+        else:
+            shaped = way.shaped.get(target)
+            repeat = shaped.get(skeleton(data[key_at:key_end])) if shaped is not None else None
+        if repeat is None or not repeat.live or repeat.refusal is not None:
+            return None
+        self.found = repeat.found
+        return repeat
 
     def may_repeat(self, argv: list[bytes]) -> bool:
         """Whether the command that was missed last is of those that can be told from others that may be wrong

@@ -29,7 +29,7 @@ cdef class Session(Conversation):
     cpdef object _send(self, Py_ssize_t start, Py_ssize_t end, long long count)
     @cython.locals(glance=Glance)
     cdef Glance _glance(self)
-    @cython.locals(reader=RequestReader, way=Way)
+    @cython.locals(reader=RequestReader, way=Way, repeat=Repeat)
     cdef bint _admits_glimpsed(self, Glance glance) except -1
     cdef object _count(self, Way way)
     @cython.locals(way=Way, repeat=Repeat)

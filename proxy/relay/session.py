@@ -199,7 +199,13 @@ class Session(Conversation):
             reader.end,
         )
         if way is None:
-            return False
+            repeat = glance.repeat_in(reader.data(), reader.key_at, reader.key_end)
+            if repeat is None:
+                return False
+            repeat.times += 1
+            way = glance.missed
+            if way is None:
+                return False
         self._until_timed -= 1
         self._count(way)
         if glance.found:

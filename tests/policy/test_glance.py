@@ -125,12 +125,27 @@ def told(ruling: Ruling) -> list[tuple[str, str, str, str, str]]:
     return [(one.rule, one.severity, one.entry, one.shape, action) for one, action in ruling.findings]
 
 
+def repeated_in(glance: Glance, argv: list[bytes]) -> Repeat | None:
+    """What a command that is read by a glimpse only is found to repeat."""
+    reader = RequestReader(IDENTIFIED)
+    reader.feed(command(*argv))
+    if not reader.glimpse():
+        return None
+    places = (reader.name_at, reader.name_end, reader.key_at, reader.key_end, reader.options_at, reader.end)
+    if glance.admits_in(reader.data(), reader.count, *places) is not None:
+        return None
+    return glance.repeat_in(reader.data(), reader.key_at, reader.key_end)
+
+
 def judged_and_repeated(judge: Judge, service: int, argv: list[bytes]) -> bool:
     """Judge a command both ways, and remember it as the relay does. Whether it was a repeat."""
     glance = judge.glance(service, ALL)
+    glimpsed = repeated_in(glance, argv)
     if glance.admits(argv) is not None:
+        assert glimpsed is None
         return False
     repeat = glance.repeat(argv)
+    assert glimpsed is None or glimpsed is repeat
     ruling, touches = judge.weigh(service, argv)
     if repeat is not None:
         assert sorted(told(ruling)) == repeat.rows, argv
@@ -175,6 +190,18 @@ def test_what_a_service_may_not_do_is_found_out_once_for_all_keys_alike(key: str
     service = loaded.number("CubeProxy")
     repeated = [judged_and_repeated(judge, service, [b"SET", key.format(n).encode(), b"v"]) for n in range(5)]
     assert repeated == [False, True, True, True, True]
+
+
+def test_what_repeats_is_known_again_by_a_glimpse() -> None:
+    loaded = CUBE.policy
+    judge = Judge(loaded, Modes([ModeRule("observe")], loaded.services))
+    service = loaded.number("CubeProxy")
+    for key in (b"bench:user:%d", b"cube:v1:proxy:x:%d", b"cube:v1:master:instance:meta:%d"):
+        for number in range(3):
+            judged_and_repeated(judge, service, [b"SET", key % number, b"v"])
+        argv = [b"SET", key % 4, b"v"]
+        is_admitted = judge.glance(service, ALL).admits(argv) is not None
+        assert (repeated_in(judge.glance(service, ALL), argv) is not None) != is_admitted, key
 
 
 def test_no_more_repeats_are_kept_than_there_is_room_for() -> None:
