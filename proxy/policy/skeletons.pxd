@@ -3,10 +3,12 @@ cimport cython
 
 cdef int _INT, _DATE, _HEX, _ID, _UUID, _IP, _DIGIT, _LETTER, _JOINT, _ALIEN, _UUID_LENGTH
 cdef bytes _KIND_OF, _HEX_OF
+cdef bytearray _SCRATCH
 
 
 @cython.locals(
     size=Py_ssize_t, out=bytearray, length=Py_ssize_t, at=Py_ssize_t, short=int, byte=int, kind=int, end=Py_ssize_t,
+    raw="const unsigned char *",
 )
 cpdef bytes skeleton(bytes key)
 

@@ -47,13 +47,15 @@ _HEX_OF = bytes(
 )
 _UUID_LENGTH = 36
 
+_SCRATCH = bytearray(LONGEST)  # a skeleton in the making; nothing else runs meanwhile
+
 
 def skeleton(key: bytes) -> bytes:
     """The skeleton of a key; empty where there is none."""
     size = len(key)
     if size > LONGEST:
         return b""
-    out = bytearray(size)
+    out = _SCRATCH
     length = at = short = 0
     while at < size:
         byte = key[at]
@@ -81,7 +83,8 @@ def skeleton(key: bytes) -> bytes:
         if length < 0:
             return b""
         at = end
-    return bytes(out[:length])
+    raw = out
+    return bytes(raw[:length])
 
 
 def _end_of_part(key: bytes, at: int, size: int) -> int:
