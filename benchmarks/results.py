@@ -72,7 +72,13 @@ GOALS = (
     Goal(
         "50 clients × 100: CPU a command, of twemproxy", _ratio("set-50x100", "twemproxy", "cpu"), 0.2, False
     ),
-    Goal("1 client: median latency, of HAProxy", _ratio("set-1x1", "haproxy", "p50"), 1.1, False),
+    # One client waits for each answer, so its rate is one over its mean latency.
+    Goal(
+        "1 client: mean latency, of HAProxy",
+        _across(("set-1x1", "haproxy"), ("set-1x1", "keyfence")),
+        1.1,
+        False,
+    ),
     Goal(
         "5 % refused: throughput, of none refused",
         _across(("refused-5", "keyfence"), ("sets", "keyfence")),
