@@ -29,7 +29,7 @@ with instrumented("proxy.relay"):
 
 from proxy.client import reason_label
 from tests.relay.fake_redis import PASSWORD, FakeRedis
-from tests.relay.sessions import ROUTE, Told, judge, session
+from tests.relay.sessions import ROUTE, ToldInOrder, judge, session
 from tests.relay.test_session_in_any_order import NOTHING, WORDS
 
 # What is large here, so that inputs may be small.
@@ -100,7 +100,7 @@ class Talk:
 
     def __init__(self, choices: Choices) -> None:
         kind = choices.number()
-        self.told = Told()
+        self.told = ToldInOrder()
         self.greeting = GREETING if kind & 8 else []
         in_force = JUDGES[kind // 16 % 3]
         self.one = session(

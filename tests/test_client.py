@@ -81,9 +81,11 @@ class Stage:
 
     async def _play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert self._handler is not None
-        with contextlib.suppress(ConnectionError):
-            await self._handler(reader, writer)
-        writer.close()
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await self._handler(reader, writer)
+        finally:
+            writer.close()
 
     async def __aexit__(self, *_: object) -> None:
         for writer in self._clients:

@@ -104,6 +104,14 @@ class Told:
         self.sessions.append((service, reason))
 
 
+class ToldInOrder(Told):
+    """It takes each count over at once, so that all commands are told of in their order."""
+
+    def gather_from(self, service: str, admitted: Admitted) -> None:
+        self.command(service, admitted.name, "forwarded", admitted.times)
+        admitted.times = 0
+
+
 def session(
     service: str = "CubeProxy",
     *,
