@@ -104,7 +104,7 @@ def _measure(field: targets.Field, chosen: list[Workload], options: argparse.Nam
         ]
         rounds: dict[str, list[Round]] = {target.name: [] for target in there}
         trouble: dict[str, str] = {}
-        for _ in range(options.rounds):
+        for _ in range(1 if workload.load == "idle" else options.rounds):
             for target in there:
                 if target.name in trouble:
                     continue
@@ -126,7 +126,7 @@ def _one(field: targets.Field, target: targets.Target, workload: Workload, scale
         return run(field, target, workload, scale)
     if not target.pid:
         return "its memory isn't known"
-    return Round(0, 0, 0, 0, 0, 0, idle(target, workload.clients), 0)
+    return Round(0, 0, 0, 0, 0, 0, idle(field, target, workload.clients), 0)
 
 
 def _write(field: targets.Field, chosen: list[Workload], cells: Cells, options: argparse.Namespace) -> None:

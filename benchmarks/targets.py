@@ -46,6 +46,7 @@ class Field:
         self.folder = folder
         self.targets: dict[str, Target] = {}
         self.skipped: list[str] = []
+        self.sizes: dict[str, float] = {}  # KiB of each target before any load
 
     @property
     def redis_port(self) -> int:

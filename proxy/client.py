@@ -107,9 +107,9 @@ class Client(Owner):
         transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
         gate = self._gate
         self._transport = transport
-        known = dataclasses.replace(
-            self._known, names=certificate_names(transport.get_extra_info("peercert"))
-        )
+        known, certificate = self._known, transport.get_extra_info("peercert")
+        if certificate:
+            known = dataclasses.replace(known, names=certificate_names(certificate))
         service = gate.identities.at_connect(known)
         if not self._place.serve(service):
             self._counters.connection_rejected(self._listener, "service")

@@ -8,7 +8,6 @@ from proxy.wire.requests cimport RequestReader
 
 
 cdef class Conversation(Speaker):
-    cdef dict __dict__  # what isn't declared here is kept there
     cdef public Answers answers
     cdef public bint opaque
     cdef public object transaction

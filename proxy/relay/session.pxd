@@ -9,6 +9,12 @@ from proxy.wire.requests cimport RequestReader
 
 cdef class Session(Conversation):
     cdef public str client
+    cdef readonly str at_connect
+    cdef readonly object identities
+    cdef readonly object first_profile
+    cdef readonly object greeting
+    cdef readonly bint selects_later
+    cdef object _full_limits
     cdef public bytes request
     cdef object _sender
     cdef object _current_judge

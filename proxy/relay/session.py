@@ -161,6 +161,7 @@ class Session(Conversation):
         self._send(run_start, run_end, run)
         if self._exceeds_share(reader.announced(), 0) and self._may_judge():
             self._large_request()
+        reader.let_go()
 
     def _send(self, start: int, end: int, count: int) -> None:
         """Send the bytes of `count` requests upstream and await their replies."""

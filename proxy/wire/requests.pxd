@@ -59,6 +59,7 @@ cdef class RequestReader:
     cpdef list again(self)
     cpdef bytes span(self, Py_ssize_t start, Py_ssize_t end)
     cpdef object return_to(self, Py_ssize_t start, Py_ssize_t end)
+    cpdef object let_go(self)
     cpdef bytes rest(self)
     cdef list _finish(self, list arguments)
     cdef object _fail(self, str text)

@@ -303,6 +303,12 @@ class RequestReader:
         self._stuck = False
         self._error = None
 
+    def let_go(self) -> None:
+        """Keep nothing of what was read: the client may be idle from here on. Ends the validity of all offsets."""
+        if self._begin == len(self._buffer) and not self._skip and self._error is None:
+            self._buffer = b""
+            self._begin = self._cursor = 0
+
     def rest(self) -> bytes:
         """Hand out all bytes after the last request returned, and keep none. Works after an error too."""
         rest = self.span(self._begin, len(self._buffer)) + bytes(self._tail)

@@ -289,6 +289,21 @@ def test_the_rest_after_an_error_holds_all_that_was_not_returned() -> None:
         reader.next()
 
 
+def test_nothing_is_kept_of_what_was_read_and_all_of_what_was_not() -> None:
+    reader = RequestReader(IDENTIFIED)
+    reader.feed(command("PING"))
+    assert reader.next() == [b"PING"]
+    reader.let_go()
+    assert reader.data() == b""
+    reader.feed(command("PING") + command("ECHO", "a")[:9])
+    assert reader.next() == [b"PING"]
+    assert reader.next() is None
+    reader.let_go()
+    reader.feed(command("ECHO", "a")[9:])
+    assert reader.next() == [b"ECHO", b"a"]
+    assert reader.span(reader.start, reader.end) == command("ECHO", "a")
+
+
 def test_after_an_error_the_reader_stays_broken() -> None:
     reader = RequestReader(IDENTIFIED)
     reader.feed(b"*x\r\n")
