@@ -304,7 +304,7 @@ class RequestReader:
         self._error = None
 
     def let_go(self) -> None:
-        """Keep nothing of what was read: the client may be idle from here on. Ends the validity of all offsets."""
+        """Keep nothing of what was read: the client may be idle now. Ends the validity of all offsets."""
         if self._begin == len(self._buffer) and not self._skip and self._error is None:
             self._buffer = b""
             self._begin = self._cursor = 0
