@@ -20,7 +20,7 @@ async def _kill_now_and_then(pair: Pair, dice: random.Random, killed: list[int])
     reader, writer = await asyncio.open_unix_connection(str(pair.server.socket_path))
     try:
         while True:
-            await asyncio.sleep(dice.choice([0.02, 0.5, 1.0]))
+            await asyncio.sleep(dice.choice([0.02, 0.05, 0.2]))
             if dice.random() < 0.05:
                 writer.write(b"CLIENT KILL TYPE normal SKIPME yes\r\n")
                 killed[0] += int((await reader.readline()).strip(b":\r\n"))
