@@ -78,6 +78,8 @@ async def _until_terminated(job: Awaitable[None]) -> None:
     with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread, or on Windows
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     await job
+    if task.cancelling():
+        raise asyncio.CancelledError  # whoever was awaited at that moment has swallowed it
 
 
 # -- the traffic
