@@ -16,62 +16,55 @@ from proxy.upstream.target import (
     UpstreamDown,
 )
 from tests.servers import free_port
+from tests.test_client import in_loop
 
 
 def nobody_there() -> Upstream:
     return Upstream(UpstreamAddress("tcp", "127.0.0.1", free_port(), shown="redis"))
 
 
-def test_of_many_who_find_it_gone_at_once_only_the_first_knock() -> None:
-    async def scenario() -> None:
-        upstream = nobody_there()
-        outcomes = await asyncio.gather(
-            *(upstream.connect(asyncio.Protocol) for _ in range(500)), return_exceptions=True
-        )
-        assert {str(one) for one in outcomes} == {"upstream redis is unreachable: connection refused"}
-        assert 1 <= upstream.failures <= ATTEMPTS_AT_ONCE
-
-    asyncio.run(scenario())
+@in_loop
+async def test_of_many_who_find_it_gone_at_once_only_the_first_knock() -> None:
+    upstream = nobody_there()
+    outcomes = await asyncio.gather(
+        *(upstream.connect(asyncio.Protocol) for _ in range(500)), return_exceptions=True
+    )
+    assert {str(one) for one in outcomes} == {"upstream redis is unreachable: connection refused"}
+    assert 1 <= upstream.failures <= ATTEMPTS_AT_ONCE
 
 
-def test_nobody_knocks_while_the_failure_is_fresh() -> None:
-    async def scenario() -> None:
-        upstream = nobody_there()
-        upstream.failed("connection refused")
-        with pytest.raises(UpstreamDown):
-            await upstream.connect(asyncio.Protocol)
-        assert upstream.failures == 1
-
-    asyncio.run(scenario())
+@in_loop
+async def test_nobody_knocks_while_the_failure_is_fresh() -> None:
+    upstream = nobody_there()
+    upstream.failed("connection refused")
+    with pytest.raises(UpstreamDown):
+        await upstream.connect(asyncio.Protocol)
+    assert upstream.failures == 1
 
 
-def test_a_probe_that_is_killed_is_no_failure_and_several_in_a_row_are_one() -> None:
-    async def scenario() -> None:
-        async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.close()
+@in_loop
+async def test_a_probe_that_is_killed_is_no_failure_and_several_in_a_row_are_one() -> None:
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
 
-        async with await asyncio.start_server(hang_up, "127.0.0.1") as server:
-            port = server.sockets[0].getsockname()[1]
-            upstream = Upstream(UpstreamAddress("tcp", "127.0.0.1", port, shown="redis"))
-            upstream.succeeded()
-            for _ in range(DROPS_IN_A_ROW - 1):
-                assert not await upstream.probe()
-            assert upstream.up
-            assert not upstream.must_wait
+    async with await asyncio.start_server(hang_up, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        upstream = Upstream(UpstreamAddress("tcp", "127.0.0.1", port, shown="redis"))
+        upstream.succeeded()
+        for _ in range(DROPS_IN_A_ROW - 1):
             assert not await upstream.probe()
-            assert not upstream.up
+        assert upstream.up
+        assert not upstream.must_wait
+        assert not await upstream.probe()
+        assert not upstream.up
 
-    asyncio.run(scenario())
 
-
-def test_keyfence_itself_may_always_knock() -> None:
-    async def scenario() -> None:
-        upstream = nobody_there()
-        upstream.failed("connection refused")
-        with pytest.raises(ConnectionRefusedError):
-            await upstream.knock(asyncio.Protocol)
-
-    asyncio.run(scenario())
+@in_loop
+async def test_keyfence_itself_may_always_knock() -> None:
+    upstream = nobody_there()
+    upstream.failed("connection refused")
+    with pytest.raises(ConnectionRefusedError):
+        await upstream.knock(asyncio.Protocol)
 
 
 def test_a_greeting_leaves_what_comes_after_its_replies() -> None:
