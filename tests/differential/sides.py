@@ -215,12 +215,14 @@ class Side:
         came = False
         while True:
             moved = self.pump()
+            # Before the servers are asked: what they read later may be answered later than they are asked.
+            busy = any(peer.busy for peer in self.peers.values())
             for asker in self._askers * 2:
                 asker.ask()
                 asker.ask()
             moved |= self.pump()
             came |= moved
-            if not moved and not any(peer.busy for peer in self.peers.values()):
+            if not moved and not busy:
                 return came
 
     def play(self, steps: Sequence[Step], resp: int, expected: Sequence[Heard] = ()) -> list[Heard]:
