@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks import traffic
 from proxy import _compiled
 from proxy.policy.compiled import CompiledPolicy
-from proxy.policy.judge import Judge
+from proxy.policy.judge import InForce, Judge
 from proxy.policy.load import load_policy
 from proxy.policy.modes import ModeRule, Modes
 from proxy.policy.pending import PendingTtls
@@ -34,7 +34,7 @@ def session_of(policy: CompiledPolicy, service: str, mode: str = "enforce") -> S
     pending = PendingTtls()
     judge = Judge(policy, Modes((ModeRule(mode),), policy.services), pending=pending)  # type: ignore[arg-type]
     identities = Identities(frozenset(policy.services))
-    return Session(lambda: judge, identities, service, "127.0.0.1:1", Telemetry(), sharing=True)
+    return Session(InForce(judge), identities, service, "127.0.0.1:1", Telemetry(), sharing=True)
 
 
 def pieces(requests: list[bytes], pipeline: int) -> list[tuple[bytes, int]]:

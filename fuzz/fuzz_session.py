@@ -18,14 +18,14 @@ from harness import Choices, fuzz, instrumented
 import proxy.policy.judge
 import proxy.policy.load
 import proxy.telemetry.telemetry  # noqa: F401
+from proxy.policy.judge import InForce
 from proxy.policy.modes import ModeRule
 from proxy.wire import encode, requests
 from proxy.wire.limits import IDENTIFIED, MIB, ProtocolError, RequestLimits
 from proxy.wire.requests import RequestReader
 
 with instrumented("proxy.relay"):
-    from proxy.relay import conversation
-    from proxy.relay.conversation import MAX_BACKLOG, MAX_LOCAL_BYTES, MULTI, POISON
+    from proxy.relay.conversation import MULTI, POISON, ROOM
 
 from proxy.client import reason_label
 from tests.relay.fake_redis import PASSWORD, FakeRedis
@@ -35,8 +35,8 @@ from tests.relay.test_session_in_any_order import NOTHING, WORDS
 # What is large here, so that inputs may be small.
 requests.LARGE = 1200
 requests.KEPT_OF_LARGE = 40
-conversation.LARGEST_SHARED = 400
-conversation.LARGEST_SHARED_REPLY = 1500
+ROOM.shared_request = 400
+ROOM.shared_reply = 1500
 
 LIMITS = RequestLimits(max_request=4096)
 GREETING = [encode.command(b"AUTH", b"keyfence", b"its own"), encode.command(b"SELECT", 1)]
@@ -105,7 +105,7 @@ class Talk:
         in_force = JUDGES[kind // 16 % 3]
         self.one = session(
             SERVICES[kind % 3],
-            judges=lambda: in_force,
+            in_force=InForce(in_force),
             told=self.told,
             limits=LIMITS,
             greeting=self.greeting,
@@ -170,11 +170,11 @@ class Talk:
             sent = b"".join(pieces)
             self.upstream += sent
             self._answer(sent)
-        assert sum(map(len, one.to_client)) <= MAX_LOCAL_BYTES + MIB
+        assert sum(map(len, one.to_client)) <= ROOM.local + MIB
         one.to_client.clear()
         assert one.outstanding >= 0
-        assert one.answers.slots.local_bytes <= MAX_LOCAL_BYTES + MAX_BACKLOG
-        assert one.backlog() <= MAX_BACKLOG + LIMITS.max_request + len(REQUESTS[-1]) + 8192
+        assert one.answers.slots.local_bytes <= ROOM.local + ROOM.backlog
+        assert one.backlog() <= ROOM.backlog + LIMITS.max_request + len(REQUESTS[-1]) + 8192
         assert not one.closing or reason_label(one.closing) != "other", one.closing
 
     def _reopen(self) -> None:

@@ -8,7 +8,7 @@ from proxy.telemetry.traffic cimport Traffic
 
 
 cdef class Gate:
-    cdef public object judge
+    cdef public object in_force
     cdef public object identities
     cdef public object upstream
     cdef public object telemetry

@@ -18,14 +18,14 @@ from typing import cast
 from .admission import ClientLimits, Place, Places
 from .links import Links, Owner
 from .notices import notice
-from .policy.judge import Judge
+from .policy.judge import InForce
 from .relay.identity import Evidence, Identities, certificate_names
 from .relay.session import Session
 from .relay.speaker import Speaker
 from .relay.splice import Splice
 from .telemetry.telemetry import Telemetry
 from .upstream.shared import Pools
-from .upstream.target import Upstream, keep_alive, send_with_end
+from .upstream.target import Upstream, send_with_end
 from .wire import encode
 from .wire.limits import RequestLimits
 
@@ -42,7 +42,7 @@ class Gate:
 
     def __init__(
         self,
-        judge: Callable[[], Judge] | None,
+        in_force: InForce | None,
         identities: Identities,
         upstream: Upstream,
         telemetry: Telemetry,
@@ -50,9 +50,9 @@ class Gate:
         client_limits: ClientLimits,
         shared_connections: int = 0,
     ) -> None:
-        """`judge` None: pass everything unread. `shared_connections`: how many upstream connections of one
+        """`in_force` None: pass everything unread. `shared_connections`: how many upstream connections of one
         kind clients may share; 0: each has its own."""
-        self.judge = judge
+        self.in_force = in_force
         self.identities = identities
         self.upstream = upstream
         self.telemetry = telemetry
@@ -61,7 +61,7 @@ class Gate:
         self.clients: set[Client] = set()
         self.draining = False  # a client that has its answers is dismissed
         self.reads_on = True  # while draining: whether requests are still taken in
-        self.sharing = shared_connections > 0 and judge is not None
+        self.sharing = shared_connections > 0 and in_force is not None
         self.pools = Pools(upstream, shared_connections)
 
     def tick(self) -> None:
@@ -80,7 +80,7 @@ class Client(Owner):
         """`shown` says in logs where the client comes from; `place` is left when the client goes."""
         self._gate = gate
         self._listener = listener
-        self._known = known
+        self._known: Evidence | None = known  # until it is decided who the client is
         self._shown = shown
         self._place = place
         self._counted_as = ""
@@ -107,10 +107,7 @@ class Client(Owner):
         transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
         gate = self._gate
         self._transport = transport
-        known, certificate = self._known, transport.get_extra_info("peercert")
-        if certificate:
-            known = dataclasses.replace(known, names=certificate_names(certificate))
-        service = gate.identities.at_connect(known)
+        service = self._identify(transport)
         if not self._place.serve(service):
             self._counters.connection_rejected(self._listener, "service")
             transport.write(too_many(service))
@@ -118,13 +115,12 @@ class Client(Owner):
             return
         gate.clients.add(self)
         self._is_served = True
-        keep_alive(transport)
-        if gate.judge is None:
+        if gate.in_force is None:
             self._session = Splice(service, gate.upstream.address.database)
         else:
             greeting = gate.upstream.address.greeting()
             self._session = Session(
-                gate.judge,
+                gate.in_force,
                 gate.identities,
                 service,
                 self._shown,
@@ -137,6 +133,14 @@ class Client(Owner):
             )
         self._counted_as = service
         self._counters.connection_opened(service, self._listener)
+
+    def _identify(self, transport: asyncio.Transport) -> str:
+        known, self._known = self._known, None
+        assert known is not None
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            known = dataclasses.replace(known, names=certificate_names(certificate))
+        return self._gate.identities.at_connect(known)
 
     def data_received(self, data: bytes) -> None:
         if not self._is_served or self._dismissed:
@@ -276,8 +280,9 @@ class Client(Owner):
         outlet = session.outlet
         if outlet.to_client:
             self.active = True
-            chunks, outlet.to_client = outlet.to_client, []
+            chunks = outlet.to_client
             data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            chunks.clear()
             self._counters.client_out += len(data)
             if self._gate.draining and self.is_idle and not self._ended:
                 send_with_end(transport)
@@ -305,16 +310,17 @@ class Client(Owner):
         profile, route = session.profile, session.route
         if route.is_shared and not self._links.may_share(profile):
             session.take_own()
-        chunks, session.to_upstream = session.to_upstream, []
+        chunks, counts = session.to_upstream, session.counts
         for chunk in chunks:
             self._counters.upstream_out += len(chunk)
         if route.is_shared:
-            counts, session.counts = session.counts, []
             if not route.knows_id:
                 self._links.drop_own()
             self._links.send_shared(chunks, counts)
         else:
             self._links.send_own(profile, chunks)
+        chunks.clear()
+        counts.clear()
 
     def tick(self, now: float) -> None:
         """Give up a connection of its own that the client needs no more, or keep it from being closed."""

@@ -49,7 +49,7 @@ class Links(Receiver):
         self._worked = False  # something went over the share since a PING was sent on the own connection
         self._pinged_at = 0.0
         self._pongs = 0  # replies to those that are still to come, before any of the client's
-        self._framer = ReplyFramer()  # of these
+        self._framer: ReplyFramer | None = None  # of these
 
     def unsent(self) -> int:
         """Bytes that wait for the own connection to be made."""
@@ -88,7 +88,6 @@ class Links(Receiver):
         self._shares = False
         if self._own is None:
             self._pongs = 0
-            self._framer = ReplyFramer()
             self._own = DedicatedLink(self._upstream, self, profile.commands())
             if self._paused:
                 self._own.pause()
@@ -101,6 +100,7 @@ class Links(Receiver):
             assert self._own is not None
             self._worked, self._pinged_at = False, now
             self._pongs += 1
+            self._framer = ReplyFramer()
             self._own.send([_PING])
 
     def drop_own(self) -> None:
@@ -152,6 +152,7 @@ class Links(Receiver):
 
     def _without_pong(self, data: bytes) -> bytes:
         """Take the answer to a PING off the head of what came; whatever it is, Redis has answered."""
+        assert self._framer is not None
         try:
             at = self._framer.advance(data, 0, 1)
         except ReplyError:

@@ -16,6 +16,7 @@ import ipaddress
 import socket
 import ssl
 import struct
+import sys
 from typing import Any
 
 from .admission import Place
@@ -27,6 +28,7 @@ from .proxy_protocol import HeaderError, HeaderReader, Source
 from .relay.identity import Evidence, Network
 from .sockets import Bound, bind, host_port
 from .timeouts import interval, look
+from .upstream.target import keep_alive
 
 BACKLOG = 511  # as Redis' tcp-backlog
 HURRY_SECONDS = 0.5  # for those who are about to be clients when the process ends
@@ -154,6 +156,7 @@ class _Listener:
                     return
                 continue  # this connection ended before it was accepted: accept(2), "Error handling"
             sock.setblocking(False)
+            keep_alive(sock)
             self._arrived(sock, peer)
 
     def _wait_for_room(self, exc: OSError) -> None:
@@ -221,7 +224,7 @@ class _Listener:
         if self._unix:
             _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         else:
-            address, port = peer[:2]
+            address, port = sys.intern(peer[0]), peer[1]  # many come from one address
         if self._proxied:
             source = await self._proxy_header(sock, address, deadline)
             if not source.local:

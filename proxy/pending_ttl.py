@@ -175,7 +175,7 @@ class _Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's doesn't inherit from it
-        keep_alive(transport)
+        keep_alive(transport.get_extra_info("socket"))
         self._transport.write(self._opening)
 
     def data_received(self, data: bytes) -> None:

@@ -25,7 +25,7 @@ from .listeners import Listeners
 from .open_files import room_for
 from .pending_ttl import TtlWatch
 from .policy.compiled import CompiledPolicy
-from .policy.judge import Judge
+from .policy.judge import InForce, Judge
 from .policy.modes import BreakGlass, Modes
 from .policy.pending import PendingTtls
 from .sockets import Bound
@@ -57,7 +57,7 @@ class Runtime:
         self.telemetry = telemetry
         self.glass: list[BreakGlass] = []
         self.pending = PendingTtls()  # outlives a reload
-        self.judge: Judge | None = None
+        self.in_force: InForce | None = None
         self.upstream: Upstream | None = None
         self.learner: Learner | None = None
         self._gate: Gate | None = None
@@ -76,9 +76,12 @@ class Runtime:
         self.telemetry.mask(settings.mask_keys)
         if policy is not None:
             modes = Modes(settings.modes, policy.services, settings.waived())
-            if self.judge is not None:
-                counters.policy_replaced(self.judge.policy.name)
-            self.judge = Judge(policy, modes, self.glass, time.time, self._decision_failed, self.pending)
+            judge = Judge(policy, modes, self.glass, time.time, self._decision_failed, self.pending)
+            if self.in_force is None:
+                self.in_force = InForce(judge)
+            else:
+                counters.policy_replaced(self.in_force.judge.policy.name)
+                self.in_force.judge = judge
             counters.policy_loaded(policy.name, policy.revision, loaded_at)
         if self._gate is not None:
             self._gate.identities = self._identities()
@@ -156,7 +159,7 @@ class Runtime:
     def gate(self, upstream: Upstream) -> Gate:
         settings = self.settings
         self._gate = Gate(
-            None if self.judge is None else self._current_judge,
+            self.in_force,
             self._identities(),
             upstream,
             self.telemetry,
@@ -177,9 +180,10 @@ class Runtime:
     def _identities(self) -> Any:
         return self.settings.identities(self.judge.policy.services if self.judge else ())
 
-    def _current_judge(self) -> Judge:
-        assert self.judge is not None
-        return self.judge
+    @property
+    def judge(self) -> Judge | None:
+        """None: nothing is read."""
+        return None if self.in_force is None else self.in_force.judge
 
     def listeners(self, upstream: Upstream, bound: list[Bound]) -> Listeners:
         """The configured listeners on sockets that are bound already, each in its turn."""

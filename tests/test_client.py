@@ -17,6 +17,7 @@ from proxy.admission import ClientLimits
 from proxy.client import Gate
 from proxy.config import ListenerModel
 from proxy.listeners import Listeners
+from proxy.policy.judge import InForce
 from proxy.policy.modes import ModeRule
 from proxy.telemetry.telemetry import Telemetry
 from proxy.upstream.target import Upstream, UpstreamAddress
@@ -69,15 +70,12 @@ class Stage:
         address = UpstreamAddress("tcp", "127.0.0.1", port, password=self._password, shown="fake")
         self.upstream = Upstream(address, connect_timeout=self._timeout)
         self.telemetry = Telemetry()
-        in_force = None if self._judge is None else self._current
+        in_force = None if self._judge is None else InForce(self._judge)
         self.gate = Gate(in_force, identities(), self.upstream, self.telemetry, IDENTIFIED, self._limits)
         self.listeners = Listeners(self.gate)
         self.listeners.open(ListenerModel(listen="127.0.0.1:0", service="CubeProxy"))
         await self.listeners.start()
         return self
-
-    def _current(self) -> Any:
-        return self._judge
 
     async def _play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert self._handler is not None

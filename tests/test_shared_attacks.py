@@ -10,7 +10,7 @@ import pytest
 
 from proxy import links as links_module
 from proxy.policy.modes import ModeRule
-from proxy.relay import conversation
+from proxy.relay.conversation import ROOM
 from proxy.upstream import shared as shared_module
 from proxy.upstream.shared import Pools
 from proxy.wire import requests
@@ -203,7 +203,7 @@ async def test_nothing_is_kept_for_a_client_that_is_being_closed() -> None:
 @in_loop
 async def test_a_refused_request_doesnt_lie_in_redis_half_sent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(requests, "LARGE", 10_000)
-    patch.setattr(conversation, "LARGEST_SHARED", 5000)
+    patch.setattr(ROOM, "shared_request", 5000)
     ended = asyncio.Event()
 
     async def take(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:

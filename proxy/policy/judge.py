@@ -41,6 +41,15 @@ ALIKE = frozenset(
 )
 
 
+class InForce:
+    """The judge that holds now: a reload puts another in its place."""
+
+    __slots__ = ("judge",)
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge = judge
+
+
 class Judge:
     """A compiled policy, the modes of this environment, and whatever break-glass is open.
 

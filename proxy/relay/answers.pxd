@@ -6,6 +6,7 @@ from proxy.relay.speaker cimport Outlet
 from proxy.wire.replies cimport ReplyFramer
 
 cdef int _PUSH, _STATUS, _UNDECIDED, _PASSED, _ANSWER, _DROPPED, _WHOLE
+cdef ReplyFramer _UNUSED
 
 
 @cython.final
@@ -15,7 +16,7 @@ cdef class Answers(Outlet):
     cdef public int reply
     cdef public bint monitoring
     cdef public object subscriptions
-    cdef object _after_slot
+    cdef readonly bint slot_done
     cdef ReplyFramer _framer
     cdef bytearray _captured
     cdef int _frame

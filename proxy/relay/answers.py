@@ -34,20 +34,25 @@ _MONITOR_LEAD = 40  # bytes within which that is decided
 # CLIENT REPLY
 ON, OFF, SKIP = range(3)
 
+# Of those who have had nothing yet on a connection of their own.
+_UNUSED = ReplyFramer()
+
 
 class Answers(Outlet):
-    """The reply side of a session: its slots, and the frame that is coming in."""
+    """The reply side of a session: its slots, and the frame that is coming in.
 
-    def __init__(self, after_slot: Callable[[], None]) -> None:
-        """`after_slot` is called whenever a slot has been answered by what `feed` is given."""
+    After each `feed`, `slot_done` tells whether it has answered a slot.
+    """
+
+    def __init__(self) -> None:
         super().__init__()
         self.slots = Slots()
         self.resp = 2  # the protocol that HELLO has chosen
         self.reply = ON  # of CLIENT REPLY; SKIP: the next request's answer is dropped
         self.monitoring = False
         self.subscriptions: Subscriptions | None = None  # None: it never subscribed
-        self._after_slot = after_slot
-        self._framer = ReplyFramer()
+        self.slot_done = False
+        self._framer = _UNUSED
         self._captured = bytearray()
         self._frame = _UNDECIDED  # whose the frame is that comes in, where frames are followed one by one
         self._in_shared_reply = False
@@ -182,6 +187,9 @@ class Answers(Outlet):
 
     def feed(self, data: bytes, at: int) -> int:
         """Take in a part of `data` from `at`: up to a frame's end, or all. Raises ReplyError."""
+        self.slot_done = False
+        if self._framer is _UNUSED:
+            self._framer = ReplyFramer()
         if self.subscriptions is not None or self.monitoring:
             return self._follow_frame(data, at)
         head = self.slots.head
@@ -251,7 +259,7 @@ class Answers(Outlet):
 
     def _slot_done(self) -> None:
         self.let_out()
-        self._after_slot()
+        self.slot_done = True
 
     # -- frame by frame, where messages come among the replies
 

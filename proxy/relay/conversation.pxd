@@ -7,12 +7,23 @@ from proxy.relay.speaker cimport Speaker
 from proxy.wire.requests cimport RequestReader
 
 
+@cython.final
+cdef class Room:
+    cdef public Py_ssize_t local
+    cdef public Py_ssize_t backlog
+    cdef public Py_ssize_t shared_requests
+    cdef public Py_ssize_t shared
+    cdef public Py_ssize_t shared_request
+    cdef public Py_ssize_t shared_reply
+
+
 cdef class Conversation(Speaker):
     cdef public Answers answers
     cdef public bint opaque
     cdef public object transaction
     cdef public bint held
     cdef public bint is_behind
+    cdef Room _room
     cdef RequestReader _reader
     cdef bytes _raw
     cdef object _deferred

@@ -22,17 +22,25 @@ from proxy.wire.profile import Profile
 from proxy.wire.replies import ReplyError
 from proxy.wire.requests import RequestReader
 
-# Answers made here that wait for earlier replies. Past this the client's requests are left unread until
-# replies come in.
-MAX_LOCAL_BYTES = 1024 * 1024
-# What is taken in from the client while nothing may be judged. Past this it is left unread.
-MAX_BACKLOG = 64 * 1024
-# How many requests, and about how many bytes of them, one client may have under way on a shared connection.
-MAX_SHARED_REQUESTS = 4096
-MAX_SHARED_BYTES = 1024 * 1024
-# Larger requests, and clients that get larger replies, take a connection of their own.
-LARGEST_SHARED = 64 * 1024
-LARGEST_SHARED_REPLY = 256 * 1024
+
+class Room:
+    """How much one client may have waiting or under way, in bytes if nothing else is said."""
+
+    def __init__(self) -> None:
+        # Answers made here that wait for earlier replies. Past this the client's requests are left unread
+        # until replies come in.
+        self.local = 1024 * 1024
+        # What is taken in from the client while nothing may be judged. Past this it is left unread.
+        self.backlog = 64 * 1024
+        # How many requests, and about how many bytes of them, may be under way on a shared connection.
+        self.shared_requests = 4096
+        self.shared = 1024 * 1024
+        # Larger requests, and clients that get larger replies, take a connection of their own.
+        self.shared_request = 64 * 1024
+        self.shared_reply = 256 * 1024
+
+
+ROOM = Room()
 
 # Sent upstream in place of a command that is refused inside MULTI. Its wrong arity makes Redis mark the
 # transaction, so that EXEC answers EXECABORT in Redis' own words and runs nothing (server.c, rejectCommand).
@@ -44,12 +52,13 @@ class Conversation(Speaker):
     """The state of one client's requests and their answers."""
 
     def __init__(self, service: str, profile: Profile, route: Route, limits: RequestLimits) -> None:
-        self.answers = Answers(self._after_slot)
+        self.answers = Answers()
         super().__init__(service, profile, self.answers, route)
         self.transaction: OpenTransaction | None = None
         self.opaque = False  # all is passed unread
         self.is_behind = False  # the own connection has carried nothing since the client last shared
         self.held = False  # a reply must come in before the next request may be judged
+        self._room = ROOM
         self._reader = RequestReader(limits)
         self._raw: bytes | None = None  # what goes upstream unread once every slot is answered
         self._deferred: Callable[[], None] | None = None  # what waits until every slot is answered
@@ -72,7 +81,7 @@ class Conversation(Speaker):
         """A session that waits takes in some bytes more: only who reads notices that the client has gone."""
         if self.answers.closing:
             return False
-        return self._may_judge() or self._closing_then != "" or self.backlog() < MAX_BACKLOG
+        return self._may_judge() or self._closing_then != "" or self.backlog() < self._room.backlog
 
     @property
     def holds_back(self) -> bool:
@@ -103,18 +112,18 @@ class Conversation(Speaker):
             and not self.held
             and self._deferred is None
             and self._raw is None
-            and slots.local_bytes < MAX_LOCAL_BYTES
+            and slots.local_bytes < self._room.local
             and (not self.route.is_shared or self._has_room(slots.awaited))
         )
 
     def _has_room(self, awaited: int) -> bool:
         if not awaited:
             self._shared_bytes = 0
-        return awaited < MAX_SHARED_REQUESTS and self._shared_bytes < MAX_SHARED_BYTES
+        return awaited < self._room.shared_requests and self._shared_bytes < self._room.shared
 
     def _exceeds_share(self, size: int, count: int) -> bool:
         """Whether so many bytes of so many requests are too much for one piece where others are."""
-        return size > LARGEST_SHARED or count > MAX_SHARED_REQUESTS
+        return size > self._room.shared_request or count > self._room.shared_requests
 
     def backlog(self) -> int:
         held = self._reader.pending()  # a deferred request is of what was read
@@ -245,7 +254,7 @@ class Conversation(Speaker):
     def from_shared(self, data: bytes, completed: int, whole: bool) -> None:
         if not completed:
             self._reply_bytes += len(data)
-            if self._reply_bytes > LARGEST_SHARED_REPLY:
+            if self._reply_bytes > self._room.shared_reply:
                 self.route.stay()
                 self._deferred = self._deferred or self._leave_shared
         else:
@@ -266,6 +275,8 @@ class Conversation(Speaker):
                     self.to_client.append(data[at:])
                     return
                 at = self.answers.feed(data, at)
+                if self.answers.slot_done:
+                    self._after_slot()
         except ReplyError as exc:
             self.closing = f"upstream sent what is no reply: {exc}"
         self._close_when_answered()

@@ -17,9 +17,11 @@ cdef class Session(Conversation):
     cdef object _full_limits
     cdef public bytes request
     cdef object _sender
-    cdef object _current_judge
+    cdef object _in_force
     cdef object _observer
-    cdef object _number_of
+    cdef long long _number
+    cdef object _numbered_by
+    cdef str _numbered_as
     cdef int _until_timed
     cdef object _ruled
     cdef Glance _known_glance

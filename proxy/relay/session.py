@@ -18,7 +18,7 @@ from time import monotonic, perf_counter
 from proxy.commands.model import Command, Streamed, Touches
 from proxy.policy.compiled import UNKNOWN
 from proxy.policy.glance import Glance, Way
-from proxy.policy.judge import Judge
+from proxy.policy.judge import InForce, Judge
 from proxy.policy.repeats import Repeat
 from proxy.policy.verdict import PASS, Ruling
 from proxy.relay.answers import ON
@@ -31,7 +31,7 @@ from proxy.relay.specials import LONGEST_SPECIAL, SPECIALS, Special, hang_up, op
 from proxy.relay.transactions import OpenTransaction
 from proxy.wire import encode
 from proxy.wire.limits import IDENTIFIED, UNIDENTIFIED, ProtocolError, RequestLimits, RequestTooLarge
-from proxy.wire.profile import Profile
+from proxy.wire.profile import unchanged
 from proxy.wire.requests import HandedOn
 
 # What a glance may admit: nothing but one reply comes of it, wherever it goes.
@@ -49,7 +49,7 @@ class Session(Conversation):
 
     def __init__(
         self,
-        judge: Callable[[], Judge],
+        in_force: InForce,
         identities: Identities,
         at_connect: str,
         client: str,
@@ -64,7 +64,7 @@ class Session(Conversation):
     ) -> None:
         """`greeting` are the commands that upstream connections are opened with, one reply each; `database`
         is the one that they select. `sharing`: connections that others use too may be used."""
-        self.first_profile = Profile(database=database)
+        self.first_profile = unchanged(database)
         super().__init__(at_connect, self.first_profile, Route(sharing, clock), limits)
         self._sender = object()  # tells its commands from those of other connections
         self.at_connect = at_connect
@@ -73,10 +73,12 @@ class Session(Conversation):
         self.greeting = greeting
         self.selects_later = selects_later
         self.request = b""  # the bytes of the request that a special has in hand
-        self._current_judge = judge
+        self._in_force = in_force
         self._observer = observer
         self._full_limits = limits
-        self._number_of: tuple[Judge, str, int] | None = None
+        self._number = 0  # of the service, for the judge and by the name that it was asked for last
+        self._numbered_by: Judge | None = None
+        self._numbered_as = ""
         self._until_timed = 0
         self._known_glance: Glance | None = None
         self._glance_of: Judge | None = None
@@ -506,14 +508,14 @@ class Session(Conversation):
     def _judge(self) -> tuple[Judge, int]:
         """The judge for the next request, and the number under which it knows this client's service."""
         judge = self.current_judge()
-        known = self._number_of
-        if known is None or known[0] is not judge or known[1] != self.service:
-            known = self._number_of = (judge, self.service, judge.number(self.service))
-        return judge, known[2]
+        if self._numbered_by is not judge or self._numbered_as != self.service:
+            self._number = judge.number(self.service)
+            self._numbered_by, self._numbered_as = judge, self.service
+        return judge, self._number
 
     def current_judge(self) -> Judge:
         """A transaction keeps the one that it began with."""
-        return self.transaction.judge if self.transaction is not None else self._current_judge()
+        return self.transaction.judge if self.transaction is not None else self._in_force.judge
 
     def _refuse(self, reply: bytes) -> None:
         """Refuse the request in hand."""

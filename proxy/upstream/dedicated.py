@@ -123,7 +123,7 @@ class DedicatedLink:
         transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
         self._connecting = None
         self._transport = transport
-        keep_alive(transport)
+        keep_alive(transport.get_extra_info("socket"))
         address = self._upstream.address
         greeting = [*address.login(), *self._settings]
         if greeting:

@@ -3,7 +3,7 @@ cimport cython
 
 from proxy.wire.replies cimport ReplyFramer
 
-cdef int _PUSH
+cdef int _PUSH, _ALONE
 
 
 cdef class SharedConnection
@@ -23,9 +23,11 @@ cdef class SharedLink:
     cdef readonly object _pool
     cdef readonly SharedConnection _connection
 
+    @cython.locals(connection=SharedConnection)
     cpdef object send(self, list chunks, list counts)
 
 
+@cython.freelist(64)
 @cython.final
 cdef class Due:
     cdef readonly SharedLink link
@@ -50,6 +52,7 @@ cdef class SharedConnection:
     cdef list _waiting
     cdef long long _held
     cdef bint _flush_due
+    cdef int _alone
     cdef bint _full
     cdef bint _proven
     cdef object _idle_since
@@ -61,6 +64,6 @@ cdef class SharedConnection:
     cpdef object data_received(self, bytes data)
     @cython.locals(
         framer=ReplyFramer, at=Py_ssize_t, size=Py_ssize_t, start=Py_ssize_t, entry=Due, link=SharedLink,
-        count="long long", completed="long long", piece=bytes,
+        count="long long", completed="long long", piece=bytes, raw="const char *",
     )
     cdef object _hand_out(self, bytes data, list told)

@@ -6,7 +6,8 @@ its replies taken in, and dropped; where the order can't be trusted any more the
 request that waits on it fails, and none is sent again.
 
 Requests of one turn of the loop are collected and written together one turn later: a system call per batch of
-clients in place of one per client is what sharing gains.
+clients in place of one per client is what sharing gains. Where only one client works there is nothing to wait
+for.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ IDLE_SECONDS = 60.0  # after which a connection that nobody holds is closed
 # Where so many bytes wait for Redis on a connection, nobody more is let on: what those have left behind who
 # have gone stays there too.
 MAX_QUEUED = 64 * MIB
+# So often in a row nothing may have been awaited when something was sent: then it is one client's alone that
+# works, and what it sends is written at once.
+_ALONE = 16
 
 _PUSH = ord(">")
 
@@ -206,6 +210,7 @@ class SharedConnection:
         self._waiting: list[bytes] = []
         self._held = 0  # bytes that wait for the connection to be made
         self._flush_due = False
+        self._alone = 0  # how often in a row nothing was awaited when something was sent
         self._full = False
         self._proven = False  # a byte has come: whoever listens there is more than a port
         self._idle_since = self._loop.time()
@@ -213,6 +218,7 @@ class SharedConnection:
     # -- requests
 
     def send(self, link: SharedLink, chunks: list[bytes], counts: list[int]) -> None:
+        self._alone = self._alone + 1 if self._due is None else 0
         for count in counts:
             due = Due(link, count)
             if self._due_last is None:
@@ -227,8 +233,11 @@ class SharedConnection:
             if self._connecting is None:
                 self._connecting = self._loop.create_task(self._try_connecting())
         elif not self._flush_due and self._greeting is None:
-            self._flush_due = True
-            self._loop.call_soon(self._flush)
+            if self._alone > _ALONE:
+                self._flush()
+            else:
+                self._flush_due = True
+                self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -304,7 +313,7 @@ class SharedConnection:
         if self.is_closed:
             transport.abort()
             return
-        keep_alive(transport)
+        keep_alive(transport.get_extra_info("socket"))
         greeting = [*self._upstream.address.login(), *self._profile.commands()]
         if not greeting:
             self._open()
@@ -362,6 +371,7 @@ class SharedConnection:
     def _hand_out(self, data: bytes, told: list[SharedLink]) -> None:
         """Give each client its replies; `told` gets who had any."""
         framer = self._framer
+        raw = data
         at, size = 0, len(data)
         while at < size:
             entry = self._due
@@ -383,7 +393,7 @@ class SharedConnection:
                 entry.count = count - completed
             link.awaited -= completed
             if link.sharer is not None:
-                piece = data if start == 0 and at == size else data[start:at]
+                piece = data if start == 0 and at == size else raw[start:at]
                 link.sharer.shared_replies(piece, completed, framer.at_boundary)
                 if not link.is_told:
                     link.is_told = True

@@ -280,9 +280,8 @@ class _Probe(asyncio.Protocol):
             self.settled.set_result(None)
 
 
-def keep_alive(transport: asyncio.BaseTransport) -> None:
+def keep_alive(sock: socket.socket | None) -> None:
     """Have TCP notice a peer that is gone without a word, with the times of Redis' `tcp-keepalive 300`."""
-    sock = transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     with contextlib.suppress(OSError):  # the peer may have closed already

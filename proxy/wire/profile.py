@@ -6,6 +6,7 @@ connection with any other state is not replaced by another one.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 from proxy.wire import encode
@@ -50,3 +51,9 @@ class Profile(NamedTuple):
             if value:
                 said.append(encode.command(b"CLIENT", b"SETINFO", option, value))
         return said
+
+
+@cache
+def unchanged(database: int) -> Profile:
+    """That of a connection on which nothing was said, of which there are many at a time."""
+    return Profile(database=database)

@@ -40,6 +40,7 @@ cdef class RequestReader:
     cdef long long _skip
     cdef object _large
 
+    @cython.locals(held=Py_ssize_t)
     cpdef Py_ssize_t pending(self) except -1
     cpdef Py_ssize_t announced(self) except -1
     cpdef bytes take_partial(self)
@@ -57,6 +58,7 @@ cdef class RequestReader:
     cpdef bint glimpse(self) except -1
     cpdef bytes data(self)
     cpdef list again(self)
+    @cython.locals(before=Py_ssize_t, size=Py_ssize_t, raw="const unsigned char *")
     cpdef bytes span(self, Py_ssize_t start, Py_ssize_t end)
     cpdef object return_to(self, Py_ssize_t start, Py_ssize_t end)
     cpdef object let_go(self)

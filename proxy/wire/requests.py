@@ -34,6 +34,10 @@ _DIGITS_GLIMPSED = 5
 LARGE = 1024 * 1024
 
 
+# In the place of a list where no request is under way.
+_NO_ARGUMENTS: list[bytes] = []
+
+
 class HandedOn(bytes):
     """In the place of a bulk string that was handed on as it came: nothing of it is left but its `size`."""
 
@@ -75,13 +79,13 @@ class RequestReader:
         self.key_at = self.key_end = 0
         self.options_at = 0
         self._buffer = b""
-        self._head = bytearray()
-        self._tail = bytearray()
+        self._head: bytearray | None = None
+        self._tail: bytearray | None = None
         self._begin = 0  # where the request under way begins
         self._cursor = 0  # the first byte that is not parsed
         self._stuck = True  # nothing can be read before more bytes come …
         self._missing = 0  # … and this many of them are needed; 0: a line's end is
-        self._arguments: list[bytes] = []  # of the request under way
+        self._arguments = _NO_ARGUMENTS  # of the request under way
         self._awaited = 0  # bulk strings that are still to come of it
         self._bulk = -1  # length of the bulk string under way; -1: its header is not read
         self._number = 0
@@ -107,7 +111,8 @@ class RequestReader:
 
     def pending(self) -> int:
         """How many bytes were fed and belong to no request returned so far."""
-        return len(self._buffer) - self._begin + len(self._tail)
+        held = len(self._buffer) - self._begin
+        return held if self._tail is None else held + len(self._tail)
 
     @property
     def is_large(self) -> bool:
@@ -120,9 +125,8 @@ class RequestReader:
 
     def take_partial(self) -> bytes:
         """Hand out what has come of a large request and was not handed out yet. Only while `is_large`."""
-        got = self._buffer[self._cursor :] + bytes(self._tail)
-        head = bytes(self._head[len(self._head) + self._begin :]) if self._begin < 0 else b""
-        out = head + self._buffer[max(self._begin, 0) : self._cursor]
+        got = self._buffer[self._cursor :] + (self._tail or b"")
+        out = self.span(self._begin, self._cursor)
         if self._large is None:
             self._large = HandedOn(self._bulk)
             self._skip = self._bulk
@@ -133,8 +137,7 @@ class RequestReader:
         self._taken += len(out)
         self._bulk = 0  # of what is to come, nothing but the CRLF belongs to it
         self._buffer = got[len(part) :]
-        self._head = bytearray()
-        self._tail = bytearray()
+        self._head = self._tail = None
         self._begin = self._cursor = 0
         self._stuck = self._skip > 0
         self._missing = 1
@@ -149,27 +152,29 @@ class RequestReader:
             return
         size = len(self._buffer)
         if self._begin == size:
-            self._head = bytearray()
+            self._head = None
             self._buffer = data
             self._begin = self._cursor = 0
             self._stuck = False
             return
         if self._error is not None or (self._stuck and not self._helps(data)):
+            if self._tail is None:
+                self._tail = bytearray()
             self._tail += data
             return
-        if self._begin >= 0:
+        if self._begin >= 0 or self._head is None:
             self._head = bytearray(self._buffer[self._begin : self._cursor])
         else:
             self._head += self._buffer[: self._cursor]
-        self._buffer = b"".join((self._buffer[self._cursor :], self._tail, data))
-        self._tail = bytearray()
+        self._buffer = b"".join((self._buffer[self._cursor :], self._tail or b"", data))
+        self._tail = None
         self._begin = -len(self._head)
         self._cursor = 0
         self._stuck = False
 
     def _helps(self, data: bytes) -> bool:
         """Whether `next` can get further, or has reason to complain, with `data` at hand."""
-        aside = len(self._tail) + len(data)
+        aside = len(data) if self._tail is None else len(self._tail) + len(data)
         if self._missing:
             return aside >= self._missing
         return b"\n" in data or len(self._buffer) - self._cursor + aside > self._max_inline
@@ -286,18 +291,22 @@ class RequestReader:
 
     def span(self, start: int, end: int) -> bytes:
         """Return exactly the bytes that were received from `start` to `end`."""
-        if start >= 0:
-            return self._buffer[start:end]
-        if end <= 0:
-            return bytes(self._head[len(self._head) + start : len(self._head) + end])
-        return bytes(self._head[len(self._head) + start :]) + self._buffer[:end]
+        if self._head is not None and start < 0:
+            before = len(self._head)
+            return bytes(self._head[before + start : before + min(end, 0)]) + self._buffer[: max(end, 0)]
+        size = len(self._buffer)
+        if start == 0 and end == size:
+            return self._buffer
+        assert 0 <= start <= end <= size
+        raw = self._buffer
+        return raw[start:end]
 
     def return_to(self, start: int, end: int) -> None:
         """Be as when the request from `start` to `end` was returned, which `next` has done since `feed` was
         last called: what stands behind it is going to be read again."""
         self.start = start
         self.end = self._begin = self._cursor = end
-        self._arguments = []
+        self._arguments = _NO_ARGUMENTS
         self._awaited = 0
         self._bulk = -1
         self._stuck = False
@@ -307,16 +316,16 @@ class RequestReader:
         """Keep nothing of what was read: the client may be idle now. Ends the validity of all offsets."""
         if self._begin == len(self._buffer) and not self._skip and self._error is None:
             self._buffer = b""
+            self._head = None
             self._begin = self._cursor = 0
 
     def rest(self) -> bytes:
         """Hand out all bytes after the last request returned, and keep none. Works after an error too."""
-        rest = self.span(self._begin, len(self._buffer)) + bytes(self._tail)
+        rest = self.span(self._begin, len(self._buffer)) + (self._tail or b"")
         self._buffer = b""
-        self._head = bytearray()
-        self._tail = bytearray()
+        self._head = self._tail = None
         self._begin = self._cursor = self.start = self.end = 0
-        self._arguments = []
+        self._arguments = _NO_ARGUMENTS
         self._awaited = 0
         self._bulk = -1
         self._taken = self._streamed = self._skip = 0
@@ -326,6 +335,7 @@ class RequestReader:
         return rest
 
     def _finish(self, arguments: list[bytes]) -> list[bytes]:
+        self._arguments = _NO_ARGUMENTS
         self.start = self._begin
         self.end = self._begin = self._cursor
         if self._taken:

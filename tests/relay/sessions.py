@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from proxy.policy.judge import Judge
+from proxy.policy.judge import InForce, Judge
 from proxy.policy.load import load_policy
 from proxy.policy.modes import ModeRule, Modes
 from proxy.policy.repeats import Admitted, Repeat
@@ -116,7 +116,7 @@ def session(
     service: str = "CubeProxy",
     *,
     rules: Sequence[ModeRule] = (),
-    judges: Callable[[], Judge] | None = None,
+    in_force: InForce | None = None,
     told: Told | None = None,
     limits: RequestLimits = IDENTIFIED,
     greeting: Sequence[bytes] = (),
@@ -124,9 +124,8 @@ def session(
     clock: Callable[[], float] = time.monotonic,
 ) -> Session:
     """A session of a client whose listener says that it is `service`."""
-    fixed = None if judges else judge(*rules)
     return Session(
-        judges or (lambda: fixed),
+        in_force or InForce(judge(*rules)),
         identities(),
         service,
         "10.0.0.9:5",

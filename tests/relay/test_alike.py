@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.policy.judge import Judge
+from proxy.policy.judge import InForce, Judge
 from proxy.policy.modes import BreakGlass, ModeRule, Modes
 from proxy.relay.conversation import POISON
 from proxy.relay.session import Session
@@ -122,7 +122,7 @@ def test_break_glass_lets_pass_what_was_refused_alike_and_its_end_refuses_it_aga
     loaded = policy()
     glass: list[BreakGlass] = []
     fixed = Judge(loaded, Modes([ModeRule("enforce")], loaded.services), glass, clock=lambda: 100.0)
-    one = session("CubeMaster", judges=lambda: fixed)
+    one = session("CubeMaster", in_force=InForce(fixed))
     request = cmd("SET", FOREIGN.format(1), "v")
     one.from_client(request * 3)
     assert passed(one) == b""
@@ -139,7 +139,7 @@ def test_the_report_counts_each_of_them(mode: str) -> None:
     fixed = judge(ModeRule(mode))  # type: ignore[arg-type]
     telemetry = Telemetry()
     one = Session(
-        lambda: fixed, identities(), "CubeMaster", "10.0.0.9:5", telemetry, IDENTIFIED, sharing=True
+        InForce(fixed), identities(), "CubeMaster", "10.0.0.9:5", telemetry, IDENTIFIED, sharing=True
     )
     for number in range(200):
         one.from_client(cmd("SET", f"bench:user:{number}", "v") + cmd("SET", FOREIGN.format(number), "v"))

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from proxy.policy.judge import InForce
 from proxy.policy.modes import ModeRule
-from proxy.relay.conversation import POISON
+from proxy.relay.conversation import POISON, ROOM
 from proxy.relay.identity import Password
 from proxy.relay.session import Session
 from proxy.wire import encode, requests
@@ -128,18 +129,18 @@ def test_a_key_behind_select_is_judged_in_the_database_that_was_selected() -> No
 
 def large(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Session:
     monkeypatch.setattr(requests, "LARGE", 100)
-    monkeypatch.setattr("proxy.relay.conversation.LARGEST_SHARED", 50)
+    monkeypatch.setattr(ROOM, "shared_request", 50)
     return session(**options)
 
 
 def knowing_passwords(monkeypatch: pytest.MonkeyPatch) -> Session:
     monkeypatch.setattr(requests, "LARGE", 100)
-    monkeypatch.setattr("proxy.relay.conversation.LARGEST_SHARED", 50)
+    monkeypatch.setattr(ROOM, "shared_request", 50)
     known = dataclasses.replace(
         identities(), passwords={"mine": Password([hashlib.sha256(b"").digest()], "CubeMaster")}
     )
     fixed = judge()
-    return Session(lambda: fixed, known, "CubeProxy", "10.0.0.9:5", Told())
+    return Session(InForce(fixed), known, "CubeProxy", "10.0.0.9:5", Told())
 
 
 def streamed(one: Session, request: bytes) -> bytes:

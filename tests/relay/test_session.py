@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from proxy.policy.judge import Judge
+from proxy.policy.judge import InForce, Judge
 from proxy.policy.load import parse_policy
 from proxy.policy.modes import ModeRule, Modes
 from proxy.relay.answers import MAX_INSPECTED
-from proxy.relay.conversation import MAX_BACKLOG, POISON
+from proxy.relay.conversation import POISON, ROOM
 from proxy.relay.identity import Password
 from proxy.relay.route import STAY
 from proxy.relay.session import Session
@@ -136,7 +136,7 @@ def test_the_keys_of_a_transaction_share_a_slot_where_the_policy_says_so() -> No
         "scopes: {all: {prefix: 'k', writers: [CubeProxy], unregistered: allow}}\n"
     )
     cluster = Judge(loaded, Modes([ModeRule("enforce")], loaded.services))
-    one = in_multi(session(judges=lambda: cluster))
+    one = in_multi(session(in_force=InForce(cluster)))
     one.from_client(cmd("GET k:{a}:1") + cmd("GET k:{a}:2") + cmd("GET k:{b}:1") + cmd("EXEC"))
     assert passed(one) == cmd("GET k:{a}:1") + cmd("GET k:{a}:2") + POISON + cmd("EXEC")
     one.from_upstream(b"+QUEUED\r\n+QUEUED\r\n-ERR arity\r\n-EXECABORT no\r\n")
@@ -200,10 +200,10 @@ def test_the_reply_to_an_earlier_multi_ends_no_later_one() -> None:
 
 def test_a_transaction_keeps_the_policy_that_it_began_with() -> None:
     """Trap 5: a reload between queueing and EXEC."""
-    in_force = judge(ModeRule("observe"))
-    one = session(judges=lambda: in_force)
+    in_force = InForce(judge(ModeRule("observe")))
+    one = session(in_force=in_force)
     in_multi(one)
-    in_force = judge()
+    in_force.judge = judge()
     one.from_client(REFUSED)
     assert passed(one) == REFUSED
     one.from_client(cmd("EXEC") + REFUSED)
@@ -703,7 +703,7 @@ def test_monitor_inside_multi_is_queued_and_never_begins() -> None:
 
 def large(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Session:
     monkeypatch.setattr(requests, "LARGE", 100)
-    monkeypatch.setattr("proxy.relay.conversation.LARGEST_SHARED", 50)
+    monkeypatch.setattr(ROOM, "shared_request", 50)
     return session(**options)
 
 
@@ -898,7 +898,7 @@ def test_quit_doesn_t_end_a_shared_connection() -> None:
 
 
 def test_a_client_has_a_bounded_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.relay.conversation.MAX_SHARED_REQUESTS", 10)
+    monkeypatch.setattr(ROOM, "shared_requests", 10)
     one = shared()
     for _ in range(30):
         one.from_client(ADMITTED)
@@ -910,7 +910,7 @@ def test_a_client_has_a_bounded_share(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_gets_large_replies_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.relay.conversation.LARGEST_SHARED_REPLY", 100)
+    monkeypatch.setattr(ROOM, "shared_reply", 100)
     one = shared()
     one.from_client(ADMITTED * 2)
     one.from_shared(b"*1\r\n$500\r\n" + b"x" * 150, 0, False)
@@ -1029,8 +1029,8 @@ def test_an_idle_session_ends_with_its_upstream_without_a_word() -> None:
 def test_too_many_answers_that_wait_stop_the_reading_until_replies_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("proxy.relay.conversation.MAX_LOCAL_BYTES", 20_000)
-    monkeypatch.setattr("proxy.relay.conversation.MAX_BACKLOG", 1_000)
+    monkeypatch.setattr(ROOM, "local", 20_000)
+    monkeypatch.setattr(ROOM, "backlog", 1_000)
     told = Told()
     one = session(told=told)
     one.from_client(REFUSED)
@@ -1051,7 +1051,7 @@ def test_a_client_that_waits_for_auth_may_send_a_little_more() -> None:
     one = session()
     one.from_client(cmd("AUTH", "master", "pw"))
     assert one.wants_input()
-    one.from_client(ADMITTED * (MAX_BACKLOG // len(ADMITTED) + 1))
+    one.from_client(ADMITTED * (ROOM.backlog // len(ADMITTED) + 1))
     assert not one.wants_input()
     one.from_upstream(b"+OK\r\n")
     assert one.wants_input()
@@ -1076,7 +1076,7 @@ def with_passwords(told: Told | None = None, sharing: bool = False) -> Session:
     digest = hashlib.sha256(b"right").digest()
     known = dataclasses.replace(identities(), passwords={"mine": Password([digest], "CubeMaster")})
     fixed = judge()
-    return Session(lambda: fixed, known, "CubeProxy", "10.0.0.9:5", told or Told(), sharing=sharing)
+    return Session(InForce(fixed), known, "CubeProxy", "10.0.0.9:5", told or Told(), sharing=sharing)
 
 
 @pytest.mark.parametrize("sharing", [False, True])
@@ -1134,7 +1134,7 @@ def test_a_database_that_needs_a_login_is_selected_behind_it() -> None:
     fixed = judge()
     select = cmd("SELECT", 2)
     one = Session(
-        lambda: fixed,
+        InForce(fixed),
         identities(),
         "CubeProxy",
         "10.0.0.9:5",

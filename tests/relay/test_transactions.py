@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from proxy.policy.judge import Judge
+from proxy.policy.judge import InForce, Judge
 from proxy.policy.load import parse_policy
 from proxy.policy.modes import ModeRule, Modes
 from proxy.policy.pending import PendingTtls
-from proxy.relay import conversation
-from proxy.relay.conversation import POISON
+from proxy.relay.conversation import POISON, ROOM
 from proxy.relay.route import STAY
 from proxy.relay.session import Session
 from tests.relay.fake_redis import FakeRedis
@@ -181,7 +180,7 @@ def test_one_that_is_too_large_or_too_long_goes_on_a_connection_of_its_own(
     one = shared()
     one.from_client(MULTI + cmd("HGET", ROUTE_OF, "x" * 40_000) * 2 + EXEC)
     assert not one.route.is_shared
-    monkeypatch.setattr(conversation, "MAX_SHARED_REQUESTS", 10)
+    monkeypatch.setattr(ROOM, "shared_requests", 10)
     two = shared()
     two.from_client(MULTI + ADMITTED * 11 + EXEC)
     assert not two.route.is_shared
@@ -244,10 +243,10 @@ def test_a_refusal_in_one_that_is_complete_waits_for_what_is_due() -> None:
 
 
 def test_a_transaction_opened_late_keeps_the_policy_that_it_was_judged_by() -> None:
-    in_force = judge()
-    one = shared(judges=lambda: in_force)
+    in_force = InForce(judge())
+    one = shared(in_force=in_force)
     one.from_client(ADMITTED + MULTI + ADMITTED + REFUSED + EXEC + REFUSED)
-    in_force = judge(ModeRule("observe"))
+    in_force.judge = judge(ModeRule("observe"))
     passed(one)
     one.from_client(b"")
     one.from_shared(b"*0\r\n", 1, True)
@@ -288,7 +287,7 @@ def test_where_the_policy_forbids_exec_the_ordinary_way_refuses_it() -> None:
         "policy: p\nservices: [CubeProxy]\ncommands: {forbid: [EXEC]}\n"
         "scopes: {all: {prefix: 'k', writers: [CubeProxy], unregistered: allow}}\n"
     )
-    one = shared(judges=lambda: strict)
+    one = shared(in_force=InForce(strict))
     one.from_client(MULTI + cmd("GET k") + EXEC)
     assert not one.route.is_shared
     assert passed(one) == MULTI + cmd("GET k") + POISON
@@ -300,12 +299,12 @@ def test_its_keys_share_a_slot_where_the_policy_says_so() -> None:
         "scopes: {all: {prefix: 'k', writers: [CubeProxy], unregistered: allow}}\n"
     )
     told = Told()
-    one = shared(judges=lambda: cluster, told=told)
+    one = shared(in_force=InForce(cluster), told=told)
     same = MULTI + cmd("GET k:{a}:1") + cmd("GET k:{a}:2") + EXEC
     one.from_client(same + MULTI + cmd("GET k:{b}:1") + EXEC)
     assert one.route.is_shared
     assert b"".join(one.to_upstream) == same + MULTI + cmd("GET k:{b}:1") + EXEC
-    one = shared(judges=lambda: cluster, told=told)
+    one = shared(in_force=InForce(cluster), told=told)
     one.from_client(MULTI + cmd("GET k:{a}:1") + cmd("GET k:{b}:1") + EXEC)
     assert passed(one) == MULTI + cmd("GET k:{a}:1") + POISON + EXEC
     assert told.found == [("CubeProxy", "GET", "slot.cross", "refused")]
@@ -323,7 +322,7 @@ keys: {must: {key: "k:<id>", type: hash, ttl: {max: 100s}}}
 def test_a_time_to_live_may_be_given_in_the_same_transaction() -> None:
     table = PendingTtls()
     held = of_policy(TTL, table)
-    one = shared(service="one", judges=lambda: held)
+    one = shared(service="one", in_force=InForce(held))
     one.from_client(MULTI + cmd("HSET k:1 f v") + cmd("EXPIRE k:1 50") + EXEC)
     assert one.route.is_shared
     assert len(table) == 0
@@ -339,7 +338,7 @@ def test_a_time_to_live_may_be_given_in_the_same_transaction() -> None:
 def test_what_a_transaction_leaves_open_is_noted_once_where_something_in_it_is_refused() -> None:
     table = PendingTtls()
     held = of_policy(TTL, table)
-    one = shared(service="one", judges=lambda: held)
+    one = shared(service="one", in_force=InForce(held))
     one.from_client(MULTI + cmd("HSET k:1 f v") + cmd("GET x") + cmd("EXPIRE k:1 50") + EXEC)
     assert passed(one) == MULTI + cmd("HSET k:1 f v") + POISON + cmd("EXPIRE k:1 50") + EXEC
     assert len(table) == 0  # the EXPIRE is in the same transaction: both are carried out, or neither
