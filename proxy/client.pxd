@@ -25,7 +25,8 @@ cdef class Client(Owner):
     cdef readonly Gate _gate
     cdef str _listener
     cdef readonly object _known
-    cdef readonly str _shown
+    cdef str _host
+    cdef int _port
     cdef object _place
     cdef str _counted_as
     cdef Traffic _counters

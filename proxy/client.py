@@ -19,7 +19,7 @@ from .admission import ClientLimits, Place, Places
 from .links import Links, Owner
 from .notices import notice
 from .policy.judge import InForce
-from .relay.identity import Evidence, Identities, certificate_names
+from .relay.identity import Evidence, Identities, certificate_names, host_port
 from .relay.session import Session
 from .relay.speaker import Speaker
 from .relay.splice import Splice
@@ -76,12 +76,16 @@ class Gate:
 class Client(Owner):
     """One client's connection (an `asyncio.Protocol`), and the links that its requests take."""
 
-    def __init__(self, gate: Gate, listener: str, known: Evidence, shown: str, place: Place) -> None:
-        """`shown` says in logs where the client comes from; `place` is left when the client goes."""
+    def __init__(
+        self, gate: Gate, listener: str, known: Evidence, host: str, port: int, place: Place
+    ) -> None:
+        """`host` says in logs where the client comes from, with `port` if that isn't 0; `place` is left when
+        the client goes."""
         self._gate = gate
         self._listener = listener
         self._known: Evidence | None = known  # until it is decided who the client is
-        self._shown = shown
+        self._host = host
+        self._port = port
         self._place = place
         self._counted_as = ""
         self._counters = gate.telemetry.counters
@@ -100,6 +104,11 @@ class Client(Owner):
         self.idle_since = 0.0
         self.partial_since = 0.0  # when the request began that has come in part; 0.0: there is none
         self._dismissed = False
+
+    @property
+    def shown(self) -> str:
+        """Where the client comes from, as logs show it."""
+        return host_port(self._host, self._port) if self._port else self._host
 
     # -- the client's side
 
@@ -123,13 +132,14 @@ class Client(Owner):
                 gate.in_force,
                 gate.identities,
                 service,
-                self._shown,
+                self._host,
                 gate.telemetry,
                 gate.limits,
                 greeting,
                 sharing=gate.sharing,
                 database=gate.upstream.address.database,
                 selects_later=gate.upstream.address.selects_later,
+                port=self._port,
             )
         self._counted_as = service
         self._counters.connection_opened(service, self._listener)
@@ -288,7 +298,7 @@ class Client(Owner):
                 send_with_end(transport)
             transport.write(data)
             if self._full and transport.get_write_buffer_size() > self._gate.places.limits.output:
-                notice("output", f"{self._shown} ({session.service}) is closed: it doesn't read its replies")
+                notice("output", f"{self.shown} ({session.service}) is closed: it doesn't read its replies")
                 self._close_at_once("output")
                 return
         if session.reopen:

@@ -26,7 +26,7 @@ from .drain import DRAIN_SECONDS, drain
 from .notices import notice
 from .proxy_protocol import HeaderError, HeaderReader, Source
 from .relay.identity import Evidence, Network
-from .sockets import Bound, bind, host_port
+from .sockets import Bound, bind
 from .timeouts import interval, look
 from .upstream.target import keep_alive
 
@@ -187,11 +187,12 @@ class _Listener:
         deadline = loop.time() + self._gate.places.limits.handshake
         served = False
         try:
-            known, shown = await self._origin(sock, peer, deadline)
+            known, port = await self._origin(sock, peer, deadline)
+            host = known.address or ("unknown" if self._proxied else "unix")
             if not place.at(known.address):
                 text = f"{known.address} has as many connections as limits.connections_per_address admits"
                 raise _Refused("address", text, b"" if self.tls is not None else too_many())
-            await self._serve(sock, deadline, lambda: Client(self._gate, self.name, known, shown, place))
+            await self._serve(sock, deadline, lambda: Client(self._gate, self.name, known, host, port, place))
             served = True
         except _Refused as refused:
             self._refuse(sock, refused)
@@ -218,8 +219,8 @@ class _Listener:
                 raise
             raise _Refused("handshake", "TLS didn't get done in time") from None
 
-    async def _origin(self, sock: socket.socket, peer: Any, deadline: float) -> tuple[Evidence, str]:
-        """Where a connection comes from, and how to show that. Raises _Refused, OSError."""
+    async def _origin(self, sock: socket.socket, peer: Any, deadline: float) -> tuple[Evidence, int]:
+        """Where a connection comes from, and its port (0: it has none). Raises _Refused, OSError."""
         address, port, uid = "", 0, None
         if self._unix:
             _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
@@ -229,8 +230,7 @@ class _Listener:
             source = await self._proxy_header(sock, address, deadline)
             if not source.local:
                 address, port, uid = source.address, source.port, None
-        shown = host_port(address, port) if address else "unix" if not self._proxied else "unknown"
-        return Evidence(self.service, address, uid), shown
+        return Evidence(self.service, address, uid), port
 
     async def _proxy_header(self, sock: socket.socket, address: str, deadline: float) -> Source:
         loop = asyncio.get_running_loop()

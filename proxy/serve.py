@@ -21,8 +21,9 @@ from .control import Control, Front, Here
 from .loading import Origin, pack
 from .policy.compiled import CompiledPolicy
 from .recording import Recorder
+from .relay.identity import host_port
 from .runtime import Runtime, StartError, background, warn
-from .sockets import Address, host_port
+from .sockets import Address
 from .telemetry.log_relay import LogRelay
 from .telemetry.telemetry import Telemetry
 from .upstream.embedded import EmbeddedRedis

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .relay.identity import host_port
+
 MAX_UNIX_PATH = 107  # bytes: sockaddr_un.sun_path without its NUL
 PORT_ATTEMPTS = 20
 _Places = Sequence[tuple[int, tuple[Any, ...]]]  # address family, and address as getaddrinfo gives it
@@ -42,11 +44,6 @@ class Address(str):
     def relative_to(self, folder: Path) -> Address:
         """The same with the path of a unix socket taken relative to a folder."""
         return Address(f"unix:{folder / self.unix_path}") if self.unix_path else self
-
-
-def host_port(host: str, port: int) -> str:
-    """An address as people and URLs write it: IPv6 in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_address(text: str) -> Address:

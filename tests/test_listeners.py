@@ -138,7 +138,7 @@ async def test_a_balancer_says_who_connects() -> None:
         assert await place.service(ipv4("198.51.100.7", 40000)) == "CubeProxy"
         assert await place.service(ipv6("::ffff:192.0.2.9", 40000)) == "CubeMaster"
         assert await place.service(header(0x21, 0x00)) == "CubeProxy"  # a client that it doesn't know
-        shown = sorted(client._shown for client in place.gate.clients)
+        shown = sorted(client.shown for client in place.gate.clients)
         assert shown == ["192.0.2.7:40000", "192.0.2.9:40000", "198.51.100.7:40000", "unknown"]
 
 
@@ -351,7 +351,7 @@ async def test_the_user_of_a_unix_socket_says_which_service_it_is(patch: pytest.
         listener = ListenerModel(listen=f"unix:{folder}/k.sock", service="CubeProxy")
         async with Place(listener, uids={os.getuid(): "CubeMaster"}) as place:
             assert await place.service() == "CubeMaster"
-            assert {client._shown for client in place.gate.clients} == {"unix"}
+            assert {client.shown for client in place.gate.clients} == {"unix"}
             credentials = struct.pack("3i", 1, 4242, 1)
             patch.setattr(listeners_module, "_UCRED", Fixed(credentials))
             assert await place.service() == "CubeProxy"

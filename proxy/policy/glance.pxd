@@ -6,7 +6,7 @@ from proxy.policy.repeats cimport Admitted, Repeat
 from proxy.policy.skeletons cimport skeleton
 
 cdef int _UNASKED, _UNSURE, _NAME, _VALUE, _FIELDS, _OUTCOME, _UNTOLD, _MOST_FAULTS
-cdef Py_ssize_t _SEEN
+cdef Py_ssize_t _SEEN, _MAX_CONFIRMED
 cdef int _CONSTANT, _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _SEVERAL, _XADD, _XADD_ID, _SCORED, _KEYLESS
 
 
@@ -46,6 +46,7 @@ cdef class Glance:
     cdef bytes _covers
     cdef list _kept
     cdef bint _binds
+    cdef dict _fields
     cdef int _transactions
     cdef list _seen
 
@@ -81,10 +82,10 @@ cdef class Glance:
     cdef Way _keyless(self, bytes name)
     cdef int _ask(self, Way way, int target, list argv) except -1
     cdef int _answer(self, Way way, object command, object access, object target) except -1
+    @cython.locals(named=dict, size=Py_ssize_t, unknown=int, wrong=int)
+    cdef int _faults_of_fields(self, int target, object fields, list argv, Py_ssize_t at) except -2
     cdef int _faults(self, Way way, int looks, int target, list argv, Py_ssize_t at) except -2
 
 
 @cython.locals(size=Py_ssize_t, at=Py_ssize_t, one="const unsigned char *", other="const unsigned char *")
 cdef bint _stands(bytes text, bytes data, Py_ssize_t start, Py_ssize_t end) except -1
-@cython.locals(named=dict, size=Py_ssize_t, unknown=int, wrong=int)
-cdef int _faults_of_fields(object fields, list argv, Py_ssize_t at) except -2

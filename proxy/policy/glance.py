@@ -19,7 +19,7 @@ from .compiled import MAX_CONFIRMED, Entry, Fields, Target
 from .masking import shown_in
 from .repeats import Admitted, Repeat
 from .skeletons import skeleton
-from .values import BUILTIN
+from .values import BUILTIN, Form
 from .verdict import COVERED
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ MAX_FORMS = 64
 LONGEST_FORM = 6  # arguments
 # Repeats that are kept; beyond, all are forgotten and found anew.
 MAX_REPEATS = 4_096
+
+# Names of fields whose form is remembered, for each target: so many, and so long.
+MAX_FIELDS = 1_024
+LONGEST_FIELD = 64
 
 # How many ways are found again without a look-up: commands of which the first letter and the length differ.
 _SEEN = 16
@@ -42,6 +46,7 @@ _VALUE = 4  # … or the value
 _FIELDS = 8  # … or the fields
 _OUTCOME = 16
 _UNASKED = 255
+_MAX_CONFIRMED = MAX_CONFIRMED
 _UNTOLD = -2  # no slot: what is wrong with such a command can't be told from what else may be wrong
 _MOST_FAULTS = 15  # of a kind in one command that are told apart
 
@@ -130,6 +135,7 @@ class Glance:
         self._covers = bytes(one.kind in COVERED for one in policy.targets)
         self._kept: list[Way] = []  # those with repeats, one for each of these
         self._binds = any(one.bound for one in policy.targets)
+        self._fields: dict[int, dict[bytes, Form]] = {}  # by target: those of known names
         self._transactions = -1  # whether they are admitted; -1: not asked yet
         self._seen: list[Way | None] = [None] * _SEEN  # ways, to find one again by a look at its name
 
@@ -174,7 +180,7 @@ class Glance:
                 return None
         elif kind != _CONSTANT:
             return None
-        if key_end - key_at > MAX_CONFIRMED:
+        if key_end - key_at > _MAX_CONFIRMED:
             return None
         target = self._classifier.first_in(data, key_at, key_end)
         self.target = target
@@ -219,7 +225,7 @@ class Glance:
     def _admits_key(self, way: Way, argv: list[bytes], at: int) -> Way | None:
         """The same for one key of a command, at `at`, of which the way is known."""
         key = argv[at]
-        if len(key) > MAX_CONFIRMED:
+        if len(key) > _MAX_CONFIRMED:
             self.why = KEY
             return None
         target = self._classifier.first(key)
@@ -477,7 +483,31 @@ class Glance:
             if way.value_at >= len(argv) or entry.values is None:
                 return -1
             return 0 if entry.values.accepts(argv[way.value_at]) else 1
-        return _faults_of_fields(entry.fields, argv, way.fields_at)
+        return self._faults_of_fields(target, entry.fields, argv, way.fields_at)
+
+    def _faults_of_fields(self, target: int, fields: Fields | None, argv: list[bytes], at: int) -> int:
+        """The same for the pairs from `at` on: how many values are wrong, how many fields not listed."""
+        if fields is None:
+            return -1
+        named = self._fields.get(target)
+        if named is None:
+            named = self._fields[target] = dict(fields.named)
+        size = len(argv) - 1
+        unknown = wrong = 0
+        while at < size:
+            form = named.get(argv[at])
+            if form is None:
+                form = fields.form_of(argv[at])
+                if form is not None and len(named) < MAX_FIELDS and len(argv[at]) <= LONGEST_FIELD:
+                    named[argv[at]] = form
+            if form is None:
+                unknown += 1
+            elif form is not _ANY and not form.accepts(argv[at + 1]):
+                wrong += 1
+            at += 2
+        if unknown > _MOST_FAULTS or wrong > _MOST_FAULTS:
+            return -1
+        return unknown * (_MOST_FAULTS + 1) + wrong
 
 
 def _stands(text: bytes, data: bytes, start: int, end: int) -> bool:
@@ -490,27 +520,6 @@ def _stands(text: bytes, data: bytes, start: int, end: int) -> bool:
         if one[at] != other[start + at]:
             return False
     return True
-
-
-def _faults_of_fields(fields: Fields | None, argv: list[bytes], at: int) -> int:
-    """The same for the pairs from `at` on: how many values are wrong, and how many fields aren't listed."""
-    if fields is None:
-        return -1
-    named = fields.named
-    size = len(argv) - 1
-    unknown = wrong = 0
-    while at < size:
-        form = named.get(argv[at])
-        if form is None:
-            form = fields.form_of(argv[at])
-        if form is None:
-            unknown += 1
-        elif form is not _ANY and not form.accepts(argv[at + 1]):
-            wrong += 1
-        at += 2
-    if unknown > _MOST_FAULTS or wrong > _MOST_FAULTS:
-        return -1
-    return unknown * (_MOST_FAULTS + 1) + wrong
 
 
 def _options_before_scores(argv: list[bytes]) -> tuple[bytes, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime
-import functools
 import ipaddress
 import json
 import re
@@ -27,13 +26,15 @@ _INTEGER = re.compile(rb"-?\d{1,20}", re.ASCII)
 _UUID = re.compile(rb"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SHA256 = re.compile(rb"[0-9a-f]{64}")
 _EPOCH = re.compile(rb"\d{10}(\d{3})?", re.ASCII)
+_OCTET = rb"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV4 = re.compile(_OCTET + rb"(?:\." + _OCTET + rb"){3}")  # what most addresses are; all others are parsed
 _DATE = re.compile(rb"\d{8}", re.ASCII)
 
 
 class Form(NamedTuple):
     """`accepts` says whether bytes have the form; `text` completes "is not …"."""
 
-    accepts: Callable[[bytes], bool]
+    accepts: Callable[[bytes], object]  # what it returns is true or false
     text: str
 
     @property
@@ -56,6 +57,8 @@ class NumberRange(NamedTuple):
 
 
 def _is_ip(value: bytes) -> bool:
+    if _IPV4.fullmatch(value):
+        return True
     try:
         ipaddress.ip_address(value.decode("ascii"))
     except ValueError:
@@ -108,26 +111,18 @@ def _is_anything(_value: bytes) -> bool:
     return True
 
 
-def _is_full_match(expression: re.Pattern[bytes], value: bytes) -> bool:
-    return expression.fullmatch(value) is not None
-
-
-def _fullmatch(expression: re.Pattern[bytes]) -> Callable[[bytes], bool]:
-    return functools.partial(_is_full_match, expression)  # unlike a closure it can be handed to a worker
-
-
 BUILTIN: Mapping[str, Form] = {
     "any": Form(_is_anything, "anything"),
     "base64": Form(_is_base64, "base64 text"),
     "date": Form(_is_date, "a date YYYYMMDD"),
-    "epoch": Form(_fullmatch(_EPOCH), "a Unix time in seconds or milliseconds"),
-    "integer": Form(_fullmatch(_INTEGER), "an integer"),
+    "epoch": Form(_EPOCH.fullmatch, "a Unix time in seconds or milliseconds"),
+    "integer": Form(_INTEGER.fullmatch, "an integer"),
     "ip": Form(_is_ip, "an IP address"),
     "json": Form(_is_json, "well-formed JSON"),
     "msgpack": Form(_is_packed, "well-formed MessagePack"),
-    "number": Form(_fullmatch(_NUMBER), "a number"),
-    "sha256": Form(_fullmatch(_SHA256), "64 lowercase hex digits"),
-    "uuid": Form(_fullmatch(_UUID), "a UUID"),
+    "number": Form(_NUMBER.fullmatch, "a number"),
+    "sha256": Form(_SHA256.fullmatch, "64 lowercase hex digits"),
+    "uuid": Form(_UUID.fullmatch, "a UUID"),
 }
 
 
@@ -162,7 +157,7 @@ _EXPRESSION_SIGNS = frozenset("[]\\()|.*+?{}")
 
 def class_form(expression: ClassExpression, text: str) -> Form:
     """The form of whatever a class expression matches."""
-    return Form(expression.matches, text)
+    return Form(expression.predicate(), text)
 
 
 def words_form(words: list[str]) -> Form:

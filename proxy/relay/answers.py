@@ -36,6 +36,7 @@ ON, OFF, SKIP = range(3)
 
 # Of those who have had nothing yet on a connection of their own.
 _UNUSED = ReplyFramer()
+_NOTHING = bytearray()
 
 
 class Answers(Outlet):
@@ -53,7 +54,7 @@ class Answers(Outlet):
         self.subscriptions: Subscriptions | None = None  # None: it never subscribed
         self.slot_done = False
         self._framer = _UNUSED
-        self._captured = bytearray()
+        self._captured = _NOTHING
         self._frame = _UNDECIDED  # whose the frame is that comes in, where frames are followed one by one
         self._in_shared_reply = False
 
@@ -190,6 +191,7 @@ class Answers(Outlet):
         self.slot_done = False
         if self._framer is _UNUSED:
             self._framer = ReplyFramer()
+            self._captured = bytearray()
         if self.subscriptions is not None or self.monitoring:
             return self._follow_frame(data, at)
         head = self.slots.head

@@ -8,7 +8,8 @@ from proxy.wire.requests cimport RequestReader
 
 
 cdef class Session(Conversation):
-    cdef public str client
+    cdef str _host
+    cdef int _port
     cdef readonly str at_connect
     cdef readonly object identities
     cdef readonly object first_profile

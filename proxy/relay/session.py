@@ -23,7 +23,7 @@ from proxy.policy.repeats import Repeat
 from proxy.policy.verdict import PASS, Ruling
 from proxy.relay.answers import ON
 from proxy.relay.conversation import POISON, Conversation
-from proxy.relay.identity import Identities
+from proxy.relay.identity import Identities, host_port
 from proxy.relay.observer import Observer
 from proxy.relay.refusal import around_key, refusal
 from proxy.relay.route import SHAREABLE, Route
@@ -60,15 +60,18 @@ class Session(Conversation):
         sharing: bool = False,
         database: int = 0,
         selects_later: bool = False,
+        port: int = 0,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """`greeting` are the commands that upstream connections are opened with, one reply each; `database`
-        is the one that they select. `sharing`: connections that others use too may be used."""
+        is the one that they select. `sharing`: connections that others use too may be used. `client` says
+        where the client comes from, together with `port` if that isn't 0."""
         self.first_profile = unchanged(database)
         super().__init__(at_connect, self.first_profile, Route(sharing, clock), limits)
-        self._sender = object()  # tells its commands from those of other connections
+        self._sender: object = None  # tells its commands from those of other connections, once it is needed
         self.at_connect = at_connect
-        self.client = client
+        self._host = client
+        self._port = port
         self.identities = identities
         self.greeting = greeting
         self.selects_later = selects_later
@@ -87,6 +90,18 @@ class Session(Conversation):
         self._refused: tuple[Special | None, bytes | None, str, bool] | None = None
         self._ruled: tuple[Special | None, bytes | None, str, bool] = (None, None, "", True)
         self._apply_limits()
+
+    @property
+    def client(self) -> str:
+        """Where the client comes from, as logs show it."""
+        return host_port(self._host, self._port) if self._port else self._host
+
+    @property
+    def sender(self) -> object:
+        """What tells this client's commands from those of others."""
+        if self._sender is None:
+            self._sender = object()
+        return self._sender
 
     # -- from the client
 
@@ -254,7 +269,7 @@ class Session(Conversation):
         judge, number = self._judge()
         judged = self.transaction.judged if self.transaction is not None else None
         database = self.profile.database
-        judge.keep_open(number, glance, way, key, judged, database, self.client, self._sender)
+        judge.keep_open(number, glance, way, key, judged, database, self.client, self.sender)
 
     def _refuse_alike(self, glance: Glance, repeat: Repeat, argv: list[bytes]) -> None:
         """Have a request refused as others like it were, unless break-glass is open."""
@@ -457,10 +472,10 @@ class Session(Conversation):
         judged = self.transaction.judged if self.transaction is not None else None
         self._until_timed -= 1
         if self._until_timed >= 0:
-            return judge.weigh(number, argv, judged, self.profile.database, self.client, self._sender)
+            return judge.weigh(number, argv, judged, self.profile.database, self.client, self.sender)
         self._until_timed = TIMED_EACH - 1
         start = perf_counter()
-        answer = judge.weigh(number, argv, judged, self.profile.database, self.client, self._sender)
+        answer = judge.weigh(number, argv, judged, self.profile.database, self.client, self.sender)
         self._observer.decided(perf_counter() - start)
         return answer
 

@@ -136,9 +136,11 @@ class Slots:
         Raises AssertionError where no such run is at the head.
         """
         head = self.head
-        if not isinstance(head, Forward) or count > head.count:
+        if not isinstance(head, Forward):
             raise AssertionError(f"{count} replies came for {type(head).__name__}")
         run = head
+        if count > run.count:
+            raise AssertionError(f"{count} replies came for {run.count}")
         run.count -= count
         self.awaited -= count
         if run.count:

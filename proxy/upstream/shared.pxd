@@ -37,7 +37,7 @@ cdef class Due:
 
 @cython.final
 cdef class SharedConnection:
-    cdef readonly set links
+    cdef readonly dict links
     cdef readonly bint is_closed
     cdef object _upstream
     cdef object _profile

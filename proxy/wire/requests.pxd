@@ -8,6 +8,16 @@ cdef int _CR, _LF, _ZERO, _NINE, _STAR, _DOLLAR, _SAFE_DIGITS, _MOST_GLIMPSED, _
 
 
 @cython.final
+cdef class Bounds:
+    cdef readonly object limits
+    cdef long long max_arguments
+    cdef long long max_bulk
+    cdef long long max_inline
+    cdef long long max_request
+    cdef long long max_held
+
+
+@cython.final
 cdef class RequestReader:
     cdef readonly Py_ssize_t start
     cdef readonly Py_ssize_t end
@@ -17,11 +27,7 @@ cdef class RequestReader:
     cdef readonly Py_ssize_t key_at
     cdef readonly Py_ssize_t key_end
     cdef readonly Py_ssize_t options_at
-    cdef object _limits
-    cdef long long _max_arguments
-    cdef long long _max_bulk
-    cdef long long _max_inline
-    cdef long long _max_request
+    cdef Bounds _bounds
     cdef bytes _buffer
     cdef bytearray _head
     cdef bytearray _tail
@@ -34,7 +40,6 @@ cdef class RequestReader:
     cdef long long _bulk
     cdef long long _number
     cdef object _error
-    cdef long long _max_held
     cdef long long _taken
     cdef long long _streamed
     cdef long long _skip

@@ -12,6 +12,8 @@ processMultibulkBuffer; `src/sds.c`: sdssplitargs; `src/util.c`: string2ll).
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from proxy.wire.limits import MAX_ARGUMENTS, MAX_BULK, ProtocolError, RequestLimits, RequestTooLarge
 
 _CR = 13
@@ -47,6 +49,21 @@ class HandedOn(bytes):
         made = super().__new__(cls)
         made.size = size
         return made
+
+
+class Bounds:
+    """Limits as C integers, where this runs compiled; readers with the same ones share them."""
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self.limits = limits
+        self.max_arguments = limits.max_arguments
+        self.max_bulk = limits.max_bulk
+        self.max_inline = limits.max_inline
+        self.max_request = limits.max_request
+        self.max_held = limits.max_held
+
+
+_bounds_of = lru_cache(maxsize=16)(Bounds)
 
 
 class RequestReader:
@@ -98,16 +115,11 @@ class RequestReader:
     @property
     def limits(self) -> RequestLimits:
         """The limits that hold from here on; what is announced already was judged by those before."""
-        return self._limits
+        return self._bounds.limits
 
     @limits.setter
     def limits(self, limits: RequestLimits) -> None:
-        self._limits = limits
-        self._max_arguments = limits.max_arguments
-        self._max_bulk = limits.max_bulk
-        self._max_inline = limits.max_inline
-        self._max_request = limits.max_request
-        self._max_held = limits.max_held
+        self._bounds = _bounds_of(limits)
 
     def pending(self) -> int:
         """How many bytes were fed and belong to no request returned so far."""
@@ -177,7 +189,7 @@ class RequestReader:
         aside = len(data) if self._tail is None else len(self._tail) + len(data)
         if self._missing:
             return aside >= self._missing
-        return b"\n" in data or len(self._buffer) - self._cursor + aside > self._max_inline
+        return b"\n" in data or len(self._buffer) - self._cursor + aside > self._bounds.max_inline
 
     def next(self) -> list[bytes] | None:
         """Return the arguments of the next request, or None if more bytes are needed.
@@ -245,7 +257,7 @@ class RequestReader:
         if size - at < 4 or raw[at] != _STAR or raw[at + 2] != _CR or raw[at + 3] != _LF:
             return False
         count = raw[at + 1] - _ZERO
-        if count < 1 or count > _MOST_GLIMPSED or count > self._max_arguments:
+        if count < 1 or count > _MOST_GLIMPSED or count > self._bounds.max_arguments:
             return False
         at += 4
         for index in range(count):
@@ -258,7 +270,7 @@ class RequestReader:
             while at < stop and _ZERO <= raw[at] <= _NINE:
                 length = length * 10 + (raw[at] - _ZERO)
                 at += 1
-            if at == first or (at > first + 1 and raw[first] == _ZERO) or length > self._max_bulk:
+            if at == first or (at > first + 1 and raw[first] == _ZERO) or length > self._bounds.max_bulk:
                 return False
             if size - at < 2 or raw[at] != _CR or raw[at + 1] != _LF:
                 return False
@@ -273,7 +285,7 @@ class RequestReader:
             at = end + 2
             if index <= 2:
                 self.options_at = at
-        if at - self._cursor > self._max_request or at - self._cursor > self._max_held:
+        if at - self._cursor > self._bounds.max_request or at - self._cursor > self._bounds.max_held:
             return False
         self.count = count
         self.start = self._cursor
@@ -391,7 +403,7 @@ class RequestReader:
     def _check_line(self, newline: int, complaint: str) -> bool:
         """Whether the line at the cursor is complete, `newline` being where its LF is or -1."""
         end = newline if newline >= 0 else len(self._buffer)
-        if end - self._cursor > self._max_inline:
+        if end - self._cursor > self._bounds.max_inline:
             raise self._fail(complaint)
         if newline < 0:
             self._stuck = True
@@ -400,24 +412,27 @@ class RequestReader:
         return True
 
     def _check_count(self) -> None:
-        if self._number <= self._max_arguments:
+        if self._number <= self._bounds.max_arguments:
             return
-        if self._number > MAX_ARGUMENTS or self._limits.authenticated:
+        if self._number > MAX_ARGUMENTS or self._bounds.limits.authenticated:
             raise self._fail("invalid multibulk length")
         raise self._fail("unauthenticated multibulk length")
 
     def _check_bulk(self) -> None:
-        if self._number < 0 or self._number > self._max_bulk:
-            if self._number < 0 or self._number > MAX_BULK or self._limits.authenticated:
+        if self._number < 0 or self._number > self._bounds.max_bulk:
+            if self._number < 0 or self._number > MAX_BULK or self._bounds.limits.authenticated:
                 raise self._fail("invalid bulk length")
             raise self._fail("unauthenticated bulk length")
         size = self._taken + self._cursor - self._begin + self._number + 2
-        if size > self._max_request:
-            self._error = RequestTooLarge(f"Protocol error: request of more than {self._max_request} bytes")
-            raise self._error
-        if self._number <= LARGE and size - self._streamed > self._max_held:
+        if size > self._bounds.max_request:
             self._error = RequestTooLarge(
-                f"Protocol error: request of more than {self._max_held} bytes beside its large arguments"
+                f"Protocol error: request of more than {self._bounds.max_request} bytes"
+            )
+            raise self._error
+        if self._number <= LARGE and size - self._streamed > self._bounds.max_held:
+            most = self._bounds.max_held
+            self._error = RequestTooLarge(
+                f"Protocol error: request of more than {most} bytes beside its large arguments"
             )
             raise self._error
 

@@ -182,7 +182,7 @@ def test_a_value_of_the_class_has_the_form_of_the_same_name(name: str, data: st.
     value = builtin_class(name).example()
     at = data.draw(st.integers(0, len(value) - 1))
     value = value[:at] + bytes([data.draw(st.sampled_from(ALPHABETS[name]))]) + value[at + 1 :]
-    assert BUILTIN[name].accepts(value) == builtin_class(name).matches(value)
+    assert bool(BUILTIN[name].accepts(value)) is builtin_class(name).matches(value)
 
 
 def test_what_is_no_name_is_an_expression() -> None:
