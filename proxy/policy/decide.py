@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 class Transaction:
     """What must be known of a transaction's earlier commands to judge a later one."""
 
+    __slots__ = ("slot",)
+
     def __init__(self) -> None:
         self.slot: int | None = None  # of the first key, where the policy is for a cluster
 

@@ -47,6 +47,8 @@ cdef class Glance:
     cdef list _kept
     cdef bint _binds
     cdef dict _fields
+    cdef readonly Admitted multi
+    cdef readonly Admitted execution
     cdef int _transactions
     cdef list _seen
 

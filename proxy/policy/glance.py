@@ -136,6 +136,8 @@ class Glance:
         self._kept: list[Way] = []  # those with repeats, one for each of these
         self._binds = any(one.bound for one in policy.targets)
         self._fields: dict[int, dict[bytes, Form]] = {}  # by target: those of known names
+        self.multi = Admitted("MULTI")  # those that went on in one piece with all up to their EXEC …
+        self.execution = Admitted("EXEC")  # … and these
         self._transactions = -1  # whether they are admitted; -1: not asked yet
         self._seen: list[Way | None] = [None] * _SEEN  # ways, to find one again by a look at its name
 

@@ -2,7 +2,7 @@
 cimport cython
 
 from proxy.policy.glance cimport Glance, Way
-from proxy.policy.repeats cimport Repeat
+from proxy.policy.repeats cimport Admitted, Repeat
 from proxy.relay.conversation cimport Conversation
 from proxy.wire.requests cimport RequestReader
 
@@ -40,7 +40,8 @@ cdef class Session(Conversation):
     cdef Glance _glance(self)
     @cython.locals(reader=RequestReader, way=Way, repeat=Repeat)
     cdef bint _admits_glimpsed(self, Glance glance) except -1
-    cdef object _count(self, Way way)
+    cdef bint _needs_its_own(self) except -1
+    cdef object _count(self, Admitted admitted)
     @cython.locals(way=Way, repeat=Repeat)
     cdef bint _admits_at_a_glance(self, Glance glance, list argv) except -1
     cdef bint _may_be_whole(self, Glance glance, bytes name) except -1
@@ -48,7 +49,7 @@ cdef class Session(Conversation):
         reader=RequestReader, start=Py_ssize_t, end=Py_ssize_t, argv=list, count=Py_ssize_t, glimpsed=bint, is_here=bint,
     )
     cdef bint _whole_transaction(self, Glance glance) except -1
-    @cython.locals(reader=RequestReader, start=Py_ssize_t, argv=list, count=Py_ssize_t)
+    @cython.locals(reader=RequestReader, start=Py_ssize_t, argv=list, count=Py_ssize_t, name=bytes)
     cdef bint _exec_is_here(self) except -1
     cdef Way _timed(self, Glance glance, list argv)
     cdef object _refuse_alike(self, Glance glance, Repeat repeat, list argv)

@@ -19,7 +19,7 @@ from proxy.commands.model import Command, Streamed, Touches
 from proxy.policy.compiled import UNKNOWN
 from proxy.policy.glance import Glance, Way
 from proxy.policy.judge import InForce, Judge
-from proxy.policy.repeats import Repeat
+from proxy.policy.repeats import Admitted, Repeat
 from proxy.policy.verdict import PASS, Ruling
 from proxy.relay.answers import ON
 from proxy.relay.conversation import POISON, Conversation
@@ -202,9 +202,7 @@ class Session(Conversation):
     def _admits_glimpsed(self, glance: Glance) -> bool:
         """As `_admits_at_a_glance`, for a request of which nothing was taken out yet."""
         reader = self._reader
-        if self._until_timed <= 0 or (
-            self.route.is_shared and self._exceeds_share(reader.end - reader.start, 1)
-        ):
+        if self._until_timed <= 0 or self._needs_its_own():
             return False
         way = glance.admits_in(
             reader.data(),
@@ -232,7 +230,7 @@ class Session(Conversation):
 
     def _admits_at_a_glance(self, glance: Glance, argv: list[bytes]) -> bool:
         """Whether a request surely goes upstream as it is, and gives one reply."""
-        if self.route.is_shared and self._exceeds_share(self._reader.end - self._reader.start, 1):
+        if self._needs_its_own():
             return False
         self._until_timed -= 1
         if self._until_timed < 0:
@@ -257,11 +255,15 @@ class Session(Conversation):
                 self._keep_open(glance, way, argv[at])
         return True
 
-    def _count(self, way: Way) -> None:
-        """A command has gone this way."""
-        way.times += 1
-        if not way.is_gathered:
-            self._observer.gather_from(self.service, way)
+    def _needs_its_own(self) -> bool:
+        """Whether the request in hand is too large for a connection that is shared, which it would go on."""
+        return self.route.is_shared and self._exceeds_share(self._reader.end - self._reader.start, 1)
+
+    def _count(self, admitted: Admitted) -> None:
+        """One more such command has been admitted."""
+        admitted.times += 1
+        if not admitted.is_gathered:
+            self._observer.gather_from(self.service, admitted)
         self.route.begins_work()
 
     def _keep_open(self, glance: Glance, way: Way, key: bytes) -> None:
@@ -306,7 +308,7 @@ class Session(Conversation):
         reader.return_to(start, end)
         if not is_here:
             return False
-        self._observer.command(self.service, "MULTI", "forwarded")
+        self._count(glance.multi)
         transaction = self.transaction = OpenTransaction(self.current_judge())
         count = 0
         while True:
@@ -320,8 +322,8 @@ class Session(Conversation):
                     return True
             count += 1
         self.transaction = None
+        self._count(glance.execution)
         self._send(start, reader.end, count + 2)
-        self._observer.command(self.service, "EXEC", "forwarded")
         return True
 
     def _exec_is_here(self) -> bool:
@@ -329,10 +331,10 @@ class Session(Conversation):
         reader = self._reader
         start = reader.start
         count = 0
-        while not self._exceeds_share(reader.end - start, count):
+        name = b""
+        while name.upper() != b"EXEC":
             if reader.glimpse():
-                if reader.count == 1 and reader.data()[reader.name_at : reader.name_end].upper() == b"EXEC":
-                    return not self._exceeds_share(reader.end - start, count)
+                name = reader.data()[reader.name_at : reader.name_end] if reader.count == 1 else b""
             else:
                 try:
                     argv = reader.next()
@@ -340,10 +342,11 @@ class Session(Conversation):
                     return False  # it is met again, behind the requests before it
                 if not argv:
                     return False
-                if len(argv) == 1 and argv[0].upper() == b"EXEC":
-                    return not self._exceeds_share(reader.end - start, count)
+                name = argv[0] if len(argv) == 1 else b""
+            if self._exceeds_share(reader.end - start, count):
+                return False
             count += 1
-        return False
+        return True
 
     def _open_before(
         self, transaction: OpenTransaction, start: int, end: int, count: int, argv: Sequence[bytes]
@@ -462,7 +465,7 @@ class Session(Conversation):
         """Whether the request in hand may go where the client is now."""
         if not self.route.takes(command):
             return False
-        if self.route.is_shared and self._exceeds_share(self._reader.end - self._reader.start, 1):
+        if self._needs_its_own():
             self.route.stay()
             return False
         return True

@@ -16,6 +16,8 @@ from proxy.wire.replies import ReplyFramer
 class OpenTransaction:
     """A transaction between its MULTI and its end."""
 
+    __slots__ = ("_effects", "is_confirmed", "judge", "judged", "queued")
+
     def __init__(self, judge: Judge) -> None:
         self.judge = judge  # a reload doesn't change what a transaction is judged by
         self.judged = Transaction()
