@@ -4,7 +4,8 @@
 cimport cython
 
 cdef int _CR, _LF, _ZERO, _NINE, _MAX_HEADER, _SAFE_DIGITS
-cdef int _PUSH, _ATTRIBUTE, _ARRAY, _BULK_STRING
+cdef int _PUSH, _ATTRIBUTE, _ARRAY, _BULK_STRING, _PLUS, _MINUS, _COLON
+cdef Py_ssize_t _SHORT_LINE, _SHORT_NUMBER
 cdef int _LINE, _BULK, _AGGREGATE, _PAIRS
 cdef bytes _SHAPES
 
@@ -31,6 +32,11 @@ cdef class ReplyFramer:
     cpdef Py_ssize_t advance(
         self, bytes data, Py_ssize_t start, long long replies, bint stop_after_push=*
     ) except -1
+    @cython.locals(
+        raw="const unsigned char *", size=Py_ssize_t, completed="long long", kind=int, end=Py_ssize_t,
+        stop=Py_ssize_t, number=Py_ssize_t,
+    )
+    cdef Py_ssize_t _skip_plain(self, bytes data, Py_ssize_t at, long long replies) except -1
     @cython.locals(type_=int, shape=int)
     cdef bint _begin(self) except -1
     @cython.locals(attribute=bint)

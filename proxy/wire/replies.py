@@ -30,6 +30,13 @@ _PUSH = 62
 _ATTRIBUTE = 124
 _ARRAY = 42
 _BULK_STRING = 36
+_PLUS = 43
+_MINUS = 45
+_COLON = 58
+
+# Up to here a reply counts as plain: bytes of a line, and digits of a bulk string's length.
+_SHORT_LINE = 32
+_SHORT_NUMBER = 7
 
 # What follows a frame's first byte.
 _LINE = 1  # the rest of a line, and no more
@@ -90,6 +97,8 @@ class ReplyFramer:
             raise ValueError(f"start is {start}, outside of the data")
         if self._error:
             raise ReplyError(self._error)
+        if self.at_boundary:
+            at = self._skip_plain(data, at, replies)
         while at < size and self.completed < replies:
             if self._skip:
                 at = self._skip_bulk(data, at)
@@ -108,6 +117,46 @@ class ReplyFramer:
                 self.completed += 1
             elif stop_after_push:
                 break
+        return at
+
+    def _skip_plain(self, data: bytes, at: int, replies: int) -> int:
+        """Go past what stands next of whole replies of the most frequent kinds: short lines and bulk strings.
+
+        What isn't plain about one is left to `advance`.
+        """
+        raw = data
+        size = len(data)
+        completed = 0
+        while at < size and completed < replies:
+            kind = raw[at]
+            end = at + 1
+            if kind in (_PLUS, _MINUS, _COLON):
+                stop = min(size - 1, end + _SHORT_LINE)
+                while end < stop and raw[end] != _CR:
+                    end += 1
+                if end >= stop or raw[end + 1] != _LF:
+                    break
+            elif kind == _BULK_STRING:
+                stop = min(size - 1, end + _SHORT_NUMBER)
+                number = 0
+                while end < stop and _ZERO <= raw[end] <= _NINE:
+                    number = number * 10 + (raw[end] - _ZERO)
+                    end += 1
+                if end == at + 1 or end >= stop or raw[end] != _CR or raw[end + 1] != _LF:
+                    break
+                if raw[at + 1] == _ZERO and end > at + 2:
+                    break
+                end += 2 + number
+                if end > size - 2 or raw[end] != _CR or raw[end + 1] != _LF:
+                    break
+            else:
+                break
+            self.kind = kind
+            completed += 1
+            at = end + 2
+        if completed:
+            self.push = False
+            self.completed = completed
         return at
 
     def _begin(self) -> bool:
