@@ -14,11 +14,16 @@ cdef class Automaton:
     cdef readonly tuple sets
     cdef const int[::1] _nodes
     cdef const int[::1] _rows
+    cdef bint _is_small
+    cdef const unsigned short[::1] _steps
 
     cpdef int match(self, bytes key) except -2
 
-    @cython.locals(raw="const unsigned char *", state=cython.int, offset=cython.Py_ssize_t, byte_class=cython.int)
+    cdef object _one_table(self)
+    @cython.locals(raw="const unsigned char *", state=cython.int, offset=cython.Py_ssize_t)
     cpdef int match_span(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -2
+    @cython.locals(raw="const unsigned char *", state=cython.int, offset=cython.Py_ssize_t, byte_class=cython.int)
+    cdef int _match_large(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -2
 
     cpdef int state_after(self, bytes key) except -2
 

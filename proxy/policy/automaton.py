@@ -19,6 +19,7 @@ START = NODE
 # The same as C integers, where this runs compiled.
 _NODE = NODE
 _START = START
+_SMALL = 1 << 16  # states times byte classes, up to which there is one table
 
 
 class Automaton:
@@ -57,11 +58,21 @@ class Automaton:
         self.sets = sets
         self._nodes = nodes
         self._rows = rows
+        self._is_small = self.states * width <= _SMALL
+        self._steps: array[int] | None = None  # made when the first key comes
 
     def __reduce__(
         self,
     ) -> tuple[type[Automaton], tuple[bytes, array[int], array[int], tuple[tuple[int, ...], ...]]]:
         return Automaton, (self.classes, self.nodes, self.rows, self.sets)
+
+    def _one_table(self) -> array[int]:
+        """Where each byte class leads from each state, for a small automaton: one look-up for each byte, in
+        place of three that wait for each other. Here a state is its number times `width`."""
+        steps = array("H")
+        for state in range(0, len(self.nodes), _NODE):
+            steps.extend(after // _NODE * self.width for after in self.successors(state))
+        return steps
 
     @property
     def start(self) -> int:
@@ -75,12 +86,26 @@ class Automaton:
 
     def match(self, key: bytes) -> int:
         """The id of the set of patterns that accept the key, long counters left out; -1 when none does."""
-        return self.accept_of(self.walk(_START, key))
+        return self.match_span(key, 0, len(key))
 
     def match_span(self, data: bytes, start: int, end: int) -> int:
         """As `match`, for the key at `data[start:end]`. Raises IndexError for a span outside `data`."""
         if start < 0 or start > end or end > len(data):
             raise IndexError("automaton: span outside the data")
+        if not self._is_small:
+            return self._match_large(data, start, end)
+        if self._steps is None:
+            self._steps = self._one_table()
+        raw = data
+        state = self.width * (_START // _NODE)
+        for offset in range(start, end):
+            state = self._steps[state + self.classes[raw[offset]]]
+            if state == 0:
+                return -1
+        return self._nodes[state // self.width * _NODE + 3]
+
+    def _match_large(self, data: bytes, start: int, end: int) -> int:
+        """The same by the tables that are as small as they can be."""
         state = _START
         raw = data
         for offset in range(start, end):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from array import array
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -107,6 +108,17 @@ def test_spans_and_walks_agree_with_whole_keys(patterns, keys, before, after):
         half = len(key) // 2
         state = automaton.walk(automaton.state_after(key[:half]), key[half:])
         assert automaton.accept_of(state) == automaton.match(key)
+
+
+@given(small_patterns(), KEYS)
+@settings(max_examples=100, deadline=None)
+def test_a_large_automaton_matches_as_a_small_one_does(patterns, keys):
+    small = build(patterns)
+    with mock.patch.object(automaton_module, "_SMALL", 0):
+        large = pickle.loads(pickle.dumps(small))
+    for key in keys + [one.example() for one in patterns]:
+        assert large.match(key) == small.match(key)
+        assert large.match_span(b"a" + key + b"b", 1, 1 + len(key)) == small.match(key)
 
 
 def test_the_first_pattern_in_the_order_of_precedence_that_truly_matches_is_found():
