@@ -6,7 +6,7 @@
 SHELL = /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench bench-micro fuzz fuzz-properties soak install build install-test node clean clean-room
+.PHONY: help run test test-failed lint bench bench-micro fuzz fuzz-properties soak install build install-test node clean clean-room
 
 VENV ?= .venv
 EDITABLE ?= -e
@@ -36,6 +36,11 @@ test: install-test node ## all tests against a real Redis, and those of compiled
 	  echo "KEYFENCE_PURE=1 pytest $(PURE_TESTS)"; \
 	  KEYFENCE_PURE=1 $(BIN)/python -m pytest $(PYTEST) $(PURE_TESTS); \
 	else echo "nothing is compiled here: these tests ran in pure Python"; fi
+
+test-failed: install-test node ## what has failed in the last "make test" once more, and what it left out then
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+	@if $(BIN)/python -c '$(IS_COMPILED)'; then KEYFENCE_PURE=1 $(BIN)/python -m pytest $(PURE_TESTS); fi
+
 PURE_TESTS = $(wildcard tests/wire tests/policy tests/relay tests/test_compiled.py)
 IS_COMPILED = import pathlib, sys; sys.exit(not any(pathlib.Path("proxy").rglob("*.so")))
 
