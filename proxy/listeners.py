@@ -156,7 +156,6 @@ class _Listener:
                     return
                 continue  # this connection ended before it was accepted: accept(2), "Error handling"
             sock.setblocking(False)
-            keep_alive(sock)
             self._arrived(sock, peer)
 
     def _wait_for_room(self, exc: OSError) -> None:
@@ -206,6 +205,7 @@ class _Listener:
     async def _serve(self, sock: socket.socket, deadline: float, client: Any) -> None:
         """Let a client speak, behind TLS where that is asked for. Raises _Refused, OSError."""
         loop = asyncio.get_running_loop()
+        keep_alive(sock)
         if self.tls is None:
             await loop.connect_accepted_socket(client, sock)
             return

@@ -93,7 +93,8 @@ class Automaton:
         if start < 0 or start > end or end > len(data):
             raise IndexError("automaton: span outside the data")
         if not self._is_small:
-            return self._match_large(data, start, end)
+            state = self._walk(_START, data, start, end)
+            return -1 if state == 0 else self._nodes[state + 3]
         if self._steps is None:
             self._steps = self._one_table()
         raw = data
@@ -104,20 +105,6 @@ class Automaton:
                 return -1
         return self._nodes[state // self.width * _NODE + 3]
 
-    def _match_large(self, data: bytes, start: int, end: int) -> int:
-        """The same by the tables that are as small as they can be."""
-        state = _START
-        raw = data
-        for offset in range(start, end):
-            byte_class = self.classes[raw[offset]]
-            if self._nodes[state] == byte_class:
-                state = self._nodes[state + 1]
-            else:
-                state = self._rows[self._nodes[state + 2] + byte_class]
-            if state == 0:
-                return -1
-        return self._nodes[state + 3]
-
     def state_after(self, key: bytes) -> int:
         """The state after these bytes from the start; DEAD when no pattern's key begins with them."""
         return self.walk(_START, key)
@@ -126,8 +113,13 @@ class Automaton:
         """The state after `data` from `state`. Raises IndexError for what is no state."""
         if state < 0 or state % _NODE or state >= len(self.nodes):
             raise IndexError("automaton: no such state")
-        for byte in data:
-            byte_class = self.classes[byte]
+        return self._walk(state, data, 0, len(data))
+
+    def _walk(self, state: int, data: bytes, start: int, end: int) -> int:
+        """The state after `data[start:end]`, by the tables that are as small as they can be."""
+        raw = data
+        for offset in range(start, end):
+            byte_class = self.classes[raw[offset]]
             if self._nodes[state] == byte_class:
                 state = self._nodes[state + 1]
             else:

@@ -37,6 +37,7 @@ LONGEST_FIELD = 64
 
 # How many ways are found again without a look-up: commands of which the first letter and the length differ.
 _SEEN = 16
+_MAX_CONFIRMED = MAX_CONFIRMED  # as a C integer, where this runs compiled
 
 # What is known of a form and a target: a sum of these, and the outcome for the time to live (`ttl.outcome`)
 # in the bits above.
@@ -46,7 +47,6 @@ _VALUE = 4  # … or the value
 _FIELDS = 8  # … or the fields
 _OUTCOME = 16
 _UNASKED = 255
-_MAX_CONFIRMED = MAX_CONFIRMED
 _UNTOLD = -2  # no slot: what is wrong with such a command can't be told from what else may be wrong
 _MOST_FAULTS = 15  # of a kind in one command that are told apart
 

@@ -23,7 +23,7 @@ from proxy.policy.repeats import Admitted, Repeat
 from proxy.policy.verdict import PASS, Ruling
 from proxy.relay.answers import ON
 from proxy.relay.conversation import POISON, Conversation
-from proxy.relay.identity import Identities, host_port
+from proxy.relay.identity import Identities, shown_origin
 from proxy.relay.observer import Observer
 from proxy.relay.refusal import around_key, refusal
 from proxy.relay.route import SHAREABLE, Route
@@ -94,7 +94,7 @@ class Session(Conversation):
     @property
     def client(self) -> str:
         """Where the client comes from, as logs show it."""
-        return host_port(self._host, self._port) if self._port else self._host
+        return shown_origin(self._host, self._port)
 
     @property
     def sender(self) -> object:

@@ -87,6 +87,12 @@ class Shared:
         self.connection.data_received(b"+OK\r\n" * len(self.links))
         await asyncio.sleep(0)
 
+    def all_send(self, count: int) -> None:
+        """Have every client send a piece of so many requests, and forget what it was told before."""
+        for client, link in zip(self.clients, self.links, strict=True):
+            client.replies.clear()
+            link.send([b"a"], [count])
+
     def taken(self) -> list[bytes]:
         pieces, self.transport.pieces = self.transport.pieces, []
         return pieces
@@ -150,9 +156,7 @@ async def test_once_another_sends_meanwhile_their_requests_are_collected_again(
 async def test_a_reply_in_pieces_is_its_clients_alone(patch: pytest.MonkeyPatch) -> None:
     shared = Shared(patch, 2)
     await shared.open()
-    for client, link in zip(shared.clients, shared.links, strict=True):
-        client.replies.clear()
-        link.send([b"a"], [2])
+    shared.all_send(2)
     shared.connection.data_received(b":1\r\n$5\r\nhe")
     shared.connection.data_received(b"llo\r\n:2\r\n")
     shared.connection.data_received(b":3\r\n")
@@ -164,9 +168,7 @@ async def test_a_reply_in_pieces_is_its_clients_alone(patch: pytest.MonkeyPatch)
 async def test_who_has_gone_leaves_replies_that_nobody_gets(patch: pytest.MonkeyPatch) -> None:
     shared = Shared(patch, 2)
     await shared.open()
-    for client, link in zip(shared.clients, shared.links, strict=True):
-        client.replies.clear()
-        link.send([b"a"], [1])
+    shared.all_send(1)
     shared.links[0].close()
     shared.connection.data_received(b":1\r\n:2\r\n")
     assert shared.clients[0].replies == []
