@@ -31,17 +31,24 @@ run: install ## keyfence in the foreground, with the example configuration; Ctrl
 	@exec $(BIN)/keyfence run --config examples/keyfence.yaml
 
 test: install-test node ## all tests against a real Redis, and those of compiled modules without the compiler too
-	$(BIN)/python -m pytest $(PYTEST)
-	@if $(BIN)/python -c '$(IS_COMPILED)'; then \
-	  echo "KEYFENCE_PURE=1 pytest $(PURE_TESTS)"; \
-	  KEYFENCE_PURE=1 $(BIN)/python -m pytest $(PYTEST) $(PURE_TESTS); \
-	else echo "nothing is compiled here: these tests ran in pure Python"; fi
+	$(BIN)/python -m pytest $(SPREAD) $(PYTEST)
+	$(interpreted)
 
 test-failed: install-test node ## what has failed in the last "make test" once more, and what it left out then
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
-	@if $(BIN)/python -c '$(IS_COMPILED)'; then KEYFENCE_PURE=1 $(BIN)/python -m pytest $(PURE_TESTS); fi
+	$(interpreted)
 
+# The tests of compiled modules once more, without the compiler.
+define interpreted
+@if $(BIN)/python -c '$(IS_COMPILED)'; then \
+  echo "KEYFENCE_PURE=1 pytest $(PURE_TESTS)"; \
+  KEYFENCE_PURE=1 $(BIN)/python -m pytest $(SPREAD) $(PYTEST) $(PURE_TESTS); \
+else echo "nothing is compiled here: these tests ran in pure Python"; fi
+endef
 PURE_TESTS = $(wildcard tests/wire tests/policy tests/relay tests/test_compiled.py)
+# Over so many processes; 0: all in one. They wait for servers and clocks as often as they compute.
+JOBS ?= 2
+SPREAD = --numprocesses $(JOBS) --dist worksteal
 IS_COMPILED = import pathlib, sys; sys.exit(not any(pathlib.Path("proxy").rglob("*.so")))
 
 lint: install-test ## ruff and mypy

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The two commands of the README on a fresh machine: a Debian root made by debootstrap.
 #
-#   tools/clean_room.sh [--base DIR] [ROOM...]      ROOM: no-compiler, compiler, dockerfile (all, if none is named)
+#   tools/clean_room.sh [--short] [--base DIR] [ROOM...]
 #
+# ROOM: no-compiler, compiler, dockerfile; all, if none is named. --short runs only some of the tests in them;
 # --base keeps the bare Debian in DIR for the next time. Needs root, debootstrap and the right to mount: where one
 # is missing it says so in one line and ends with 77.
 #

@@ -21,7 +21,7 @@ def test_random_sessions_are_answered_alike(plain_pair: Pair) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=1500 if LONG else 40,
+            max_examples=1500 if LONG else 15,
             stateful_step_count=20,
             derandomize=not LONG,  # new ones are for `make soak`
             deadline=None,

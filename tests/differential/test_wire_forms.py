@@ -239,7 +239,7 @@ def test_a_deep_pipeline_in_pieces(pair: Pair) -> None:
     )
 
 
-@pytest.mark.parametrize("size", [MIB, 20 * MIB])
+@pytest.mark.parametrize("size", [MIB, 8 * MIB])
 def test_large_values(pair: Pair, size: int) -> None:
     value = bytes(range(256)) * (size // 256)
     pair.same(a(("SET", "k", value)), a("STRLEN k", "GET k", "GETRANGE k 5 9"), b("GET k", "GET k", "PING"))

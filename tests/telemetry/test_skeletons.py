@@ -59,13 +59,13 @@ def agree(key: bytes) -> None:
     assert parts == before, (key, other)
 
 
-@settings(max_examples=3000)
+@settings(max_examples=500)
 @given(keys())
 def test_keys_with_one_skeleton_are_taken_apart_alike(key: bytes) -> None:
     agree(key)
 
 
-@settings(max_examples=2000)
+@settings(max_examples=300)
 @given(keys(), st.randoms(use_true_random=False))
 def test_so_is_a_key_with_other_digits_and_other_letters_among_them(
     key: bytes, chance: random.Random
@@ -83,7 +83,7 @@ def _varied(byte: int, chance: random.Random) -> int:
     return byte
 
 
-@settings(max_examples=1500)
+@settings(max_examples=500)
 @given(st.text("ab1290-_.vT:", max_size=14))
 def test_so_are_short_keys_of_awkward_characters(text: str) -> None:
     agree(text.encode())
