@@ -32,4 +32,10 @@ cdef class Answers(Outlet):
     cdef Py_ssize_t _drop_reply(self, bytes data, Py_ssize_t at, Drop head) except -1
     cdef Py_ssize_t _forward_push(self, bytes data, Py_ssize_t at) except -1
     cdef Py_ssize_t _capture(self, bytes data, Py_ssize_t at) except -1
+    @cython.locals(framer=ReplyFramer, end=Py_ssize_t, piece=bytes, owner=cython.int)
     cdef Py_ssize_t _follow_frame(self, bytes data, Py_ssize_t at) except -1
+    cdef bint _is_message(self, bytes frame) except -1
+    cdef int _owner_of_frame(self) except -1
+    cdef int _owner_of_reply(self, bytes word) except -1
+    cdef object _end_frame(self)
+    cdef object _slot_done(self)

@@ -31,6 +31,10 @@ _UNDECIDED, _PASSED, _ANSWER, _DROPPED, _WHOLE, _SILENCED = range(6)
 _MONITOR_LINE = re.compile(rb"\+[0-9]{1,20}\.[0-9]{6} \[[0-9]")
 _MONITOR_LEAD = 40  # bytes within which that is decided
 
+# What most messages begin with; no answer begins with the one, none of a subscribed client's with the other.
+_PUSHED_MESSAGE = b">3\r\n$7\r\nmessage\r\n"
+_MESSAGE = b"*3\r\n$7\r\nmessage\r\n"
+
 # CLIENT REPLY
 ON, OFF, SKIP = range(3)
 
@@ -206,7 +210,7 @@ class Answers(Outlet):
     def _forward_replies(self, data: bytes, at: int, head: Forward) -> int:
         end = self._framer.advance(data, at, head.count)
         self.to_client.append(data if at == 0 and end == len(data) else data[at:end])
-        if self.slots.answered(head, self._framer.completed):
+        if self.slots.answer_run(self._framer.completed):
             self._slot_done()
         return end
 
@@ -269,6 +273,16 @@ class Answers(Outlet):
         framer = self._framer
         end = framer.advance(data, at, 1, stop_after_push=True)
         piece = data if at == 0 and end == len(data) else data[at:end]
+        if (
+            self._frame == _UNDECIDED
+            and framer.at_boundary
+            and not self._captured
+            and self._is_message(piece)
+        ):
+            self.to_client.append(piece)
+            if self.slots.head is not None:
+                self._slot_done()  # an answer made here waited for the end of the message
+            return end
         if self._frame in (_UNDECIDED, _WHOLE):
             self._captured += piece
         elif self._frame not in (_DROPPED, _SILENCED):
@@ -287,6 +301,12 @@ class Answers(Outlet):
         elif framer.at_boundary and not self.closing:
             self._end_frame()
         return end
+
+    def _is_message(self, frame: bytes) -> bool:
+        """Whether this whole frame is plainly one; what isn't so plain is decided by `_owner_of_frame`."""
+        if frame.startswith(_PUSHED_MESSAGE):
+            return True
+        return self.resp == 2 and frame.startswith(_MESSAGE) and bool(self.subscriptions)
 
     def _owner_of_frame(self) -> int:
         """Whose the frame is that begins with what was captured, as soon as that shows it."""

@@ -32,6 +32,8 @@ cdef class Conversation(Speaker):
     cdef long long _shared_bytes
     cdef long long _reply_bytes
 
+    @cython.locals(at=Py_ssize_t)
+    cpdef object from_upstream(self, bytes data)
     cpdef object _read_requests(self)
     @cython.locals(held=Py_ssize_t)
     cpdef Py_ssize_t backlog(self) except -1
