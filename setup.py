@@ -82,6 +82,7 @@ class BuildExtensions(build_ext):
             self.distribution.ext_modules = [extension for extension in translated if extension is not None]
             self.distribution.have_run["translate"] = True
         super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
 
     def run(self) -> None:
         # What this build can't replace must not stay behind as a stale extension.
