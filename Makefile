@@ -59,9 +59,8 @@ lint: install-test ## ruff and mypy
 bench: install-test $(VENV)/.installed-bench ## side by side with Redis, HAProxy and twemproxy; BENCH=--quick and more
 	$(BIN)/python -m benchmarks $(BENCH)
 
-bench-micro: install-test ## what single modules cost: all, or MICRO=wire
-	@for one in $(or $(MICRO),wire automaton policy relay); do \
-	  echo "benchmarks.micro_$$one"; $(BIN)/python -m benchmarks.micro_$$one || exit; done
+bench-micro: install-test $(VENV)/.installed-bench ## what single steps cost; MICRO="wire --fast" and more
+	@$(BIN)/python -m benchmarks.micro $(MICRO)
 
 fuzz: install-test $(VENV)/.fuzzing ## the fuzzers for MINUTES=… in all, with memory watched where that can be built
 	@$(BIN)/python fuzz/run.py --minutes $(or $(MINUTES),5) $(FUZZ)

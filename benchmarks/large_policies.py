@@ -1,6 +1,6 @@
 """What loading a large policy costs, and what a command costs under it as the number of entries grows.
 
-Run it from the repository's root: `python -m benchmarks.micro_policy [entries …]`. Each size is measured in
+Run it from the repository's root: `python -m benchmarks.large_policies [entries …]`. Each size is measured in
 processes of its own, from the YAML text to an answer; the sizes take turns, and the medians are told. One
 placeholder in four is bounded in length, one in twenty may hold the separator. Keys of twelve entries,
 whatever the number of all, show the steps alone; keys of all of them show the processor's caches too, which a
@@ -122,7 +122,7 @@ def main() -> None:
     sizes = [int(size) for size in sys.argv[1:]] or list(SIZES)
     measured: dict[int, list[Measured]] = {size: [] for size in sizes}
     for size in sizes * TURNS:
-        command = [sys.executable, "-m", "benchmarks.micro_policy", "--one", str(size)]
+        command = [sys.executable, "-m", "benchmarks.large_policies", "--one", str(size)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         measured[size].append(Measured(*json.loads(done.stdout)))
     print("                                              ns a key        ns a command")

@@ -1,22 +1,20 @@
-"""What one client's session costs: read, judge, count, send on, and take the replies in; no socket.
+"""One client's session and what it is given to do: read, judge, count, send on, take in replies; no socket.
 
-Run it from the repository's root: `python -m benchmarks.micro_relay`; with KEYFENCE_PURE=1 it measures what
-runs without a compiler. Figures are CPU microseconds a command, the least of several rounds: what others do
-on the machine only adds to them.
+`micro` takes its time, `instructions` counts its instructions.
 """
 
 from __future__ import annotations
 
 import random
-import time
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks import traffic
-from proxy import _compiled
 from proxy.policy.compiled import CompiledPolicy
 from proxy.policy.judge import InForce, Judge
 from proxy.policy.load import load_policy
-from proxy.policy.modes import ModeRule, Modes
+from proxy.policy.modes import Mode, ModeRule, Modes
 from proxy.policy.pending import PendingTtls
 from proxy.relay.identity import Identities
 from proxy.relay.session import Session
@@ -24,26 +22,38 @@ from proxy.telemetry.telemetry import Telemetry
 from proxy.wire.encode import command
 
 POLICY = Path(__file__).parents[1] / "policies" / "cubesandbox.yaml"
-ROUNDS = 7
-COMMANDS = 6_400
-PIPELINES = (1, 16, 100)
+VALUE = b"x" * 64
+
+Reads = list[tuple[bytes, int]]  # what comes in one read, and how many requests that is
 
 
-def session_of(policy: CompiledPolicy, service: str, mode: str = "enforce") -> Session:
+class Load(NamedTuple):
+    """What a service sends, so many requests a read."""
+
+    name: str
+    service: str
+    mode: Mode
+    reads: Reads
+
+    @property
+    def commands(self) -> int:
+        return sum(count for _, count in self.reads)
+
+
+@cache
+def policy() -> CompiledPolicy:
+    return load_policy(POLICY)
+
+
+def session_for(load: Load) -> Session:
     """A session that shares a connection, with telemetry and no log."""
-    pending = PendingTtls()
-    judge = Judge(policy, Modes((ModeRule(mode),), policy.services), pending=pending)  # type: ignore[arg-type]
-    identities = Identities(frozenset(policy.services))
-    return Session(InForce(judge), identities, service, "127.0.0.1:1", Telemetry(), sharing=True)
+    loaded = policy()
+    judge = Judge(loaded, Modes((ModeRule(load.mode),), loaded.services), pending=PendingTtls())
+    identities = Identities(frozenset(loaded.services))
+    return Session(InForce(judge), identities, load.service, "127.0.0.1:1", Telemetry(), sharing=True)
 
 
-def pieces(requests: list[bytes], pipeline: int) -> list[tuple[bytes, int]]:
-    """What comes in one read, and how many requests that is."""
-    groups = [requests[at : at + pipeline] for at in range(0, len(requests), pipeline)]
-    return [(b"".join(group), len(group)) for group in groups]
-
-
-def serve(session: Session, reads: list[tuple[bytes, int]]) -> None:
+def serve(session: Session, reads: Reads) -> None:
     """Let the session have each read, and then the replies to what it sends on."""
     for data, _ in reads:
         session.from_client(data)
@@ -54,56 +64,41 @@ def serve(session: Session, reads: list[tuple[bytes, int]]) -> None:
         session.to_client = []
 
 
-def cost(session: Session, reads: list[tuple[bytes, int]]) -> float:
-    commands = sum(count for _, count in reads)
-    serve(session, reads)
-    found = []
-    for _ in range(ROUNDS):
-        begun = time.process_time()
-        serve(session, reads)
-        found.append((time.process_time() - begun) / commands * 1e6)
-    return min(found)
-
-
-def sets(prefix: str = "cube:v1:master:instance:meta:", count: int = COMMANDS) -> list[bytes]:
+def sets(count: int, prefix: str = "cube:v1:master:instance:meta:") -> list[bytes]:
+    """SETs of 64 bytes, each with a key of its own."""
     choose = random.Random(1)
-    return [command("SET", f"{prefix}{choose.randrange(10**6):012}", b"x" * 64) for _ in range(count)]
+    return [command("SET", f"{prefix}{choose.randrange(10**6):012}", VALUE) for _ in range(count)]
 
 
-def transactions(pipeline: int) -> list[tuple[bytes, int]]:
+def pieces(requests: list[bytes], pipeline: int) -> Reads:
+    groups = [requests[at : at + pipeline] for at in range(0, len(requests), pipeline)]
+    return [(b"".join(group), len(group)) for group in groups]
+
+
+def in_transactions(reads: Reads) -> Reads:
     """The same in transactions, as redis-py sends a pipeline."""
     begin, end = command("MULTI"), command("EXEC")
-    return [(begin + data + end, count + 2) for data, count in pieces(sets(), pipeline)]
+    return [(begin + data + end, size + 2) for data, size in reads]
 
 
-def main() -> None:
-    policy = load_policy(POLICY)
-    print(f"hot modules: {_compiled.describe()}; µs a command")
-    strangers = traffic.offences(random.Random(1), COMMANDS, b"x" * 64)
-    loads: list[tuple[str, str, str, list[bytes]]] = [("SET", "CubeMaster", "enforce", sets())]
-    loads += [
-        (f"traffic of {kind.service}", kind.service, "enforce", traffic.requests(kind, 1, COMMANDS))
-        for kind in traffic.KINDS
+def loads(commands: int, pipeline: int) -> list[Load]:
+    """What sessions are measured with."""
+    named, foreign, strange = (
+        sets(commands),
+        sets(commands, "cube:v1:proxy:x:"),
+        sets(commands, "bench:user:"),
+    )
+    offences = traffic.offences(random.Random(1), commands, VALUE)
+    found = [
+        Load("SET", "CubeMaster", "enforce", pieces(named, pipeline)),
+        Load("SET, in MULTI", "CubeMaster", "enforce", in_transactions(pieces(named, pipeline))),
+        Load("SET, no right, refused", "CubeMaster", "enforce", pieces(foreign, pipeline)),
+        Load("SET, no right, observed", "CubeMaster", "observe", pieces(foreign, pipeline)),
+        Load("SET, unknown key, refused", "CubeMaster", "enforce", pieces(strange, pipeline)),
+        Load("SET, unknown key, observed", "CubeMaster", "observe", pieces(strange, pipeline)),
+        Load("SET, all sorts, observed", "CubeMaster", "observe", pieces(offences, pipeline)),
     ]
-    loads += [
-        ("SET, refused", "CubeMaster", "enforce", sets("cube:v1:proxy:x:")),
-        ("SET, refused: key.unregistered", "CubeMaster", "enforce", sets("bench:user:")),
-        ("observed: no right", "CubeMaster", "observe", sets("cube:v1:proxy:x:")),
-        ("observed: of no entry", "CubeMaster", "observe", sets("bench:user:")),
-        ("observed: an entry's, no right", "CubeProxy", "observe", sets()),
-        ("observed: without its TTL", "cube-proxy-sidecar", "observe", sets("cube:v1:shared:lock:x:")),
-        ("observed: all sorts", "CubeMaster", "observe", strangers),
-    ]
-    for text, service, mode, requests in loads:
-        session = session_of(policy, service, mode)
-        show(text, [cost(session, pieces(requests, pipeline)) for pipeline in PIPELINES])
-    session = session_of(policy, "CubeMaster")
-    show("SET, in MULTI and EXEC", [cost(session, transactions(pipeline)) for pipeline in PIPELINES])
-
-
-def show(text: str, costs: list[float]) -> None:
-    print(f"{text:32} " + "  ".join(f"{one:6.2f}" for one in costs) + "   (1, 16, 100 a read)")
-
-
-if __name__ == "__main__":
-    main()
+    for kind in traffic.KINDS:
+        requests = traffic.requests(kind, 1, commands)
+        found.append(Load(f"traffic of {kind.service}", kind.service, "enforce", pieces(requests, pipeline)))
+    return found

@@ -1,0 +1,179 @@
+"""What single steps of a command cost: wire, extraction, decision, and a client's whole session; no sockets.
+
+Run it from the repository's root: `python -m benchmarks.micro`, with names' beginnings to run only those, and
+with pyperf's options (`--fast`; `-o FILE` keeps the results, `python -m pyperf compare_to` compares two such
+files). With KEYFENCE_PURE=1 it measures what runs without a compiler. Times are those of a single command,
+key or reply.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+
+import pyperf
+
+from benchmarks import sessions
+from proxy import _compiled
+from proxy.commands.extract import extract
+from proxy.policy.compiled import CompiledPolicy
+from proxy.policy.decide import Decider
+from proxy.policy.load import load_policy, parse_policy
+from proxy.wire.encode import command
+from proxy.wire.limits import IDENTIFIED
+from proxy.wire.replies import ReplyFramer
+from proxy.wire.requests import RequestReader
+
+POLICIES = Path(__file__).parents[1] / "policies"
+SET = command("SET", "cube:v1:shared:sandbox:proxy:7c8f3a", b"x" * 64)
+PIPELINE = 16
+COMMANDS = 1_600
+
+# Made in the process that measures, before it does: what is to be run, and how often that is one unit's work.
+Make = Callable[[], Callable[[], object]]
+Bench = tuple[str, Make, int]
+
+
+def reading(chunk: bytes, size: int = 0) -> Callable[[], object]:
+    """A reader that is fed this, in pieces of `size` (0: whole), and asked for its requests."""
+    reader = RequestReader(IDENTIFIED)
+    parts = [chunk[at : at + size] for at in range(0, len(chunk), size)] if size else [chunk]
+
+    def read() -> None:
+        for part in parts:
+            reader.feed(part)
+            while reader.next() is not None:
+                pass
+
+    return read
+
+
+def framing(reply: bytes) -> Callable[[], object]:
+    framer, replies = ReplyFramer(), reply * PIPELINE
+    return lambda: framer.advance(replies, 0, PIPELINE)
+
+
+def wire() -> Iterator[Bench]:
+    mget = command("MGET", *(f"key:{n}" for n in range(100)))
+    big = command("SET", "k", b"x" * 1_000_000)
+    yield "SET of 64 bytes", partial(reading, SET), 1
+    yield "SET of 64 bytes, 16 a read", partial(reading, SET * PIPELINE), PIPELINE
+    yield "SET of 64 bytes, in pieces of 100 bytes", partial(reading, SET * PIPELINE, 100), PIPELINE
+    yield "inline PING", partial(reading, b"PING\r\n"), 1
+    yield "MGET of 100 keys", partial(reading, mget), 1
+    yield "SET of 1 MB in pieces of 64 KiB", partial(reading, big, 65536), 1
+    yield "+OK", partial(framing, b"+OK\r\n"), PIPELINE
+    yield "reply of 64 bytes", partial(framing, b"$64\r\n" + b"x" * 64 + b"\r\n"), PIPELINE
+    yield "reply of 10 strings", partial(framing, b"*10\r\n" + b"$8\r\n12345678\r\n" * 10), PIPELINE
+
+
+def extraction() -> Iterator[Bench]:
+    for text in (
+        "GET a",
+        "SET a b EX 60",
+        "MSET a 1 b 2 c 3",
+        "XREAD COUNT 9 STREAMS a b 0 0",
+        "EVAL s 2 a b c",
+    ):
+        argv = text.encode().split()
+        yield text, partial(partial, extract, argv), 1
+
+
+@cache
+def general(naming_rules: bool) -> CompiledPolicy:
+    """A policy of which rules of naming are a part that can be left out."""
+    if naming_rules:
+        return load_policy(POLICIES / "general.yaml")
+    return parse_policy((POLICIES / "general.yaml").read_text().split("\nnames:")[0])
+
+
+def decision() -> Iterator[Bench]:
+    bad = [b"GET", b"session:token:uid:abc123:ts:20230823"]
+    good = [b"GET", b"session:token:uid:abc123:ts:1692806400"]
+
+    def admitting(naming_rules: bool, argv: list[bytes]) -> Callable[[], object]:
+        decider = Decider(general(naming_rules))
+        touches = extract(argv)
+        decider.judge(0, argv, touches)  # a permission is asked for once
+        if not decider.admits(0, touches):
+            raise AssertionError(argv)
+        return lambda: decider.admits(0, touches)
+
+    def judging(argv: list[bytes]) -> Callable[[], object]:
+        decider = Decider(general(True))
+        touches = extract(argv)
+        return lambda: decider.judge(0, argv, touches)
+
+    def classifying() -> Callable[[], object]:
+        first = sessions.policy().classifier.first
+        key = b"cube:v1:master:instance:meta:000000123456"
+        return lambda: first(key)
+
+    yield "which entry a key is of", classifying, 1
+    yield "GET, admitted", partial(admitting, True, good), 1
+    yield "GET, admitted, without naming rules", partial(admitting, False, good), 1
+    yield "GET, judged in full", partial(judging, good), 1
+    yield "GET of an ill-named key, judged in full", partial(judging, bad), 1
+
+
+def session() -> Iterator[Bench]:
+    def serving(pipeline: int, name: str) -> Callable[[], object]:
+        load = next(one for one in sessions.loads(COMMANDS, pipeline) if one.name == name)
+        serves = sessions.session_for(load)
+        return lambda: sessions.serve(serves, load.reads)
+
+    for pipeline in (1, PIPELINE, 100):
+        for load in sessions.loads(pipeline, pipeline):  # for their names
+            commands = COMMANDS + 2 * COMMANDS // pipeline if "MULTI" in load.name else COMMANDS
+            yield f"{load.name}, {pipeline} a read", partial(serving, pipeline, load.name), commands
+
+
+GROUPS: dict[str, Callable[[], Iterator[Bench]]] = {
+    "wire": wire,
+    "extraction": extraction,
+    "decision": decision,
+    "session": session,
+}
+
+
+def taking_time(make: Make) -> Callable[[int], float]:
+    made = cache(make)
+
+    def timed(loops: int) -> float:
+        run = made()
+        begun = pyperf.perf_counter()
+        for _ in range(loops):
+            run()
+        return pyperf.perf_counter() - begun
+
+    return timed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.micro")
+    parser.add_argument("only", nargs="*", metavar="NAME", help=f"{', '.join(GROUPS)}, or a name's beginning")
+    chosen: list[str] = []
+    runner = pyperf.Runner(
+        values=3,
+        processes=5,
+        metadata={"hot_modules": _compiled.describe()},
+        program_args=("-m", "benchmarks.micro"),
+        add_cmdline_args=lambda command, _options: command.extend(chosen),
+        _argparser=parser,
+    )
+    parser.set_defaults(inherit_environ=["KEYFENCE_PURE"])
+    options = runner.parse_args()
+    chosen.extend(options.only)
+    if not options.worker:
+        print(f"hot modules: {_compiled.describe()}")
+    for group, benches in GROUPS.items():
+        for name, make, units in benches():
+            full = f"{group}: {name}"
+            if not chosen or any(full.startswith(one) for one in chosen):
+                runner.bench_time_func(full, taking_time(make), inner_loops=units)
+
+
+if __name__ == "__main__":
+    main()
