@@ -29,6 +29,7 @@ MODULES = (
     "proxy.policy.repeats",
     "proxy.policy.skeletons",
     "proxy.policy.glance",
+    "proxy.policy.pending",
     "proxy.telemetry.traffic",
     "proxy.relay.slots",
     "proxy.relay.speaker",

@@ -19,7 +19,7 @@ from .admission import ClientLimits, Place, Places
 from .links import Links, Owner
 from .notices import notice
 from .policy.judge import InForce
-from .relay.identity import Evidence, Identities, certificate_names, shown_origin
+from .relay.identity import Evidence, Identities, certificate_names, host_port
 from .relay.session import Session
 from .relay.speaker import Speaker
 from .relay.splice import Splice
@@ -108,7 +108,7 @@ class Client(Owner):
     @property
     def shown(self) -> str:
         """Where the client comes from, as logs show it."""
-        return shown_origin(self._host, self._port)
+        return host_port(self._host, self._port) if self._port else self._host
 
     # -- the client's side
 

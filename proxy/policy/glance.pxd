@@ -89,5 +89,7 @@ cdef class Glance:
     cdef int _faults(self, Way way, int looks, int target, list argv, Py_ssize_t at) except -2
 
 
+@cython.locals(size=Py_ssize_t, byte="unsigned char")
+cdef bint _is_plain_number(bytes value, Py_ssize_t most) except -1
 @cython.locals(size=Py_ssize_t, at=Py_ssize_t, one="const unsigned char *", other="const unsigned char *")
 cdef bint _stands(bytes text, bytes data, Py_ssize_t start, Py_ssize_t end) except -1

@@ -504,12 +504,27 @@ class Glance:
                     named[argv[at]] = form
             if form is None:
                 unknown += 1
-            elif form is not _ANY and not form.accepts(argv[at + 1]):
+            elif (
+                form is not _ANY
+                and not _is_plain_number(argv[at + 1], form.digits)
+                and not form.accepts(argv[at + 1])
+            ):
                 wrong += 1
             at += 2
         if unknown > _MOST_FAULTS or wrong > _MOST_FAULTS:
             return -1
         return unknown * (_MOST_FAULTS + 1) + wrong
+
+
+def _is_plain_number(value: bytes, most: int) -> bool:
+    """Whether these are decimal digits, one at least and so many at most."""
+    size = len(value)
+    if size == 0 or size > most:
+        return False
+    for byte in value:  # noqa: SIM110 - a loop in C, where it is compiled
+        if byte < 48 or byte > 57:
+            return False
+    return True
 
 
 def _stands(text: bytes, data: bytes, start: int, end: int) -> bool:

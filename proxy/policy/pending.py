@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Keys whose time to live will be asked of Redis: what a command left open and a later one may still mend.
 
 Rule: bounded, and no one is accused in doubt. Of a full table the oldest key is dropped and counted; a key is
@@ -28,27 +29,6 @@ MAX_ASKED: Final = 1_000  # keys given out at once
 
 class Pending:
     """One key, and the write that left its time to live open. Times are of the table's clock, in seconds."""
-
-    __slots__ = (
-        "alone",
-        "asked",
-        "client",
-        "command",
-        "database",
-        "due",
-        "everything",
-        "judge",
-        "key",
-        "last",
-        "position",
-        "rule",
-        "sender",
-        "service",
-        "since",
-        "target",
-        "transaction",
-        "twice",
-    )
 
     def __init__(
         self,

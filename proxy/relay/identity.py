@@ -29,11 +29,6 @@ def host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def shown_origin(host: str, port: int) -> str:
-    """Where a client comes from, as logs show it. `port` 0: it has none."""
-    return host_port(host, port) if port else host
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Evidence:
     """What is known of a client before it has said a word."""

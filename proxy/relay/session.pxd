@@ -8,7 +8,7 @@ from proxy.wire.requests cimport RequestReader
 
 
 cdef class Session(Conversation):
-    cdef str _host
+    cdef str _origin
     cdef int _port
     cdef readonly str at_connect
     cdef readonly object identities

@@ -23,7 +23,7 @@ from proxy.policy.repeats import Admitted, Repeat
 from proxy.policy.verdict import PASS, Ruling
 from proxy.relay.answers import ON
 from proxy.relay.conversation import POISON, Conversation
-from proxy.relay.identity import Identities, shown_origin
+from proxy.relay.identity import Identities, host_port
 from proxy.relay.observer import Observer
 from proxy.relay.refusal import around_key, refusal
 from proxy.relay.route import SHAREABLE, Route
@@ -70,7 +70,7 @@ class Session(Conversation):
         super().__init__(at_connect, self.first_profile, Route(sharing, clock), limits)
         self._sender: object = None  # tells its commands from those of other connections, once it is needed
         self.at_connect = at_connect
-        self._host = client
+        self._origin = client  # where it comes from; `client` adds the port, once it is asked
         self._port = port
         self.identities = identities
         self.greeting = greeting
@@ -94,7 +94,9 @@ class Session(Conversation):
     @property
     def client(self) -> str:
         """Where the client comes from, as logs show it."""
-        return shown_origin(self._host, self._port)
+        if self._port:
+            self._origin, self._port = host_port(self._origin, self._port), 0
+        return self._origin
 
     @property
     def sender(self) -> object:

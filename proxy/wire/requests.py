@@ -429,7 +429,7 @@ class RequestReader:
                 f"Protocol error: request of more than {self._bounds.max_request} bytes"
             )
             raise self._error
-        if self._number <= LARGE and size - self._streamed > self._bounds.max_held:
+        if size - self._streamed > self._bounds.max_held and self._number <= LARGE:
             most = self._bounds.max_held
             self._error = RequestTooLarge(
                 f"Protocol error: request of more than {most} bytes beside its large arguments"

@@ -280,6 +280,32 @@ def test_a_value_and_a_field_are_looked_at_each_time() -> None:
     assert sidecar.admits([b"SET", state, b"walking", b"EX", b"60"]) is None
 
 
+@pytest.mark.parametrize("field", ["mvm_num", "quota_cpu_usage"])  # an integer, a number
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"0",
+        b"007",
+        b"-5",
+        b"1.5",
+        b"9" * 20,
+        b"9" * 21,
+        b"9" * 64,
+        b"9" * 65,
+        b"",
+        b"5a",
+        b"/",
+        b":",
+        b"\xb2",
+    ],
+)
+def test_digits_are_told_fast_and_nothing_else_is_taken_for_them(field: str, value: bytes) -> None:
+    service = CUBE.policy.number("CubeMaster")
+    argv = [b"HSET", b"cube:v1:master:node:metric:n1", field.encode(), value]
+    admitted = Glance(CUBE, service, ALL).admits(argv) is not None
+    assert admitted == (not CUBE.decide(service, argv).violations)
+
+
 def test_options_decide_anew_for_each_form() -> None:
     sidecar = Glance(CUBE, CUBE.policy.number("cube-proxy-sidecar"), ALL)
     state = b"cube:v1:shared:sandbox:lifecycle:state:7c8f"

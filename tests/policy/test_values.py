@@ -73,6 +73,14 @@ def test_a_built_in_form(name: str) -> None:
     assert form.text
 
 
+@pytest.mark.parametrize("name", sorted(BUILTIN))
+def test_as_many_digits_as_a_form_says_have_it(name: str) -> None:
+    form = BUILTIN[name]
+    for size in range(1, form.digits + 1):
+        assert form.accepts(b"0" * size)
+        assert form.accepts(b"9" * size)
+
+
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5))
 def test_what_json_writes_is_json(value: object) -> None:
     assert BUILTIN["json"].accepts(json.dumps(value).encode())

@@ -1,0 +1,40 @@
+# C types for pending.py. The same source runs uncompiled; nothing here changes what it does.
+cimport cython
+
+
+@cython.final
+cdef class Pending:
+    cdef readonly object judge
+    cdef readonly int service
+    cdef readonly str client
+    cdef readonly str command
+    cdef readonly object sender
+    cdef readonly object transaction
+    cdef readonly long long database
+    cdef readonly object key
+    cdef readonly long long position
+    cdef readonly object target
+    cdef readonly object rule
+    cdef readonly bint everything
+    cdef public double since
+    cdef public double last
+    cdef public double due
+    cdef public bint alone
+    cdef public bint asked
+    cdef public bint twice
+
+
+@cython.final
+cdef class PendingTtls:
+    cdef public long long limit
+    cdef public long long dropped
+    cdef object _clock
+    cdef object _table
+
+    @cython.locals(known=Pending)
+    cpdef object ask(
+        self, object judge, int service, str client, str command, object sender, object transaction,
+        long long database, object key, long long position, object target, object rule, int question,
+    )
+    @cython.locals(known=Pending)
+    cpdef object settle(self, long long database, object key, int how, object transaction, object sender)
