@@ -30,11 +30,12 @@ help: ## list the targets
 run: install ## keyfence in the foreground, with the example configuration; Ctrl-C ends it
 	@exec $(BIN)/keyfence run --config examples/keyfence.yaml
 
-test: install-test node ## all tests against a real Redis, and those of compiled modules without the compiler too
-	$(BIN)/python -m pytest $(SPREAD) $(PYTEST)
+test: install-test node ## all tests (or TESTS=…), and those of compiled modules without the compiler too
+	$(BIN)/python -m pytest $(SPREAD) $(PYTEST) $(TESTS)
 	$(interpreted)
 
 test-failed: install-test node ## what has failed in the last "make test" once more, and what it left out then
+	@$(BIN)/python -m tools.may_rerun
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 	$(interpreted)
 
@@ -68,7 +69,7 @@ fuzz: install-test $(VENV)/.fuzzing ## the fuzzers for MINUTES=… in all, with 
 fuzz-properties: install-test ## the property tests over and over for MINUTES=…, compiled and not in turns
 	@end=$$(($$(date +%s) + 60 * $(or $(MINUTES),5))); round=0; while [ $$(date +%s) -lt $$end ]; do \
 	  echo "round $$round, KEYFENCE_PURE=$$((round % 2))"; \
-	  KEYFENCE_PURE=$$((round % 2)) $(BIN)/python -m pytest -m hypothesis $(PYTEST) || exit; \
+	  KEYFENCE_PURE=$$((round % 2)) $(BIN)/python -m pytest -m hypothesis $(PYTEST) $(TESTS) || exit; \
 	  round=$$((round + 1)); done
 
 soak: install-test ## the comparison with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients
@@ -115,8 +116,10 @@ $(VENV)/.installed-test: $(VENV)/.installed
 
 $(VENV)/.installed-bench: $(VENV)/.installed
 	@$(REQUIREMENTS) project optional-dependencies bench > $@.txt
+	@$(PIP) -r $@.txt
+	@$(REQUIREMENTS) project optional-dependencies plots > $@.txt
 	@$(PIP) -r $@.txt || echo "no matplotlib for this machine: the results are tables only"
-	@touch $@
+	@mv $@.txt $@
 
 # The guided fuzzer's wheel, where there is one for this machine. It is never compiled here.
 $(VENV)/.fuzzing: pyproject.toml $(VENV)/.environment

@@ -75,6 +75,11 @@ def translate(extension: Extension) -> Extension | None:
     return translated
 
 
+def cores() -> int:
+    """How many of them this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class BuildExtensions(build_ext):
     def finalize_options(self) -> None:
         if not self.distribution.have_run.get("translate"):  # several commands may ask for this one
@@ -82,7 +87,7 @@ class BuildExtensions(build_ext):
             self.distribution.ext_modules = [extension for extension in translated if extension is not None]
             self.distribution.have_run["translate"] = True
         super().finalize_options()
-        self.parallel = self.parallel or os.cpu_count()
+        self.parallel = self.parallel or min(cores(), 4)  # each gcc takes up to 300 MB
 
     def run(self) -> None:
         # What this build can't replace must not stay behind as a stale extension.

@@ -28,21 +28,27 @@ _END = "getpid"
 
 
 class Unavailable(Exception):
-    """Callgrind can't be had or doesn't work here; says why."""
+    """Callgrind can't be had, or doesn't work here; says why."""
 
 
 def count() -> dict[str, float]:
     """How many instructions each load takes, as a multiple of those that splitting it at CRLF takes."""
     if not shutil.which("valgrind"):
         raise Unavailable("valgrind is not installed")
+    tool = ["valgrind", "--tool=callgrind"]
+    tried = subprocess.run(
+        [*tool, f"--callgrind-out-file={os.devnull}", "true"], capture_output=True, text=True, check=False
+    )
+    if tried.returncode:
+        raise Unavailable(f"callgrind ends with {tried.returncode}: {tried.stderr[-500:]}")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "parts"
-        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", f"--dump-before={_END}"]
+        command = [*tool, f"--callgrind-out-file={out}", f"--dump-before={_END}"]
         command += [sys.executable, "-m", "benchmarks.instructions", "--work"]
         environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise Unavailable(f"callgrind ended with {done.returncode}: {done.stderr[-500:]}")
+            raise RuntimeError(f"what is counted ended with {done.returncode}: {done.stderr[-2000:]}")
         names = done.stdout.splitlines()
         parts = sorted(out.parent.glob("parts.*"), key=lambda path: int(path.suffix[1:]))
         totals = [_total(path) for path in parts]
@@ -54,7 +60,7 @@ def count() -> dict[str, float]:
 def _total(part: Path) -> int:
     found = re.search(r"^totals: ([0-9]+)$", part.read_text(errors="replace"), re.MULTILINE)
     if found is None:
-        raise Unavailable(f"callgrind wrote no totals into {part.name}")
+        raise RuntimeError(f"callgrind wrote no totals into {part.name}")
     return int(found[1])
 
 

@@ -166,6 +166,10 @@ def main() -> None:
     parser.set_defaults(inherit_environ=["KEYFENCE_PURE"])
     options = runner.parse_args()
     chosen.extend(options.only)
+    names = [f"{group}: {name}" for group, benches in GROUPS.items() for name, _, _ in benches()]
+    for one in chosen:
+        if not any(name.startswith(one) for name in names):
+            parser.error(f"nothing is called {one!r}; there are:\n  " + "\n  ".join(names))
     if not options.worker:
         print(f"hot modules: {_compiled.describe()}")
     for group, benches in GROUPS.items():

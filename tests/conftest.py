@@ -19,6 +19,7 @@ from tests.servers import (
     running_redis,
     server_binaries,
 )
+from tools.may_rerun import STATUS
 
 # No deadline: how long one example takes says more about the machine than about the code.
 settings.register_profile("keyfence", deadline=None)
@@ -32,6 +33,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     needed = any(_NEED_A_SERVER.intersection(getattr(item, "fixturenames", ())) for item in items)
     if needed and not server_binaries():
         pytest.exit(NO_SERVER, returncode=3)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The same, and at once, where tests are spread over processes: what these say last isn't shown."""
+    if getattr(config.option, "numprocesses", None) and not server_binaries():
+        pytest.exit(NO_SERVER, returncode=3)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    _keep_status(session, -1)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    _keep_status(session, int(exitstatus))
+
+
+def _keep_status(session: pytest.Session, status: int) -> None:
+    """Where `tools.may_rerun` finds it. A run that breaks off leaves -1 behind, or what is no failed test."""
+    cache = getattr(session.config, "cache", None)
+    if cache is not None and not hasattr(session.config, "workerinput"):
+        cache.set(STATUS, status)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

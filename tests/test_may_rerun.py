@@ -1,0 +1,53 @@
+"""When running what has failed once more is enough."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.servers import PROJECT
+from tools.may_rerun import STATUS, why_not
+
+
+def keep(cache: Path, status: object, failed: object) -> None:
+    for name, value in ((STATUS, status), ("cache/lastfailed", failed)):
+        (cache / name).parent.mkdir(parents=True, exist_ok=True)
+        (cache / name).write_text(json.dumps(value))
+
+
+def test_a_run_that_ended_with_failed_tests_can_be_made_good(tmp_path: Path) -> None:
+    keep(tmp_path, 1, {"tests/test_a.py::test_b": True})
+    assert why_not(tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "failed", "reason"),
+    [
+        (-1, {"tests/test_a.py::test_b": True}, "status -1"),  # it was killed
+        (3, {"tests/test_a.py::test_b": True}, "status 3"),  # an error of pytest's own, or no Redis
+        (1, {"tests/test_a.py::test_b": True, "tests/test_c.py": True}, "couldn't read tests/test_c.py"),
+        (1, {}, "no test has failed"),
+    ],
+)
+def test_any_other_can_not(tmp_path: Path, status: int, failed: dict[str, bool], reason: str) -> None:
+    keep(tmp_path, status, failed)
+    assert reason in why_not(tmp_path)
+
+
+def test_nor_one_of_which_nothing_is_known(tmp_path: Path) -> None:
+    assert "nothing is known" in why_not(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spread", [[], ["--numprocesses", "1"]])
+@pytest.mark.parametrize(("wanted", "status"), [("test", 0), ("nothing_is_called_so", 5)])
+def test_how_a_run_ended_is_kept(tmp_path: Path, spread: list[str], wanted: str, status: int) -> None:
+    command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={tmp_path}", *spread, "-k", wanted]
+    command.append("tests/wire/test_encode.py")
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, timeout=60, check=False)
+    assert done.returncode == status
+    assert json.loads((tmp_path / "v" / STATUS).read_text()) == status

@@ -1,0 +1,42 @@
+"""Says whether running what has failed in the last run of the tests once more tells as much as running all.
+
+Rule: it does only where that run came to its end, and every failure is that of one test. Of a run that was
+killed, broke off or couldn't collect a file, too little is known. Exit code 0: it does; 1: it doesn't.
+
+`tests/conftest.py` keeps pytest's exit status beside its own list of failures (`--last-failed`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+CACHE = Path(__file__).resolve().parent.parent / ".pytest_cache" / "v"
+STATUS = "keyfence/status"
+_TESTS_FAILED = 1  # pytest.ExitCode.TESTS_FAILED
+
+
+def why_not(cache: Path) -> str:
+    """The reason against it; empty where there is none."""
+    try:
+        status = json.loads((cache / STATUS).read_text())
+        failed = json.loads((cache / "cache" / "lastfailed").read_text())
+    except (OSError, ValueError):
+        return "nothing is known of a run that has failed"
+    if status != _TESTS_FAILED:
+        return f"it ended with status {status}, not with tests that have failed"
+    files = [name for name in failed if "::" not in name]
+    if files:
+        return f"it couldn't read {', '.join(files)}"
+    return "" if failed else "no test has failed in it"
+
+
+def main() -> None:
+    reason = why_not(CACHE)
+    if reason:
+        sys.exit(f"the last run of the tests can't be made good by a part of it: {reason}")
+
+
+if __name__ == "__main__":
+    main()
