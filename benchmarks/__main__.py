@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import datetime
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,7 @@ def main() -> None:
     if not chosen:
         sys.exit(f"no workload is called so; there are: {', '.join(one.name for one in WORKLOADS)}")
     names = _names_of(chosen, options)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends with this process
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keyfence-bench-")))
         redis = stack.enter_context(running_redis(tcp=True))
