@@ -76,7 +76,7 @@ def work() -> None:
             _end_part()
             requests.split(b"\r\n")
             _end_part()
-            print(f"{load.name}, {pipeline} a read")
+            print(load.name)
 
 
 def main() -> None:

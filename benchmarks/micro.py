@@ -125,9 +125,8 @@ def session() -> Iterator[Bench]:
         return lambda: sessions.serve(serves, load.reads)
 
     for pipeline in (1, PIPELINE, 100):
-        for load in sessions.loads(pipeline, pipeline):  # for their names
-            commands = COMMANDS + 2 * COMMANDS // pipeline if "MULTI" in load.name else COMMANDS
-            yield f"{load.name}, {pipeline} a read", partial(serving, pipeline, load.name), commands
+        for load in sessions.loads(pipeline, pipeline):  # one read of each
+            yield load.name, partial(serving, pipeline, load.name), load.commands * (COMMANDS // pipeline)
 
 
 GROUPS: dict[str, Callable[[], Iterator[Bench]]] = {
@@ -166,17 +165,21 @@ def main() -> None:
     parser.set_defaults(inherit_environ=["KEYFENCE_PURE"])
     options = runner.parse_args()
     chosen.extend(options.only)
-    names = [f"{group}: {name}" for group, benches in GROUPS.items() for name, _, _ in benches()]
+    every = [
+        (f"{group}: {name}", make, units)
+        for group, benches in GROUPS.items()
+        for name, make, units in benches()
+    ]
     for one in chosen:
-        if not any(name.startswith(one) for name in names):
-            parser.error(f"nothing is called {one!r}; there are:\n  " + "\n  ".join(names))
+        if not any(name.startswith(one) for name, _, _ in every):
+            parser.error(
+                f"nothing is called {one!r}; there are:\n  " + "\n  ".join(name for name, _, _ in every)
+            )
     if not options.worker:
         print(f"hot modules: {_compiled.describe()}")
-    for group, benches in GROUPS.items():
-        for name, make, units in benches():
-            full = f"{group}: {name}"
-            if not chosen or any(full.startswith(one) for one in chosen):
-                runner.bench_time_func(full, taking_time(make), inner_loops=units)
+    for name, make, units in every:
+        if name.startswith(tuple(chosen) or ""):
+            runner.bench_time_func(name, taking_time(make), inner_loops=units)
 
 
 if __name__ == "__main__":

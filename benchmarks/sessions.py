@@ -101,4 +101,4 @@ def loads(commands: int, pipeline: int) -> list[Load]:
     for kind in traffic.KINDS:
         requests = traffic.requests(kind, 1, commands)
         found.append(Load(f"traffic of {kind.service}", kind.service, "enforce", pieces(requests, pipeline)))
-    return found
+    return [load._replace(name=f"{load.name}, {pipeline} a read") for load in found]

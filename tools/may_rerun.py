@@ -12,9 +12,10 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 CACHE = Path(__file__).resolve().parent.parent / ".pytest_cache" / "v"
 STATUS = "keyfence/status"
-_TESTS_FAILED = 1  # pytest.ExitCode.TESTS_FAILED
 
 
 def why_not(cache: Path) -> str:
@@ -24,7 +25,7 @@ def why_not(cache: Path) -> str:
         failed = json.loads((cache / "cache" / "lastfailed").read_text())
     except (OSError, ValueError):
         return "nothing is known of a run that has failed"
-    if status != _TESTS_FAILED:
+    if status != pytest.ExitCode.TESTS_FAILED:
         return f"it ended with status {status}, not with tests that have failed"
     files = [name for name in failed if "::" not in name]
     if files:

@@ -5,7 +5,7 @@ from proxy.policy.automaton cimport Classifier
 from proxy.policy.repeats cimport Admitted, Repeat
 from proxy.policy.skeletons cimport skeleton
 
-cdef int _UNASKED, _UNSURE, _NAME, _VALUE, _FIELDS, _OUTCOME, _UNTOLD, _MOST_FAULTS
+cdef int _UNASKED, _UNSURE, _NAME, _VALUE, _FIELDS, _OUTCOME, _UNTOLD, _MOST_FAULTS, _ZERO, _NINE
 cdef Py_ssize_t _SEEN, _MAX_CONFIRMED
 cdef int _CONSTANT, _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _SEVERAL, _XADD, _XADD_ID, _SCORED, _KEYLESS
 
@@ -89,6 +89,7 @@ cdef class Glance:
     cdef int _faults(self, Way way, int looks, int target, list argv, Py_ssize_t at) except -2
 
 
+cdef bint _has_form(bytes value, object form) except -1
 @cython.locals(size=Py_ssize_t, byte="unsigned char")
 cdef bint _is_plain_number(bytes value, Py_ssize_t most) except -1
 @cython.locals(size=Py_ssize_t, at=Py_ssize_t, one="const unsigned char *", other="const unsigned char *")

@@ -37,6 +37,7 @@ LONGEST_FIELD = 64
 
 # How many ways are found again without a look-up: commands of which the first letter and the length differ.
 _SEEN = 16
+_ZERO, _NINE = 48, 57
 _MAX_CONFIRMED = MAX_CONFIRMED  # as a C integer, where this runs compiled
 
 # What is known of a form and a target: a sum of these, and the outcome for the time to live (`ttl.outcome`)
@@ -484,7 +485,7 @@ class Glance:
         if looks & _VALUE:
             if way.value_at >= len(argv) or entry.values is None:
                 return -1
-            return 0 if entry.values.accepts(argv[way.value_at]) else 1
+            return 0 if _has_form(argv[way.value_at], entry.values) else 1
         return self._faults_of_fields(target, entry.fields, argv, way.fields_at)
 
     def _faults_of_fields(self, target: int, fields: Fields | None, argv: list[bytes], at: int) -> int:
@@ -504,16 +505,16 @@ class Glance:
                     named[argv[at]] = form
             if form is None:
                 unknown += 1
-            elif (
-                form is not _ANY
-                and not _is_plain_number(argv[at + 1], form.digits)
-                and not form.accepts(argv[at + 1])
-            ):
+            elif form is not _ANY and not _has_form(argv[at + 1], form):
                 wrong += 1
             at += 2
         if unknown > _MOST_FAULTS or wrong > _MOST_FAULTS:
             return -1
         return unknown * (_MOST_FAULTS + 1) + wrong
+
+
+def _has_form(value: bytes, form: Form) -> bool:
+    return _is_plain_number(value, form.digits) or bool(form.accepts(value))
 
 
 def _is_plain_number(value: bytes, most: int) -> bool:
@@ -522,7 +523,7 @@ def _is_plain_number(value: bytes, most: int) -> bool:
     if size == 0 or size > most:
         return False
     for byte in value:  # noqa: SIM110 - a loop in C, where it is compiled
-        if byte < 48 or byte > 57:
+        if byte < _ZERO or byte > _NINE:
             return False
     return True
 

@@ -273,16 +273,8 @@ class Answers(Outlet):
         framer = self._framer
         end = framer.advance(data, at, 1, stop_after_push=True)
         piece = data if at == 0 and end == len(data) else data[at:end]
-        if (
-            self._frame == _UNDECIDED
-            and framer.at_boundary
-            and not self._captured
-            and self._is_message(piece)
-        ):
-            self.to_client.append(piece)
-            if self.slots.head is not None:
-                self._slot_done()  # an answer made here waited for the end of the message
-            return end
+        if self._frame == _UNDECIDED and not self._captured and self._is_message(piece):
+            self._frame = _PASSED
         if self._frame in (_UNDECIDED, _WHOLE):
             self._captured += piece
         elif self._frame not in (_DROPPED, _SILENCED):
@@ -303,7 +295,7 @@ class Answers(Outlet):
         return end
 
     def _is_message(self, frame: bytes) -> bool:
-        """Whether this whole frame is plainly one; what isn't so plain is decided by `_owner_of_frame`."""
+        """Whether a frame that begins so is plainly one; what isn't so plain is for `_owner_of_frame`."""
         if frame.startswith(_PUSHED_MESSAGE):
             return True
         return self.resp == 2 and frame.startswith(_MESSAGE) and bool(self.subscriptions)
