@@ -6,7 +6,7 @@
 SHELL = /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help run test test-failed lint bench bench-micro fuzz fuzz-properties soak install build install-test node clean clean-room
+.PHONY: help run test test-failed lint bench bench-micro fuzz fuzz-properties soak adversary install build install-test node clean clean-room
 
 VENV ?= .venv
 EDITABLE ?= -e
@@ -71,6 +71,11 @@ fuzz-properties: install-test ## the property tests over and over for MINUTES=â€
 	  echo "round $$round, KEYFENCE_PURE=$$((round % 2))"; \
 	  KEYFENCE_PURE=$$((round % 2)) $(BIN)/python -m pytest -m hypothesis $(PYTEST) $(TESTS) || exit; \
 	  round=$$((round + 1)); done
+
+# Each search gets an equal share of the time; there are some forty of them, over the servers at hand.
+adversary: install-test ## the searches for what an attacker would look for, MINUTES=â€¦ in all
+	@seconds=$$($(BIN)/python -m tools.share_of_time $(or $(MINUTES),60) tests/adversary) && \
+	KEYFENCE_ADVERSARY_SECONDS=$$seconds $(BIN)/python -m pytest $(SPREAD) --timeout 0 $(PYTEST) tests/adversary
 
 soak: install-test ## the comparison with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients
 	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/differential/test_random_sessions.py \

@@ -1,0 +1,72 @@
+"""Searches for what an attacker would look for, each over one class of faults.
+
+Rule: a search is bounded by time, and tries a least number of attempts however slow the machine is.
+
+Every attempt has a seed of its own, and a failure names it: `KEYFENCE_ADVERSARY_SEED=… pytest …` tries that
+one first. `make adversary MINUTES=60` gives each search its share of the time.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+# What each search may take where nothing else is said: all of them together take about a minute in CI.
+DEFAULT_SECONDS = 2.0
+
+_attempts: dict[str, int] = {}
+
+
+class Search:
+    """One search. Iterating gives a random generator for each attempt, until the time is over."""
+
+    def __init__(self, name: str, seconds: float, first_seed: int | None) -> None:
+        self.name = name
+        self.seconds = seconds
+        self._first_seed = first_seed
+        self.seed = 0  # of the attempt under way
+        self.attempts = 0
+
+    def attempts_of_at_least(self, least: int) -> Iterator[random.Random]:
+        """Yields generators until the time is over, and `least` of them in any case."""
+        end = time.monotonic() + self.seconds
+        while self.attempts < least or time.monotonic() < end:
+            self.seed = random.SystemRandom().getrandbits(48)
+            if self.attempts == 0 and self._first_seed is not None:
+                self.seed = self._first_seed
+            yield random.Random(self.seed)
+            self.attempts += 1
+            _attempts[self.name] = self.attempts
+
+    def __iter__(self) -> Iterator[random.Random]:
+        return self.attempts_of_at_least(10)
+
+
+@pytest.fixture
+def search(request: pytest.FixtureRequest) -> Search:
+    """The search that this test carries out."""
+    seconds = float(os.environ.get("KEYFENCE_ADVERSARY_SECONDS", DEFAULT_SECONDS))
+    seed = os.environ.get("KEYFENCE_ADVERSARY_SEED")
+    return Search(request.node.name, seconds, int(seed) if seed else None)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Names the seed of the attempt that failed."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    found = getattr(item, "funcargs", {}).get("search")
+    if report.when == "call" and report.failed and isinstance(found, Search):
+        again = f"KEYFENCE_ADVERSARY_SEED={found.seed} (attempt {found.attempts + 1})"
+        report.sections.append(("the attempt that failed", again))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says how much was tried, where that was asked for."""
+    if "KEYFENCE_ADVERSARY_SECONDS" in os.environ:
+        for name, attempts in sorted(_attempts.items()):
+            terminalreporter.write_line(f"{attempts:>9} attempts: {name}")

@@ -1,0 +1,26 @@
+"""How many seconds each search of `make adversary` gets: `python -m tools.share_of_time MINUTES FOLDER`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def searches(folder: str) -> int:
+    """How many tests of the folder are searches, as pytest collects them here."""
+    listing = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "--setup-plan", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return listing.stdout.count("SETUP    F search")
+
+
+def main() -> None:
+    minutes, folder = float(sys.argv[1]), sys.argv[2]
+    print(max(1.0, round(2 * minutes * 60 / max(1, searches(folder)), 1)))  # two run side by side
+
+
+if __name__ == "__main__":
+    main()
