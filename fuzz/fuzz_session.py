@@ -170,10 +170,10 @@ class Talk:
             sent = b"".join(pieces)
             self.upstream += sent
             self._answer(sent)
-        assert sum(map(len, one.to_client)) <= ROOM.local + MIB
+        assert sum(map(len, one.to_client)) <= ROOM.slots + MIB
         one.to_client.clear()
         assert one.outstanding >= 0
-        assert one.answers.slots.local_bytes <= ROOM.local + ROOM.backlog
+        assert one.answers.slots.held_bytes <= ROOM.slots + ROOM.backlog
         assert one.backlog() <= ROOM.backlog + LIMITS.max_request + len(REQUESTS[-1]) + 8192
         assert not one.closing or reason_label(one.closing) != "other", one.closing
 

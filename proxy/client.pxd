@@ -37,6 +37,7 @@ cdef class Client(Owner):
     cdef bint _upstream_full
     cdef readonly bint _reading
     cdef readonly bint _full
+    cdef bint _upstream_paused
     cdef bint _closing
     cdef bint _ended
     cdef object _linger

@@ -31,6 +31,10 @@ from .wire.limits import RequestLimits
 
 # While a request waits for its connection, so much may come in behind it.
 MAX_UNSENT = 1024 * 1024
+# While a client reads no replies, keyfence doesn't read from its own connection to Redis: the rest of
+# a large reply can wait there. With more replies than this under way it reads on, so that the output limit
+# holds.
+MOST_LEFT_WAITING = 64
 # How long a client has to notice that it was sent the end of everything, before its connection is closed.
 NOTICE_SECONDS = 0.2
 # How long a client that sends no more may wait for replies, where Redis can't be told that it sends no more.
@@ -95,7 +99,8 @@ class Client(Owner):
         self._links = Links(gate.upstream, gate.pools, self)
         self._upstream_full = False
         self._reading = True
-        self._full = False  # the client doesn't read what was written to it
+        self._full = False  # the client doesn't read what was written to it …
+        self._upstream_paused = False  # … and so its own connection to Redis isn't read
         self._closing = False  # its transport takes nothing more
         self._ended = False  # the client has sent its last byte
         self._linger: asyncio.TimerHandle | None = None
@@ -216,15 +221,24 @@ class Client(Owner):
         self._links.close()
 
     def pause_writing(self) -> None:
-        """The client doesn't read: stop reading for it from Redis."""
+        """The client doesn't read: stop reading for it from Redis, as far as that may be left waiting."""
         self._full = True
-        self._links.pause()
+        self._settle_upstream()
         self._settle_reading()
 
     def resume_writing(self) -> None:
         self._full = False
-        self._links.resume()
+        self._settle_upstream()
         self._settle_reading()
+
+    def _settle_upstream(self) -> None:
+        paused = self._full and self._session.outstanding <= MOST_LEFT_WAITING
+        if paused != self._upstream_paused:
+            self._upstream_paused = paused
+            if paused:
+                self._links.pause()
+            else:
+                self._links.resume()
 
     # -- the upstream's side
 
@@ -306,6 +320,8 @@ class Client(Owner):
             self._links.drop_own()
         if session.to_upstream and not outlet.closing:
             self._send(session)
+        if self._full:
+            self._settle_upstream()
         if outlet.closing or (self._ended and not session.awaits_more):
             self._close(outlet.closing)
         elif self._ended and self._links.is_open:
@@ -319,14 +335,15 @@ class Client(Owner):
         """Send on what the session has for Redis, the way that it says."""
         profile, route = session.profile, session.route
         if route.is_shared and not self._links.may_share(profile):
-            session.take_own()
+            session.take_own(for_good=not self._links.may_ever_share(profile))
         chunks, counts = session.to_upstream, session.counts
         for chunk in chunks:
             self._counters.upstream_out += len(chunk)
         if route.is_shared:
             if not route.knows_id:
                 self._links.drop_own()
-            self._links.send_shared(chunks, counts)
+            self._links.send_shared(chunks, counts, session.shapeable)
+            session.shapeable = False
         else:
             self._links.send_own(profile, chunks)
         chunks.clear()

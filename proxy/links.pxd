@@ -27,7 +27,8 @@ cdef class Links(Receiver):
     cdef ReplyFramer _framer
 
     cpdef Py_ssize_t unsent(self) except -1
+    @cython.locals(share=SharedLink)
     cpdef bint may_share(self, object profile) except -1
-    cpdef object send_shared(self, list chunks, list counts)
+    cpdef object send_shared(self, list chunks, list counts, bint shapeable=*)
     cpdef object send_own(self, object profile, list chunks)
     cpdef object drop_own(self)

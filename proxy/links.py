@@ -62,26 +62,31 @@ class Links(Receiver):
 
     def may_share(self, profile: Profile) -> bool:
         """Whether there is a connection of this kind to share. There are only so many kinds."""
-        if self._share is not None and self._shared_as is profile:
-            return True
-        kind = profile.pool
-        if self._share is not None and self._share.profile == kind:
-            self._shared_as = profile
-            return True
-        if self._upstream.address.selects_later and not profile.is_logged_in:
-            return False  # its database may not be selected yet
-        share = self._pools.link(kind, self._owner)
+        share = self._share
+        if share is not None and not share.is_evicted:
+            if self._shared_as is profile:
+                return True
+            if share.kind == profile.kind:
+                self._shared_as = profile
+                return True
+        share = self._pools.link(profile, self._owner) if self.may_ever_share(profile) else None
         if share is None:
             return False
         self._leave_share()
         self._share, self._shared_as = share, profile
         return True
 
-    def send_shared(self, chunks: list[bytes], counts: list[int]) -> None:
-        """Send over the connection that `may_share` has said yes to."""
+    def may_ever_share(self, profile: Profile) -> bool:
+        """Whether a connection of this kind could be shared at all; not where its database can't be selected
+        before a login."""
+        return not self._upstream.address.selects_later or profile.is_logged_in
+
+    def send_shared(self, chunks: list[bytes], counts: list[int], shapeable: bool = False) -> None:
+        """Send over the connection that `may_share` has said yes to. `shapeable`: a client's text might shape
+        a reply."""
         self._shares = self._worked = True
         assert self._share is not None
-        self._share.send(chunks, counts)
+        self._share.send(chunks, counts, shapeable)
 
     def send_own(self, profile: Profile, chunks: list[bytes]) -> None:
         """Send over the client's own connection, which is made to be like `profile` first if it is new."""

@@ -22,6 +22,7 @@ from .commands.extract import adopt
 from .commands.learn import learn
 from .config import Settings
 from .listeners import Listeners
+from .notices import notice
 from .open_files import room_for
 from .pending_ttl import TtlWatch
 from .policy.compiled import CompiledPolicy
@@ -103,6 +104,7 @@ class Runtime:
             self.settings.connect_timeout,
             on_change=self._upstream_changed,
             on_failure=lambda: counters.upstream_connect_failed(address.shown),
+            on_fault=self._upstream_fault,
         )
         if self.judge is not None:
             self.learner = Learner(self.upstream, self._adopt_commands, self._cannot_learn)
@@ -120,6 +122,12 @@ class Runtime:
         self.telemetry.counters.upstream_state(self.upstream.address.shown, up)
         if self.learner is not None:
             self.learner.upstream_changed(up)
+
+    def _upstream_fault(self, kind: str) -> None:
+        self.telemetry.counters.upstream_fault(kind)
+        if kind == "out_of_step":
+            text = "a shared connection was closed: its replies were out of step with its requests"
+            notice(kind, f"{text}. Somebody's text may pass for a reply; please report how")
 
     def _adopt_commands(self, reply: object) -> None:
         learned = learn(reply)

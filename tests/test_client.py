@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import re
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -108,9 +109,10 @@ class Stage:
 
 
 async def answer_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """An upstream that answers each HGETALL with an empty array."""
+    """An upstream that answers each HGETALL with an empty array, and a barrier with its number."""
+    asked = re.compile(rb"HGETALL|ECHO\r\n(\$32\r\n[0-9a-f]{32}\r\n)")
     while data := await reader.read(65536):
-        writer.write(b"*0\r\n" * data.count(b"HGETALL"))
+        writer.write(b"".join(match[1] or b"*0\r\n" for match in asked.finditer(data)))
 
 
 def silent_until_end(ended: asyncio.Event) -> Handler:

@@ -76,9 +76,9 @@ class Answers(Outlet):
             if count > 1:
                 self.slots.forward(count - 1)
 
-    def inspect(self, seen: Callable[[bytes], None]) -> None:
-        """The next reply is the client's, and `seen` is called with it."""
-        self.slots.add(Inspect(seen, self._is_silent()))
+    def inspect(self, seen: Callable[[bytes], None], keeps: int = 0) -> None:
+        """The next reply is the client's, and `seen` is called with it; `seen` holds on to `keeps` bytes."""
+        self.slots.add(Inspect(seen, self._is_silent(), keeps))
 
     def replace(self, answer: bytes) -> None:
         """The next reply is dropped, and the client gets `answer` in its place."""

@@ -9,7 +9,7 @@ from proxy.wire.requests cimport RequestReader
 
 @cython.final
 cdef class Room:
-    cdef public Py_ssize_t local
+    cdef public Py_ssize_t slots
     cdef public Py_ssize_t backlog
     cdef public Py_ssize_t shared_requests
     cdef public Py_ssize_t shared
@@ -31,6 +31,9 @@ cdef class Conversation(Speaker):
     cdef bint _streaming
     cdef long long _shared_bytes
     cdef long long _reply_bytes
+    cdef public bint is_doubtful
+    cdef public bint was_doubtful
+    cdef bint _at_barrier
 
     @cython.locals(at=Py_ssize_t)
     cpdef object from_upstream(self, bytes data)

@@ -17,6 +17,7 @@ from proxy.relay.route import Route
 from proxy.relay.speaker import Speaker
 from proxy.relay.transactions import OpenTransaction
 from proxy.wire import encode
+from proxy.wire.barrier import Barrier, Form
 from proxy.wire.limits import RequestLimits
 from proxy.wire.profile import Profile
 from proxy.wire.replies import ReplyError
@@ -27,9 +28,9 @@ class Room:
     """How much one client may have waiting or under way, in bytes if nothing else is said."""
 
     def __init__(self) -> None:
-        # Answers made here that wait for earlier replies. Past this the client's requests are left unread
-        # until replies come in.
-        self.local = 1024 * 1024
+        # What slots keep that wait for replies: answers made here, callbacks. Past this the client's requests
+        # are left unread until replies come in.
+        self.slots = 1024 * 1024
         # What is taken in from the client while nothing may be judged. Past this it is left unread.
         self.backlog = 64 * 1024
         # How many requests, and about how many bytes of them, may be under way on a shared connection.
@@ -66,6 +67,11 @@ class Conversation(Speaker):
         self._streaming = False  # a part of the request under way was sent already
         self._shared_bytes = 0  # sent on the shared connection since the last time nothing was due
         self._reply_bytes = 0  # of a reply that comes in on the shared connection
+        # Something was sent on the own connection whose reply the client's text might shape: what comes next
+        # may not be the reply that it looks like …
+        self.is_doubtful = False
+        self.was_doubtful = False  # … or was once, before a barrier was passed
+        self._at_barrier = False  # the request in hand waits for one
 
     def _read_requests(self) -> None:
         """Go on with what was held back."""
@@ -112,7 +118,7 @@ class Conversation(Speaker):
             and not self.held
             and self._deferred is None
             and self._raw is None
-            and slots.local_bytes < self._room.local
+            and slots.held_bytes < self._room.slots
             and (not self.route.is_shared or self._has_room(slots.awaited))
         )
 
@@ -140,6 +146,8 @@ class Conversation(Speaker):
         self.to_upstream.append(request)
         if self.transaction is not None:
             self.transaction.queued += count
+        elif self.shapeable and not self.route.is_shared:
+            self.doubt_replies()
         if self.route.is_shared:
             self.counts.append(count)
             self._shared_bytes += len(request)
@@ -154,6 +162,42 @@ class Conversation(Speaker):
             self._deferred = act
         else:
             act()
+
+    def doubt_replies(self) -> None:
+        """The client's text might shape a reply on its own connection from here on."""
+        self.shapeable = False
+        self.is_doubtful = self.was_doubtful = True
+
+    def when_sure(self, act: Callable[[], None]) -> None:
+        """Carry out the request in hand once nothing is due, and nothing can come that isn't its own reply.
+
+        For what changes who the client is, or its database: its reply is believed. Not inside MULTI, where a
+        barrier would be queued.
+        """
+        self.when_answered(lambda: self._pass_barrier(act))
+
+    def _pass_barrier(self, act: Callable[[], None]) -> None:
+        if not self.is_doubtful:
+            act()
+            return
+        barrier = Barrier.draw(Form.PING if self._is_subscriber else Form.HELLO)
+
+        def answered(reply: bytes) -> None:
+            self.held = self._at_barrier = False
+            if barrier.is_passed(reply):
+                self.is_doubtful = False
+                act()
+            else:
+                self.closing = "identity: the replies are out of step with the requests"
+
+        self.to_upstream.append(barrier.request)
+        self.answers.drop(answered)
+        self.held = self._at_barrier = True
+
+    @property
+    def _is_subscriber(self) -> bool:
+        """Redis answers little else than PING to a subscriber of RESP2."""
+        return self.answers.resp == 2 and bool(self.answers.subscriptions)
 
     def close_after_answers(self, reason: str) -> None:
         """Read no more, and close once everything that is due was sent."""
@@ -189,6 +233,7 @@ class Conversation(Speaker):
             self.close_after_answers("a large request was refused, whose connection can't be made again")
             return
         self.reopen = True
+        self.is_doubtful = self.was_doubtful = False
         self.to_upstream.clear()
         if self.transaction is not None:
             self.to_upstream += [MULTI, POISON]
@@ -213,11 +258,15 @@ class Conversation(Speaker):
 
     # -- which connection
 
-    def take_own(self) -> None:
-        """What is in hand, and all that follows, goes on a connection of its own."""
-        self.route.pinned = "nothing to share"
+    def take_own(self, *, for_good: bool) -> None:
+        """What is in hand, and what follows for a while, goes on a connection of its own."""
+        if for_good:
+            self.route.pinned = "nothing to share"
+        self.route.stay()
         self.route.is_shared = False
         self.counts.clear()
+        if self.shapeable:
+            self.doubt_replies()
 
     def _leave_shared(self) -> None:
         self.route.is_shared = False
@@ -226,6 +275,8 @@ class Conversation(Speaker):
     def settle(self) -> None:
         if self.may_leave_own():
             self.route.is_shared = True
+            if not self.route.knows_id:  # else that connection is kept, and gone back to
+                self.is_doubtful = self.was_doubtful = False
 
     def may_leave_own(self) -> bool:
         """Whether the client's own connection could be given up now without a difference to it."""
@@ -309,7 +360,9 @@ class Conversation(Speaker):
         sent the beginning of a large request, which would go on as if it were the next one.
         """
         self.answers.fail(reason)
-        self.held = False
+        if self._at_barrier:
+            self.to_client.append(unreachable(reason))
+        self.held = self._at_barrier = False
         self.to_upstream.clear()
         self.counts.clear()
         if self.opaque or self._raw is not None or self._streaming:

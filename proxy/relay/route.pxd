@@ -13,6 +13,6 @@ cdef class Route:
     cdef double _until
     cdef bint _greets
 
-    cpdef bint takes(self, object command) except -1
+    cpdef bint takes(self, object command, bint is_trusted=*) except -1
     cpdef object begins_work(self)
     cpdef bint may_share(self) except -1

@@ -1,9 +1,13 @@
 # cython: annotation_typing=False
 """Which connection a client's requests take: one that it shares with others, or one of its own.
 
-Rule: shareable is a positive list. Only commands known to give exactly one reply, to leave nothing behind on
-the connection and not to block go where others are; whatever may have left something that can't be said
-again keeps its client on a connection of its own for good.
+Rule: shareable is a positive list. Only commands known to give exactly one reply of a fixed shape, to leave
+nothing behind on the connection and not to block go where others are; whatever may have left something that
+can't be said again keeps its client on a connection of its own for good.
+
+A reply has a fixed shape where no text of the client's can make two frames of it. Scripts have none: Redis
+puts parts of a script's text raw into error lines (`evalExtractShebangFlags` in `src/eval.c` of 7.0), and a
+script words its own errors. tests/adversary searches for others.
 """
 
 from __future__ import annotations
@@ -20,11 +24,14 @@ _DATA = {"string", "hash", "list", "set", "sortedset", "stream", "geo", "bitmap"
 _DATA_OF_ANY_TYPE = """
     COPY DEL DUMP EXISTS EXPIRE EXPIREAT EXPIRETIME KEYS MOVE OBJECT|ENCODING OBJECT|FREQ OBJECT|IDLETIME
     OBJECT|REFCOUNT PERSIST PEXPIRE PEXPIREAT PEXPIRETIME PTTL RANDOMKEY RENAME RENAMENX RESTORE SCAN TOUCH
-    TTL TYPE UNLINK DBSIZE EVAL EVALSHA EVALSHA_RO EVAL_RO FCALL FCALL_RO SCRIPT|EXISTS SCRIPT|LOAD PUBLISH
-    SPUBLISH PUBSUB|CHANNELS PUBSUB|NUMPAT PUBSUB|NUMSUB PUBSUB|SHARDCHANNELS PUBSUB|SHARDNUMSUB PING ECHO
+    TTL TYPE UNLINK DBSIZE SCRIPT|EXISTS PUBLISH SPUBLISH
+    PUBSUB|CHANNELS PUBSUB|NUMPAT PUBSUB|NUMSUB PUBSUB|SHARDCHANNELS PUBSUB|SHARDNUMSUB PING ECHO
     TIME MEMORY|USAGE
 """
-# They leave nothing behind, but block, or take long, or tell something of the connection that they came on.
+# Run by these, a script that the policy registers with `shared: yes` may go where others are.
+_SCRIPTS = "EVAL EVALSHA EVALSHA_RO EVAL_RO FCALL FCALL_RO"
+# They leave nothing behind, but block, or take long, or tell something of the connection that they came on,
+# or give a reply that has no fixed shape.
 _NEED_THEIR_OWN = """
     ACL ACL|CAT ACL|DELUSER ACL|DRYRUN ACL|GENPASS ACL|GETUSER ACL|HELP ACL|LIST ACL|LOAD ACL|LOG ACL|SAVE
     ACL|SETUSER ACL|USERS ACL|WHOAMI BGREWRITEAOF BGSAVE BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX
@@ -37,13 +44,21 @@ _NEED_THEIR_OWN = """
     FUNCTION|FLUSH FUNCTION|HELP FUNCTION|KILL FUNCTION|LIST FUNCTION|LOAD FUNCTION|RESTORE FUNCTION|STATS
     INFO LASTSAVE LATENCY|DOCTOR LATENCY|GRAPH LATENCY|HELP LATENCY|HISTOGRAM LATENCY|HISTORY LATENCY|LATEST
     LATENCY|RESET LOLWUT MEMORY|DOCTOR MEMORY|HELP MEMORY|MALLOC-STATS MEMORY|PURGE MEMORY|STATS MIGRATE
-    MODULE|HELP MODULE|LIST OBJECT|HELP PUBSUB|HELP ROLE SAVE SCRIPT|FLUSH SCRIPT|HELP SCRIPT|KILL SLOWLOG|GET
+    MODULE|HELP MODULE|LIST OBJECT|HELP PUBSUB|HELP ROLE SAVE SCRIPT|LOAD SCRIPT|FLUSH
+    SCRIPT|HELP SCRIPT|KILL SLOWLOG|GET
     SLOWLOG|HELP SLOWLOG|LEN SLOWLOG|RESET SWAPDB WAIT WAITAOF XREAD XREADGROUP
 """
 # The session follows what these do.
 _FOLLOWED = """
     AUTH CLIENT|MAINT_NOTIFICATIONS CLIENT|REPLY DISCARD EXEC HELLO MONITOR MULTI PSUBSCRIBE PUNSUBSCRIBE QUIT
     RESET SELECT SSUBSCRIBE SUBSCRIBE SUNSUBSCRIBE UNSUBSCRIBE UNWATCH WATCH
+"""
+# Of those that need a connection of their own: no text of the client's can shape the reply.
+_FIXED_SHAPE = """
+    ACL|WHOAMI BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX BZPOPMIN CLIENT|GETNAME CLIENT|ID
+    CLIENT|INFO CLIENT|LIST CLIENT|SETINFO CLIENT|SETNAME CLIENT|TRACKING CLIENT|UNBLOCK CLUSTER|INFO
+    CLUSTER|SHARDS CLUSTER|SLOTS COMMAND COMMAND|COUNT COMMAND|DOCS COMMAND|INFO INFO ROLE WAIT WAITAOF XREAD
+    XREADGROUP
 """
 # What clients send when they connect, before their work begins.
 _GREETINGS = """
@@ -69,7 +84,9 @@ def _data_commands() -> frozenset[str]:
 
 
 SHAREABLE = _data_commands() | _names(_DATA_OF_ANY_TYPE)
-HARMLESS = _names(_NEED_THEIR_OWN) | _names(_FOLLOWED)
+SCRIPTS = _names(_SCRIPTS)
+HARMLESS = _names(_NEED_THEIR_OWN) | _names(_FOLLOWED) | SCRIPTS
+FIXED_SHAPE = SHAREABLE | _names(_FOLLOWED) | _names(_FIXED_SHAPE)
 GREETINGS = _names(_GREETINGS)
 
 
@@ -87,12 +104,13 @@ class Route:
         self._until = 0.0
         self._greets = True  # the client's work hasn't begun
 
-    def takes(self, command: Command | None) -> bool:
+    def takes(self, command: Command | None, is_trusted: bool = False) -> bool:
         """Whether a command may go where the client is now; where not, it needs a connection of its own.
 
-        To be asked once for every command: it is noted what the command leaves behind.
+        To be asked once for every command: it is noted what the command leaves behind. `is_trusted`: it runs
+        a script that the policy lets go where others are.
         """
-        if command is not None and command.name in SHAREABLE:
+        if command is not None and (command.name in SHAREABLE or is_trusted):
             if command.names_keys:
                 self._greets = False
             return True

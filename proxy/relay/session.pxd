@@ -55,6 +55,6 @@ cdef class Session(Conversation):
     cdef object _refuse_alike(self, Glance glance, Repeat repeat, list argv)
     @cython.locals(missed=bint)
     cdef bint _admits_as_plain(self, list argv) except -1
-    cdef bint _fits(self, object command) except -1
+    cdef bint _fits(self, object judge, object touches) except -1
     cpdef object current_judge(self)
     cdef tuple _judge(self)

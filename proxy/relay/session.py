@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter
 
-from proxy.commands.model import Command, Streamed, Touches
+from proxy.commands.model import Streamed, Touches
 from proxy.policy.compiled import UNKNOWN
 from proxy.policy.glance import Glance, Way
 from proxy.policy.judge import InForce, Judge
@@ -26,7 +26,7 @@ from proxy.relay.conversation import POISON, Conversation
 from proxy.relay.identity import Identities, host_port
 from proxy.relay.observer import Observer
 from proxy.relay.refusal import around_key, refusal
-from proxy.relay.route import SHAREABLE, Route
+from proxy.relay.route import FIXED_SHAPE, SCRIPTS, SHAREABLE, Route
 from proxy.relay.specials import LONGEST_SPECIAL, SPECIALS, Special, hang_up, open_transaction
 from proxy.relay.transactions import OpenTransaction
 from proxy.wire import encode
@@ -324,6 +324,7 @@ class Session(Conversation):
                     return True
             count += 1
         self.transaction = None
+        self.shapeable = self.shapeable or transaction.is_shapeable
         self._count(glance.execution)
         self._send(start, reader.end, count + 2)
         return True
@@ -412,7 +413,9 @@ class Session(Conversation):
                 reply = refusal(ruling.refused_by, judge.policy.contact, decision)
         if reply is None and self._streaming and (special is not None or _is_too_large(touches)):
             special = _too_large
-        fits = reply is not None or self._fits(command)
+        fits = reply is not None or self._fits(judge, touches)
+        if reply is None and special is None and (command is None or command.name not in FIXED_SHAPE):
+            special = self._mark_shapeable(fits)
         if special is None and reply is None and fits:
             self._observer.command(self.service, label, "forwarded")
             if missed and ruling is not PASS:
@@ -463,9 +466,31 @@ class Session(Conversation):
             repeat.refusal = parts
             glance.remember(argv, repeat)
 
-    def _fits(self, command: Command | None) -> bool:
+    def _mark_shapeable(self, fits: bool) -> Special | None:
+        """The client's text might shape the reply to the request in hand. Returns how it is carried out where
+        that would make EXEC's reply one that can't be believed."""
+        transaction = self.transaction
+        if transaction is None:
+            if fits and self.route.is_shared:
+                self.shapeable = True
+            else:
+                self.doubt_replies()
+        elif transaction.has_effects:
+            return _unbelievable
+        else:
+            transaction.is_shapeable = True
+        return None
+
+    def _fits(self, judge: Judge, touches: Touches) -> bool:
         """Whether the request in hand may go where the client is now."""
-        if not self.route.takes(command):
+        command, script = touches.command, touches.script
+        is_trusted = (
+            command is not None
+            and command.name in SCRIPTS
+            and script is not None
+            and judge.policy.shares(script)
+        )
+        if not self.route.takes(command, is_trusted):
             return False
         if self._needs_its_own():
             self.route.stay()
@@ -575,7 +600,7 @@ class Session(Conversation):
         the client."""
         self.told_forwarded()
         self.to_upstream.append(request or self.request)
-        self.answers.inspect(seen)
+        self.answers.inspect(seen, len(self.request))
 
     def hold_for(self, seen: Callable[[bytes], None], request: bytes = b"") -> None:
         """The same; nothing more is judged before the reply was seen."""
@@ -589,10 +614,13 @@ class Session(Conversation):
 
     def effect(self, seen: Callable[[bytes], None]) -> None:
         """Send the request in hand, and have `seen` called with its reply: at once, or after EXEC."""
-        if self.transaction is None:
+        transaction = self.transaction
+        if transaction is None:
             self.inspect(seen)
+        elif self.is_doubtful or transaction.is_shapeable or transaction.is_full:
+            self.opaque_request(UNBELIEVABLE)
         else:
-            self.transaction.when_executed(seen)
+            transaction.when_executed(seen)
             self.pass_one()
 
     def become(self, service: str) -> None:
@@ -642,6 +670,8 @@ def _is_too_large(touches: Touches) -> bool:
     return any(isinstance(name, Streamed) for name in named)
 
 
+UNBELIEVABLE = "EXEC's answer to it can't be told from what a script may say"
+_unbelievable = Special(lambda session, _argv: session.opaque_request(UNBELIEVABLE))
 _too_large = Special(
     lambda session, _argv: session.opaque_request("what it depends on is too long to be judged")
 )

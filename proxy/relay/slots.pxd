@@ -2,6 +2,7 @@
 cimport cython
 
 
+
 cdef class Slot:
     cdef Slot behind
 
@@ -31,6 +32,7 @@ cdef class Replace(Slot):
 cdef class Inspect(Slot):
     cdef readonly object seen
     cdef readonly bint silent
+    cdef readonly Py_ssize_t keeps
 
 
 @cython.final
@@ -44,7 +46,7 @@ cdef class Confirm(Slot):
 cdef class Slots:
     cdef readonly Slot head
     cdef Slot _last
-    cdef public long long local_bytes
+    cdef public long long held_bytes
     cdef public long long awaited
 
     cdef object _append(self, Slot slot)
@@ -56,3 +58,6 @@ cdef class Slots:
     @cython.locals(slot=Slot)
     cpdef Slot pop(self)
     cpdef list ready(self)
+
+
+cdef Py_ssize_t _held(Slot slot) except -1

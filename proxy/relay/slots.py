@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+# What a slot costs besides the bytes that wait in it: the object, and what its callback keeps.
+SLOT_BYTES = 256
+
 
 class Slot:
     """A place in the queue."""
@@ -61,13 +64,14 @@ class Replace(Slot):
 
 class Inspect(Slot):
     """One upstream reply goes to the client unchanged (nowhere, if `silent`), and `seen` is called with
-    it."""
+    it. `keeps` is how many bytes `seen` holds on to."""
 
-    __slots__ = ("seen", "silent")
+    __slots__ = ("keeps", "seen", "silent")
 
-    def __init__(self, seen: Callable[[bytes], None], silent: bool = False) -> None:
+    def __init__(self, seen: Callable[[bytes], None], silent: bool = False, keeps: int = 0) -> None:
         self.seen = seen
         self.silent = silent
+        self.keeps = keeps
 
 
 class Confirm(Slot):
@@ -87,20 +91,21 @@ class Confirm(Slot):
 class Slots:
     """The queue.
 
-    `head` is the first slot, None where nothing is due; `local_bytes` is what waits in `Local` and `Replace`
-    slots, for the limit on it; `awaited` how many upstream replies are due.
+    `head` is the first slot, None where nothing is due; `held_bytes` is what all slots together keep in
+    memory, for the limit on it; `awaited` how many upstream replies are due.
     """
 
     def __init__(self) -> None:
         self.head: Slot | None = None
         self._last: Slot | None = None
-        self.local_bytes = 0
+        self.held_bytes = 0
         self.awaited = 0
 
     def __bool__(self) -> bool:
         return self.head is not None
 
     def _append(self, slot: Slot) -> None:
+        self.held_bytes += _held(slot)
         slot.behind = None
         if self._last is None:
             self.head = slot
@@ -110,6 +115,7 @@ class Slots:
 
     def _drop_head(self) -> None:
         assert self.head is not None
+        self.held_bytes -= _held(self.head)
         self.head = self.head.behind
         if self.head is None:
             self._last = None
@@ -125,8 +131,6 @@ class Slots:
             self._append(Forward(count))
 
     def add(self, slot: Drop | Local | Replace | Inspect | Confirm) -> None:
-        if isinstance(slot, Local | Replace):
-            self.local_bytes += len(slot.data)
         self.awaited += _replies(slot)
         self._append(slot)
 
@@ -162,8 +166,6 @@ class Slots:
         if slot is None:
             raise IndexError("nothing is due")
         self._drop_head()
-        if isinstance(slot, Local | Replace):
-            self.local_bytes -= len(slot.data)
         self.awaited -= _replies(slot)
         return slot
 
@@ -174,6 +176,15 @@ class Slots:
             self.pop()
             ready.append(slot.data)
         return ready
+
+
+def _held(slot: Slot) -> int:
+    """About how many bytes a slot keeps in memory."""
+    if isinstance(slot, Forward):
+        return SLOT_BYTES
+    if isinstance(slot, Local | Replace):
+        return SLOT_BYTES + len(slot.data)
+    return SLOT_BYTES + slot.keeps if isinstance(slot, Inspect) else SLOT_BYTES
 
 
 def _replies(slot: Slot) -> int:

@@ -14,6 +14,7 @@ cdef class Speaker:
     cdef readonly Route route
     cdef public list to_upstream
     cdef public list counts
+    cdef public bint shapeable
     cdef public bint reopen
 
     cpdef object from_client(self, bytes data)

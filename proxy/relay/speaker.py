@@ -29,6 +29,7 @@ class Speaker:
         self.route = route  # which connection `to_upstream` is for
         self.to_upstream: list[bytes] = []
         self.counts: list[int] = []  # how many replies each piece of it gets, on a shared connection
+        self.shapeable = False  # the client's text might shape one of these replies
         self.reopen = False  # the own connection must be made anew before anything is sent on it
 
     @property
@@ -75,8 +76,8 @@ class Speaker:
     def settle(self) -> None:
         """Go back to sharing where nothing keeps the client on its own connection any more."""
 
-    def take_own(self) -> None:
-        """There is nothing to share."""
+    def take_own(self, *, for_good: bool) -> None:
+        """There is nothing to share, now or ever."""
 
     # -- what is asked
 

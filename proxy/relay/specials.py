@@ -1,7 +1,8 @@
 """Commands that do something to the session itself: login, transaction, subscription, replies, the end.
 
 Rule: Redis decides whether such a command succeeds, and its reply is what changes the session. Until that
-reply is in, nothing is judged that it would be judged differently by.
+reply is in, nothing is judged that it would be judged differently by. What changes who the client is or its
+database is sent only when nothing is due and no earlier request could have shaped the reply (`when_sure`).
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ def _exec(session: Session, argv: Argv) -> None:
         session.hold_for(lambda reply: _leave(session) if reply.startswith(b"-EXECABORT") else None)
         return
     _leave(session)
+    session.shapeable = transaction.is_shapeable
     if transaction.has_effects:
         session.hold_for(transaction.executed)
     else:
@@ -131,10 +133,10 @@ def _auth(session: Session, argv: Argv) -> None:
 
     def answered(reply: bytes) -> None:
         if reply == AUTHENTICATED:
-            _logged_in(session, user, password)
+            _accepted(session, user, password)
 
     if session.transaction is None:
-        session.hold_for(answered)
+        session.when_sure(lambda: session.hold_for(answered))
     else:
         session.effect(answered)
 
@@ -158,6 +160,30 @@ def _checked_here(session: Session, service: str | Login) -> None:
     else:
         session.become(service)
         session.answers.local(AUTHENTICATED)
+
+
+def _accepted(session: Session, user: bytes, password: bytes) -> None:
+    """Redis has accepted a login. Where the client's text could have shaped a reply before, Redis is asked
+    who the client is; where it may not be asked, the barrier before the login has to do."""
+    if not session.was_doubtful or session.transaction is not None:
+        _logged_in(session, user, password)
+        return
+
+    def told(reply: bytes) -> None:
+        session.held = False
+        if reply.startswith(b"-") or _whoami(reply) == user:
+            _logged_in(session, user, password)
+        else:
+            session.closing = "identity: Redis takes the client for another user"
+
+    session.held = True
+    session.to_upstream.append(_WHOAMI)
+    session.answers.drop(told)
+
+
+def _whoami(reply: bytes) -> bytes:
+    """The user's name in the answer to ACL WHOAMI."""
+    return reply.partition(b"\r\n")[2].removesuffix(b"\r\n")
 
 
 def _logged_in(session: Session, user: bytes, password: bytes) -> None:
@@ -186,9 +212,9 @@ def _hello(session: Session, argv: Argv) -> None:
     elif session.transaction is not None:
         session.effect(lambda reply: _hello_answered(session, argv, reply))
     elif users:
-        session.hold_for(lambda reply: _hello_answered(session, argv, reply))
+        session.when_sure(lambda: session.hold_for(lambda reply: _hello_answered(session, argv, reply)))
     else:
-        session.inspect(lambda reply: _hello_answered(session, argv, reply))
+        session.when_sure(lambda: session.inspect(lambda reply: _hello_answered(session, argv, reply)))
 
 
 # Errors, and the `+QUEUED` of a transaction that keyfence knows nothing of.
@@ -211,7 +237,7 @@ def _hello_checked_here(session: Session, argv: Argv, services: Sequence[str | L
     session.route.knows_id = True
     session.request = encode.command(*rest)
     if session.transaction is None:
-        session.hold_for(answered)
+        session.when_sure(lambda: session.hold_for(answered))
     else:
         session.effect(answered)
 
@@ -228,7 +254,7 @@ def _hello_answered(session: Session, argv: Argv, reply: bytes) -> None:
             resp=session.answers.resp, name=session.profile.name if name is None else name
         )
     if users and not failed:
-        _logged_in(session, users[-1], hello_credentials(argv)[-1][1])
+        _accepted(session, users[-1], hello_credentials(argv)[-1][1])
     elif users and not hello_failed(users, reply):
         _ask_who_it_is(session, argv)
 
@@ -239,7 +265,7 @@ def _ask_who_it_is(session: Session, argv: Argv) -> None:
 
     def told(reply: bytes) -> None:
         session.held = False
-        user = reply.partition(b"\r\n")[2].removesuffix(b"\r\n")
+        user = _whoami(reply)
         credentials = dict(hello_credentials(argv))
         if reply.startswith((b"-NOAUTH", b"$")) and user not in credentials:
             return
@@ -267,9 +293,16 @@ def _reset(session: Session, argv: Argv) -> None:
     if len(argv) != 1:
         session.pass_one()
         return
-    if session.answers.reply == OFF:
-        session.answers.reply = ON  # RESET switches replies on before it answers
-    session.hold_for(lambda reply: _was_reset(session, reply))
+    if session.transaction is not None and session.is_doubtful:
+        session.opaque_request("its answer can't be told from what a script may say")
+        return
+
+    def send() -> None:
+        if session.answers.reply == OFF:
+            session.answers.reply = ON  # RESET switches replies on before it answers
+        session.hold_for(lambda reply: _was_reset(session, reply))
+
+    session.when_sure(send)
 
 
 def _was_reset(session: Session, reply: bytes) -> None:
@@ -305,7 +338,7 @@ def _select(session: Session, argv: Argv) -> None:
             session.profile = session.profile._replace(database=number)
 
     if session.transaction is None:
-        session.hold_for(answered)
+        session.when_sure(lambda: session.hold_for(answered))
     else:
         session.effect(answered)
 

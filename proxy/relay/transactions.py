@@ -12,18 +12,27 @@ from proxy.policy.decide import Transaction
 from proxy.policy.judge import Judge
 from proxy.wire.replies import ReplyFramer
 
+# Commands of one transaction that do something to the session itself: they are kept until EXEC.
+MAX_EFFECTS = 1_000
+
 
 class OpenTransaction:
     """A transaction between its MULTI and its end."""
 
-    __slots__ = ("_effects", "is_confirmed", "judge", "judged", "queued")
+    __slots__ = ("_effects", "is_confirmed", "is_shapeable", "judge", "judged", "queued")
 
     def __init__(self, judge: Judge) -> None:
         self.judge = judge  # a reload doesn't change what a transaction is judged by
         self.judged = Transaction()
         self.is_confirmed = False  # Redis has answered MULTI
+        self.is_shapeable = False  # the client's text might shape a part of EXEC's reply
         self.queued = 0  # commands that Redis will have an answer for in EXEC's
         self._effects: list[tuple[int, Callable[[bytes], None]]] = []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further effect can be kept."""
+        return len(self._effects) >= MAX_EFFECTS
 
     @property
     def has_effects(self) -> bool:

@@ -39,6 +39,7 @@ COUNTED = (
     "connections_rejected",
     "upstream_reconnects",
     "upstream_connect_failures",
+    "upstream_faults",
     "sessions_opaque",
     "internal_errors",
     "closures",
@@ -94,6 +95,7 @@ class Counters(Traffic):
         self.upstream_up: dict[str, int] = {}  # upstream: 1 or 0
         self.upstream_reconnects: dict[str, int] = {}
         self.upstream_connect_failures: dict[str, int] = {}
+        self.upstream_faults: dict[str, int] = {}  # what Redis sent that nobody asked for, by kind
         self.sessions_opaque: dict[tuple[str, str], int] = {}  # (service, reason)
         self.internal_errors: dict[str, int] = {}  # by the place in the proxy
         # wrong passwords of users that keyfence checks, by service so far
@@ -183,6 +185,10 @@ class Counters(Traffic):
 
     def upstream_connect_failed(self, name: str) -> None:
         _add(self.upstream_connect_failures, name, OTHER, MAX_REASONS)
+
+    def upstream_fault(self, kind: str) -> None:
+        """Redis sent on a shared connection what nobody asked for. `kind` is one of `shared`'s own words."""
+        _add(self.upstream_faults, kind, OTHER, MAX_REASONS)
 
     def session_opaque(self, service: str, reason: str) -> None:
         """A session became a splice of bytes. `reason` is one of the relay's own words."""

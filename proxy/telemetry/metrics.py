@@ -36,6 +36,12 @@ _COUNTERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "Sessions that became a splice of bytes.",
         ("service", "reason"),
     ),
+    (
+        "upstream_faults",
+        "upstream_faults",
+        "What came unasked on connections that clients share: pushes dropped, connections out of step.",
+        ("kind",),
+    ),
     ("internal_errors", "internal_errors", "Errors in the proxy itself.", ("place",)),
     ("login_failures", "login_failures", "Wrong passwords for users that the proxy checks.", ("service",)),
     ("closures", "closures", "Connections that the proxy closed.", ("reason",)),

@@ -3,7 +3,7 @@ cimport cython
 
 from proxy.wire.replies cimport ReplyFramer
 
-cdef int _PUSH, _ALONE
+cdef int _PUSH, _ALONE, _PROVEN_EACH
 
 
 cdef class SharedConnection
@@ -24,7 +24,7 @@ cdef class SharedLink:
     cdef readonly SharedConnection _connection
 
     @cython.locals(connection=SharedConnection)
-    cpdef object send(self, list chunks, list counts)
+    cpdef object send(self, list chunks, list counts, bint shapeable=*)
 
 
 @cython.freelist(64)
@@ -32,6 +32,8 @@ cdef class SharedLink:
 cdef class Due:
     cdef readonly SharedLink link
     cdef public long long count
+    cdef readonly bint shapeable
+    cdef readonly object barrier
     cdef public Due behind
 
 
@@ -41,6 +43,7 @@ cdef class SharedConnection:
     cdef readonly bint is_closed
     cdef object _upstream
     cdef object _profile
+    cdef object _on_refused
     cdef object _loop
     cdef readonly object _transport
     cdef object _connecting
@@ -56,14 +59,24 @@ cdef class SharedConnection:
     cdef bint _full
     cdef bint _proven
     cdef object _idle_since
+    cdef bint _worked
+    cdef long long _unproven
+    cdef object _barrier_form
+    cdef bytes _barrier_reply
+    cdef bint _keeps
+    cdef list _kept
+    cdef long long _kept_bytes
 
-    @cython.locals(count="long long", due=Due)
-    cpdef object send(self, SharedLink link, list chunks, list counts)
+    @cython.locals(count="long long")
+    cpdef object send(self, SharedLink link, list chunks, list counts, bint shapeable)
+    cdef object _expect(self, Due due)
+    cdef object _send_barrier(self)
+    cdef object _flush_soon(self)
     cpdef object _flush(self)
     @cython.locals(told=list, link=SharedLink)
     cpdef object data_received(self, bytes data)
     @cython.locals(
-        framer=ReplyFramer, at=Py_ssize_t, size=Py_ssize_t, start=Py_ssize_t, entry=Due, link=SharedLink,
-        count="long long", completed="long long", piece=bytes, raw="const char *",
+        framer=ReplyFramer, at=Py_ssize_t, size=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, entry=Due,
+        link=SharedLink, completed="long long", piece=bytes, whole=bint, raw="const char *",
     )
     cdef object _hand_out(self, bytes data, list told)

@@ -1,9 +1,13 @@
 # cython: annotation_typing=False
 """Connections to Redis that many clients share.
 
-Rule: a connection's replies belong to its requests in their order, and to nobody else. Who has gone still has
-its replies taken in, and dropped; where the order can't be trusted any more the connection is closed, every
-request that waits on it fails, and none is sent again.
+Rule: a connection's replies belong to its requests in their order. The replies of a client that has gone are
+taken in and dropped. Where the order can't be trusted any more the connection is closed, every request that
+waits on it fails, and none is sent again.
+
+Barriers prove the order (`wire.barrier`). One stands behind every request whose reply a client's text might
+shape, and such replies are held back until it is passed. All other replies have a fixed shape, so they are
+delivered at once; a barrier follows each 512 of them, and what remains each second.
 
 Requests of one turn of the loop are collected and written together one turn later: a system call per batch of
 clients in place of one per client is what sharing gains. Where only one client works there is nothing to wait
@@ -13,15 +17,18 @@ for.
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from collections.abc import Callable
+from typing import NamedTuple, cast
 
 from proxy.upstream.target import Greeting, GreetingError, Upstream, UpstreamDown, describe, keep_alive
+from proxy.wire.barrier import LONGEST_REPLY, Barrier, Form
 from proxy.wire.limits import MIB
 from proxy.wire.profile import Profile
 from proxy.wire.replies import ReplyError, ReplyFramer
 
-# kinds of connections (database, protocol, login) that are shared; who needs another has its own
+# Kinds of connections (database, protocol, user) that are shared; a client that needs another has its own.
 MAX_POOLS = 64
+MAX_LOGINS = 4  # passwords that are kept of one user
 IDLE_SECONDS = 60.0  # after which a connection that nobody holds is closed
 # Where so many bytes wait for Redis on a connection, nobody more is let on: what those have left behind who
 # have gone stays there too.
@@ -29,6 +36,10 @@ MAX_QUEUED = 64 * MIB
 # So often in a row nothing may have been awaited when something was sent: then it is one client's alone that
 # works, and what it sends is written at once.
 _ALONE = 16
+# After so many requests whose replies can't be shaped a barrier is sent all the same.
+_PROVEN_EACH = 512
+# Bytes of replies that are held back for a barrier. A client whose reply is larger is closed.
+MAX_KEPT = 16 * MIB
 
 _PUSH = ord(">")
 
@@ -71,11 +82,16 @@ class SharedLink:
         pool.holders += 1
 
     @property
-    def profile(self) -> Profile:
-        return self._pool.profile
+    def kind(self) -> Profile:
+        return self._pool.kind
 
-    def send(self, chunks: list[bytes], counts: list[int]) -> None:
-        """Send pieces that hold so many requests each."""
+    @property
+    def is_evicted(self) -> bool:
+        """Whether there is no such connection any more, though another kind may be had."""
+        return self._pool.is_evicted
+
+    def send(self, chunks: list[bytes], counts: list[int], shapeable: bool = False) -> None:
+        """Send pieces that hold so many requests each. `shapeable`: a client's text might shape a reply."""
         connection = self._connection
         if connection is None or connection.is_closed:
             if self._is_refused:
@@ -89,7 +105,7 @@ class SharedLink:
             self._connection = connection
             if connection.is_full and self.sharer is not None:
                 self.sharer.upstream_full(True)
-        connection.send(self, chunks, counts)
+        connection.send(self, chunks, counts, shapeable)
 
     def _refuse(self) -> None:
         self._is_refused = False
@@ -117,24 +133,44 @@ class Pool:
     """The connections of one kind."""
 
     def __init__(self, upstream: Upstream, profile: Profile, size: int) -> None:
-        self.profile = profile
+        self.kind = profile.kind
         self.holders = 0  # clients with a share of one of these connections, now or when they send next
+        self.used_at = 0.0  # when something was sent last, as `tick` has seen it
+        self.is_evicted = False  # its clients have to ask for another share
         self._upstream = upstream
         self._size = size
         self._connections: list[SharedConnection] = []
+        # Credentials that Redis has accepted from clients, the newest last. An older password may have been
+        # changed since, or the newest one may be another client's that is still valid.
+        self._logins: dict[Profile, None] = {}
+
+    def knows(self, profile: Profile) -> None:
+        """A client has logged in so, and Redis has accepted it."""
+        login = profile.pool
+        self._logins.pop(login, None)
+        self._logins[login] = None
+        if len(self._logins) > MAX_LOGINS:
+            del self._logins[next(iter(self._logins))]
+
+    def refused(self, login: Profile) -> None:
+        """Redis takes this password no more. The last one is kept: what else could be tried?"""
+        if len(self._logins) > 1:
+            self._logins.pop(login, None)
 
     def connection(self, link: SharedLink) -> SharedConnection:
         """The one with the fewest clients."""
         open_ones = self._connections = [one for one in self._connections if not one.is_closed]
         if len(open_ones) < self._size:
-            open_ones.append(SharedConnection(self._upstream, self.profile))
+            open_ones.append(SharedConnection(self._upstream, next(reversed(self._logins)), self.refused))
         chosen = min(open_ones, key=lambda one: len(one.links))
         chosen.links[link] = None
         return chosen
 
     def tick(self, now: float) -> None:
-        """Close what nobody has held for a while."""
+        """Prove the order of what is under way, and close what nobody has held for a while."""
         for one in self._connections:
+            if one.tick():
+                self.used_at = now
             one.close_if_idle(now)
 
     @property
@@ -144,6 +180,16 @@ class Pool:
     @property
     def is_closed(self) -> bool:
         return all(one.is_closed for one in self._connections)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no reply is due."""
+        return all(one.is_closed or one.is_idle for one in self._connections)
+
+    def evict(self) -> None:
+        """Give way to another kind. No reply may be due."""
+        self.is_evicted = True
+        self.close()
 
     def close(self) -> None:
         for one in self._connections:
@@ -160,21 +206,34 @@ class Pools:
         self._pools: dict[Profile, Pool] = {}
 
     def link(self, profile: Profile, sharer: Sharer) -> SharedLink | None:
-        """A share of a connection of this kind; None where there are too many kinds already."""
-        pool = self._pools.get(profile)
+        """A share of a connection of this kind; None where there are too many kinds at work."""
+        kind = profile.kind
+        pool = self._pools.get(kind)
         if pool is None:
-            if len(self._pools) >= MAX_POOLS:
+            if len(self._pools) >= MAX_POOLS and not self._make_room():
                 return None
-            pool = self._pools[profile] = Pool(self._upstream, profile, self._size)
+            pool = self._pools[kind] = Pool(self._upstream, profile, self._size)
+        pool.knows(profile)
+        pool.used_at = asyncio.get_running_loop().time()
         return SharedLink(pool, sharer)
+
+    def _make_room(self) -> bool:
+        """Evict the kind that was used least lately, one that no client holds before any other."""
+        idle = [pool for pool in self._pools.values() if pool.is_idle]
+        if not idle:
+            return False
+        least = min(idle, key=lambda pool: (pool.holders > 0, pool.used_at))
+        least.evict()
+        del self._pools[least.kind]
+        return True
 
     def tick(self) -> None:
         """To be called each second or so."""
         now = asyncio.get_running_loop().time()
-        for profile, pool in list(self._pools.items()):
+        for kind, pool in list(self._pools.items()):
             pool.tick(now)
             if pool.is_empty:
-                del self._pools[profile]
+                del self._pools[kind]
 
     def close(self) -> None:
         for pool in self._pools.values():
@@ -183,22 +242,40 @@ class Pools:
 
 
 class Due:
-    """How many replies come next for one link, and what is due behind them."""
+    """How many replies come next for one link (or the reply to a barrier), and what is due behind them."""
 
-    def __init__(self, link: SharedLink, count: int) -> None:
+    def __init__(self, link: SharedLink | None, count: int, shapeable: bool, barrier: Barrier | None) -> None:
         self.link = link
         self.count = count
+        self.shapeable = shapeable  # so they are held back until the next barrier is passed
+        self.barrier = barrier
         self.behind: Due | None = None
+
+
+class Kept(NamedTuple):
+    """A part of a link's replies that is held back: the arguments of `Sharer.shared_replies`."""
+
+    link: SharedLink
+    data: bytes
+    completed: int
+    whole: bool
 
 
 class SharedConnection:
     """One connection (an `asyncio.Protocol`), and who waits for what on it."""
 
-    def __init__(self, upstream: Upstream, profile: Profile) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        profile: Profile,
+        on_refused: Callable[[Profile], None] = lambda _login: None,
+    ) -> None:
+        """`on_refused` is called with `profile` where Redis doesn't take its login."""
         self.links: dict[SharedLink, None] = {}  # less memory than a set takes
         self.is_closed = False
         self._upstream = upstream
         self._profile = profile
+        self._on_refused = on_refused
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -214,20 +291,26 @@ class SharedConnection:
         self._full = False
         self._proven = False  # a byte has come: whoever listens there is more than a port
         self._idle_since = self._loop.time()
+        self._worked = False  # something was sent since the last tick
+        self._unproven = 0  # requests since the last barrier
+        self._barrier_form = Form.ECHO
+        self._barrier_reply = b""  # as far as it has come
+        self._keeps = False  # replies are held back until a barrier is passed
+        self._kept: list[Kept] = []
+        self._kept_bytes = 0
 
     # -- requests
 
-    def send(self, link: SharedLink, chunks: list[bytes], counts: list[int]) -> None:
+    def send(self, link: SharedLink, chunks: list[bytes], counts: list[int], shapeable: bool) -> None:
         self._alone = self._alone + 1 if self._due is None else 0
         for count in counts:
-            due = Due(link, count)
-            if self._due_last is None:
-                self._due = due
-            else:
-                self._due_last.behind = due
-            self._due_last = due
+            self._expect(Due(link, count, shapeable, None))
             link.awaited += count
+            self._unproven += count
+        self._worked = True
         self._waiting.extend(chunks)
+        if shapeable or self._unproven >= _PROVEN_EACH:
+            self._send_barrier()
         if self._transport is None:
             self._held += sum(map(len, chunks))
             if self._connecting is None:
@@ -236,8 +319,36 @@ class SharedConnection:
             if self._alone > _ALONE:
                 self._flush()
             else:
-                self._flush_due = True
-                self._loop.call_soon(self._flush)
+                self._flush_soon()
+
+    def _expect(self, due: Due) -> None:
+        if self._due_last is None:
+            self._due = due
+        else:
+            self._due_last.behind = due
+        self._due_last = due
+
+    def _send_barrier(self) -> None:
+        barrier = Barrier.draw(self._barrier_form)
+        self._expect(Due(None, 1, False, barrier))
+        self._waiting.append(barrier.request)
+        self._unproven = 0
+
+    def tick(self) -> bool:
+        """Prove the order of a second's requests, however few they were. To be called each second or so.
+
+        Returns whether there were any.
+        """
+        worked, self._worked = self._worked, False
+        if self._unproven and self._transport is not None and self._greeting is None:
+            self._send_barrier()
+            self._flush_soon()
+        return worked
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -259,6 +370,11 @@ class SharedConnection:
     def is_full(self) -> bool:
         """Whether Redis doesn't keep up."""
         return self._full
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no reply is due."""
+        return self._due is None
 
     def close_if_idle(self, now: float) -> None:
         if not self.links and self._due is None and now - self._idle_since > IDLE_SECONDS:
@@ -295,8 +411,12 @@ class SharedConnection:
     def _fail(self) -> list[SharedLink]:
         """Forget all that is due, and return who waits for it."""
         waiting: dict[SharedLink, None] = {}  # in their order, each once
+        for one in self._kept:
+            waiting[one.link] = None
+        self._kept.clear()
         while self._due is not None:
-            waiting[self._due.link] = None
+            if self._due.link is not None:
+                waiting[self._due.link] = None
             self._due = self._due.behind
         self._due_last = None
         self._waiting.clear()
@@ -369,32 +489,90 @@ class SharedConnection:
                     link.sharer.shared_turn()
 
     def _hand_out(self, data: bytes, told: list[SharedLink]) -> None:
-        """Give each client its replies; `told` gets who had any."""
+        """Give each client its replies; `told` gets who had any.
+
+        A push is for nobody: no client of a shared connection has asked for one, but another connection's
+        CLIENT TRACKING … REDIRECT can name this one.
+        """
         framer = self._framer
         raw = data
         at, size = 0, len(data)
         while at < size:
             entry = self._due
+            start = at
+            at = framer.advance(data, at, 1 if entry is None else entry.count, True)
+            end = at
+            if framer.kind == _PUSH:
+                end = framer.frame_at
+                if framer.at_boundary:
+                    self._upstream.on_fault("push")
+                if end == start:
+                    continue
             if entry is None:
                 self._doubt("upstream sent a reply that nothing asked for")
                 return
-            link, count = entry.link, entry.count
-            start = at
-            at = framer.advance(data, at, count, True)
-            if framer.kind == _PUSH:
-                self._doubt("upstream sent a push on a connection that is shared")
-                return
             completed = framer.completed
-            if completed == count:
+            if completed == entry.count:
                 self._due = entry.behind
                 if entry.behind is None:
                     self._due_last = None
             else:
-                entry.count = count - completed
+                entry.count = entry.count - completed
+            piece = data if start == 0 and end == size else raw[start:end]
+            link = entry.link
+            if link is None:
+                self._take_barrier(entry, piece, completed, told)
+                if self.is_closed:
+                    return
+                continue
             link.awaited -= completed
+            whole = framer.at_boundary or framer.kind == _PUSH
+            if entry.shapeable or self._keeps:
+                self._keep(Kept(link, piece, completed, whole))
+            elif link.sharer is not None:
+                link.sharer.shared_replies(piece, completed, whole)
+                if not link.is_told:
+                    link.is_told = True
+                    told.append(link)
+
+    # -- barriers
+
+    def _take_barrier(self, entry: Due, piece: bytes, completed: int, told: list[SharedLink]) -> None:
+        """Take in a part of the reply to a barrier; once it is whole, deliver or doubt what came before."""
+        assert entry.barrier is not None
+        reply = self._barrier_reply = self._barrier_reply + piece
+        if not completed and len(reply) <= LONGEST_REPLY:
+            return
+        self._barrier_reply = b""
+        if completed and entry.barrier.is_passed(reply):
+            self._deliver_kept(told)
+        elif completed and entry.barrier.is_open(reply):
+            self._keeps = True
+            self._barrier_form = Form.HELLO
+            self._send_barrier()
+            self._flush_soon()
+        else:
+            self._upstream.on_fault("out_of_step")
+            self._doubt("upstream sent replies that are out of step with the requests")
+
+    def _keep(self, kept: Kept) -> None:
+        self._keeps = True
+        link = kept.link
+        if link.sharer is None:
+            return
+        self._kept.append(kept)
+        self._kept_bytes += len(kept.data)
+        if self._kept_bytes > MAX_KEPT:
+            self._kept = [one for one in self._kept if one.link is not link]
+            self._kept_bytes = sum(len(one.data) for one in self._kept)
+            link.sharer.shared_lost("upstream sent a reply too large for a shared connection")
+
+    def _deliver_kept(self, told: list[SharedLink]) -> None:
+        kept, self._kept = self._kept, []
+        self._keeps, self._kept_bytes = False, 0
+        for link, data, completed, whole in kept:
             if link.sharer is not None:
-                piece = data if start == 0 and at == size else raw[start:at]
-                link.sharer.shared_replies(piece, completed, framer.at_boundary)
+                link.sharer.shared_replies(data, completed, whole)
                 if not link.is_told:
                     link.is_told = True
                     told.append(link)
@@ -403,6 +581,8 @@ class SharedConnection:
         try:
             rest = greeting.take(data)
         except GreetingError as exc:
+            if exc.refusal:
+                self._on_refused(self._profile)
             self._give_up(str(exc))
             return b""
         if greeting.expected == 0:

@@ -69,7 +69,9 @@ class Upstream:
         connect_timeout: float = 5.0,
         on_change: Callable[[bool], None] = lambda _up: None,
         on_failure: Callable[[], None] = lambda: None,
+        on_fault: Callable[[str], None] = lambda _kind: None,
     ) -> None:
+        """`on_fault` is called with what came unasked on a shared connection: `push` or `out_of_step`."""
         self.address = address
         self.connect_timeout = connect_timeout
         self.up: bool | None = None  # None: not tried yet
@@ -79,6 +81,7 @@ class Upstream:
         self._tls = tls
         self._on_change = on_change
         self._on_failure = on_failure
+        self.on_fault = on_fault
         self._backoff = 0.0
         self._retry_at = 0.0
         self._drops = 0  # in a row

@@ -24,9 +24,13 @@ class Profile(NamedTuple):
 
     @property
     def pool(self) -> Profile:
-        """The part that decides what a command answers: who differs in nothing else may share a
-        connection."""
+        """The part that decides what a command answers, with what it takes to open such a connection."""
         return self._replace(name=b"", library=(b"", b""))
+
+    @property
+    def kind(self) -> Profile:
+        """The same without the password: one user is one user, whichever of its passwords was given."""
+        return self._replace(name=b"", library=(b"", b""), password=b"")
 
     @property
     def is_logged_in(self) -> bool:

@@ -16,6 +16,7 @@ cdef class ReplyFramer:
     cdef readonly bint at_boundary
     cdef readonly bint push
     cdef readonly int kind
+    cdef readonly Py_ssize_t frame_at
     cdef bytes _partial
     cdef bint _in_line
     cdef bint _after_cr

@@ -15,8 +15,10 @@ from __future__ import annotations
 # string. As nothing is allocated, these limits only tell a length from garbage.
 MAX_BULK_REPLY = 2**32
 MAX_ELEMENTS = 2**31
-# hiredis, and so redis-py, stops at 9. Scripts can return deeper tables.
-MAX_DEPTH = 128
+# hiredis, and so redis-py, stops at 9, but a script can return a table some 8,000 deep (Lua's own stack,
+# LUAI_MAXCSTACK in `deps/lua/src/luaconf.h`). A reply that Redis can send must never end a connection, so
+# this only tells a reply from garbage. A level that is open costs a few bytes, and no recursion.
+MAX_DEPTH = 65_536
 
 _CR = 13
 _LF = 10
@@ -62,7 +64,8 @@ class ReplyFramer:
     After each `advance`: `completed` replies ended in that call (pushes don't count); `at_boundary` tells
     whether the position lies between top-level frames; `push` whether the frame that ended last was a push;
     `kind` is the first byte of the top-level frame that began last (0 before the first one, and while only
-    its attributes have come).
+    its attributes have come); `frame_at` is where that frame begins in the data of that call, or where the
+    call began to read if the frame began in earlier data.
     """
 
     def __init__(self) -> None:
@@ -70,6 +73,7 @@ class ReplyFramer:
         self.at_boundary = True
         self.push = False
         self.kind = 0
+        self.frame_at = 0
         self._partial = b""  # the beginning of a header that came in part
         self._in_line = False  # within a simple value's line …
         self._after_cr = False  # … whose CR came last
@@ -97,6 +101,7 @@ class ReplyFramer:
             raise ValueError(f"start is {start}, outside of the data")
         if self._error:
             raise ReplyError(self._error)
+        self.frame_at = at
         if self.at_boundary:
             at = self._skip_plain(data, at, replies)
         while at < size and self.completed < replies:
@@ -247,6 +252,8 @@ class ReplyFramer:
             return self._read_header_slowly(data, at)
         type_ = raw[at]
         if self._depth == 0:
+            if self.at_boundary:
+                self.frame_at = at
             self.at_boundary = False
             self.kind = 0 if type_ == _ATTRIBUTE else type_
         shape = _SHAPES[type_]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.relay.slots import Forward, Inspect, Local, Replace, Slots
+from proxy.relay.slots import SLOT_BYTES, Forward, Inspect, Local, Replace, Slots
 
 
 def test_runs_of_forwarded_requests_are_one_slot() -> None:
@@ -42,10 +42,10 @@ def test_what_waits_here_is_counted_in_bytes_and_in_replies() -> None:
     slots.add(Local(b"12345"))
     slots.add(Replace(b"123"))
     slots.add(Inspect(lambda _: None))
-    assert slots.local_bytes == 8
+    assert slots.held_bytes == 4 * SLOT_BYTES + 8
     assert slots.awaited == 4
     while slots:
         slots.pop()
-    assert slots.local_bytes == 0
+    assert slots.held_bytes == 0
     assert slots.awaited == 0
     assert slots.head is None

@@ -247,7 +247,7 @@ ERRORS = {
     b"*9999999999999999999\r\n": "no length after b'*'",
     DEEP: None,
     DEEP + b"*0\r\n": None,
-    DEEP + b"*1\r\n": "aggregates nested deeper than 128",
+    DEEP + b"*1\r\n": f"aggregates nested deeper than {MAX_DEPTH}",
     b"*1\r\n>1\r\n": "a push frame inside of a reply",
     b"|1\r\n+a\r\n>1\r\n": "a push frame inside of a reply",
 }
