@@ -5,6 +5,7 @@ cimport cython
 
 cdef class Slot:
     cdef Slot behind
+    cdef readonly Py_ssize_t held
 
 
 @cython.final
@@ -32,7 +33,6 @@ cdef class Replace(Slot):
 cdef class Inspect(Slot):
     cdef readonly object seen
     cdef readonly bint silent
-    cdef readonly Py_ssize_t keeps
 
 
 @cython.final
@@ -58,6 +58,3 @@ cdef class Slots:
     @cython.locals(slot=Slot)
     cpdef Slot pop(self)
     cpdef list ready(self)
-
-
-cdef Py_ssize_t _held(Slot slot) except -1

@@ -15,11 +15,12 @@ SLOT_BYTES = 256
 
 
 class Slot:
-    """A place in the queue."""
+    """A place in the queue, which keeps about `held` bytes in memory."""
 
-    __slots__ = ("behind",)
+    __slots__ = ("behind", "held")
 
     behind: Slot | None
+    held: int
 
 
 class Forward(Slot):
@@ -28,6 +29,7 @@ class Forward(Slot):
     __slots__ = ("count",)
 
     def __init__(self, count: int) -> None:
+        self.held = SLOT_BYTES
         self.count = count
 
 
@@ -37,6 +39,7 @@ class Drop(Slot):
     __slots__ = ("count",)
 
     def __init__(self, count: int) -> None:
+        self.held = SLOT_BYTES
         self.count = count
 
 
@@ -46,6 +49,7 @@ class Local(Slot):
     __slots__ = ("data",)
 
     def __init__(self, data: bytes) -> None:
+        self.held = SLOT_BYTES + len(data)
         self.data = data
 
 
@@ -58,6 +62,7 @@ class Replace(Slot):
     __slots__ = ("data", "seen")
 
     def __init__(self, data: bytes, seen: Callable[[bytes], None] | None = None) -> None:
+        self.held = SLOT_BYTES + len(data)
         self.data = data
         self.seen = seen
 
@@ -66,12 +71,12 @@ class Inspect(Slot):
     """One upstream reply goes to the client unchanged (nowhere, if `silent`), and `seen` is called with
     it. `keeps` is how many bytes `seen` holds on to."""
 
-    __slots__ = ("keeps", "seen", "silent")
+    __slots__ = ("seen", "silent")
 
     def __init__(self, seen: Callable[[bytes], None], silent: bool = False, keeps: int = 0) -> None:
+        self.held = SLOT_BYTES + keeps
         self.seen = seen
         self.silent = silent
-        self.keeps = keeps
 
 
 class Confirm(Slot):
@@ -83,6 +88,7 @@ class Confirm(Slot):
     __slots__ = ("confirmed", "count", "word")
 
     def __init__(self, word: bytes, count: int, confirmed: Callable[[], None]) -> None:
+        self.held = SLOT_BYTES
         self.word = word
         self.count = count
         self.confirmed = confirmed
@@ -105,7 +111,7 @@ class Slots:
         return self.head is not None
 
     def _append(self, slot: Slot) -> None:
-        self.held_bytes += _held(slot)
+        self.held_bytes += slot.held
         slot.behind = None
         if self._last is None:
             self.head = slot
@@ -115,7 +121,7 @@ class Slots:
 
     def _drop_head(self) -> None:
         assert self.head is not None
-        self.held_bytes -= _held(self.head)
+        self.held_bytes -= self.head.held
         self.head = self.head.behind
         if self.head is None:
             self._last = None
@@ -176,15 +182,6 @@ class Slots:
             self.pop()
             ready.append(slot.data)
         return ready
-
-
-def _held(slot: Slot) -> int:
-    """About how many bytes a slot keeps in memory."""
-    if isinstance(slot, Forward):
-        return SLOT_BYTES
-    if isinstance(slot, Local | Replace):
-        return SLOT_BYTES + len(slot.data)
-    return SLOT_BYTES + slot.keeps if isinstance(slot, Inspect) else SLOT_BYTES
 
 
 def _replies(slot: Slot) -> int:
