@@ -59,13 +59,13 @@ class Shared:
     """Clients on one connection that is made by hand."""
 
     def __init__(self, patch: pytest.MonkeyPatch, clients: int) -> None:
-        upstream = Upstream(UpstreamAddress("tcp", "127.0.0.1", 1, shown="fake"))
+        upstream = self.upstream = Upstream(UpstreamAddress("tcp", "127.0.0.1", 1, shown="fake"))
 
         async def never(_factory: object) -> None:
             await asyncio.Event().wait()
 
         patch.setattr(upstream, "connect", never)
-        pools = Pools(upstream, 1)
+        pools = self.pools = Pools(upstream, 1)
         self.clients = [Recorder() for _ in range(clients)]
         self.links: list[SharedLink] = []
         for client in self.clients:

@@ -1,0 +1,157 @@
+"""Nobody is taken for somebody whom Redis doesn't take them for, whatever a client makes of its replies.
+
+A model of Redis stands behind a session. Its EVAL answers with the frames that the client's text says, which
+is more than any known server lets a client do. The search mixes such scripts with everything that changes who
+a client is, its database and its protocol, in random packets, and compares what the session believes with
+what the model knows.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from proxy.policy.modes import ModeRule
+from proxy.relay.session import Session
+from tests.adversary.conftest import Search
+from tests.relay.fake_redis import PASSWORD, FakeRedis
+from tests.relay.sessions import ROUTE, USERS, cmd, passed, sent, session
+
+HGET = cmd("HGET", ROUTE, "f")
+FORGED = [
+    b"+OK\r\n",
+    b"+QUEUED\r\n",
+    b"+RESET\r\n",
+    b":1\r\n",
+    b"$6\r\nmaster\r\n",
+    b"$-1\r\n",
+    b"*1\r\n+OK\r\n",
+    b"*0\r\n",
+    b"-ERR x\r\n",
+    b"-NOPERM x\r\n",
+    b"%1\r\n+proto\r\n:3\r\n",
+    b"-EXECABORT x\r\n",
+]
+
+
+class ShapedRedis(FakeRedis):
+    """It answers EVAL with the script's text as it is, and knows databases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.database = 0
+        self.seen: list[tuple[bytes, int]] = []  # user and database of each HGET that ran outside of MULTI
+
+    def _run(self, words: tuple[bytes, ...]) -> bytes:
+        name = words[0].upper()
+        if name == b"EVAL":
+            return words[1]
+        if name == b"SELECT":
+            self.database = int(words[1])
+            return b"+OK\r\n"
+        if name == b"ACL":
+            return b"$%d\r\n%b\r\n" % (len(self.user), self.user)
+        if name == b"HGET":
+            self.seen.append((self.user, self.database))
+        return super()._run(words)
+
+    def _hello(self, words: tuple[bytes, ...]) -> bytes:
+        if len(words) == 3:
+            return b"-ERR Syntax error in HELLO option '%b'\r\n" % words[2]
+        return super()._hello(words)
+
+    def _answer(self, words: tuple[bytes, ...]) -> bytes:
+        if words[0].upper() == b"RESET":
+            self.database = 0
+        return super()._answer(words)
+
+
+def script(frames: bytes) -> bytes:
+    return cmd("EVAL", frames, "1", ROUTE)
+
+
+def step(rng: random.Random) -> bytes:
+    """One request."""
+    wrong = [cmd("AUTH", "master", "wrong"), cmd("HELLO", "3", "AUTH", "master", "wrong")]
+    right = [cmd("AUTH", "proxy", PASSWORD), cmd("HELLO", "2", "AUTH", "proxy", PASSWORD), cmd("RESET")]
+    state = [cmd("MULTI"), cmd("EXEC"), cmd("DISCARD"), cmd("SELECT", rng.choice("01")), cmd("WATCH", ROUTE)]
+    state += [cmd("UNWATCH"), cmd("HELLO", rng.choice("23")), cmd("CLIENT", "SETNAME", "x")]
+    shaped = script(b"".join(rng.choices(FORGED, k=rng.randrange(1, 4))))
+    return rng.choice([HGET, HGET, shaped, shaped, shaped, *wrong, *wrong, rng.choice(right), *state])
+
+
+class Play:
+    """A session with the model behind it."""
+
+    def __init__(self) -> None:
+        # Nothing is refused but what would make the session unreadable: so that all of it is followed.
+        rules = [ModeRule("enforce", "session.opaque"), ModeRule("observe")]
+        self.session: Session = session("CubeProxy", rules=rules)
+        self.redis = ShapedRedis()
+
+    def send(self, packet: bytes, rng: random.Random) -> None:
+        """A packet from the client, and what becomes of it until nothing more happens."""
+        self.session.from_client(packet)
+        while not self.session.closing:
+            request = passed(self.session)
+            if not request:
+                break
+            believed = self.session.service, self.session.profile.database
+            before = len(self.redis.seen)
+            replies = b"".join(self.redis.feed(request))
+            if self.session.transaction is None and b"EXEC" not in request:
+                for user, database in self.redis.seen[before:]:
+                    assert (service_of(user), database) == believed
+            cut = rng.randrange(len(replies) + 1)
+            self.session.from_upstream(replies[:cut])
+            if not self.session.closing and cut < len(replies):
+                self.session.from_upstream(replies[cut:])
+        sent(self.session)
+
+
+def service_of(user: bytes) -> str:
+    return USERS.get(user.decode(), "CubeProxy")
+
+
+def test_nobody_is_believed_to_be_whom_redis_does_not_know(search: Search) -> None:
+    for rng in search.attempts_of_at_least(300):
+        play = Play()
+        for _ in range(rng.randrange(1, 6)):
+            play.send(b"".join(step(rng) for _ in range(rng.randrange(1, 8))), rng)
+            if play.session.closing:
+                break
+
+
+@pytest.mark.parametrize("login", ["AUTH master wrong", "HELLO 3 AUTH master wrong"])
+def test_an_ok_of_a_scripts_own_is_no_login(login: str) -> None:
+    play = Play()
+    packet = cmd(f"WATCH {ROUTE.decode()}") + script(b"-ERR x\r\n+OK\r\n") + cmd(login) + HGET
+    play.send(packet, random.Random(1))
+    assert play.session.service == "CubeProxy"
+    assert play.session.closing.startswith("identity")
+    assert play.redis.seen == []
+
+
+def test_behind_an_honest_script_a_login_is_believed() -> None:
+    play = Play()
+    play.send(script(b"-ERR x\r\n") + cmd("AUTH", "master", PASSWORD) + HGET, random.Random(1))
+    assert not play.session.closing
+    assert play.session.service == "CubeMaster"
+    assert play.redis.seen == [(b"master", 0)]
+
+
+def test_an_exec_whose_parts_a_script_made_changes_nobody() -> None:
+    play = Play()
+    queued = cmd("MULTI") + script(b"-ERR x\r\n+OK\r\n") + cmd("AUTH", "master", "wrong") + cmd("EXEC")
+    play.send(queued + HGET, random.Random(1))
+    assert play.session.service == "CubeProxy"
+    assert all(user == b"default" for user, _ in play.redis.seen)
+
+
+def test_without_a_script_a_login_costs_no_barrier() -> None:
+    one = session("CubeProxy")
+    one.from_client(HGET + cmd("AUTH", "master", PASSWORD))
+    assert passed(one) == HGET
+    one.from_upstream(b"$-1\r\n")
+    assert passed(one) == cmd("AUTH", "master", PASSWORD)
