@@ -174,12 +174,11 @@ class Conversation(Speaker):
         For what changes who the client is, or its database: its reply is believed. Not inside MULTI, where a
         barrier would be queued.
         """
-        self.when_answered(lambda: self._pass_barrier(act))
+        self.when_answered(lambda: self.send_barrier(act) if self.is_doubtful else act())
 
-    def _pass_barrier(self, act: Callable[[], None]) -> None:
-        if not self.is_doubtful:
-            act()
-            return
+    def send_barrier(self, act: Callable[[], None]) -> None:
+        """Do this once Redis has shown that nothing else is to come before it; until then nothing is judged.
+        What shows the contrary ends the session."""
         barrier = Barrier.draw(Form.PING if self._is_subscriber else Form.HELLO)
 
         def answered(reply: bytes) -> None:

@@ -415,7 +415,7 @@ class Session(Conversation):
             special = _too_large
         fits = reply is not None or self._fits(judge, touches)
         if reply is None and special is None and (command is None or command.name not in FIXED_SHAPE):
-            special = self._mark_shapeable(fits)
+            self._mark_shapeable(fits)
         if special is None and reply is None and fits:
             self._observer.command(self.service, label, "forwarded")
             if missed and ruling is not PASS:
@@ -466,20 +466,14 @@ class Session(Conversation):
             repeat.refusal = parts
             glance.remember(argv, repeat)
 
-    def _mark_shapeable(self, fits: bool) -> Special | None:
-        """The client's text might shape the reply to the request in hand. Returns how it is carried out where
-        that would make EXEC's reply one that can't be believed."""
-        transaction = self.transaction
-        if transaction is None:
-            if fits and self.route.is_shared:
-                self.shapeable = True
-            else:
-                self.doubt_replies()
-        elif transaction.has_effects:
-            return _unbelievable
+    def _mark_shapeable(self, fits: bool) -> None:
+        """The client's text might shape the reply to the request in hand."""
+        if self.transaction is not None:
+            self.transaction.is_shapeable = True
+        elif fits and self.route.is_shared:
+            self.shapeable = True
         else:
-            transaction.is_shapeable = True
-        return None
+            self.doubt_replies()
 
     def _fits(self, judge: Judge, touches: Touches) -> bool:
         """Whether the request in hand may go where the client is now."""
@@ -612,13 +606,19 @@ class Session(Conversation):
         self.inspect(release, request)
         self.held = True
 
+    def hold_for_proof(self, seen: Callable[[bytes], None]) -> None:
+        """As `hold_for`; but the reply is believed only once a barrier behind it is passed."""
+        replies: list[bytes] = []
+        self.inspect(replies.append)
+        self.send_barrier(lambda: seen(replies[0]))
+
     def effect(self, seen: Callable[[bytes], None]) -> None:
         """Send the request in hand, and have `seen` called with its reply: at once, or after EXEC."""
         transaction = self.transaction
         if transaction is None:
             self.inspect(seen)
-        elif self.is_doubtful or transaction.is_shapeable or transaction.is_full:
-            self.opaque_request(UNBELIEVABLE)
+        elif transaction.is_full:
+            self.opaque_request("too many such commands are queued in one transaction")
         else:
             transaction.when_executed(seen)
             self.pass_one()
@@ -670,8 +670,6 @@ def _is_too_large(touches: Touches) -> bool:
     return any(isinstance(name, Streamed) for name in named)
 
 
-UNBELIEVABLE = "EXEC's answer to it can't be told from what a script may say"
-_unbelievable = Special(lambda session, _argv: session.opaque_request(UNBELIEVABLE))
 _too_large = Special(
     lambda session, _argv: session.opaque_request("what it depends on is too long to be judged")
 )

@@ -80,11 +80,14 @@ def _exec(session: Session, argv: Argv) -> None:
         session.hold_for(lambda reply: _leave(session) if reply.startswith(b"-EXECABORT") else None)
         return
     _leave(session)
-    session.shapeable = transaction.is_shapeable
-    if transaction.has_effects:
-        session.hold_for(transaction.executed)
-    else:
+    if transaction.is_shapeable:
+        session.doubt_replies()
+    if not transaction.has_effects:
         session.pass_one()
+    elif session.is_doubtful:
+        session.hold_for_proof(transaction.executed)
+    else:
+        session.hold_for(transaction.executed)
 
 
 def _discard(session: Session, argv: Argv) -> None:
@@ -293,16 +296,19 @@ def _reset(session: Session, argv: Argv) -> None:
     if len(argv) != 1:
         session.pass_one()
         return
-    if session.transaction is not None and session.is_doubtful:
-        session.opaque_request("its answer can't be told from what a script may say")
-        return
 
     def send() -> None:
         if session.answers.reply == OFF:
             session.answers.reply = ON  # RESET switches replies on before it answers
-        session.hold_for(lambda reply: _was_reset(session, reply))
+        if session.is_doubtful:  # inside MULTI, where no barrier can stand before it
+            session.hold_for_proof(lambda reply: _was_reset(session, reply))
+        else:
+            session.hold_for(lambda reply: _was_reset(session, reply))
 
-    session.when_sure(send)
+    if session.transaction is None:
+        session.when_sure(send)
+    else:
+        send()
 
 
 def _was_reset(session: Session, reply: bytes) -> None:

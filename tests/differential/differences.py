@@ -182,8 +182,9 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
     (
         "MONITOR",
         "–",
-        "shows the PING by which keyfence asks each second whether Redis is there",
-        "keyfence is a client of Redis too.",
+        "shows the PING by which keyfence asks each second whether Redis is there, and its barriers: ECHO, a "
+        "HELLO with a syntax error or PING, with a random number of 32 hexadecimal digits",
+        "keyfence is a client of Redis too. A barrier proves that replies are in step with requests.",
     ),
     (
         "a refusal or a protocol error in a session that runs MONITOR",

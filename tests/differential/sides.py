@@ -53,8 +53,10 @@ class Step(NamedTuple):
         return f"{self.on}: {shown[:600]}"
 
 
-# What a monitor sees of keyfence itself: it asks each second whether Redis is there.
-_HEALTH_CHECK = re.compile(rb'\+[0-9.]+ \[0 [^\]]*\] "PING"\r\n')
+# What MONITOR shows of keyfence's own: the PING of its probe, in database 0, and barriers (`wire.barrier`).
+_KEYFENCES_OWN = re.compile(
+    rb'\+[0-9.]+ \[(?:0 [^\]]*\] "PING"|\d+ [^\]]*\] "(?:ECHO|HELLO" "2|PING)" "[0-9a-f]{32}")\r\n'
+)
 
 Heard = dict[
     str, tuple[bytes, bool]
@@ -146,7 +148,7 @@ class Peer:
             self._lost = True
 
     def _end_frame(self) -> None:
-        if _HEALTH_CHECK.fullmatch(self.data, self._boundary):
+        if _KEYFENCES_OWN.fullmatch(self.data, self._boundary):
             del self.data[self._boundary :]
         else:
             self.frames += 1
