@@ -189,7 +189,10 @@ class _Link(asyncio.Protocol):
             self._fail("its answer to PTTL is none")
             return
         self._lines += lines
-        if self._answer is not None and len(self._lines) >= self._wanted and not self._answer.done():
+        awaited = self._wanted if self._answer is not None and not self._answer.done() else 0
+        if len(self._lines) > awaited:
+            self._fail("it sent what nobody asked for")
+        elif self._answer is not None and lines and len(self._lines) == awaited:
             lines, self._lines = self._lines, []
             self._answer.set_result(lines)
 
@@ -205,4 +208,5 @@ class _Link(asyncio.Protocol):
 def _integer(reply: bytes) -> int | None:
     """The number in an integer reply; None for any other reply."""
     digits = reply[1:]
-    return int(digits) if reply[:1] == b":" and digits.lstrip(b"-").isdigit() else None
+    is_number = reply[:1] == b":" and len(digits) <= 20 and digits.lstrip(b"-").isdigit()
+    return int(digits) if is_number else None

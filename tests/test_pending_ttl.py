@@ -212,7 +212,15 @@ class _Babble(asyncio.Protocol):
 
 @pytest.mark.parametrize(
     "answer",
-    [b"HTTP/1.1 400\r\n", b"*1000000000\r\n", b":1x\r\n", b":" + b"1" * 100_000, b"-LOADING wait\r\n"],
+    [
+        b"HTTP/1.1 400\r\n",
+        b"*1000000000\r\n",
+        b":1x\r\n",
+        b":" + b"1" * 100_000,
+        b":" + b"1" * 9_000 + b"\r\n",
+        b":1\r\n:2\r\n",
+        b"-LOADING wait\r\n",
+    ],
 )
 def test_what_is_no_answer_accuses_nobody(answer: bytes, tmp_path: object) -> None:
     async def asked() -> None:

@@ -24,6 +24,7 @@ LONGEST_BACKOFF = 1.0
 PROBE_INTERVAL = 1.0
 DROPS_IN_A_ROW = 3
 ATTEMPTS_AT_ONCE = 16  # to connect for clients; the others wait for their turn, and for what these tell
+LONGEST_GREETING = 64 * 1024  # bytes of one reply; that of HELLO is the longest
 # What Redis answers while it can be reached but doesn't serve.
 _NOT_READY = ("LOADING", "MASTERDOWN")
 
@@ -240,6 +241,8 @@ class Greeting:
             except ReplyError as exc:
                 raise GreetingError(f"it doesn't speak RESP ({exc})") from None
             self._reply += data[at:end]
+            if len(self._reply) > LONGEST_GREETING:
+                raise GreetingError("its answer to keyfence's login is too long")
             at = end
             if self._framer.completed:
                 self.expected -= 1

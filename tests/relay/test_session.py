@@ -16,6 +16,7 @@ from proxy.relay.conversation import POISON, ROOM
 from proxy.relay.identity import Password
 from proxy.relay.route import STAY
 from proxy.relay.session import Session
+from proxy.relay.transactions import MAX_EFFECTS
 from proxy.wire import requests
 from proxy.wire.profile import Profile
 from tests.relay.sessions import (
@@ -1045,6 +1046,34 @@ def test_too_many_answers_that_wait_stop_the_reading_until_replies_come(
     assert one.wants_input()
     assert len(told.commands) == len(flood) // len(REFUSED) + 2
     assert len(replies(sent(one))) == len(flood) // len(REFUSED) + 1
+
+
+@pytest.mark.parametrize("words", ["CLIENT SETNAME x", "HELLO 2", "UNWATCH", "CLIENT SETINFO LIB-NAME x"])
+def test_commands_that_change_the_session_wait_in_bounded_memory_behind_one_that_blocks(words: str) -> None:
+    one = observed()
+    one.from_client(cmd("BLPOP", ROUTE, "0"))
+    rounds = 0
+    while one.wants_input() and rounds < 10_000:
+        one.from_client(cmd(words) * 100)
+        rounds += 1
+    assert rounds < 1_000
+    assert one.answers.slots.held_bytes <= ROOM.slots + 1024
+    assert one.backlog() <= ROOM.backlog + 100 * len(cmd(words))
+
+
+def test_a_transaction_keeps_only_so_many_commands_that_change_the_session() -> None:
+    one = session()
+    one.from_client(cmd("MULTI"))
+    one.from_upstream(b"+OK\r\n")
+    for number in range(MAX_EFFECTS + 1):
+        sent(one)
+        one.from_client(cmd("CLIENT", "SETNAME", f"n{number}"))
+        if number < MAX_EFFECTS:
+            one.from_upstream(b"+QUEUED\r\n")
+    assert one.transaction is not None
+    assert one.transaction.is_full
+    one.from_upstream(b"-ERR wrong number of arguments for 'echo' command\r\n")
+    assert is_refusal(sent(one), "session.opaque")
 
 
 def test_a_client_that_waits_for_auth_may_send_a_little_more() -> None:

@@ -83,3 +83,10 @@ def test_a_refused_greeting_tells_redis_text_and_how_many_commands_stood_behind(
 def test_a_greeting_that_is_no_resp_is_told() -> None:
     with pytest.raises(GreetingError, match="it doesn't speak RESP"):
         Greeting(1).take(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+def test_a_greeting_without_an_end_is_given_up() -> None:
+    greeting = Greeting(1)
+    greeting.take(b"+" + b"x" * 60_000)
+    with pytest.raises(GreetingError, match="too long"):
+        greeting.take(b"x" * 10_000)
