@@ -15,6 +15,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.servers import RedisServer, ServerBinary, all_server_binaries, running_redis
+
 # What each search may take where nothing else is said: all of them together take about a minute in CI.
 DEFAULT_SECONDS = 2.0
 
@@ -70,3 +72,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if "KEYFENCE_ADVERSARY_SECONDS" in os.environ:
         for name, attempts in sorted(_attempts.items()):
             terminalreporter.write_line(f"{attempts:>9} attempts: {name}")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a search with `each_binary` once for each server that is installed or fetched."""
+    if "each_binary" in metafunc.fixturenames:
+        binaries = all_server_binaries()
+        metafunc.parametrize("each_binary", binaries, ids=[b.id for b in binaries], scope="session")
+
+
+@pytest.fixture(scope="session")
+def each_server(each_binary: ServerBinary) -> Iterator[RedisServer]:
+    """A server of each kind, shared by the searches that need no other."""
+    with running_redis(each_binary) as server:
+        yield server

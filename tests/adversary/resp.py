@@ -35,14 +35,18 @@ class Frames:
 
     def __init__(self) -> None:
         self.rest = b""  # what has come of a frame that isn't whole
+        self.broken: BrokenReply | None = None  # what came behind the frames so far is no frame
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Returns the frames that are whole now. Raises BrokenReply."""
+        """Returns the frames that are whole now."""
         data = self.rest + data
         frames, at = [], 0
-        while (end := frame_end(data, at)) is not None:
-            frames.append(data[at:end])
-            at = end
+        try:
+            while self.broken is None and (end := frame_end(data, at)) is not None:
+                frames.append(data[at:end])
+                at = end
+        except BrokenReply as exc:
+            self.broken = exc
         self.rest = data[at:]
         return frames
 
