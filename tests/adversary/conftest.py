@@ -11,9 +11,14 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 
 import pytest
+
+from tests.adversary.stage import Stage, running_stage
+from tests.servers import RedisServer, ServerBinary, all_server_binaries, running_redis
 
 # What each search may take where nothing else is said: all of them together take about a minute in CI.
 DEFAULT_SECONDS = 2.0
@@ -70,3 +75,41 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if "KEYFENCE_ADVERSARY_SECONDS" in os.environ:
         for name, attempts in sorted(_attempts.items()):
             terminalreporter.write_line(f"{attempts:>9} attempts: {name}")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a search with `each_binary` once for each server that is installed or fetched."""
+    if "each_binary" in metafunc.fixturenames:
+        binaries = all_server_binaries()
+        metafunc.parametrize("each_binary", binaries, ids=[b.id for b in binaries], scope="session")
+
+
+@pytest.fixture(scope="session")
+def each_server(each_binary: ServerBinary) -> Iterator[RedisServer]:
+    """A server of each kind, shared by the searches that need no other."""
+    with running_redis(each_binary) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _stage_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[ServerBinary], Stage]]:
+    """Starts a stage when it is first asked for."""
+    with ExitStack() as running:
+
+        @cache
+        def stage_of(binary: ServerBinary) -> Stage:
+            return running.enter_context(running_stage(binary, tmp_path_factory.mktemp("stage")))
+
+        yield stage_of
+
+
+@pytest.fixture
+def stage(each_binary: ServerBinary, _stage_of: Callable[[ServerBinary], Stage]) -> Stage:
+    """A Redis with keyfence before it, once for each server; shared, so leave it as it was."""
+    return _stage_of(each_binary)
+
+
+@pytest.fixture
+def stages(_stage_of: Callable[[ServerBinary], Stage]) -> list[Stage]:
+    """All of them, for a search over all servers at once."""
+    return [_stage_of(binary) for binary in all_server_binaries()]

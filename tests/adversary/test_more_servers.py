@@ -1,0 +1,61 @@
+"""The servers that the searches run against beyond those that are installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.servers import PROJECT, all_server_binaries, running_redis, server_binaries
+
+TOOL = PROJECT / "tools" / "more_servers.sh"
+
+
+def run_with(path: Path, cache: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the tool where nothing is installed but what `path` holds."""
+    bash = shutil.which("bash")
+    assert bash is not None
+    return subprocess.run(
+        [bash, TOOL],
+        env=os.environ | {"PATH": str(path), "XDG_CACHE_HOME": str(cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_machine_without_apt_is_passed_over_in_one_line(tmp_path: Path) -> None:
+    uname = shutil.which("uname")
+    assert uname is not None
+    (tmp_path / "uname").symlink_to(uname)
+    done = run_with(tmp_path, tmp_path / "cache")
+    assert done.returncode == 77
+    assert done.stdout.startswith("more servers: passed over, ")
+    assert done.stdout.count("\n") == 1
+    assert not done.stderr
+    assert not (tmp_path / "cache").exists()
+
+
+def test_servers_in_the_cache_that_dont_run_here_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "keyfence" / "servers" / "trixie" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "valkey-server").write_text("#!/bin/sh\nexit 1\n")
+    (folder / "valkey-server").chmod(0o755)
+    all_server_binaries.cache_clear()
+    try:
+        assert all_server_binaries() == server_binaries()
+    finally:
+        all_server_binaries.cache_clear()
+
+
+def test_each_server_at_hand_says_what_it_is() -> None:
+    for binary in all_server_binaries():
+        with running_redis(binary) as server, server.client() as client:
+            info = client.info("server")
+            assert info[f"{binary.name}_version"] == binary.version

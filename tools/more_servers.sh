@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Redis 8 and Valkey 8 for the searches in tests/adversary, beside the servers that are installed here.
+#
+#   tools/more_servers.sh
+#
+# Takes redis-server and valkey-server of Debian 13 (trixie) and the libraries that they need, verified by apt as
+# always, and unpacks them into ${XDG_CACHE_HOME:-~/.cache}/keyfence/servers. Nothing is installed, and apt's own
+# lists and caches stay as they are. They run with trixie's libc; tests.servers.all_server_binaries() finds them.
+# KEYFENCE_DEBIAN_MIRROR names another mirror than deb.debian.org. To fetch them anew, remove the folder. Where it
+# can't be done, it says so in one line and ends with 77.
+set -euo pipefail
+
+pass_over() {
+  echo "more servers: passed over, $1"
+  exit 77
+}
+
+mirror=${KEYFENCE_DEBIAN_MIRROR:-http://deb.debian.org/debian}
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+cache_home=${XDG_CACHE_HOME:-~/.cache} # also where HOME is not set
+cache=$cache_home/keyfence/servers
+
+[ "$(uname -sm)" = "Linux x86_64" ] || pass_over "it needs Linux on x86-64"
+for tool in apt-get apt-cache apt-config dpkg-deb; do
+  command -v $tool >/dev/null || pass_over "$tool is not installed"
+done
+[ -r $keyring ] || pass_over "debian-archive-keyring is not installed"
+
+show() {
+  for server in redis valkey; do
+    "$cache/trixie/bin/$server-server" --version
+  done
+}
+if show 2>/dev/null; then exit; fi
+
+mkdir -p "$cache"
+work=$(mktemp -d "$cache/fetching-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+
+# An apt of our own: its sources, lists and caches, and an empty list of what is installed. Of the machine's
+# settings it has those that say how to reach a mirror, and none that run commands afterwards.
+mkdir -p "$work"/{lists/partial,archives/partial,debs,new/root,new/bin}
+touch "$work/status"
+echo "deb [signed-by=$keyring] $mirror trixie main" >"$work/sources.list"
+{
+  apt-config dump | grep '^Acquire'
+  cat <<END
+Dir::State "$work"; Dir::State::lists "$work/lists"; Dir::State::status "$work/status";
+Dir::Cache "$work"; Dir::Cache::archives "$work/archives";
+Dir::Etc::main "/dev/null"; Dir::Etc::parts "/dev/null";
+Dir::Etc::sourcelist "$work/sources.list"; Dir::Etc::sourceparts "/dev/null";
+Dir::Etc::preferences "/dev/null"; Dir::Etc::preferencesparts "/dev/null";
+APT::Architecture "amd64"; APT::Architectures { "amd64"; };
+APT::Sandbox::User "$(id -un)"; APT::Update::Error-Mode "any";
+Acquire::Retries "1"; Acquire::http::Timeout "20"; Acquire::https::Timeout "20";
+END
+} >"$work/apt.conf"
+export APT_CONFIG=$work/apt.conf
+
+attempt() { # WHAT COMMAND...
+  timeout 300 "${@:2}" >"$work/log" 2>&1 || pass_over "$1: $(tail -n 1 "$work/log")"
+}
+attempt "apt-get update" apt-get --quiet=2 update
+
+# What the servers link to, and no more: of all that their packages depend on, the libraries.
+mapfile -t packages < <(
+  apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances \
+    redis-server valkey-server | grep -E '^(lib[a-z0-9]|zlib1g|(redis|valkey)-(server|tools)$)' | sort -u
+)
+cd "$work/debs"
+attempt "apt-get download" apt-get --quiet=2 download "${packages[@]}"
+for package in *.deb; do
+  dpkg-deb --extract "$package" "$work/new/root"
+done
+for server in redis valkey; do
+  cat >"$work/new/bin/$server-server" <<'END'
+#!/bin/sh
+# Debian 13's server with Debian 13's libc, on whatever this is.
+root=$(dirname "$(dirname "$(readlink -f "$0")")")/root
+exec "$root/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" \
+  --library-path "$root/usr/lib/x86_64-linux-gnu" "$root/usr/bin/$(basename "$0")" "$@"
+END
+  chmod 755 "$work/new/bin/$server-server"
+done
+rm -rf "$cache/trixie"
+mv "$work/new" "$cache/trixie"
+show 2>/dev/null || pass_over "the servers of Debian 13 don't run here"
