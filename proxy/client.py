@@ -250,6 +250,14 @@ class Client(Owner):
         except Exception as exc:
             self._failed(exc)
 
+    def upstream_unasked(self, data: bytes) -> None:
+        self._counters.upstream_in += len(data)
+        try:
+            self._session.from_kept(data)
+            self._flush()
+        except Exception as exc:
+            self._failed(exc)
+
     def upstream_refused(self, reason: str) -> None:
         self._guarded(self._session.upstream_refused, reason)
 

@@ -28,6 +28,10 @@ class Owner(Sharer):
         """Bytes from Redis."""
         raise NotImplementedError
 
+    def upstream_unasked(self, data: bytes) -> None:
+        """Bytes from Redis on the own connection, while the client shares another."""
+        raise NotImplementedError
+
     def upstream_lost(self, reason: str) -> None:
         """The connection ended, with whatever was under way on it."""
         raise NotImplementedError
@@ -150,8 +154,7 @@ class Links(Receiver):
             if not data:
                 return
         if self._shares:  # nothing is awaited there
-            self.drop_own()
-            self._owner.upstream_lost("upstream sent a reply that nothing asked for")
+            self._owner.upstream_unasked(data)
         else:
             self._owner.upstream_data(data)
 

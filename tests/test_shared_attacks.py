@@ -341,3 +341,33 @@ async def test_clients_that_differ_in_their_names_share_all_the_same() -> None:
 async def answer_greetings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while data := await reader.read(65536):
         writer.write(b"+OK\r\n" * data.count(b"SETNAME") + b"*0\r\n" * data.count(b"HGETALL"))
+
+
+PUSH = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$3\r\nkey\r\n"
+
+
+@in_loop
+async def test_a_push_on_a_connection_that_is_kept_is_its_clients() -> None:
+    """As where another client has its invalidations sent there (CLIENT TRACKING ... REDIRECT)."""
+    kept: list[asyncio.StreamWriter] = []
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            if b"HELLO" in data:
+                kept.append(writer)
+            writer.write(b"%0\r\n" * data.count(b"HELLO") + b"*0\r\n" * data.count(b"HGETALL"))
+
+    async with SharedStage(play) as stage:
+        reader, writer = await stage.client()
+        writer.write(cmd("HELLO 3"))
+        assert await reader.readline() == b"%0\r\n"
+        stage.gate.tick()
+        await asks((reader, writer))
+        for cut in (len(PUSH), 9):
+            kept[0].write(PUSH[:cut])
+            await asyncio.sleep(0.001)
+            kept[0].write(PUSH[cut:])
+            assert await reader.readexactly(len(PUSH)) == PUSH
+            await asks((reader, writer))
+        kept[0].write(PUSH + b"+OK\r\n")
+        assert await closed(reader) == PUSH

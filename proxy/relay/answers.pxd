@@ -21,6 +21,8 @@ cdef class Answers(Outlet):
     cdef bytearray _captured
     cdef int _frame
     cdef bint _in_shared_reply
+    cdef bytes _kept
+    cdef list _late_pushes
 
     cpdef object forward(self, long long count)
     cpdef object local(self, bytes answer)

@@ -61,6 +61,8 @@ class Answers(Outlet):
         self._captured = _NOTHING
         self._frame = _UNDECIDED  # whose the frame is that comes in, where frames are followed one by one
         self._in_shared_reply = False
+        self._kept = b""  # a push that has come in part on the own connection while the client shares another
+        self._late_pushes: list[bytes] = []  # whole ones, which wait for the end of a shared reply
 
     # -- what is due
 
@@ -184,9 +186,43 @@ class Answers(Outlet):
         done = self.slots.answer_run(completed)
         self.to_client.append(data)
         self._in_shared_reply = not whole
+        if self._late_pushes and whole:
+            self.to_client.extend(self._late_pushes)
+            self._late_pushes.clear()
         if done:
             self.let_out()
         return done
+
+    # -- from a connection of its own that is kept while the client shares another
+
+    def feed_kept(self, data: bytes) -> None:
+        """Pass on pushes, which come there if another client names this connection (CLIENT TRACKING …
+        REDIRECT). Nothing else was asked for. Raises ReplyError."""
+        data = self._kept + data
+        at = 0
+        while at < len(data):
+            framer = ReplyFramer()
+            end = framer.advance(data, at, 1, stop_after_push=True)
+            if framer.kind not in (0, _PUSH):
+                self.closing = "upstream sent a reply that nothing asked for"
+                return
+            if not framer.at_boundary:
+                break
+            pushes = self._late_pushes if self._in_shared_reply else self.to_client
+            pushes.append(data[at:end])
+            at = end
+        self._kept = data[at:]
+        if len(self._kept) > MAX_INSPECTED:
+            self.closing = "upstream sent an oversized push"
+
+    def go_on_with_kept(self) -> None:
+        """The client has left the shared connection: the rest of what came in part is for `feed`."""
+        if self._kept:
+            self._framer = ReplyFramer()
+            self._captured = bytearray()
+            self._framer.advance(self._kept, 0, 1)
+            self.to_client.append(self._kept)
+            self._kept = b""
 
     # -- from a connection of its own
 

@@ -269,6 +269,7 @@ class Conversation(Speaker):
 
     def _leave_shared(self) -> None:
         self.route.is_shared = False
+        self.answers.go_on_with_kept()
         self.is_behind = True
 
     def settle(self) -> None:
@@ -312,6 +313,12 @@ class Conversation(Speaker):
         if self.answers.feed_shared(data, completed, whole):
             self._after_slot()
         self._close_when_answered()
+
+    def from_kept(self, data: bytes) -> None:
+        try:
+            self.answers.feed_kept(data)
+        except ReplyError as exc:
+            self.closing = f"upstream sent what is no reply: {exc}"
 
     def from_upstream(self, data: bytes) -> None:
         """What Redis can't have meant ends the session."""

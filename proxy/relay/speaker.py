@@ -63,6 +63,10 @@ class Speaker:
         says that none has only begun."""
         raise NotImplementedError
 
+    def from_kept(self, data: bytes) -> None:
+        """Take in what Redis sent on the client's own connection while the client shares another."""
+        self.from_upstream(data)
+
     def upstream_refused(self, reason: str) -> None:
         """No connection could be had, so nothing was sent."""
         raise NotImplementedError
