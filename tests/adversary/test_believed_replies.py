@@ -209,6 +209,23 @@ def test_no_client_becomes_another_service(stages: list[Stage], search: Search) 
             vault.attack(cut(rng, requests(conversation(rng))), one, 0.005)
 
 
+def test_a_client_whose_logins_fail_has_all_its_answers(stage: Stage) -> None:
+    """Redis 7.2 and later look at all options of HELLO before they carry out one."""
+    calls: list[Argv] = [
+        [b"GET", OWN + b"k"],
+        [b"HELLO", b"2", b"AUTH", b"audit", b"audit-password", b"BOGUS"],
+        [b"GET", OWN + b"k"],
+        [b"HELLO", b"3", b"AUTH", b"stock", b"wrong"],
+        [b"GET", OWN + b"k"],
+    ]
+    with contextlib.closing(attacker(stage, "audit")) as one:
+        one.socket.settimeout(5)
+        one.send(requests(calls))
+        _, error, _, refusal, _ = one.frames(len(calls))
+        assert error.startswith(b"-ERR Syntax error")
+        assert refusal.startswith(b"-WRONGPASS")
+
+
 def conversation(rng: random.Random) -> list[Argv]:
     """Logins that must fail among frames of the attacker's own, and then the theft."""
     calls = list(rng.choice(list(PREFIXES.values()))) if rng.random() < 0.7 else []
