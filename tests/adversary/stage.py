@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import socket
 import time
@@ -47,8 +48,21 @@ class Stage:
 
     def resident(self) -> int:
         """keyfence's memory, in bytes."""
-        status = Path(f"/proc/{self.keyfence.process.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+        return int(self._proc("status").partition("VmRSS:")[2].split()[0]) * 1024
+
+    def cpu_seconds(self) -> float:
+        """What keyfence has computed so far."""
+        return sum(map(int, self._stat()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    def sleeps(self) -> bool:
+        """Whether keyfence waits for something to happen."""
+        return self._stat()[0] == "S"
+
+    def _stat(self) -> list[str]:
+        return self._proc("stat").rpartition(")")[2].split()
+
+    def _proc(self, name: str) -> str:
+        return Path(f"/proc/{self.keyfence.process.pid}/{name}").read_text()
 
 
 @contextlib.contextmanager
@@ -62,6 +76,7 @@ def running_stage(
             f"upstream: {{url: {server.url}, shared_connections: {shared_connections}}}",
             "admin: none",
             "decision_log: decisions.jsonl",
+            "drain: 500ms",
             "listeners:",
             *(f'  - {{listen: "127.0.0.1:0", service: {name}}}' for name in SERVICES),
             "modes:",

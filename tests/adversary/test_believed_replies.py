@@ -1,0 +1,249 @@
+"""keyfence takes from Redis' replies who a client is and where: none of them may be the client's own text.
+
+The attacker is `audit` and knows no password but its own. Whatever it sends, the keys of `stock` and `web`
+and all of database 1 stay as they are and unseen, and nothing is judged as if another service had sent it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from tests.adversary.calls import Argv
+from tests.adversary.conftest import Search
+from tests.adversary.resp import requests
+from tests.adversary.stage import Attacker, Stage, attacker
+
+OWN = b"hunt:audit:"
+OTHERS = ("stock", "web")
+# What Redis says where somebody becomes another, or enters another database or mode.
+BELIEVED = [
+    b"+OK",
+    b"+OK",
+    b"+RESET",
+    b"+QUEUED",
+    b":1",
+    b"$5\\r\\nstock",
+    b"$-1",
+    b"*0",
+    b"*-1",
+    b"*1\\r\\n+OK",
+    b"%0",
+    b"%1\\r\\n$6\\r\\nserver\\r\\n$5\\r\\nredis",
+    b"_",
+    b"-ERR no",
+    b"-EXECABORT x",
+    b">3\\r\\n$9\\r\\nsubscribe\\r\\n$1\\r\\nc\\r\\n:1",
+    b"*3\\r\\n$9\\r\\nsubscribe\\r\\n$1\\r\\nc\\r\\n:1",
+    b"*3\\r\\n$11\\r\\nunsubscribe\\r\\n$1\\r\\nc\\r\\n:0",
+    b"|1\\r\\n+a\\r\\n+b\\r\\n+OK",
+]
+WRONG_LOGINS: list[Argv] = [
+    line.split()
+    for line in b"""AUTH stock wrong
+        AUTH stock wrong
+        HELLO 3 AUTH stock wrong
+        HELLO 3 AUTH stock wrong BOGUS
+        HELLO 2 AUTH audit audit-password BOGUS
+        AUTH web wrong
+        AUTH stock audit-password
+        HELLO 2 AUTH stock wrong
+        HELLO 3 AUTH stock wrong SETNAME x
+        HELLO 3 SETNAME x AUTH stock wrong
+        HELLO 3 AUTH audit audit-password AUTH stock wrong
+        HELLO 9 AUTH stock wrong""".splitlines()
+]
+SETTINGS: list[Argv] = [
+    line.split()
+    for line in b"""AUTH audit audit-password
+        HELLO 3
+        HELLO 2
+        SELECT 0
+        SELECT 1
+        SELECT 2
+        RESET
+        MULTI
+        EXEC
+        EXEC x
+        DISCARD
+        UNWATCH
+        WATCH hunt:audit:k
+        CLIENT REPLY OFF
+        CLIENT REPLY SKIP
+        CLIENT REPLY ON
+        CLIENT ID
+        CLIENT SETNAME n
+        CLIENT SETINFO LIB-NAME x
+        CLIENT TRACKING ON
+        CLIENT TRACKING OFF
+        SUBSCRIBE c
+        UNSUBSCRIBE
+        PSUBSCRIBE c*
+        MONITOR
+        PUBLISH c x
+        PING
+        SET hunt:audit:k v
+        GET hunt:audit:k
+        BLPOP hunt:audit:none 0.001
+        ACL WHOAMI
+        FROBNICATE x""".splitlines()
+]
+# What nobody but the owner may do, and what the attacker may do in no database but 0 and 2.
+STOLEN: list[Argv] = [
+    line.split()
+    for line in b"""SET hunt:stock:planted stolen
+        GET hunt:stock:planted
+        SET hunt:stock:new stolen
+        DEL hunt:web:planted
+        GET hunt:web:planted
+        GET hunt:audit:planted
+        SET hunt:audit:planted stolen""".splitlines()
+]
+
+
+def shaped(frames: bytes, way: int = 0) -> Argv:
+    """A call whose error holds these frames on Redis 7 and later."""
+    text = b'#!lua "x\\r\\n' + frames + b'"\nreturn 1'
+    return [
+        [b"EVAL", text, b"1", OWN + b"s"],
+        [b"SCRIPT", b"LOAD", text],
+        [b"EVAL_RO", text, b"1", OWN + b"s"],
+    ][way]
+
+
+class Vault:
+    """What is at stake on one stage, and whether it is untouched."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._log = stage.folder / "decisions.jsonl"
+        self._plant()
+
+    def _plant(self) -> None:
+        direct = self._stage.direct
+        with direct.pipeline(transaction=False) as pipeline:
+            for database in (1, 2, 0):
+                pipeline.execute_command("SELECT", database)  # type: ignore[no-untyped-call]
+                pipeline.flushdb()
+                for service in (*OTHERS, "audit"):
+                    if database == 1 or service != "audit":
+                        pipeline.set(f"hunt:{service}:planted", f"secret-{service}-{database}")
+            pipeline.execute()
+
+    def _state(self) -> list[object]:
+        """All that the attacker has no right to."""
+        with self._stage.direct.pipeline(transaction=False) as pipeline:
+            for database in (1, 2, 0):
+                pipeline.execute_command("SELECT", database)  # type: ignore[no-untyped-call]
+                pipeline.mget(
+                    *(f"hunt:{service}:{name}" for service in OTHERS for name in ("planted", "new"))
+                )
+                if database == 1:
+                    pipeline.get("hunt:audit:planted")
+                    pipeline.dbsize()
+            return list(pipeline.execute())
+
+    def attack(self, pieces: Sequence[bytes], one: Attacker, patience: float = 0.01) -> None:
+        """Plays it, and fails where it had an effect."""
+        before, logged = self._state(), self._log.stat().st_size
+        one.play(pieces)
+        heard = b"".join(one.drain(patience)) + one.unread()
+        assert b"secret-" not in heard, "a secret was read"
+        for service in OTHERS:
+            assert b"%b may not" % service.encode() not in heard, f"a command was judged as {service}'s"
+        after = self._state()
+        if after != before:
+            self._plant()
+        assert after == before, "what the attacker may not touch was changed"
+        with self._log.open() as log:
+            log.seek(logged)
+            judged_as = {json.loads(line)["service"] for line in log}
+        assert not judged_as.intersection(OTHERS), judged_as
+
+
+PREFIXES: dict[str, list[Argv]] = {
+    "watching": [[b"WATCH", OWN + b"k"]],
+    "in RESP3": [[b"HELLO", b"3"], [b"WATCH", OWN + b"k"]],
+    "logged in": [[b"AUTH", b"audit", b"audit-password"], [b"WATCH", OWN + b"k"]],
+    "tracking": [[b"CLIENT", b"TRACKING", b"ON"]],
+    "shared": [],
+    "blocked": [[b"BLPOP", OWN + b"none", b"0.01"]],
+}
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_frame_of_the_clients_own_is_no_login(stage: Stage, prefix: str) -> None:
+    vault = Vault(stage)
+    for believed in (b"+OK", b"%0", b"$5\\r\\nstock", b"+OK\\r\\n+OK\\r\\n+OK", b"*0\\r\\n$5\\r\\nstock"):
+        for number, login in enumerate(WRONG_LOGINS[:5]):
+            calls = [*PREFIXES[prefix], shaped(believed), login, *STOLEN]
+            pieces = [requests([call]) for call in calls] if number % 2 else [requests(calls)]
+            with contextlib.closing(attacker(stage, "audit")) as one:
+                vault.attack(pieces, one, 0.002)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_frame_of_the_clients_own_is_no_other_database(stage: Stage, prefix: str) -> None:
+    vault = Vault(stage)
+    selects: list[list[Argv]] = [
+        [[b"SELECT", b"1"], [b"SELECT", b"0"]],
+        [[b"SELECT", b"2"], [b"SELECT", b"9999"], [b"RESET"]],
+        [[b"MULTI"], [b"SELECT", b"2"], [b"EXEC"]],
+    ]
+    for select in selects:
+        with contextlib.closing(attacker(stage, "audit")) as one:
+            vault.attack([requests([*PREFIXES[prefix], shaped(b"+OK"), *select, *STOLEN])], one, 0.005)
+
+
+def test_no_client_becomes_another_service(stages: list[Stage], search: Search) -> None:
+    vaults = [(stage, Vault(stage)) for stage in stages]
+    for rng in search:
+        stage, vault = rng.choice(vaults)
+        with contextlib.closing(attacker(stage, "audit")) as one:
+            if rng.random() < 0.3:
+                one.ask("AUTH", "audit", "audit-password")
+            vault.attack(cut(rng, requests(conversation(rng))), one, 0.005)
+
+
+def test_a_client_whose_logins_fail_has_all_its_answers(stage: Stage) -> None:
+    """Redis 7.2 and later look at all options of HELLO before they carry out one."""
+    calls: list[Argv] = [
+        [b"GET", OWN + b"k"],
+        [b"HELLO", b"2", b"AUTH", b"audit", b"audit-password", b"BOGUS"],
+        [b"GET", OWN + b"k"],
+        [b"HELLO", b"3", b"AUTH", b"stock", b"wrong"],
+        [b"GET", OWN + b"k"],
+    ]
+    with contextlib.closing(attacker(stage, "audit")) as one:
+        one.socket.settimeout(5)
+        one.send(requests(calls))
+        _, error, _, refusal, _ = one.frames(len(calls))
+        assert error.startswith(b"-ERR Syntax error")
+        assert refusal.startswith(b"-WRONGPASS")
+
+
+def conversation(rng: random.Random) -> list[Argv]:
+    """Logins that must fail among frames of the attacker's own, and then the theft."""
+    calls = list(rng.choice(list(PREFIXES.values()))) if rng.random() < 0.7 else []
+    for _ in range(rng.randrange(1, 10)):
+        kind = rng.random()
+        if kind < 0.35:
+            frames = b"\\r\\n".join(rng.choices(BELIEVED, k=rng.choice([1, 1, 1, 2, 3])))
+            calls.append(shaped(frames, rng.choice([0, 0, 0, 1, 2])))
+        elif kind < 0.65:
+            calls.append(list(rng.choice(WRONG_LOGINS)))
+        elif kind < 0.95:
+            calls.append(list(rng.choice(SETTINGS)))
+        else:
+            calls.append(list(rng.choice(STOLEN)))
+    return calls + [list(call) for call in rng.sample(STOLEN, len(STOLEN))]
+
+
+def cut(rng: random.Random, data: bytes) -> list[bytes]:
+    """As one packet, most of the time, or in pieces."""
+    places = sorted(rng.sample(range(len(data)), rng.choice([0, 0, 0, 1, 2, 8])))
+    return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
