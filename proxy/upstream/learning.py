@@ -95,12 +95,12 @@ async def ask_for_commands(upstream: Upstream) -> object:
 
 
 def _decoded(raw: bytes) -> object:
-    """The one whole reply in `raw`. Its boundaries are checked already, so hiredis sees nothing hostile."""
+    """The one whole reply in `raw`, whose boundaries are checked already. Raises CannotLearn."""
     reader = hiredis.Reader()
     reader.feed(raw)
     try:
         reply = reader.gets()
-    except hiredis.ProtocolError as exc:
+    except (hiredis.HiredisError, TypeError, ValueError) as exc:  # a map's key may be what Python can't hash
         raise CannotLearn(f"its answer is no RESP ({exc})") from None
     if isinstance(reply, hiredis.ReplyError):
         reason = str(reply)
