@@ -58,3 +58,7 @@ cdef class Session(Conversation):
     cdef bint _fits(self, object command) except -1
     cpdef object current_judge(self)
     cdef tuple _judge(self)
+
+
+cdef bint _is_named(bytes name, bytes wanted) except -1
+cdef object _special(bytes name)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.commands.words import integer, word
+from proxy.commands.words import LONGEST_WORD, integer, word
 
 
 def test_a_word_ends_at_a_nul_byte_as_it_does_for_the_server() -> None:
@@ -18,7 +18,7 @@ def test_only_ascii_letters_fold() -> None:
 
 
 def test_a_long_argument_is_no_word() -> None:
-    assert word(b"a" * 1_000_000) == b"A" * 32
+    assert word(b"a" * 1_000_000) == b"A" * (LONGEST_WORD + 1)
 
 
 @pytest.mark.parametrize(

@@ -167,14 +167,14 @@ def test_a_secret_in_a_field_s_name_is_in_no_text() -> None:
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
-        ([b"SET", b"k:packed:a", Streamed(2_000_000)], ["value.invalid"]),
-        ([b"SET", b"k:text:a", Streamed(2_000_000)], []),
-        ([b"SET", b"k:deep:a", Streamed(2_000_000)], []),
-        ([b"HSET", b"k:route:a", b"Host", Streamed(2_000_000)], ["value.invalid"]),
-        ([b"HSET", b"k:route:a", b"t-abc", Streamed(2_000_000)], []),
-        ([b"HSET", b"k:route:a", Streamed(2_000_000), b"x"], ["field.unknown"]),
-        ([b"RPUSH", b"k:queue:a", b"1", Streamed(2_000_000)], ["value.invalid"]),
-        ([b"SADD", b"open:a", Streamed(2_000_000)], []),
+        ([b"SET", b"k:packed:a", Streamed(b"", 2_000_000)], ["value.invalid"]),
+        ([b"SET", b"k:text:a", Streamed(b"", 2_000_000)], []),
+        ([b"SET", b"k:deep:a", Streamed(b"", 2_000_000)], []),
+        ([b"HSET", b"k:route:a", b"Host", Streamed(b"", 2_000_000)], ["value.invalid"]),
+        ([b"HSET", b"k:route:a", b"t-abc", Streamed(b"", 2_000_000)], []),
+        ([b"HSET", b"k:route:a", Streamed(b"", 2_000_000), b"x"], ["field.unknown"]),
+        ([b"RPUSH", b"k:queue:a", b"1", Streamed(b"", 2_000_000)], ["value.invalid"]),
+        ([b"SADD", b"open:a", Streamed(b"", 2_000_000)], []),
     ],
 )
 def test_a_value_that_is_not_at_hand_is_wrong_only_where_its_form_is_asked(
@@ -184,7 +184,7 @@ def test_a_value_that_is_not_at_hand_is_wrong_only_where_its_form_is_asked(
 
 
 def test_what_can_t_be_checked_is_told_so() -> None:
-    (one,) = violations([b"SET", b"k:packed:a", Streamed(2_000_000)])
+    (one,) = violations([b"SET", b"k:packed:a", Streamed(b"", 2_000_000)])
     assert one.message == "the value for k:packed:a can't be checked: it is 2000000 bytes long"
     assert one.hint == "well-formed MessagePack is asked for; write a shorter one"
 
