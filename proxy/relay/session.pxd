@@ -32,7 +32,7 @@ cdef class Session(Conversation):
 
     @cython.locals(
         reader=RequestReader, run_start=Py_ssize_t, run_end=Py_ssize_t, run="long long", glance=Glance, argv=list,
-        plain=bint, may_judge=bint, glimpsed=bint,
+        plain=bint, may_judge=bint, glimpsed=bint, may_open=bint,
     )
     cpdef object _read_requests(self)
     cpdef object _send(self, Py_ssize_t start, Py_ssize_t end, long long count)
@@ -61,4 +61,4 @@ cdef class Session(Conversation):
 
 
 cdef bint _is_named(bytes name, bytes wanted) except -1
-cdef object _special(bytes name)
+cdef object _special(object name)

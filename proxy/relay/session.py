@@ -156,7 +156,8 @@ class Session(Conversation):
             if self._streaming:
                 argv = [Streamed(one, one.size) if isinstance(one, HandedOn) else one for one in argv]
             plain = glance is not None and not self._streaming and self._admits_at_a_glance(glance, argv)
-            if not plain and len(argv) == 1 and glance is not None and self._may_be_whole(glance, argv[0]):
+            may_open = not plain and len(argv) == 1 and glance is not None and not self._streaming
+            if may_open and glance is not None and self._may_be_whole(glance, argv[0]):
                 self._send(run_start, run_end, run)
                 run = 0
                 if self._whole_transaction(glance):
@@ -291,7 +292,6 @@ class Session(Conversation):
         """Whether the request in hand is a MULTI that may go on in one piece with all up to its EXEC."""
         return (
             _is_named(name, b"MULTI")
-            and not self._streaming
             and self.transaction is None
             and not self.route.watching
             and self.answers.reply == ON
