@@ -85,6 +85,9 @@ def rules(command: str) -> list[str]:
         ("ZADD k:board:a 0 x 100 y", []),
         ("ZADD k:board:a 0 x 101 y", ["value.invalid"]),
         ("ZADD k:board:a -inf x", ["value.invalid"]),
+        ("ZADD k:board:a 0x1p10 x", ["value.invalid"]),  # 1024 to strtod
+        ("ZADD k:board:a 0x.8P+1 x", []),
+        ("ZADD k:board:a 0x1p99999 x", []),  # Redis refuses it
         ("ZADD k:board:a 1 X", ["value.invalid"]),
         ("ZADD k:board:a 1 X 2 Y 300 z 400 z", ["value.invalid", "value.invalid"]),
         ("ZADD k:board:a INCR 500 x", []),
