@@ -371,7 +371,7 @@ def _xadd_options(argv: Argv) -> _Xadd:
         name = word(argv[index])
         if name in (b"MAXLEN", b"MINID"):
             index += 1
-            sign = argv[index] if index + 1 < len(argv) else b""
+            sign = word(argv[index]) if index + 1 < len(argv) else b""
             index += sign in (b"~", b"=")
             if name == b"MAXLEN" and index < len(argv):
                 maxlen, approximate, maxlen_position = integer(argv[index]), sign == b"~", index

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .model import GROUP, READ, WRITE, Problem
-from .words import integer, word
+from .words import integer, may_hold, word
 
 Argv = Sequence[bytes]
 
@@ -111,7 +111,7 @@ def sort(argv: Argv) -> Keys:
             stores = [index]
         elif name in (b"BY", b"GET") and left >= 1:
             index += 1
-            if b"*" in argv[index] and problem is None:
+            if may_hold(argv[index], b"*") and problem is None:
                 reason = "the keys that its BY and GET patterns read are made of the sorted elements"
                 problem = Problem("command.unknown", index, reason)
         elif name not in _SORT_FLAGS:

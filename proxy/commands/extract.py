@@ -15,8 +15,8 @@ from .exceptions import FINDERS, NEEDS, Finder, numkeys
 from .learn import Learned
 from .mentions import MENTIONS, Mention
 from .model import DELETE, READ, WRITE, Access, Command, Problem, Touches
-from .table import COMMANDS, KeySpec, Row, fold
-from .words import word
+from .table import COMMANDS, KeySpec, Row
+from .words import fold, word
 
 Argv = Sequence[bytes]
 Plan = Callable[[Argv], Touches]
@@ -122,7 +122,7 @@ def _container(row: Row) -> Plan:
         if len(argv) < 2:
             return bare
         subcommand = (
-            plans.get(argv[1]) or plans.get(fold(argv[1])) or _learned.plans.get(prefix + fold(argv[1]))
+            plans.get(argv[1]) or plans.get(word(argv[1])) or _learned.plans.get(prefix + word(argv[1]))
         )
         return subcommand(argv) if subcommand is not None else unknown
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .model import Command
-from .table import COMMANDS, LONGEST_NAME, KeySpec, Row, may_name_keys, spec_from
+from .table import COMMANDS, KeySpec, Row, may_name_keys, spec_from
+from .words import LONGEST_WORD
 
 MAX_LEARNED = 5_000  # commands and subcommands; a server with every known module has some 700 in all
 SERVER = "upstream"  # what stands in `Command.servers`
@@ -179,7 +180,7 @@ def _spec(value: object) -> KeySpec:
             parts[part] |= {"type": kind, "keyword": keyword}
             if any(parts[part].get(name, least) < least for name, least in _LEAST.items()):
                 raise _Unreadable
-            if kind == "keyword" and not (keyword and parts[part].get("startfrom")):
+            if kind == "keyword" and not (_is_word(keyword) and parts[part].get("startfrom")):
                 raise _Unreadable
             if kind == "index" and "index" not in numbers:
                 raise _Unreadable
@@ -197,12 +198,17 @@ def _name(entry: list[Any], container: bytes) -> bytes:
     name = name.upper()
     if container:
         name = name.removeprefix(container + b"|")
-    if not 0 < len(name) <= LONGEST_NAME or not set(name) <= _NAME or len(container) > LONGEST_NAME:
+    if not 0 < len(name) <= LONGEST_WORD or not set(name) <= _NAME or len(container) > LONGEST_WORD:
         raise _Unreadable
     return container + b" " + name if container else name
 
 
 _NAME = frozenset(range(0x21, 0x7F)) - frozenset(b"|")
+
+
+def _is_word(keyword: str) -> bool:
+    """Whether requests can have the keyword as `words.word` reads it."""
+    return 0 < len(keyword) <= LONGEST_WORD and "\0" not in keyword
 
 
 def _text(value: object) -> str:

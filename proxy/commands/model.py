@@ -19,15 +19,17 @@ GROUP = 8  # consumer-group bookkeeping of a stream (XREADGROUP, XACK, XCLAIM, X
 
 
 class Streamed(bytes):
-    """Stands in argv for an argument too long to be at hand, and is empty itself.
+    """Stands in argv for an argument too long to be at hand, and holds its beginning.
 
-    `size` is the argument's length in bytes. What a rule asks of such an argument can't be checked.
+    That is longer than every word and number of a server's, so these are read from it as from the whole.
+
+    `size` is the argument's length in bytes. What a rule asks of all of such an argument can't be checked.
     """
 
     size: int
 
-    def __new__(cls, size: int) -> Streamed:
-        streamed = super().__new__(cls)
+    def __new__(cls, head: bytes, size: int) -> Streamed:
+        streamed = super().__new__(cls, head)
         streamed.size = size
         return streamed
 

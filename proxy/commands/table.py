@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from .exceptions import FINDERS
 from .model import READ, WRITE, Command
-
-LONGEST_NAME = 64  # bytes; no command's name is longer, so longer ones are not worth folding to upper case
+from .words import fold, word
 
 
 class KeySpec(NamedTuple):
@@ -71,15 +70,7 @@ def lookup(argv: Sequence[bytes]) -> Row | None:
     row = COMMANDS.get(fold(argv[0]))
     if row is None or not row.subcommands or len(argv) < 2:
         return row
-    return row.subcommands.get(fold(argv[1]), row)
-
-
-def fold(name: bytes) -> bytes:
-    """A command's or subcommand's own name in upper case; empty for what can't be one.
-
-    What can't: a name longer than any, and the two words `XGROUP CREATE` sent as one.
-    """
-    return b"" if len(name) > LONGEST_NAME or b" " in name else name.upper()
+    return row.subcommands.get(word(argv[1]), row)
 
 
 def known_names() -> tuple[frozenset[str], frozenset[str]]:

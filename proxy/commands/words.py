@@ -7,19 +7,33 @@ from __future__ import annotations
 
 import re
 
+from .model import Streamed
+
 LONG_LONG_MAX = 2**63 - 1
 LONG_LONG_MIN = -(2**63)
-_LONGEST_WORD = 32  # longer than every option
+LONGEST_WORD = 64  # bytes; no option, and no command's or subcommand's name, is longer
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
 
 def word(argument: bytes) -> bytes:
-    """An argument as an option in upper case.
+    """An argument as an option or a subcommand, in upper case. Nothing else compares words of a request.
 
-    Servers compare options with C's strcasecmp, which ends at a NUL byte: `STORE\\0x` is STORE to them.
+    Servers compare them with C's strcasecmp, which folds ASCII letters only and ends at a NUL byte:
+    `STORE\\0x` is STORE to them. Redis 7.0 finds a subcommand in a hash table, where `REPLY\\0x` is REPLY or
+    unknown, by chance; what is unknown runs nothing.
     """
-    folded = argument[:_LONGEST_WORD].upper()
+    folded = argument[: LONGEST_WORD + 1].upper()
     return folded if b"\0" not in folded else folded[: folded.index(b"\0")]
+
+
+def fold(name: bytes) -> bytes:
+    """A command's own name in upper case; empty for what can't be one.
+
+    Servers find it in a hash table, so with a NUL byte in it, it is the name before that or unknown, by
+    chance. Here it is none: an unknown command is a violation. What can't be one either: a name longer than
+    any, and the two words `XGROUP CREATE` sent as one.
+    """
+    return b"" if len(name) > LONGEST_WORD or b" " in name or b"\0" in name else name.upper()
 
 
 def function_name(name: bytes) -> bytes:
@@ -29,6 +43,11 @@ def function_name(name: bytes) -> bytes:
     names hash to one bucket, `bump\\0x` runs `bump`.
     """
     return name.split(b"\0", 1)[0].lower()
+
+
+def may_hold(argument: bytes, part: bytes) -> bool:
+    """Whether an argument, of which perhaps only the beginning is at hand, may have `part` in it."""
+    return part in argument or isinstance(argument, Streamed)
 
 
 def integer(argument: bytes) -> int | None:

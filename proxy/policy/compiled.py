@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from ..commands.model import Script
+from ..commands.model import Script, Streamed
 from ..commands.words import function_name
 from .automaton import Classifier
 from .globs import Glob
@@ -223,13 +223,15 @@ class CompiledPolicy:
 
     def target(self, key: bytes) -> Target | None:
         """What `key` is; None where no target covers it."""
-        if len(key) > MAX_CONFIRMED:
+        if len(key) > MAX_CONFIRMED or isinstance(key, Streamed):
             return self._unconfirmed(key)
         index = self.classifier.first(key)
         return self.targets[index] if index >= 0 else None
 
     def registration(self, script: Script) -> Registration | None:
         """What the policy says of a script; None for one that isn't registered."""
+        if isinstance(script.name, Streamed):
+            return None
         if script.kind == "function":
             return self.functions.get(function_name(script.name))
         if not self.scripts:
@@ -246,7 +248,10 @@ class CompiledPolicy:
         return registration is not None and registration.shared
 
     def _unconfirmed(self, key: bytes) -> Target | None:
-        """The first target that takes the key without its lengths being counted."""
+        """The first target that takes the key without its lengths being counted; None where the key isn't at
+        hand as a whole."""
+        if isinstance(key, Streamed):
+            return None
         accept = self.classifier.automaton.match(key)
         members = self.classifier.automaton.sets[accept] if accept >= 0 else ()
         found = (self.targets[index] for index in members)

@@ -109,7 +109,7 @@ def _member_faults(members: Members, entry: Entry, key: str) -> Iterator[Fault]:
                 break
     if entry.scores is not None:
         for position, score in zip(positions, members.scores, strict=False):
-            if not entry.scores.accepts(score):
+            if isinstance(score, Streamed) or not entry.scores.accepts(score):
                 text = entry.scores.text
                 yield Fault("value.invalid", position - 1, f"a score for {key} is not {text}", f"give {text}")
                 break

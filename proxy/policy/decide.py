@@ -19,7 +19,7 @@ from .compiled import CompiledPolicy, Target
 from .content import fits
 from .decide_wide import WideDecider
 from .permissions import forbidden_by_default, selects
-from .show import printable
+from .show import printable, shown_name
 from .slots import hash_slot
 from .ttl import FAULTS, FINE, outcome
 from .verdict import ALLOWED, Verdict, Violation
@@ -165,7 +165,7 @@ class Decider(WideDecider):
         self, service: int, argv: Sequence[bytes], touches: Touches, transaction: Transaction | None
     ) -> Iterator[Violation]:
         command = touches.command
-        name = command.name if command is not None else printable(argv[0], 32).upper()
+        name = command.name if command is not None else shown_name(argv[0])
         if command is not None:
             yield from self._permission(service, command)
         yield from self._databases(service, name, touches)

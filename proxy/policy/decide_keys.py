@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..commands.model import DELETE, GROUP, READ, WRITE, Access
+from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Streamed
 from .compiled import CompiledPolicy, Grant, Target
 from .content import Fault, content_faults, fits, ttl_fault, type_fault, types_in
 from .masking import standard_key
@@ -58,6 +58,8 @@ class KeyDecider(Wording):
         """`by` is the registered script or function that touches the key; "" where the command does."""
         policy = self.policy
         target = policy.target(access.key)
+        if isinstance(access.key, Streamed):
+            access = access._replace(key=bytes(access.key))  # how it begins, for the message
         if policy.grants and self._granted(service, name, access, target):
             return
         if target is None or target.kind == "stray":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ..commands.model import READ, WRITE, Access, Channel, Script
+from ..commands.model import READ, WRITE, Access, Channel, Script, Streamed
 from .channels import Channels
 from .compiled import CompiledPolicy, Grant, Target
 from .decide_keys import KeyDecider
@@ -50,6 +50,8 @@ class WideDecider(KeyDecider):
         granted = self._grants_of(service, name)
         if self._on_all_keys(granted):
             return True  # what no target covers, too
+        if isinstance(glob, Streamed):
+            return False
         who = (service, right, name if granted else "", by)
         return self._keys.covers(glob, self._holds(service, right, name, by), who)
 
@@ -59,6 +61,7 @@ class WideDecider(KeyDecider):
         """A glob over keys is judged by rights: may the service touch all that can match?"""
         if self._reaches_only_own(service, name, glob, right):
             return
+        glob = bytes(glob)
         verb = "write" if right == WRITE else "read"
         reached = self._shown(glob, None)
         message = f"{self.who(service)} may not {name} {reached}: it reaches keys that it may not {verb}"
@@ -91,6 +94,10 @@ class WideDecider(KeyDecider):
             )
 
     def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Violation]:
+        if isinstance(channel.name, Streamed):
+            begins = bytes(channel.name)
+            yield self._no_channel(service, name, channel.position, begins, None, channel.publish)
+            return
         database = self._channels.database_of(channel)
         if database is not None:
             yield from self._database(service, name, channel.position, database)

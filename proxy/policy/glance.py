@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..commands.extract import KEYLESS, ONE_KEY, OneKey, extract
 from ..commands.model import Access, Command
+from ..commands.words import integer, word
 from .automaton import Classifier
 from .compiled import MAX_CONFIRMED, Entry, Fields, Target
 from .masking import shown_in
@@ -423,6 +424,8 @@ class Glance:
             options = (argv[2],)
         elif way.kind == _SCORED:
             options = _options_before_scores(argv)
+            if len(options) == LONGEST_FORM:
+                return None
         elif size > 2 and argv[2] == b"*":
             options = ()
         elif size <= _XADD_ID or argv[_XADD_ID] != b"*":
@@ -543,14 +546,15 @@ def _stands(text: bytes, data: bytes, start: int, end: int) -> bool:
 def _options_before_scores(argv: list[bytes]) -> tuple[bytes, ...]:
     """NX, CH … between the key and the first score."""
     at = 2
-    while at < len(argv) and argv[at].upper() in _SCORED_OPTIONS and at < 2 + LONGEST_FORM:
+    while at < len(argv) and at < 2 + LONGEST_FORM and word(argv[at]) in _SCORED_OPTIONS:
         at += 1
     return tuple(argv[2:at])
 
 
 def _is_trimmed(options: tuple[bytes, ...]) -> bool:
     """MAXLEN, ~ or =, a number: then what stands behind is the ID, whatever follows."""
-    return options[0].upper() == b"MAXLEN" and options[1] in (b"~", b"=") and options[2].isdigit()
+    trims = word(options[0]) == b"MAXLEN" and word(options[1]) in (b"~", b"=")
+    return trims and integer(options[2]) is not None
 
 
 def _trims(access: Access, entry: Entry) -> bool:

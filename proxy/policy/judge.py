@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Container, Sequence
 
 from ..commands.extract import extract
-from ..commands.model import Touches
+from ..commands.model import Streamed, Touches
 from .compiled import CompiledPolicy
 from .decide import Decider, Transaction
 from .glance import Glance, Way
 from .modes import BreakGlass, Modes
 from .pending import Pending, PendingTtls
-from .show import printable
+from .show import shown_name
 from .ttl import FINE, QUESTIONS, SETTLING
 from .verdict import PASS, Action, Finding, Ruling, Verdict, Violation
 
@@ -188,6 +188,8 @@ class Judge:
         """Keep what the command leaves open about times to live, and let go what it settles."""
         name = touches.command.name if touches.command is not None else ""
         for found, access, target, rule in self.decider.left_open:
+            if isinstance(access.key, Streamed):
+                continue  # what is at hand of it is another key's name
             if found in QUESTIONS:
                 where = database
                 if touches.databases and access.ttl is not None and access.ttl.kind == "carries":
@@ -259,7 +261,7 @@ class Judge:
 
     def _internal_error(self, argv: Sequence[bytes], exc: Exception) -> Verdict:
         self._on_error(exc)
-        name = printable(argv[0], 32).upper() if argv else ""
+        name = shown_name(argv[0]) if argv else ""
         text = f"{name} can't be judged: keyfence failed ({type(exc).__name__})"
         violation = Violation("internal.error", "must", 0, None, "", "", "", text, "tell keyfence's operator")
         return Verdict((violation,))
@@ -267,7 +269,7 @@ class Judge:
 
 def command_name(argv: Sequence[bytes], touches: Touches) -> str:
     """The command's name in upper case, with its subcommand; for an unknown one what the client sent."""
-    return touches.command.name if touches.command is not None else printable(argv[0], 32).upper()
+    return touches.command.name if touches.command is not None else shown_name(argv[0])
 
 
 _NOTHING = Touches(None)

@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 from ..commands.model import READ, WRITE, Touches
 from ..commands.table import COMMANDS
+from ..commands.words import fold, word
 from .compiled import CompiledPolicy, Target
 from .decide import Decider
 from .diagnostics import did_you_mean
 from .masking import shown_in, standard_key
 from .patterns import Hole, KeyPattern, Literal, Mismatch
-from .show import printable
+from .show import printable, shown_name
 from .units import duration_text
 from .verdict import Violation
 
@@ -49,7 +50,7 @@ class _Question(NamedTuple):
 
     @property
     def name(self) -> str:
-        return self.touches.command.name if self.touches.command else printable(self.argv[0], 32).upper()
+        return self.touches.command.name if self.touches.command else shown_name(self.argv[0])
 
     def instead(self, changed: Sequence[bytes]) -> list[bytes]:
         """The changed command, where it keeps the rule and breaks no other that the first one kept."""
@@ -258,7 +259,7 @@ def _ttl(question: _Question) -> Ways:
 
 
 def _in_milliseconds(argv: Sequence[bytes], at: int) -> bool:
-    return argv[at - 1].upper() == b"PX" or argv[0].upper() in (b"PEXPIRE", b"PSETEX")
+    return word(argv[at - 1]) == b"PX" or fold(argv[0]) in (b"PEXPIRE", b"PSETEX")
 
 
 def _fields(question: _Question) -> Ways:
@@ -289,9 +290,9 @@ def _maxlen(question: _Question) -> Ways:
 
 def _untrimmed(arguments: Sequence[bytes]) -> list[bytes]:
     """XADD's arguments behind the key without a MAXLEN of their own."""
-    if not arguments or arguments[0].upper() != b"MAXLEN":
+    if not arguments or word(arguments[0]) != b"MAXLEN":
         return list(arguments)
-    return list(arguments[3 if arguments[1:2] and arguments[1] in (b"~", b"=") else 2 :])
+    return list(arguments[3 if arguments[1:2] and word(arguments[1]) in (b"~", b"=") else 2 :])
 
 
 # -- commands, databases, channels, scripts

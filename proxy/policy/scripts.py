@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..commands.mentions import glob_escape
-from ..commands.model import READ, WRITE, Access, Script, Ttl
+from ..commands.model import READ, WRITE, Access, Script, Streamed, Ttl
 from .patterns import KeyPattern
 from .slots import hash_tag
 from .units import milliseconds
@@ -73,7 +73,7 @@ def parse_ttl(text: str) -> TtlOf:
 
 
 class MissingArgument(Exception):
-    """A call gives too few arguments for the script's registration; the message names the first."""
+    """A call doesn't show an argument of which the script's registration makes a key: it is named."""
 
 
 class Template:
@@ -150,7 +150,10 @@ def _value(reference: Reference, script: Script, captured: Mapping[str, bytes]) 
     values: Sequence[bytes] = script.keys if reference.list == "KEYS" else script.args
     if reference.number > len(values):
         raise MissingArgument(f"{reference.list}[{reference.number}]")
-    return values[reference.number - 1]
+    value = values[reference.number - 1]
+    if isinstance(value, Streamed):
+        raise MissingArgument(f"{reference.list}[{reference.number}] in a length that can be judged")
+    return value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -28,6 +28,11 @@ def printable(data: bytes, limit: int = 128) -> str:
     return text if len(data) <= limit else text + "…"
 
 
+def shown_name(name: bytes) -> str:
+    """The name of a command that isn't in the table, in upper case as servers fold it: ASCII letters only."""
+    return printable(name[:64].upper(), 32)
+
+
 def _cut(data: bytes, limit: int) -> bytes:
     """The first `limit` bytes, or up to three fewer where they end within a character."""
     for size in range(limit, max(limit - 4, -1), -1):

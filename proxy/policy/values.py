@@ -132,10 +132,16 @@ def _float(number: bytes) -> float | None:
     try:
         return float(number.decode("ascii")) if b"_" not in number else None
     except ValueError:
+        pass
+    try:
         return float.fromhex(number.decode("ascii")) if _HEX_NUMBER.fullmatch(number) else None
+    except OverflowError:
+        return None
 
 
-_HEX_NUMBER = re.compile(rb"[+-]?0[xX][0-9a-fA-F]{1,16}", re.ASCII)
+_HEX_NUMBER = re.compile(
+    rb"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)(?:[pP][+-]?[0-9]+)?", re.ASCII
+)
 
 
 def parse_range(text: str) -> NumberRange:

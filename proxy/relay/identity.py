@@ -15,6 +15,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from proxy.commands.words import word
 from proxy.policy.compiled import UNKNOWN
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -159,7 +160,7 @@ def _auth_options(argv: Sequence[bytes]) -> list[int]:
     found = []
     at = 2
     while at < len(argv):
-        option = argv[at].upper()
+        option = word(argv[at])
         if option == b"AUTH" and at + 2 < len(argv):
             found.append(at)
             at += 3

@@ -32,7 +32,7 @@ cdef class Session(Conversation):
 
     @cython.locals(
         reader=RequestReader, run_start=Py_ssize_t, run_end=Py_ssize_t, run="long long", glance=Glance, argv=list,
-        plain=bint, may_judge=bint, glimpsed=bint,
+        plain=bint, may_judge=bint, glimpsed=bint, may_open=bint,
     )
     cpdef object _read_requests(self)
     cpdef object _send(self, Py_ssize_t start, Py_ssize_t end, long long count)
@@ -58,3 +58,7 @@ cdef class Session(Conversation):
     cdef bint _fits(self, object judge, object touches) except -1
     cpdef object current_judge(self)
     cdef tuple _judge(self)
+
+
+cdef bint _is_named(bytes name, bytes wanted) except -1
+cdef object _special(object name)

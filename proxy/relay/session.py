@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter
 
 from proxy.commands.model import Streamed, Touches
+from proxy.commands.words import word
 from proxy.policy.compiled import UNKNOWN
 from proxy.policy.glance import Glance, Way
 from proxy.policy.judge import InForce, Judge
@@ -153,9 +154,10 @@ class Session(Conversation):
                     may_judge = self._may_judge()
                 continue  # `*0`, `*-1`, a blank line: no reply is due, so it isn't sent on
             if self._streaming:
-                argv = [Streamed(one.size) if isinstance(one, HandedOn) else one for one in argv]
+                argv = [Streamed(one, one.size) if isinstance(one, HandedOn) else one for one in argv]
             plain = glance is not None and not self._streaming and self._admits_at_a_glance(glance, argv)
-            if not plain and len(argv) == 1 and glance is not None and self._may_be_whole(glance, argv[0]):
+            may_open = not plain and len(argv) == 1 and glance is not None and not self._streaming
+            if may_open and glance is not None and self._may_be_whole(glance, argv[0]):
                 self._send(run_start, run_end, run)
                 run = 0
                 if self._whole_transaction(glance):
@@ -289,9 +291,7 @@ class Session(Conversation):
     def _may_be_whole(self, glance: Glance, name: bytes) -> bool:
         """Whether the request in hand is a MULTI that may go on in one piece with all up to its EXEC."""
         return (
-            len(name) == 5
-            and name.upper() == b"MULTI"
-            and not self._streaming
+            _is_named(name, b"MULTI")
             and self.transaction is None
             and not self.route.watching
             and self.answers.reply == ON
@@ -317,7 +317,7 @@ class Session(Conversation):
             glimpsed = reader.glimpse()
             if not (glimpsed and self._admits_glimpsed(glance)):
                 argv = reader.again() if glimpsed else reader.next()
-                if not argv or (len(argv) == 1 and argv[0].upper() == b"EXEC"):
+                if not argv or (len(argv) == 1 and _is_named(argv[0], b"EXEC")):
                     break
                 if not (self._admits_at_a_glance(glance, argv) or self._admits_as_plain(argv)):
                     self._open_before(transaction, start, end, count, argv)
@@ -335,7 +335,7 @@ class Session(Conversation):
         start = reader.start
         count = 0
         name = b""
-        while name.upper() != b"EXEC":
+        while not _is_named(name, b"EXEC"):
             if reader.glimpse():
                 name = reader.data()[reader.name_at : reader.name_end] if reader.count == 1 else b""
             else:
@@ -394,14 +394,15 @@ class Session(Conversation):
             self._ruled, self._refused = self._refused, None
             return False
         name = argv[0]
-        special = SPECIALS.get(name.upper()) if len(name) <= LONGEST_SPECIAL else None
+        special = _special(name)
         if special is hang_up:
             self._ruled = (special, None, "", True)
             return False
         judge, number = self._judge()
         ruling, touches = self._weigh(judge, number, argv)
+        too_large = self._streaming and (special is not None or _is_too_large(touches))
         recorder = self._observer.recorder
-        if recorder is not None:
+        if recorder is not None and not too_large:
             recorder(judge.policy, self.service, argv, touches)
         self._observer.judged_at_length(self._why_at_length(ruling, special))
         command = touches.command
@@ -411,7 +412,7 @@ class Session(Conversation):
             decision = self._tell(ruling, label, judge)
             if ruling.refused_by is not None:
                 reply = refusal(ruling.refused_by, judge.policy.contact, decision)
-        if reply is None and self._streaming and (special is not None or _is_too_large(touches)):
+        if reply is None and too_large:
             special = _too_large
         fits = reply is not None or self._fits(judge, touches)
         if reply is None and special is None and (command is None or command.name not in FIXED_SHAPE):
@@ -657,6 +658,17 @@ class Session(Conversation):
         return False
 
 
+def _is_named(name: bytes, wanted: bytes) -> bool:
+    """Whether a command's name surely is this one, whatever its letters' case: as `words.fold`, but in C."""
+    return len(name) == len(wanted) and name.upper() == wanted
+
+
+def _special(name: bytes) -> Special | None:
+    """How the session carries out a command of this name, if not as most."""
+    found = SPECIALS.get(name.upper()) if len(name) <= LONGEST_SPECIAL else None
+    return _uncertain if found is None and b"\0" in name and word(name) in SPECIALS else found
+
+
 def _is_too_large(touches: Touches) -> bool:
     """Whether what decides about a request is in an argument that was handed on.
 
@@ -673,3 +685,5 @@ def _is_too_large(touches: Touches) -> bool:
 _too_large = Special(
     lambda session, _argv: session.opaque_request("what it depends on is too long to be judged")
 )
+# Its name has a NUL in it (`words.fold`), and if Redis knows it, the session is another one from here on.
+_uncertain = Special(lambda session, _argv: session.opaque_request("only Redis knows what command it is"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from proxy.commands.words import integer, word
 from proxy.relay.answers import OFF, ON, SKIP
 from proxy.relay.identity import (
     AUTHENTICATED,
@@ -21,7 +22,7 @@ from proxy.relay.identity import (
     hello_users,
     hello_without_credentials,
 )
-from proxy.relay.subscriptions import Subscriptions
+from proxy.relay.subscriptions import Subscriptions, needs_names
 from proxy.relay.transactions import OpenTransaction
 from proxy.wire import encode
 
@@ -228,7 +229,7 @@ def _hello_checked_here(session: Session, argv: Argv, services: Sequence[str | L
     """As `_checked_here`; what is left of the HELLO goes to Redis, and its answer is the client's."""
     rest = hello_without_credentials(argv)
     service = next((one for one in services if isinstance(one, Login)), services[-1])
-    if isinstance(service, Login) and argv[1] in (b"2", b"3"):
+    if isinstance(service, Login) and integer(argv[1]) in (2, 3):
         _checked_here(session, service)
         return
 
@@ -250,8 +251,9 @@ def _hello_answered(session: Session, argv: Argv, reply: bytes) -> None:
     users = hello_users(argv)
     failed = reply.startswith(_NO_HELLO)
     if not failed:
-        if argv[1] in (b"2", b"3"):
-            session.answers.resp = int(argv[1])
+        version = integer(argv[1])
+        if version in (2, 3):
+            session.answers.resp = version
         name = _hello_name(argv)
         session.profile = session.profile._replace(
             resp=session.answers.resp, name=session.profile.name if name is None else name
@@ -334,10 +336,10 @@ def _was_reset(session: Session, reply: bytes) -> None:
 
 
 def _select(session: Session, argv: Argv) -> None:
-    if len(argv) != 2 or not argv[1].isdigit() or len(argv[1]) > 9:
+    number = integer(argv[1]) if len(argv) == 2 else None
+    if number is None:
         session.pass_one()
         return
-    number = int(argv[1])
 
     def answered(reply: bytes) -> None:
         if reply == _OK:
@@ -350,9 +352,9 @@ def _select(session: Session, argv: Argv) -> None:
 
 
 def _client(session: Session, argv: Argv) -> None:
-    subcommand = argv[1].upper() if len(argv) > 1 else b""
+    subcommand = word(argv[1]) if len(argv) > 1 else b""
     if subcommand == b"REPLY" and len(argv) == 3:
-        _client_reply(session, argv[2].upper())
+        _client_reply(session, argv)
     elif subcommand == b"SETNAME" and len(argv) == 3:
         session.effect(lambda reply: _if_ok(session, reply, name=argv[2]))
     elif subcommand == b"SETINFO" and len(argv) == 4:
@@ -373,7 +375,7 @@ def _client_setinfo(session: Session, argv: Argv) -> None:
         name, version = session.profile.library
         if not reply.startswith(b"+"):
             return
-        library = (argv[3], version) if argv[2].upper() == b"LIB-NAME" else (name, argv[3])
+        library = (argv[3], version) if word(argv[2]) == b"LIB-NAME" else (name, argv[3])
         session.profile = session.profile._replace(library=library)
 
     session.effect(answered)
@@ -385,16 +387,14 @@ def _notified(session: Session, reply: bytes) -> None:
         session.route.pinned = "CLIENT MAINT_NOTIFICATIONS"
 
 
-_REPLY_ON = encode.command(b"CLIENT", b"REPLY", b"ON")
-
-
-def _client_reply(session: Session, mode: bytes) -> None:
+def _client_reply(session: Session, argv: Argv) -> None:
     """Redis goes on answering, and the answers are dropped here: so every one can still be told from the
     next.
 
-    Whether this client may use CLIENT REPLY at all, Redis says to `CLIENT REPLY ON` in the place of the
-    others.
+    Whether this client may use CLIENT REPLY at all, and as it has written it, Redis says to `CLIENT REPLY ON`
+    in the place of the others.
     """
+    mode = word(argv[2])
     changes = mode in (b"OFF", b"SKIP") or (mode == b"ON" and session.answers.reply != ON)
     if changes and session.transaction is not None:
         session.opaque_request("it changes which replies are sent inside MULTI")
@@ -406,7 +406,7 @@ def _client_reply(session: Session, mode: bytes) -> None:
         session.told_forwarded()  # as it is already, and nothing is answered
     else:
         session.told_forwarded()
-        session.to_upstream.append(_REPLY_ON)
+        session.to_upstream.append(encode.command(*argv[:2], b"ON"))
         session.held = True
         session.answers.drop_unless_error(lambda reply: _replies_switched(session, mode, reply))
 
@@ -471,7 +471,7 @@ def _hang_up(session: Session, _argv: Argv) -> None:
 def _subscription(session: Session, argv: Argv) -> None:
     """Follow it, once every reply is in that is due: then what comes next can't be mistaken."""
     subscriptions = session.answers.subscriptions or Subscriptions()
-    if session.transaction is not None and len(argv) == 1 and argv[0][-11:].upper() != b"UNSUBSCRIBE":
+    if session.transaction is not None and len(argv) == 1 and needs_names(argv):
         session.pass_one()  # too few arguments: Redis says so, and EXEC will abort
     elif session.transaction is not None:
         session.opaque_request("what it subscribes to inside MULTI can't be followed")
@@ -485,7 +485,7 @@ def _subscription(session: Session, argv: Argv) -> None:
 def _subscribe(session: Session, argv: Argv) -> None:
     subscriptions = session.answers.follow_subscriptions()
     session.to_upstream.append(session.request)
-    if len(argv) == 1 and argv[0][-11:].upper() != b"UNSUBSCRIBE":
+    if len(argv) == 1 and needs_names(argv):
         session.answers.forward(1)  # too few arguments: an error
     else:
         session.answers.confirm(subscriptions.expect(argv))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from proxy.commands.words import fold
 from proxy.relay.slots import Confirm
 
 # Subscriptions of one client that are followed, and the bytes of their names.
@@ -52,14 +53,14 @@ class Subscriptions:
 
     def have_room_for(self, argv: Sequence[bytes]) -> bool:
         """Whether what a subscription command adds can be followed too."""
-        if not COMMANDS[argv[0].upper()][2]:
+        if not COMMANDS[fold(argv[0])][2]:
             return True
         size = self._bytes + sum(map(len, argv[1:]))
         return len(self) + len(argv) - 1 <= MAX_NAMES and size <= MAX_BYTES
 
     def expect(self, argv: Sequence[bytes]) -> Confirm:
         """What Redis will answer to a subscription command."""
-        word, kind, adds = COMMANDS[argv[0].upper()]
+        word, kind, adds = COMMANDS[fold(argv[0])]
         names = tuple(argv[1:])
         count = len(names) or max(1, len(self._names[kind]))
         return Confirm(word, count, lambda: self._confirmed(kind, adds, names))
@@ -80,6 +81,11 @@ class Subscriptions:
         for names in self._names.values():
             names.clear()
         self._bytes = 0
+
+
+def needs_names(argv: Sequence[bytes]) -> bool:
+    """Whether Redis refuses a subscription command without names; one that ends subscriptions ends all."""
+    return COMMANDS[fold(argv[0])][2]
 
 
 def is_unasked(word: bytes) -> bool:

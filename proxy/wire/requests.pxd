@@ -4,7 +4,7 @@
 cimport cython
 
 cdef int _CR, _LF, _ZERO, _NINE, _STAR, _DOLLAR, _SAFE_DIGITS, _MOST_GLIMPSED, _DIGITS_GLIMPSED
-# LARGE stays Python's: tests lower it.
+# LARGE and HEAD stay Python's: tests lower them.
 
 
 @cython.final
@@ -43,7 +43,8 @@ cdef class RequestReader:
     cdef long long _taken
     cdef long long _streamed
     cdef long long _skip
-    cdef object _large
+    cdef bytes _large
+    cdef long long _large_size
 
     @cython.locals(held=Py_ssize_t)
     cpdef Py_ssize_t pending(self) except -1

@@ -32,8 +32,10 @@ _INT64_MAX = 2**63 - 1
 _MOST_GLIMPSED = 9
 _DIGITS_GLIMPSED = 5
 
-# A bulk string of more than this can be handed on in pieces instead of being held.
+# A bulk string of more than this can be handed on in pieces instead of being held …
 LARGE = 1024 * 1024
+# … and so much of its beginning is kept: no word that a server knows is that long.
+HEAD = 256
 
 
 # In the place of a list where no request is under way.
@@ -41,12 +43,12 @@ _NO_ARGUMENTS: list[bytes] = []
 
 
 class HandedOn(bytes):
-    """In the place of a bulk string that was handed on as it came: nothing of it is left but its `size`."""
+    """In the place of a bulk string that was handed on as it came: its first HEAD bytes, and its `size`."""
 
     size: int
 
-    def __new__(cls, size: int) -> HandedOn:
-        made = super().__new__(cls)
+    def __new__(cls, head: bytes, size: int) -> HandedOn:
+        made = super().__new__(cls, head)
         made.size = size
         return made
 
@@ -110,7 +112,9 @@ class RequestReader:
         self._taken = 0  # bytes of the request under way that were handed out
         self._streamed = 0  # bytes of it that are no longer held because they were in large bulk strings
         self._skip = 0  # bytes of a large bulk string that are still to come
-        self._large: HandedOn | None = None  # the large bulk string under way, once a part was handed out
+        # Of the large bulk string under way, once a part was handed out: how it begins, and its length.
+        self._large: bytes | None = None
+        self._large_size = 0
 
     @property
     def limits(self) -> RequestLimits:
@@ -140,10 +144,12 @@ class RequestReader:
         got = self._buffer[self._cursor :] + (self._tail or b"")
         out = self.span(self._begin, self._cursor)
         if self._large is None:
-            self._large = HandedOn(self._bulk)
-            self._skip = self._bulk
+            self._large = b""
+            self._large_size = self._skip = self._bulk
             self._streamed += self._bulk
         part = got[: self._skip]
+        if len(self._large) < HEAD:
+            self._large += part[: HEAD - len(self._large)]
         self._skip -= len(part)
         out += part
         self._taken += len(out)
@@ -236,7 +242,7 @@ class RequestReader:
             if self._large is None:
                 arguments.append(raw[cursor:end])
             else:
-                arguments.append(self._large)
+                arguments.append(HandedOn(self._large, self._large_size))
                 self._large = None
             self._bulk = -1
             self._cursor = end + 2

@@ -54,7 +54,7 @@ def test_an_unknown_command_is_a_problem() -> None:
     assert touches.problem.rule == "command.unknown"
 
 
-@pytest.mark.parametrize("argv", [[b"XGROUP", b"NOPE", b"k"], [b"OBJECT", b"FREQ\0", b"k"], [b"CONFIG", b""]])
+@pytest.mark.parametrize("argv", [[b"XGROUP", b"NOPE", b"k"], [b"OBJECT", b"\0FREQ", b"k"], [b"CONFIG", b""]])
 def test_an_unknown_subcommand_is_a_problem_of_its_container(argv: list[bytes]) -> None:
     touches = extract(argv)
     assert touches.command is not None

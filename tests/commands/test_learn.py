@@ -251,6 +251,10 @@ def test_no_more_are_learned_than_there_is_room_for() -> None:
         entry(b"m.x", b"", [[b"flags"]]),
         entry(b"m.x", b"", [spec([b"keyword", b"", b"startfrom", 1], [], kinds=(b"keyword", b"range"))]),
         entry(b"m.x", b"", [spec([b"keyword", b"K"], [], kinds=(b"keyword", b"range"))]),
+        entry(
+            b"m.x", b"", [spec([b"keyword", b"K" * 65, b"startfrom", 1], [], kinds=(b"keyword", b"range"))]
+        ),
+        entry(b"m.x", b"", [spec([b"keyword", b"K\0", b"startfrom", 1], [], kinds=(b"keyword", b"range"))]),
         entry(b"m.x", b"", [spec([b"index", 1], [b"keynumidx", -1], kinds=(b"index", b"keynum"))]),
     ],
     ids=str,

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.commands.words import integer, word
+from proxy.commands.model import Streamed
+from proxy.commands.words import LONGEST_WORD, fold, integer, may_hold, word
 
 
 def test_a_word_ends_at_a_nul_byte_as_it_does_for_the_server() -> None:
@@ -18,7 +19,21 @@ def test_only_ascii_letters_fold() -> None:
 
 
 def test_a_long_argument_is_no_word() -> None:
-    assert word(b"a" * 1_000_000) == b"A" * 32
+    assert word(b"a" * 1_000_000) == b"A" * (LONGEST_WORD + 1)
+
+
+def test_a_command_s_own_name_is_read_whole() -> None:
+    assert fold(b"get") == b"GET"
+    assert fold(b"get\0x") == fold(b"get\0") == fold(b"xgroup create") == b""
+    assert fold(b"a" * LONGEST_WORD) == b"A" * LONGEST_WORD
+    assert fold(b"a" * (LONGEST_WORD + 1)) == b""
+
+
+def test_words_are_read_from_the_beginning_of_a_large_argument_and_numbers_are_none() -> None:
+    assert word(Streamed(b"store\0xxx", 2_000_000)) == b"STORE"
+    assert integer(Streamed(b"1" * 256, 2_000_000)) is None
+    assert may_hold(Streamed(b"x" * 256, 2_000_000), b"*")
+    assert not may_hold(b"x", b"*")
 
 
 @pytest.mark.parametrize(

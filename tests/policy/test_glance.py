@@ -11,7 +11,7 @@ from proxy.commands.table import COMMANDS
 from proxy.policy.decide import Decider
 from proxy.policy.glance import MAX_FORMS, MAX_REPEATS, Glance, Way
 from proxy.policy.judge import Judge
-from proxy.policy.load import load_policy
+from proxy.policy.load import load_policy, parse_policy
 from proxy.policy.modes import ModeRule, Modes
 from proxy.policy.repeats import Repeat
 from proxy.policy.ttl import SETTLES
@@ -38,6 +38,8 @@ WORDS = st.sampled_from(
         *b"EX 60 PX 5000 EXAT 99999999999 KEEPTTL GET NX XX ex 0 -1 x PERSIST FIELDS MAXLEN ~ =".split(),
         *b"cube:v1:master:instance:meta:a cube:v1:shared:sandbox:lifecycle:state:b CH INCR 1.5 inf".split(),
         *b"* 5 100000 100001 op create HostIP 10.0.0.1 8080 running paused MINID NOMKSTREAM LIMIT".split(),
+        b"INCR\0x",
+        b"nx\0",
         b"",
     ]
 )
@@ -405,3 +407,27 @@ def test_only_commands_that_are_asked_for_are_admitted() -> None:
     key = b"cube:v1:master:instance:meta:a"
     assert master.admits([b"GET", key]) is not None
     assert master.admits([b"SET", key, b"v"]) is None
+
+
+WRITE_ONLY = Decider(
+    parse_policy(
+        """
+policy: board
+services: [writer]
+placeholders: {id: "[a-z]+"}
+scopes: {s: {prefix: "k:", writers: [writer], deny_read: [writer]}}
+keys: {board: {key: "k:<id>", type: zset}}
+"""
+    )
+)
+
+
+@pytest.mark.parametrize("options", [b"INCR", b"incr\0", b"INCR\0x", b"NX INCR\0", b"CH CH CH CH CH CH INCR"])
+@pytest.mark.parametrize("first", [b"", b"NX", b"CH CH CH CH CH CH"])
+def test_an_option_that_makes_zadd_answer_a_score_is_seen_however_it_is_written(
+    first: bytes, options: bytes
+) -> None:
+    glance = Glance(WRITE_ONLY, 0, ALL)
+    for _ in range(2):
+        agree(WRITE_ONLY, 0, [b"ZADD", b"k:a", *first.split(), b"1", b"m"], glance)
+        agree(WRITE_ONLY, 0, [b"ZADD", b"k:a", *options.split(b" "), b"1", b"m"], glance)

@@ -278,3 +278,63 @@ def test_who_changes_in_one_packet_is_judged_as_each_in_turn_wherever_it_is_spli
         assert upstream == expected
         got = replies(sent(one))
         assert [is_refusal(reply, "scope.write") for reply in got] == [not reply for _, reply in script]
+
+
+# -- words that Redis ends at a NUL byte
+
+
+SPECIAL_NAMES = [
+    b"MULTI\0",
+    b"multi\0x",
+    b"AUTH\0",
+    b"SUBSCRIBE\0",
+    b"QUIT\0x",
+    b"EXEC\0",
+    b"MULTI\0" + b"x" * 400,
+]
+
+
+@pytest.mark.parametrize("name", SPECIAL_NAMES)
+def test_behind_a_name_that_only_redis_can_read_an_observed_session_is_passed_unread(name: bytes) -> None:
+    told = Told()
+    one = observed(told=told)
+    one.from_client(cmd(name, "x") + REFUSED)
+    assert one.opaque
+    assert passed(one) == cmd(name, "x") + REFUSED
+    assert told.sessions == [("CubeProxy", "only Redis knows what command it is")]
+
+
+@pytest.mark.parametrize("name", SPECIAL_NAMES)
+def test_a_name_that_only_redis_can_read_is_refused_where_the_session_must_be_followed(name: bytes) -> None:
+    one = session(rules=[ModeRule("enforce", rule="session.opaque"), ModeRule("observe")])
+    one.from_client(cmd(name, "x"))
+    assert passed(one) == b""
+    assert is_refusal(sent(one), "session.opaque")
+
+
+def test_a_transaction_in_hand_does_not_end_at_a_name_that_only_redis_can_read() -> None:
+    one = session(sharing=True)
+    one.from_client(cmd("MULTI") + ADMITTED + cmd(b"EXEC\0") + AUTH + cmd("EXEC"))
+    assert passed(one) == cmd("MULTI") + ADMITTED + POISON
+    assert one.in_transaction
+
+
+@pytest.mark.parametrize("subcommand", [b"REPLY", b"reply\0x"])
+def test_redis_says_whether_it_knows_client_reply_as_the_client_writes_it(subcommand: bytes) -> None:
+    one = session()
+    one.from_client(cmd(b"CLIENT", subcommand, b"off\0"))
+    assert passed(one) == cmd(b"CLIENT", subcommand, b"ON")
+    one.from_upstream(b"-ERR unknown subcommand\r\n")
+    one.from_client(ADMITTED)
+    one.from_upstream(b"*0\r\n")
+    assert sent(one) == b"-ERR unknown subcommand\r\n*0\r\n"
+
+
+def test_a_request_of_nothing_but_a_large_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "LARGE", 1000)
+    monkeypatch.setattr(ROOM, "shared_request", 500)
+    one = session()
+    request = cmd(b"MULTI\0" + b"x" * 2000)
+    for at in range(0, len(request), 300):
+        one.from_client(request[at : at + 300])
+    assert is_refusal(sent(one), "command.unknown")

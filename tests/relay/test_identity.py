@@ -85,6 +85,8 @@ def test_auth_names_a_user(words: str, user: bytes | None) -> None:
         ("HELLO 3 AUTH alice pw", [b"alice"]),
         ("HELLO 3 auth alice pw SetName c", [b"alice"]),
         ("HELLO 3 SETNAME AUTH AUTH alice pw", [b"alice"]),
+        ("HELLO 3 AUTH\0 alice pw", [b"alice"]),
+        ("HELLO 3 setname\0x c auth\0x alice pw", [b"alice"]),
         ("HELLO 3 SETNAME AUTH alice pw", []),
         ("HELLO 3 AUTH alice", []),
         # Redis has carried out the first option by the time it finds fault with the second.
@@ -200,6 +202,7 @@ def test_the_password_of_auth_without_a_user_is_that_of_default() -> None:
     [
         ("HELLO 3", [], "HELLO 3"),
         ("HELLO 3 AUTH u p SETNAME n", [(b"u", b"p")], "HELLO 3 SETNAME n"),
+        ("HELLO 3 auth\0 u p SETNAME\0 n", [(b"u", b"p")], "HELLO 3 SETNAME\0 n"),
         ("HELLO 3 SETNAME AUTH AUTH u p", [(b"u", b"p")], "HELLO 3 SETNAME AUTH"),
         ("HELLO 3 AUTH u p AUTH v q", [(b"u", b"p"), (b"v", b"q")], "HELLO 3"),
         ("HELLO 3 AUTH u p WRONG AUTH v q", [(b"u", b"p")], "HELLO 3 WRONG AUTH v q"),

@@ -1,0 +1,272 @@
+"""A word of a request is read by one function: `proxy.commands.words` compares, and nothing else does.
+
+Servers end a word at a NUL byte and fold ASCII letters only. Whatever compares an argument in another way
+judges, or follows, another command than the one that runs. So this looks, in the rooms that judge requests
+or follow sessions, for all that compares an argument by itself: folding its letters, holding it against
+anything, or looking it up in a table.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.servers import PROJECT
+
+ROOMS = ("commands", "relay", "policy")
+FOLDS = frozenset({"upper", "lower", "casefold", "swapcase", "title", "capitalize"})
+SEARCHES = frozenset({"startswith", "endswith", "removeprefix", "removesuffix", "find", "index", "isdigit"})
+# What names a request, and what names one argument of it, wherever they are.
+REQUESTS = frozenset({"argv", "arguments"})
+
+# Where a request's argument may be compared as it is, with the reason.
+RAW = {
+    ("commands/words.py", "word"): "it is the reader",
+    ("commands/words.py", "fold"): "it is the reader",
+    ("commands/words.py", "function_name"): "it is the reader",
+    ("commands/words.py", "may_hold"): "it is the reader",
+    ("commands/words.py", "integer"): "it is the reader",
+    (
+        "commands/extract.py",
+        "extract",
+    ): "two spellings that are found without folding; others go through fold",
+    ("commands/extract.py", "_container.plan"): "as in extract",
+    ("relay/session.py", "_is_named"): "as fold, in C; nothing of that length with a NUL is such a name",
+    ("relay/session.py", "_special"): "as fold, in C; what has a NUL is looked at by word",
+    ("policy/glance.py", "Glance._admits"): "a way is found by the spelling that the decider was asked about",
+    (
+        "policy/glance.py",
+        "Glance._form",
+    ): "a form is found by its spelling; `*` that isn't plainly one is judged",
+    ("policy/glance.py", "Glance._faults_of_fields"): "the names of fields are bytes, for Redis too",
+}
+# Where what is folded is no request's: the server's, the policy's, or text that is shown.
+OTHERS = {
+    ("commands/learn.py", "_entries"): "a server's reply",
+    ("commands/learn.py", "_name"): "a server's reply",
+    ("commands/table.py", "spec_from"): "a server's reply",
+    ("commands/extract.py", "_one_key_commands"): "the table's names",
+    ("commands/extract.py", "_compile_all"): "the table's names",
+    ("commands/extract.py", "_keyless_commands"): "the table's names",
+    ("policy/build_grants.py", "*"): "the policy's text",
+    ("policy/build_scripts.py", "*"): "the policy's text",
+    ("policy/diagnostics.py", "*"): "the policy's text",
+    ("policy/teams.py", "*"): "the policy's text",
+    ("policy/units.py", "*"): "the policy's text",
+    ("policy/names.py", "*"): "a key that is shown",
+    ("policy/validate.py", "*"): "an error's text",
+    ("policy/waivers.py", "*"): "the waivers' text",
+    ("policy/testing.py", "*"): "an error's text",
+    ("policy/explain.py", "*"): "an error's text",
+    ("policy/remedies.py", "_charset"): "a key that is proposed",
+    ("policy/show.py", "shown_name"): "a name that is shown",
+    ("policy/compiled.py", "CompiledPolicy.registration"): "a SHA-1: forty hex digits, or none that is known",
+}
+
+
+class Use(NamedTuple):
+    """An argument that is compared by something else than the readers."""
+
+    module: str
+    function: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"proxy/{self.module}:{self.line} in {self.function}: {self.text}"
+
+
+class Comparisons(ast.NodeVisitor):
+    """Finds them in one module."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+        self.found: list[Use] = []
+        self._functions: list[str] = []
+        self._arguments: list[set[str]] = [set()]  # names of single arguments, by function
+
+    def _note(self, node: ast.AST) -> None:
+        function = ".".join(self._functions)
+        self.found.append(Use(self.module, function, node.lineno, ast.unparse(node)[:90]))  # type: ignore[attr-defined]
+
+    def _is_raw(self, node: ast.AST) -> bool:
+        """Whether it is an argument of a request as it came, or a part of one."""
+        if isinstance(node, ast.Name):
+            return node.id in self._arguments[-1]
+        if isinstance(node, ast.Subscript):
+            inside = node.value
+            return (isinstance(inside, ast.Name) and inside.id in REQUESTS) or self._is_raw(inside)
+        if isinstance(node, ast.Attribute):
+            return node.attr in REQUESTS
+        return isinstance(node, ast.Call) and _called(node) in FOLDS and self._is_raw(_receiver(node))
+
+    # -- where an argument gets a name
+
+    def _bind(self, target: ast.AST, value: ast.AST) -> None:
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            for one, other in zip(target.elts, value.elts, strict=False):
+                self._bind(one, other)
+        elif isinstance(target, ast.Name) and self._is_raw(value):
+            self._arguments[-1].add(target.id)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            self._bind(target, node.value)
+        self.generic_visit(node)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self._bind(node.target, node.value)
+        self.generic_visit(node)
+
+    def _loop(self, target: ast.AST, values: ast.AST) -> None:
+        is_request = isinstance(values, ast.Name) and values.id in REQUESTS
+        if isinstance(target, ast.Name) and (is_request or self._is_raw(values)):
+            self._arguments[-1].add(target.id)
+
+    def visit_For(self, node: ast.For) -> None:
+        self._loop(node.target, node.iter)
+        self.generic_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        self._loop(node.target, node.iter)
+        self.generic_visit(node)
+
+    def _visit_comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+    ) -> None:
+        for one in node.generators:
+            self._loop(one.target, one.iter)
+        self.generic_visit(node)
+
+    visit_ListComp = visit_SetComp = visit_GeneratorExp = visit_DictComp = _visit_comprehension
+
+    # -- where one is compared
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._functions.append(node.name)
+        own = {one.arg for one in node.args.args if one.arg == "argument"}
+        self._arguments.append(self._arguments[-1] | own)
+        self.generic_visit(node)
+        self._arguments.pop()
+        self._functions.pop()
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._functions.append(node.name)
+        self.generic_visit(node)
+        self._functions.pop()
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        sides = [node.left, *node.comparators]
+        compares = all(isinstance(one, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for one in node.ops)
+        if compares and any(map(self._is_raw, sides)) and not any(map(_is_empty, sides)):
+            self._note(node)
+        self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        if self._is_raw(node.slice):
+            self._note(node)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        called = _called(node)
+        looks_up = (
+            called == "get" and isinstance(node.func, ast.Attribute) and any(map(self._is_raw, node.args))
+        )
+        searches = (
+            called in SEARCHES and isinstance(node.func, ast.Attribute) and self._is_raw(node.func.value)
+        )
+        converts = called in ("int", "float") and any(map(self._is_raw, node.args))
+        if called in FOLDS or looks_up or searches or converts:
+            self._note(node)
+        self.generic_visit(node)
+
+
+def _called(node: ast.Call) -> str:
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def _receiver(node: ast.Call) -> ast.AST:
+    return node.func.value if isinstance(node.func, ast.Attribute) else node
+
+
+def _is_empty(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value == b""
+
+
+def comparisons(source: str, module: str) -> list[Use]:
+    visitor = Comparisons(module)
+    visitor.visit(ast.parse(source))
+    return visitor.found
+
+
+def modules() -> Iterator[Path]:
+    for room in ROOMS:
+        yield from sorted((PROJECT / "proxy" / room).glob("*.py"))
+
+
+def every_use() -> list[Use]:
+    return [
+        use
+        for path in modules()
+        for use in comparisons(path.read_text(), str(path.relative_to(PROJECT / "proxy")))
+    ]
+
+
+def excuse(use: Use) -> tuple[str, str] | None:
+    """The exception under which a use falls."""
+    for place in ((use.module, use.function), (use.module, "*")):
+        if place in RAW or place in OTHERS:
+            return place
+    return None
+
+
+def test_nothing_but_the_readers_compares_an_argument() -> None:
+    assert [str(use) for use in every_use() if excuse(use) is None] == []
+
+
+def test_every_exception_is_one_still() -> None:
+    assert {*RAW, *OTHERS} - {excuse(use) for use in every_use()} == set()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'argv[1].upper() == b"REPLY"',
+        'argv[1] == b"STORE"',
+        'argv[at + 1] in (b"~", b"=")',
+        "TABLE.get(argv[0])",
+        "TABLE[argv[0]]",
+        "argv[1] in TABLE",
+        'name = argv[0]\\n    return name == b"GET"',
+        'return any(one == b"DB" for one in argv[3:])',
+        'return [one for one in argv if one in (b"DB",)]',
+        'for argument in argv[2:]:\\n        if argument == b"NX":\\n            return 1',
+        "int(argv[1])",
+        "argv[1].isdigit()",
+        'argv[0].startswith(b"X")',
+        "subcommand = argv[1].upper() if len(argv) > 1 else b''",
+        "name, left = argv[2], 3\\n    return TABLE.get(name)",
+    ],
+)
+def test_each_way_of_comparing_an_argument_is_found(line: str) -> None:
+    text = line.replace("\\n", "\n")
+    assert comparisons(f"def judge(argv):\n    {text}\n", "policy/x.py"), text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'word(argv[1]) == b"REPLY"',
+        "TABLE.get(fold(argv[0]))",
+        "integer(argv[2]) in (2, 3)",
+        "len(argv[1]) > 3",
+    ],
+)
+def test_what_the_readers_read_may_be_compared(line: str) -> None:
+    assert not comparisons(f"def judge(argv):\n    {line}\n", "policy/x.py")
