@@ -146,7 +146,7 @@ class Touches(NamedTuple):
     """All that a command touches."""
 
     command: Command | None  # None: not in the table
-    accesses: tuple[Access, ...] = ()
+    accesses: Sequence[Access] = ()  # a tuple, unless they are very many
     channels: tuple[Channel, ...] = ()
     pattern: Pattern | None = None
     script: Script | None = None
