@@ -7,9 +7,9 @@ that rule is enforced and passes, counted and told, where it is observed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 
-from ..commands.extract import extract
+from ..commands.extract import MANY, extract
 from ..commands.model import Touches
 from .compiled import CompiledPolicy
 from .decide import Decider, Transaction
@@ -18,7 +18,7 @@ from .modes import BreakGlass, Modes
 from .pending import Pending, PendingTtls
 from .show import printable
 from .ttl import FINE, QUESTIONS, SETTLING
-from .verdict import PASS, Action, Finding, Ruling, Verdict, Violation
+from .verdict import PASS, Action, Finding, Gathering, Ruling, Verdict, Violation
 
 # Whether these are broken is told by the form of the command, by what the key is, and by what the glance sees
 # of the value.
@@ -39,6 +39,10 @@ ALIKE = frozenset(
         "stream.maxlen",
     }
 )
+
+
+# A judgement that is made step by step: it yields nothing, and returns the ruling and what was touched.
+Steps = Generator[None, None, tuple[Ruling, Touches]]
 
 
 class InForce:
@@ -81,7 +85,7 @@ class Judge:
 
     def rule(self, service: int, argv: Sequence[bytes]) -> Ruling:
         """What would be done about a command; nothing is kept of it."""
-        return self._decide(service, argv, None)[0]
+        return _driven(self._decide(service, argv, None))[0]
 
     def weigh(
         self,
@@ -98,7 +102,23 @@ class Judge:
         `connection` (any object of its own; else `client` stands for it) or by Redis. `database` is the one
         that is selected.
         """
-        answer = self._decide(service, argv, transaction)
+        steps = self.weigh_in_steps(service, argv, transaction, database, client, connection)
+        return _driven(steps)
+
+    def weigh_in_steps(
+        self,
+        service: int,
+        argv: Sequence[bytes],
+        transaction: Transaction | None = None,
+        database: int = 0,
+        client: str = "",
+        connection: object = None,
+    ) -> Steps:
+        """As `weigh`; yields whenever a turn is over, so that others can be judged before it goes on.
+
+        What holds when it begins holds to its end, but for break-glass: that is asked for at the end.
+        """
+        answer = yield from self._decide(service, argv, transaction)
         if self.decider.left_open and self.pending is not None and answer[0].refused_by is None:
             sender = client if connection is None else connection
             self._follow(self.pending, service, answer[1], transaction, database, client, sender)
@@ -150,6 +170,8 @@ class Judge:
 
         Where one is refused that holds as long as no break-glass is open.
         """
+        if any(violation.more for violation, _ in ruling.findings):
+            return None
         way = glance.missed
         target = self.policy.targets[glance.target] if glance.target >= 0 else None
         if way is None or len(touches.accesses) != 1 or not glance.may_repeat(argv):
@@ -220,20 +242,32 @@ class Judge:
             Finding(found, "waived" if action == "waived" else "late") for found, action in ruling.findings
         )
 
-    def _decide(
-        self, service: int, argv: Sequence[bytes], transaction: Transaction | None
-    ) -> tuple[Ruling, Touches]:
-        touches = _NOTHING
+    def _decide(self, service: int, argv: Sequence[bytes], transaction: Transaction | None) -> Steps:
+        decider, touches = self.decider, _NOTHING
+        gathering: Gathering[Action] = Gathering()
+        is_any = False
         try:
             touches = extract(argv)
-            if self.decider.admits(service, touches):
+            if len(touches.accesses) <= MANY and decider.admits(service, touches):
                 return PASS, touches
-            verdict = self.decider.judge(service, argv, touches, transaction)
+            name = command_name(argv, touches)
+            for found in decider.violations(service, argv, touches, transaction):
+                if found is None:
+                    kept = decider.left_open, decider.budget
+                    decider.left_open = []
+                    yield
+                    decider.left_open, decider.budget = kept
+                    continue
+                is_any = True
+                action = self.modes.action(found, service, name)
+                if action is not None:
+                    gathering.take(found, action)
         except Exception as exc:
             verdict = self._internal_error(argv, exc)
-        if not verdict.violations:
+            return self._rule_on(verdict, service, command_name(argv, touches)), touches
+        if not is_any:
             return PASS, touches
-        return self._rule_on(verdict, service, command_name(argv, touches)), touches
+        return self.modes.ruling(gathering.listed(), service, self._clock(), self.glass), touches
 
     def opaque(self, service: int, command: str, reason: str) -> Ruling:
         """What is done about a command after which the session can't be read any more."""
@@ -268,6 +302,16 @@ class Judge:
 def command_name(argv: Sequence[bytes], touches: Touches) -> str:
     """The command's name in upper case, with its subcommand; for an unknown one what the client sent."""
     return touches.command.name if touches.command is not None else printable(argv[0], 32).upper()
+
+
+def _driven(steps: Steps) -> tuple[Ruling, Touches]:
+    """The end of a judgement, all its turns at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer: tuple[Ruling, Touches] = end.value
+            return answer
 
 
 _NOTHING = Touches(None)
