@@ -10,22 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 from .effects import Effect, effect_of
 from .exceptions import FINDERS, NEEDS, Finder, numkeys
 from .learn import Learned
 from .mentions import MENTIONS, Mention
-from .model import DELETE, READ, WRITE, Access, Command, Problem, Touches
+from .model import DELETE, READ, WRITE, Access, Command, Problem, Touches, sequence
 from .table import COMMANDS, KeySpec, Row, fold
 from .words import word
 
 Argv = Sequence[bytes]
 Plan = Callable[[Argv], Touches]
 Accesses = Callable[[Argv], tuple[Sequence[Access], Problem | None]]
-
-# So many accesses are made at once; those of a longer command are made one by one, as they are looked at.
-MANY = 1000
 
 _EMPTY = Touches(None, problem=Problem("command.unknown", 0, "the request is empty"))
 _UNKNOWN = Touches(None, problem=Problem("command.unknown", 0, "no known server has this command"))
@@ -251,7 +248,7 @@ class _Run(NamedTuple):
 
 def _accesses_of(argv: Argv, runs: list[_Run]) -> Sequence[Access]:
     count = sum(len(run.positions) for run in runs)
-    return tuple(_made(argv, runs)) if count <= MANY else _ManyAccesses(argv, runs, count)
+    return sequence(count, lambda: _made(argv, runs))
 
 
 def _made(argv: Argv, runs: list[_Run]) -> Iterator[Access]:
@@ -266,31 +263,6 @@ def _made(argv: Argv, runs: list[_Run]) -> Iterator[Access]:
             if content_of is not None:
                 content = content_of(argv, position)
             yield Access(position, argv[position], needs, effect.types, ttl, content)
-
-
-class _ManyAccesses(Sequence[Access]):
-    """The accesses of a command with very many keys: a million of them would take 200 MB at once."""
-
-    def __init__(self, argv: Argv, runs: list[_Run], count: int) -> None:
-        self._argv = argv
-        self._runs = runs
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Access]:
-        return _made(self._argv, self._runs)
-
-    @overload
-    def __getitem__(self, index: int) -> Access: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Access, ...]: ...
-    def __getitem__(self, index: int | slice) -> Access | tuple[Access, ...]:
-        if isinstance(index, slice):
-            return tuple(islice(self, *index.indices(self._count)))
-        at = range(self._count)[index]
-        return next(islice(self, at, None))
 
 
 def _general(command: Command, accesses: Accesses) -> Plan:

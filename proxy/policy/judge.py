@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Container, Generator, Sequence
 
-from ..commands.extract import MANY, extract
-from ..commands.model import Touches
+from ..commands.extract import extract
+from ..commands.model import MANY, Touches
 from .compiled import CompiledPolicy
 from .decide import Decider, Transaction
 from .glance import Glance, Way

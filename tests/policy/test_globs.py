@@ -14,8 +14,8 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.policy.build_automaton import build, classify
 from proxy.policy.budget import Budget
+from proxy.policy.build_automaton import build, classify
 from proxy.policy.globs import STAR, Glob, Graph, Territory, included, places_after
 from proxy.policy.patterns import exact_pattern, parse_class, parse_pattern, prefix_pattern
 
