@@ -75,6 +75,7 @@ class Judge:
         self.glass = glass if glass is not None else []
         self.decider = Decider(policy, clock)
         self.pending = pending
+        self.steps_on_patterns = 0  # of the command that was weighed last
         self._glances: dict[int, Glance] = {}
         self._clock = clock
         self._on_error = on_error
@@ -246,6 +247,7 @@ class Judge:
         decider, touches = self.decider, _NOTHING
         gathering: Gathering[Action] = Gathering()
         is_any = False
+        self.steps_on_patterns = 0
         try:
             touches = extract(argv)
             if len(touches.accesses) <= MANY and decider.admits(service, touches):
@@ -262,6 +264,7 @@ class Judge:
                 action = self.modes.action(found, service, name)
                 if action is not None:
                     gathering.take(found, action)
+            self.steps_on_patterns = decider.budget.spent
         except Exception as exc:
             verdict = self._internal_error(argv, exc)
             return self._rule_on(verdict, service, command_name(argv, touches)), touches

@@ -15,6 +15,7 @@ cdef class Speaker:
     cdef public list to_upstream
     cdef public list counts
     cdef public bint reopen
+    cdef public bint wants_turn
 
     cpdef object from_client(self, bytes data)
     cpdef object from_upstream(self, bytes data)
