@@ -45,6 +45,8 @@ class Remembered(Generic[Question, Answer]):
             return self._young[key]
         if key in self._old:
             answer = self._old[key]
+        elif not budget.left:
+            return None
         else:
             within = Budget(min(PATTERN_STEPS, budget.left))
             is_full = within.limit == PATTERN_STEPS
