@@ -173,12 +173,32 @@ def _source(argv: Argv) -> list[Run]:
 
 
 def _destinations(positions: list[int], role: int) -> list[Run]:
-    return [Run(_one(position), WRITE, role) for position in sorted(set(positions))]
+    return _runs(map(_one, sorted(set(positions))), WRITE, role)
+
+
+def _runs(pieces: Iterable[range], needs: int, role: int = 0) -> list[Run]:
+    """Pieces, which ascend, as runs: where one begins before the last has ended they are one."""
+    runs: list[Run] = []
+    first = end = 0
+    for piece in pieces:
+        if piece.start > end:
+            if end:
+                runs.append(Run(range(first, end), needs, role))
+            first = piece.start
+        end = max(end, piece.stop)
+    if end:
+        runs.append(Run(range(first, end), needs, role))
+    return runs
 
 
 def _after(argv: Argv, names: frozenset[bytes], start: int) -> Iterator[int]:
     """The positions right after each of these words. It reads all the rest, so ask once."""
-    return (i + 1 for i in range(start, len(argv) - 1) if word(argv[i]) in names)
+    initials = {name[0] for name in names} | {name.lower()[0] for name in names}
+    return (
+        i + 1
+        for i in range(start, len(argv) - 1)
+        if argv[i] and argv[i][0] in initials and word(argv[i]) in names
+    )
 
 
 # -- keys behind a word
@@ -206,19 +226,10 @@ _STREAMS = frozenset({b"STREAMS"})
 
 
 def _halves(argv: Argv, starts: Iterable[int]) -> Keys:
-    """Half of the rest are keys, half are IDs; an odd number is an error, and counts as one key more.
-
-    `starts` ascend, and so does where each of their halves ends: what an earlier one has isn't taken again.
-    """
+    """Half of the rest are keys, half are IDs; an odd number is an error, and counts as one key more."""
     needs = READ | WRITE if word(argv[0]) == b"XREADGROUP" else READ
-    runs: list[Run] = []
-    taken = 0
-    for start in starts:
-        end = start + (len(argv) - start + 1) // 2
-        if end > taken:
-            runs.append(Run(range(max(start, taken), end), needs))
-            taken = end
-    return Keys(runs)
+    size = len(argv)
+    return Keys(_runs((range(start, start + (size - start + 1) // 2) for start in starts), needs))
 
 
 def migrate(argv: Argv) -> Keys:

@@ -183,7 +183,7 @@ class Touches(NamedTuple):
 
     command: Command | None  # None: not in the table
     accesses: Sequence[Access] = ()
-    channels: tuple[Channel, ...] = ()
+    channels: Sequence[Channel] = ()
     pattern: Pattern | None = None
     script: Script | None = None
     databases: tuple[
