@@ -112,7 +112,7 @@ class Decider(WideDecider):
             if found in FAULTS:
                 return False
             if found:
-                self.left_open.append((found, access, target, entry.ttl))
+                self._leave_open(found, access, target, entry.ttl)
         return True
 
     def at_a_glance(self, service: int, command: Command, access: Access, target: Target) -> int:
@@ -172,9 +172,11 @@ class Decider(WideDecider):
     ) -> Iterator[Found | None]:
         """Every violation, as it is found; None whenever a turn's steps are done, where one may pause.
 
-        Whoever judges another command meanwhile puts `left_open` and `budget` back before going on.
+        Whoever judges another command meanwhile puts back `left_open`, `not_kept` and `budget` before this
+        goes on.
         """
         self.left_open = []
+        self.not_kept = 0
         self.budget = Budget()
         if self._next_lapse is not None and self._clock() >= self._next_lapse:
             self._take(self.policy.without_lapsed(self._clock()))

@@ -15,10 +15,10 @@ from .compiled import MAX_CONFIRMED, CompiledPolicy, Grant, Target
 from .content import Fault, content_faults, fits, ttl_fault, type_fault, types_in
 from .masking import standard_key
 from .names import NameFault, hash_tag_fault, lowered
-from .pending import Pending
+from .pending import MAX_KEYS, Pending
 from .permissions import selects_name
 from .show import printable
-from .ttl import FAULTS, TtlRule, late_fault, outcome
+from .ttl import FAULTS, QUESTIONS, TtlRule, late_fault, outcome
 from .verdict import Found, Violation
 from .wording import Wording, said
 
@@ -34,6 +34,7 @@ class KeyDecider(Wording):
         self._grants_known: dict[tuple[int, str], list[Grant]] = {}
         # What the last command means for times to live, where that isn't nothing.
         self.left_open: list[tuple[int, Access, Target, TtlRule]] = []
+        self.not_kept = 0  # keys of it that Redis isn't asked about, since there are too many
         self.budget = Budget()  # of the command that is judged
         self._take(policy)
 
@@ -134,7 +135,14 @@ class KeyDecider(Wording):
         if found in FAULTS:
             yield self._fault(ttl_fault(found, name, access, entry.ttl, shown), access, target)
         elif found:
-            self.left_open.append((found, access, target, entry.ttl))
+            self._leave_open(found, access, target, entry.ttl)
+
+    def _leave_open(self, found: int, access: Access, target: Target, rule: TtlRule) -> None:
+        """Keep what is to be asked of Redis, or need no longer be, of as many keys as anybody remembers."""
+        if len(self.left_open) < MAX_KEYS:
+            self.left_open.append((found, access, target, rule))
+        else:
+            self.not_kept += found in QUESTIONS
 
     def _types(self, key: bytes, target: Target) -> Sequence[str]:
         """The types that a key may have, by its entry or else by its words; none: any."""

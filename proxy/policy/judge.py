@@ -210,6 +210,7 @@ class Judge:
     ) -> None:
         """Keep what the command leaves open about times to live, and let go what it settles."""
         name = touches.command.name if touches.command is not None else ""
+        pending.dropped += self.decider.not_kept
         for found, access, target, rule in self.decider.left_open:
             if found in QUESTIONS:
                 where = database
@@ -247,7 +248,7 @@ class Judge:
         decider, touches = self.decider, _NOTHING
         gathering: Gathering[Action] = Gathering()
         is_any = False
-        self.steps_on_patterns = 0
+        self.steps_on_patterns = decider.not_kept = 0
         try:
             touches = extract(argv)
             if len(touches.accesses) <= MANY and decider.admits(service, touches):
@@ -255,10 +256,10 @@ class Judge:
             name = command_name(argv, touches)
             for found in decider.violations(service, argv, touches, transaction):
                 if found is None:
-                    kept = decider.left_open, decider.budget
+                    kept = decider.left_open, decider.not_kept, decider.budget
                     decider.left_open = []
                     yield
-                    decider.left_open, decider.budget = kept
+                    decider.left_open, decider.not_kept, decider.budget = kept
                     continue
                 is_any = True
                 action = self.modes.action(found, service, name)
