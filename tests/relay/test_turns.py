@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from proxy.commands.model import MANY
+from proxy.policy.budget import TURN_STEPS, Budget
 from proxy.policy.judge import InForce
 from proxy.policy.modes import BreakGlass, ModeRule
+from proxy.policy.reach import Reach
 from proxy.relay.conversation import POISON
 from proxy.relay.session import Session
 from tests.relay.sessions import (
@@ -161,3 +165,42 @@ def test_a_large_request_with_a_streamed_argument_may_take_several_turns() -> No
     assert len(refusal) == 1
     assert refusal[0].startswith(b"-NOPERM")
     assert one.reopen or not passed(one)
+
+
+def dear_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes each pattern take as many steps as a turn has."""
+
+    def covers(
+        _reach: Reach, _glob: bytes, _holds: object, _who: object, budget: Budget, **_: object
+    ) -> bool:
+        return budget.take(TURN_STEPS)
+
+    monkeypatch.setattr(Reach, "covers", covers)
+
+
+SCAN = cmd("SCAN", "0", "MATCH", "cube:v1:shared:*")
+
+
+def test_a_pipeline_of_patterns_is_judged_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    dear_patterns(monkeypatch)
+    one = session()
+    one.from_client(SCAN * 3 + ADMITTED)
+    assert passed(one) == SCAN
+    for rest in (SCAN, SCAN, ADMITTED):
+        assert one.wants_turn
+        one.take_turn()
+        assert passed(one) == rest
+    assert not one.wants_turn
+
+
+def test_a_transaction_of_patterns_is_opened_and_goes_on_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    dear_patterns(monkeypatch)
+    one = session(sharing=True)
+    one.from_client(cmd("MULTI") + SCAN * 3 + cmd("EXEC"))
+    assert one.wants_turn
+    assert passed(one) == cmd("MULTI") + SCAN
+    assert one.in_transaction
+    turns(one)
+    one.from_upstream(b"+OK\r\n+QUEUED\r\n")
+    turns(one)
+    assert passed(one) == SCAN * 2 + cmd("EXEC")
