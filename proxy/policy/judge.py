@@ -171,7 +171,7 @@ class Judge:
 
         Where one is refused that holds as long as no break-glass is open.
         """
-        if any(violation.more for violation, _ in ruling.findings):
+        if any(violation.more > _MOST_MORE for violation, _ in ruling.findings):
             return None
         way = glance.missed
         target = self.policy.targets[glance.target] if glance.target >= 0 else None
@@ -319,5 +319,6 @@ def _driven(steps: Steps) -> tuple[Ruling, Touches]:
 
 
 _NOTHING = Touches(None)
+_MOST_MORE = 16  # what isn't listed of a command is counted one by one for those like it
 # They take a key away, or leave all as it is: where the new name is taken, where only a copy is asked for.
 _MAY_LEAVE = frozenset({"RENAMENX", "MIGRATE"})

@@ -177,7 +177,7 @@ class Telemetry:
             known = self._known.get(group)
             if label is None or known is None or known[0] != violation.entry:
                 return None
-            rows.append((group, *known[1:]))
+            rows += [(group, *known[1:])] * (1 + violation.more)
         if len(self._repeats) >= MAX_REPEATS:
             return None
         repeat = Repeat(rows)
