@@ -145,6 +145,8 @@ class Talk:
         if self.one.wants_input():
             self.from_client += data
             self.one.from_client(data)
+            while self.one.wants_turn:
+                self.one.take_turn()
 
     def _misbehave(self, data: bytes) -> None:
         self.redis, self.due = None, bytearray()

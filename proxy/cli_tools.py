@@ -165,6 +165,8 @@ def _print_explanation(told: dict[str, Any]) -> None:
             f"{violation['rule']}{severity} at argument {violation['position']}: {violation['message']}{hint}"
         )
         out.print(text, markup=False, highlight=False, soft_wrap=True)
+        if violation["more"]:
+            out.print(f"  and {violation['more']} more like it")
     if told["remedies"]:
         out.print("to let it pass:")
     for remedy in told["remedies"]:

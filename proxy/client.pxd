@@ -19,6 +19,7 @@ cdef class Gate:
     cdef public bint reads_on
     cdef public bint sharing
     cdef public object pools
+    cdef readonly object _turns
 
 
 cdef class Client(Owner):
@@ -45,6 +46,7 @@ cdef class Client(Owner):
     cdef public double idle_since
     cdef public double partial_since
     cdef readonly bint _dismissed
+    cdef bint _awaits_turn
 
     @cython.locals(before=Py_ssize_t, session=Speaker)
     cpdef object data_received(self, bytes data)

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import cast
 
@@ -67,6 +68,20 @@ class Gate:
         self.reads_on = True  # while draining: whether requests are still taken in
         self.sharing = shared_connections > 0 and in_force is not None
         self.pools = Pools(upstream, shared_connections)
+        self._turns: deque[Client] = deque()  # the clients that wait for their turn
+
+    def ask_turn(self, client: Client) -> None:
+        """Let a client go on with a long judgement: one client for each round of the loop, so that the others
+        wait for a turn's length, however many have such requests."""
+        self._turns.append(client)
+        if len(self._turns) == 1:
+            asyncio.get_running_loop().call_soon(self._give_turn)
+
+    def _give_turn(self) -> None:
+        self._turns[0].take_turn()
+        self._turns.popleft()
+        if self._turns:
+            asyncio.get_running_loop().call_soon(self._give_turn)
 
     def tick(self) -> None:
         """To be called each second or so: connections that nobody needs any more are given up."""
@@ -109,6 +124,7 @@ class Client(Owner):
         self.idle_since = 0.0
         self.partial_since = 0.0  # when the request began that has come in part; 0.0: there is none
         self._dismissed = False
+        self._awaits_turn = False
 
     @property
     def shown(self) -> str:
@@ -187,7 +203,8 @@ class Client(Owner):
         if self._dismissed:
             self._leave()
             return False
-        if self._links.is_open and self._session.awaits_more and not self._session.closing:
+        can_answer = self._links.is_open or self._session.wants_turn
+        if can_answer and self._session.awaits_more and not self._session.closing:
             self._pass_end()
             return True
         self._close("")
@@ -201,7 +218,7 @@ class Client(Owner):
         """
         if not self._session.holds_back and self._links.end():
             self._stop_lingering()
-        elif self._linger is None:
+        elif self._linger is None and not self._session.wants_turn:
             loop = asyncio.get_running_loop()
             self._linger = loop.call_later(LINGER_SECONDS, self._close_at_once, "half_closed")
 
@@ -309,6 +326,9 @@ class Client(Owner):
             return
         if session.service != self._counted_as and self._is_served and not self._become():
             return
+        if session.wants_turn and not self._awaits_turn:
+            self._awaits_turn = True
+            self._gate.ask_turn(self)
         outlet = session.outlet
         if outlet.to_client:
             self.active = True
@@ -338,6 +358,17 @@ class Client(Owner):
             self.dismiss()
         else:
             self._settle_reading()
+
+    def take_turn(self) -> None:
+        """Go on with a judgement that was broken off."""
+        self._awaits_turn = False
+        if self._transport is None or self._closing or self._dismissed:
+            return
+        try:
+            self._session.take_turn()
+            self._flush()
+        except Exception as exc:
+            self._failed(exc)
 
     def _send(self, session: Speaker) -> None:
         """Send on what the session has for Redis, the way that it says."""
@@ -437,8 +468,9 @@ class Client(Owner):
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is awaited for this client, and it is in no transaction."""
-        return not self._session.outstanding and not self._session.in_transaction
+        """Nothing is awaited for this client, nor judged, and it is in no transaction."""
+        session = self._session
+        return not session.outstanding and not session.in_transaction and not session.wants_turn
 
     def stop_reading(self) -> None:
         """Take in no more requests, as `Gate.reads_on` has it."""

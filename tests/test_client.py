@@ -405,3 +405,62 @@ async def test_an_upstream_that_speaks_something_else() -> None:
         assert await reader.read() == b""
         await stage.nobody_is_left()
         assert stage.telemetry.counters.closures == {"upstream_protocol": 1}
+
+
+LONG = cmd("EXISTS", *[b"nobody:%d" % number for number in range(100_000)])
+
+
+@in_loop
+async def test_a_long_judgement_lets_other_clients_have_their_turn() -> None:
+    """By the order of events: what another client asks for is answered before a long judgement ends."""
+    async with Stage(answer_all) as stage:
+        hostile, hostile_writer = await stage.client()
+        other, other_writer = await stage.client()
+        other_writer.write(ADMITTED)  # so that its connection to Redis is there
+        await other.readexactly(4)
+        hostile_writer.write(LONG)
+        await judgement_begins(stage)
+        for _ in range(3):
+            other_writer.write(ADMITTED)
+            assert await other.readexactly(4) == b"*0\r\n"
+            assert any(client._session.wants_turn for client in stage.gate.clients)
+        assert (await hostile.readuntil(b"\r\n")).startswith(b"-NOPERM")
+
+
+async def judgement_begins(stage: Stage) -> None:
+    while not any(client._session.wants_turn for client in stage.gate.clients):
+        await asyncio.sleep(0)
+
+
+@in_loop
+async def test_who_has_sent_a_long_request_and_its_end_gets_the_answer() -> None:
+    async with Stage(answer_all) as stage:
+        reader, writer = await stage.client()
+        writer.write(LONG)
+        writer.write_eof()
+        assert (await reader.read()).startswith(b"-NOPERM")
+        await stage.nobody_is_left()
+
+
+@in_loop
+async def test_a_long_judgement_ends_with_its_client() -> None:
+    async with Stage(answer_all) as stage:
+        _, writer = await stage.client()
+        writer.write(LONG)
+        await judgement_begins(stage)
+        writer.transport.abort()
+        await stage.nobody_is_left()
+        while stage.gate._turns:
+            await asyncio.sleep(0)
+
+
+@in_loop
+async def test_draining_waits_for_a_long_judgement() -> None:
+    async with Stage(answer_all) as stage:
+        reader, writer = await stage.client()
+        writer.write(LONG)
+        await judgement_begins(stage)
+        (one,) = stage.gate.clients
+        assert not one.is_idle
+        stage.gate.draining = True
+        assert (await reader.read()).startswith(b"-NOPERM")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .model import DELETE, GROUP, READ, Content, Field, Members, Ttl
+from .model import DELETE, GROUP, READ, Content, Field, Members, Ttl, sequence
 from .table import Row
 from .words import LONG_LONG_MAX, integer, word
 
@@ -339,8 +339,9 @@ def _value_at(offset: int) -> ContentOf:
     return content
 
 
-def _pairs(argv: Argv, start: int) -> tuple[Field, ...]:
-    return tuple(Field(i, argv[i], i + 1, argv[i + 1]) for i in range(start, len(argv) - 1, 2))
+def _pairs(argv: Argv, start: int) -> Sequence[Field]:
+    places = range(start, len(argv) - 1, 2)
+    return sequence(len(places), lambda: (Field(i, argv[i], i + 1, argv[i + 1]) for i in places))
 
 
 def _fields(argv: Argv, position: int) -> Content | None:

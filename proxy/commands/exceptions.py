@@ -3,11 +3,13 @@
 One function per command (or family) that the key specs can't describe exactly. Each says which server source
 it follows. A server that finds a syntax error runs nothing, but another version may know the option that
 this one doesn't; so from the first word that isn't understood on, every place is taken that could hold a key.
+
+Each of them reads an argument a fixed number of times at most, however the words in it repeat.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .model import GROUP, READ, WRITE, Problem
@@ -16,10 +18,10 @@ from .words import integer, may_hold, word
 Argv = Sequence[bytes]
 
 
-class Key(NamedTuple):
-    """Where a key is, what the command needs there, and which of the row's key specs it belongs to."""
+class Run(NamedTuple):
+    """Where keys are, what the command needs there, and which of the row's key specs they belong to."""
 
-    position: int
+    positions: range
     needs: int
     role: int = 0
 
@@ -27,7 +29,7 @@ class Key(NamedTuple):
 class Keys(NamedTuple):
     """The keys of one command, and why they aren't all where that can't be known."""
 
-    keys: list[Key]
+    runs: list[Run]
     problem: Problem | None = None
 
 
@@ -115,19 +117,20 @@ def sort(argv: Argv) -> Keys:
                 reason = "the keys that its BY and GET patterns read are made of the sorted elements"
                 problem = Problem("command.unknown", index, reason)
         elif name not in _SORT_FLAGS:
-            stores += _after(argv, {b"STORE"}, index)
+            stores += _after(argv, _SORT_STORES, index)
             break
         index += 1
     return Keys(_source(argv) + _destinations(stores, 2), problem)
 
 
 _SORT_FLAGS = frozenset({b"ASC", b"DESC", b"ALPHA"})
+_SORT_STORES = frozenset({b"STORE"})
 
 
 def sort_ro(argv: Argv) -> Keys:
     """SORT_RO: as SORT, without STORE."""
-    keys, problem = sort(argv)
-    return Keys(keys[:1], problem)
+    runs, problem = sort(argv)
+    return Keys(runs[:1], problem)
 
 
 def georadius(argv: Argv) -> Keys:
@@ -161,17 +164,41 @@ _GEO_FLAGS = frozenset({b"WITHDIST", b"WITHHASH", b"WITHCOORD", b"ANY", b"ASC", 
 _GEO_STORES = frozenset({b"STORE", b"STOREDIST"})
 
 
-def _source(argv: Argv) -> list[Key]:
-    return [Key(1, READ)] if len(argv) > 1 else []
+def _one(position: int) -> range:
+    return range(position, position + 1)
 
 
-def _destinations(positions: list[int], role: int) -> list[Key]:
-    return [Key(position, WRITE, role) for position in sorted(set(positions))]
+def _source(argv: Argv) -> list[Run]:
+    return [Run(_one(1), READ)] if len(argv) > 1 else []
 
 
-def _after(argv: Argv, names: set[bytes] | frozenset[bytes], start: int) -> list[int]:
-    """The positions right after each of these words."""
-    return [i + 1 for i in range(start, len(argv) - 1) if word(argv[i]) in names]
+def _destinations(positions: list[int], role: int) -> list[Run]:
+    return _runs(map(_one, sorted(set(positions))), WRITE, role)
+
+
+def _runs(pieces: Iterable[range], needs: int, role: int = 0) -> list[Run]:
+    """Pieces, which ascend, as runs: where one begins before the last has ended they are one."""
+    runs: list[Run] = []
+    first = end = 0
+    for piece in pieces:
+        if piece.start > end:
+            if end:
+                runs.append(Run(range(first, end), needs, role))
+            first = piece.start
+        end = max(end, piece.stop)
+    if end:
+        runs.append(Run(range(first, end), needs, role))
+    return runs
+
+
+def _after(argv: Argv, names: frozenset[bytes], start: int) -> Iterator[int]:
+    """The positions right after each of these words. It reads all the rest, so ask once."""
+    initials = {name[0] for name in names} | {name.lower()[0] for name in names}
+    return (
+        i + 1
+        for i in range(start, len(argv) - 1)
+        if argv[i] and argv[i][0] in initials and word(argv[i]) in names
+    )
 
 
 # -- keys behind a word
@@ -188,20 +215,21 @@ def xread(argv: Argv) -> Keys:
         if name == b"STREAMS":
             return _halves(argv, [index + 1])
         if name not in _XREAD_OPTIONS:
-            return _halves(argv, _after(argv, {b"STREAMS"}, index))
+            return _halves(argv, _after(argv, _STREAMS, index))
         index += _XREAD_OPTIONS[name]
     return Keys([])
 
 
 # How many arguments each option takes, with itself.
 _XREAD_OPTIONS = {b"BLOCK": 2, b"COUNT": 2, b"GROUP": 3, b"NOACK": 1}
+_STREAMS = frozenset({b"STREAMS"})
 
 
-def _halves(argv: Argv, starts: list[int]) -> Keys:
+def _halves(argv: Argv, starts: Iterable[int]) -> Keys:
     """Half of the rest are keys, half are IDs; an odd number is an error, and counts as one key more."""
-    found = {i for start in starts for i in range(start, start + (len(argv) - start + 1) // 2)}
     needs = READ | WRITE if word(argv[0]) == b"XREADGROUP" else READ
-    return Keys([Key(position, needs) for position in sorted(found)])
+    size = len(argv)
+    return Keys(_runs((range(start, start + (size - start + 1) // 2) for start in starts), needs))
 
 
 def migrate(argv: Argv) -> Keys:
@@ -224,12 +252,17 @@ def migrate(argv: Argv) -> Keys:
         elif name == b"AUTH2" and left >= 2:
             index += 2
         elif name != b"REPLACE":
-            first = min(_after(argv, {b"KEYS"}, index), default=0)
+            first = next(_after(argv, _KEYS, index), 0)
+            break
         index += 1
     needs = READ if copies else READ | WRITE
-    keys = [Key(3, needs, 0)] if len(argv) > 3 and (argv[3] or not first) else []
-    keys += [Key(position, needs, 1) for position in range(first or len(argv), len(argv))]
-    return Keys(keys)
+    runs = [Run(_one(3), needs, 0)] if len(argv) > 3 and (argv[3] or not first) else []
+    if first:
+        runs.append(Run(range(first, len(argv)), needs, 1))
+    return Keys(runs)
+
+
+_KEYS = frozenset({b"KEYS"})
 
 
 def stralgo(argv: Argv) -> Keys:
@@ -240,7 +273,7 @@ def stralgo(argv: Argv) -> Keys:
     while index < len(argv):
         name = word(argv[index])
         if name == b"KEYS":
-            return Keys([Key(i, READ) for i in range(index + 1, min(index + 3, len(argv)))])
+            return Keys([Run(range(index + 1, min(index + 3, len(argv))), READ)])
         index += {b"MINMATCHLEN": 2, b"STRINGS": 3}.get(name, 1)
     return Keys([])
 
@@ -251,9 +284,9 @@ def debug(argv: Argv) -> Keys:
         return Keys([])
     name = word(argv[1])
     if name in _DEBUG_ONE_KEY:
-        return Keys([Key(2, READ)] if len(argv) > 2 else [])
+        return Keys([Run(_one(2), READ)] if len(argv) > 2 else [])
     if name == b"DIGEST-VALUE":
-        return Keys([Key(position, READ) for position in range(2, len(argv))])
+        return Keys([Run(range(2, len(argv)), READ)])
     if name in _DEBUG_NO_KEY:
         return Keys([])
     return Keys([], Problem("command.unknown", 1, "this DEBUG subcommand may touch any key"))
@@ -297,7 +330,7 @@ def _script(argv: Argv, needs: int) -> Keys:
     problem = None
     if count is None or not 0 < count <= len(argv) - 3:
         problem = Problem("script.keys", 2, "its number of keys is not the number of keys that follow")
-    return Keys([Key(position, needs) for position in numkeys(argv, 2, 3)], problem)
+    return Keys([Run(numkeys(argv, 2, 3), needs)], problem)
 
 
 NEEDS: dict[str, Callable[[Argv], int]] = {

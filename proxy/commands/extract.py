@@ -1,12 +1,14 @@
 """Rule: from argv alone, every key that the command can touch, or a named reason why they can't be known.
 
 Each row of the table becomes a *plan* when this module is loaded: a function from argv to `Touches`, with
-all that doesn't depend on argv worked out. Nothing here raises, whatever argv holds.
+all that doesn't depend on argv worked out. Nothing here raises, whatever argv holds, and nothing takes more
+than a fixed number of steps for each argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -14,13 +16,13 @@ from .effects import Effect, effect_of
 from .exceptions import FINDERS, NEEDS, Finder, numkeys
 from .learn import Learned
 from .mentions import MENTIONS, Mention
-from .model import DELETE, READ, WRITE, Access, Command, Problem, Touches
+from .model import DELETE, READ, WRITE, Access, Command, Problem, Touches, sequence
 from .table import COMMANDS, KeySpec, Row
 from .words import fold, word
 
 Argv = Sequence[bytes]
 Plan = Callable[[Argv], Touches]
-Accesses = Callable[[Argv], tuple[tuple[Access, ...], Problem | None]]
+Accesses = Callable[[Argv], tuple[Sequence[Access], Problem | None]]
 
 _EMPTY = Touches(None, problem=Problem("command.unknown", 0, "the request is empty"))
 _UNKNOWN = Touches(None, problem=Problem("command.unknown", 0, "no known server has this command"))
@@ -203,13 +205,9 @@ def _by_specs(row: Row, specs: list[tuple[KeySpec, Effect]]) -> Accesses:
         problem = Problem("command.unknown", 0, "its key specs don't tell all of its keys")
     keywords = {spec.keyword for spec, _ in specs if spec.begin == "keyword"}
 
-    def accesses(argv: Argv) -> tuple[tuple[Access, ...], Problem | None]:
-        found = [
-            _access(argv, position, effect.needs, effect)
-            for spec, effect in specs
-            for position in positions(spec, argv)
-        ]
-        return tuple(found), problem or _repeated(keywords, argv)
+    def accesses(argv: Argv) -> tuple[Sequence[Access], Problem | None]:
+        runs = [_Run(positions(spec, argv), effect.needs, effect) for spec, effect in specs]
+        return _accesses_of(argv, runs), problem or _repeated(keywords, argv)
 
     return accesses
 
@@ -217,7 +215,8 @@ def _by_specs(row: Row, specs: list[tuple[KeySpec, Effect]]) -> Accesses:
 def _repeated(keywords: Collection[bytes], argv: Argv) -> Problem | None:
     """A key spec takes the first such word, but it may be a value, and the server heed the last one."""
     for keyword in keywords:
-        places = [i for i in range(1, len(argv)) if word(argv[i]) == keyword]
+        found = (i for i in range(1, len(argv)) if word(argv[i]) == keyword)
+        places = list(islice(found, 2))
         if len(places) > 1:
             reason = f"{keyword.decode()} stands in it twice, and only one of them is before a key"
             return Problem("command.unknown", places[1], reason)
@@ -228,25 +227,42 @@ def _by_finder(row: Row, finder: Finder) -> Accesses:
     effects = [effect_of(row, role) for role in range(max(1, len(row.specs)))]
     refinements = [effect.needs & ~(READ | WRITE) for effect in effects]
 
-    def accesses(argv: Argv) -> tuple[tuple[Access, ...], Problem | None]:
-        keys, problem = finder(argv)
-        found = [
-            _access(argv, at, needs | refinements[role] if needs & WRITE else needs, effects[role])
-            for at, needs, role in keys
+    def accesses(argv: Argv) -> tuple[Sequence[Access], Problem | None]:
+        found, problem = finder(argv)
+        runs = [
+            _Run(places, needs | refinements[role] if needs & WRITE else needs, effects[role])
+            for places, needs, role in found
         ]
-        return tuple(found), problem
+        return _accesses_of(argv, runs), problem
 
     return accesses
 
 
-def _access(argv: Argv, position: int, needs: int, effect: Effect) -> Access:
-    ttl = content = None
-    if needs & WRITE:
-        if not needs & DELETE:
+class _Run(NamedTuple):
+    """Where keys are, and what the command needs and does there."""
+
+    positions: range
+    needs: int
+    effect: Effect
+
+
+def _accesses_of(argv: Argv, runs: list[_Run]) -> Sequence[Access]:
+    count = sum(len(run.positions) for run in runs)
+    return sequence(count, lambda: _made(argv, runs))
+
+
+def _made(argv: Argv, runs: list[_Run]) -> Iterator[Access]:
+    """The accesses, one by one. The effect on a time to live is the same for all of a run, and is asked for
+    once: its options may be as many as its keys."""
+    for places, needs, effect in runs:
+        ttl = content = None
+        if needs & WRITE and not needs & DELETE and places:
             ttl = effect.ttl if effect.ttl_of is None else effect.ttl_of(argv)
-        if effect.content_of is not None:
-            content = effect.content_of(argv, position)
-    return Access(position, argv[position], needs, effect.types, ttl, content)
+        content_of = effect.content_of if needs & WRITE else None
+        for position in places:
+            if content_of is not None:
+                content = content_of(argv, position)
+            yield Access(position, argv[position], needs, effect.types, ttl, content)
 
 
 def _general(command: Command, accesses: Accesses) -> Plan:

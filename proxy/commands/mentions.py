@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from .exceptions import numkeys
-from .model import Channel, Pattern, Problem, Script
+from .model import Channel, Pattern, Problem, Script, sequence
 from .words import integer, word
 
 Argv = Sequence[bytes]
@@ -20,7 +20,7 @@ Argv = Sequence[bytes]
 class Mentions(NamedTuple):
     """The fields of `Touches` of the same names."""
 
-    channels: tuple[Channel, ...] = ()
+    channels: Sequence[Channel] = ()
     pattern: Pattern | None = None
     script: Script | None = None
     databases: tuple[tuple[int, int], ...] = ()
@@ -40,12 +40,18 @@ def publish(argv: Argv) -> Mentions:
 
 def subscribe(argv: Argv) -> Mentions:
     """SUBSCRIBE, SSUBSCRIBE channel …"""
-    return Mentions(channels=tuple(Channel(i, argv[i], False, False) for i in range(1, len(argv))))
+    return Mentions(channels=_channels(argv, is_pattern=False))
 
 
 def psubscribe(argv: Argv) -> Mentions:
     """PSUBSCRIBE pattern …"""
-    return Mentions(channels=tuple(Channel(i, argv[i], False, True) for i in range(1, len(argv))))
+    return Mentions(channels=_channels(argv, is_pattern=True))
+
+
+def _channels(argv: Argv, *, is_pattern: bool) -> Sequence[Channel]:
+    """All arguments as channels to listen to."""
+    places = range(1, len(argv))
+    return sequence(len(places), lambda: (Channel(i, argv[i], False, is_pattern) for i in places))
 
 
 def active_channels(argv: Argv) -> Mentions:

@@ -5,8 +5,9 @@ Rule: these are plain immutable values; they hold bytes of argv and positions in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Literal, NamedTuple, TypeVar, overload
 
 # What an access needs, from the logical flags of the servers' key specs (Redis `src/acl.c`,
 # ACLSelectorCheckKey: `access` needs read; `insert`, `update` and `delete` need write). No bit at all is
@@ -16,6 +17,41 @@ WRITE = 2
 # These two refine READ and WRITE; they never stand alone.
 DELETE = 4  # the write only removes the whole key (DEL, UNLINK, GETDEL; the source of RENAME)
 GROUP = 8  # consumer-group bookkeeping of a stream (XREADGROUP, XACK, XCLAIM, XGROUP …)
+
+
+# So many things that a command names are made at once; more are made one by one, as they are looked at.
+MANY = 1000
+
+T = TypeVar("T")
+
+
+def sequence(count: int, make: Callable[[], Iterator[T]]) -> Sequence[T]:
+    """The `count` things that `make` makes, each time that it is called."""
+    return tuple(make()) if count <= MANY else _Many(count, make)
+
+
+class _Many(Sequence[T]):
+    """Very many things: a million accesses would take 200 MB, and hold up others while they are made."""
+
+    def __init__(self, count: int, make: Callable[[], Iterator[T]]) -> None:
+        self._count = count
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[T]:
+        return self._make()
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
+        if isinstance(index, int):
+            return next(islice(self, range(self._count)[index], None))
+        first, end, step = index.indices(self._count)
+        return tuple(islice(self, first, end, step)) if step > 0 else tuple(self)[index]
 
 
 class Streamed(bytes):
@@ -79,7 +115,7 @@ class Content(NamedTuple):
 
     value: bytes | None = None  # the whole string value (SET, SETEX, MSET …)
     value_position: int = 0
-    fields: tuple[Field, ...] = ()
+    fields: Sequence[Field] = ()
     stream_add: bool = False  # XADD: `maxlen` below says whether and how it trims
     maxlen: int | None = None  # XADD … MAXLEN [=|~] n
     maxlen_approximate: bool = False
@@ -148,8 +184,8 @@ class Touches(NamedTuple):
     """All that a command touches."""
 
     command: Command | None  # None: not in the table
-    accesses: tuple[Access, ...] = ()
-    channels: tuple[Channel, ...] = ()
+    accesses: Sequence[Access] = ()
+    channels: Sequence[Channel] = ()
     pattern: Pattern | None = None
     script: Script | None = None
     databases: tuple[

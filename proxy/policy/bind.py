@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .draft import SCOPE_HOLE, Draft
@@ -88,18 +88,14 @@ def held_by(rights: Sequence[int], whose: frozenset[int] | None) -> tuple[int, .
     return tuple(held if number in whose else 0 for number, held in enumerate(rights))
 
 
-def first_difference(
-    values: Sequence[tuple[tuple[str, bytes], ...]],
-) -> tuple[int, str, bytes, bytes] | None:
-    """Where keys of one command first differ in a bound placeholder: (index, name, value, earlier value)."""
-    first: dict[str, bytes] = {}
-    for index, name, value in _flattened(values):
+def differing(
+    first: dict[str, bytes], bound: tuple[tuple[str, bytes], ...]
+) -> tuple[str, bytes, bytes] | None:
+    """Where a key differs in a bound placeholder from the keys before it: (name, value, earlier value).
+
+    `first` has the value that each placeholder had first, and takes in those of this key.
+    """
+    for name, value in bound:
         if first.setdefault(name, value) != value:
-            return index, name, value, first[name]
+            return name, value, first[name]
     return None
-
-
-def _flattened(values: Sequence[tuple[tuple[str, bytes], ...]]) -> Iterator[tuple[int, str, bytes]]:
-    for index, pairs in enumerate(values):
-        for name, value in pairs:
-            yield index, name, value

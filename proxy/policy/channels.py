@@ -11,10 +11,11 @@ import re
 from collections.abc import Callable
 
 from ..commands.model import READ, WRITE, Channel
+from .budget import Budget
 from .compiled import CompiledPolicy, Target
 from .globs import Glob, places_after
 from .keyspace import KEYSPACE_BEGINNING, notifications_elsewhere
-from .reach import MAX_GLOB, Holds, Reach
+from .reach import MAX_GLOB, Holds, Reach, Remembered
 
 _KEYEVENT_NAME = re.compile(rb"__keyevent@([0-9]+)__:.*", re.DOTALL)
 _KEYSPACE_NAME = re.compile(rb"__keyspace@([0-9]+)__:(.*)", re.DOTALL)
@@ -28,6 +29,7 @@ class Channels:
         self._keys = keys
         self._reads = reads
         self._reach = Reach(policy.channel_classifier, policy.channels)
+        self._leaving: Remembered[tuple[str, bytes], bool | None] = Remembered()
         self._elsewhere = [] if policy.databases is None else notifications_elsewhere(policy.databases)
 
     def target(self, name: bytes) -> Target | None:
@@ -49,42 +51,55 @@ class Channels:
         match = _KEYSPACE_NAME.fullmatch(channel.name) or _KEYEVENT_NAME.fullmatch(channel.name)
         return int(match[1][:9]) if match else None
 
-    def leaves_databases(self, channel: Channel) -> bool:
-        """Whether a pattern can hear of keys in a database that the policy doesn't admit."""
-        if not channel.is_pattern or not self._elsewhere or len(channel.name) > MAX_GLOB:
-            return False  # too long a pattern is refused as such
-        glob = Glob(channel.name)
-        return any(places_after(glob, beginning) for beginning in self._elsewhere)
+    def leaves_databases(self, channel: Channel, budget: Budget) -> bool | None:
+        """Whether a pattern can hear of keys in a database that the policy doesn't admit; None where that
+        takes too long to find out."""
+        if not channel.is_pattern or not self._elsewhere:
+            return False
+        if len(channel.name) > MAX_GLOB:
+            return None
+        glob = channel.name
+        return self._leaving.get(("", glob), budget, lambda within: self._leaves(Glob(glob), within))
 
-    def admits(self, service: int, channel: Channel) -> bool:
-        """Whether the service may use the channel, or all that the pattern can match."""
+    def _leaves(self, glob: Glob, budget: Budget) -> bool | None:
+        for beginning in self._elsewhere:
+            places = places_after(glob, beginning, budget)
+            if places is None or places:
+                return None if places is None else True
+        return False
+
+    def admits(self, service: int, channel: Channel, budget: Budget) -> bool | None:
+        """Whether the service may use the channel, or all that the pattern can match; None where that takes
+        too long to find out."""
         if channel.is_pattern:
-            return self.covers(service, channel.name, READ)
+            return self.covers(service, channel.name, READ, budget)
         target = self.target(channel.name)
         if target is None:
             return False
         if target.kind == "keyevent" and not channel.publish:
-            return self._reads_every_key(service)
+            return self._reads_every_key(service, budget)
         if target.kind == "malformed":
             return False
         return bool(target.rights[service] & (WRITE if channel.publish else READ))
 
-    def covers(self, service: int, glob: bytes, right: int) -> bool:
-        """Whether the service may use every channel that the glob can match."""
+    def covers(self, service: int, glob: bytes, right: int, budget: Budget) -> bool | None:
+        """Whether the service may use every channel that the glob can match; None where that takes too long
+        to find out."""
         listens = right == READ
 
         def holds(target: Target) -> bool:
             if listens and target.kind == "keyspace":
                 return True  # by its keys, below
             if listens and target.kind == "keyevent":
-                return self._reads_every_key(service)
+                return self._reads_every_key(service, Budget()) is True
             return bool(target.rights[service] & right)
 
-        if not self._reach.covers(glob, holds, (service, right)):
-            return False
-        return not listens or self._keys.covers(
-            glob, self._reads(service), (service, READ, ""), behind=KEYSPACE_BEGINNING
+        covered = self._reach.covers(glob, holds, (service, right), budget)
+        if not covered or not listens:
+            return covered
+        return self._keys.covers(
+            glob, self._reads(service), (service, READ, ""), budget, behind=KEYSPACE_BEGINNING
         )
 
-    def _reads_every_key(self, service: int) -> bool:
-        return self._keys.covers(b"*", self._reads(service), (service, READ, ""))
+    def _reads_every_key(self, service: int, budget: Budget) -> bool | None:
+        return self._keys.covers(b"*", self._reads(service), (service, READ, ""), budget)

@@ -6,23 +6,25 @@ that is too long to be looked at where its form is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..commands.model import Access, Content, Members, Streamed
+from ..commands.model import Access, Content, Field, Members, Streamed
+from .budget import Budget, cost
 from .compiled import Entry, Fields
 from .show import printable
-from .ttl import TtlRule, fault_of
+from .ttl import TtlRule, fault_of, rule_of
 from .values import Form
+
+Shown = Callable[[], str]  # how messages show the key
 
 
 class Fault(NamedTuple):
-    """What is wrong with a write to a catalogued key."""
+    """What is wrong with a write to a catalogued key; `words` are the message and the hint."""
 
     rule: str
     position: int
-    message: str
-    hint: str = ""
+    words: Callable[[], tuple[str, str]]
 
 
 # -- types
@@ -41,97 +43,135 @@ def types_in(key: bytes, words: Mapping[bytes, tuple[str, ...]]) -> tuple[str, .
     return ()
 
 
-def type_fault(command: str, access: Access, types: Sequence[str], key: str) -> Fault:
+def type_fault(command: str, access: Access, types: Sequence[str], shown: Shown) -> Fault:
     """A command for other types than the key has."""
-    wanted, given = " or ".join(types), " or ".join(access.types)
-    return Fault(
-        "type.mismatch",
-        access.position,
-        f"{command} is for a {given}, but {key} is a {wanted}",
-        f"use the commands of a {wanted}",
-    )
+
+    def words() -> tuple[str, str]:
+        wanted, given = " or ".join(types), " or ".join(access.types)
+        return f"{command} is for a {given}, but {shown()} is a {wanted}", f"use the commands of a {wanted}"
+
+    return Fault("type.mismatch", access.position, words)
 
 
 # -- values
 
 
-def content_faults(access: Access, entry: Entry, key: str) -> Iterator[Fault]:
-    """What a write to a key of `entry` shows to be wrong with the value. `key` is how messages show it."""
+def content_faults(access: Access, entry: Entry, shown: Shown, budget: Budget) -> Iterator[Fault | None]:
+    """What a write to a key of `entry` shows to be wrong with the value; None whenever a turn is over.
+
+    A fault is put in words, if at all, before the next one is looked for.
+    """
     content = access.content
     if content is None:
         return
     if entry.values is not None and content.value is not None:
-        what = f"the value for {key}"
-        yield from _form_fault(content.value, content.value_position, entry.values, what)
+        yield from _form_fault(
+            content.value, content.value_position, entry.values, lambda: f"the value for {shown()}"
+        )
     if entry.fields is not None:
-        yield from _field_faults(content, entry.fields, key)
+        yield from _field_faults(content, entry.fields, shown, budget)
     if content.members is not None:
-        yield from _member_faults(content.members, entry, key)
+        yield from _member_faults(content.members, entry, shown, budget)
     if entry.maxlen is not None and content.stream_add:
         position = content.maxlen_position or access.position
-        yield from _maxlen_faults(content, position, entry.maxlen, entry.maxlen_exact, key)
+        yield from _maxlen_faults(content, position, entry.maxlen, entry.maxlen_exact, shown)
 
 
-def _form_fault(value: bytes, position: int, form: Form, what: str) -> Iterator[Fault]:
+def _form_fault(value: bytes, position: int, form: Form, what: Shown) -> Iterator[Fault]:
     if isinstance(value, Streamed):
+        size = value.size
         if form.asks:
-            text = f"{what} can't be checked: it is {value.size} bytes long"
-            yield Fault("value.invalid", position, text, f"{form.text} is asked for; write a shorter one")
+            yield Fault(
+                "value.invalid",
+                position,
+                lambda: (
+                    f"{what()} can't be checked: it is {size} bytes long",
+                    f"{form.text} is asked for; write a shorter one",
+                ),
+            )
     elif not form.accepts(value):
-        yield Fault("value.invalid", position, f"{what} is not {form.text}", f"write {form.text}")
+        yield Fault("value.invalid", position, lambda: (f"{what()} is not {form.text}", f"write {form.text}"))
 
 
-def _field_faults(content: Content, fields: Fields, key: str) -> Iterator[Fault]:
+def _field_faults(content: Content, fields: Fields, shown: Shown, budget: Budget) -> Iterator[Fault | None]:
     for field in content.fields:
-        form = fields.form_of(field.name)
-        if isinstance(field.name, Streamed):
-            form, name = None, "of that length"
-        elif fields.hides_names and field.name not in fields.named:
-            name = "<masked>"
-        else:
-            name = printable(field.name, 64)
+        if budget.works(cost(field.name) + cost(field.value)):
+            yield None
+        form = None if isinstance(field.name, Streamed) else fields.form_of(field.name)
         if form is None:
-            hint = f"its fields: {fields.text}"
-            yield Fault("field.unknown", field.position, f"{key} has no field {name}", hint)
+            yield _unknown_field(field, fields, shown)
         elif field.value_position:
-            what = f"the field {name} of {key}"
-            yield from _form_fault(field.value, field.value_position, form, what)
+            yield from _form_fault(
+                field.value,
+                field.value_position,
+                form,
+                lambda name=field.name: f"the field {_field_name(name, fields)} of {shown()}",  # type: ignore[misc]
+            )
 
 
-def _member_faults(members: Members, entry: Entry, key: str) -> Iterator[Fault]:
+def _unknown_field(field: Field, fields: Fields, shown: Shown) -> Fault:
+    return Fault(
+        "field.unknown",
+        field.position,
+        lambda: (f"{shown()} has no field {_field_name(field.name, fields)}", f"its fields: {fields.text}"),
+    )
+
+
+def _field_name(name: bytes, fields: Fields) -> str:
+    """A field's name as messages show it."""
+    if isinstance(name, Streamed):
+        return "of that length"
+    return "<masked>" if fields.hides_names and name not in fields.named else printable(name, 64)
+
+
+def _member_faults(members: Members, entry: Entry, shown: Shown, budget: Budget) -> Iterator[Fault | None]:
     """Of all elements of one command the first that is wrong is told."""
     positions = range(members.position, members.position + members.step * len(members.values), members.step)
     if entry.members is not None:
         for position, value in zip(positions, members.values, strict=True):
-            fault = next(_form_fault(value, position, entry.members, f"an element for {key}"), None)
+            if budget.works(cost(value)):
+                yield None
+            fault = next(
+                _form_fault(value, position, entry.members, lambda: f"an element for {shown()}"), None
+            )
             if fault is not None:
                 yield fault
                 break
     if entry.scores is not None:
+        text = entry.scores.text
         for position, score in zip(positions, members.scores, strict=False):
+            if budget.works(cost(score)):
+                yield None
             if isinstance(score, Streamed) or not entry.scores.accepts(score):
-                text = entry.scores.text
-                yield Fault("value.invalid", position - 1, f"a score for {key} is not {text}", f"give {text}")
+                words = (f"a score for {shown()} is not {text}", f"give {text}")
+                yield Fault("value.invalid", position - 1, lambda: words)  # noqa: B023 - the loop ends here
                 break
 
 
-def _maxlen_faults(content: Content, position: int, maxlen: int, exact: bool, key: str) -> Iterator[Fault]:
+def _maxlen_faults(
+    content: Content, position: int, maxlen: int, exact: bool, shown: Shown
+) -> Iterator[Fault]:
     if content.maxlen is None:
-        problem = f"XADD to {key} must trim the stream"
+        problem = "must trim the stream"
     elif content.maxlen > maxlen:
-        problem = f"XADD to {key} keeps more than {maxlen} entries"
+        problem = f"keeps more than {maxlen} entries"
     elif exact and content.maxlen_approximate:
-        problem = f"XADD to {key} must trim exactly"
+        problem = "must trim exactly"
     else:
         return
-    yield Fault("stream.maxlen", position, problem, f"use MAXLEN {'' if exact else '~ '}{maxlen}")
+    hint = f"use MAXLEN {'' if exact else '~ '}{maxlen}"
+    yield Fault("stream.maxlen", position, lambda: (f"XADD to {shown()} {problem}", hint))
 
 
 # -- time to live
 
 
-def ttl_fault(found: int, command: str, access: Access, rule: TtlRule, key: str) -> Fault:
+def ttl_fault(found: int, command: str, access: Access, rule: TtlRule, shown: Shown) -> Fault:
     """The words for an outcome of `ttl.FAULTS`."""
-    broken, message, hint = fault_of(found, rule, command, key)
     position = access.ttl.position if access.ttl is not None else 0
-    return Fault(broken, position or access.position, message, hint)
+
+    def words() -> tuple[str, str]:
+        _, message, hint = fault_of(found, rule, command, shown())
+        return message, hint
+
+    return Fault(rule_of(found), position or access.position, words)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from ..commands.extract import extract
 from ..commands.model import READ, WRITE, Access, Command, Touches
-from .bind import first_difference
+from .bind import differing
+from .budget import Budget, cost
 from .compiled import CompiledPolicy, Target
 from .content import fits
 from .decide_wide import WideDecider
@@ -22,7 +23,8 @@ from .permissions import forbidden_by_default, selects
 from .show import printable, shown_name
 from .slots import hash_slot
 from .ttl import FAULTS, FINE, outcome
-from .verdict import ALLOWED, Verdict, Violation
+from .verdict import ALLOWED, Found, Gathering, Verdict
+from .wording import said
 
 if TYPE_CHECKING:
     from .glance import Glance
@@ -71,7 +73,8 @@ class Decider(WideDecider):
 
         The way of most commands; where it says yes, `judge` finds no violation (tests/policy/test_decide.py).
         """
-        self.left_open.clear()
+        if self.left_open:
+            self.left_open = []
         if self._next_lapse is not None and self._clock() >= self._next_lapse:
             return False
         command, accesses, channels, pattern, script, databases, problem = touches
@@ -102,13 +105,15 @@ class Decider(WideDecider):
             return True
         if access.content is not None and entry.looks_into_values:
             return False
+        if not fits(entry.types, access.types):
+            return False
         if entry.ttl is not None:
             found = outcome(entry.ttl, access, self._clock)
             if found in FAULTS:
                 return False
             if found:
-                self.left_open.append((found, access, target, entry.ttl))
-        return fits(entry.types, access.types)
+                self._leave_open(found, access, target, entry.ttl)
+        return True
 
     def at_a_glance(self, service: int, command: Command, access: Access, target: Target) -> int:
         """What an access means for its key's time to live (`ttl.outcome`), where nothing is wrong with it
@@ -155,15 +160,26 @@ class Decider(WideDecider):
         self, service: int, argv: Sequence[bytes], touches: Touches, transaction: Transaction | None = None
     ) -> Verdict:
         """The verdict on what a command touches, where that is known already."""
-        self.left_open.clear()
+        gathering: Gathering[None] = Gathering()
+        for found in self.violations(service, argv, touches, transaction):
+            if found is not None:
+                gathering.take(found, None)
+        listed = tuple(violation for violation, _ in gathering.listed())
+        return Verdict(listed) if listed else ALLOWED
+
+    def violations(
+        self, service: int, argv: Sequence[bytes], touches: Touches, transaction: Transaction | None = None
+    ) -> Iterator[Found | None]:
+        """Every violation, as it is found; None whenever a turn's steps are done, where one may pause.
+
+        Whoever judges another command meanwhile puts back `left_open`, `not_kept` and `budget` before this
+        goes on.
+        """
+        self.left_open = []
+        self.not_kept = 0
+        self.budget = Budget()
         if self._next_lapse is not None and self._clock() >= self._next_lapse:
             self._take(self.policy.without_lapsed(self._clock()))
-        found = tuple(self._violations(service, argv, touches, transaction))
-        return Verdict(found) if found else ALLOWED
-
-    def _violations(
-        self, service: int, argv: Sequence[bytes], touches: Touches, transaction: Transaction | None
-    ) -> Iterator[Violation]:
         command = touches.command
         name = command.name if command is not None else shown_name(argv[0])
         if command is not None:
@@ -172,6 +188,8 @@ class Decider(WideDecider):
         if touches.pattern is not None:
             yield from self._pattern(service, name, touches.pattern.position, touches.pattern.glob, READ)
         for channel in touches.channels:
+            if self.budget.works(cost(channel.name)):
+                yield None
             yield from self._channel(service, name, channel)
         accesses = touches.accesses
         registration = self.policy.registration(touches.script) if touches.script is not None else None
@@ -179,16 +197,27 @@ class Decider(WideDecider):
             yield from self._registered(service, name, touches.script, registration, accesses)
         else:
             yield from self._unknown_parts(service, name, touches)
-            for access in accesses:
-                yield from self._access(service, name, access)
+            yield from self._all_accesses(service, name, accesses)
         if registration is not None and touches.script is not None:
             accesses = (*accesses, *registration.made(touches.script))
-        crossing = list(self._slots(name, accesses, transaction)) if self.policy.cluster else []
-        yield from crossing or self._bindings(service, name, accesses)
+        crosses = False
+        for found in self._slots(name, accesses, transaction) if self.policy.cluster else ():
+            crosses = crosses or found is not None
+            yield found
+        if not crosses:
+            yield from self._bindings(service, name, accesses)
+
+    def _all_accesses(self, service: int, name: str, accesses: Sequence[Access]) -> Iterator[Found | None]:
+        several = len(accesses) > 1  # one alone was looked at, and isn't clean
+        for access in accesses:
+            if self.budget.works(cost(access.key)):
+                yield None
+            if not (several and self._is_clean(service, access)):
+                yield from self._access(service, name, access)
 
     # -- the command itself
 
-    def _permission(self, service: int, command: Command) -> Iterator[Violation]:
+    def _permission(self, service: int, command: Command) -> Iterator[Found]:
         key = (service, command.name)
         reason = self._permissions.get(key)
         if reason is None:
@@ -213,7 +242,7 @@ class Decider(WideDecider):
             return ""
         return forbidden_by_default(command, command.names_keys)
 
-    def _unknown_parts(self, service: int, name: str, touches: Touches) -> Iterator[Violation]:
+    def _unknown_parts(self, service: int, name: str, touches: Touches) -> Iterator[Found]:
         """What can't be known of the command, unless it is granted for all keys."""
         problem = touches.problem
         if problem is not None and not self._is_granted_everything(service, name, touches.command):
@@ -237,16 +266,20 @@ class Decider(WideDecider):
             one for one in grants if (selects(one.selectors, command) if command else name in one.selectors)
         )
 
-    def _databases(self, service: int, name: str, touches: Touches) -> Iterator[Violation]:
+    def _databases(self, service: int, name: str, touches: Touches) -> Iterator[Found | None]:
         for position, number in touches.databases:
+            if self.budget.works(1):
+                yield None
             yield from self._database(service, name, position, number)
 
     def _slots(
         self, name: str, accesses: Sequence[Access], transaction: Transaction | None
-    ) -> Iterator[Violation]:
+    ) -> Iterator[Found | None]:
         """All keys of a command, and of a transaction, in one hash slot."""
         first = transaction.slot if transaction is not None else None
         for access in accesses:
+            if self.budget.works(cost(access.key)):
+                yield None
             target = self.policy.target(access.key)
             if not self.policy.home(target).cluster:
                 continue
@@ -257,24 +290,28 @@ class Decider(WideDecider):
                 text = self._shown(access.key, target)
                 message = f"{name} {text} is in hash slot {slot}, an earlier key in {first}"
                 hint = "give the keys one hash tag, as {tag}"
-                yield self._violation("slot.cross", access.position, access.key, target, message, hint)
+                words = said(message, hint)
+                yield self._violation("slot.cross", access.position, access.key, target, words)
                 break
         if transaction is not None:
             transaction.slot = first
 
-    def _bindings(self, service: int, name: str, accesses: Sequence[Access]) -> Iterator[Violation]:
+    def _bindings(self, service: int, name: str, accesses: Sequence[Access]) -> Iterator[Found | None]:
         """A bound placeholder has one value within a command, whatever keys a grant covers left out."""
         if not self._binds or len(accesses) < 2:
             return
-        found = [(access, self.policy.target(access.key)) for access in accesses]
-        found = [one for one in found if not self._granted(service, name, *one)]
-        accesses, targets = [access for access, _ in found], [target for _, target in found]
-        difference = first_difference([target.bound if target is not None else () for target in targets])
-        if difference is not None:
-            index, placeholder, value, first = difference
-            access, target = accesses[index], targets[index]
-            text = self._shown(access.key, target)
-            told = f"the {placeholder} {printable(value)}, an earlier key {printable(first)}"
-            message = f"{name} {text} has {told}"
-            hint = f"the keys of one command share their {placeholder}"
-            yield self._violation("key.format", access.position, access.key, target, message, hint)
+        seen: dict[str, bytes] = {}
+        for access in accesses:
+            if self.budget.works(cost(access.key)):
+                yield None
+            target = self.policy.target(access.key)
+            if target is None or not target.bound or self._granted(service, name, access, target):
+                continue
+            difference = differing(seen, target.bound)
+            if difference is not None:
+                placeholder, value, first = difference
+                told = f"the {placeholder} {printable(value)}, an earlier key {printable(first)}"
+                message = f"{name} {self._shown(access.key, target)} has {told}"
+                hint = f"the keys of one command share their {placeholder}"
+                yield self._about("key.format", access, target, said(message, hint))
+                return

@@ -10,16 +10,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Streamed
-from .compiled import CompiledPolicy, Grant, Target
+from .budget import Budget
+from .compiled import MAX_CONFIRMED, CompiledPolicy, Grant, Target
 from .content import Fault, content_faults, fits, ttl_fault, type_fault, types_in
 from .masking import standard_key
 from .names import NameFault, hash_tag_fault, lowered
-from .pending import Pending
+from .pending import MAX_KEYS, Pending
 from .permissions import selects_name
 from .show import printable
-from .ttl import FAULTS, TtlRule, late_fault, outcome
-from .verdict import Violation
-from .wording import Wording
+from .ttl import FAULTS, QUESTIONS, TtlRule, late_fault, outcome
+from .verdict import Found, Violation
+from .wording import Wording, said
 
 MAX_PREFIXES = 64
 MAX_GRANTS_KNOWN = 10_000  # services and commands: a name that isn't in the table is the client's to word
@@ -33,6 +34,8 @@ class KeyDecider(Wording):
         self._grants_known: dict[tuple[int, str], list[Grant]] = {}
         # What the last command means for times to live, where that isn't nothing.
         self.left_open: list[tuple[int, Access, Target, TtlRule]] = []
+        self.not_kept = 0  # keys of it that Redis isn't asked about, since there are too many
+        self.budget = Budget()  # of the command that is judged
         self._take(policy)
 
     def _take(self, policy: CompiledPolicy) -> None:
@@ -54,7 +57,7 @@ class KeyDecider(Wording):
                 self._grants_known[service, name] = known
         return known
 
-    def _access(self, service: int, name: str, access: Access, by: str = "") -> Iterator[Violation]:
+    def _access(self, service: int, name: str, access: Access, by: str = "") -> Iterator[Found | None]:
         """`by` is the registered script or function that touches the key; "" where the command does."""
         policy = self.policy
         target = policy.target(access.key)
@@ -78,45 +81,70 @@ class KeyDecider(Wording):
 
     def _standard(
         self, service: int, name: str, access: Access, target: Target, by: str
-    ) -> Iterator[Violation]:
+    ) -> Iterator[Found | None]:
+        key = access.key
         if target.kind != "claim":
             yield from self._rights(service, name, access, target, by)
         if target.kind == "malformed":
-            message = f"{self._shown(access.key, target)} is not of the form {target.text}"
-            yield self._about("key.format", access, target, message, _form_hint(access.key, target))
-        elif target.kind == "claim":
-            targets = self.policy.targets
-            scopes = sorted({one.text for one in targets if one.kind == "scope" and one.home == target.home})
-            message = f"{self._shown(access.key, target)} is in no scope of the policy"
-            hint = f"a key begins with one of {', '.join(scopes)}" if scopes else ""
-            yield self._about("key.format", access, target, message, hint)
-        elif target.kind == "scope" and not target.is_open:
-            message = f"no entry of the scope {target.name} covers {self._shown(access.key, target)}"
             yield self._about(
-                "key.unregistered", access, target, message, "register the key in the policy first"
+                "key.format",
+                access,
+                target,
+                lambda: (
+                    f"{self._shown(key, target)} is not of the form {target.text}",
+                    _form_hint(key, target),
+                ),
+            )
+        elif target.kind == "claim":
+            yield self._about("key.format", access, target, lambda: self._in_no_scope(key, target))
+        elif target.kind == "scope" and not target.is_open:
+            yield self._about(
+                "key.unregistered",
+                access,
+                target,
+                lambda: (
+                    f"no entry of the scope {target.name} covers {self._shown(key, target)}",
+                    "register the key in the policy first",
+                ),
             )
         if not target.names_sure:
             yield from self._named(access, target)
         if target.kind in ("entry", "scope"):
             yield from self._content(name, access, target)
 
-    def _content(self, name: str, access: Access, target: Target) -> Iterator[Violation]:
+    def _in_no_scope(self, key: bytes, target: Target) -> tuple[str, str]:
+        targets = self.policy.targets
+        scopes = sorted({one.text for one in targets if one.kind == "scope" and one.home == target.home})
+        hint = f"a key begins with one of {', '.join(scopes)}" if scopes else ""
+        return f"{self._shown(key, target)} is in no scope of the policy", hint
+
+    def _content(self, name: str, access: Access, target: Target) -> Iterator[Found | None]:
         """What is wrong with the value, as far as the command shows it; the rest is left open."""
         entry = target.entry
         types = self._types(access.key, target)
-        key = self._shown(access.key, target)
+
+        def shown() -> str:
+            return self._shown(access.key, target)
+
         if not fits(types, access.types):
-            yield self._fault(type_fault(name, access, types, key), access, target)
+            yield self._fault(type_fault(name, access, types, shown), access, target)
         elif entry is not None and entry.looks_into_values:
-            for fault in content_faults(access, entry, key):
-                yield self._fault(fault, access, target)
+            for fault in content_faults(access, entry, shown, self.budget):
+                yield None if fault is None else self._fault(fault, access, target)
         if entry is None or entry.ttl is None:
             return
         found = outcome(entry.ttl, access, self._clock)
         if found in FAULTS:
-            yield self._fault(ttl_fault(found, name, access, entry.ttl, key), access, target)
+            yield self._fault(ttl_fault(found, name, access, entry.ttl, shown), access, target)
         elif found:
-            self.left_open.append((found, access, target, entry.ttl))
+            self._leave_open(found, access, target, entry.ttl)
+
+    def _leave_open(self, found: int, access: Access, target: Target, rule: TtlRule) -> None:
+        """Keep what is to be asked of Redis, or need no longer be, of as many keys as anybody remembers."""
+        if len(self.left_open) < MAX_KEYS:
+            self.left_open.append((found, access, target, rule))
+        else:
+            self.not_kept += found in QUESTIONS
 
     def _types(self, key: bytes, target: Target) -> Sequence[str]:
         """The types that a key may have, by its entry or else by its words; none: any."""
@@ -124,9 +152,8 @@ class KeyDecider(Wording):
             return target.entry.types
         return types_in(key, self.policy.home(target).type_words)
 
-    def _fault(self, fault: Fault, access: Access, target: Target) -> Violation:
-        at = access._replace(position=fault.position)
-        return self._about(fault.rule, at, target, fault.message, fault.hint)
+    def _fault(self, fault: Fault, access: Access, target: Target) -> Found:
+        return self._violation(fault.rule, fault.position, access.key, target, fault.words)
 
     def late(self, pending: Pending, left: int) -> Violation | None:
         """What is wrong with a key whose PTTL turned out to be `left`; None if nothing is."""
@@ -135,39 +162,55 @@ class KeyDecider(Wording):
         if found is None:
             return None
         access = Access(pending.position, pending.key, WRITE)
-        return self._about(found.rule, access, pending.target, found.message, found.hint)
+        words = said(found.message, found.hint)
+        return self._about(found.rule, access, pending.target, words).worded()
 
-    def _rights(
-        self, service: int, name: str, access: Access, target: Target, by: str
-    ) -> Iterator[Violation]:
+    def _rights(self, service: int, name: str, access: Access, target: Target, by: str) -> Iterator[Found]:
         lacking = set(_lacking(service, access.needs, target))
         writes = access.needs & WRITE and not access.needs & GROUP and WRITE not in lacking
+
+        def refused() -> str:
+            return f"{self.who(service)} may not {name} {self._shown(access.key, target)}"
+
         if writes and not target.is_written_by(by):
-            shown = self._shown(access.key, target)
-            message = f"{self.who(service)} may not {name} {shown}: only scripts write it"
-            hint = f"it is written by {', '.join(sorted(target.written_by))}"
-            yield self._about("scope.write", access, target, message, hint)
+            yield self._about(
+                "scope.write",
+                access,
+                target,
+                lambda: (
+                    f"{refused()}: only scripts write it",
+                    f"it is written by {', '.join(sorted(target.written_by))}",
+                ),
+            )
         newer = target.successor
         if lacking and newer is not None and not any(_lacking(service, access.needs, target, True)):
-            shown = self._shown(access.key, target)
-            message = f"{self.who(service)} may not {name} {shown}, which is replaced"
-            yield self._about("key.legacy", access, target, message, f"use {newer.text}")
+            text = newer.text
+            yield self._about(
+                "key.legacy", access, target, lambda: (f"{refused()}, which is replaced", f"use {text}")
+            )
             return
         for right in sorted(lacking):
             rule = "scope.write" if right & WRITE else "scope.read"
-            message = f"{self.who(service)} may not {name} {self._shown(access.key, target)}"
-            if access.needs & GROUP and right == WRITE:
-                hint = self._who_may("consumers", target.names_with(GROUP, self.policy.services))
-            else:
-                verb = "writers" if right == WRITE else "readers"
-                hint = self._who_may(verb, target.names_with(right, self.policy.services))
-            yield self._about(rule, access, target, message, hint)
+            holders = "consumers" if access.needs & GROUP and right == WRITE else _HOLDERS[right]
+            yield self._about(
+                rule,
+                access,
+                target,
+                lambda holders=holders: (refused(), self._holders_hint(holders, target)),  # type: ignore[misc]
+            )
 
-    def _unregistered(self, service: int, name: str, access: Access, stray: Target | None) -> Violation:
-        shown = self._shown(access.key, stray)
-        message = f"{self.who(service)} may not {name} {shown}: no entry of the policy covers it"
-        hint = self._instead(access.key, stray)
-        found = self._violation("key.unregistered", access.position, access.key, stray, message, hint)
+    def _holders_hint(self, holders: str, target: Target) -> str:
+        return self._who_may(holders, target.names_with(_RIGHTS[holders], self.policy.services))
+
+    def _unregistered(self, service: int, name: str, access: Access, stray: Target | None) -> Found:
+        key = access.key
+
+        def words() -> tuple[str, str]:
+            who, shown = self.who(service), self._shown(key, stray)
+            message = f"{who} may not {name} {shown}: no entry of the policy covers it"
+            return message, self._instead(key, stray)
+
+        found = self._violation("key.unregistered", access.position, key, stray, words)
         # No entry's: the report has such keys by their shape.
         return found._replace(entry="", shape="")
 
@@ -176,31 +219,41 @@ class KeyDecider(Wording):
         a scope's prefix where that makes one that an entry covers."""
         if stray is not None:
             return f"use {standard_key(key, stray)}"
-        for prefix in self._prefixes:
+        for prefix in self._prefixes if len(key) <= MAX_CONFIRMED else ():
             target = self.policy.target(prefix + key)
             if target is not None and target.kind == "entry":
                 return f"use {self._shown(prefix + key, target)}"
         claims = " or ".join(self.policy.claims)
         return f"every key begins with {claims}" if claims else "register the key in the policy first"
 
-    def _legacy(self, service: int, name: str, access: Access, target: Target) -> Iterator[Violation]:
+    def _legacy(self, service: int, name: str, access: Access, target: Target) -> Iterator[Found]:
         """A legacy key has one answer: what its exception allows passes, all else is `key.legacy`."""
-        if any(_lacking(service, access.needs, target)):
-            shown = self._shown(access.key, target)
-            message = f"{self.who(service)} may not {name} {shown}, a deprecated form"
+        if not any(_lacking(service, access.needs, target)):
+            return
+        key = access.key
+
+        def words() -> tuple[str, str]:
+            message = f"{self.who(service)} may not {name} {self._shown(key, target)}, a deprecated form"
             if target.has_lapsed:
                 message += " that was tolerated for a while"
-            yield self._about(
-                "key.legacy", access, target, message, f"use {standard_key(access.key, target)}"
-            )
+            return message, f"use {standard_key(key, target)}"
 
-    def _named(self, access: Access, target: Target) -> Iterator[Violation]:
+        yield self._about("key.legacy", access, target, words)
+
+    def _named(self, access: Access, target: Target) -> Iterator[Found]:
         """What is wrong with the name itself, whatever kind of key it is."""
         for fault in self._name_faults(access.key, target):
-            shown = self._shown(access.key, target)
-            message = fault.message.replace("{lower}", lowered(shown)).replace("{key}", shown)
-            found = self._about(fault.rule, access, target, message, fault.hint)
+            found = self._about(
+                fault.rule,
+                access,
+                target,
+                lambda fault=fault: self._name_words(fault, access.key, target),  # type: ignore[misc]
+            )
             yield found if fault.severity == "must" else found._replace(severity="should")
+
+    def _name_words(self, fault: NameFault, key: bytes, target: Target) -> tuple[str, str]:
+        shown = self._shown(key, target)
+        return fault.message.replace("{lower}", lowered(shown)).replace("{key}", shown), fault.hint
 
     def is_well_named(self, key: bytes, target: Target) -> bool:
         """Whether a name keeps all that is asked of it, as far as a glance shows."""
@@ -220,6 +273,10 @@ class KeyDecider(Wording):
         tag = hash_tag_fault(key, target.hash_tag)
         if tag is not None:
             yield tag
+
+
+_HOLDERS = {READ: "readers", WRITE: "writers"}
+_RIGHTS = {"readers": READ, "writers": WRITE, "consumers": GROUP}
 
 
 def _lacking(service: int, needs: int, target: Target, all_held: bool = False) -> Iterator[int]:

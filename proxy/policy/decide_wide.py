@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..commands.model import READ, WRITE, Access, Channel, Script, Streamed
+from .budget import cost
 from .channels import Channels
 from .compiled import CompiledPolicy, Grant, Target
 from .decide_keys import KeyDecider
 from .keyspace import KEYSPACE
-from .reach import Holds, Reach, nearest, scan_pattern
+from .reach import Holds, Nearest, Reach, scan_pattern
 from .scripts import MissingArgument, Name, Registration
 from .show import printable
-from .verdict import Violation
+from .verdict import Found
+
+# Where a pattern has used up its budget.
+_TOO_LONG = "what it reaches takes too long to tell"
+_LESS = "use fewer wildcards, or fewer patterns at a time"
 
 
 class WideDecider(KeyDecider):
@@ -24,6 +29,7 @@ class WideDecider(KeyDecider):
 
     def _take(self, policy: CompiledPolicy) -> None:
         super()._take(policy)
+        self._readable: dict[int, Nearest] = {}  # by the service's number: the patterns that it may scan
         self._keys = Reach(policy.classifier, policy.targets)
         self._channels = Channels(policy, self._keys, lambda service: self._holds(service, READ, ""))
 
@@ -46,36 +52,45 @@ class WideDecider(KeyDecider):
         """Whether these grants leave no key out: each file must have one."""
         return {grant.home for grant in grants if b"*" in grant.texts} == set(range(len(self.policy.homes)))
 
-    def _reaches_only_own(self, service: int, name: str, glob: bytes, right: int, by: str = "") -> bool:
+    def _reaches_only_own(
+        self, service: int, name: str, glob: bytes, right: int, by: str = ""
+    ) -> bool | None:
+        """None where that takes too long to find out: it is as good as no."""
         granted = self._grants_of(service, name)
         if self._on_all_keys(granted):
             return True  # what no target covers, too
         if isinstance(glob, Streamed):
             return False
         who = (service, right, name if granted else "", by)
-        return self._keys.covers(glob, self._holds(service, right, name, by), who)
+        return self._keys.covers(glob, self._holds(service, right, name, by), who, self.budget)
 
-    def _pattern(
-        self, service: int, name: str, position: int, glob: bytes, right: int
-    ) -> Iterator[Violation]:
+    def _pattern(self, service: int, name: str, position: int, glob: bytes, right: int) -> Iterator[Found]:
         """A glob over keys is judged by rights: may the service touch all that can match?"""
-        if self._reaches_only_own(service, name, glob, right):
+        only_own = self._reaches_only_own(service, name, glob, right)
+        if only_own:
             return
         glob = bytes(glob)
         verb = "write" if right == WRITE else "read"
-        reached = self._shown(glob, None)
-        message = f"{self.who(service)} may not {name} {reached}: it reaches keys that it may not {verb}"
-        yield self._violation("scan.scope", position, glob, None, message, self._scan_hint(service, glob))
+
+        def words() -> tuple[str, str]:
+            message = f"{self.who(service)} may not {name} {self._shown(glob, None)}"
+            if only_own is None:
+                return f"{message}: {_TOO_LONG}", _LESS
+            return f"{message}: it reaches keys that it may not {verb}", self._scan_hint(service, glob)
+
+        yield self._violation("scan.scope", position, glob, None, words)
 
     def _scan_hint(self, service: int, glob: bytes) -> str:
         """A pattern near the glob that would pass."""
-        holds = self._holds(service, READ, "")
-        readable = [
-            scan_pattern(target)
-            for target in self.policy.targets
-            if target.kind in ("entry", "scope") and holds(target)
-        ]
-        for text in nearest(readable, glob)[:20]:
+        readable = self._readable.get(service)
+        if readable is None:
+            holds = self._holds(service, READ, "")
+            readable = self._readable[service] = Nearest(
+                scan_pattern(target)
+                for target in self.policy.targets
+                if target.kind in ("entry", "scope") and holds(target)
+            )
+        for text in readable.to(glob, 20):
             if self._reaches_only_own(service, "SCAN", text, READ):
                 return f"SCAN 0 MATCH {printable(text)} would pass"
         return ""
@@ -83,7 +98,7 @@ class WideDecider(KeyDecider):
     def _databases_hint(self) -> str:
         return f"the policy speaks for database {', '.join(map(str, sorted(self.policy.databases or ())))}"
 
-    def _database(self, service: int, name: str, position: int, number: int) -> Iterator[Violation]:
+    def _database(self, service: int, name: str, position: int, number: int) -> Iterator[Found]:
         admitted = self.policy.databases
         if admitted is not None and number not in admitted:
             yield self._plain(
@@ -93,15 +108,16 @@ class WideDecider(KeyDecider):
                 self._databases_hint(),
             )
 
-    def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Violation]:
+    def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Found | None]:
         if isinstance(channel.name, Streamed):
             begins = bytes(channel.name)
             yield self._no_channel(service, name, channel.position, begins, None, channel.publish)
             return
         database = self._channels.database_of(channel)
+        leaves = False if database is not None else self._channels.leaves_databases(channel, self.budget)
         if database is not None:
             yield from self._database(service, name, channel.position, database)
-        elif self._channels.leaves_databases(channel):
+        elif leaves:
             yield self._plain(
                 "database.forbidden",
                 channel.position,
@@ -111,28 +127,49 @@ class WideDecider(KeyDecider):
         key = self._channels.key_of(channel)
         if key is not None:
             yield from self._access(service, name, Access(channel.position, key, READ))
-        elif not self._channels.admits(service, channel):
+            return
+        admitted = self._channels.admits(service, channel, self.budget)
+        if not admitted or leaves is None:
             target = None if channel.is_pattern else self._channels.target(channel.name)
-            yield self._no_channel(service, name, channel.position, channel.name, target, channel.publish)
+            is_told = admitted is not None and leaves is not None
+            yield self._no_channel(
+                service, name, channel.position, channel.name, target, channel.publish, is_told=is_told
+            )
 
     def _no_channel(
-        self, service: int, name: str, position: int, channel: bytes, target: Target | None, publish: bool
-    ) -> Violation:
+        self,
+        service: int,
+        name: str,
+        position: int,
+        channel: bytes,
+        target: Target | None,
+        publish: bool,
+        *,
+        is_told: bool = True,
+    ) -> Found:
+        """`is_told`: it was found out what the pattern reaches."""
+
+        def words() -> tuple[str, str]:
+            message = f"{self.who(service)} may not {name} {self._shown(channel, target)}"
+            if not is_told:
+                return f"{message}: {_TOO_LONG}", _LESS
+            return message, self._channel_hint(channel, target, publish)
+
+        rule = "channel.write" if publish else "channel.read"
+        return self._violation(rule, position, channel, target, words)
+
+    def _channel_hint(self, channel: bytes, target: Target | None, publish: bool) -> str:
         right, verb = (WRITE, "publishers") if publish else (READ, "subscribers")
         who = target.names_with(right, self.policy.services) if target is not None else []
         if target is not None and target.kind in ("keyspace", "keyevent"):
-            hint = "only Redis speaks there" if publish else "it tells of keys that the service may not read"
-        elif target is not None and target.kind == "malformed":
-            hint = f"the form is {target.text}"
-        elif target is not None:
-            hint = self._who_may(verb, who)
-        elif channel.startswith(KEYSPACE + b"*"):
-            hint = "name the database: the * also matches what comes before a later __: in a key"
-        else:
-            hint = "no channel of the policy covers it"
-        message = f"{self.who(service)} may not {name} {self._shown(channel, target)}"
-        rule = "channel.write" if publish else "channel.read"
-        return self._violation(rule, position, channel, target, message, hint)
+            return "only Redis speaks there" if publish else "it tells of keys that the service may not read"
+        if target is not None and target.kind == "malformed":
+            return f"the form is {target.text}"
+        if target is not None:
+            return self._who_may(verb, who)
+        if channel.startswith(KEYSPACE + b"*"):
+            return "name the database: the * also matches what comes before a later __: in a key"
+        return "no channel of the policy covers it"
 
     # -- scripts
 
@@ -143,7 +180,7 @@ class WideDecider(KeyDecider):
         script: Script,
         registration: Registration,
         accesses: Sequence[Access],
-    ) -> Iterator[Violation]:
+    ) -> Iterator[Found | None]:
         """A script that the policy knows touches what its registration says."""
         if name == "SCRIPT LOAD":
             return
@@ -160,6 +197,8 @@ class WideDecider(KeyDecider):
         # Where script.keys is only observed, what is known of the keys must still be judged.
         if registration.declared:
             for access in accesses:
+                if self.budget.works(cost(access.key)):
+                    yield None
                 # A variant for reading (EVAL_RO) can't write, whatever is registered.
                 needs = access.needs & registration.declared or access.needs & READ
                 yield from self._access(service, name, access._replace(needs=needs), by=registration.name)
@@ -173,7 +212,7 @@ class WideDecider(KeyDecider):
         script: Script,
         registration: Registration,
         captured: Mapping[str, bytes],
-    ) -> Iterator[Violation]:
+    ) -> Iterator[Found | None]:
         """The keys and channels that a script makes of its arguments."""
         missing = ""
         for template, right in registration.touches:
@@ -197,20 +236,31 @@ class WideDecider(KeyDecider):
 
     def _script_key(
         self, service: int, name: str, access: Access, is_pattern: bool, by: str
-    ) -> Iterator[Violation]:
+    ) -> Iterator[Found | None]:
         position, key, right = access.position, access.key, access.needs
         if not is_pattern:
             yield from self._access(service, name, access, by=by)
-        elif not self._reaches_only_own(service, name, key, right, by):
-            rule = "scope.write" if right == WRITE else "scope.read"
-            message = f"{self.who(service)} may not {name} a script that touches {self._shown(key, None)}"
-            yield self._violation(rule, position, key, None, message, "it has no right to all of these")
+            return
+        only_own = self._reaches_only_own(service, name, key, right, by)
+        if only_own:
+            return
+        rule = "scope.write" if right == WRITE else "scope.read"
 
-    def _script_channel(self, service: int, name: str, position: int, channel: Name) -> Iterator[Violation]:
+        def words() -> tuple[str, str]:
+            message = f"{self.who(service)} may not {name} a script that touches {self._shown(key, None)}"
+            if only_own is None:
+                return f"{message}: {_TOO_LONG}", _LESS
+            return message, "it has no right to all of these"
+
+        yield self._violation(rule, position, key, None, words)
+
+    def _script_channel(self, service: int, name: str, position: int, channel: Name) -> Iterator[Found]:
         if channel.is_pattern:
-            admitted = self._channels.covers(service, channel.text, WRITE)
+            admitted = self._channels.covers(service, channel.text, WRITE, self.budget)
         else:
-            admitted = self._channels.admits(service, Channel(position, channel.text, True, False))
+            one = Channel(position, channel.text, True, False)
+            admitted = self._channels.admits(service, one, self.budget)
         if not admitted:
             target = None if channel.is_pattern else self._channels.target(channel.text)
-            yield self._no_channel(service, name, position, channel.text, target, True)
+            is_told = admitted is not None
+            yield self._no_channel(service, name, position, channel.text, target, True, is_told=is_told)

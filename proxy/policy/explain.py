@@ -170,6 +170,7 @@ def _violation(violation: Violation) -> dict[str, Any]:
         "entry": violation.entry or None,
         "message": violation.message,
         "hint": violation.hint or None,
+        "more": violation.more,
     }
 
 

@@ -1,7 +1,11 @@
 """Redis' glob patterns (SCAN MATCH, KEYS, PSUBSCRIBE), and whether all that one can match is allowed.
 
 Rule: `included` says yes only when every byte string that any server could match with the glob is allowed.
-What would take too long to find out is a refusal, never a yes.
+What would take too long to find out is a refusal, never a yes; what is too long is told by counting steps,
+never by a clock.
+
+A glob is never made deterministic: its places are followed one by one, each together with the automaton's
+state. So a question has at most as many joint states as the glob has items times the automaton has states.
 
 The dialect is that of stringmatchlen in Redis' `src/util.c`: `*`, `?`, `[a-z]`, `[^a]`, a backslash before
 any byte. Its corners: a range may stand the wrong way round; in `[a-]` the `]` ends the range, not the class;
@@ -11,19 +15,16 @@ very end stands for itself. It is not the language of `policy.expressions`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from .automaton import NODE, NOTHING, Automaton
-from .languages import spell
+from .budget import PATTERN_STEPS, Budget
 from .matching import Simulation
 from .patterns import KeyPattern
-from .regular import ANY_BYTE, readable_byte
+from .regular import ANY_BYTE
 
-MAX_STATES = 50_000
-# A glob of more items is allowed fewer joint states in proportion, since each costs more time: the worst that
-# a client can ask for takes some tenths of a second.
-FULL_LIMIT_ITEMS = 1_000
 _STAR, _QUESTION_MARK, _BRACKET, _CLOSING, _BACKSLASH = b"*?[]\\"
 STAR = None  # the item that matches any bytes, none too
 
@@ -128,44 +129,66 @@ def _range(first: int, last: int, signed: bool) -> int:
     if signed:
         first, last = (byte - 256 if byte > 127 else byte for byte in (first, last))
     low, high = sorted((first, last))
-    return sum(1 << (byte % 256) for byte in range(low, high + 1))
+    if low < 0 <= high:
+        return _span(low + 256, 255) | _span(0, high)
+    return _span(low % 256, high % 256)
+
+
+def _span(low: int, high: int) -> int:
+    return (1 << (high + 1)) - (1 << low)
 
 
 class Graph:
-    """The transitions of an automaton, backwards; built once for all its territories."""
+    """The transitions of an automaton, forwards and backwards; built once for all its territories."""
 
     def __init__(self, automaton: Automaton) -> None:
         self.automaton = automaton
         self.predecessors: list[list[int]] = [[] for _ in range(automaton.states)]
+        # By the state's number: where it leads, each state once, as offsets.
+        self.after: list[tuple[int, ...]] = []
         for number in range(automaton.states):
-            for after in set(automaton.successors(number * NODE)):
-                self.predecessors[after // NODE].append(number)
+            after = tuple(set(automaton.successors(number * NODE)))
+            self.after.append(after)
+            for state in after:
+                self.predecessors[state // NODE].append(number)
+        masks = [0] * automaton.width
+        for byte, kind in enumerate(automaton.classes):
+            masks[kind] |= 1 << byte
+        self._masks = tuple(masks)
+
+    def kinds_in(self, item: int) -> tuple[int, ...]:
+        """The byte classes of which a byte set has some."""
+        return tuple(kind for kind, mask in enumerate(self._masks) if mask & item)
+
+    def leading_to(self, states: Iterable[int]) -> bytes:
+        """For each state's number whether one of these can be reached from it; they themselves can."""
+        marked = bytearray(self.automaton.states)
+        waiting = list(states)
+        for number in waiting:
+            marked[number] = 1
+        while waiting:
+            for before in self.predecessors[waiting.pop()]:
+                if not marked[before]:
+                    marked[before] = 1
+                    waiting.append(before)
+        return bytes(marked)
 
 
 class Territory:
     """The part of all byte strings that a predicate over accept-set ids (-1: no pattern accepts) allows.
 
-    `safe[state // NODE]` is 1 where no key that passes through the state can end outside.
+    By the state's number: `unsafe` is 1 where a key that passes through the state can end outside, `hopeful`
+    where one can end inside.
     """
 
     def __init__(self, graph: Graph, allowed: Callable[[int], bool]) -> None:
         automaton = graph.automaton
+        self.graph = graph
         self.automaton = automaton
         self.allowed = {accept: allowed(accept) for accept in range(NOTHING, len(automaton.sets))}
-        safe = bytearray(b"\x01" * automaton.states)
-        unsafe = [
-            number
-            for number in range(automaton.states)
-            if not self.allowed[automaton.accept_of(number * NODE)]
-        ]
-        for number in unsafe:
-            safe[number] = 0
-        while unsafe:
-            for before in graph.predecessors[unsafe.pop()]:
-                if safe[before]:
-                    safe[before] = 0
-                    unsafe.append(before)
-        self.safe = bytes(safe)
+        ends = [self.allowed[automaton.accept_of(number * NODE)] for number in range(automaton.states)]
+        self.unsafe = graph.leading_to(number for number, inside in enumerate(ends) if not inside)
+        self.hopeful = graph.leading_to(number for number, inside in enumerate(ends) if inside)
 
     def holds(self, key: bytes) -> bool:
         """Whether this one key is inside."""
@@ -175,123 +198,150 @@ class Territory:
 class Inclusion(NamedTuple):
     """Whether all that a glob can match is inside a territory.
 
-    `inside` is None where finding out would have taken more than the states allowed: treat it as no.
-    `witness` is a key outside that the glob matches, where `inside` is False.
+    `inside` is None where finding out would have taken more steps than there were: treat it as no.
     """
 
     inside: bool | None
-    witness: bytes | None
-    states: int  # joint states visited
+    steps: int
 
 
-def places_after(glob: Glob, beginning: KeyPattern) -> int:
+def places_after(glob: Glob, beginning: KeyPattern, budget: Budget | None = None) -> int | None:
     """Where the glob can be after it has matched a whole name of the pattern, for `included`; 0 for nowhere.
 
-    The names must be of a pattern without an open end, as `__keyspace@<digits>__:`. Each place is followed on
-    its own: all of them together could be in more states than there is time for (`*1????????`).
+    The names must be of a pattern without an open end, as `__keyspace@<digits>__:`. None: to find out takes
+    more steps than the budget has.
     """
-    simulation = Simulation(beginning.node)
-    steps: dict[int, list[tuple[int, int]]] = {}
+    budget = budget or Budget()
+    moves, start, last = _moves_of(beginning)
     items = glob.widest
-    start = 0, simulation.START
-    seen = {start}
-    queue = [start]
+    reached = _Reached(items)
+    reached.add(0, start)
     found = 0
-    for at, here in queue:  # grows while it is walked
-        if here & simulation.last:
+    for at, here in reached.in_turn():
+        if here & last:
             found |= 1 << at
         if at == len(items):
             continue
-        if here not in steps:
-            reached = ((byte, simulation.step(here, byte)) for byte in range(256))
-            steps[here] = [(byte, there) for byte, there in reached if there]
         item = items[at]
-        after = [
-            (at + (item is not STAR), there)
-            for byte, there in steps[here]
-            if item is STAR or item >> byte & 1
-        ]
+        if not budget.take(1 + len(moves[here])):
+            return None
         if item is STAR:
-            after.append((at + 1, here))
-        new = set(after) - seen
-        seen |= new
-        queue += new
-    return _Walk(glob, bytes(256)).settle(found)
+            for there, _ in moves[here]:
+                reached.add(at, there)
+            reached.add(at + 1, here)
+        else:
+            for there, mask in moves[here]:
+                if mask & item:
+                    reached.add(at + 1, there)
+    return found
 
 
-def included(glob: Glob, territory: Territory, max_states: int = MAX_STATES, *, places: int = 0) -> Inclusion:
+@lru_cache(maxsize=64)
+def _moves_of(beginning: KeyPattern) -> tuple[dict[int, list[tuple[int, int]]], int, int]:
+    """The pattern as a machine: from each state the states behind it, each with the bytes that lead there;
+    the first state, and the bits of those in which a name can end."""
+    simulation = Simulation(beginning.node)
+    start = simulation.START
+    moves: dict[int, list[tuple[int, int]]] = {}
+    waiting = [start]
+    while waiting:
+        here = waiting.pop()
+        if here in moves:
+            continue
+        masks: dict[int, int] = {}
+        for byte in range(256):
+            there = simulation.step(here, byte)
+            if there:
+                masks[there] = masks.get(there, 0) | 1 << byte
+        moves[here] = list(masks.items())
+        waiting += masks
+    return moves, start, simulation.last
+
+
+class _Reached:
+    """The joint states that were reached: a place in the glob, and a state of something else.
+
+    At a star the glob admits all that it does at any place before: so these are left out where the same state
+    is reached at both.
+    """
+
+    def __init__(self, items: tuple[int | None, ...]) -> None:
+        self._items = items
+        self._last_star: dict[int, int] = {}
+        self._seen: set[tuple[int, int]] = set()
+        self._waiting: list[tuple[int, int]] = []
+
+    def add(self, at: int, state: int) -> None:
+        pair = at, state
+        if at < self._last_star.get(state, 0) or pair in self._seen:
+            return
+        if at < len(self._items) and self._items[at] is STAR:
+            self._last_star[state] = at
+        self._seen.add(pair)
+        self._waiting.append(pair)
+
+    def in_turn(self) -> Iterator[tuple[int, int]]:
+        """Each of them once, those that were reached last first; more may be added meanwhile."""
+        while self._waiting:
+            pair = self._waiting.pop()
+            if pair[0] >= self._last_star.get(pair[1], 0):
+                yield pair
+
+
+def included(glob: Glob, territory: Territory, budget: Budget | None = None, *, places: int = 1) -> Inclusion:
     """Whether every byte string that the glob can match is inside the territory.
 
-    With `places` (of `places_after`) it is what the glob can match from there on.
-
-    Past `max_states` joint states, fewer for a very long glob, there is no answer. Walks glob and automaton
-    together, breadth first, and stops wherever the automaton can't leave the territory any more; so a glob
-    that ends in `*` below a scope's prefix costs little more than its own length.
+    With `places` (of `places_after`) it is what the glob can match from there on. The walk turns back where
+    the automaton can't leave the territory any more, and is over where it can't come back to it, or where it
+    may still leave it and the rest of the glob is a star, which takes whatever leads outside.
     """
-    automaton, safe = territory.automaton, territory.safe
-    walk = _Walk(glob, automaton.classes)
-    max_states = max_states * FULL_LIMIT_ITEMS // max(FULL_LIMIT_ITEMS, len(walk.items))
-    start = places or walk.start, automaton.start
-    origin: dict[tuple[int, int], tuple[tuple[int, int], int] | None] = {start: None}
-    queue = [start] if not safe[automaton.start // NODE] else []
-    empty_escapes = False
-    for pair in queue:  # grows while it is walked
-        state, here = pair
-        if state & walk.accepting and not territory.allowed[automaton.accept_of(here)]:
-            if pair != start:
-                return Inclusion(False, spell(origin, pair), len(origin))
-            empty_escapes = True  # true, but any other witness tells more
-        row = automaton.successors(here)
-        for byte, number, next_state in walk.moves(state):
-            after = next_state, row[number]
-            if after in origin or safe[after[1] // NODE]:
-                continue
-            if len(origin) >= max_states:
-                return Inclusion(None, None, len(origin))
-            origin[after] = pair, byte
-            queue.append(after)
-    return Inclusion(not empty_escapes, b"" if empty_escapes else None, len(origin))
+    budget = budget or Budget(PATTERN_STEPS)
+    before = budget.spent
+    inside = _is_inside(glob, territory, budget, places)
+    return Inclusion(inside, budget.spent - before)
 
 
-class _Walk:
-    """All places of a glob at once: an int with bit i set where item i comes next."""
+def _is_inside(glob: Glob, territory: Territory, budget: Budget, places: int) -> bool | None:
+    items = glob.widest
+    if 0 in items:
+        return True  # an empty class: nothing matches
+    size = len(items)
+    automaton, after = territory.automaton, territory.graph.after
+    unsafe, hopeful = territory.unsafe, territory.hopeful
+    kinds: dict[int, tuple[int, ...]] = {}
+    reached = _Reached(items)
+    for at in range(size + 1):
+        if places >> at & 1:
+            reached.add(at, automaton.start)
+    for at, here in reached.in_turn():
+        if not unsafe[here // NODE]:
+            continue
+        if at == size:
+            if not territory.allowed[automaton.accept_of(here)]:
+                return False
+            continue
+        item = items[at]
+        if not hopeful[here // NODE] or (item is STAR and at + 1 == size):
+            return False
+        next_states = after[here // NODE]
+        if item is not STAR and item != ANY_BYTE:
+            if item not in kinds:
+                if not budget.take(1 if item.bit_count() == 1 else automaton.width):
+                    return None
+                kinds[item] = _kinds_in(territory.graph, item)
+            if len(next_states) > 1:
+                row = automaton.successors(here)
+                next_states = tuple({row[kind] for kind in kinds[item]})
+        if not budget.take(1 + len(next_states)):
+            return None
+        for there in next_states:
+            reached.add(at + (item is not STAR), there)
+        if item is STAR:
+            reached.add(at + 1, here)
+    return True
 
-    def __init__(self, glob: Glob, classes: bytes) -> None:
-        """`classes` are the automaton's: byte → class."""
-        self.items = glob.widest
-        self.accepting = 1 << len(self.items)
-        self.stars = sum(1 << at for at, item in enumerate(self.items) if item is STAR)
-        self.start = self.settle(1)
-        kinds: dict[tuple[int, ...], int] = {}
-        sets = list(dict.fromkeys(item for item in self.items if item is not STAR))
-        for byte in range(256):
-            kind = classes[byte], *[item >> byte & 1 for item in sets]
-            kinds[kind] = kinds.get(kind, 0) | 1 << byte
-        self.bytes = sorted(map(readable_byte, kinds.values()), key=lambda byte: not 32 < byte < 127)
-        self.classes = classes
-        self.readers = {
-            byte: sum(1 << at for at, item in enumerate(self.items) if item is not STAR and item >> byte & 1)
-            for byte in self.bytes
-        }
-        self.known: dict[int, list[tuple[int, int, int]]] = {}
 
-    def moves(self, state: int) -> list[tuple[int, int, int]]:
-        """For each kind of byte that leads on: a byte of it, its class in the automaton, the next state."""
-        known = self.known.get(state)
-        if known is None:
-            known = []
-            for byte in self.bytes:
-                after = self.settle((state & self.readers[byte]) << 1 | state & self.stars)
-                if after:
-                    known.append((byte, self.classes[byte], after))
-            self.known[state] = known
-        return known
-
-    def settle(self, state: int) -> int:
-        """Adds the places behind stars, and drops those before the last star: it admits all that they do."""
-        passed = state & self.stars
-        while passed:
-            state |= passed << 1
-            passed = (passed << 1) & self.stars
-        last = (state & self.stars).bit_length()
-        return state >> (last - 1) << (last - 1) if last else state
+def _kinds_in(graph: Graph, item: int) -> tuple[int, ...]:
+    if item.bit_count() == 1:
+        return (graph.automaton.classes[item.bit_length() - 1],)
+    return graph.kinds_in(item)

@@ -7,10 +7,10 @@ that rule is enforced and passes, counted and told, where it is observed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 
 from ..commands.extract import extract
-from ..commands.model import Streamed, Touches
+from ..commands.model import MANY, Streamed, Touches
 from .compiled import CompiledPolicy
 from .decide import Decider, Transaction
 from .glance import Glance, Way
@@ -18,7 +18,7 @@ from .modes import BreakGlass, Modes
 from .pending import Pending, PendingTtls
 from .show import shown_name
 from .ttl import FINE, QUESTIONS, SETTLING
-from .verdict import PASS, Action, Finding, Ruling, Verdict, Violation
+from .verdict import PASS, Action, Finding, Gathering, Ruling, Verdict, Violation
 
 # Whether these are broken is told by the form of the command, by what the key is, and by what the glance sees
 # of the value.
@@ -39,6 +39,10 @@ ALIKE = frozenset(
         "stream.maxlen",
     }
 )
+
+
+# A judgement that is made step by step: it yields nothing, and returns the ruling and what was touched.
+Steps = Generator[None, None, tuple[Ruling, Touches]]
 
 
 class InForce:
@@ -71,6 +75,7 @@ class Judge:
         self.glass = glass if glass is not None else []
         self.decider = Decider(policy, clock)
         self.pending = pending
+        self.steps_on_patterns = 0  # of the command that was weighed last
         self._glances: dict[int, Glance] = {}
         self._clock = clock
         self._on_error = on_error
@@ -81,7 +86,7 @@ class Judge:
 
     def rule(self, service: int, argv: Sequence[bytes]) -> Ruling:
         """What would be done about a command; nothing is kept of it."""
-        return self._decide(service, argv, None)[0]
+        return _driven(self._decide(service, argv, None))[0]
 
     def weigh(
         self,
@@ -98,7 +103,23 @@ class Judge:
         `connection` (any object of its own; else `client` stands for it) or by Redis. `database` is the one
         that is selected.
         """
-        answer = self._decide(service, argv, transaction)
+        steps = self.weigh_in_steps(service, argv, transaction, database, client, connection)
+        return _driven(steps)
+
+    def weigh_in_steps(
+        self,
+        service: int,
+        argv: Sequence[bytes],
+        transaction: Transaction | None = None,
+        database: int = 0,
+        client: str = "",
+        connection: object = None,
+    ) -> Steps:
+        """As `weigh`; yields whenever a turn is over, so that others can be judged before it goes on.
+
+        What holds when it begins holds to its end, but for break-glass: that is asked for at the end.
+        """
+        answer = yield from self._decide(service, argv, transaction)
         if self.decider.left_open and self.pending is not None and answer[0].refused_by is None:
             sender = client if connection is None else connection
             self._follow(self.pending, service, answer[1], transaction, database, client, sender)
@@ -150,6 +171,8 @@ class Judge:
 
         Where one is refused that holds as long as no break-glass is open.
         """
+        if any(violation.more > _MOST_MORE for violation, _ in ruling.findings):
+            return None
         way = glance.missed
         target = self.policy.targets[glance.target] if glance.target >= 0 else None
         if way is None or len(touches.accesses) != 1 or not glance.may_repeat(argv):
@@ -187,6 +210,7 @@ class Judge:
     ) -> None:
         """Keep what the command leaves open about times to live, and let go what it settles."""
         name = touches.command.name if touches.command is not None else ""
+        pending.dropped += self.decider.not_kept
         for found, access, target, rule in self.decider.left_open:
             if isinstance(access.key, Streamed):
                 continue  # what is at hand of it is another key's name
@@ -222,20 +246,34 @@ class Judge:
             Finding(found, "waived" if action == "waived" else "late") for found, action in ruling.findings
         )
 
-    def _decide(
-        self, service: int, argv: Sequence[bytes], transaction: Transaction | None
-    ) -> tuple[Ruling, Touches]:
-        touches = _NOTHING
+    def _decide(self, service: int, argv: Sequence[bytes], transaction: Transaction | None) -> Steps:
+        decider, touches = self.decider, _NOTHING
+        gathering: Gathering[Action] = Gathering()
+        is_any = False
+        self.steps_on_patterns = decider.not_kept = 0
         try:
             touches = extract(argv)
-            if self.decider.admits(service, touches):
+            if len(touches.accesses) <= MANY and decider.admits(service, touches):
                 return PASS, touches
-            verdict = self.decider.judge(service, argv, touches, transaction)
+            name = command_name(argv, touches)
+            for found in decider.violations(service, argv, touches, transaction):
+                if found is None:
+                    kept = decider.left_open, decider.not_kept, decider.budget
+                    decider.left_open = []
+                    yield
+                    decider.left_open, decider.not_kept, decider.budget = kept
+                    continue
+                is_any = True
+                action = self.modes.action(found, service, name)
+                if action is not None:
+                    gathering.take(found, action)
+            self.steps_on_patterns = decider.budget.spent
         except Exception as exc:
             verdict = self._internal_error(argv, exc)
-        if not verdict.violations:
+            return self._rule_on(verdict, service, command_name(argv, touches)), touches
+        if not is_any:
             return PASS, touches
-        return self._rule_on(verdict, service, command_name(argv, touches)), touches
+        return self.modes.ruling(gathering.listed(), service, self._clock(), self.glass), touches
 
     def opaque(self, service: int, command: str, reason: str) -> Ruling:
         """What is done about a command after which the session can't be read any more."""
@@ -272,6 +310,17 @@ def command_name(argv: Sequence[bytes], touches: Touches) -> str:
     return touches.command.name if touches.command is not None else shown_name(argv[0])
 
 
+def _driven(steps: Steps) -> tuple[Ruling, Touches]:
+    """The end of a judgement, all its turns at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer: tuple[Ruling, Touches] = end.value
+            return answer
+
+
 _NOTHING = Touches(None)
+_MOST_MORE = 16  # what isn't listed of a command is counted one by one for those like it
 # They take a key away, or leave all as it is: where the new name is taken, where only a copy is asked for.
 _MAY_LEAVE = frozenset({"RENAMENX", "MIGRATE"})

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .compiled import CompiledPolicy
 from .diagnostics import did_you_mean
 from .globs import Glob
-from .verdict import PASS, RULES, Finding, Mode, Ruling, Verdict, Violation
+from .verdict import PASS, RULES, Action, Finding, Found, Mode, Ruling, Verdict, Violation
 
 
 class ModeRule(NamedTuple):
@@ -112,7 +112,7 @@ class Modes:
         """Whether there are waivers for a rule and a service."""
         return bool(self._waivers.get((service, rule)))
 
-    def waived(self, violation: Violation, service: str, command: str) -> bool:
+    def waived(self, violation: Violation | Found, service: str, command: str) -> bool:
         """Whether a waiver tolerates a violation by `command` of the service."""
         waivers = self._waivers.get((service, violation.rule))
         if not waivers:
@@ -126,23 +126,37 @@ class Modes:
         """What is done about a verdict on `command` of the service with this number, at time `now`."""
         if not verdict.violations:
             return PASS
+        found = [(one, self.action(one, service, command)) for one in verdict.violations]
+        return self.ruling(
+            [(one, action) for one, action in found if action is not None], service, now, glass
+        )
+
+    def action(self, violation: Violation | Found, service: int, command: str) -> Action | None:
+        """What is done about a violation by `command` of the service with this number, as long as no
+        break-glass is open; None: nothing, and nobody is told."""
+        mode = self._modes[service][violation.rule]
+        if mode == "disabled":
+            return None
+        if self._waivers and self.waived(violation, self.services[service], command):
+            return "waived"
+        return "observed" if mode == "observe" or violation.severity == "should" else "refused"
+
+    def ruling(
+        self,
+        found: Iterable[tuple[Violation, Action]],
+        service: int,
+        now: float,
+        glass: Sequence[BreakGlass] = (),
+    ) -> Ruling:
+        """What is done about all violations of a command, where `action` said so of each."""
         findings: list[Finding] = []
         refused_by: Violation | None = None
         name = self.services[service]
-        for violation in verdict.violations:
-            mode = self._modes[service][violation.rule]
-            if mode == "disabled":
-                continue
-            if self.waived(violation, name, command):
-                findings.append(Finding(violation, "waived"))
-            elif (
-                mode == "observe"
-                or violation.severity == "should"
-                or any(one.covers(violation.rule, name, now) for one in glass)
-            ):
-                findings.append(Finding(violation, "observed"))
-            else:
-                findings.append(Finding(violation, "refused"))
+        for violation, action in found:
+            if action == "refused" and any(one.covers(violation.rule, name, now) for one in glass):
+                action = "observed"
+            findings.append(Finding(violation, action))
+            if action == "refused":
                 refused_by = refused_by or violation
         return Ruling(tuple(findings), refused_by)
 

@@ -6,10 +6,14 @@ name that it can match lies where the service has the right, also the names that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from heapq import nsmallest
+from typing import Generic, TypeVar
 
 from ..commands.mentions import glob_escape
 from .automaton import Classifier
+from .budget import PATTERN_STEPS, Budget
 from .compiled import Target
 from .globs import Glob, Graph, Territory, included, places_after
 from .patterns import KeyPattern
@@ -18,6 +22,44 @@ MAX_CACHED = 1000
 MAX_GLOB = 1024  # bytes; a longer pattern isn't looked into
 
 Holds = Callable[[Target], bool]
+Question = TypeVar("Question", bound=tuple[object, ...])
+Answer = TypeVar("Answer")
+
+
+class Remembered(Generic[Question, Answer]):
+    """What was found out about patterns, the last of them at least.
+
+    Two generations: what is asked for again outlives whatever is asked for once, however much that is. So no
+    client can drive out what the others need.
+    """
+
+    def __init__(self, most: int = MAX_CACHED) -> None:
+        self._most = most // 2
+        self._young: dict[Question, Answer | None] = {}
+        self._old: dict[Question, Answer | None] = {}
+
+    def get(self, key: Question, budget: Budget, find: Callable[[Budget], Answer | None]) -> Answer | None:
+        """The answer; `find` finds it, and gives None where it would take too long. That is remembered too,
+        but not where only the rest of a budget was too small."""
+        if key in self._young:
+            return self._young[key]
+        if key in self._old:
+            answer = self._old[key]
+        elif not budget.left:
+            return None
+        else:
+            within = Budget(min(PATTERN_STEPS, budget.left))
+            is_full = within.limit == PATTERN_STEPS
+            glob = key[1]
+            reads = len(glob) if isinstance(glob, bytes) else 0
+            answer = find(within) if within.take(1 + reads) else None
+            budget.take(within.spent)
+            if answer is None and not is_full:
+                return None
+        if len(self._young) >= self._most:
+            self._old, self._young = self._young, {}
+        self._young[key] = answer
+        return answer
 
 
 class Reach:
@@ -28,29 +70,34 @@ class Reach:
         self._classifier = classifier
         self._graph: Graph | None = None
         self._territories: dict[Hashable, Territory] = {}
-        self._known: dict[tuple[Hashable, bytes, bytes], bool] = {}
+        self._known: Remembered[tuple[Hashable, bytes, bytes], bool | None] = Remembered()
 
-    def covers(self, glob: bytes, holds: Holds, who: Hashable, *, behind: KeyPattern | None = None) -> bool:
+    def covers(
+        self, glob: bytes, holds: Holds, who: Hashable, budget: Budget, *, behind: KeyPattern | None = None
+    ) -> bool | None:
         """Whether every name that the glob can match lies in targets for which `holds` is true.
 
         `who` identifies `holds`, for the cache. With `behind`, the names are what the glob can match after it
-        has matched something of that pattern (the key in `__keyspace@0__:key`). False also where the question
-        is too large to answer.
+        has matched something of that pattern (the key in `__keyspace@0__:key`). None where that takes more
+        steps than the budget has left, or than one pattern may take.
         """
         if len(glob) > MAX_GLOB:
-            return False
-        key = who, glob, behind.text.encode() if behind else b""
-        if key not in self._known:
-            if len(self._known) >= MAX_CACHED:
-                self._known.clear()
-            self._known[key] = self._ask(Glob(glob), self._territory(holds, who), behind)
-        return self._known[key]
+            return None
+        return self._known.get(
+            (who, glob, behind.text.encode() if behind else b""),
+            budget,
+            lambda within: self._ask(Glob(glob), self._territory(holds, who), behind, within),
+        )
 
-    def _ask(self, glob: Glob, territory: Territory, behind: KeyPattern | None) -> bool:
+    def _ask(
+        self, glob: Glob, territory: Territory, behind: KeyPattern | None, budget: Budget
+    ) -> bool | None:
         if behind is None:
-            return included(glob, territory).inside is True
-        places = places_after(glob, behind)
-        return not places or included(glob, territory, places=places).inside is True
+            return included(glob, territory, budget).inside
+        places = places_after(glob, behind, budget)
+        if not places:
+            return None if places is None else True
+        return included(glob, territory, budget, places=places).inside
 
     def _territory(self, holds: Holds, who: Hashable) -> Territory:
         if who not in self._territories:
@@ -80,9 +127,33 @@ def scan_pattern(target: Target) -> bytes:
     return prefix if target.pattern.is_literal else prefix + b"*"
 
 
-def nearest(patterns: Sequence[bytes], glob: bytes) -> list[bytes]:
-    """The patterns, those first that begin like the glob, the shorter ones before the longer."""
-    return sorted(patterns, key=lambda text: (-_shared(text, glob), len(text)))
+class Nearest:
+    """Finds among many patterns those that begin like a glob, without looking at each."""
+
+    def __init__(self, patterns: Iterable[bytes]) -> None:
+        self._sorted = sorted(patterns)
+
+    def to(self, glob: bytes, most: int) -> list[bytes]:
+        """So many of them, those first that share the longest beginning with the glob, the shorter ones
+        before the longer."""
+        found: list[bytes] = []
+        first = last = 0
+        glob = glob[:MAX_GLOB]
+        at = bisect_left(self._sorted, glob)
+        longest = max((_shared(glob, text) for text in self._sorted[max(at - 1, 0) : at + 1]), default=0)
+        for size in range(longest, -1, -1):
+            beginning = glob[:size]
+            low = bisect_left(self._sorted, beginning)
+            high = bisect_right(self._sorted, beginning, lo=low, key=lambda text: text[: len(beginning)])
+            if high - low > last - first:
+                if first == last:
+                    first = last = high
+                fresh = self._sorted[low:first] + self._sorted[last:high]
+                found += nsmallest(most - len(found), fresh, key=len)
+                first, last = low, high
+            if len(found) >= most:
+                break
+        return found
 
 
 def _shared(one: bytes, other: bytes) -> int:

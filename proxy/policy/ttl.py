@@ -120,6 +120,11 @@ class TtlFault(NamedTuple):
     hint: str
 
 
+def rule_of(found: int) -> str:
+    """The rule that an outcome of FAULTS breaks."""
+    return {FORBIDDEN: "ttl.forbidden", REQUIRED: "ttl.required"}.get(found, "ttl.range")
+
+
 def fault_of(found: int, rule: TtlRule, command: str, key: str) -> TtlFault:
     """The words for an outcome of FAULTS. `key` is how messages show it."""
     if found == FORBIDDEN:

@@ -1,12 +1,16 @@
 """The answer of the policy to one command: values, worded once, acted on elsewhere.
 
-Rule: a verdict lists every violation of the command. Whether one is refused or only counted is decided by
-`modes`, never here, and nothing here is raised.
+Rule: a verdict tells of every violation of the command: the first few of each kind in full, the others by
+their number. Whether one is refused or only counted is decided by `modes`, never here, and nothing here is
+raised.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Hashable, Iterator
+from typing import Generic, Literal, NamedTuple, TypeVar
+
+Mark = TypeVar("Mark", bound=Hashable)
 
 # Stable and few: these are metric labels, and what people switch on. The order is that in which the
 # violations of one key are listed, rights first.
@@ -58,6 +62,62 @@ class Violation(NamedTuple):
     message: str  # "CubeProxy may not HSET cube:…; its writers: CubeMaster."
     hint: str  # what to do about it; may be ""
     contact: str = ""  # whom to ask: the owner of the key's file; "" where the decision knows none
+    more: int = 0  # others of the same rule, entry and severity in the same command, which aren't listed
+
+
+class Found(NamedTuple):
+    """A violation before it is put in words: of a command's million few are told of."""
+
+    rule: str
+    severity: Severity
+    position: int
+    key: bytes | None
+    entry: str
+    shape: str
+    contact: str
+    words: Callable[[], tuple[str, str, str]]  # how the key is shown, the message, the hint
+
+    def worded(self) -> Violation:
+        """The violation in words."""
+        shown, message, hint = self.words()
+        rule, severity, position, key, entry, shape, contact, _ = self
+        return Violation(rule, severity, position, key, shown, entry, shape, message, hint, contact)
+
+
+# So many violations of one rule are listed for one command, and the first of each entry besides.
+LISTED = 8
+
+
+class Gathering(Generic[Mark]):
+    """Takes in the violations of one command as they are found, and words those that are to be listed.
+
+    Each has a mark (what is done about it): what is counted and not listed has the mark of what it is counted
+    with.
+    """
+
+    def __init__(self) -> None:
+        self._listed: list[tuple[Violation, Mark]] = []
+        self._more: list[int] = []
+        self._last: dict[tuple[str, str, str, Mark], int] = {}
+        self._told: dict[tuple[str, Mark], int] = {}
+
+    def take(self, found: Found, mark: Mark) -> None:
+        """Take in one more."""
+        kind = found.rule, found.entry, found.severity, mark
+        told = self._told.get((found.rule, mark), 0)
+        last = self._last.get(kind)
+        if last is not None and told >= LISTED:
+            self._more[last] += 1
+            return
+        self._told[found.rule, mark] = told + 1
+        self._last[kind] = len(self._listed)
+        self._listed.append((found.worded(), mark))
+        self._more.append(0)
+
+    def listed(self) -> Iterator[tuple[Violation, Mark]]:
+        """What is listed, in the order in which it was found."""
+        for (violation, mark), more in zip(self._listed, self._more, strict=True):
+            yield (violation._replace(more=more) if more else violation), mark
 
 
 # The kinds of target whose violations have `shape` equal to `entry`: all their keys are of one form.

@@ -6,12 +6,19 @@ services only where the policy lets hints name them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..commands.model import Access
 from .compiled import UNKNOWN, CompiledPolicy, Target
 from .masking import shown_in
-from .verdict import COVERED, Severity, Violation
+from .verdict import COVERED, Found, Severity
+
+Words = Callable[[], tuple[str, str]]  # a message and a hint
+
+
+def said(message: str, hint: str) -> Words:
+    """Words that are there already."""
+    return lambda: (message, hint)
 
 
 class Wording:
@@ -38,27 +45,24 @@ class Wording:
         should = self.policy.should if is_common or target is None else target.should
         return "should" if rule in should else "must"
 
-    def _about(self, rule: str, access: Access, target: Target, message: str, hint: str) -> Violation:
-        return self._violation(rule, access.position, access.key, target, message, hint)
+    def _about(self, rule: str, access: Access, target: Target, words: Words) -> Found:
+        return self._violation(rule, access.position, access.key, target, words)
 
-    def _violation(
-        self, rule: str, position: int, key: bytes, target: Target | None, message: str, hint: str
-    ) -> Violation:
+    def _violation(self, rule: str, position: int, key: bytes, target: Target | None, words: Words) -> Found:
+        """`words` gives message and hint, if they are asked for: before the next violation is looked for."""
         entry = (target.name or target.kind) if target is not None else ""
         covered = target is not None and target.kind in COVERED
-        return Violation(
+        return Found(
             rule,
             self._severity(rule, target),
             position,
             key,
-            self._shown(key, target),
             entry,
             entry if covered else "",
-            message,
-            hint,
             self.policy.home(target).contact,
+            lambda: (self._shown(key, target), *words()),
         )
 
-    def _plain(self, rule: str, position: int, message: str, hint: str) -> Violation:
+    def _plain(self, rule: str, position: int, message: str, hint: str) -> Found:
         contact = self.policy.common.contact
-        return Violation(rule, self._severity(rule), position, None, "", "", "", message, hint, contact)
+        return Found(rule, self._severity(rule), position, None, "", "", contact, lambda: ("", message, hint))

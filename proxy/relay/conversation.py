@@ -95,7 +95,7 @@ class Conversation(Speaker):
 
     @property
     def awaits_more(self) -> bool:
-        return bool(self.answers.slots) or self.opaque or self._raw is not None
+        return bool(self.answers.slots) or self.opaque or self._raw is not None or self.wants_turn
 
     @property
     def is_streaming(self) -> bool:
@@ -116,6 +116,7 @@ class Conversation(Speaker):
             not self.answers.closing
             and not self._closing_then
             and not self.held
+            and not self.wants_turn
             and self._deferred is None
             and self._raw is None
             and slots.held_bytes < self._room.slots
@@ -292,6 +293,7 @@ class Conversation(Speaker):
             and answers.reply == ON
             and self.transaction is None
             and not self.held
+            and not self.wants_turn
             and not self.opaque
             and not self._streaming
             and not self.closing

@@ -29,6 +29,8 @@ cdef class Session(Conversation):
     cdef object _glance_of
     cdef bint _missed
     cdef object _refused
+    cdef object _case
+    cdef long long _steps
 
     @cython.locals(
         reader=RequestReader, run_start=Py_ssize_t, run_end=Py_ssize_t, run="long long", glance=Glance, argv=list,
@@ -55,7 +57,7 @@ cdef class Session(Conversation):
     cdef object _refuse_alike(self, Glance glance, Repeat repeat, list argv)
     @cython.locals(missed=bint)
     cdef bint _admits_as_plain(self, list argv) except -1
-    cdef bint _fits(self, object judge, object touches) except -1
+    cdef bint _fits(self, object judge, object touches, Py_ssize_t size) except -1
     cpdef object current_judge(self)
     cdef tuple _judge(self)
 

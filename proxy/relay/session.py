@@ -15,14 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter
 
-from proxy.commands.model import Streamed, Touches
+from proxy.commands.model import MANY, Streamed, Touches
 from proxy.commands.words import word
+from proxy.policy.budget import TURN_STEPS
 from proxy.policy.compiled import UNKNOWN
 from proxy.policy.glance import Glance, Way
 from proxy.policy.judge import InForce, Judge
 from proxy.policy.repeats import Admitted, Repeat
 from proxy.policy.verdict import PASS, Ruling
 from proxy.relay.answers import ON
+from proxy.relay.cases import Case
 from proxy.relay.conversation import POISON, Conversation
 from proxy.relay.identity import Identities, host_port
 from proxy.relay.observer import Observer
@@ -40,6 +42,9 @@ PLAIN = SHAREABLE - {name.decode() for name in SPECIALS}
 
 # What a command that isn't in the table is called where names are counted: its own is the client's to word.
 OTHER = "other"
+
+# A glance takes less than 0.1 µs for each argument; what has more of them is judged in several turns.
+MOST_GLANCED_AT = 16 * MANY
 
 # Taking the time costs a tenth of a decision, so one in so many is timed.
 TIMED_EACH = 64
@@ -90,6 +95,8 @@ class Session(Conversation):
         # What `_ruled` is to be where the request in hand is refused as others like it were.
         self._refused: tuple[Special | None, bytes | None, str, bool] | None = None
         self._ruled: tuple[Special | None, bytes | None, str, bool] = (None, None, "", True)
+        self._case: Case | None = None  # the long judgement that is under way
+        self._steps = 0  # that patterns have taken since the last turn
         self._apply_limits()
 
     @property
@@ -163,7 +170,13 @@ class Session(Conversation):
                 if self._whole_transaction(glance):
                     may_judge = self._may_judge()
                     continue
-            plain = plain or self._admits_as_plain(argv)
+            if not plain:
+                plain = self._admits_as_plain(argv)
+                may_judge = not self.wants_turn
+                if self._case is not None:
+                    self._send(run_start, run_end, run)
+                    run = 0
+                    break
             if plain:
                 self._streaming = False
             if plain and (run == 0 or reader.start == run_end):
@@ -234,7 +247,7 @@ class Session(Conversation):
 
     def _admits_at_a_glance(self, glance: Glance, argv: list[bytes]) -> bool:
         """Whether a request surely goes upstream as it is, and gives one reply."""
-        if self._needs_its_own():
+        if self._needs_its_own() or len(argv) > MOST_GLANCED_AT:
             return False
         self._until_timed -= 1
         if self._until_timed < 0:
@@ -322,6 +335,9 @@ class Session(Conversation):
                 if not (self._admits_at_a_glance(glance, argv) or self._admits_as_plain(argv)):
                     self._open_before(transaction, start, end, count, argv)
                     return True
+                if self.wants_turn:
+                    self._open_before(transaction, start, end, count + 1, None)
+                    return True
             count += 1
         self.transaction = None
         self.shapeable = self.shapeable or transaction.is_shapeable
@@ -343,7 +359,7 @@ class Session(Conversation):
                     argv = reader.next()
                 except ProtocolError:
                     return False  # it is met again, behind the requests before it
-                if not argv:
+                if not argv or len(argv) > MANY:
                     return False
                 name = argv[0] if len(argv) == 1 else b""
             if self._exceeds_share(reader.end - start, count):
@@ -352,12 +368,14 @@ class Session(Conversation):
         return True
 
     def _open_before(
-        self, transaction: OpenTransaction, start: int, end: int, count: int, argv: Sequence[bytes]
+        self, transaction: OpenTransaction, start: int, end: int, count: int, argv: Sequence[bytes] | None
     ) -> None:
         """Of a transaction in hand, whose MULTI lies from `start` to `end`, `count` requests were admitted;
-        the next one, now in hand, is not as they are. So open it on a connection of the client's own."""
+        the one in hand is not as they are, or (`argv` None) is the last of them, and others have their turn.
+        So open it on a connection of the client's own."""
         reader = self._reader
-        multi, admitted = reader.span(start, end), reader.span(end, reader.start)
+        multi = reader.span(start, end)
+        admitted = reader.span(end, reader.end if argv is None else reader.start)
         request, ruled = reader.span(reader.start, reader.end), self._ruled
         self.transaction = None
         self.route.stay()
@@ -368,8 +386,9 @@ class Session(Conversation):
             open_transaction(self, transaction, multi)
             if count:
                 self._to_upstream(admitted, count)
-            self.request, self._ruled = request, (*ruled[:3], True)
-            self._do(argv)
+            if argv is not None:
+                self.request, self._ruled = request, (*ruled[:3], True)
+                self._do(argv)
 
         if self.route.is_shared:
             self.when_answered(begin)
@@ -399,12 +418,39 @@ class Session(Conversation):
             self._ruled = (special, None, "", True)
             return False
         judge, number = self._judge()
-        ruling, touches = self._weigh(judge, number, argv)
+        size = self._reader.end - self._reader.start
+        if len(argv) > MANY:
+            request = self._reader.span(self._reader.start, self._reader.end)
+            judged = self.transaction.judged if self.transaction is not None else None
+            steps = judge.weigh_in_steps(
+                number, argv, judged, self.profile.database, self.client, self.sender
+            )
+            case = Case(judge, number, argv, special, request, steps)
+            if not self._goes_on(case):
+                return False
+            ruling, touches = case.answer
+        else:
+            ruling, touches = self._weigh(judge, number, argv)
+        return self._concludes(judge, number, argv, special, ruling, touches, size, missed)
+
+    def _concludes(
+        self,
+        judge: Judge,
+        number: int,
+        argv: list[bytes],
+        special: Special | None,
+        ruling: Ruling,
+        touches: Touches,
+        size: int,
+        missed: bool,
+    ) -> bool:
+        """Tell of a judgement. True where the request, of which `size` bytes are here, goes upstream as it is
+        and gives exactly one reply; else `_ruled` has what was decided."""
         too_large = self._streaming and (special is not None or _is_too_large(touches))
         recorder = self._observer.recorder
         if recorder is not None and not too_large:
             recorder(judge.policy, self.service, argv, touches)
-        self._observer.judged_at_length(self._why_at_length(ruling, special))
+        self._observer.judged_at_length(self._why_at_length(ruling, special, size))
         command = touches.command
         label = command.name if command is not None else OTHER
         reply = None
@@ -414,7 +460,7 @@ class Session(Conversation):
                 reply = refusal(ruling.refused_by, judge.policy.contact, decision)
         if reply is None and too_large:
             special = _too_large
-        fits = reply is not None or self._fits(judge, touches)
+        fits = reply is not None or self._fits(judge, touches, size)
         if reply is None and special is None and (command is None or command.name not in FIXED_SHAPE):
             self._mark_shapeable(fits)
         if special is None and reply is None and fits:
@@ -427,13 +473,13 @@ class Session(Conversation):
         self._ruled = (special, reply, label, fits)
         return False
 
-    def _why_at_length(self, ruling: Ruling, special: Special | None) -> str:
+    def _why_at_length(self, ruling: Ruling, special: Special | None, size: int) -> str:
         """Why a glance wasn't enough for the request in hand: a label of a metric (docs/operations.md)."""
         if ruling.findings:
             return "violation"
         if special is not None:
             return "session"
-        if self._streaming or self._exceeds_share(self._reader.end - self._reader.start, 1):
+        if self._streaming or self._exceeds_share(size, 1):
             return "large"
         glance = self._known_glance
         return "recorded" if glance is None or self._observer.recorder is not None else glance.why
@@ -476,8 +522,8 @@ class Session(Conversation):
         else:
             self.doubt_replies()
 
-    def _fits(self, judge: Judge, touches: Touches) -> bool:
-        """Whether the request in hand may go where the client is now."""
+    def _fits(self, judge: Judge, touches: Touches, size: int) -> bool:
+        """Whether a request of so many bytes may go where the client is now."""
         command, script = touches.command, touches.script
         is_trusted = (
             command is not None
@@ -487,7 +533,7 @@ class Session(Conversation):
         )
         if not self.route.takes(command, is_trusted):
             return False
-        if self._needs_its_own():
+        if self.route.is_shared and self._exceeds_share(size, 1):
             self.route.stay()
             return False
         return True
@@ -496,13 +542,54 @@ class Session(Conversation):
         """Ask the judge; the time it takes is told for a session's first request and then for each 64th."""
         judged = self.transaction.judged if self.transaction is not None else None
         self._until_timed -= 1
-        if self._until_timed >= 0:
-            return judge.weigh(number, argv, judged, self.profile.database, self.client, self.sender)
-        self._until_timed = TIMED_EACH - 1
-        start = perf_counter()
+        start = perf_counter() if self._until_timed < 0 else 0.0
         answer = judge.weigh(number, argv, judged, self.profile.database, self.client, self.sender)
-        self._observer.decided(perf_counter() - start)
+        if self._until_timed < 0:
+            self._until_timed = TIMED_EACH - 1
+            self._observer.decided(perf_counter() - start)
+        self._steps += judge.steps_on_patterns
+        if self._steps >= TURN_STEPS:
+            self.wants_turn = True  # what is behind is judged later
         return answer
+
+    # -- judgements that take more than one turn
+
+    def _goes_on(self, case: Case) -> bool:
+        """Have a turn of a long judgement. True: it has come to its end; else another turn is wanted."""
+        is_over = case.goes_on()
+        self._case = None if is_over else case
+        self.wants_turn = not is_over
+        return is_over
+
+    def take_turn(self) -> None:
+        self.wants_turn = False
+        self._steps = 0
+        case = self._case
+        if self.closing:
+            self._case = None
+            return
+        if case is not None:
+            if not self._goes_on(case):
+                return
+            before = self._deferred
+            if before is None:
+                self._end_case(case)
+            else:
+                self._deferred = lambda: self._end_case(case, before)
+        self._read_requests()
+
+    def _end_case(self, case: Case, before: Callable[[], None] | None = None) -> None:
+        """Do what a long judgement says about its request, after what was to be done `before`."""
+        if before is not None:
+            before()
+        self.request = case.request
+        ruling, touches = case.answer
+        judge, number, argv, special = case.judge, case.number, case.argv, case.special
+        if self._concludes(judge, number, argv, special, ruling, touches, len(case.request), False):
+            self._streaming = False
+            self._to_upstream(case.request, 1)
+        else:
+            self._do(argv)
 
     def _do_otherwise(self, argv: Sequence[bytes]) -> None:
         """Do what `_ruled` says about a request that can't just be sent on with others."""

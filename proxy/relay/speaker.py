@@ -31,6 +31,7 @@ class Speaker:
         self.counts: list[int] = []  # how many replies each piece of it gets, on a shared connection
         self.shapeable = False  # the client's text might shape one of these replies
         self.reopen = False  # the own connection must be made anew before anything is sent on it
+        self.wants_turn = False  # a long judgement is under way, which goes on in `take_turn`
 
     @property
     def to_client(self) -> list[bytes]:
@@ -74,6 +75,9 @@ class Speaker:
     def upstream_lost(self, reason: str) -> None:
         """The connection ended."""
         raise NotImplementedError
+
+    def take_turn(self) -> None:
+        """Go on with what was broken off so that other clients could have their turn."""
 
     # -- which connection
 

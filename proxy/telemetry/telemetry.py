@@ -153,13 +153,14 @@ class Telemetry:
         times: int = 1,
     ) -> str:
         """Record the findings of one command, or of `times` commands alike. `command` is a name of the
-        command table, or `other`. Each finding has a line of its own in the log. Returns the decision id for
-        the reply, which is that of the first refused finding's line; "" if nothing was refused."""
+        command table, or `other`. Each finding has a line of its own in the log, which tells of those that
+        are counted with it as merged. Returns the decision id for the reply, which is that of the first
+        refused finding's line; "" if nothing was refused."""
         now = self._clock()
         origin = _Origin(service, client, command, revision)
         refused = ""
         for violation, action in findings:
-            decision = self._tell(origin, violation, action, now=now, times=times)
+            decision = self._tell(origin, violation, action, now=now, times=times * (1 + violation.more))
             if action == "refused" and not refused:
                 refused = decision
         return refused
@@ -176,7 +177,7 @@ class Telemetry:
             known = self._known.get(group)
             if label is None or known is None or known[0] != violation.entry:
                 return None
-            rows.append((group, *known[1:]))
+            rows += [(group, *known[1:])] * (1 + violation.more)
         if len(self._repeats) >= MAX_REPEATS:
             return None
         repeat = Repeat(rows)

@@ -235,6 +235,19 @@ def test_what_was_only_counted_is_in_snapshots_and_in_the_log_at_the_end(bench: 
     assert sum(1 + line["merged"] + line["dropped"] for line in bench.lines()) == 15
 
 
+def test_what_is_counted_and_not_listed_repeats_too(bench: Bench) -> None:
+    telemetry = bench.telemetry
+    findings = (Finding(violation()._replace(more=9), "observed"),)
+    bench.tell(*findings)
+    bench.tell(*findings)
+    repeat = telemetry.repeats("CubeProxy", "HSET", findings)
+    assert repeat is not None
+    repeat.times += 8
+    assert sum(telemetry.counters.violations.values()) == 100
+    telemetry.close()
+    assert sum(1 + line["merged"] + line["dropped"] for line in bench.lines()) == 100
+
+
 def test_keys_that_no_entry_covers_repeat_once_their_shape_is_learnt(bench: Bench) -> None:
     telemetry = bench.telemetry
     for number in range(40):

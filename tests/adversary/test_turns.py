@@ -1,0 +1,76 @@
+"""A search for conversations that get confused where each judgement takes several turns.
+
+The class: something that is done between two turns of a judgement, and changes what becomes of its request or
+of those behind it. Here every command with an argument is judged in turns, one for each key, and between them
+bytes come from the client and from Redis, in random pieces.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.policy import budget, judge
+from proxy.relay import session as session_module
+from tests.adversary.conftest import Search
+from tests.relay.sessions import ROUTE, Told, cmd, session
+from tests.relay.test_session_in_any_order import (
+    INLINE,
+    NOTHING,
+    WORDS,
+    Conversation,
+    answers,
+    expect,
+    without_reply,
+)
+
+SEVERAL = [
+    [b"DEL", ROUTE, ROUTE, b"nobody's"],
+    [b"HSET", ROUTE, b"HostIP", b"x", b"no-such", b"1"],
+    [b"TYPE", ROUTE],
+    [b"HGETALL", ROUTE],
+]
+
+
+class InTurns(Conversation):
+    """A conversation with a session that has its turns whenever chance has it."""
+
+    turns = 0
+
+    def run(self) -> None:
+        while self.to_send or self.due or self.one.wants_turn:
+            sides = [self._client] * bool(self.to_send and self.one.wants_input())
+            sides += [self._upstream] * bool(self.due)
+            sides += [self._turn] * self.one.wants_turn
+            self.dice.choice(sides)()
+            self._carry()
+
+    def _turn(self) -> None:
+        self.turns += 1
+        self.one.take_turn()
+
+
+def test_search_for_conversations_that_turns_confuse(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "MANY", 1)
+    monkeypatch.setattr(judge, "MANY", -1)
+    monkeypatch.setattr(budget, "TURN_STEPS", 1)
+    turns = 0
+    for rng in search.attempts_of_at_least(50):
+        one_step = [*WORDS, *SEVERAL * 3, [b"MULTI"], [b"EXEC"]]
+        steps = [cmd(*rng.choice(one_step)) for _ in range(rng.randint(1, 30))]
+        steps += rng.choices([*NOTHING, *INLINE], k=3)
+        rng.shuffle(steps)
+        stream = b"".join(steps)
+        expected = expect(stream)
+        told = Told()
+        told.recorder = lambda *_: None  # so that nothing is admitted at a glance
+        talk = InTurns(session(told=told, sharing=rng.random() < 0.5), rng, stream, pushes=False)
+        talk.run()
+        turns += talk.turns
+        assert answers(talk.got) == expected.replies
+        assert without_reply(talk.redis) == without_reply(expected.redis)
+        assert talk.redis.ran == expected.redis.ran
+        assert talk.one.service == expected.service
+        assert talk.one.outstanding == 0
+        assert sum(outcome == "refused" for _, _, outcome in told.commands) == expected.refused
+        assert len(told.commands) == expected.commands
+    assert turns > search.attempts
