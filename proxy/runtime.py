@@ -180,7 +180,8 @@ class Runtime:
     def _client_limits(self) -> ClientLimits:
         """The configured limits, with no more connections than there are file descriptors for."""
         limits = self.settings.limits.of_clients()
-        room = room_for(limits.connections)
+        # Where there are workers, their parent has the admin listeners.
+        room = room_for(limits.connections, 0 if self.settings.workers else self.settings.admin_listeners)
         if room < 0.9 * limits.connections:
             self.tell(f"file descriptors suffice for {room} connections of {limits.connections} (ulimit -n)")
         return dataclasses.replace(limits, connections=room)
