@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import logging
 import socket
 from collections import Counter
@@ -66,7 +67,7 @@ class Connection(asyncio.Protocol):
         self.host = host
         self.gone = asyncio.Event()
         self.works = False  # at a request that was admitted
-        self.since = owner.loop.time()  # when it last made keyfence wait
+        self.turn = next(owner.turns)  # counts when it last began to make keyfence wait
         self._owner = owner
         self._sock: socket.socket | None = sock  # until a transport has it
         self._http: asyncio.Protocol | None = None
@@ -93,7 +94,7 @@ class Connection(asyncio.Protocol):
     def answered(self) -> None:
         """The answer is made: it is to be read, and another request may follow."""
         self._in_request = self.works = False
-        self.since = self._owner.loop.time()
+        self.turn = next(self._owner.turns)
         if not self.gone.is_set():
             self._expire_in(self._owner.bounds.times.answer)
 
@@ -169,6 +170,7 @@ class Connections:
         self.bounds = bounds
         self.loop = asyncio.get_running_loop()
         self.by_transport: dict[Any, Connection] = {}
+        self.turns = itertools.count()
         self._all: set[Connection] = set()
         self._runner: web.AppRunner | None = None
         self._acceptor: Acceptor | None = None
@@ -241,7 +243,7 @@ class Connections:
         held = Counter(one.host for one in self._all)
         held[newcomer] += 1
         waiting = (one for one in self._all if not one.works)
-        return max(waiting, key=lambda one: (held[one.host], -one.since), default=None)
+        return max(waiting, key=lambda one: (held[one.host], -one.turn), default=None)
 
     async def _connect(self, connection: Connection) -> None:
         sock = connection.hand_over()

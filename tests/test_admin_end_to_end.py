@@ -102,7 +102,9 @@ def test_half_requests_by_hundreds_keep_neither_clients_nor_operators_from_being
 def test_as_many_clients_as_there_may_be_do_not_lock_the_operator_out(
     tmp_path: Path, redis_behind: RedisServer
 ) -> None:
-    config = configure(tmp_path, redis_behind.url, "upstream: {url: '%s', mode: dedicated}" % redis_behind.url)
+    config = configure(
+        tmp_path, redis_behind.url, f"upstream: {{url: '{redis_behind.url}', mode: dedicated}}"
+    )
     with (
         Keyfence(
             "--config", config, descriptors=FEW_DESCRIPTORS, expect_stderr="turned a connection away"
