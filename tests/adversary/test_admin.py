@@ -1,7 +1,7 @@
 """Searches for a request that the admin listener shouldn't survive, serve or believe.
 
-Whatever comes: no answer says 500, nothing changes without the token, the log isn't filled, every connection is
-ended by the listener itself, and the next request is answered.
+Whatever comes: no answer says 500, nothing changes without the token, the log is not filled, every connection
+is ended by the listener itself, and the next request is answered.
 """
 
 from __future__ import annotations
