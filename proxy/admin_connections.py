@@ -18,7 +18,7 @@ import itertools
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from aiohttp import web
@@ -30,6 +30,7 @@ from .open_files import ADMIN, ADMIN_ARRIVING
 from .sockets import Bound
 
 SHUTDOWN_TIMEOUT = 2.0  # seconds that requests in progress get when the listener stops
+CONTINUE = "100-continue"  # the only thing that may be expected: RFC 9110, section 10.1.1
 LINGERING_SECONDS = 1.0  # for the rest of a body that nobody wants, so that its sender sees the answer
 
 _log = logging.getLogger("keyfence.admin")
@@ -189,6 +190,8 @@ class Connections:
             logger=_protocol_log(),
         )
         await self._runner.setup()
+        assert self._runner.server is not None
+        self._runner.server.request_handler = _with_known_expectations(self._runner.server.request_handler)
         self._acceptor = Acceptor(bound, self._arrived, self._no_room, ADMIN_ARRIVING)
         self._acceptor.listen()
 
@@ -259,12 +262,26 @@ class Connections:
         notice(f"{self.name} room", f"{self.name} can't accept: {why}; raise `ulimit -n`")
 
 
+Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+def _with_known_expectations(handle: Handle) -> Handle:
+    """aiohttp looks at Expect before all else, and fails where it can't be shown as text."""
+
+    async def handle_expected(request: web.BaseRequest) -> web.StreamResponse:
+        if request.headers.get("Expect", CONTINUE).lower() != CONTINUE:
+            return web.Response(status=417)
+        return await handle(request)
+
+    return handle_expected
+
+
 class _Unexpected(logging.Handler):
-    """What aiohttp logs: a request that is no HTTP is nobody's concern, anything else a fault of keyfence."""
+    """What aiohttp logs: what is no HTTP and who has gone are nobody's concern, anything else is a fault."""
 
     def emit(self, record: logging.LogRecord) -> None:
         fault = record.exc_info[1] if record.exc_info else None
-        if isinstance(fault, HttpProcessingError):
+        if isinstance(fault, HttpProcessingError | ConnectionError):
             return
         with contextlib.suppress(Exception):
             kind = type(fault).__name__ if fault is not None else record.levelname

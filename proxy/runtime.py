@@ -29,6 +29,7 @@ from .policy.compiled import CompiledPolicy
 from .policy.judge import InForce, Judge
 from .policy.modes import BreakGlass, Modes
 from .policy.pending import PendingTtls
+from .relay.shown_ids import Question, ShownIds
 from .sockets import Bound
 from .telemetry.telemetry import Telemetry
 from .tls import listener_context, upstream_context
@@ -176,6 +177,18 @@ class Runtime:
             settings.shared_connections,
         )
         return self._gate
+
+    @property
+    def ids(self) -> ShownIds:
+        """What the clients of this process have been shown."""
+        assert self._gate is not None
+        return self._gate.ids
+
+    def ask_others_by(self, ask: Callable[[Question], None]) -> None:
+        """There are other processes with clients, which may be asked for an id."""
+        assert self._gate is not None
+        self._gate.ids.is_all = False
+        self._gate.ask_others = ask
 
     def _client_limits(self) -> ClientLimits:
         """The configured limits, with no more connections than there are file descriptors for."""

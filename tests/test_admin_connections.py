@@ -264,6 +264,19 @@ def test_garbage_is_answered_without_a_word_to_operators(
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("path", [b"/healthz", b"/nowhere"])
+def test_an_expectation_that_is_no_text_is_refused_as_any_other(
+    path: bytes, run: Callable[[Test], None]
+) -> None:
+    async def test() -> None:
+        async with place() as here:
+            for expected in (b"rain", b"\xba"):
+                data = b"GET " + path + b" HTTP/1.0\r\nExpect: " + expected + b"\r\n\r\n"
+                assert (await ended(await here.connect(data))).split()[1] == b"417"
+
+    run(test)
+
+
 def test_what_aiohttp_logs_of_a_fault_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

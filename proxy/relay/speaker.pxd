@@ -16,6 +16,7 @@ cdef class Speaker:
     cdef public list counts
     cdef public bint shapeable
     cdef public bint reopen
+    cdef public object question
 
     cpdef object from_client(self, bytes data)
     cpdef object from_upstream(self, bytes data)
