@@ -45,6 +45,10 @@ def refused(client: redis.Redis, number: int) -> bool:
     return is_refusal
 
 
+def bulk(text: str) -> bytes:
+    return f"${len(text)}\r\n{text}\r\n".encode()
+
+
 def connections(keyfence: Keyfence, service: str, number: int) -> list[redis.Redis]:
     return [keyfence.client(service, single_connection_client=True) for _ in range(number)]
 
@@ -83,17 +87,15 @@ def test_a_client_that_has_gone_has_no_connection_to_name(keyfence: Keyfence) ->
 
 
 def test_what_is_redirected_arrives_where_it_may(keyfence: Keyfence) -> None:
-    reader, listener = connections(keyfence, "CubeProxy", 2)
-    with keyfence.client("CubeMaster") as writer:
-        number = listener.client_id()
-        listener.execute_command("SUBSCRIBE", "__redis__:invalidate")
-        assert not refused(reader, number)
+    (reader,) = connections(keyfence, "CubeProxy", 1)
+    with keyfence.client("CubeMaster") as writer, keyfence.connect("CubeProxy") as listener:
+        listener.sendall(b"HELLO 3\r\n")
+        greeting = listener.recv(4096)
+        assert not refused(reader, int(greeting.partition(b"$2\r\nid\r\n:")[2].split()[0]))
         reader.hgetall(KEY)
         writer.hset(KEY, "HostIP", "10.0.0.7")
-        assert listener.connection is not None
-        assert listener.connection.read_response() == [b"message", b"__redis__:invalidate", [KEY.encode()]]
+        assert listener.recv(4096) == b">2\r\n$10\r\ninvalidate\r\n*1\r\n" + bulk(KEY)
     reader.close()
-    listener.close()
 
 
 @pytest.mark.parametrize("name", ["CLIENT KILL", "CLIENT UNBLOCK", "CLIENT LIST", "CLIENT PAUSE"])
