@@ -213,7 +213,7 @@ def _hello(session: Session, argv: Argv) -> None:
     users = hello_users(argv)
     session.route.knows_id = True
     if len(argv) == 1:
-        session.effect(session.shown)
+        _show_id(session)
     elif session.transaction is not None:
         session.effect(lambda reply: _hello_answered(session, argv, reply))
     elif users:
@@ -363,11 +363,19 @@ def _client(session: Session, argv: Argv) -> None:
     elif subcommand == b"MAINT_NOTIFICATIONS":
         session.effect(lambda reply: _notified(session, reply))
     elif subcommand in (b"ID", b"INFO"):
-        session.effect(session.shown)
+        _show_id(session)
     elif subcommand == b"TRACKING":
         _client_tracking(session, argv)
     else:
         session.pass_one()
+
+
+def _show_id(session: Session) -> None:
+    """The reply tells the connection's id, which the client may name from then on."""
+    if session.transaction is None:
+        session.when_sure(lambda: session.inspect(session.shown))
+    else:
+        session.effect(session.shown)
 
 
 def _client_tracking(session: Session, argv: Argv) -> None:

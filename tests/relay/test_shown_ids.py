@@ -219,3 +219,14 @@ def test_nobody_is_asked_for_one_who_is_unknown() -> None:
     one = session(ids, "unknown")
     assert is_refusal(redirect(one, 5), "command.forbidden")
     assert one.question is None
+
+
+def test_a_reply_that_the_client_has_shaped_shows_no_id() -> None:
+    ids = ShownIds()
+    one = session(ids)
+    one.doubt_replies()
+    one.from_client(cmd("CLIENT ID"))
+    assert passed(one) != cmd("CLIENT ID")  # a barrier goes before it
+    one.from_upstream(b":999\r\n")
+    assert one.closing.startswith("identity")
+    assert len(ids) == 0
