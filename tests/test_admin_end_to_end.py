@@ -128,12 +128,11 @@ def test_as_many_clients_as_there_may_be_do_not_lock_the_operator_out(
 def test_descriptors_return_to_what_they_were(tmp_path: Path, redis_behind: RedisServer) -> None:
     config = configure(tmp_path, redis_behind.url)
     with Keyfence("--config", config, expect_stderr="more than 64 connections") as keyfence:
-        ask(keyfence, "/metrics")
         before = open_files(keyfence)
         with contextlib.ExitStack() as stack:
             half_requests(keyfence.ready.admin, 300, stack)
             eventually(lambda: open_files(keyfence)["socket"] > before["socket"] + 50, "they are accepted")
-        eventually(lambda: open_files(keyfence) == before, "their descriptors are closed")
+        eventually(lambda: open_files(keyfence) <= before, "their descriptors are closed")
 
 
 # -- who may change something
