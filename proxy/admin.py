@@ -1,15 +1,13 @@
-"""The admin listener: metrics, health, the report, and the switch that stops enforcement for a while.
+"""The admin listener: metrics, health, the report, and the switch that stops enforcement for a while; and the
+metrics listener, which has the first two alone.
 
-Rule: nothing here decides anything; a request is checked for its form and handed to `Control`. It has no
-login of its own, so it belongs on a loopback or cluster-internal address, and two things keep a web page that
-an operator happens to visit from using it through the operator's browser:
+Rule: nothing here decides anything; a request is checked for who asks (`admin_access`) and for its form, and
+handed to `Control`. What changes or judges something takes `Content-Type: application/json` only, which a web
+page can't send to another origin without a preflight, and preflights are never granted; DELETE needs one
+anyway.
 
-- What changes or judges something takes `Content-Type: application/json` only, which a page can't send to
-  another origin without a preflight, and preflights are never granted; DELETE needs one anyway.
-- The Host header must be an address literal, `localhost` or a configured name, since a name that a stranger
-  owns can be made to point here (DNS rebinding), which would make the stranger's page same-origin.
-  `/metrics`, `/healthz` and `/readyz` are exempt: they name no key and change nothing, and scrapers and
-  probes call by all sorts of names. A request without Host is no browser's, and passes.
+`/metrics`, `/healthz` and `/readyz` are answered under any name: they name no key and change nothing, and
+scrapers and probes call by all sorts of names.
 
 All errors are JSON: `{"error": "one sentence"}`. Arguments of a command are JSON strings in UTF-8; a byte
 that isn't UTF-8 is the lone surrogate U+DC80…U+DCFF that Python's `surrogateescape` makes of it (0xFF is
@@ -18,23 +16,27 @@ that isn't UTF-8 is the lone surrogate U+DC80…U+DCFF that Python's `surrogatee
 
 from __future__ import annotations
 
-import ipaddress
+import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from proxy.admin_access import FAILURE_SECONDS, Access, Refusal
+from proxy.admin_connections import DEFAULT_BOUNDS, Bounds, Connection, Connections
+from proxy.notices import notice
 from proxy.policy.diagnostics import FileError
 from proxy.policy.verdict import RULES
+from proxy.relay.identity import host_port
+from proxy.sockets import Address, bind
 from proxy.telemetry.metrics import CONTENT_TYPE
 
 MAX_BODY = 1 << 20  # bytes
 MAX_OBSERVE = 86_400.0  # seconds: what must last longer belongs into the configuration
-SHUTDOWN_TIMEOUT = 2.0  # seconds that requests in progress get when the listener stops
 
 _OPEN_PATHS = frozenset({"/metrics", "/healthz", "/readyz"})
 _INDEX = """keyfence
@@ -54,7 +56,7 @@ POST   /-/reload    {}: read policy, configuration and waivers again; 422 with a
 POST   /-/restart   {}: replace the workers one by one; answers when that is done
 """
 
-_WRONG_HOST = "The Host header must be an address, localhost or a name that the settings list."
+_METRICS_INDEX = "\n".join(_INDEX.splitlines()[:5]) + "\n"
 
 _log = logging.getLogger("keyfence.admin")
 
@@ -112,14 +114,25 @@ class _Fault(Exception):
         self.status = status
 
 
-def application(control: Control, names: Collection[str] = ()) -> web.Application:
-    """The application. `names` are the host names under which it may be called."""
-    app = web.Application(middlewares=[_guard(names)], client_max_size=MAX_BODY)
-    handlers = _Handlers(control)
-    app.router.add_get("/", handlers.index)
-    app.router.add_get("/metrics", handlers.metrics)
-    app.router.add_get("/healthz", handlers.healthz)
-    app.router.add_get("/readyz", handlers.readyz)
+class Server:
+    """One listener, which serves until it is closed."""
+
+    def __init__(self, address: str, connections: Connections) -> None:
+        self.url = f"http://{address}"
+        self.close = connections.close
+
+
+async def start_admin(
+    control: Control,
+    access: Access,
+    address: Address,
+    bounds: Bounds = DEFAULT_BOUNDS,
+) -> Server:
+    """Serve everything; port 0 takes a free one. Raises OSError where the address can't be taken."""
+    connections = Connections("admin", bounds)
+    app = web.Application(middlewares=[_guard(connections, access)], client_max_size=MAX_BODY)
+    handlers = _Handlers(control, _INDEX)
+    _add_open(app, handlers)
     app.router.add_get("/report", handlers.report)
     app.router.add_get("/modes", handlers.modes)
     app.router.add_get("/listeners", handlers.listeners)
@@ -129,37 +142,46 @@ def application(control: Control, names: Collection[str] = ()) -> web.Applicatio
     app.router.add_get("/workers", handlers.workers)
     app.router.add_post("/-/reload", handlers.reload)
     app.router.add_post("/-/restart", handlers.restart)
+    return await _serve(app, address, connections)
+
+
+async def start_metrics(
+    control: Control,
+    address: Address,
+    bounds: Bounds = DEFAULT_BOUNDS,
+) -> Server:
+    """Serve what a scraper and a probe need, and nothing else. Raises OSError."""
+    connections = Connections("metrics", bounds)
+    app = web.Application(middlewares=[_guard(connections, None)], client_max_size=MAX_BODY)
+    _add_open(app, _Handlers(control, _METRICS_INDEX))
+    return await _serve(app, address, connections)
+
+
+def _add_open(app: web.Application, handlers: _Handlers) -> None:
+    app.router.add_get("/", handlers.index)
+    app.router.add_get("/metrics", handlers.metrics)
+    app.router.add_get("/healthz", handlers.healthz)
+    app.router.add_get("/readyz", handlers.readyz)
     app.on_response_prepare.append(_headers)
-    return app
 
 
-async def start_admin(
-    control: Control, host: str, port: int, *, names: Collection[str] = ()
-) -> tuple[web.AppRunner, tuple[str, int]]:
-    """Listen, and tell where (port 0 takes a free one). `await runner.cleanup()` stops it. Raises OSError
-    where the address can't be taken."""
-    runner = web.AppRunner(
-        application(control, names),
-        access_log=None,
-        handle_signals=False,
-        shutdown_timeout=SHUTDOWN_TIMEOUT,
-    )
+async def _serve(app: web.Application, address: Address, connections: Connections) -> Server:
+    bound = bind(address)
     try:
-        await runner.setup()
-        await web.TCPSite(runner, host, port).start()
+        await connections.serve(app, bound)
     except BaseException:
-        await runner.cleanup()
+        bound.close()
         raise
-    address = runner.addresses[0]
-    return runner, (address[0], address[1])
+    return Server(host_port(*bound.sockets[0].getsockname()[:2]), connections)
 
 
 class _Handlers:
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, index: str) -> None:
         self._control = control
+        self._index = index
 
     async def index(self, _: web.Request) -> web.Response:
-        return web.Response(text=_INDEX)
+        return web.Response(text=self._index)
 
     async def metrics(self, _: web.Request) -> web.Response:
         body = await _settled(self._control.metrics())
@@ -233,15 +255,25 @@ def _asked_for() -> Iterator[None]:
         raise _Fault(str(fault)) from None
 
 
-def _guard(names: Collection[str]) -> Middleware:
-    allowed = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
+def _guard(connections: Connections, access: Access | None) -> Middleware:
+    """What stands before each handler. Without `access` nothing changes anything, so all may ask."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = connections.of(request)
+        if connection is None:
+            return _gone()
+        connection.asked()
         try:
-            if request.path not in _OPEN_PATHS and not _is_own_host(request.headers.get("Host"), allowed):
-                raise _Fault(_WRONG_HOST, 403)
+            if access is not None:
+                if request.path not in _OPEN_PATHS:
+                    access.check_host(request)
+                access.check_change(request)
+            await _take_body(request, connections)
+            connection.works = True
             return await handler(request)
+        except Refusal as refusal:
+            return await _refuse(refusal, connections, connection)
         except _Fault as fault:
             return _json({"error": str(fault)}, fault.status)
         except web.HTTPException as answer:
@@ -249,11 +281,44 @@ def _guard(names: Collection[str]) -> Middleware:
             if "Allow" in answer.headers:
                 response.headers["Allow"] = answer.headers["Allow"]
             return response
+        except ConnectionError:
+            return _gone()
         except Exception:
             _log.exception("%s %s failed", request.method, request.path)
             return _json({"error": "An internal error; the proxy's own log tells more."}, 500)
+        finally:
+            connection.answered()
 
     return guard
+
+
+def _gone() -> web.Response:
+    """For a connection that has ended; nobody reads it."""
+    return web.Response(status=503)
+
+
+async def _refuse(refusal: Refusal, connections: Connections, connection: Connection) -> web.Response:
+    connections.refused(refusal.reason)
+    response = _json({"error": str(refusal)}, refusal.status)
+    if refusal.status == 401:
+        response.headers["WWW-Authenticate"] = 'Bearer realm="keyfence"'
+    if refusal.reason == "wrong_token":
+        notice("admin token", f"a wrong admin token came from {connection.host}")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(connection.gone.wait(), FAILURE_SECONDS)
+    return response
+
+
+async def _take_body(request: web.Request, connections: Connections) -> None:
+    """Read the body as a whole, which stays with the request. Raises _Fault, HTTPException."""
+    try:
+        async with asyncio.timeout(connections.bounds.times.body):
+            await request.read()
+    except TimeoutError:
+        connections.refused("body_time")
+        raise _Fault("The body didn't come in time.", 408) from None
+    except web.RequestPayloadError:
+        raise _Fault("The body isn't what its header says.") from None
 
 
 async def _headers(_: web.Request, response: web.StreamResponse) -> None:
@@ -270,24 +335,6 @@ def _http_sentence(request: web.Request, answer: web.HTTPException) -> str:
     if answer.status == 413:
         return f"The body is larger than {MAX_BODY} bytes."
     return f"{answer.reason}."
-
-
-def _is_own_host(header: str | None, allowed: frozenset[str]) -> bool:
-    """Whether a Host header names this listener and not a name that somebody pointed here."""
-    if header is None:
-        return True
-    host, bracket, _ = header.strip().rpartition("]")
-    if bracket:
-        host = host.removeprefix("[")
-    else:
-        host = header.strip().partition(":")[0].lower().rstrip(".")
-    if host in allowed:
-        return True
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 async def _settled(value: Value | Awaitable[Value]) -> Value:

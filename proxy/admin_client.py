@@ -13,9 +13,11 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
-from .config import without_password
+from .admin_token import TokenError, read_token
+from .upstream_url import without_password
 
 TIMEOUT = 10.0  # seconds
+TOKEN_VARIABLE = "KEYFENCE_ADMIN_TOKEN_FILE"
 MAX_ANSWER = 64 * 1024 * 1024  # bytes; a report of 10,000 rows is a tenth of it
 
 
@@ -30,9 +32,22 @@ class AskError(Exception):
         self.details = details
 
 
-def ask(base: str, path: str, body: dict[str, Any] | None = None, timeout: float = TIMEOUT) -> Any:
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """keyfence sends none, and urllib would take the token along to wherever one leads."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def ask(
+    base: str,
+    path: str,
+    body: dict[str, Any] | None = None,
+    timeout: float = TIMEOUT,
+    token_file: str = "",
+) -> Any:
     """One request to the admin listener at `base`, a POST where there is a body. `timeout` is in seconds.
-    Raises AskError."""
+    The token of `token_file` goes along with a POST. Raises AskError."""
     url = base.rstrip("/") + path
     shown = without_password(url)
     data = None if body is None else json.dumps(body).encode()
@@ -40,17 +55,30 @@ def ask(base: str, path: str, body: dict[str, Any] | None = None, timeout: float
         # Only a URL of the web: urllib would open file:// as readily.
         if not url.startswith(("http://", "https://")):
             raise AskError(f"{shown} is no admin listener; write http://HOST:PORT")
-        request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        if data is not None and token_file:
+            headers["Authorization"] = f"Bearer {read_token(token_file).decode('ascii')}"
+        request = urllib.request.Request(url, data=data, headers=headers)
         # Straight to the address: an HTTP proxy of the environment has no business here.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
         with opener.open(request, timeout=timeout) as response:
             return json.loads(response.read(MAX_ANSWER))
+    except TokenError as exc:
+        raise AskError(f"the token file {token_file} {exc}") from None
     except urllib.error.HTTPError as exc:
         with exc:
             text, details = _error_text(exc)
+            if exc.code == 401:
+                text = f"{text} {_other_token(token_file)}"
             raise AskError(f"{shown}: {text}", details) from None
     except (OSError, ValueError, http.client.HTTPException, RecursionError) as exc:
         raise AskError(f"{shown}: no keyfence answers there ({_why(exc)})") from None
+
+
+def _other_token(token_file: str) -> str:
+    if token_file:
+        return f"{token_file} holds another."
+    return f"Name its file with --token-file or {TOKEN_VARIABLE}."
 
 
 def _why(exc: Exception) -> str:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from . import __version__, _compiled, cli_tools
-from .admin_client import TIMEOUT, AskError, ask
+from .admin_client import TIMEOUT, TOKEN_VARIABLE, AskError, ask
 from .cli_waivers import waivers
 from .config import (
     DEFAULT_ADMIN,
@@ -24,9 +24,7 @@ from .config import (
     Settings,
     load_settings,
     parse_drain,
-    parse_upstream,
     parse_workers,
-    without_password,
 )
 from .loading import Origin, load
 from .policy.diagnostics import FileError
@@ -38,6 +36,7 @@ from .sockets import parse_address, parse_listen
 from .telemetry.report import render, rows_from_log, rows_from_snapshot
 from .terminal import console, fail, fail_with, say
 from .upstream.embedded import EmbeddedRedisError
+from .upstream_url import parse_upstream, without_password
 
 # Seconds that keyfence may take: to compile a large policy on a busy machine, to drain worker after worker.
 RELOAD_TIMEOUT = 600.0
@@ -61,6 +60,18 @@ def _checked(parse: Callable[[str], object]) -> Callable[[click.Context, click.P
 def _address_or_none(text: str) -> None:
     if text != "none":
         parse_address(text)
+
+
+def _admin_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Which running keyfence is asked, and by which token."""
+    for option in (
+        click.option(
+            "--token-file", metavar="FILE", default="", envvar=TOKEN_VARIABLE, help="The admin token's file."
+        ),
+        click.option("--admin", metavar="URL", default=f"http://{DEFAULT_ADMIN}", help="The admin listener."),
+    ):
+        command = option(command)
+    return command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -98,6 +109,13 @@ def cli() -> None:
     callback=_checked(_address_or_none),
     help=f"Admin address, or none.  [default: {DEFAULT_ADMIN}]",
 )
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    default="",
+    callback=_checked(_address_or_none),
+    help="Address of /metrics and health alone, or none.  [default: none]",
+)
 @click.option("--decision-log", metavar="FILE", default="", help="Where to write violations; - is stdout.")
 @click.option(
     "--workers",
@@ -123,6 +141,7 @@ def run(
     service: str,
     mode: str | None,
     admin: str,
+    metrics: str,
     decision_log: str,
     workers: str,
     drain: str,
@@ -141,6 +160,7 @@ def run(
         workers,
         drain,
         record,
+        metrics,
     )
     settle_modules()
     origin = Origin(config, overrides, spliced=splice)
@@ -214,37 +234,37 @@ def report(source: str) -> None:
 @click.option("--for", "duration", metavar="DURATION", required=True, help="How long, as 30m or 1h.")
 @click.option("--rule", metavar="RULE", default="", help="Only this rule.")
 @click.option("--service", metavar="NAME", default="", help="Only this service.")
-@click.option("--admin", metavar="URL", default=f"http://{DEFAULT_ADMIN}", help="The admin listener.")
-def observe(duration: str, rule: str, service: str, admin: str) -> None:
+@_admin_options
+def observe(duration: str, rule: str, service: str, admin: str, token_file: str) -> None:
     """Break-glass: refuse nothing for a while, in a running keyfence."""
     try:
         seconds = milliseconds(duration) / 1000
     except ValueError as exc:
         fail(f"--for: {exc}")
     body = {"for": seconds} | ({"rule": rule} if rule else {}) | ({"service": service} if service else {})
-    _ask(admin, "/-/observe", body)
+    _ask(admin, "/-/observe", body, token_file=token_file)
     what = " ".join([rule or "every rule", *(["by", service] if service else [])])
     say(f"for {duration}, violations of {what} are observed and not refused")
 
 
 @cli.command()
-@click.option("--admin", metavar="URL", default=f"http://{DEFAULT_ADMIN}", help="The admin listener.")
-def reload(admin: str) -> None:
+@_admin_options
+def reload(admin: str, token_file: str) -> None:
     """Have a running keyfence read its policy, configuration and waivers again.
 
     Exit code 1: something is wrong with them, and what was in force stays.
     """
-    told = _ask(admin, "/-/reload", {}, RELOAD_TIMEOUT)
+    told = _ask(admin, "/-/reload", {}, RELOAD_TIMEOUT, token_file)
     say(f"reloaded: policy {told['policy']}, revision {told['revision']}" if told["policy"] else "reloaded")
     for name in told["needs_restart"]:
         say(f"keyfence: {name} has changed in the configuration: that needs a restart", err=True)
 
 
 @cli.command()
-@click.option("--admin", metavar="URL", default=f"http://{DEFAULT_ADMIN}", help="The admin listener.")
-def restart(admin: str) -> None:
+@_admin_options
+def restart(admin: str, token_file: str) -> None:
     """Replace the workers of a running keyfence one by one, without losing a command."""
-    told = _ask(admin, "/-/restart", {}, RESTART_TIMEOUT)
+    told = _ask(admin, "/-/restart", {}, RESTART_TIMEOUT, token_file)
     say(f"restarted {told['restarted']} workers")
 
 
@@ -277,9 +297,15 @@ def _mode_text(mode: str, should: bool) -> str:
     return "observe (should)" if should and mode == "enforce" else mode
 
 
-def _ask(base: str, path: str, body: dict[str, Any] | None = None, timeout: float = TIMEOUT) -> Any:
+def _ask(
+    base: str,
+    path: str,
+    body: dict[str, Any] | None = None,
+    timeout: float = TIMEOUT,
+    token_file: str = "",
+) -> Any:
     try:
-        return ask(base, path, body, timeout)
+        return ask(base, path, body, timeout, token_file)
     except AskError as exc:
         for line in exc.details:
             say(line, err=True)

@@ -16,13 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from .admin_client import AskError, ask
-from .config import DEFAULT_ADMIN, Overrides, load_settings, without_password
+from .config import DEFAULT_ADMIN, Overrides, load_settings
 from .policy.diagnostics import FileError
 from .policy.load import load_policy
 from .policy.waivers import Use, WaiverModel, baseline, read_waivers, uses, waiver_faults
 from .telemetry.report import rows_from_log, rows_from_snapshot
 from .telemetry.tally import Row
 from .terminal import console, fail, fail_with, say
+from .upstream_url import without_password
 
 _STYLES = {"lapsed": "bold red", "unused": "yellow", "ending": "yellow", "in use": "green", "": ""}
 

@@ -15,6 +15,8 @@ cdef class Gate:
     cdef public object limits
     cdef public object places
     cdef public set clients
+    cdef public object ids
+    cdef public object ask_others
     cdef public bint draining
     cdef public bint reads_on
     cdef public bint sharing

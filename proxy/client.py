@@ -22,6 +22,7 @@ from .notices import notice
 from .policy.judge import InForce
 from .relay.identity import Evidence, Identities, certificate_names, host_port
 from .relay.session import Session
+from .relay.shown_ids import Question, ShownIds
 from .relay.speaker import Speaker
 from .relay.splice import Splice
 from .telemetry.telemetry import Telemetry
@@ -64,6 +65,8 @@ class Gate:
         self.limits = limits
         self.places = Places(client_limits)
         self.clients: set[Client] = set()
+        self.ids = ShownIds()
+        self.ask_others: Callable[[Question], None] | None = None  # where other processes have clients
         self.draining = False  # a client that has its answers is dismissed
         self.reads_on = True  # while draining: whether requests are still taken in
         self.sharing = shared_connections > 0 and in_force is not None
@@ -161,6 +164,7 @@ class Client(Owner):
                 database=gate.upstream.address.database,
                 selects_later=gate.upstream.address.selects_later,
                 port=self._port,
+                ids=gate.ids,
             )
         self._counted_as = service
         self._counters.connection_opened(service, self._listener)
@@ -235,6 +239,7 @@ class Client(Owner):
             self._is_served = False
             self._gate.clients.discard(self)
             self._counters.connection_closed(self._counted_as, self._listener)
+        self._gate.ids.forget(self._session)
         self._links.close()
 
     def pause_writing(self) -> None:
@@ -350,6 +355,8 @@ class Client(Owner):
             self._send(session)
         if self._full:
             self._settle_upstream()
+        if session.question is not None:
+            self._ask(session)
         if outlet.closing or (self._ended and not session.awaits_more):
             self._close(outlet.closing)
         elif self._ended and self._links.is_open:
@@ -387,6 +394,18 @@ class Client(Owner):
             self._links.send_own(profile, chunks)
         chunks.clear()
         counts.clear()
+
+    def _ask(self, session: Speaker) -> None:
+        """Pass the session's question on; it goes on with the answer."""
+        question, session.question = session.question, None
+        if question is None or self._gate.ask_others is None:
+            return
+
+        def answered(is_own: bool) -> None:
+            if self._transport is not None and not self._closing:
+                self._guarded(lambda _: question.answered(is_own), "")
+
+        self._gate.ask_others(question._replace(answered=answered))
 
     def tick(self, now: float) -> None:
         """Give up a connection of its own that the client needs no more, or keep it from being closed."""

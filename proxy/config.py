@@ -10,7 +10,6 @@ import dataclasses
 import ipaddress
 import os
 import re
-import urllib.parse
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,6 +28,7 @@ from .policy.yaml_source import Source, read_source
 from .relay.identity import Identities, Network, Password
 from .sockets import Address, parse_address, parse_listen
 from .upstream.target import UpstreamAddress
+from .upstream_url import parse_upstream
 from .wire.limits import MAX_ARGUMENTS, MAX_REQUEST, MIB, RequestLimits
 
 DEFAULT_LISTEN = "127.0.0.1:6380"
@@ -86,90 +86,19 @@ def _drain(value: Any) -> Any:
     return parse_drain(value)
 
 
-def parse_upstream(url: str) -> UpstreamAddress:
-    """`redis://[user:password@]host[:port][/db]`, `rediss://…`, `unix:///path[?db=n]`. Raises ValueError,
-    whose text never holds the password."""
-    shown = without_password(url)
-    try:
-        parts = urllib.parse.urlsplit(url)
-    except ValueError:
-        raise ValueError(f"{shown!r} is no URL") from None
-    username = urllib.parse.unquote(parts.username or "")
-    password = urllib.parse.unquote(parts.password or "")
-    query = urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
-    # A sign in the password may have ended the part that it stands in; what follows was taken for another.
-    misread = ValueError(f"{shown!r}: write / ? # of a user or password as %2F %3F %23")
-    if parts.scheme in ("redis", "rediss", "unix") and ("@" in parts.query or parts.fragment):
-        raise misread
-    if parts.scheme == "unix":
-        if not parts.path or parts.hostname:
-            raise ValueError(f"{shown!r} names no socket; write unix:///path/to/redis.sock")
-        _only(query, ("db",), shown)
-        return UpstreamAddress(
-            "unix",
-            path=urllib.parse.unquote(parts.path),
-            username=username,
-            password=password,
-            database=_database(dict(query).get("db", "0"), shown),
-            shown=shown,
-        )
-    if parts.scheme not in ("redis", "rediss"):
-        raise ValueError(
-            f"{shown!r} is no upstream; write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH"
-        )
-    if "@" in parts.path:
-        raise misread
-    if not parts.hostname:
-        raise ValueError(f"{shown!r} names no host; write redis://HOST:PORT")
-    _only(query, (), shown)
-    database = _database(parts.path.strip("/") or "0", shown)
-    kind: Literal["tcp", "tls"] = "tls" if parts.scheme == "rediss" else "tcp"
-    return UpstreamAddress(
-        kind, parts.hostname, _port(parts, shown), "", username, password, database, shown=shown
-    )
-
-
-def _port(parts: urllib.parse.SplitResult, shown: str) -> int:
-    try:
-        port = parts.port
-    except ValueError:
-        port = 0
-    if port == 0:
-        raise ValueError(f"the upstream's port is no number from 1 to 65535: {shown!r}")
-    return port or 6379
-
-
-def _only(query: list[tuple[str, str]], known: tuple[str, ...], shown: str) -> None:
-    for name, _ in query:
-        if name not in known:
-            raise ValueError(f"{shown!r}: there is no parameter {name!r} here")
-
-
-def _database(text: str, shown: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise ValueError(f"{shown!r}: {text!r} is no database number")
-    return int(text)
-
-
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_OTHER_QUERY = re.compile(r"\?(?!db=\d*$).*", re.DOTALL)
-
-
-def without_password(text: str) -> str:
-    """A URL as it may be shown, also where it is none: whatever may be a password is taken out."""
-    scheme = found[0] if (found := _SCHEME.match(text)) else ""
-    credentials, at, rest = text[len(scheme) :].rpartition("@")
-    user, colon, _ = credentials.partition(":")
-    shown = f"{user}:***@" if user and colon else f"***{at}" if at else ""
-    return scheme + shown + _OTHER_QUERY.sub("?…", rest)
-
-
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _checked_listen(value: str) -> str:
     return parse_listen(value)
+
+
+def _checked_or_none(value: str) -> str:
+    try:
+        return value if value == NONE else parse_address(value)
+    except ValueError as exc:
+        raise ValueError(f"{exc}, or none") from None
 
 
 def _checked_upstream(value: str) -> str:
@@ -292,6 +221,14 @@ class ModeModel(_Model):
     service: str = ""
 
 
+class AdminModel(_Model):
+    """Where operators ask and steer keyfence."""
+
+    listen: Annotated[str, AfterValidator(_checked_or_none)] = DEFAULT_ADMIN  # HOST:PORT, or none
+    token_file: str = ""  # what POST and DELETE need; without, they are taken from this machine alone
+    names: list[str] = []  # host names under which it may be called, beside that of `listen`
+
+
 class DecisionLogModel(_Model):
     """Where violations are written, as JSON lines."""
 
@@ -341,7 +278,11 @@ class ConfigModel(_Model):
     listeners: list[ListenerModel] = []
     identify: IdentifyModel = IdentifyModel()
     modes: list[ModeModel] = []
-    admin: str = DEFAULT_ADMIN  # HOST:PORT, or none
+    # What operators use: HOST:PORT, none, or a mapping.
+    admin: Annotated[
+        AdminModel, BeforeValidator(lambda value: {"listen": value} if isinstance(value, str) else value)
+    ] = AdminModel()
+    metrics: Annotated[str, AfterValidator(_checked_or_none)] = NONE  # HOST:PORT of metrics and health alone
     decision_log: Annotated[
         DecisionLogModel, BeforeValidator(lambda value: {"path": value} if isinstance(value, str) else value)
     ] = DecisionLogModel()
@@ -366,6 +307,7 @@ class Overrides:
     workers: str = ""
     drain: str = ""
     record: str = ""  # the command log, which only the command line can ask for
+    metrics: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -386,6 +328,9 @@ class Settings:
     waivers: tuple[WaiverModel, ...]
     waivers_source: Source | None
     admin: Address | None
+    admin_token_file: str
+    admin_names: tuple[str, ...]
+    metrics: Address | None
     decision_log: str
     mask_keys: bool
     limits: LimitsModel
@@ -394,6 +339,11 @@ class Settings:
     drain: float  # seconds
     record: str  # where to write the command log; "" is nowhere
     source: Source | None
+
+    @property
+    def admin_listeners(self) -> int:
+        """How many listeners there are that speak HTTP."""
+        return (self.admin is not None) + (self.metrics is not None)
 
     def fault(self, path: tuple[str | int, ...], message: str) -> Diagnostic:
         """An error at a place of the configuration file, or of the command line where there is no file."""
@@ -458,7 +408,7 @@ def load_settings(path: str, overrides: Overrides, *, needs_policy: bool = True)
     source = read_source(path) if path else None
     model = validate(ConfigModel, source) if source is not None else ConfigModel()
     settings = _settings(model, source, overrides, Path(path).parent if path else Path())
-    faults = [*_network_faults(settings), *_admin_faults(model, settings), *_listener_faults(settings)]
+    faults = [*_network_faults(settings), *_listener_faults(settings)]
     faults += [*_password_faults(settings), *_upstream_faults(model, settings)]
     if needs_policy and not settings.policy:
         faults.append(settings.fault(("policy",), "no policy; name one with policy: or --policy"))
@@ -475,7 +425,7 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
     log = flags.decision_log or model.decision_log.path
     if not flags.decision_log and log not in ("", "-"):
         log = str(folder / log)
-    admin = flags.admin or model.admin
+    admin = _address(flags.admin or model.admin.listen)
     waivers, waivers_source = read_waivers(folder / model.waivers) if model.waivers else ((), None)
     return Settings(
         policy=flags.policy or _in(folder, model.policy),
@@ -491,7 +441,10 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
         modes=modes,
         waivers=waivers,
         waivers_source=waivers_source,
-        admin=None if admin == "none" else Address(admin),
+        admin=admin,
+        admin_token_file=_in(folder, model.admin.token_file),
+        admin_names=(*model.admin.names, *([admin.host_port[0]] if admin and admin.host_port[0] else [])),
+        metrics=_address(flags.metrics or model.metrics),
         decision_log=log,
         mask_keys=model.decision_log.mask_keys,
         limits=model.limits,
@@ -501,6 +454,10 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
         record=flags.record,
         source=source,
     )
+
+
+def _address(text: str) -> Address | None:
+    return None if text == NONE else Address(text)
 
 
 def _in(folder: Path, path: str) -> str:
@@ -595,13 +552,3 @@ def _network_faults(settings: Settings) -> list[Diagnostic]:
         except ValueError as exc:
             faults.append(settings.fault(("identify", "networks", network), f"{exc}"))
     return faults
-
-
-def _admin_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
-    if settings.admin is None:
-        return []
-    try:
-        parse_address(settings.admin)
-    except ValueError as exc:
-        return [settings.fault(("admin",) if model.admin == settings.admin else (), f"{exc}, or none")]
-    return []

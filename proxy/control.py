@@ -14,6 +14,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from .admin_access import Access
+from .admin_token import token_of, token_warnings
 from .listeners import Listeners
 from .loading import Origin, Packed, admit, unpack
 from .policy.diagnostics import FileError
@@ -130,8 +132,10 @@ class Here:
 class Control:
     """Implements `admin.Control` over the judge of this process and whoever serves the clients."""
 
-    def __init__(self, origin: Origin, runtime: Runtime, front: Front) -> None:
+    def __init__(self, origin: Origin, runtime: Runtime, front: Front, access: Access | None = None) -> None:
+        """`access` is that of the admin listener, which a reload may change."""
         self.draining = False
+        self._access = access
         self._origin = origin
         self._runtime = runtime
         self._front = front
@@ -256,6 +260,7 @@ class Control:
         settings, waiting = admit(before, packed.settings)
         packed = packed._replace(settings=settings)
         policy = await asyncio.to_thread(unpack, packed)
+        token = token_of(settings)
         if settings.decision_log != before.decision_log:
             try:
                 self._front.prepare(settings.decision_log)
@@ -263,11 +268,15 @@ class Control:
                 text = f"the decision log {settings.decision_log} can't be written: {exc.strerror}"
                 raise FileError([settings.fault(("decision_log",), text)]) from None
         now = time.time()
+        if self._access is not None:
+            self._access.take(settings.admin_names, token)
         self._runtime.take(settings, policy, now)
         await self._front.take(packed, now)
         revision = "" if policy is None else policy.revision
         told = f"reloaded: policy {policy.name}, revision {revision}" if policy is not None else "reloaded"
         self._runtime.tell(told)
+        for text in token_warnings(settings):
+            warn(text)
         for name in waiting:
             warn(f"{name} has changed in the configuration: that needs a restart")
         return {

@@ -2,16 +2,12 @@
 
 Rule: nothing is accepted before everything that can fail at start has succeeded, a connection costs a place
 from its first moment on, and what was accepted is let finish before the process goes.
-
-The loop's own servers aren't used: where file descriptors run out, uvloop's closes its socket for good and
-asyncio's logs a traceback each time; neither can read a PROXY header before TLS begins.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import ipaddress
 import socket
 import ssl
@@ -19,6 +15,7 @@ import struct
 import sys
 from typing import Any
 
+from .accepting import Acceptor
 from .admission import Place
 from .client import Client, Gate, too_many
 from .config import ListenerModel
@@ -30,11 +27,8 @@ from .sockets import Bound, bind
 from .timeouts import interval, look
 from .upstream.target import keep_alive
 
-BACKLOG = 511  # as Redis' tcp-backlog
 HURRY_SECONDS = 0.5  # for those who are about to be clients when the process ends
-ACCEPTS_PER_TURN = 64  # so that a flood of connections holds up nobody who is connected
-PAUSE_SECONDS = 0.5  # without accepting, where the machine has no room for more
-_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+ACCEPTS_PER_TURN = 64
 _UCRED = struct.Struct("3i")  # pid, uid, gid: unix(7), SO_PEERCRED
 
 
@@ -104,37 +98,20 @@ class _Listener:
         self.service = model.service
         self.tls = tls
         self._gate = gate
-        self._bound = bound
+        self._acceptor = Acceptor(bound, self._arrived, self._no_room, ACCEPTS_PER_TURN)
         self._unix = bool(model.address.unix_path)
         self._proxied = model.proxy_protocol
         self._trusted: list[Network] = [ipaddress.ip_network(one) for one in model.trusted]
         self._arriving: set[asyncio.Task[None]] = set()
-        self._pause: asyncio.TimerHandle | None = None
 
     # -- accepting
 
     def listen(self) -> None:
-        for sock in self._bound.sockets:
-            sock.setblocking(False)
-            sock.listen(BACKLOG)
-        self._resume()
-
-    def _resume(self) -> None:
-        self._pause = None
-        for sock in self._bound.sockets:
-            asyncio.get_running_loop().add_reader(sock, self._accept, sock)
-
-    def _stop_accepting(self) -> None:
-        for sock in self._bound.sockets:
-            if sock.fileno() >= 0:
-                asyncio.get_running_loop().remove_reader(sock)
+        self._acceptor.listen()
 
     def stop(self) -> None:
         """Accept no more, and give the address up."""
-        if self._pause is not None:
-            self._pause.cancel()
-        self._stop_accepting()
-        self._bound.close()
+        self._acceptor.stop()
 
     async def close(self, seconds: float) -> None:
         """Let those who have connected become clients for so many seconds, then turn them away."""
@@ -144,26 +121,8 @@ class _Listener:
             task.cancel()
         await asyncio.gather(*self._arriving, return_exceptions=True)
 
-    def _accept(self, listening: socket.socket) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
-            try:
-                sock, peer = listening.accept()
-            except BlockingIOError:
-                return
-            except OSError as exc:
-                if exc.errno in _NO_ROOM:
-                    self._wait_for_room(exc)
-                    return
-                continue  # this connection ended before it was accepted: accept(2), "Error handling"
-            sock.setblocking(False)
-            self._arrived(sock, peer)
-
-    def _wait_for_room(self, exc: OSError) -> None:
-        """Connections wait in the kernel's queue meanwhile; the loop would only turn in vain."""
-        self._stop_accepting()
-        self._pause = asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._resume)
+    def _no_room(self, why: str) -> None:
         self._gate.telemetry.counters.accept_pauses += 1
-        why = (exc.strerror or str(exc)).lower()
         notice("room", f"{self.name} can't accept: {why}; raise `ulimit -n`, or lower limits.connections")
 
     def _arrived(self, sock: socket.socket, peer: Any) -> None:

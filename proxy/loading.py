@@ -15,6 +15,7 @@ import subprocess
 import sys
 from typing import NamedTuple
 
+from .admin_token import token_of
 from .children import admit_signals, start_python
 from .config import Overrides, Settings, load_settings
 from .policy.compiled import CompiledPolicy
@@ -39,6 +40,8 @@ LIVE = frozenset(
         "name_services",
         "drain",
         "source",
+        "admin_names",
+        "admin_token_file",
     }
 )
 
@@ -71,6 +74,7 @@ class Origin:
         settings = load_settings(self.config, self.overrides, needs_policy=not self.spliced)
         policy = None if self.spliced else load(settings)
         check_tls(settings)
+        token_of(settings)
         return settings, policy
 
     async def load_apart(self) -> Packed:

@@ -29,6 +29,7 @@ from .policy.compiled import CompiledPolicy
 from .policy.judge import InForce, Judge
 from .policy.modes import BreakGlass, Modes
 from .policy.pending import PendingTtls
+from .relay.shown_ids import Question, ShownIds
 from .sockets import Bound
 from .telemetry.telemetry import Telemetry
 from .tls import listener_context, upstream_context
@@ -177,10 +178,23 @@ class Runtime:
         )
         return self._gate
 
+    @property
+    def ids(self) -> ShownIds:
+        """What the clients of this process have been shown."""
+        assert self._gate is not None
+        return self._gate.ids
+
+    def ask_others_by(self, ask: Callable[[Question], None]) -> None:
+        """There are other processes with clients, which may be asked for an id."""
+        assert self._gate is not None
+        self._gate.ids.is_all = False
+        self._gate.ask_others = ask
+
     def _client_limits(self) -> ClientLimits:
         """The configured limits, with no more connections than there are file descriptors for."""
         limits = self.settings.limits.of_clients()
-        room = room_for(limits.connections)
+        # Where there are workers, their parent has the admin listeners.
+        room = room_for(limits.connections, 0 if self.settings.workers else self.settings.admin_listeners)
         if room < 0.9 * limits.connections:
             self.tell(f"file descriptors suffice for {room} connections of {limits.connections} (ulimit -n)")
         return dataclasses.replace(limits, connections=room)

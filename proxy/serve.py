@@ -9,19 +9,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import os
 import shutil
 import signal
 import sys
 from typing import Any
 
-from .admin import start_admin
+from .admin import start_admin, start_metrics
+from .admin_access import Access
+from .admin_connections import Bounds
+from .admin_token import token_of, token_warnings
 from .config import DEFAULT_ADMIN, Settings
 from .control import Control, Front, Here
 from .loading import Origin, pack
+from .open_files import admin_room
 from .policy.compiled import CompiledPolicy
 from .recording import Recorder
-from .relay.identity import host_port
 from .runtime import Runtime, StartError, background, warn
 from .sockets import Address
 from .telemetry.log_relay import LogRelay
@@ -62,13 +66,16 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
         front = _front(runtime, upstream, address, policy, slots, relay)
         at_once = asyncio.Event()
         stack.push_async_callback(front.drain, 0.0, at_once)  # where the start fails
-        control = Control(origin, runtime, front)
-        admin = await _admin(control, settings, stack)
+        access = Access(settings.admin_names, token_of(settings))
+        control = Control(origin, runtime, front, access)
+        admin, metrics = await _admin(control, access, runtime, stack)
         stop = _on_signals(control, at_once)
         async with background(*runtime.chores(), control.tick_forever()):
             await front.open()
-            _announce(front, admin, upstream, embedded, spliced=policy is None)
+            _announce(front, (admin, metrics), upstream, embedded, spliced=policy is None)
             runtime.announced()
+            for text in token_warnings(settings):
+                warn(text)
             await stop.wait()
             control.draining = True
             await front.drain(runtime.settings.drain, at_once)
@@ -133,19 +140,30 @@ def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExit
     return slots
 
 
-async def _admin(control: Control, settings: Settings, stack: contextlib.AsyncExitStack) -> str:
-    if settings.admin is None:
-        return ""
-    host, port = settings.admin.host_port
-    try:
-        runner, bound = await start_admin(control, host, port)
-    except OSError as exc:
-        # Nobody asked for this very port, so a second keyfence on the machine takes a free one.
-        if settings.admin != DEFAULT_ADMIN or exc.errno != errno.EADDRINUSE:
-            raise StartError(f"can't listen on {settings.admin} (admin): {_why(exc)}") from None
-        runner, bound = await start_admin(control, host, 0)
-    stack.push_async_callback(runner.cleanup)
-    return f"http://{host_port(*bound)}"
+async def _admin(
+    control: Control, access: Access, runtime: Runtime, stack: contextlib.AsyncExitStack
+) -> tuple[str, str]:
+    """Start the listeners for operators and for metrics; returns their URLs, "" where there is none."""
+    settings = runtime.settings
+    bounds = Bounds(admin_room(settings.admin_listeners), count=runtime.telemetry.counters.admin_refused_one)
+    urls = []
+    for name, address in (("admin", settings.admin), ("metrics", settings.metrics)):
+        if address is None:
+            urls.append("")
+            continue
+        start = functools.partial(start_metrics, control, bounds=bounds)
+        if name == "admin":
+            start = functools.partial(start_admin, control, access, bounds=bounds)
+        try:
+            server = await start(address)
+        except OSError as exc:
+            # Nobody asked for this very port, so a second keyfence on the machine takes a free one.
+            if address != DEFAULT_ADMIN or exc.errno != errno.EADDRINUSE:
+                raise StartError(f"can't listen on {address} ({name}): {_why(exc)}") from None
+            server = await start(Address(f"{address.host_port[0]}:0"))
+        stack.push_async_callback(server.close)
+        urls.append(server.url)
+    return urls[0], urls[1]
 
 
 def _why(exc: OSError) -> str:
@@ -156,14 +174,18 @@ def _why(exc: OSError) -> str:
 
 def _announce(
     front: Front,
-    admin: str,
+    urls: tuple[str, str],
     upstream: Upstream,
     embedded: EmbeddedRedis | None,
     *,
     spliced: bool,
 ) -> None:
+    """Print the ready line. `urls` are those of the admin listener and of that for metrics."""
+    admin, metrics = urls
     whose = ", ".join(f"{service or 'unknown'} on {address}" for address, service in front.bound)
-    parts = [f"keyfence: ready: {whose}", f"admin {admin or 'none'}", f"upstream {upstream.address.shown}"]
+    parts = [f"keyfence: ready: {whose}", f"admin {admin or 'none'}"]
+    parts += [f"metrics {metrics}"] if metrics else []
+    parts.append(f"upstream {upstream.address.shown}")
     workers = front.listing()
     if any(worker["pid"] != os.getpid() for worker in workers):
         parts.append(f"workers {len(workers)}")

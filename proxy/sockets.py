@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import ipaddress
 import os
 import re
 import socket
@@ -66,6 +67,15 @@ def parse_listen(text: str) -> Address:
     if len(os.fsencode(address.unix_path)) > MAX_UNIX_PATH:
         raise ValueError(f"{text!r}: a unix socket's path may have {MAX_UNIX_PATH} bytes; take a shorter one")
     return address
+
+
+def ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a text is, an IPv4 one also where it is written as IPv6; None: it is none."""
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return found.ipv4_mapped or found if isinstance(found, ipaddress.IPv6Address) else found
 
 
 @dataclasses.dataclass(eq=False)

@@ -16,6 +16,7 @@ class Ready(NamedTuple):
     listeners: dict[str, tuple[str, int]]  # service to address; of a unix socket the path, and 0
     admin: str  # URL, or "" without an admin listener
     upstream: str  # URL without a password
+    metrics: str = ""  # URL, or "" without a listener for metrics alone
 
 
 def parse_ready_line(line: str) -> Ready:
@@ -35,4 +36,4 @@ def parse_ready_line(line: str) -> Ready:
         host, _, port = address.rpartition(":")
         listeners[service] = (host.strip("[]"), int(port))
     named = dict(part.split(" ", 1) for part in rest)
-    return Ready(listeners, named.get("admin", ""), named.get("upstream", ""))
+    return Ready(listeners, named.get("admin", ""), named.get("upstream", ""), named.get("metrics", ""))

@@ -222,18 +222,24 @@ class Keyfence:
     """
 
     def __init__(
-        self, *arguments: str | Path, expect_stderr: str = "", env: dict[str, str] | None = None
+        self,
+        *arguments: str | Path,
+        expect_stderr: str = "",
+        env: dict[str, str] | None = None,
+        descriptors: int = 0,
     ) -> None:
+        """`descriptors` is the limit on file descriptors, which keyfence can't raise; 0: as it is here."""
         self.arguments = [str(argument) for argument in arguments]
         self.expect_stderr = expect_stderr
         self.lines: list[str] = []  # of stdout, as far as read
+        self._descriptors = descriptors
         self._env = os.environ | {"PYTHONUNBUFFERED": "1"} | (env or {})
         self._coming: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
         self._stderr = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "proxy", "run", *self.arguments],
+            [*self._limited(), sys.executable, "-m", "proxy", "run", *self.arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -271,6 +277,15 @@ class Keyfence:
                 assert stderr == "", f"stderr: {stderr}"
         elif stderr:
             error.add_note(f"keyfence's stderr: {stderr}")
+
+    def _limited(self) -> list[str]:
+        """What sets the limit on descriptors and then becomes the command that follows."""
+        if not self._descriptors:
+            return []
+        code = f"""import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, ({self._descriptors}, {self._descriptors}))
+os.execv(sys.argv[1], sys.argv[1:])"""
+        return [sys.executable, "-c", code]
 
     def address(self, service: str = "") -> tuple[str, int]:
         """Returns host and port of the service's listener; of the only one, where no service is given."""

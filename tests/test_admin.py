@@ -12,9 +12,13 @@ import pytest
 import uvloop
 
 from proxy.admin import MAX_BODY, start_admin
+from proxy.admin_access import Access
 from proxy.policy.diagnostics import Diagnostic, FileError, Place
+from proxy.sockets import Address
 from proxy.telemetry.counters import Counters
 from proxy.telemetry.metrics import exposition
+
+ANY_PORT = Address("127.0.0.1:0")
 
 
 class FakeControl:
@@ -97,14 +101,14 @@ def served(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
 
     async def run(scenario: Scenario) -> None:
         control = FakeControl()
-        runner, (host, port) = await start_admin(control, "127.0.0.1", 0, names=["keyfence.internal"])
+        server = await start_admin(control, Access(["keyfence.internal"]), ANY_PORT)
         try:
             async with aiohttp.ClientSession() as session:
-                await scenario(Client(session, f"http://{host}:{port}", control))
+                await scenario(Client(session, server.url, control))
         finally:
-            await runner.cleanup()
+            await server.close()
         with pytest.raises(OSError):
-            await asyncio.open_connection(host, port)
+            await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
 
     def start(scenario: Scenario) -> None:
         factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
@@ -398,11 +402,11 @@ def test_requests_leave_no_lines_in_the_log(
 
 def test_an_address_that_is_taken_is_an_os_error_and_leaves_nothing_behind() -> None:
     async def run() -> None:
-        runner, (host, port) = await start_admin(FakeControl(), "127.0.0.1", 0)
+        server = await start_admin(FakeControl(), Access(), ANY_PORT)
         try:
             with pytest.raises(OSError):
-                await start_admin(FakeControl(), host, port)
+                await start_admin(FakeControl(), Access(), Address(server.url.removeprefix("http://")))
         finally:
-            await runner.cleanup()
+            await server.close()
 
     asyncio.run(run())

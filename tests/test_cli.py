@@ -181,10 +181,11 @@ def test_a_bad_configuration_is_one_line_with_its_place(text: str | bytes, told:
 
 
 def test_every_fault_of_a_configuration_has_its_line(file: Write) -> None:
-    config = file("keyfence.yaml", "policy: p\nadmin: [x]\nmodes: [{mode: on}]\n")
+    config = file("keyfence.yaml", "policy: p\nadmin: [x]\nmetrics: [x]\nmodes: [{mode: on}]\n")
     assert keyfence("run", "--config", config).err.splitlines() == [
-        f"{config}:2:8: error: expected text, not a list",
-        f"{config}:3:16: error: 'on' is not admitted here; expected observe, enforce or disabled",
+        f"{config}:2:8: error: expected a mapping (name: value), not a list",
+        f"{config}:3:10: error: expected text, not a list",
+        f"{config}:4:16: error: 'on' is not admitted here; expected observe, enforce or disabled",
     ]
 
 

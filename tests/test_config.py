@@ -21,14 +21,13 @@ from proxy.config import (
     Overrides,
     Settings,
     load_settings,
-    parse_upstream,
-    without_password,
 )
 from proxy.policy.diagnostics import FileError
 from proxy.policy.modes import ModeRule, Waiver
 from proxy.policy.validate import _model_in
 from proxy.relay.identity import Evidence, Login
 from proxy.sockets import parse_listen
+from proxy.upstream_url import parse_upstream, without_password
 from proxy.wire.limits import IDENTIFIED, RequestLimits
 from tests.servers import PROJECT
 

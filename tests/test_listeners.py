@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from proxy import accepting as accepting_module
 from proxy import listeners as listeners_module
 from proxy import notices
 from proxy.admission import ClientLimits
@@ -502,7 +503,7 @@ class Exhausted(socket.socket):
 async def test_without_file_descriptors_accepting_pauses_and_goes_on(patch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     patch.setattr(listeners_module, "notice", lambda _kind, text: told.append(text))
-    patch.setattr(listeners_module, "PAUSE_SECONDS", 0.05)
+    patch.setattr(accepting_module, "PAUSE_SECONDS", 0.05)
     Exhausted.tries, Exhausted.left = 0, 3
     async with Place(tcp()) as place:
         bound = bind(Address(f"{HOST}:0"))

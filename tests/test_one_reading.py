@@ -31,6 +31,10 @@ RAW = {
     ("commands/words.py", "may_hold"): "it is the reader",
     ("commands/words.py", "integer"): "it is the reader",
     (
+        "commands/exceptions.py",
+        "_after",
+    ): "letters that save most calls of word; what has none isn't such a word",
+    (
         "commands/extract.py",
         "extract",
     ): "two spellings that are found without folding; others go through fold",

@@ -290,6 +290,21 @@ class Judge:
         )
         return self._rule_on(Verdict((violation,)), service, command)
 
+    def strangers_connection(self, service: int, command: str, position: int) -> Ruling:
+        """What is done about a command that names another client's connection, by its id at `position`."""
+        violation = Violation(
+            "command.forbidden",
+            "must",
+            position,
+            None,
+            "",
+            "",
+            "",
+            f"{self.decider.who(service)} may not use {command} to redirect to a connection of somebody else",
+            "a client may name its own and its service's, by the ids that CLIENT ID tells them",
+        )
+        return self._rule_on(Verdict((violation,)), service, command)
+
     def enforces(self, service: int) -> bool:
         """Whether any rule is enforced for the service."""
         return self.modes.enforces(service)

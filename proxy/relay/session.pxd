@@ -17,6 +17,7 @@ cdef class Session(Conversation):
     cdef readonly bint selects_later
     cdef object _full_limits
     cdef public bytes request
+    cdef readonly object ids
     cdef object _sender
     cdef object _in_force
     cdef object _observer

@@ -30,6 +30,7 @@ from proxy.relay.identity import Identities, host_port
 from proxy.relay.observer import Observer
 from proxy.relay.refusal import around_key, refusal
 from proxy.relay.route import FIXED_SHAPE, SCRIPTS, SHAREABLE, Route
+from proxy.relay.shown_ids import Question, ShownIds
 from proxy.relay.specials import LONGEST_SPECIAL, SPECIALS, Special, hang_up, open_transaction
 from proxy.relay.transactions import OpenTransaction
 from proxy.wire import encode
@@ -68,10 +69,12 @@ class Session(Conversation):
         selects_later: bool = False,
         port: int = 0,
         clock: Callable[[], float] = monotonic,
+        ids: ShownIds | None = None,
     ) -> None:
         """`greeting` are the commands that upstream connections are opened with, one reply each; `database`
         is the one that they select. `sharing`: connections that others use too may be used. `client` says
-        where the client comes from, together with `port` if that isn't 0."""
+        where the client comes from, together with `port` if that isn't 0; `ids` are those that the process's
+        clients know."""
         self.first_profile = unchanged(database)
         super().__init__(at_connect, self.first_profile, Route(sharing, clock), limits)
         self._sender: object = None  # tells its commands from those of other connections, once it is needed
@@ -82,6 +85,7 @@ class Session(Conversation):
         self.greeting = greeting
         self.selects_later = selects_later
         self.request = b""  # the bytes of the request that a special has in hand
+        self.ids = ids if ids is not None else ShownIds()
         self._in_force = in_force
         self._observer = observer
         self._full_limits = limits
@@ -710,6 +714,36 @@ class Session(Conversation):
         else:
             transaction.when_executed(seen)
             self.pass_one()
+
+    def shown(self, reply: bytes) -> None:
+        """The client gets a reply that may tell its connection's id."""
+        self.ids.show(self, reply)
+
+    def ask_others(self, number: int, answered: Callable[[bool], None]) -> None:
+        """Have the owner ask other processes whose an id is, and go on with the request in hand then. To be
+        called when nothing is awaited, so that nothing else can happen to it meanwhile."""
+        request, ruled = self.request, self._ruled
+
+        def go_on(is_own: bool) -> None:
+            if self.held and not self.closing:
+                self.held = False
+                self.request, self._ruled = request, ruled
+                answered(is_own)
+                self._read_requests()
+
+        self.held = True
+        self.question = Question(self.service, number, go_on)
+
+    def names_a_strangers(self, position: int) -> None:
+        """The request in hand names a connection that isn't the client's to name: refuse it, or only tell."""
+        judge, number = self._judge()
+        command = self._ruled[2]
+        ruling = judge.strangers_connection(number, command, position)
+        decision = self._tell(ruling, command, judge)
+        if ruling.refused_by is None:
+            self.pass_one()
+        else:
+            self._refuse(refusal(ruling.refused_by, judge.policy.contact, decision))
 
     def become(self, service: str) -> None:
         """The client is another service from here on."""

@@ -17,6 +17,7 @@ cdef class Speaker:
     cdef public bint shapeable
     cdef public bint reopen
     cdef public bint wants_turn
+    cdef public object question
 
     cpdef object from_client(self, bytes data)
     cpdef object from_upstream(self, bytes data)

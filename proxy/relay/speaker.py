@@ -8,6 +8,7 @@ or a method here, so that compiled modules reach it without a look-up by name.
 from __future__ import annotations
 
 from proxy.relay.route import Route
+from proxy.relay.shown_ids import Question
 from proxy.wire.profile import Profile
 
 
@@ -30,6 +31,7 @@ class Speaker:
         self.to_upstream: list[bytes] = []
         self.counts: list[int] = []  # how many replies each piece of it gets, on a shared connection
         self.shapeable = False  # the client's text might shape one of these replies
+        self.question: Question | None = None  # for other processes; nothing more is judged until the answer
         self.reopen = False  # the own connection must be made anew before anything is sent on it
         self.wants_turn = False  # a long judgement is under way, which goes on in `take_turn`
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.commands.words import integer, word
+from proxy.policy.compiled import UNKNOWN
 from proxy.relay.answers import OFF, ON, SKIP
 from proxy.relay.identity import (
     AUTHENTICATED,
@@ -22,6 +23,7 @@ from proxy.relay.identity import (
     hello_users,
     hello_without_credentials,
 )
+from proxy.relay.shown_ids import redirections
 from proxy.relay.subscriptions import Subscriptions, needs_names
 from proxy.relay.transactions import OpenTransaction
 from proxy.wire import encode
@@ -212,7 +214,7 @@ def _hello(session: Session, argv: Argv) -> None:
     users = hello_users(argv)
     session.route.knows_id = True
     if len(argv) == 1:
-        session.pass_one()
+        _show_id(session)
     elif session.transaction is not None:
         session.effect(lambda reply: _hello_answered(session, argv, reply))
     elif users:
@@ -248,6 +250,7 @@ def _hello_checked_here(session: Session, argv: Argv, services: Sequence[str | L
 
 def _hello_answered(session: Session, argv: Argv, reply: bytes) -> None:
     """Redis takes one option after the other: an error may come after AUTH was carried out."""
+    session.shown(reply)
     users = hello_users(argv)
     failed = reply.startswith(_NO_HELLO)
     if not failed:
@@ -361,8 +364,46 @@ def _client(session: Session, argv: Argv) -> None:
         _client_setinfo(session, argv)
     elif subcommand == b"MAINT_NOTIFICATIONS":
         session.effect(lambda reply: _notified(session, reply))
+    elif subcommand in (b"ID", b"INFO"):
+        _show_id(session)
+    elif subcommand == b"TRACKING":
+        _client_tracking(session, argv)
     else:
         session.pass_one()
+
+
+def _show_id(session: Session) -> None:
+    """The reply tells the connection's id, which the client may name from then on."""
+    if session.transaction is None:
+        session.when_sure(lambda: session.inspect(session.shown))
+    else:
+        session.effect(session.shown)
+
+
+def _client_tracking(session: Session, argv: Argv) -> None:
+    """What it asks for may be sent to another connection, but not to a stranger's."""
+    ids = session.ids
+    strangers = [
+        (position, number)
+        for position, number in redirections(argv)
+        if not ids.is_own(session, number) and not ids.is_of(session.service, number)
+    ]
+    if not strangers:
+        session.pass_one()
+    elif ids.is_all or session.service == UNKNOWN or len(strangers) > 1:
+        session.names_a_strangers(strangers[0][0])
+    else:
+        session.when_answered(lambda: _ask_others(session, *strangers[0]))
+
+
+def _ask_others(session: Session, position: int, number: int) -> None:
+    def answered(is_own: bool) -> None:
+        if is_own:
+            session.pass_one()
+        else:
+            session.names_a_strangers(position)
+
+    session.ask_others(number, answered)
 
 
 def _if_ok(session: Session, reply: bytes, name: bytes) -> None:

@@ -46,6 +46,7 @@ COUNTED = (
     "login_failures",
     "policy_load_failures",
     "judged_at_length",
+    "admin_refused",
 )
 TRAFFIC = ("client_in", "client_out", "upstream_in", "upstream_out")
 SCALARS = (
@@ -103,6 +104,7 @@ class Counters(Traffic):
         self.closures: dict[str, int] = {}  # connections that the proxy closed, by reason
         self.policy_load_failures: dict[str, int] = {}  # by policy
         self.judged_at_length: dict[str, int] = {}  # commands that took more than a glance, by why
+        self.admin_refused: dict[tuple[str, str], int] = {}  # (admin or metrics, reason)
         self.policies: dict[str, tuple[str, float]] = {}  # name: (revision, Unix time of load)
         self.exceptions_lapsed: dict[str, int] = {}  # legacy, grants, waivers: how many are past their date
         self.decision_buckets = [0] * (len(DECISION_BOUNDS) + 1)  # not cumulative; the last one is +Inf
@@ -204,6 +206,10 @@ class Counters(Traffic):
     def closed_for(self, reason: str) -> None:
         """The proxy closed a connection on its own account: a limit, a time-out, a protocol error."""
         _add(self.closures, reason, OTHER, MAX_REASONS)
+
+    def admin_refused_one(self, listener: str, reason: str) -> None:
+        """A listener for operators turned a connection or a request away."""
+        _add(self.admin_refused, (listener, reason), (OTHER, OTHER), MAX_REASONS)
 
     def policy_loaded(self, name: str, revision: str, at: float) -> None:
         """`at` is in Unix seconds. A revision replaces the earlier one of that name."""

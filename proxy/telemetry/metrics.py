@@ -52,6 +52,12 @@ _COUNTERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "Commands that took more than a glance to judge, by why.",
         ("reason",),
     ),
+    (
+        "admin_refused",
+        "admin_refused",
+        "Connections and requests that the admin and metrics listeners turned away.",
+        ("listener", "reason"),
+    ),
 )
 _PLAIN = (
     ("break_glass_started", "break_glass_activations", "Times that enforcement was switched off by hand."),

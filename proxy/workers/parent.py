@@ -26,7 +26,7 @@ from proxy.workers.sockets import Slot
 from proxy.workers.worker import Sockets, Start
 
 ANSWER_SECONDS = 30.0  # for an order; who takes longer is replaced
-COUNT_SECONDS = 2.0  # for the counts of a scrape, which makes do with older ones otherwise
+COUNT_SECONDS = 2.0  # for the counts of a scrape, which makes do with older ones; and for whose an id is
 STEADY_SECONDS = 10.0  # who has lived so long didn't die of its start
 FIRST_BACKOFF = 0.1
 LONGEST_BACKOFF = 5.0
@@ -70,7 +70,7 @@ class Workers:
             raise StartError(str(exc)) from None
 
     async def _launch(self, slot: int) -> WorkerProcess:
-        worker = WorkerProcess(slot, self._relay, self._counted)
+        worker = WorkerProcess(slot, self._relay, self._counted, self._asked)
         sockets = [Sockets(one.name, _fds(one)) for one in self._slots[slot]]
         self._workers.append(worker)
         try:
@@ -139,6 +139,18 @@ class Workers:
             if not worker.ended.is_set():
                 warn(f"worker {worker.pid} doesn't obey: {exc}")
                 worker.kill()
+
+    # -- what they ask of each other
+
+    def _asked(self, worker: WorkerProcess, number: int, service: str, client_id: int) -> None:
+        """A worker wants to know whether a client of the service was shown this id by another one."""
+        self._do(self._find(worker, number, service, client_id))
+
+    async def _find(self, asking: WorkerProcess, number: int, service: str, client_id: int) -> None:
+        others = [one for one in self._workers if one is not asking and one.ready.is_set()]
+        asked = (one.ask("whose", (service, client_id), COUNT_SECONDS) for one in others)
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        asking.answer(number, any(one is True for one in found))
 
     # -- what they count
 

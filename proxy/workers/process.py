@@ -36,8 +36,13 @@ class WorkerProcess:
     """One worker, from its start to its end."""
 
     def __init__(
-        self, slot: int, relay: LogRelay, on_counts: Callable[[WorkerProcess, dict[str, Any]], None]
+        self,
+        slot: int,
+        relay: LogRelay,
+        on_counts: Callable[[WorkerProcess, dict[str, Any]], None],
+        on_question: Callable[[WorkerProcess, int, str, int], None] = lambda *_: None,
     ) -> None:
+        """`on_question` takes what it asks of the others: a number for the `answer`, a service and an id."""
         self.slot = slot
         self.pid = 0
         self.started = time.time()
@@ -47,9 +52,10 @@ class WorkerProcess:
         self.exit_code: int | None = None
         self.gauges: dict[str, Any] = {}
         self._on_counts = on_counts
+        self._on_question = on_question
         self._channel = Channel(to_pickle, from_json, self._heard, self._channel_ended)
         self._log = LogPipe(relay)
-        self._asked: dict[int, asyncio.Future[None]] = {}
+        self._asked: dict[int, asyncio.Future[Any]] = {}
         self._number = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._reaper: asyncio.Task[None] | None = None
@@ -78,8 +84,9 @@ class WorkerProcess:
         await loop.create_unix_connection(lambda: self._channel, sock=ours)
         self._channel.send((0, "start", start))
 
-    async def ask(self, kind: str, content: object, seconds: float) -> None:
-        """Give an order and wait until it is carried out. Raises WorkerFailed."""
+    async def ask(self, kind: str, content: object, seconds: float) -> Any:
+        """Give an order and wait until it is carried out; returns its result, if it has one. Raises
+        WorkerFailed."""
         self._number += 1
         number = self._number
         answered = self._asked[number] = asyncio.get_running_loop().create_future()
@@ -88,11 +95,15 @@ class WorkerProcess:
             if self.ended.is_set():
                 raise WorkerFailed("it has ended")
             async with asyncio.timeout(seconds):
-                await answered
+                return await answered
         except TimeoutError:
             raise WorkerFailed(f"it didn't answer within {seconds:g} s") from None
         finally:
             self._asked.pop(number, None)
+
+    def answer(self, number: int, is_so: bool) -> None:
+        """Answer a question of the worker's."""
+        self._channel.send((0, "answer", (number, is_so)))
 
     def leave(self, seconds: float) -> None:
         """Have it drain within so many seconds, and end."""
@@ -137,12 +148,14 @@ class WorkerProcess:
             self._on_counts(self, message["counts"])
         if "ready" in message:
             self.ready.set()
+        if "whose" in message:
+            self._on_question(self, *message["whose"])
         answered = self._asked.pop(message.get("re"), None)
         if answered is not None and not answered.done():
             if "error" in message:
                 answered.set_exception(WorkerFailed(message["error"]))
             else:
-                answered.set_result(None)
+                answered.set_result(message.get("result"))
 
     def _channel_ended(self) -> None:
         self._reaper = asyncio.get_running_loop().create_task(self._reap())

@@ -29,6 +29,7 @@ from proxy.telemetry.telemetry import Telemetry
 from proxy.tls import listener_context
 from proxy.upstream.target import UpstreamAddress
 from proxy.workers.channel import Channel, from_pickle, to_json
+from proxy.workers.questions import Questions
 
 COUNT_INTERVAL = 1.0  # seconds between two instalments of counts
 # A worker whose event loop stands still for so long ends itself, and is replaced.
@@ -62,6 +63,8 @@ class Worker:
         self._channel = Channel(to_json, from_pickle, self._ordered, self._channel_ended)
         self._alone = asyncio.Event()
         self._orders: asyncio.Queue[tuple[int, str, Any]] = asyncio.Queue()
+        self._questions = Questions(self._channel.send)
+        self._runtime: Runtime | None = None  # once it serves
         self._drain = asyncio.Event()
         self._drain_seconds: float | None = None
 
@@ -85,9 +88,17 @@ class Worker:
         self.drain()
 
     def _ordered(self, order: tuple[int, str, Any]) -> None:
-        if order[1] == "drain":  # waits for no other order
-            self._drain_seconds = order[2]
+        """Some wait for no other order: `drain`; `whose`, a question of another worker (service, id); and
+        `answer`, (number, whether it is so), to one of this worker's own."""
+        number, kind, content = order
+        if kind == "drain":
+            self._drain_seconds = content
             self._drain.set()
+        elif kind == "whose":
+            is_of = self._runtime is not None and self._runtime.ids.is_of(*content)
+            self._channel.send({"re": number, "result": is_of})
+        elif kind == "answer":
+            self._questions.answered(*content)
         else:
             self._orders.put_nowait(order)
 
@@ -106,6 +117,8 @@ class Worker:
         runtime.glass[:] = start.glass
         upstream = await runtime.reach_upstream(start.upstream)
         listeners = runtime.listeners(upstream, [_inherited(one) for one in start.sockets])
+        runtime.ask_others_by(self._questions.ask)
+        self._runtime = runtime
         async with background(*runtime.chores(), self._obey(runtime, listeners), self._count_forever()):
             await listeners.start()
             self._channel.send({"ready": True, "counts": self._deltas.take()})

@@ -168,6 +168,12 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "As above.",
     ),
     (
+        "`CLIENT TRACKING … REDIRECT id` with an id that no client of the same service was shown",
+        "sends it there, or `-ERR The client ID you want redirect to does not exist`",
+        "`-NOPERM [command.forbidden]` in enforce; passes in observe",
+        "It would be sent to a connection of somebody else, or to one that several clients share.",
+    ),
+    (
         "`CLIENT REPLY ON` inside MULTI while replies are off",
         "sends the elements behind it without the array's beginning",
         "sends nothing of this transaction",

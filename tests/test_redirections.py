@@ -1,0 +1,105 @@
+"""Nobody has another service's connection sent what it doesn't ask for: with a real Redis and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.clients.running import configure, eventually
+from tests.servers import Keyfence, RedisServer, running_redis
+
+KEY = "cube:v1:shared:sandbox:proxy:7c8f"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with running_redis() as one:
+        yield one
+
+
+@pytest.fixture(scope="module", params=["", "workers: 3"])
+def keyfence(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, server: RedisServer
+) -> Iterator[Keyfence]:
+    more = [request.param] if request.param else []
+    config = configure(tmp_path_factory.mktemp("redirections"), server.url, *more, mode="enforce")
+    with Keyfence("--config", config) as one:
+        yield one
+
+
+def redirect(client: redis.Redis, number: int) -> str:
+    """Has another connection sent what the client would get: OK, or the error."""
+    try:
+        return str(client.execute_command("CLIENT", "TRACKING", "ON", "REDIRECT", number).decode())
+    except redis.ResponseError as exc:
+        return str(exc)
+
+
+def refused(client: redis.Redis, number: int) -> bool:
+    """Whether keyfence doesn't let the client do so; Redis does."""
+    told = redirect(client, number)
+    is_refusal = told.startswith("[command.forbidden] ")
+    assert is_refusal or told == "OK", told
+    return is_refusal
+
+
+def bulk(text: str) -> bytes:
+    return f"${len(text)}\r\n{text}\r\n".encode()
+
+
+def connections(keyfence: Keyfence, service: str, number: int) -> list[redis.Redis]:
+    return [keyfence.client(service, single_connection_client=True) for _ in range(number)]
+
+
+def test_a_client_may_name_its_services_connections_wherever_they_are_served(keyfence: Keyfence) -> None:
+    clients = connections(keyfence, "CubeProxy", 12)  # the kernel shares them out among the workers
+    ids = [client.client_id() for client in clients]
+    for index, client in enumerate(clients):
+        for number in (ids[index], ids[index - 1], ids[index - 5]):
+            assert not refused(client, number)
+    for client in clients:
+        client.close()
+
+
+def test_a_client_may_name_no_other_connection(keyfence: Keyfence, server: RedisServer) -> None:
+    with server.client() as direct:
+        every = {int(row["id"]) for row in direct.client_list()}  # keyfence's shared ones among them
+    masters = connections(keyfence, "CubeMaster", 6)
+    every |= {client.client_id() for client in masters}
+    (proxy,) = connections(keyfence, "CubeProxy", 1)
+    own = proxy.client_id()
+    for number in every - {own}:
+        assert refused(proxy, number)
+    for client in (*masters, proxy):
+        client.close()
+
+
+def test_a_client_that_has_gone_has_no_connection_to_name(keyfence: Keyfence) -> None:
+    gone, other = connections(keyfence, "CubeProxy", 2)
+    number = gone.client_id()
+    assert not refused(other, number)
+    gone.close()
+    with keyfence.client("CubeProxy", single_connection_client=True) as later:
+        eventually(lambda: redirect(later, number).startswith("[command.forbidden]"), "its id is forgotten")
+    other.close()
+
+
+def test_what_is_redirected_arrives_where_it_may(keyfence: Keyfence) -> None:
+    (reader,) = connections(keyfence, "CubeProxy", 1)
+    with keyfence.client("CubeMaster") as writer, keyfence.connect("CubeProxy") as listener:
+        listener.sendall(b"HELLO 3\r\n")
+        greeting = listener.recv(4096)
+        assert not refused(reader, int(greeting.partition(b"$2\r\nid\r\n:")[2].split()[0]))
+        reader.hgetall(KEY)
+        writer.hset(KEY, "HostIP", "10.0.0.7")
+        assert listener.recv(4096) == b">2\r\n$10\r\ninvalidate\r\n*1\r\n" + bulk(KEY)
+    reader.close()
+
+
+@pytest.mark.parametrize("name", ["CLIENT KILL", "CLIENT UNBLOCK", "CLIENT LIST", "CLIENT PAUSE"])
+def test_what_else_names_connections_is_administrative(name: str, keyfence: Keyfence) -> None:
+    """Whom the policy grants it may name any: that is what it is for."""
+    with keyfence.client("CubeProxy") as client, pytest.raises(redis.ResponseError, match="@admin"):
+        client.execute_command(*name.split(), "5")
