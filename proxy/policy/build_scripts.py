@@ -54,6 +54,9 @@ def _sha1s(draft: Draft, model: ScriptModel, path: tuple[str, ...]) -> list[byte
                 (*path, "sha1", index),
                 f"{text!r} is no SHA-1; it has 40 hex digits, or at least {LEAST_DIGITS} and ... behind them",
             )
+        elif model.shared and len(digits) < SHA1_DIGITS:
+            message = "shared needs the whole SHA-1: whoever may run scripts can make another one that begins"
+            draft.error((*path, "sha1", index), f"{message} {digits}")
         sha1s.append(digits.encode())
     if model.source:
         file = Path(draft.source.file).parent / model.source
@@ -93,6 +96,7 @@ def _registration(
         keys=len(texts) if isinstance(model.keys, list) else model.keys,
         patterns=tuple(known),
         declared={"none": 0, "read": READ, "write": WRITE, "both": READ | WRITE}[declared],
+        shared=model.shared,
         **templates,
     )
 

@@ -240,6 +240,11 @@ class CompiledPolicy:
             sha1 = script.name.lower()
         return script_of(self.scripts, sha1)
 
+    def shares(self, script: Script) -> bool:
+        """Whether the policy says that a connection that clients share may carry this script."""
+        registration = self.registration(script)
+        return registration is not None and registration.shared
+
     def _unconfirmed(self, key: bytes) -> Target | None:
         """The first target that takes the key without its lengths being counted."""
         accept = self.classifier.automaton.match(key)

@@ -275,6 +275,9 @@ class FunctionModel(_Model):
     reads: Touched = []
     writes: Touched = []
     publishes: Names = []
+    # Nothing that a client sends shapes its replies and error texts, so a connection that clients share may
+    # carry it.
+    shared: Flag = False
 
 
 class ScriptModel(FunctionModel):

@@ -164,6 +164,7 @@ class Registration:
     reads: tuple[Template, ...]
     writes: tuple[Template, ...]
     publishes: tuple[Template, ...]
+    shared: bool = False  # a connection that clients share may carry it
 
     def captured(self, script: Script) -> dict[str, bytes] | None:
         """What the declared keys' placeholders hold; None where a key isn't of its pattern, or two

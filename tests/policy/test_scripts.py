@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from proxy.policy.decide import Decider
 from proxy.policy.load import parse_policy
 from proxy.policy.scripts import MissingArgument, Registration, parse_ttl, script_of
 
+Kind = Literal["text", "sha1", "function"]
 TEXT = "return redis.call('set', KEYS[1], ARGV[1])"
 DIGITS = hashlib.sha1(TEXT.encode()).hexdigest()
 SHAS = {name: hashlib.sha1(name.encode()).hexdigest() for name in ("put", "fixed", "slots", "members")}
@@ -51,6 +53,25 @@ unregistered_scripts: forbid
 @pytest.fixture(scope="module")
 def decider() -> Decider:
     return Decider(parse_policy(POLICY))
+
+
+def test_a_script_is_shared_only_where_its_registration_says_so() -> None:
+    text = "return redis.call('del', KEYS[1])"
+    digits = hashlib.sha1(text.encode()).hexdigest()
+    policy = parse_policy(
+        "policy: p\nservices: [app]\n"
+        f"scripts: {{one: {{sha1: {digits}, keys: 1, shared: yes}}, other: {{sha1: {'b' * 40}, keys: 1}}}}\n"
+        "functions: {f: {keys: 1, shared: yes}, g: {keys: 1, shared: no}}\n"
+    )
+
+    def shares(kind: Kind, name: str) -> bool:
+        return policy.shares(Script(kind, 1, name.encode(), (), ()))
+
+    assert shares("text", text)
+    assert shares("sha1", digits.upper())
+    assert shares("function", "F")
+    assert not any(shares("sha1", digit * 40) for digit in "bf")
+    assert not any([shares("text", text + " "), shares("function", "g")])
 
 
 def rules(decider: Decider, *argv: str) -> list[str]:
