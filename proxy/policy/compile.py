@@ -33,7 +33,7 @@ from .model import PolicyModel
 from .names import Names
 from .regular import SEPARATOR_MASK
 from .scripts import Registration
-from .teams import check_together, common_home, home_of, in_order, merged, services_of
+from .teams import check_together, common_home, home_of, in_order, merged, services_of, strictest
 from .yaml_source import Source
 
 
@@ -95,7 +95,7 @@ def compile_policies(
         channel_classifier=channel_classifier,
         scripts=merged(part.scripts for part in parts),
         functions=merged(part.functions for part in parts),
-        forbids_unregistered_scripts=any(model.unregistered_scripts == "forbid" for model in models),
+        unregistered_scripts=strictest(model.unregistered_scripts for model in models),
         cluster=any(home.cluster for home in homes),
         homes=homes,
         common=common,

@@ -14,7 +14,7 @@ from .compiled import CompiledPolicy, Grant, Target
 from .decide_keys import KeyDecider
 from .keyspace import KEYSPACE
 from .reach import Holds, Reach, nearest, scan_pattern
-from .scripts import MissingArgument, Name, Registration
+from .scripts import MissingArgument, Name, Registration, how_to_register
 from .show import printable
 from .verdict import Violation
 
@@ -128,6 +128,12 @@ class WideDecider(KeyDecider):
         return self._violation(rule, position, channel, target, message, hint)
 
     # -- scripts
+
+    def _unregistered_script(self, service: int, name: str, script: Script) -> Violation:
+        """A script can touch any key, whatever it declares."""
+        what = "function" if script.kind == "function" else "script"
+        message = f"{self.who(service)} may not {name} a {what} that the policy doesn't know"
+        return self._plain("script.unregistered", script.position, message, how_to_register(script))
 
     def _registered(
         self,

@@ -10,11 +10,11 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from .compiled import UNKNOWN, Home, Target
 from .draft import Draft
-from .model import PolicyModel
+from .model import PolicyModel, UnregisteredScripts
 from .yaml_source import PathKey
 
 Key = TypeVar("Key")
@@ -99,6 +99,11 @@ def merged(maps: Iterable[Mapping[Key, Value]]) -> dict[Key, Value]:
         for key, value in one.items():
             found.setdefault(key, value)
     return found
+
+
+def strictest(words: Iterable[UnregisteredScripts]) -> UnregisteredScripts:
+    """What holds where each file says what a script may do that no registration covers."""
+    return max(words, key=get_args(UnregisteredScripts).index)
 
 
 def _at_home(target: Target, number: int, home: Home, named: Mapping[str, int]) -> Target:

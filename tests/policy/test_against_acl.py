@@ -146,6 +146,7 @@ BEYOND = [
         "an ACL doesn't look at the channels that a command shows",
     ),
     Beyond("script.keys", "", "EVAL x 0", ALL, "what a script without declared keys touches can't be known"),
+    Beyond("script.unregistered", "", "EVAL x 1 a", ALL, "the ACL sees what a script touches when it runs"),
 ]
 
 
