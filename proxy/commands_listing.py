@@ -69,7 +69,7 @@ ACCESS_BY_OPTIONS = {
     "BITFIELD": "read and write; with nothing but GET read",
     "GETEX": "read and write; without options read",
     "SET": "write; with GET and its like read and write",
-    "XAUTOCLAIM": "read and group; with JUSTID group",
+    "XAUTOCLAIM": "read and group",
     "XCLAIM": "read and group; with JUSTID group",
     "ZADD": "write; with INCR read and write",
 }
