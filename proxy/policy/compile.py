@@ -33,6 +33,7 @@ from .model import PolicyModel
 from .names import Names
 from .regular import SEPARATOR_MASK
 from .scripts import Registration
+from .secrecy import secrecy_of
 from .teams import check_together, common_home, home_of, in_order, merged, services_of, strictest
 from .yaml_source import Source
 
@@ -102,7 +103,11 @@ def compile_policies(
         secret_beginnings=tuple(
             one.pattern.literal_prefix
             for one in itertools.chain(*map(_formed, drafts), channels)
-            if one.secrets and (one.kind in ("legacy", "stray") or one.pattern.literal_prefix)
+            if one.secrets and one.pattern.literal_prefix
+        ),
+        secrecy=secrecy_of(
+            (draft.classes[name] for draft in drafts for name in sorted(draft.secrets)),
+            ((one.pattern, one.secrets) for one in itertools.chain(*map(_formed, drafts), targets, channels)),
         ),
         exceptions=tuple(itertools.chain(*map(build_exceptions, drafts))),
         name_services=name_services,

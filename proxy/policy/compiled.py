@@ -18,6 +18,7 @@ from .model import HashTag, Length, UnregisteredScripts
 from .names import Names
 from .patterns import KeyPattern
 from .scripts import Registration, script_of, sha1_of
+from .secrecy import Secrecy
 from .ttl import TtlRule
 from .values import Form, NumberRange
 
@@ -178,6 +179,7 @@ class CompiledPolicy:
     common: Home  # of keys that are no file's
     # What the forms with secrets begin with: a name of no form that begins so may hold one.
     secret_beginnings: tuple[bytes, ...] = ()
+    secrecy: Secrecy | None = None  # None: it has no secrets
     exceptions: tuple[tuple[str, datetime.date], ...] = ()  # (legacy or grants, end date)
     name_services: bool = True  # whether hints may name other services
 

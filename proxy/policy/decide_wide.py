@@ -133,7 +133,8 @@ class WideDecider(KeyDecider):
         """A script can touch any key, whatever it declares."""
         what = "function" if script.kind == "function" else "script"
         message = f"{self.who(service)} may not {name} a {what} that the policy doesn't know"
-        return self._plain("script.unregistered", script.position, message, how_to_register(script))
+        hint = how_to_register(script, self._shown(script.name, None))
+        return self._plain("script.unregistered", script.position, message, hint)
 
     def _registered(
         self,

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from ..commands.mentions import glob_escape
 from ..commands.model import READ, WRITE, Access, Script, Ttl
 from .patterns import KeyPattern
-from .show import printable
 from .slots import hash_tag
 from .units import milliseconds
 
@@ -207,10 +206,10 @@ def sha1_of(script: Script) -> bytes:
     return script.name.lower()
 
 
-def how_to_register(script: Script) -> str:
-    """What to write into the policy, so that it knows a script."""
+def how_to_register(script: Script, function: str) -> str:
+    """What to write into the policy, so that it knows a script, or this function."""
     if script.kind == "function":
-        return f"register it under functions: {{{printable(script.name, 64)}: {{keys: {len(script.keys)}}}}}"
+        return f"register it under functions: {{{function}: {{keys: {len(script.keys)}}}}}"
     sha1 = sha1_of(script)
     if not _SHA1.fullmatch(sha1):
         return "register it under scripts by its SHA-1"
