@@ -241,7 +241,7 @@ def test_a_sequence_is_explained_from_standard_input() -> None:
     ("arguments", "stdin", "told"),
     [
         ((), "", "give a command, or --file with several"),
-        (("--file", "none"), "", "none: No such file or directory"),
+        (("--file", "none"), "", "none: can't be read: No such file or directory"),
         (("--file", "-"), "@nobody\nPING\n", "-: 'nobody' is no service of the policy"),
         (("--file", "-"), "PING 'x\n", "-: line 1: no closing quotation"),
     ],

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import math
 from collections.abc import Sequence
 
 from .automaton import Classifier
@@ -28,7 +29,7 @@ from .build_scripts import build_functions, build_scripts
 from .build_targets import build_targets
 from .compiled import UNKNOWN, CompiledPolicy, Grant, Home, Target
 from .diagnostics import FileError
-from .draft import Draft
+from .draft import SCOPE_HOLE, Draft
 from .model import PolicyModel
 from .names import Names
 from .regular import SEPARATOR_MASK
@@ -36,6 +37,9 @@ from .scripts import Registration
 from .secrecy import secrecy_of
 from .teams import check_together, common_home, home_of, in_order, merged, services_of, strictest
 from .yaml_source import Source
+
+MAX_TARGETS = 50_000
+MAX_RIGHTS = 5_000_000  # services by targets, which take some 16 bytes each
 
 
 @dataclasses.dataclass(slots=True)
@@ -117,6 +121,7 @@ def compile_policies(
 def _part(number: int, draft: Draft) -> _Part:
     _check_services(draft)
     read_bindings(draft)
+    _check_size(draft)
     draft.type_words = read_type_words(draft)
     build_scopes(draft)
     build_entries(draft)
@@ -153,6 +158,25 @@ def _revision(drafts: Sequence[Draft]) -> str:
     if len(read) == 1:
         return hashlib.sha256(read[0]).hexdigest()[:12]
     return hashlib.sha256(b"".join(hashlib.sha256(text).digest() for text in read)).hexdigest()[:12]
+
+
+def _check_size(draft: Draft) -> None:
+    """Rights are kept for each service on each target, so their number is bounded. In a short file a
+    placeholder that is bound may stand for a million targets."""
+    model = draft.model
+    values = {f"<{name}>": len(owned) for name, owned in draft.bound.items()}
+    values[f"<{SCOPE_HOLE}>"] = len(model.scopes)
+    texts = [one.prefix for one in model.scopes.values()] + [one.key for one in model.keys.values()]
+    texts += [*model.legacy.keys, *model.instead, *(one.channel for one in model.channels.values())]
+    targets = sum(math.prod(count for hole, count in values.items() if hole in text) for text in texts)
+    rights = targets * len(draft.services)
+    if targets > MAX_TARGETS or rights > MAX_RIGHTS:
+        message = (
+            f"{len(model.services)} services and {targets} scopes, keys, legacy forms and channels: more "
+            f"than {MAX_TARGETS} of these, or {MAX_RIGHTS} of both multiplied, are too many; divide the file"
+        )
+        draft.error(("services",), message)
+        raise FileError(draft.faults)
 
 
 def _check_services(draft: Draft) -> None:

@@ -51,7 +51,7 @@ class Secrecy:
 
     secrets: tuple[Secret, ...]
     words: frozenset[bytes]  # the policy's literal text, piece by piece
-    beginnings: tuple[bytes, ...]  # of pieces in which a placeholder follows, the longest first
+    beginnings: frozenset[bytes]  # of pieces in which a placeholder follows
     # The pieces behind which a secret stands, in lower case; b"": it may be the first.
     leading: frozenset[bytes]
     quick: Quick | None
@@ -98,7 +98,8 @@ class Secrecy:
 
     def _masked(self, piece: bytes) -> bytes:
         """A piece without what may be a secret in it."""
-        beginning = next((one for one in self.beginnings if piece.startswith(one)), b"")
+        sizes = range(len(piece), 0, -1) if self.beginnings else ()
+        beginning = next((piece[:size] for size in sizes if piece[:size] in self.beginnings), b"")
         core = piece[len(beginning) :]
         if not core.strip(_WILDCARDS):
             return piece
@@ -122,7 +123,8 @@ def secrecy_of(
 ) -> Secrecy | None:
     """What is known of a policy's secrets, from their classes and from all patterns with the names of their
     secret placeholders; None where it has no secrets."""
-    classes = tuple(map(_secret, secrets))
+    kinds = dict.fromkeys((one.alphabet, max(min(one.lengths[0], UNBOUNDED), 1)) for one in secrets)
+    classes = tuple(_secret(*one) for one in kinds)
     if not classes:
         return None
     known = _Known()
@@ -131,7 +133,7 @@ def secrecy_of(
     return Secrecy(
         classes,
         frozenset(known.words),
-        tuple(sorted(known.beginnings, key=lambda one: (-len(one), one))),
+        frozenset(known.beginnings),
         frozenset(known.leading),
         _quick(classes, known.leading),
     )
@@ -179,8 +181,8 @@ class _Known:
             self.words.add(piece)
 
 
-def _secret(expression: ClassExpression) -> Secret:
-    alphabet = {byte for byte in range(256) if expression.alphabet >> byte & 1}
-    alphabet |= {byte for one in alphabet for byte in (*bytes([one]).lower(), *bytes([one]).upper())}
-    signs = "".join(f"\\x{byte:02x}" for byte in sorted(alphabet | set(_SIGNS)))
-    return Secret(re.compile(f"[{signs}]+".encode()), max(min(expression.lengths[0], UNBOUNDED), 1))
+def _secret(alphabet: int, shortest: int) -> Secret:
+    known = {byte for byte in range(256) if alphabet >> byte & 1}
+    known |= {byte for one in known for byte in (*bytes([one]).lower(), *bytes([one]).upper())}
+    signs = "".join(f"\\x{byte:02x}" for byte in sorted(known | set(_SIGNS)))
+    return Secret(re.compile(f"[{signs}]+".encode()), shortest)

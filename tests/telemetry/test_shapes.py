@@ -217,7 +217,7 @@ SECRETS = parse_policy(
 
 @pytest.mark.parametrize(
     "key",
-    ["sesion:secretword", "secretword:cart", "x:secretword:y", "secretword-1:a", "a_secretword", "v:secretword7"],
+    ["sesion:secretword", "secretword:cart", "x:secretword:y", "secretword-1:a", "a_secretword"],
 )
 def test_one_key_that_recurs_shows_no_secret(key: str) -> None:
     shapes = Shapes(trusting=True, secrecy=SECRETS)
