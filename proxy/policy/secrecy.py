@@ -140,7 +140,7 @@ def secrecy_of(
 
 
 def _quick(secrets: Collection[Secret], leading: Collection[bytes]) -> Quick | None:
-    if b"" in leading or len(leading) > _FEW or any(secret.runs.match(b":{}") for secret in secrets):
+    if b"" in leading or len(leading) > _FEW or any(secret.runs.search(b":{}") for secret in secrets):
         return None
     runs = (secret.runs.pattern[:-1] + b"{%d}" % min(secret.shortest, _LOOKED_AT) for secret in secrets)
     ways = b"|".join(dict.fromkeys([rb"[*?\[\]^\\]", *runs]))
