@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..commands.mentions import glob_escape
-from ..commands.model import READ, WRITE, Access, Script, Ttl
+from ..commands.model import READ, WRITE, Access, Script, Streamed, Ttl
 from .patterns import KeyPattern
 from .slots import hash_tag
 from .units import milliseconds
@@ -200,7 +200,10 @@ class Registration:
 
 
 def sha1_of(script: Script) -> bytes:
-    """The SHA-1 of a script, in lower case; what the client sent in its place where it sent no text."""
+    """The SHA-1 of a script, in lower case; what the client sent in its place where it sent no text. Empty
+    for a text that isn't at hand."""
+    if isinstance(script.name, Streamed):
+        return b""
     if script.kind == "text":
         return hashlib.sha1(script.name, usedforsecurity=False).hexdigest().encode()
     return script.name.lower()
