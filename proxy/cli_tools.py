@@ -26,6 +26,7 @@ from .policy.diagnostics import FileError
 from .policy.diff import Difference
 from .policy.explain import explain as explain_command
 from .policy.explain import explain_sequence, read_sequence
+from .policy.files import MAX_BYTES, Unreadable, read_file
 from .policy.languages import TooLarge
 from .policy.load import load_policy
 from .policy.replay import Replay
@@ -105,12 +106,10 @@ def explain(policy: str, service: str, as_json: bool, file: str, command: Sequen
 
 def _explain_file(policy: CompiledPolicy, service: str, file: str, as_json: bool) -> NoReturn:
     try:
-        with click.open_file(file, "rb") as lines:
-            text = lines.read().decode("utf-8", "surrogateescape")
+        data = sys.stdin.buffer.read(MAX_BYTES) if file == "-" else read_file(file)
+        text = data.decode("utf-8", "surrogateescape")
         told = explain_sequence(policy, read_sequence(text, service), now=int(time.time() * 1000))
-    except OSError as exc:
-        fail(f"{file}: {exc.strerror}")
-    except ValueError as exc:
+    except (Unreadable, ValueError) as exc:
         fail(f"{file}: {exc}")
     if as_json:
         say(json.dumps(told, indent=1))

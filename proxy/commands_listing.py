@@ -34,7 +34,8 @@ class Listed(NamedTuple):
 # What `Listed.kind` says, in the order of the listing in docs/commands.md.
 KINDS = {
     "keys": "It names keys.",
-    "script": "It runs or keeps code; judged are the keys that it declares, or is registered for.",
+    "script": "It runs or keeps code, which is registered with the policy or breaks `script.unregistered`; "
+    "judged are the keys that it declares, or is registered for.",
     "pub/sub": "It names channels.",
     "whole key space": "It works on keys, or shows names of keys, that its arguments don't name.",
     "transaction": "It holds other commands together; each of them is judged by itself.",
@@ -69,7 +70,7 @@ ACCESS_BY_OPTIONS = {
     "BITFIELD": "read and write; with nothing but GET read",
     "GETEX": "read and write; without options read",
     "SET": "write; with GET and its like read and write",
-    "XAUTOCLAIM": "read and group; with JUSTID group",
+    "XAUTOCLAIM": "read and group",
     "XCLAIM": "read and group; with JUSTID group",
     "ZADD": "write; with INCR read and write",
 }

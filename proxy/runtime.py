@@ -84,6 +84,7 @@ class Runtime:
             else:
                 counters.policy_replaced(self.in_force.judge.policy.name)
                 self.in_force.judge = judge
+            self.telemetry.guard(policy.secrecy)
             counters.policy_loaded(policy.name, policy.revision, loaded_at)
         if self._gate is not None:
             self._gate.identities = self._identities()

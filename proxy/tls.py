@@ -7,10 +7,10 @@ anything starts. Contexts are made by the process that uses them.
 from __future__ import annotations
 
 import ssl
-from pathlib import Path
 
 from .config import Settings
 from .policy.diagnostics import Diagnostic, FileError
+from .policy.files import Unreadable, read_file
 
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -96,9 +96,9 @@ def _load_chain(context: ssl.SSLContext, cert: str, key: str) -> None:
 
 def _read(setting: str, path: str) -> str:
     try:
-        return Path(path).read_text("latin-1")
-    except OSError as exc:
-        raise _Unusable(setting, f"{path} can't be read: {(exc.strerror or str(exc)).lower()}") from None
+        return read_file(path).decode("latin-1")
+    except Unreadable as exc:
+        raise _Unusable(setting, f"{path} {str(exc).lower()}") from None
 
 
 class _Encrypted(Exception):

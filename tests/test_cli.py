@@ -192,7 +192,7 @@ def test_every_fault_of_a_configuration_has_its_line(file: Write) -> None:
 @pytest.mark.parametrize(
     ("option", "of_a_folder"),
     [
-        ("--config", "can't be read: Is a directory"),
+        ("--config", "can't be read: it is a folder; name a regular file"),
         ("--policy", "no policy is in this folder; one is a file *.yaml"),
     ],
 )

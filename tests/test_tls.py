@@ -76,7 +76,7 @@ BAD = {
     "cert: empty.pem, key: a.key": "17: empty.pem holds no certificate in PEM",
     "cert: a.pem, key: a.pem": "29: a.pem holds no private key in PEM",
     "cert: a.pem, key: a.key, client_ca: not.pem": "47: not.pem holds no certificate of an authority in PEM",
-    "cert: a.pem, key: a.key, client_ca: dir": "47: dir can't be read: is a directory",
+    "cert: a.pem, key: a.key, client_ca: dir": "47: dir can't be read: it is a folder; name a regular file",
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .model import DELETE, GROUP, READ, Content, Field, Members, Ttl, sequence
+from .model import DELETE, GROUP, READ, WRITE, Content, Field, Members, Ttl, sequence
 from .table import Row
 from .words import LONG_LONG_MAX, integer, word
 
@@ -34,6 +34,8 @@ def effect_of(row: Row, role: int) -> Effect:
     name = row.command.name
     spec = row.specs[role] if role < len(row.specs) else None
     needs = spec.needs if spec is not None else READ
+    if not needs & (READ | WRITE) and name not in EXISTENCE:
+        needs |= READ
     if (name, role) in WHOLE_KEY:
         needs |= DELETE
     if name in GROUP_COMMANDS:
@@ -46,6 +48,11 @@ def effect_of(row: Row, role: int) -> Effect:
         content_of=CONTENT_OF.get((name, role)),
     )
 
+
+# What answers nothing of the value: whether the key is there, its type, when it was used. Servers flag more
+# commands as not accessing it (SISMEMBER, STRLEN, MEMORY USAGE), but their replies depend on what the key
+# holds; so do those of OBJECT ENCODING and OBJECT REFCOUNT, which tell small numbers from other strings.
+EXISTENCE = frozenset({"EXISTS", "OBJECT FREQ", "OBJECT IDLETIME", "TOUCH", "TYPE", "WATCH"})
 
 # Writes that do nothing but remove whole keys. (MIGRATE removes what it has copied.)
 WHOLE_KEY = frozenset(

@@ -87,9 +87,14 @@ _ZADD_OPTIONS = frozenset({b"NX", b"XX", b"GT", b"LT", b"CH"})
 
 
 def claim(argv: Argv) -> int:
-    """XCLAIM, XAUTOCLAIM: they answer the entries' content unless JUSTID (`src/t_stream.c`)."""
+    """XCLAIM answers the entries' content unless JUSTID (`src/t_stream.c`): then those IDs that it names."""
     justid = any(word(argument) == b"JUSTID" for argument in argv[5:])
     return WRITE | GROUP if justid else READ | WRITE | GROUP
+
+
+def autoclaim(_argv: Argv) -> int:
+    """XAUTOCLAIM answers IDs that it doesn't name, with JUSTID too (`src/t_stream.c`)."""
+    return READ | WRITE | GROUP
 
 
 # -- a destination that options name
@@ -337,7 +342,7 @@ NEEDS: dict[str, Callable[[Argv], int]] = {
     "BITFIELD": bitfield,
     "GETEX": getex,
     "SET": set_,
-    "XAUTOCLAIM": claim,
+    "XAUTOCLAIM": autoclaim,
     "XCLAIM": claim,
     "ZADD": zadd,
 }

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeVar, overload
 
 # What an access needs, from the logical flags of the servers' key specs (Redis `src/acl.c`,
 # ACLSelectorCheckKey: `access` needs read; `insert`, `update` and `delete` need write). No bit at all is
-# existence only (EXISTS, TYPE, OBJECT FREQ …): it shows that a key is there but not what it holds.
+# existence only (`effects.EXISTENCE`): it shows that a key is there but not what it holds.
 READ = 1
 WRITE = 2
 # These two refine READ and WRITE; they never stand alone.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from ..commands.model import DELETE, GROUP, READ, WRITE
 from .bind import bound_texts, held_by, holders
@@ -37,7 +37,7 @@ def build_scopes(draft: Draft) -> None:
         for one in bound_texts(draft, model.prefix, (*path, "prefix"), is_pattern=False):
             if one.text in by_prefix:
                 draft.error((*path, "prefix"), f"the scope {by_prefix[one.text]} has the same prefix")
-            elif draft.model.claims and not one.text.startswith(tuple(draft.model.claims)):
+            elif draft.claims and next(beginnings(one.text, draft.claims), None) is None:
                 claims = ", ".join(draft.model.claims)
                 draft.error((*path, "prefix"), f"{one.text!r} is outside the policy's claims ({claims})")
             by_prefix[one.text] = name
@@ -50,12 +50,17 @@ def build_scopes(draft: Draft) -> None:
 
 def _inherit_denials(draft: Draft) -> None:
     """A denial holds for all that a scope's prefix begins, the scopes inside included."""
+    draft.by_prefix = {scope.prefix: scope for scope in draft.scopes}
     for scope in draft.scopes:
-        for other in draft.scopes:
-            if other is not scope and scope.prefix.startswith(other.prefix):
-                scope.denied = tuple(
-                    mine | theirs for mine, theirs in zip(scope.denied, other.denied, strict=True)
-                )
+        for prefix in beginnings(scope.prefix, draft.by_prefix):
+            theirs = draft.by_prefix[prefix].denied
+            if any(theirs) and prefix != scope.prefix:
+                scope.denied = tuple(map(operator.or_, scope.denied, theirs))
+
+
+def beginnings(text: str, prefixes: Container[str]) -> Iterator[str]:
+    """Those of the prefixes that a text begins with, the longest first."""
+    return (text[:size] for size in range(len(text), -1, -1) if text[:size] in prefixes)
 
 
 def build_entries(draft: Draft) -> None:
@@ -98,9 +103,9 @@ def build_entries(draft: Draft) -> None:
 
 def _scripts(draft: Draft, names: Sequence[str], path: tuple[str, ...]) -> frozenset[str]:
     """The scripts and functions that alone may write."""
-    known = {**draft.model.scripts, **draft.model.functions}
     for index, name in enumerate(names):
-        if name not in known:
+        if name not in draft.model.scripts and name not in draft.model.functions:
+            known = (*draft.model.scripts, *draft.model.functions)
             near = did_you_mean(name, known)
             draft.error((*path, index), f"{name!r} is registered under neither scripts nor functions{near}")
     return frozenset(names)
@@ -108,19 +113,20 @@ def _scripts(draft: Draft, names: Sequence[str], path: tuple[str, ...]) -> froze
 
 def _supersede(draft: Draft) -> None:
     """Two versions side by side: of what another entry replaces, some rights are left."""
-    names = {target.name for target in draft.entries}
+    numbers: dict[str, list[int]] = {}
+    for index, target in enumerate(draft.entries):
+        numbers.setdefault(target.name, []).append(index)
     for name, model in draft.model.keys.items():
         if not model.replaces:
             continue
         path = ("keys", name, "replaces")
-        if model.replaces not in names or model.replaces == name:
-            near = did_you_mean(model.replaces, names - {name})
+        if model.replaces not in numbers or model.replaces == name:
+            near = did_you_mean(model.replaces, numbers.keys() - {name})
             draft.error(path, f"{model.replaces!r} is no other entry under keys{near}")
-        newer = {target.bound: target for target in draft.entries if target.name == name}
+        newer = {draft.entries[index].bound: draft.entries[index] for index in numbers.get(name, ())}
         gone = ALL_RIGHTS & ~legacy_rights(model.allow)
-        for index, old in enumerate(draft.entries):
-            if old.name != model.replaces or not newer:
-                continue
+        for index in numbers.get(model.replaces, ()) if newer else ():
+            old = draft.entries[index]
             if old.successor is not None:
                 draft.error(path, f"{old.name} is replaced by another entry already")
             successor = newer.get(old.bound) or next(iter(newer.values()))
@@ -133,8 +139,8 @@ def _supersede(draft: Draft) -> None:
 
 
 def _is_claimed(draft: Draft, pattern: KeyPattern) -> bool:
-    beginning = pattern.literal_prefix
-    return not draft.model.claims or beginning.startswith(tuple(one.encode() for one in draft.model.claims))
+    beginning = pattern.literal_prefix.decode("utf-8", "surrogateescape")
+    return not draft.claims or next(beginnings(beginning, draft.claims), None) is not None
 
 
 def _expansions(draft: Draft, model: EntryModel, path: tuple[str, ...]) -> Iterable[tuple[str, Scope | None]]:
@@ -155,8 +161,8 @@ def _expansions(draft: Draft, model: EntryModel, path: tuple[str, ...]) -> Itera
 
 def _scope_of(draft: Draft, pattern: KeyPattern) -> Scope | None:
     literal = pattern.literal_prefix.decode("utf-8", "surrogateescape")
-    inside = [scope for scope in draft.scopes if literal.startswith(scope.prefix)]
-    return max(inside, key=lambda scope: len(scope.prefix), default=None)
+    prefix = next(beginnings(literal, draft.by_prefix), None)
+    return draft.by_prefix[prefix] if prefix is not None else None
 
 
 def _entry_rights(

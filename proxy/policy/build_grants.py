@@ -39,13 +39,12 @@ def build_grants(draft: Draft, home: int) -> dict[int, tuple[Grant, ...]]:
     grants: dict[int, tuple[Grant, ...]] = {}
     for service, model in draft.model.grants.items():
         path = ("grants", service)
-        if service not in draft.services:
-            known = did_you_mean(service, draft.services)
-            draft.error(path, f"{service!r} is not listed under services{known}", of_key=True)
+        number = draft.number(service, path, of_key=True)
+        if number is None:
             continue
         selectors = build_selectors(draft, model.commands, (*path, "commands"))
         texts = tuple(key.encode() for key in model.keys if key != "legacy")
         ends = end_of(model.until) if model.on_expiry == "refuse" else None
         grant = Grant(selectors, tuple(map(Glob, texts)), "legacy" in model.keys, texts, ends, home)
-        grants[draft.services.index(service)] = (grant,)
+        grants[number] = (grant,)
     return grants

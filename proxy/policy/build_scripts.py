@@ -12,6 +12,7 @@ from pathlib import Path
 from ..commands.model import READ, WRITE
 from ..commands.words import function_name
 from .draft import Draft
+from .files import Unreadable, read_file
 from .model import FunctionModel, ScriptModel, TouchModel
 from .scripts import LEAST_DIGITS, SHA1_DIGITS, Registration, Template, parse_ttl
 
@@ -61,11 +62,11 @@ def _sha1s(draft: Draft, model: ScriptModel, path: tuple[str, ...]) -> list[byte
     if model.source:
         file = Path(draft.source.file).parent / model.source
         try:
-            script = file.read_bytes()
+            script = read_file(file)
             sha1s.append(hashlib.sha1(script, usedforsecurity=False).hexdigest().encode())
             draft.texts.append(script)
-        except OSError as exc:
-            draft.error((*path, "source"), f"{file} can't be read: {exc.strerror}")
+        except Unreadable as exc:
+            draft.error((*path, "source"), f"{file} {exc}")
     elif not sha1s:
         draft.error(path, "neither sha1 nor source: nothing tells this script from others", of_key=True)
     return sha1s

@@ -6,8 +6,9 @@ one answer.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .compiled import Target
 from .draft import Draft
@@ -27,9 +28,10 @@ def _malformed(draft: Draft) -> list[Target]:
     targets = []
     seen: set[bytes] = set()
     behind = secrets_behind(draft.entries)
+    prefixes = sorted(draft.by_prefix)
     for target in sorted(draft.entries, key=lambda t: len(t.pattern.literal_prefix), reverse=True):
         prefix = target.pattern.literal_prefix
-        if not prefix or target.pattern.is_literal or prefix in seen or _is_scope_prefix(draft, prefix):
+        if not prefix or target.pattern.is_literal or prefix in seen or _is_scope_prefix(prefixes, prefix):
             continue
         seen.add(prefix)
         broken = dataclasses.replace(
@@ -45,9 +47,11 @@ def _malformed(draft: Draft) -> list[Target]:
     return targets
 
 
-def _is_scope_prefix(draft: Draft, prefix: bytes) -> bool:
+def _is_scope_prefix(prefixes: Sequence[str], prefix: bytes) -> bool:
+    """Whether one of the prefixes, which are sorted, begins so."""
     text = prefix.decode("utf-8", "surrogateescape")
-    return any(scope.prefix.startswith(text) for scope in draft.scopes)
+    at = bisect.bisect_left(prefixes, text)
+    return at < len(prefixes) and prefixes[at].startswith(text)
 
 
 def _scope_targets(draft: Draft) -> list[Target]:

@@ -136,6 +136,7 @@ class _Doubts:
         self._spoilt_scans()
         self._expiries()
         self._short_hashes()
+        self._stricter_files()
         self._misnamed()
         if whole:
             self._idle_services()
@@ -333,6 +334,13 @@ class _Doubts:
                         f"{text!r} is the beginning of a SHA-1: whoever may run scripts can make another one "
                         f"that begins so and counts as {name}; write all {SHA1_DIGITS} digits",
                     )
+
+    def _stricter_files(self) -> None:
+        """A lenient word on scripts that another file takes back: a script can touch its keys, too."""
+        mine, holds = self.model.unregistered_scripts, self.policy.unregistered_scripts
+        if mine == "declared" != holds:
+            message = f"another file of the folder is stricter, so {holds} holds"
+            self._warn(("unregistered_scripts",), f"{message}; register the scripts, or say declared in all")
 
     def _expiries(self) -> None:
         dates: list[tuple[str, tuple[str, ...], datetime.date | None]] = [

@@ -6,7 +6,6 @@ the placeholder's class, so that the key still is what it was.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +23,8 @@ from ..commands.model import (
 from ..commands.table import COMMANDS
 from .compiled import CompiledPolicy, Target
 from .masking import fill, shown_in
+from .scripts import sha1_of
+from .secrecy import MASKED
 from .show import printable
 
 OMITTED = "?"  # stands for every argument that isn't known to be no value
@@ -65,7 +66,7 @@ def as_line(
         and [
             script.kind if script.kind == "function" else "sha1",
             script.position,
-            _script_name(script),
+            _script_name(policy, script),
             [_text(_without_secrets(policy, key)) for key in script.keys],
             len(script.args),
         ],
@@ -75,22 +76,28 @@ def as_line(
     return {name: value for name, value in line.items() if value not in (None, [], False)}
 
 
-def _script_name(script: Script) -> str:
+def _script_name(policy: CompiledPolicy, script: Script) -> str:
     if script.kind == "text":
-        return hashlib.sha1(script.name, usedforsecurity=False).hexdigest()
-    return printable(script.name)
+        return sha1_of(script).decode()
+    return printable(script.name) if policy.registration(script) else shown_in(policy, script.name, None)
 
 
 def _without_secrets(policy: CompiledPolicy, key: bytes) -> bytes:
     target = policy.target(key)
     if target is None or target.kind not in ("entry", "legacy") or not target.secrets:
         shown = shown_in(policy, key, target)
-        return shown.encode() if shown.endswith("<masked>") else key
+        return key if shown == printable(key) else _of_the_same_kind(policy, shown.encode(), target)
     captured = target.pattern.capture(key) or {}
     examples = {
         hole.name: hole.expression.example(1) for hole in target.pattern.holes if hole.name in target.secrets
     }
     return fill(target.pattern, captured | examples)
+
+
+def _of_the_same_kind(policy: CompiledPolicy, shown: bytes, target: Target | None) -> bytes:
+    """A masked key, in words that keep more naming rules where it still is what it was."""
+    plain = shown.replace(MASKED, b"masked")
+    return plain if policy.target(plain) is target else shown
 
 
 def _safe_argv(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import math
 from collections.abc import Sequence
 
 from .automaton import Classifier
@@ -28,13 +29,17 @@ from .build_scripts import build_functions, build_scripts
 from .build_targets import build_targets
 from .compiled import UNKNOWN, CompiledPolicy, Grant, Home, Target
 from .diagnostics import FileError
-from .draft import Draft
+from .draft import SCOPE_HOLE, Draft
 from .model import PolicyModel
 from .names import Names
 from .regular import SEPARATOR_MASK
 from .scripts import Registration
-from .teams import check_together, common_home, home_of, in_order, merged, services_of
+from .secrecy import secrecy_of
+from .teams import check_together, common_home, home_of, in_order, merged, services_of, strictest
 from .yaml_source import Source
+
+MAX_TARGETS = 50_000
+MAX_RIGHTS = 5_000_000  # services by targets, which take some 16 bytes each
 
 
 @dataclasses.dataclass(slots=True)
@@ -95,14 +100,18 @@ def compile_policies(
         channel_classifier=channel_classifier,
         scripts=merged(part.scripts for part in parts),
         functions=merged(part.functions for part in parts),
-        forbids_unregistered_scripts=any(model.unregistered_scripts == "forbid" for model in models),
+        unregistered_scripts=strictest(model.unregistered_scripts for model in models),
         cluster=any(home.cluster for home in homes),
         homes=homes,
         common=common,
         secret_beginnings=tuple(
             one.pattern.literal_prefix
             for one in itertools.chain(*map(_formed, drafts), channels)
-            if one.secrets and (one.kind in ("legacy", "stray") or one.pattern.literal_prefix)
+            if one.secrets and one.pattern.literal_prefix
+        ),
+        secrecy=secrecy_of(
+            (draft.classes[name] for draft in drafts for name in sorted(draft.secrets)),
+            ((one.pattern, one.secrets) for one in itertools.chain(*map(_formed, drafts), targets, channels)),
         ),
         exceptions=tuple(itertools.chain(*map(build_exceptions, drafts))),
         name_services=name_services,
@@ -112,6 +121,7 @@ def compile_policies(
 def _part(number: int, draft: Draft) -> _Part:
     _check_services(draft)
     read_bindings(draft)
+    _check_size(draft)
     draft.type_words = read_type_words(draft)
     build_scopes(draft)
     build_entries(draft)
@@ -148,6 +158,25 @@ def _revision(drafts: Sequence[Draft]) -> str:
     if len(read) == 1:
         return hashlib.sha256(read[0]).hexdigest()[:12]
     return hashlib.sha256(b"".join(hashlib.sha256(text).digest() for text in read)).hexdigest()[:12]
+
+
+def _check_size(draft: Draft) -> None:
+    """Rights are kept for each service on each target, so their number is bounded. In a short file a
+    placeholder that is bound may stand for a million targets."""
+    model = draft.model
+    values = {f"<{name}>": len(owned) for name, owned in draft.bound.items()}
+    values[f"<{SCOPE_HOLE}>"] = len(model.scopes)
+    texts = [one.prefix for one in model.scopes.values()] + [one.key for one in model.keys.values()]
+    texts += [*model.legacy.keys, *model.instead, *(one.channel for one in model.channels.values())]
+    targets = sum(math.prod(count for hole, count in values.items() if hole in text) for text in texts)
+    rights = targets * len(draft.services)
+    if targets > MAX_TARGETS or rights > MAX_RIGHTS:
+        message = (
+            f"{len(model.services)} services and {targets} scopes, keys, legacy forms and channels: more "
+            f"than {MAX_TARGETS} of these, or {MAX_RIGHTS} of both multiplied, are too many; divide the file"
+        )
+        draft.error(("services",), message)
+        raise FileError(draft.faults)
 
 
 def _check_services(draft: Draft) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import hashlib
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -15,10 +14,11 @@ from ..commands.model import Script, Streamed
 from ..commands.words import function_name
 from .automaton import Classifier
 from .globs import Glob
-from .model import HashTag, Length
+from .model import HashTag, Length, UnregisteredScripts
 from .names import Names
 from .patterns import KeyPattern
-from .scripts import Registration, script_of
+from .scripts import Registration, script_of, sha1_of
+from .secrecy import Secrecy
 from .ttl import TtlRule
 from .values import Form, NumberRange
 
@@ -173,12 +173,13 @@ class CompiledPolicy:
     channel_classifier: Classifier
     scripts: dict[bytes, Registration]  # by SHA-1 in lower case, or by its first digits
     functions: dict[bytes, Registration]  # by `words.function_name`
-    forbids_unregistered_scripts: bool
+    unregistered_scripts: UnregisteredScripts
     cluster: bool
     homes: tuple[Home, ...]
     common: Home  # of keys that are no file's
     # What the forms with secrets begin with: a name of no form that begins so may hold one.
     secret_beginnings: tuple[bytes, ...] = ()
+    secrecy: Secrecy | None = None  # None: it has no secrets
     exceptions: tuple[tuple[str, datetime.date], ...] = ()  # (legacy or grants, end date)
     name_services: bool = True  # whether hints may name other services
 
@@ -236,11 +237,7 @@ class CompiledPolicy:
             return self.functions.get(function_name(script.name))
         if not self.scripts:
             return None
-        if script.kind == "text":
-            sha1 = hashlib.sha1(script.name, usedforsecurity=False).hexdigest().encode()
-        else:
-            sha1 = script.name.lower()
-        return script_of(self.scripts, sha1)
+        return script_of(self.scripts, sha1_of(script))
 
     def shares(self, script: Script) -> bool:
         """Whether the policy says that a connection that clients share may carry this script."""

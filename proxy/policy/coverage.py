@@ -182,7 +182,7 @@ def _rules_of_policy(policy: CompiledPolicy) -> Iterator[str]:
         yield "channel.write"
     if policy.scripts or policy.functions:
         yield "script.keys"
-    if policy.forbids_unregistered_scripts:
+    if policy.unregistered_scripts != "declared":
         yield "script.unregistered"
 
 

@@ -252,13 +252,9 @@ class Decider(WideDecider):
                 f"{name} can't be judged: {problem.reason}",
                 "use a command whose keys are known, or ask for a grant on all keys",
             )
-        if touches.script is not None and self.policy.forbids_unregistered_scripts:
-            yield self._plain(
-                "script.unregistered",
-                touches.script.position,
-                f"{self.who(service)} may not {name} a script that the policy doesn't know",
-                "register it in the policy by its SHA-1 or source",
-            )
+        script, may = touches.script, self.policy.unregistered_scripts
+        if script is not None and (may == "forbid" or (may == "load_only" and name != "SCRIPT LOAD")):
+            yield self._unregistered_script(service, name, script)
 
     def _is_granted_everything(self, service: int, name: str, command: Command | None) -> bool:
         grants = self.policy.grants.get(service, ())

@@ -15,7 +15,7 @@ from .compiled import CompiledPolicy, Grant, Target
 from .decide_keys import KeyDecider
 from .keyspace import KEYSPACE
 from .reach import Holds, Nearest, Reach, scan_pattern
-from .scripts import MissingArgument, Name, Registration
+from .scripts import MissingArgument, Name, Registration, how_to_register
 from .show import printable
 from .verdict import Found
 
@@ -172,6 +172,13 @@ class WideDecider(KeyDecider):
         return "no channel of the policy covers it"
 
     # -- scripts
+
+    def _unregistered_script(self, service: int, name: str, script: Script) -> Found:
+        """A script can touch any key, whatever it declares."""
+        what = "function" if script.kind == "function" else "script"
+        message = f"{self.who(service)} may not {name} a {what} that the policy doesn't know"
+        hint = how_to_register(script, self._shown(script.name, None))
+        return self._plain("script.unregistered", script.position, message, hint)
 
     def _registered(
         self,

@@ -114,11 +114,7 @@ def changes_of_policy(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Chan
     yield from _sets("services", old.services, new.services)
     for what, was, now in (
         ("databases", _databases(old), _databases(new)),
-        (
-            "registration of scripts",
-            _asked(old.forbids_unregistered_scripts),
-            _asked(new.forbids_unregistered_scripts),
-        ),
+        ("unregistered scripts", old.unregistered_scripts, new.unregistered_scripts),
         ("ends", plain(dict(_ends(old))), plain(dict(_ends(new)))),
     ):
         if was != now:

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Sequence
 from ..commands.model import DELETE, GROUP, READ, WRITE
 from .builtin_classes import class_named
 from .compiled import Entry, Target
-from .diagnostics import Diagnostic, did_you_mean
+from .diagnostics import Diagnostic, FileError, did_you_mean
 from .model import EntryModel, HashTag, PolicyModel, Rights, ScopeModel
 from .patterns import ClassExpression, KeyPattern, PatternError, parse_pattern
 from .values import Form, parse_form
 from .yaml_source import Source
 
+MAX_FAULTS = 1_000  # of a file; each takes a search for what may have been meant
 SCOPE_HOLE = "scope"  # <scope> in an entry's key expands over the policy's scopes
 
 
@@ -42,12 +43,15 @@ class Draft:
         self.model = model
         self.source = source
         self.services = services  # in their numbers' order
+        self._numbers = {name: number for number, name in enumerate(services)}
         self.faults: list[Diagnostic] = []
         self.classes: dict[str, ClassExpression] = {}
         self.secrets: set[str] = set()
         self.texts: list[bytes] = []  # of scripts, read from files of their own
         self.bound: dict[str, dict[str, set[int]]] = {}  # bound placeholder: value: whose it is
+        self.claims = frozenset(model.claims)
         self.scopes: list[Scope] = []
+        self.by_prefix: dict[str, Scope] = {}  # the scopes
         self.entries: list[Target] = []
         self.legacy: list[Target] = []
         self.strays: list[Target] = []
@@ -55,7 +59,10 @@ class Draft:
         self._placeholders()
 
     def error(self, path: Sequence[str | int], message: str, *, of_key: bool = False) -> None:
+        """Note a fault. Raises FileError with all of them once nobody would read them any more."""
         self.faults.append(self.source.error(path, message, of_key=of_key))
+        if len(self.faults) >= MAX_FAULTS:
+            raise FileError(self.faults)
 
     def numbers(self, names: Iterable[str], path: tuple[str | int, ...]) -> set[int]:
         """The numbers of services; a name that isn't one is a fault."""
@@ -64,8 +71,9 @@ class Draft:
 
     def number(self, name: str, path: tuple[str | int, ...], *, of_key: bool = False) -> int | None:
         """The number of a service, or None and a fault."""
-        if name in self.services:
-            return self.services.index(name)
+        number = self._numbers.get(name)
+        if number is not None:
+            return number
         known = did_you_mean(name, self.services)
         self.error(path, f"{name!r} is not listed under services{known}", of_key=of_key)
         return None

@@ -125,7 +125,7 @@ def _offered(policy: CompiledPolicy, command: Sequence[bytes]) -> str | None:
     isn't a key in it may be a secret."""
     words = [word.decode("utf-8", "surrogateescape") for word in command]
     touches = extract(command) if command else Touches(None)
-    if touches.script is not None and policy.secret_beginnings:
+    if touches.script is not None and policy.secrecy is not None:
         return None  # a script may make keys of its arguments
     for access in touches.accesses:
         target = policy.target(access.key)
@@ -155,8 +155,8 @@ def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
 
 
 def _shown(policy: CompiledPolicy, key: bytes, target: Target | None) -> str:
-    """A key as `shown_in`, but whole where it is of no form and can't hold a secret."""
-    if target is None and not any(map(key.startswith, policy.secret_beginnings)):
+    """A key as `shown_in`, but whole where it is of no form and the policy has no secrets."""
+    if target is None and policy.secrecy is None:
         return key.decode("utf-8", "surrogateescape")
     return shown_in(policy, key, target)
 

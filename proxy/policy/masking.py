@@ -1,16 +1,18 @@
 """What of a key may be shown, and what key to use instead of a deprecated one.
 
 Rule: whatever a secret placeholder holds leaves this module only as `<name>`; a key that breaks the form of
-an entry with secrets is shown no further than the entry's literal prefix.
+an entry with secrets is shown no further than the entry's literal prefix. Where a policy has secrets, what is
+of no form is shown as far as `secrecy` knows it to be none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 
 from .compiled import CompiledPolicy, Target
-from .keyspace import KEYSPACE_NAME
 from .patterns import KeyPattern, Literal
+from .secrecy import MASKED, Secrecy
 from .show import printable
 
 
@@ -26,33 +28,40 @@ def shown(key: bytes, target: Target | None) -> str:
 
 def shown_in(policy: CompiledPolicy, key: bytes, target: Target | None) -> str:
     """A key, channel or pattern of what `target` is in this policy, as `shown`."""
-    if target is not None and target.kind not in _OF_NO_FORM:
+    secrecy = policy.secrecy
+    if secrecy is None:
+        return printable(key)
+    if target is not None and (target.secrets or target.kind in _OF_A_FORM):
         return shown(key, target)
-    return shown_stray(key, secret_beginnings(policy, target))
+    return _shown_stray(key, secrecy, policy.secret_beginnings)
 
 
-def secret_beginnings(policy: CompiledPolicy, target: Target | None) -> Sequence[bytes]:
-    """What the forms with a secret begin with that a key of no form may be meant as."""
-    if target is None:
-        return policy.secret_beginnings
-    # A legacy form may begin with its secret; what is in the claims isn't meant as that.
-    return [one for one in policy.secret_beginnings if one]
+_OF_A_FORM = frozenset({"entry", "legacy", "stray", "channel"})
 
 
-_OF_NO_FORM = frozenset({"scope", "claim", "keyspace", "keyevent"})
-
-
-def shown_stray(name: bytes, beginnings: Sequence[bytes]) -> str:
-    """A key that is of no form, a pattern, or a channel: what begins as a form with a secret may hold one.
+def _shown_stray(name: bytes, secrecy: Secrecy, beginnings: tuple[bytes, ...]) -> str:
+    """A key that is of no form, a pattern, or a channel: what begins as a form with a secret may hold one,
+    and so may all else that isn't known not to.
 
     A channel of keyspace notifications is shown as the key in it.
     """
-    before = KEYSPACE_NAME.match(name)
+    if not name.startswith(b"__key"):
+        return printable(_masked(name, secrecy, beginnings))
+    before = _NOTIFICATIONS.match(name)
     at = before.end() if before is not None else 0
-    beginning = max((one for one in beginnings if name.startswith(one, at)), key=len, default=None)
-    if beginning is None or not name[at + len(beginning) :].strip(b"*"):
-        return printable(name)
-    return printable(name[: at + len(beginning)]) + "<masked>"
+    return printable(name[:at] + _masked(name[at:], secrecy, beginnings))
+
+
+def _masked(name: bytes, secrecy: Secrecy, beginnings: tuple[bytes, ...]) -> bytes:
+    if name.startswith(beginnings):
+        beginning = max((one for one in beginnings if name.startswith(one)), key=len)
+        if name[len(beginning) :].strip(b"*"):
+            return beginning + MASKED
+    return secrecy.shown(name)
+
+
+# What Redis itself puts before a key, in a name or a pattern.
+_NOTIFICATIONS = re.compile(rb"__key(?:space|event)@(?:[0-9]{1,5}|\*)__:")
 
 
 def standard_key(key: bytes, target: Target) -> str:

@@ -294,6 +294,20 @@ class CommandsModel(_Model):
     allow: Names = []
 
 
+# What a script may do that no registration covers: run, judged by the keys that it declares; be loaded and
+# not run; neither. From the lenient word to the strict one.
+UnregisteredScripts = Literal["declared", "load_only", "forbid"]
+
+
+def _unregistered_scripts(value: Any) -> Any:
+    if value == "allow":
+        raise ValueError(
+            "write declared in place of allow; then a script that isn't registered is judged by what it "
+            "declares, and can touch any other key"
+        )
+    return value
+
+
 class LevelsModel(_Model):
     """How many levels a name has, `:` between them."""
 
@@ -341,7 +355,7 @@ class PolicyModel(_Model):
     channels: dict[str, ChannelModel] = {}
     scripts: dict[str, ScriptModel] = {}
     functions: dict[str, FunctionModel] = {}
-    unregistered_scripts: Literal["allow", "forbid"] = "allow"
+    unregistered_scripts: Annotated[UnregisteredScripts, BeforeValidator(_unregistered_scripts)] = "load_only"
     cluster: Flag = False  # keys of one command and of one transaction must share a hash slot
     commands: CommandsModel = CommandsModel()
     grants: dict[str, GrantModel] = {}

@@ -136,7 +136,10 @@ def _format(question: _Question) -> Ways:
         return
     wrong = pattern.mismatch(key)
     if wrong is not None:
-        yield f"{_mismatch_text(wrong, key, pattern, bool(target.secrets))}; the form is {target.text}", []
+        secrecy, byte = question.policy.secrecy, key[wrong.offset : wrong.offset + 1]
+        secret = bool(target.secrets) or (secrecy is not None and secrecy.may_hold(byte))
+        told = _mismatch_text(wrong, key, pattern, secret)
+        yield f"{told}; the form is {target.text}", []
 
 
 def _mismatch_text(wrong: Mismatch, key: bytes, pattern: KeyPattern, secret: bool) -> str:

@@ -7,6 +7,7 @@ can't be filled in is a violation, never a guess.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -22,6 +23,7 @@ SHA1_DIGITS = 40
 LEAST_DIGITS = 8
 
 _TTL = re.compile(r"<ARGV\.(?P<number>[1-9][0-9]{0,3})>(?P<unit>ms|s)", re.ASCII)
+_SHA1 = re.compile(rb"[0-9a-f]{40}")
 _INTEGER = re.compile(rb"-?[0-9]{1,18}")
 _TEMPLATE_PART = re.compile(
     r"<(?P<list>KEYS|ARGV)\.(?P<number>[1-9][0-9]{0,3})>|<(?P<name>[^<>]+)>|(?P<star>\*)"
@@ -198,6 +200,26 @@ class Registration:
         """The keys touched beyond the declared ones, each with READ or WRITE."""
         yield from ((template, READ) for template in self.reads)
         yield from ((template, WRITE) for template in self.writes)
+
+
+def sha1_of(script: Script) -> bytes:
+    """The SHA-1 of a script, in lower case; what the client sent in its place where it sent no text. Empty
+    for a text that isn't at hand."""
+    if isinstance(script.name, Streamed):
+        return b""
+    if script.kind == "text":
+        return hashlib.sha1(script.name, usedforsecurity=False).hexdigest().encode()
+    return script.name.lower()
+
+
+def how_to_register(script: Script, function: str) -> str:
+    """What to write into the policy, so that it knows a script, or this function."""
+    if script.kind == "function":
+        return f"register it under functions: {{{function}: {{keys: {len(script.keys)}}}}}"
+    sha1 = sha1_of(script)
+    if not _SHA1.fullmatch(sha1):
+        return "register it under scripts by its SHA-1"
+    return f"register it under scripts: {{NAME: {{sha1: {sha1.decode()}, keys: {len(script.keys)}}}}}"
 
 
 def script_of(scripts: Mapping[bytes, Registration], sha1: bytes) -> Registration | None:

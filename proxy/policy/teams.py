@@ -10,11 +10,11 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from .compiled import UNKNOWN, Home, Target
 from .draft import Draft
-from .model import PolicyModel
+from .model import PolicyModel, UnregisteredScripts
 from .yaml_source import PathKey
 
 Key = TypeVar("Key")
@@ -101,6 +101,11 @@ def merged(maps: Iterable[Mapping[Key, Value]]) -> dict[Key, Value]:
     return found
 
 
+def strictest(words: Iterable[UnregisteredScripts]) -> UnregisteredScripts:
+    """What holds where each file says what a script may do that no registration covers."""
+    return max(words, key=get_args(UnregisteredScripts).index)
+
+
 def _at_home(target: Target, number: int, home: Home, named: Mapping[str, int]) -> Target:
     target = dataclasses.replace(target, home=number, should=target.should | home.should)
     if target.entry is None or named[target.name] < 2:
@@ -124,12 +129,26 @@ def _check_claims(drafts: Sequence[Draft]) -> None:
             message = f"no claims: {first.file} has none either, and one file only can speak for the rest"
             draft.error(("policy",), message)
         catch_all = catch_all or draft
-    for one, other in itertools.combinations(drafts, 2):
-        for (left, mine), (right, theirs) in itertools.product(_claims(one), _claims(other)):
-            if mine.startswith(theirs) or theirs.startswith(mine):
-                place = one.source.place(left)
+    _check_overlaps(drafts)
+
+
+def _check_overlaps(drafts: Sequence[Draft]) -> None:
+    """Claims of two files of which one begins as the other does. In order, what begins with a claim stands
+    right behind it, so that each is compared with few others."""
+    ordered = sorted(
+        (claim, number, path) for number, draft in enumerate(drafts) for path, claim in _claims(draft)
+    )
+    open_ones: list[tuple[str, int, PathKey]] = []  # each begins as the one before it
+    for one in ordered:
+        while open_ones and not one[0].startswith(open_ones[-1][0]):
+            open_ones.pop()
+        for other in open_ones:
+            if one[1] != other[1]:
+                (mine, number, left), (theirs, later, right) = sorted((one, other), key=lambda each: each[1])
+                place = drafts[number].source.place(left)
                 message = f"the claim {theirs!r} overlaps {mine!r} of {place.file}:{place.line}; divide them"
-                other.error(right, f"{message}, so that each key is one file's")
+                drafts[later].error(right, f"{message}, so that each key is one file's")
+        open_ones.append(one)
 
 
 def _claims(draft: Draft) -> Iterator[tuple[PathKey, str]]:

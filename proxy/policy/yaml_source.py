@@ -24,6 +24,7 @@ from yaml.events import (
 from yaml.reader import ReaderError
 
 from .diagnostics import Diagnostic, FileError, Place
+from .files import Unreadable, read_file
 
 # A policy is written by hand; what is larger than this is a mistake, or aliases that multiply.
 MAX_NODES = 500_000
@@ -294,9 +295,9 @@ def read_source(path: str | Path, *, keep_going: bool = False) -> Source:
     of Source."""
     name = str(path)
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except OSError as exc:
-        raise FileError([Diagnostic(Place(name, 1, 1), "error", f"can't be read: {exc.strerror}")]) from None
+        text = read_file(path).decode("utf-8-sig")
+    except Unreadable as exc:
+        raise FileError([Diagnostic(Place(name, 1, 1), "error", str(exc))]) from None
     except UnicodeDecodeError as exc:
         raise FileError(
             [Diagnostic(Place(name, 1, 1), "error", f"not UTF-8 text (byte {exc.start})")]

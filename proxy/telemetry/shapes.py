@@ -8,12 +8,21 @@ themselves.
 one case or in camel humps of three letters on average, without six consonants in a row; or a version (`v1`).
 "Recurs": the words before it were the same, the rest of the key was of the same kind, and it isn't the first
 time. A place that has held more than MAX_WORDS different words holds names rather than words, and shows `<*>`
-from then on. Everything is bounded: shapes, kinds of key, nodes, the part of a key that is looked at.
+from then on.
+
+Where the policy has secrets, a piece that may be one (`policy.secrecy`) shows only if it is a word as a
+whole, doesn't stand where a form of the policy has its secret, and has stood at its place in DISTINCT
+different keys: one key that is asked for again and again shows nothing of itself.
+
+Everything is bounded: shapes, kinds of key, nodes, the part of a key that is looked at.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Set
+
+from proxy.policy.secrecy import OPEN, UNKNOWN, Secrecy
 
 OTHER = "other"
 ANY = "<*>"
@@ -26,6 +35,8 @@ MAX_NODES = 20_000
 MAX_FIRST_WORDS = 256  # different words at the first place of a longer key: these tell the offenders apart
 MAX_WORDS = 24  # at any other place
 ESTABLISHED = 16  # times that a first word must have been seen to outlive its place's widening
+DISTINCT = 16  # different keys in which a word must have stood that may be a secret
+TRIED = 64  # times that it has been seen, after which a key keeps the shape that it has without this word
 MAX_LENGTH = 256  # characters of a key that are looked at
 MAX_PARTS = 24  # words, placeholders and separators that are looked at
 MAX_CACHED = 4_096
@@ -66,6 +77,8 @@ _HUMPS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 # What looked like a word beside an id, and isn't one, belongs to the id.
 _BLURRED = re.compile(r"(?:<\*>[/_.,;=&~+-])*<id>(?:[/_.,;=&~+-](?:<\*>|<id>))*")
+_SOME_ID = b"V1StGXR8_Z5jdHi6B-myT"  # is taken for an id
+_NONE: frozenset[str] = frozenset()
 _words: set[int] = set()  # hashes of what was found to look like a word, to find it faster
 
 
@@ -91,9 +104,10 @@ class Anatomy:
 class _Node:
     """A place in the keys of one kind, after certain words."""
 
-    __slots__ = ("children", "count", "rest", "wide")
+    __slots__ = ("children", "count", "keys", "rest", "wide")
 
     def __init__(self) -> None:
+        self.keys: set[int] = set()  # hashes of those in which the word stood, where it may be a secret
         self.children: dict[int, _Node] = {}  # by the word's hash
         self.count = 0
         self.wide = False
@@ -107,6 +121,7 @@ class _Node:
     def take(self, other: _Node) -> None:
         """Add what was learnt behind another node, so that widening forgets as little as may be."""
         self.count += other.count
+        self.keys |= other.keys
         for word, child in other.children.items():
             self.children.setdefault(word, _Node()).take(child)
         if other.rest is not None:
@@ -131,10 +146,11 @@ class _Node:
 class Shapes:
     """Learns shapes from the keys that it is shown. Not for use by several threads at once."""
 
-    def __init__(self, *, trusting: bool = False) -> None:
+    def __init__(self, *, trusting: bool = False, secrecy: Secrecy | None = None) -> None:
         """`trusting`: the first word of a longer key shows at once, so that a single key of a family has the
-        family's shape. For where keys themselves may be shown."""
+        family's shape. For where keys themselves may be shown. `secrecy`: of a policy with secrets."""
         self._trusting = trusting
+        self.secrecy = secrecy
         self._roots: dict[str, _Node] = {}
         self._shapes: set[str] = set()
         self._cache: dict[int, str] = {}  # by the key's hash; only what is learnt for good
@@ -153,8 +169,9 @@ class Shapes:
         known = self._cache.get(mark)
         if known is not None:
             return known
-        anatomy = take_apart(key)
-        words, settled = self._learn(anatomy)
+        guarded, suspects = (key, _NONE) if self.secrecy is None else _guarded(key, self.secrecy)
+        anatomy = take_apart(guarded)
+        words, settled = self._learn(anatomy, mark, suspects)
         shape = anatomy.filled(words)
         if ANY in shape and ID in shape:
             shape = _BLURRED.sub(ID, shape)
@@ -169,8 +186,9 @@ class Shapes:
             self._cache[mark] = shape
         return shape
 
-    def _learn(self, anatomy: Anatomy) -> tuple[list[str], bool]:
-        """The words to show, and whether showing them again would give the same."""
+    def _learn(self, anatomy: Anatomy, key: int, suspects: Set[str]) -> tuple[list[str], bool]:
+        """The words to show, and whether showing them again would give the same. `suspects` are those words
+        that may be secrets."""
         words = anatomy.words
         kind = "".join(anatomy.frame)
         node = self._roots.get(kind)
@@ -188,8 +206,14 @@ class Shapes:
             child.count += 1
             named = child is not node.rest
             recurs = child.count > 1 or (first and self._trusting)
+            steady = child.count > 1 if named else node.wide
+            if named and word in suspects:
+                if len(child.keys) < DISTINCT:
+                    child.keys.add(key)
+                recurs = len(child.keys) >= DISTINCT
+                steady = recurs or child.count >= TRIED
             shown.append(word if named and recurs else ANY)
-            settled = settled and (child.count > 1 if named else node.wide)
+            settled = settled and steady
             # A first word is counted on until it is established, so that its place's widening spares it.
             settled = settled and (not first or not named or child.count >= ESTABLISHED)
             node = child
@@ -220,6 +244,25 @@ class Shapes:
         self._nodes += node.size() - before
         self._cache.clear()
         self.turns += 1
+
+
+def _guarded(key: bytes, secrecy: Secrecy) -> tuple[bytes, set[str]]:
+    """A key with an id in place of each piece that may be a secret, but for those that are words as a whole;
+    and these."""
+    parts: list[bytes] = []
+    suspects: set[str] = set()
+    for piece, kind in secrecy.pieces(key[: 4 * MAX_LENGTH]):
+        text = piece.decode("utf-8", "surrogateescape")
+        if kind == OPEN or _KINDS(text) is not None:  # of what has a kind nothing else is shown
+            parts.append(piece)
+        elif kind == UNKNOWN and (looks_like_word(text) or _VERSION.fullmatch(text) is not None):
+            suspects.add(text)
+            parts.append(piece)
+        else:
+            parts.append(_SOME_ID)
+    if len(key) > 4 * MAX_LENGTH:
+        parts[-1] = _SOME_ID  # is cut
+    return b"".join(parts), suspects
 
 
 def take_apart(key: bytes) -> Anatomy:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 from proxy.policy.repeats import Admitted, Repeat
+from proxy.policy.secrecy import Secrecy
 from proxy.policy.verdict import Finding, Violation
 from proxy.telemetry.counters import OTHER, Counters, Outcome
 from proxy.telemetry.decision_log import DecisionLog, Group, Sink, mask, masked_hint, new_decision_id
@@ -114,9 +115,14 @@ class Telemetry:
         """Whether keys are masked in the log and in the tally's new rows, from now on."""
         if mask_keys != self._mask_keys:
             self._mask_keys = mask_keys
-            self._shapes = Shapes(trusting=not mask_keys)
+            self._shapes = Shapes(trusting=not mask_keys, secrecy=self._shapes.secrecy)
             if self._log is not None:
                 self._log.mask(mask_keys)
+
+    def guard(self, secrecy: Secrecy | None) -> None:
+        """What the policy that is in force says of its secrets: none becomes a word of a shape."""
+        if secrecy != self._shapes.secrecy:
+            self._shapes = Shapes(trusting=not self._mask_keys, secrecy=secrecy)
 
     def command(self, service: str, command: str, outcome: Outcome, times: int = 1) -> None:
         """Count a command, or several alike; `command` is a name of the command table, or `other`."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import redis.lock
 
 from tests.clients.running import metric
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer
@@ -50,6 +53,17 @@ class Fence:
 def is_probe(found: dict[str, object]) -> bool:
     """CLIENT MAINT_NOTIFICATIONS: clients ask at connect whether there is such a thing, and go on without."""
     return (found["command"], found["rule"]) == ("CLIENT", "command.unknown")
+
+
+def lock_scripts() -> str:
+    """What redis-py's locks run, as a policy's section."""
+    texts = {
+        "release": redis.lock.Lock.LUA_RELEASE_SCRIPT,
+        "extend": redis.lock.Lock.LUA_EXTEND_SCRIPT,
+        "reacquire": redis.lock.Lock.LUA_REACQUIRE_SCRIPT,
+    }
+    known = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in texts.items()}
+    return "\n".join(["scripts:", *(f"  {name}: {{sha1: {sha1}, keys: 1}}" for name, sha1 in known.items())])
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -30,6 +30,7 @@ keys:
   base: {key: "app:jobs:", writers: [app]}
   queue: {key: "app:jobs:<id...>", writers: [app]}
   events: {key: "app:jobs:events", type: stream, writers: [app]}
+unregistered_scripts: declared   # some fifty, other ones with each version; each declares its keys
 """
 
 

@@ -37,6 +37,7 @@ channels:
   results: {channel: "celery-task-meta-<uuid>", publishers: [app], subscribers: [app]}
   control: {channel: "/0.celery.pidbox", publishers: [app], subscribers: [app]}
   events: {channel: "/0.celeryev/<name>", publishers: [app], subscribers: [app]}
+unregistered_scripts: declared   # kombu's and redis-py's locks, other ones with each version
 """
 
 

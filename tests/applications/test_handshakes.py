@@ -5,6 +5,7 @@ The words, their case and their order are those of the clients' sources.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import socket
 from collections.abc import Callable
@@ -16,18 +17,20 @@ from tests.applications.application import Fence
 from tests.relay.sessions import replies
 from tests.servers import PATIENCE_SECONDS, RedisServer
 
-POLICY = """
+LUA = 'if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end'
+LUA_SHA1 = "bb8cb1b5d21bb2a4ab2d5d5f0ee7ed4e1d5b6b61"  # of nothing that is loaded: NOSCRIPT
+POLICY = f"""
 policy: handshakes
-owner: {team: tests, contact: "#tests"}
+owner: {{team: tests, contact: "#tests"}}
 claims: ["app:"]
 services: [app]
 databases: [0, 2]
-placeholders: {name: "[a-z0-9-]{1,64}"}
+placeholders: {{name: "[a-z0-9-]{{1,64}}"}}
 keys:
-  any: {key: "app:<name>", type: string, writers: [app]}
+  any: {{key: "app:<name>", type: string, writers: [app]}}
+scripts:
+  unlock: {{sha1: [{LUA_SHA1}, {hashlib.sha1(LUA.encode()).hexdigest()}], keys: 1}}
 """
-LUA = 'if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end'
-LUA_SHA1 = "bb8cb1b5d21bb2a4ab2d5d5f0ee7ed4e1d5b6b61"  # of nothing that is loaded: NOSCRIPT
 Packets = list[list[tuple[str | bytes | int, ...]]]  # what is sent before the next reply is read
 
 GO_REDIS: Packets = [

@@ -11,7 +11,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from tests.applications.application import Fence
+from tests.applications.application import Fence, lock_scripts
 
 POLICY = """
 policy: services
@@ -29,7 +29,7 @@ channels:
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_a_lock_lets_one_in_at_a_time(fence: Callable[[str], Fence], protocol: int) -> None:
-    one = fence(POLICY)
+    one = fence(POLICY + lock_scripts())
     inside = 0
     most = 0
     taken: list[int] = []
@@ -66,7 +66,7 @@ def test_a_lock_lets_one_in_at_a_time(fence: Callable[[str], Fence], protocol: i
 
 def test_watch_and_try_again_counts_everybody_once(fence: Callable[[str], Fence]) -> None:
     """Each takes what is there and writes one more: without WATCH some would be lost."""
-    one = fence(POLICY)
+    one = fence(POLICY + lock_scripts())
 
     def one_more(client: redis.Redis) -> None:
         def step(pipe: Any) -> None:
@@ -93,7 +93,7 @@ def test_watch_and_try_again_counts_everybody_once(fence: Callable[[str], Fence]
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_publish_and_subscribe_in_asyncio(fence: Callable[[str], Fence], protocol: int) -> None:
-    one = fence(POLICY)
+    one = fence(POLICY + lock_scripts())
     heard: list[tuple[str, bytes]] = []
 
     async def main() -> None:
@@ -130,7 +130,7 @@ def test_publish_and_subscribe_in_asyncio(fence: Callable[[str], Fence], protoco
 
 
 def test_who_may_not_gets_the_error_that_redis_py_knows(fence: Callable[[str], Fence]) -> None:
-    one = fence(POLICY)
+    one = fence(POLICY + lock_scripts())
     with redis.Redis.from_url(one.url) as client:
         with pytest.raises(redis.exceptions.NoPermissionError, match=r"\[key.unregistered\]"):
             client.set("elsewhere", "1")

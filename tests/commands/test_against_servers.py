@@ -36,6 +36,10 @@ BY_OPTIONS = frozenset(b"GEORADIUS GEORADIUSBYMEMBER SORT MIGRATE XREAD XREADGRO
 CONTAINERS_6 = frozenset(b"OBJECT XGROUP XINFO MEMORY".split())
 
 
+# Servers take these for existence only.
+CONTENT = frozenset(b"HEXISTS HLEN HSTRLEN LLEN MEMORY OBJECT SCARD SISMEMBER STRLEN XLEN ZCARD".split())
+
+
 class Difference(NamedTuple):
     """Why the server's GETKEYS is not what the command does, and whether all that it names is touched."""
 
@@ -88,7 +92,9 @@ def needs_difference(argv: Argv) -> str:
     if name == b"XREADGROUP":
         return "flagged read-only, but it writes the group's state"
     if name in (b"XCLAIM", b"XAUTOCLAIM"):
-        return "flagged as not reading, but it answers the entries"
+        return "flagged as not reading, but it answers the entries, or their IDs"
+    if name in CONTENT:
+        return "flagged as not reading, but its reply depends on what the key holds"
     if name == b"ZADD":
         return "flagged as not reading, but with INCR it answers the score"
     if name == b"GETEX" and len(argv) == 2:

@@ -183,7 +183,7 @@ def test_claims_read_the_entries_unless_they_ask_for_ids_only() -> None:
     assert keys("XCLAIM k g c 0 1-1") == [(1, b"k", RW)]
     assert keys("XCLAIM k g c 0 1-1 JUSTID") == [(1, b"k", WRITE)]
     assert keys("XCLAIM k JUSTID JUSTID 0 1-1") == [(1, b"k", RW)]
-    assert keys("XAUTOCLAIM k g c 0 0 COUNT 5 JUSTID") == [(1, b"k", WRITE)]
+    assert keys("XAUTOCLAIM k g c 0 0 COUNT 5 JUSTID") == [(1, b"k", RW)]  # it names no IDs itself
 
 
 # -- MIGRATE

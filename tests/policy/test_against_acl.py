@@ -132,6 +132,20 @@ BEYOND = [
         "scope.write", "XREADGROUP", "XREADGROUP GROUP g c STREAMS a >", READS, "it writes the group's books"
     ),
     Beyond("scope.read", "XCLAIM, XAUTOCLAIM", "XCLAIM a g c 0 0-1", WRITES, "it answers the entries"),
+    Beyond(
+        "scope.read",
+        "HEXISTS, HLEN, HSTRLEN, LLEN, SCARD, SISMEMBER, STRLEN, XLEN, ZCARD",
+        "STRLEN a",
+        WRITES,
+        "the ACL takes it for existence only, but its reply depends on what the key holds",
+    ),
+    Beyond(
+        "scope.read",
+        "MEMORY USAGE, OBJECT ENCODING, OBJECT REFCOUNT",
+        "OBJECT ENCODING a",
+        WRITES,
+        "so does this: small numbers, for one, have an encoding and a count of their own",
+    ),
     Beyond("scope.read", "ZADD", "ZADD a INCR 1 m", WRITES, "with INCR it answers the score"),
     Beyond("command.unknown", "SORT, SORT_RO", "SORT a BY w_*", ALL, "it reads keys that it doesn't name"),
     Beyond("command.unknown", "DEBUG", "DEBUG NOSUCH", ALL, "an ACL doesn't look at DEBUG's arguments"),
@@ -146,6 +160,7 @@ BEYOND = [
         "an ACL doesn't look at the channels that a command shows",
     ),
     Beyond("script.keys", "", "EVAL x 0", ALL, "what a script without declared keys touches can't be known"),
+    Beyond("script.unregistered", "", "EVAL x 1 a", ALL, "the ACL sees what a script touches when it runs"),
 ]
 
 

@@ -124,7 +124,7 @@ def test_where_hash_tags_are_asked_for_they_say_it() -> None:
         ("app", "FCALL bump 1 mesh-{one}:note:a", []),
         ("web", "FCALL bump 1 mesh-{two}:note:a", ["scope.write"]),
         ("web", "SADD mesh-{two}:index a", ["scope.write"]),
-        ("web", "EVAL nobody's 1 mesh-{two}:index", ["scope.write"]),
+        ("web", "EVAL nobody's 1 mesh-{two}:index", ["script.unregistered", "scope.write"]),
     ],
 )
 def test_what_scripts_write_nothing_else_writes(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from proxy.commands.extract import extract
+from proxy.policy.check import check_policy
 from proxy.policy.decide import Decider, Transaction
 from proxy.policy.diagnostics import FileError
 from proxy.policy.load import load_policy, parse_policy
@@ -279,6 +280,70 @@ def test_a_registered_script_touches_what_its_registration_says(
 
 def test_an_argument_can_not_smuggle_a_star_into_a_template(decider: Decider) -> None:
     assert rules(decider, "app", "EVALSHA", SHA, "1", NS, "*", "x", "h")[0] == "key.format"
+
+
+@pytest.mark.parametrize(
+    ("word", "run", "declared", "load"),
+    [
+        ("", ["script.unregistered"], ["script.unregistered", "key.unregistered"], []),
+        ("load_only", ["script.unregistered"], ["script.unregistered", "key.unregistered"], []),
+        ("declared", [], ["key.unregistered"], []),
+        (
+            "forbid",
+            ["script.unregistered"],
+            ["script.unregistered", "key.unregistered"],
+            ["script.unregistered"],
+        ),
+    ],
+)
+def test_what_an_unregistered_script_may_do(
+    word: str, run: list[str], declared: list[str], load: list[str]
+) -> None:
+    text = "policy: p\nservices: [a]\nscopes: {s: {prefix: 's:', writers: [a], unregistered: allow}}\n"
+    decider = Decider(parse_policy(text + (f"unregistered_scripts: {word}\n" if word else "")))
+    for command in (["EVAL", "return 1"], ["EVALSHA", "f" * 40], ["EVAL_RO", "return 1"], ["FCALL", "f"]):
+        assert rules(decider, "a", *command, "1", "s:x") == run
+        assert rules(decider, "a", *command, "1", "t:x") == declared
+    assert rules(decider, "a", "SCRIPT", "LOAD", "return 1") == load
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (
+            ["EVAL", "return 1", "1", "k"],
+            "scripts: {NAME: {sha1: e0e1f9fabfc9d4800c877a703b823ac0578ff8db, keys: 1}}",
+        ),
+        (["EVALSHA", "F" * 40, "2", "k", "l"], f"scripts: {{NAME: {{sha1: {'f' * 40}, keys: 2}}}}"),
+        (["EVALSHA", "none", "1", "k"], "scripts by its SHA-1"),
+        (["FCALL", "bump", "1", "k"], "functions: {bump: {keys: 1}}"),
+    ],
+)
+def test_the_hint_says_how_to_register_a_script(argv: list[str], hint: str) -> None:
+    decider = Decider(parse_policy("policy: p\nservices: [a]\n"))
+    found = decider.decide(0, [word.encode() for word in argv]).violations
+    assert [one.hint for one in found if one.rule == "script.unregistered"] == [f"register it under {hint}"]
+
+
+def test_files_of_several_teams_are_as_strict_on_scripts_as_the_strictest(tmp_path: Path) -> None:
+    def broken(*words: str) -> list[str]:
+        for number, word in enumerate(words):
+            said = f"unregistered_scripts: {word}\n" if word else ""
+            scope = f"scopes: {{s: {{prefix: '{number}:', writers: [a], unregistered: allow}}}}\n"
+            text = f"policy: p{number}\nservices: [a]\nclaims: ['{number}:']\n{scope}{said}"
+            (tmp_path / f"{number}.yaml").write_text(text)
+        decider = Decider(load_policy(tmp_path))
+        return rules(decider, "a", "EVAL", "x", "1", "0:x") + rules(decider, "a", "SCRIPT", "LOAD", "x")
+
+    assert broken("declared", "declared") == []
+    assert broken("declared", "") == broken("load_only", "") == ["script.unregistered"]
+    assert broken("declared", "forbid") == broken("forbid", "") == ["script.unregistered"] * 2
+    _, warnings, _ = check_policy(tmp_path)
+    assert not [one for one in warnings if "another file" in one.message]
+    broken("declared", "")
+    _, warnings, _ = check_policy(tmp_path)
+    told = "another file of the folder is stricter, so load_only holds; register the scripts, or say declared"
+    assert [one.message for one in warnings if "another file" in one.message] == [f"{told} in all"]
 
 
 def test_a_script_is_known_by_its_source_file(tmp_path: Path) -> None:

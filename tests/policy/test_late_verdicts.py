@@ -34,6 +34,7 @@ keys:
   none: {key: "k:none:<id>", ttl: none}
   may: {key: "k:may:<id>", ttl: {or_none: true, max: 100s}}
   write: {key: "k:write:<id>", ttl: {max: 100s, at: write}}
+unregistered_scripts: declared
 """
 )
 GRACE = 5.0

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.policy.decide import Decider
 from proxy.policy.explain import explain
 from proxy.policy.load import parse_policy
+from proxy.policy.masking import shown_in
 
 POLICY = parse_policy(
     """
@@ -70,7 +75,51 @@ def test_what_holds_no_secret_is_shown() -> None:
     def shown(*argv: bytes) -> str:
         return decider.decide(1, argv).violations[0].shown
 
-    assert shown(b"GET", b"s:b:other") == "s:b:other"
-    assert shown(b"GET", b"s:elsewhere") == "s:elsewhere"
+    assert shown(b"GET", b"s:b:other") == "s:b:<masked>"
+    assert shown(b"GET", b"s:b:tokens:17") == "s:b:tokens:17"
+    assert shown(b"GET", b"s:elsewhere") == "s:<masked>"
     assert shown(b"GET", b"s:a:") == "s:a:"
     assert shown(b"SCAN", b"0", b"MATCH", b"s:a:*") == "s:a:*"
+
+
+LONG_POLICY = parse_policy(
+    """
+    policy: p
+    services: [a]
+    placeholders: {token: {is: "[0-9a-f]{16,32}", secret: true}}
+    scopes: {shop: {prefix: "shop:v1:", writers: [a]}}
+    keys: {session: {key: "shop:v1:session:<token>"}, glued: {key: "shop:v1:web:sess-<token>"}}
+    """
+)
+LONG_TOKENS = LONG_POLICY.secrecy
+
+
+@given(st.text("sa:{}*?[]\\btoken old LEVEL-.", max_size=40))
+def test_the_quick_way_shows_what_the_long_one_does(name: str) -> None:
+    for secrecy in (POLICY.secrecy, LONG_TOKENS):
+        assert secrecy is not None
+        assert secrecy.quick is not None
+        at_length = dataclasses.replace(secrecy, quick=None)
+        assert secrecy.shown(name.encode()) == at_length.shown(name.encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("shop:v1:other:17", "shop:v1:other:17"),
+        ("acme:0123456789abcdef", "acme:<masked>"),
+        ("acme:0123456789ABCDEF-x:y", "acme:<masked>:y"),
+        ("SESSION:17", "SESSION:<masked>"),
+        ("acme:session:17:x", "acme:session:<masked>:<masked>"),
+        ("*session:TOKEN", "*session:<masked>"),
+        ("shop:*:session:TOKEN", "shop:*:session:<masked>"),
+        ("[s]hop:v1:x", "<masked>:v1:x"),
+        ("?hop:abc*", "?<masked>:<masked>*"),
+        ("shop:v1:*", "shop:v1:*"),
+        ("acme:sess-0123456789abcdef", "acme:sess-<masked>"),
+        ("__keyspace@0__:acme:0123456789abcdef", "__keyspace@0__:acme:<masked>"),
+        ("__key*__:session:TOKEN", "<masked>:session:<masked>"),
+    ],
+)
+def test_a_name_of_no_form_shows_what_is_known_to_be_no_secret(name: str, shown: str) -> None:
+    assert shown_in(LONG_POLICY, name.encode(), LONG_POLICY.target(name.encode())) == shown

@@ -15,6 +15,7 @@ from proxy.policy.remedies import _WAYS, remedies
 from proxy.policy.verdict import RULES
 from tests.policy.cases import POLICIES, steps_of
 
+SHA1_OF_RETURN_1 = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
 POLICY = parse_policy("""policy: p
 claims: ["a:"]
 services: [one, two]
@@ -181,7 +182,10 @@ CASES: list[tuple[str, str, str, list[tuple[str, str | None]]]] = [
         "one",
         "EVAL 'return 1' 0",
         "script.unregistered",
-        [("register it in the policy by its SHA-1 or source", None), ("the policy knows f", None)],
+        [
+            (f"register it under scripts: {{NAME: {{sha1: {SHA1_OF_RETURN_1}, keys: 0}}}}", None),
+            ("the policy knows f", None),
+        ],
     ),
     (
         "one",

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.commands.model import Script, Ttl
+from proxy.commands.model import Script, Streamed, Ttl
 from proxy.policy.decide import Decider
 from proxy.policy.load import parse_policy
-from proxy.policy.scripts import MissingArgument, Registration, parse_ttl, script_of
+from proxy.policy.scripts import MissingArgument, Registration, how_to_register, parse_ttl, script_of
 
 Kind = Literal["text", "sha1", "function"]
 TEXT = "return redis.call('set', KEYS[1], ARGV[1])"
@@ -72,6 +72,11 @@ def test_a_script_is_shared_only_where_its_registration_says_so() -> None:
     assert shares("function", "F")
     assert not any(shares("sha1", digit * 40) for digit in "bf")
     assert not any([shares("text", text + " "), shares("function", "g")])
+
+
+def test_no_sha1_is_told_of_a_text_that_is_not_at_hand() -> None:
+    script = Script("text", 1, Streamed(b"return", 10_000_000), (b"k",), ())
+    assert how_to_register(script, "") == "register it under scripts by its SHA-1"
 
 
 def rules(decider: Decider, *argv: str) -> list[str]:

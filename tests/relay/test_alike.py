@@ -20,7 +20,7 @@ from tests.relay.sessions import Told, cmd, identities, judge, passed, policy, r
 FOREIGN = "cube:v1:proxy:x:{}"  # CubeMaster may not write it, and no entry covers it
 KEYS = [
     FOREIGN,
-    "cube:v1:api:session:tok{}",  # the token is a secret
+    "cube:v1:api:session:topsecret{}",  # the token is a secret
     "cube:v1:api:session:{}:x",
     "cube:v1:shared:sandbox:lifecycle:state:{}",
     "cube:v1:shared:sandbox:proxy:{}",

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.policy.load import parse_policy
 from proxy.telemetry import shapes as module
-from proxy.telemetry.shapes import Shapes, looks_like_word, take_apart
+from proxy.telemetry.shapes import DISTINCT, Shapes, looks_like_word, take_apart
 
 UUID = "7c8fbcd4-5ffe-450f-b8f7-fb223ad45507"
 HEX = "7c8fbcd45ffe450fb8f7fb223ad45507"
@@ -201,3 +202,41 @@ def test_a_trusting_one_shows_the_family_of_its_first_key() -> None:
     assert shapes.shape(b"jwt_active:5b6962dd-3f90-4c93-8f61-eabfa4a803e2:1") == "jwt_active:<uuid>:<int>"
     assert shapes.shape(b"session:tok1") == "session:<*><int>"
     assert shapes.shape(b"hunter") == "<*>"
+
+
+SECRETS = parse_policy(
+    """
+    policy: p
+    services: [a]
+    placeholders: {token: {is: "[a-z]{6,12}", secret: true}}
+    scopes: {shop: {prefix: "shop:v1:", writers: [a]}}
+    keys: {session: {key: "shop:v1:session:<token>"}}
+    """
+).secrecy
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["sesion:secretword", "secretword:cart", "x:secretword:y", "secretword-1:a", "a_secretword"],
+)
+def test_one_key_that_recurs_shows_no_secret(key: str) -> None:
+    shapes = Shapes(trusting=True, secrecy=SECRETS)
+    assert not [shape for _ in range(100) if "secretword" in (shape := shapes.shape(key.encode()))]
+    assert shapes.settled(key.encode()) is not None
+
+
+def test_a_word_that_may_be_a_secret_shows_once_it_has_stood_in_many_keys() -> None:
+    shapes = Shapes(trusting=True, secrecy=SECRETS)
+    seen = [shapes.shape(f"invoices:{number}".encode()) for number in range(DISTINCT + 1)]
+    assert seen[DISTINCT - 2 :] == ["<*>:<int>", "invoices:<int>", "invoices:<int>"]
+
+
+def test_where_a_form_has_its_secret_no_word_shows() -> None:
+    shapes = Shapes(trusting=True, secrecy=SECRETS)
+    keys = [f"acme:session:secretword:{number}".encode() for number in range(100)]
+    assert {shapes.shape(key) for key in keys} == {"acme:<*>:<id>:<int>", "acme:session:<id>:<int>"}
+
+
+def test_a_word_of_the_policy_or_one_that_is_no_secret_shows_as_ever() -> None:
+    shapes = Shapes(secrecy=SECRETS)
+    assert [shapes.shape(b"shop:v1:cart:17") for _ in range(2)][1] == "shop:v1:cart:<int>"

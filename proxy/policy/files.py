@@ -1,0 +1,53 @@
+"""Files that people wrote: policies, configurations, waivers, tests, scripts, certificates.
+
+Rule: only a regular file of bounded size is read, so that no path makes keyfence wait or run out of memory;
+whoever names another is told which, why, and what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+MAX_BYTES = 4 * 1024 * 1024
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+class Unreadable(Exception):
+    """A file can't be used. The message goes on from the file's name."""
+
+
+def read_file(path: str | Path, limit: int = MAX_BYTES) -> bytes:
+    """The bytes of a regular file, behind symbolic links too. Raises Unreadable."""
+    try:
+        # Without O_NONBLOCK, opening a pipe would wait for somebody who writes into it.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            return _read(fd, limit)
+        finally:
+            os.close(fd)
+    except OSError as exc:
+        raise Unreadable(f"can't be read: {exc.strerror}") from None
+    except ValueError as exc:  # a NUL byte in the name
+        raise Unreadable(f"can't be read: {exc}") from None
+
+
+def _read(fd: int, limit: int) -> bytes:
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        raise Unreadable(f"can't be read: it is {kind}; name a regular file")
+    found = bytearray()
+    while piece := os.read(fd, limit + 1 - len(found)):  # what the size says may be wrong, as under /proc
+        found += piece
+        if len(found) > limit:
+            raise Unreadable(f"can't be read: it has more than {limit} bytes; name a smaller file")
+    return bytes(found)

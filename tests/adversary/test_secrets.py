@@ -1,0 +1,165 @@
+"""The class: a secret that stands in a key is shown because it isn't where a form of the policy has it.
+
+The search puts a secret into names of every kind, spelt in every way, and looks for it in all that is
+refused, logged, reported, recorded and explained.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import random
+from typing import Any
+
+from proxy.commands.extract import extract
+from proxy.policy.command_log import as_line
+from proxy.policy.compiled import CompiledPolicy
+from proxy.policy.decide import Decider
+from proxy.policy.explain import explain
+from proxy.policy.load import parse_policy
+from proxy.policy.verdict import Finding, Violation
+from proxy.policy.waivers import baseline
+from proxy.relay.refusal import refusal
+from proxy.telemetry.telemetry import Telemetry
+from tests.adversary.conftest import Search
+
+CLASSES = {  # of secrets: some of their letters, and how many
+    "[a-z]{1,12}": ("hsgrtbwaeiou", 8),
+    "[a-z0-9]{6,40}": ("hsgrtbwaeiou0123456789", 12),
+    "[A-Za-z0-9_.~-]{8,64}": ("hsgrtbwHSGRTBW012_-.~", 16),
+    "uuid": ("", 0),
+    "[^ ]+": ("hsgrtbw0123@|!", 10),
+    "[0-9A-F]{8}": ("0123456789ABCDEF", 8),
+}
+WORDS = ["shop", "v1", "session", "cart", "lock", "jwt_active", "acme", "user", "sess-"]
+
+
+def secret(rng: random.Random, expression: str) -> str:
+    if expression == "uuid":
+        digits = "".join(rng.choice("0123456789abcdef") for _ in range(32))
+        return "-".join([digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]])
+    letters, length = CLASSES[expression]
+    return "".join(rng.choice(letters) for _ in range(length))
+
+
+def policy(rng: random.Random, expression: str) -> CompiledPolicy:
+    forms = rng.sample(
+        [
+            "session: {key: 'shop:v1:web:session:<token>'}",
+            "nested: {key: 'shop:v1:web:<token>:cart:<id>'}",
+            "glued: {key: 'shop:v1:sess-<token>'}",
+            "tagged: {key: 'shop:{<token>}:lock', writers: [a]}",
+        ],
+        rng.randint(0, 3),
+    )
+    lines = ["policy: p", "services: [a, b]", "placeholders:", "  id: '[0-9]{1,6}'"]
+    lines += [f"  token: {{is: '{expression}', secret: true}}", "scopes:"]
+    lines += [f"  web: {{prefix: 'shop:v1:', writers: [a], unregistered: {rng.choice(['allow', 'forbid'])}}}"]
+    lines += ["keys:", "  level: {key: 'shop:v1:level:<id>', type: string}", *("  " + form for form in forms)]
+    if rng.random() < 0.5:
+        lines.append("claims: ['shop:']")
+    if rng.random() < 0.3:
+        lines.append("legacy: {allow: [read], keys: {'old:<token>': level}}")
+    if rng.random() < 0.5:
+        lines.append("channels: {inbox: {channel: 'inbox:<token>', publishers: [a], subscribers: [a]}}")
+    if rng.random() < 0.3:
+        lines.append("names: {charset: '[a-z:]', max_length: 40}")
+    return parse_policy("\n".join(lines) + "\n")
+
+
+def spelt(rng: random.Random, text: str) -> str:
+    """A glob that matches the text, too."""
+    at = rng.randrange(len(text))
+    rest = text[1:]
+    return rng.choice([text, f"*{rest}", f"?{rest}", f"[{text[0]}]{rest}", f"{text[:at]}*{text[at:]}"])
+
+
+def name_with(rng: random.Random, marker: str, as_glob: bool) -> str:
+    words = [rng.choice(WORDS) for _ in range(rng.randint(0, 4))]
+    if as_glob:
+        words = [spelt(rng, word) for word in words]
+    around = rng.choice(["{}", "{}", "{}*", "*{}", "x{}", "{}!", "{}_1", "{{{}}}", "sess-{}"])
+    words.insert(rng.randint(0, len(words)), around.format(marker))
+    name = ":".join(words)
+    before = ["", "", "shop:v1:", "shop:v1:web:", "shop:v1:level:", "shop:v1:web:session:", "old:"]
+    return rng.choice(before) + name
+
+
+def command(rng: random.Random, marker: str) -> list[str]:
+    key, glob = name_with(rng, marker, False), name_with(rng, marker, True)
+    space = rng.choice(["__keyspace@0__:", "__key*__:", "__keyspace@*__:", "__keyevent@0__:"])
+    return rng.choice(
+        [
+            ["GET", key],
+            ["SET", key, "v", "EX", "soon"],
+            ["HSET", key, "f", "v"],
+            ["RENAME", key, name_with(rng, marker, False)],
+            ["MGET", "shop:v1:level:1", key],
+            ["EVAL", "return 1", "1", key],
+            ["EVALSHA", "0" * 40, "2", key, "shop:v1:level:1"],
+            ["FCALL", "f", "1", key],
+            ["KEYS", glob],
+            ["SCAN", "0", "MATCH", glob],
+            ["PSUBSCRIBE", space + glob],
+            ["SUBSCRIBE", space + key],
+            ["PUBLISH", key, "m"],
+            ["PUBSUB", "CHANNELS", glob],
+            ["CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", key],
+            ["XREADGROUP", "GROUP", "g", "c", "STREAMS", key, ">"],
+        ]
+    )
+
+
+class Everything:
+    """All that is told of violations under one policy."""
+
+    def __init__(self, policy: CompiledPolicy, path: Any) -> None:
+        self.policy = policy
+        self.decider = Decider(policy)
+        self.path = path
+        self.telemetry = Telemetry.to(str(path))
+        self.telemetry.guard(policy.secrecy)
+
+    def told_of(self, service: str, argv: list[bytes]) -> str:
+        """What is shown of a command at once."""
+        found = self.decider.decide(self.policy.number(service), argv).violations
+        touches = extract(argv)
+        name = touches.command.name if touches.command is not None else "other"
+        findings = [Finding(one, "refused") for one in found]
+        decision = self.telemetry.violations(service, "1.2.3.4:5", name, findings, "r")
+        shown = [_text(one) for one in found]
+        shown += [str(refusal(one, "", decision)) for one in found]
+        shown.append(json.dumps(as_line(self.policy, service, argv, touches, 1)))
+        shown.append(json.dumps(explain(self.policy, service, argv)))
+        return "\n".join(shown)
+
+    def told_later(self) -> str:
+        """What is in the log and in the report."""
+        self.telemetry.flush()
+        rows = self.telemetry.tally.snapshot()
+        self.telemetry.close()
+        waivers, _ = baseline(rows, "o", "r", datetime.date(2099, 1, 1))
+        log = self.path.read_text()
+        self.path.unlink()
+        return log + json.dumps(rows) + waivers
+
+
+def _text(one: Violation) -> str:
+    return f"{one.shown} {one.message} {one.hint} {one.entry} {one.shape}"
+
+
+def test_no_secret_is_in_anything_that_is_told(tmp_path: Any, search: Search) -> None:
+    for rng in search.attempts_of_at_least(30):
+        expression = rng.choice([*CLASSES])
+        everything = Everything(policy(rng, expression), tmp_path / "decisions.jsonl")
+        markers = [secret(rng, expression) for _ in range(3)]
+        for _ in range(40):
+            marker = rng.choice(markers)
+            argv = [word.encode() for word in command(rng, marker)]
+            assert not _holds(everything.told_of(rng.choice("ab"), argv), marker), (marker, argv)
+        later = everything.told_later()
+        assert not [one for one in markers if _holds(later, one)], (markers, later)
+
+
+def _holds(text: str, marker: str) -> bool:
+    return marker.lower() in text.lower()
