@@ -182,7 +182,10 @@ class Repertoire:
         if self.rng.random() < 0.2:
             call = [b"SCRIPT", b"LOAD", call[1]]
         elif self.rng.random() < 0.1:
-            call = [b"FUNCTION", b"LIST", b"x" + frames.decode("unicode_escape").encode()]
+            call = [b"FUNCTION", b"LIST", b"x\r\n" + frames.replace(b"\\r\\n", b"\r\n")]
+        elif self.rng.random() < 0.1:
+            function = self.rng.choice([b"shape", b"table"])
+            call = [b"FCALL", function, b"1", self.own + b"s", b"x\r\n" + frames]
         return [slow(self.own), call] if self.rng.random() < 0.5 else [call]
 
     def scripted(self) -> list[Argv]:
