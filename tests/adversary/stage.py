@@ -165,8 +165,10 @@ class Victim:
         self._secret = f"secret-of-{name}-"
         self._round = 0
         self._expected: list[bytes] = []
+        self._id = 0
         if resp == 3:
-            self._client.ask("HELLO", 3)
+            hello = self._client.ask("HELLO", 3)
+            self._id = int(hello.partition(b"$2\r\nid\r\n:")[2].partition(b"\r\n")[0])
 
     def send(self, rounds: int = 1) -> None:
         for _ in range(rounds):
@@ -189,6 +191,11 @@ class Victim:
         except Ended as exc:
             raise AssertionError(f"a victim's connection ended: {exc}") from None
         assert got == expected, "a victim got what is not its own"
+
+    @property
+    def connection_id(self) -> int:
+        """The number that this client has been shown of its own connection; 0: none."""
+        return self._id
 
     def close(self) -> None:
         self._client.close()
