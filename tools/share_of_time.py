@@ -9,7 +9,7 @@ import sys
 def searches(folder: str) -> int:
     """How many tests of the folder are searches, as pytest collects them here."""
     listing = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "--setup-plan", folder],
+        [sys.executable, "-m", "pytest", "-q", "--setup-plan", folder],
         capture_output=True,
         text=True,
         check=False,

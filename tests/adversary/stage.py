@@ -17,6 +17,7 @@ from pathlib import Path
 
 import redis
 
+from tests.adversary.calls import LIBRARY
 from tests.adversary.resp import Frames, command
 from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer, ServerBinary, running_redis
 
@@ -88,6 +89,8 @@ def running_stage(
         (folder / "keyfence.yaml").write_text("\n".join(lines) + "\n")
         with Keyfence("--config", folder / "keyfence.yaml", expect_stderr=_STDERR) as keyfence:
             stage = Stage(server, keyfence, folder)
+            with contextlib.suppress(redis.ResponseError):  # before Redis 7
+                stage.direct.execute_command("FUNCTION", "LOAD", LIBRARY)  # type: ignore[no-untyped-call]
             try:
                 yield stage
             finally:

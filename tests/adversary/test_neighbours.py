@@ -149,8 +149,9 @@ def test_tracking_that_is_redirected_ends_no_neighbours_connection(
 class Repertoire:
     """What an attacker may do next. Each trick gives requests."""
 
-    def __init__(self, rng: random.Random, one: Attacker, service: str) -> None:
+    def __init__(self, rng: random.Random, one: Attacker, service: str, victims: list[Victim]) -> None:
         self.rng = rng
+        self.spared = {victim.connection_id for victim in victims}  # a push to these is the victim's own
         self.one = one
         self.own = f"hunt:{service}:".encode()
         self.tricks: list[Callable[[], list[Argv]]] = [
@@ -189,7 +190,10 @@ class Repertoire:
         if self.rng.random() < 0.2:
             call = [b"SCRIPT", b"LOAD", call[1]]
         elif self.rng.random() < 0.1:
-            call = [b"FUNCTION", b"LIST", b"x" + frames.decode("unicode_escape").encode()]
+            call = [b"FUNCTION", b"LIST", b"x\r\n" + frames.replace(b"\\r\\n", b"\r\n")]
+        elif self.rng.random() < 0.1:
+            function = self.rng.choice([b"shape", b"table"])
+            call = [b"FCALL", function, b"1", self.own + b"s", b"x\r\n" + frames]
         return [slow(self.own), call] if self.rng.random() < 0.5 else [call]
 
     def scripted(self) -> list[Argv]:
@@ -221,7 +225,8 @@ class Repertoire:
         except Ended:
             return []
         last = int(reply[1:]) if reply.startswith(b":") and reply[1:-2].isdigit() else 20
-        return redirected(self.rng.randrange(1, last + 2), self.own)
+        numbers = set(range(1, last + 2)) - self.spared
+        return redirected(self.rng.choice(sorted(numbers)), self.own)
 
     def settings(self) -> list[Argv]:
         choices = (
@@ -259,5 +264,5 @@ def test_no_attack_is_noticed_by_a_neighbour(stages: list[Stage], search: Search
                     one.ask("HELLO", 3)
                 if rng.random() < 0.3:
                     one.ask("AUTH", service, f"{service}-password")
-                pieces = Repertoire(rng, one, service).pieces()
+                pieces = Repertoire(rng, one, service, victims).pieces()
                 attack(stage, victims, one, pieces, late=rng.random() < 0.7)
