@@ -68,7 +68,8 @@ OTHERS = {
     ("policy/explain.py", "*"): "an error's text",
     ("policy/remedies.py", "_charset"): "a key that is proposed",
     ("policy/show.py", "shown_name"): "a name that is shown",
-    ("policy/compiled.py", "CompiledPolicy.registration"): "a SHA-1: forty hex digits, or none that is known",
+    ("policy/scripts.py", "sha1_of"): "a SHA-1: forty hex digits, or none that is known",
+    ("policy/secrecy.py", "*"): "a key that is shown",
 }
 
 

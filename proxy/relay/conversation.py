@@ -175,24 +175,39 @@ class Conversation(Speaker):
         For what changes who the client is, or its database: its reply is believed. Not inside MULTI, where a
         barrier would be queued.
         """
-        self.when_answered(lambda: self.send_barrier(act) if self.is_doubtful else act())
 
-    def send_barrier(self, act: Callable[[], None]) -> None:
+        def sure() -> None:
+            if self.is_doubtful:
+                self.send_barrier(act)
+            else:
+                act()
+
+        self.when_answered(sure)
+
+    def send_barrier(self, act: Callable[[], None], times: int = 1) -> Barrier:
         """Do this once Redis has shown that nothing else is to come before it; until then nothing is judged.
-        What shows the contrary ends the session."""
+        What shows the contrary ends the session. The barrier is sent so many `times`, and returned."""
         barrier = Barrier.draw(Form.PING if self._is_subscriber else Form.HELLO)
+        left = times
 
         def answered(reply: bytes) -> None:
-            self.held = self._at_barrier = False
-            if barrier.is_passed(reply):
-                self.is_doubtful = False
+            nonlocal left
+            left -= 1
+            if not barrier.is_passed(reply):
+                self.fall_out_of_step()
+            elif not left:
+                self.held = self._at_barrier = self.is_doubtful = False
                 act()
-            else:
-                self.closing = "identity: the replies are out of step with the requests"
 
-        self.to_upstream.append(barrier.request)
-        self.answers.drop(answered)
+        for _ in range(times):
+            self.to_upstream.append(barrier.request)
+            self.answers.drop(answered)
         self.held = self._at_barrier = True
+        return barrier
+
+    def fall_out_of_step(self) -> None:
+        """A reply isn't the one that was due."""
+        self.closing = "identity: the replies are out of step with the requests"
 
     @property
     def _is_subscriber(self) -> bool:

@@ -698,13 +698,22 @@ class Session(Conversation):
         self.inspect(release, request)
         self.held = True
 
-    def hold_for_proof(self, seen: Callable[[bytes], None]) -> None:
-        """As `hold_for`; but the reply is believed only once a barrier behind it is passed."""
-        replies: list[bytes] = []
-        self.inspect(replies.append)
-        self.send_barrier(lambda: seen(replies[0]))
+    def hold_for_proof(self, seen: Callable[[bytes], None], missing: int = 0) -> None:
+        """As `hold_for`; but the reply is believed only once a barrier behind it is passed.
 
-    def effect(self, seen: Callable[[bytes], None]) -> None:
+        The reply may be an array that lacks so many elements (`missing`). Then barriers fill their places.
+        """
+        replies: list[bytes] = []
+
+        def answered(reply: bytes) -> None:
+            replies.append(reply)
+            if barrier.nonce in reply:
+                self.fall_out_of_step()
+
+        self.inspect(answered)
+        barrier = self.send_barrier(lambda: seen(replies[0]), 1 + missing)
+
+    def effect(self, seen: Callable[[bytes], None], *, is_login: bool = False) -> None:
         """Send the request in hand, and have `seen` called with its reply: at once, or after EXEC."""
         transaction = self.transaction
         if transaction is None:
@@ -712,6 +721,7 @@ class Session(Conversation):
         elif transaction.is_full:
             self.opaque_request("too many such commands are queued in one transaction")
         else:
+            transaction.logins += is_login
             transaction.when_executed(seen)
             self.pass_one()
 

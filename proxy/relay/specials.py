@@ -87,8 +87,9 @@ def _exec(session: Session, argv: Argv) -> None:
         session.doubt_replies()
     if not transaction.has_effects:
         session.pass_one()
-    elif session.is_doubtful:
-        session.hold_for_proof(transaction.executed)
+    elif session.is_doubtful or transaction.logins:
+        # Redis 8.0 and Valkey 8.1 leave a login that failed without an answer (redis/redis#15640).
+        session.hold_for_proof(transaction.executed, transaction.logins)
     else:
         session.hold_for(transaction.executed)
 
@@ -144,7 +145,7 @@ def _auth(session: Session, argv: Argv) -> None:
     if session.transaction is None:
         session.when_sure(lambda: session.hold_for(answered))
     else:
-        session.effect(answered)
+        session.effect(answered, is_login=True)
 
 
 def _auth_shared(session: Session, argv: Argv) -> bool:
@@ -216,7 +217,7 @@ def _hello(session: Session, argv: Argv) -> None:
     if len(argv) == 1:
         _show_id(session)
     elif session.transaction is not None:
-        session.effect(lambda reply: _hello_answered(session, argv, reply))
+        session.effect(lambda reply: _hello_answered(session, argv, reply), is_login=bool(users))
     elif users:
         session.when_sure(lambda: session.hold_for(lambda reply: _hello_answered(session, argv, reply)))
     else:

@@ -19,13 +19,14 @@ MAX_EFFECTS = 1_000
 class OpenTransaction:
     """A transaction between its MULTI and its end."""
 
-    __slots__ = ("_effects", "is_confirmed", "is_shapeable", "judge", "judged", "queued")
+    __slots__ = ("_effects", "is_confirmed", "is_shapeable", "judge", "judged", "logins", "queued")
 
     def __init__(self, judge: Judge) -> None:
         self.judge = judge  # a reload doesn't change what a transaction is judged by
         self.judged = Transaction()
         self.is_confirmed = False  # Redis has answered MULTI
         self.is_shapeable = False  # the client's text might shape a part of EXEC's reply
+        self.logins = 0  # commands that may log in, and fail
         self.queued = 0  # commands that Redis will have an answer for in EXEC's
         self._effects: list[tuple[int, Callable[[bytes], None]]] = []
 

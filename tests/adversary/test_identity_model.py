@@ -56,11 +56,6 @@ class ShapedRedis(FakeRedis):
             self.seen.append((self.user, self.database))
         return super()._run(words)
 
-    def _hello(self, words: tuple[bytes, ...]) -> bytes:
-        if len(words) == 3:
-            return b"-ERR Syntax error in HELLO option '%b'\r\n" % words[2]
-        return super()._hello(words)
-
     def _answer(self, words: tuple[bytes, ...]) -> bytes:
         if words[0].upper() == b"RESET":
             self.database = 0

@@ -205,8 +205,8 @@ TOO_LONG = {
     "a pattern": (b"SCAN 0 MATCH own:|", b"scan.scope"),
     "a channel": (b"PUBLISH own:| hello", b"channel.write"),
     "a pattern of channels": (b"PSUBSCRIBE own:|", b"channel.read"),
-    "a script": (b"EVAL | 1 own:a", b"session.opaque"),
-    "a script's name": (b"EVALSHA | 1 own:a", b"session.opaque"),
+    "a script": (b"EVAL | 1 own:a", b"script.unregistered"),
+    "a script's name": (b"EVALSHA | 1 own:a", b"script.unregistered"),
     "the only word": (b"|", b"command.unknown"),
 }
 

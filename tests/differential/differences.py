@@ -186,6 +186,12 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "Redis closes behind the reply, which is never sent; the end is what was asked for.",
     ),
     (
+        "`AUTH` or `HELLO … AUTH` that fails inside MULTI, Redis 8.0 and Valkey 8.1",
+        "EXEC's array lacks the element (redis/redis#15640)",
+        "closes",
+        "What comes next would fill the place.",
+    ),
+    (
         "MONITOR",
         "–",
         "shows the PING by which keyfence asks each second whether Redis is there, and its barriers: ECHO, a "

@@ -59,8 +59,10 @@ class FakeRedis:
         self._answer((b"ECHO",))
 
     def _answer(self, words: tuple[bytes, ...]) -> bytes:
-        self.received.append(words)
         name = words[0].upper()
+        if name == b"HELLO" and len(words) == 3 and self._queue is None:  # a barrier
+            return b"-ERR Syntax error in HELLO option '%b'\r\n" % words[2]
+        self.received.append(words)
         if name in (b"MULTI", b"EXEC", b"DISCARD", b"RESET", b"QUIT") and len(words) != 1:
             return self._reject(b"-ERR wrong number of arguments\r\n")
         if name == b"ECHO" and len(words) != 2:

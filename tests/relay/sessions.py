@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -164,6 +165,17 @@ def passed(one: Session) -> bytes:
     data = b"".join(one.to_upstream)
     one.to_upstream.clear()
     return data
+
+
+_BARRIER = re.compile(rb"\*3\r\n\$5\r\nHELLO\r\n\$1\r\n2\r\n\$32\r\n([0-9a-f]{32})\r\n")
+
+
+def at_barrier(one: Session) -> bytes:
+    """What went upstream since the last call, but for the barriers in it, which Redis has answered."""
+    data = passed(one)
+    for nonce in _BARRIER.findall(data):
+        one.from_upstream(b"-ERR Syntax error in HELLO option '%b'\r\n" % nonce)
+    return _BARRIER.sub(b"", data)
 
 
 def replies(data: bytes) -> list[bytes]:
