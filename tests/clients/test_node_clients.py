@@ -26,6 +26,7 @@ keys:
   any: {key: "app:v1:<name>", type: [string, hash, list]}
 placeholders:
   name: "[a-z]+"
+unregistered_scripts: declared
 """
 
 pytestmark = [
