@@ -91,7 +91,7 @@ def build_entries(draft: Draft) -> None:
                         denied=denied,
                         entry=in_scope(draft, requirements, one.text, pattern, home),
                         text=one.text,
-                        secrets=frozenset(draft.secrets & {hole.name for hole in pattern.holes}),
+                        secrets=frozenset(draft.secrets.keys() & {hole.name for hole in pattern.holes}),
                         should=should,
                         hash_tag=hash_tag,
                         bound=one.values,

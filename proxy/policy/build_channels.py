@@ -42,7 +42,7 @@ def build_channels(draft: Draft) -> list[Target]:
                     denied=(0,) * len(draft.services),
                     entry=None,
                     text=one.text,
-                    secrets=frozenset(draft.secrets & {hole.name for hole in pattern.holes}),
+                    secrets=frozenset(draft.secrets.keys() & {hole.name for hole in pattern.holes}),
                     bound=one.values,
                 )
             )

@@ -106,7 +106,7 @@ class _Standards:
                 denied=standard.denied,
                 entry=standard.entry,
                 text=one.text,
-                secrets=frozenset(self.draft.secrets & {hole.name for hole in pattern.holes}),
+                secrets=frozenset(self.draft.secrets.keys() & {hole.name for hole in pattern.holes}),
                 standard=standard.pattern,
                 bound=one.values,
             )

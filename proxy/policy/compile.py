@@ -110,7 +110,7 @@ def compile_policies(
             if one.secrets and one.pattern.literal_prefix
         ),
         secrecy=secrecy_of(
-            (draft.classes[name] for draft in drafts for name in sorted(draft.secrets)),
+            ((draft.classes[name], least) for draft in drafts for name, least in draft.secrets.items()),
             ((one.pattern, one.secrets) for one in itertools.chain(*map(_formed, drafts), targets, channels)),
         ),
         exceptions=tuple(itertools.chain(*map(build_exceptions, drafts))),

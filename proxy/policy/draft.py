@@ -46,7 +46,7 @@ class Draft:
         self._numbers = {name: number for number, name in enumerate(services)}
         self.faults: list[Diagnostic] = []
         self.classes: dict[str, ClassExpression] = {}
-        self.secrets: set[str] = set()
+        self.secrets: dict[str, int] = {}  # the least bytes that keep one, by placeholder
         self.texts: list[bytes] = []  # of scripts, read from files of their own
         self.bound: dict[str, dict[str, set[int]]] = {}  # bound placeholder: value: whose it is
         self.claims = frozenset(model.claims)
@@ -148,4 +148,4 @@ class Draft:
                 else:
                     self.classes[name] = expression
                     if model.secret:
-                        self.secrets.add(name)
+                        self.secrets[name] = model.secret_from

@@ -125,6 +125,7 @@ class PlaceholderModel(_Model):
 
     is_: str = Field(alias="is")
     secret: Flag = False  # masked in every log and report
+    secret_from: Annotated[int, Field(ge=1)] = 1  # shorter values keep no secret, where they fit no form
 
 
 _TTL_WORDS = {"none": {"none": "true"}, "any": {"or_none": "true"}, "required": {"at": "refresh"}}

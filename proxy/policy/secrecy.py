@@ -119,11 +119,13 @@ class Secrecy:
 
 
 def secrecy_of(
-    secrets: Iterable[ClassExpression], patterns: Iterable[tuple[KeyPattern, frozenset[str]]]
+    secrets: Iterable[tuple[ClassExpression, int]], patterns: Iterable[tuple[KeyPattern, frozenset[str]]]
 ) -> Secrecy | None:
-    """What is known of a policy's secrets, from their classes and from all patterns with the names of their
-    secret placeholders; None where it has no secrets."""
-    kinds = dict.fromkeys((one.alphabet, max(min(one.lengths[0], UNBOUNDED), 1)) for one in secrets)
+    """What is known of a policy's secrets, from their classes with the least bytes that keep one, and from
+    all patterns with the names of their secret placeholders; None where it has no secrets."""
+    kinds = dict.fromkeys(
+        (one.alphabet, max(min(one.lengths[0], UNBOUNDED), least)) for one, least in secrets
+    )
     classes = tuple(_secret(*one) for one in kinds)
     if not classes:
         return None

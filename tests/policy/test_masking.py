@@ -123,3 +123,20 @@ def test_the_quick_way_shows_what_the_long_one_does(name: str) -> None:
 )
 def test_a_name_of_no_form_shows_what_is_known_to_be_no_secret(name: str, shown: str) -> None:
     assert shown_in(LONG_POLICY, name.encode(), LONG_POLICY.target(name.encode())) == shown
+
+
+def test_values_shorter_than_a_policy_says_keep_no_secret() -> None:
+    text = """
+policy: p
+claims: ["shop:"]
+services: [app]
+placeholders: {token: {is: "[a-z0-9]{1,64}", secret: true, secret_from: 8}}
+scopes: {all: {prefix: "shop:", writers: [app]}}
+keys: {session: {key: "shop:session:<token>"}}
+"""
+    policy = parse_policy(text)
+    assert shown_in(policy, b"short:words:pass", None) == "short:words:pass"
+    assert shown_in(policy, b"short:0123456789abcdef", None) == "short:<masked>"
+    assert shown_in(policy, b"session:abc", None) == "session:<masked>"  # where a form has its secret
+    explicit = parse_policy(text.replace(", secret_from: 8", ""))
+    assert shown_in(explicit, b"short:words", None) == "<masked>:<masked>"
