@@ -17,6 +17,7 @@ for.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
@@ -38,7 +39,7 @@ MAX_QUEUED = 64 * MIB
 _ALONE = 16
 # After so many requests whose replies can't be shaped a barrier is sent all the same.
 _PROVEN_EACH = 512
-# Bytes of replies that are held back for a barrier. A client whose reply is larger is closed.
+# Bytes of replies that are held back for a barrier. Beyond it the client that has the most of them is closed.
 MAX_KEPT = 16 * MIB
 
 _PUSH = ord(">")
@@ -563,9 +564,18 @@ class SharedConnection:
         self._kept.append(kept)
         self._kept_bytes += len(kept.data)
         if self._kept_bytes > MAX_KEPT:
-            self._kept = [one for one in self._kept if one.link is not link]
-            self._kept_bytes = sum(len(one.data) for one in self._kept)
-            link.sharer.shared_lost("upstream sent a reply too large for a shared connection")
+            self._drop_largest()
+
+    def _drop_largest(self) -> None:
+        """Too much is kept: close the client that has the most of it, whoever came last."""
+        sizes: Counter[SharedLink] = Counter()
+        for one in self._kept:
+            sizes[one.link] += len(one.data)
+        [(largest, size)] = sizes.most_common(1)
+        self._kept = [one for one in self._kept if one.link is not largest]
+        self._kept_bytes -= size
+        if largest.sharer is not None:
+            largest.sharer.shared_lost("upstream sent a reply too large for a shared connection")
 
     def _deliver_kept(self, told: list[SharedLink]) -> None:
         kept, self._kept = self._kept, []

@@ -142,6 +142,19 @@ async def test_a_client_whose_shaped_reply_is_too_large_to_keep_is_closed_alone(
 
 
 @in_loop
+async def test_where_too_much_is_kept_the_client_with_the_most_of_it_is_closed(
+    patch: pytest.MonkeyPatch,
+) -> None:
+    patch.setattr(shared_module, "MAX_KEPT", 1000)
+    shared = Shared(patch, 2)
+    await shared.open()
+    await send_shaped(shared)
+    shared.connection.data_received(b"$900\r\n" + b"x" * 900 + b"\r\n-ERR no ECHO\r\n$200\r\n" + b"y" * 150)
+    assert "too large" in shared.clients[0].lost
+    assert shared.clients[1].lost == ""
+
+
+@in_loop
 async def test_a_push_is_for_nobody_wherever_it_stands(patch: pytest.MonkeyPatch) -> None:
     shared = Shared(patch, 2)
     faults: list[str] = []
