@@ -26,7 +26,7 @@ from .relay.shown_ids import Question, ShownIds
 from .relay.speaker import Speaker
 from .relay.splice import Splice
 from .telemetry.telemetry import Telemetry
-from .upstream.shared import Pools
+from .upstream.pools import Pools
 from .upstream.target import Upstream, send_with_end
 from .wire import encode
 from .wire.limits import RequestLimits

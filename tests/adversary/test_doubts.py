@@ -24,13 +24,14 @@ class Flushed:
     def __init__(self, one: Session) -> None:
         self.one = one
         self.in_doubt = False  # something that can be shaped went over the own connection as it is now
+        self.in_multi = False  # no barrier can be sent there
 
     def flush(self) -> list[bytes]:
         """Take what goes upstream. Returns the requests."""
         one = self.one
         if one.reopen:
             one.reopen = False
-            self.in_doubt = False
+            self.in_doubt = self.in_multi = False
         data = b"".join(one.to_upstream)
         one.to_upstream.clear()
         one.counts.clear()
@@ -45,8 +46,10 @@ class Flushed:
                     self.in_doubt = False
                 elif request in (SHARED, OTHER):
                     self.in_doubt = True
+                elif request in (cmd("MULTI"), cmd("EXEC")):
+                    self.in_multi = request == cmd("MULTI")
                 elif request in (cmd("AUTH u p"), cmd("SELECT 1")):
-                    assert not self.in_doubt or one.transaction is not None
+                    assert not self.in_doubt or self.in_multi
         return replies(data)
 
 

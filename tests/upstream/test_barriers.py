@@ -8,7 +8,7 @@ import re
 import pytest
 
 from proxy.upstream import shared as shared_module
-from proxy.upstream.shared import MAX_POOLS, Pools
+from proxy.upstream.pools import MAX_POOLS, Pools
 from proxy.upstream.target import Upstream, UpstreamAddress
 from proxy.wire.profile import Profile
 from tests.test_client import in_loop
