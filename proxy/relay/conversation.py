@@ -174,6 +174,16 @@ class Conversation(Speaker):
         """The client's text might shape a reply on its own connection from here on."""
         self.is_doubtful = self.was_doubtful = True
 
+    def mark_shapeable(self, fits: bool) -> None:
+        """The client's text might shape the reply to the request in hand. `fits`: it may go where the client
+        is now."""
+        if self.transaction is not None:
+            self.transaction.is_shapeable = True
+        elif fits and self.route.is_shared:
+            self.shapeable = True
+        else:
+            self.doubt_replies()
+
     def _doubt_pending(self) -> None:
         """What might be shaped goes on the client's own connection, though it could have been shared."""
         self.shapeable = False

@@ -10,7 +10,18 @@ from proxy.policy.modes import ModeRule, Modes
 from proxy.relay.conversation import ROOM
 from proxy.relay.route import STAY
 from proxy.wire import requests
-from tests.relay.sessions import ADMITTED, ROUTE, cmd, is_refusal, judge, observed, passed, replies, sent, session
+from tests.relay.sessions import (
+    ADMITTED,
+    ROUTE,
+    cmd,
+    is_refusal,
+    judge,
+    observed,
+    passed,
+    replies,
+    sent,
+    session,
+)
 
 DIGITS = "a" * 40
 SHARED = cmd("EVALSHA", DIGITS, "0")
