@@ -36,6 +36,7 @@ MODULES = (
     "proxy.relay.answers",
     "proxy.relay.route",
     "proxy.relay.conversation",
+    "proxy.relay.actor",
     "proxy.relay.session",
     "proxy.upstream.shared",
     "proxy.upstream.dedicated",

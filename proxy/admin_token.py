@@ -11,6 +11,7 @@ import stat
 
 from .config import Settings
 from .policy.diagnostics import FileError
+from .policy.files import Unreadable, read_file
 from .sockets import ip_address
 
 SHORTEST = 16
@@ -25,18 +26,9 @@ class TokenError(Exception):
 def read_token(path: str) -> bytes:
     """The token of a file: its only line. Raises TokenError."""
     try:
-        # A FIFO would be waited for otherwise.
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as exc:
-        raise TokenError(f"can't be read: {getattr(exc, 'strerror', None) or exc}") from None
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise TokenError("is no regular file")
-        text = os.read(file, LONGEST + 3)
-    except OSError as exc:
-        raise TokenError(f"can't be read: {exc.strerror}") from None
-    finally:
-        os.close(file)
+        text = read_file(path, LONGEST + 2)
+    except Unreadable as exc:
+        raise TokenError(str(exc)) from None
     token = text.strip()
     if not token:
         raise TokenError("is empty; openssl rand -hex 32 makes a token")

@@ -26,7 +26,7 @@ from .relay.shown_ids import Question, ShownIds
 from .relay.speaker import Speaker
 from .relay.splice import Splice
 from .telemetry.telemetry import Telemetry
-from .upstream.shared import Pools
+from .upstream.pools import Pools
 from .upstream.target import Upstream, send_with_end
 from .wire import encode
 from .wire.limits import RequestLimits
@@ -349,8 +349,7 @@ class Client(Owner):
                 self._close_at_once("output")
                 return
         if session.reopen:
-            session.reopen = False
-            self._links.drop_own()
+            self._drop_own_if_asked()
         if session.to_upstream and not outlet.closing:
             self._send(session)
         if self._full:
@@ -386,8 +385,6 @@ class Client(Owner):
         for chunk in chunks:
             self._counters.upstream_out += len(chunk)
         if route.is_shared:
-            if not route.knows_id:
-                self._links.drop_own()
             self._links.send_shared(chunks, counts, session.shapeable)
             session.shapeable = False
         else:
@@ -416,11 +413,14 @@ class Client(Owner):
             self._failed(exc)
 
     def _settle(self) -> None:
-        route = self._session.route
-        if not route.is_shared:
+        if not self._session.route.is_shared:
             self._session.settle()
-            if route.is_shared and not route.knows_id:
-                self._links.drop_own()
+            self._drop_own_if_asked()
+
+    def _drop_own_if_asked(self) -> None:
+        if self._session.reopen:
+            self._session.reopen = False
+            self._links.drop_own()
 
     def _become(self) -> bool:
         """The client has authenticated as another service. False: there are too many of it, so it goes."""
@@ -487,9 +487,9 @@ class Client(Owner):
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is awaited for this client, nor judged, and it is in no transaction."""
+        """Nothing is awaited for this client, nor held back, and it is in no transaction."""
         session = self._session
-        return not session.outstanding and not session.in_transaction and not session.wants_turn
+        return not session.outstanding and not session.in_transaction and not session.holds_back
 
     def stop_reading(self) -> None:
         """Take in no more requests, as `Gate.reads_on` has it."""

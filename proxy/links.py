@@ -9,7 +9,8 @@ Redis shows the client there, and who kills that connection closes the client.
 from __future__ import annotations
 
 from .upstream.dedicated import DedicatedLink, Receiver
-from .upstream.shared import Pools, SharedLink, Sharer
+from .upstream.pools import Pools
+from .upstream.shared import SharedLink, Sharer
 from .upstream.target import Upstream
 from .wire import encode
 from .wire.profile import Profile

@@ -180,7 +180,7 @@ def test_each_of_several_host_headers_must_be_a_right_one() -> None:
         (b" \n", "is empty"),
         (b"short\n", "must hold 16 to 1024 characters"),
         (b"x" * 1025, "must hold 16 to 1024 characters"),
-        (b"x" * 10_000_000, "must hold 16 to 1024 characters"),
+        (b"x" * 10_000_000, "has more than 1026 bytes"),
         (b"0123456789abcdef\n0123456789abcdef\n", "must hold one line"),
         (b"0123456789 abcdef", "must hold one line"),
         (b"0123456789abcd\xff\x00", "must hold one line"),
@@ -202,7 +202,7 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(tmp_path / "socket"))
         for path in (fifo, tmp_path, Path("/dev/zero"), tmp_path / "socket", tmp_path / "none"):
-            with pytest.raises(TokenError, match=r"is no regular file|can't be read"):
+            with pytest.raises(TokenError, match="can't be read"):
                 read_token(str(path))
 
 

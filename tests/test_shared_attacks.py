@@ -12,7 +12,7 @@ from proxy import links as links_module
 from proxy.policy.modes import ModeRule
 from proxy.relay.conversation import ROOM
 from proxy.upstream import shared as shared_module
-from proxy.upstream.shared import Pools
+from proxy.upstream.pools import Pools
 from proxy.wire import requests
 from proxy.wire.limits import IDENTIFIED
 from proxy.wire.requests import RequestReader

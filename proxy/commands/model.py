@@ -192,3 +192,17 @@ class Touches(NamedTuple):
         tuple[int, int], ...
     ] = ()  # (position, number) that SELECT, MOVE, COPY … DB, SWAPDB name
     problem: Problem | None = None
+
+    @property
+    def name_a_streamed(self) -> bool:
+        """Whether what decides about the request is in an argument that was handed on.
+
+        A command that does something to the session never goes with one: its beginning is upstream already,
+        so all that may follow is its end.
+        """
+        names = [access.key for access in self.accesses] + [channel.name for channel in self.channels]
+        if self.pattern is not None:
+            names.append(self.pattern.glob)
+        if self.script is not None:
+            names.append(self.script.name)
+        return any(isinstance(name, Streamed) for name in names)

@@ -71,7 +71,7 @@ class Conversation(Speaker):
         # may not be the reply that it looks like …
         self.is_doubtful = False
         self.was_doubtful = False  # … or was once, before a barrier was passed
-        self._at_barrier = False  # the request in hand waits for one
+        self._at_barrier = False  # the request in hand isn't sent yet, and waits for one
 
     def _read_requests(self) -> None:
         """Go on with what was held back."""
@@ -95,7 +95,13 @@ class Conversation(Speaker):
 
     @property
     def awaits_more(self) -> bool:
-        return bool(self.answers.slots) or self.opaque or self._raw is not None or self.wants_turn
+        return (
+            bool(self.answers.slots)
+            or self.opaque
+            or self._raw is not None
+            or self.wants_turn
+            or self.held  # perhaps by a question to other processes, for which no slot stands
+        )
 
     @property
     def is_streaming(self) -> bool:
@@ -148,7 +154,7 @@ class Conversation(Speaker):
         if self.transaction is not None:
             self.transaction.queued += count
         elif self.shapeable and not self.route.is_shared:
-            self.doubt_replies()
+            self._doubt_pending()
         if self.route.is_shared:
             self.counts.append(count)
             self._shared_bytes += len(request)
@@ -166,8 +172,22 @@ class Conversation(Speaker):
 
     def doubt_replies(self) -> None:
         """The client's text might shape a reply on its own connection from here on."""
-        self.shapeable = False
         self.is_doubtful = self.was_doubtful = True
+
+    def mark_shapeable(self, fits: bool) -> None:
+        """The client's text might shape the reply to the request in hand. `fits`: it may go where the client
+        is now."""
+        if self.transaction is not None:
+            self.transaction.is_shapeable = True
+        elif fits and self.route.is_shared:
+            self.shapeable = True
+        else:
+            self.doubt_replies()
+
+    def _doubt_pending(self) -> None:
+        """What might be shaped goes on the client's own connection, though it could have been shared."""
+        self.shapeable = False
+        self.doubt_replies()
 
     def when_sure(self, act: Callable[[], None]) -> None:
         """Carry out the request in hand once nothing is due, and nothing can come that isn't its own reply.
@@ -179,6 +199,7 @@ class Conversation(Speaker):
         def sure() -> None:
             if self.is_doubtful:
                 self.send_barrier(act)
+                self._at_barrier = True
             else:
                 act()
 
@@ -202,7 +223,7 @@ class Conversation(Speaker):
         for _ in range(times):
             self.to_upstream.append(barrier.request)
             self.answers.drop(answered)
-        self.held = self._at_barrier = True
+        self.held = True
         return barrier
 
     def fall_out_of_step(self) -> None:
@@ -247,8 +268,7 @@ class Conversation(Speaker):
             self.answers.local(reply)
             self.close_after_answers("a large request was refused, whose connection can't be made again")
             return
-        self.reopen = True
-        self.is_doubtful = self.was_doubtful = False
+        self._give_up_own()
         self.to_upstream.clear()
         if self.transaction is not None:
             self.to_upstream += [MULTI, POISON]
@@ -280,8 +300,9 @@ class Conversation(Speaker):
         self.route.stay()
         self.route.is_shared = False
         self.counts.clear()
+        self.answers.go_on_with_kept()
         if self.shapeable:
-            self.doubt_replies()
+            self._doubt_pending()
 
     def _leave_shared(self) -> None:
         self.route.is_shared = False
@@ -292,7 +313,12 @@ class Conversation(Speaker):
         if self.may_leave_own():
             self.route.is_shared = True
             if not self.route.knows_id:  # else that connection is kept, and gone back to
-                self.is_doubtful = self.was_doubtful = False
+                self._give_up_own()
+
+    def _give_up_own(self) -> None:
+        """What goes on the client's own connection next goes on a new one, where no reply is in doubt."""
+        self.reopen = True
+        self.is_doubtful = self.was_doubtful = False
 
     def may_leave_own(self) -> bool:
         """Whether the client's own connection could be given up now without a difference to it."""
@@ -385,7 +411,7 @@ class Conversation(Speaker):
         self.answers.fail(reason)
         if self._at_barrier:
             self.to_client.append(unreachable(reason))
-        self.held = self._at_barrier = False
+        self.held = self._at_barrier = self.shapeable = False
         self.to_upstream.clear()
         self.counts.clear()
         if self.opaque or self._raw is not None or self._streaming:

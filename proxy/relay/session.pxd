@@ -3,29 +3,12 @@ cimport cython
 
 from proxy.policy.glance cimport Glance, Way
 from proxy.policy.repeats cimport Admitted, Repeat
-from proxy.relay.conversation cimport Conversation
+from proxy.relay.actor cimport Actor
 from proxy.wire.requests cimport RequestReader
 
 
-cdef class Session(Conversation):
-    cdef str _origin
-    cdef int _port
-    cdef readonly str at_connect
-    cdef readonly object identities
-    cdef readonly object first_profile
-    cdef readonly object greeting
-    cdef readonly bint selects_later
-    cdef object _full_limits
-    cdef public bytes request
-    cdef readonly object ids
-    cdef object _sender
-    cdef object _in_force
-    cdef object _observer
-    cdef long long _number
-    cdef object _numbered_by
-    cdef str _numbered_as
+cdef class Session(Actor):
     cdef int _until_timed
-    cdef object _ruled
     cdef Glance _known_glance
     cdef object _glance_of
     cdef bint _missed
@@ -59,8 +42,6 @@ cdef class Session(Conversation):
     @cython.locals(missed=bint)
     cdef bint _admits_as_plain(self, list argv) except -1
     cdef bint _fits(self, object judge, object touches, Py_ssize_t size) except -1
-    cpdef object current_judge(self)
-    cdef tuple _judge(self)
 
 
 cdef bint _is_named(bytes name, bytes wanted) except -1

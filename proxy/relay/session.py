@@ -6,8 +6,8 @@ waits for its turn. Where the session can't be followed any more it says so and 
 ends; it never guesses.
 
 The owner (see `client`) feeds `from_client` and `from_upstream` (or `from_shared`), then takes `to_upstream`
-and `to_client`. What was sent on and is awaited is the matter of `conversation`; commands that do something
-to the session itself are in `specials`.
+and `to_client`. This module reads and judges; `actor` does what was decided. Commands that do something to
+the session itself are in `specials`; what was sent on and is awaited is the matter of `conversation`.
 """
 
 from __future__ import annotations
@@ -18,31 +18,34 @@ from time import monotonic, perf_counter
 from proxy.commands.model import MANY, Streamed, Touches
 from proxy.commands.words import word
 from proxy.policy.budget import TURN_STEPS
-from proxy.policy.compiled import UNKNOWN
 from proxy.policy.glance import Glance, Way
 from proxy.policy.judge import InForce, Judge
 from proxy.policy.repeats import Admitted, Repeat
 from proxy.policy.verdict import PASS, Ruling
+from proxy.relay.actor import OTHER, Actor
 from proxy.relay.answers import ON
 from proxy.relay.cases import Case
-from proxy.relay.conversation import POISON, Conversation
-from proxy.relay.identity import Identities, host_port
+from proxy.relay.identity import Identities
 from proxy.relay.observer import Observer
 from proxy.relay.refusal import around_key, refusal
 from proxy.relay.route import FIXED_SHAPE, SCRIPTS, SHAREABLE, Route
-from proxy.relay.shown_ids import Question, ShownIds
-from proxy.relay.specials import LONGEST_SPECIAL, SPECIALS, Special, hang_up, open_transaction
+from proxy.relay.shown_ids import ShownIds
+from proxy.relay.specials import (
+    LONGEST_SPECIAL,
+    SPECIALS,
+    TOO_LARGE,
+    UNCERTAIN,
+    Special,
+    hang_up,
+    open_transaction,
+)
 from proxy.relay.transactions import OpenTransaction
-from proxy.wire import encode
-from proxy.wire.limits import IDENTIFIED, UNIDENTIFIED, ProtocolError, RequestLimits, RequestTooLarge
+from proxy.wire.limits import IDENTIFIED, ProtocolError, RequestLimits
 from proxy.wire.profile import unchanged
 from proxy.wire.requests import HandedOn
 
 # What a glance may admit: nothing but one reply comes of it, wherever it goes.
 PLAIN = SHAREABLE - {name.decode() for name in SPECIALS}
-
-# What a command that isn't in the table is called where names are counted: its own is the client's to word.
-OTHER = "other"
 
 # A glance takes less than 0.1 µs for each argument; what has more of them is judged in several turns.
 MOST_GLANCED_AT = 16 * MANY
@@ -51,7 +54,7 @@ MOST_GLANCED_AT = 16 * MANY
 TIMED_EACH = 64
 
 
-class Session(Conversation):
+class Session(Actor):
     """The state of one client: who it is, what it may do, and the conversation it has."""
 
     def __init__(
@@ -75,47 +78,29 @@ class Session(Conversation):
         is the one that they select. `sharing`: connections that others use too may be used. `client` says
         where the client comes from, together with `port` if that isn't 0; `ids` are those that the process's
         clients know."""
-        self.first_profile = unchanged(database)
-        super().__init__(at_connect, self.first_profile, Route(sharing, clock), limits)
-        self._sender: object = None  # tells its commands from those of other connections, once it is needed
-        self.at_connect = at_connect
-        self._origin = client  # where it comes from; `client` adds the port, once it is asked
-        self._port = port
-        self.identities = identities
-        self.greeting = greeting
-        self.selects_later = selects_later
-        self.request = b""  # the bytes of the request that a special has in hand
-        self.ids = ids if ids is not None else ShownIds()
-        self._in_force = in_force
-        self._observer = observer
-        self._full_limits = limits
-        self._number = 0  # of the service, for the judge and by the name that it was asked for last
-        self._numbered_by: Judge | None = None
-        self._numbered_as = ""
+        profile = unchanged(database)
+        super().__init__(
+            in_force,
+            identities,
+            at_connect,
+            client,
+            observer,
+            limits,
+            greeting,
+            profile=profile,
+            route=Route(sharing, clock),
+            selects_later=selects_later,
+            port=port,
+            ids=ids,
+        )
         self._until_timed = 0
         self._known_glance: Glance | None = None
         self._glance_of: Judge | None = None
         self._missed = False  # the glance knows the command in hand, and that it must be judged
         # What `_ruled` is to be where the request in hand is refused as others like it were.
         self._refused: tuple[Special | None, bytes | None, str, bool] | None = None
-        self._ruled: tuple[Special | None, bytes | None, str, bool] = (None, None, "", True)
         self._case: Case | None = None  # the long judgement that is under way
         self._steps = 0  # that patterns have taken since the last turn
-        self._apply_limits()
-
-    @property
-    def client(self) -> str:
-        """Where the client comes from, as logs show it."""
-        if self._port:
-            self._origin, self._port = host_port(self._origin, self._port), 0
-        return self._origin
-
-    @property
-    def sender(self) -> object:
-        """What tells this client's commands from those of others."""
-        if self._sender is None:
-            self._sender = object()
-        return self._sender
 
     # -- from the client
 
@@ -450,7 +435,7 @@ class Session(Conversation):
     ) -> bool:
         """Tell of a judgement. True where the request, of which `size` bytes are here, goes upstream as it is
         and gives exactly one reply; else `_ruled` has what was decided."""
-        too_large = self._streaming and (special is not None or _is_too_large(touches))
+        too_large = self._streaming and (special is not None or touches.name_a_streamed)
         recorder = self._observer.recorder
         if recorder is not None and not too_large:
             recorder(judge.policy, self.service, argv, touches)
@@ -463,10 +448,10 @@ class Session(Conversation):
             if ruling.refused_by is not None:
                 reply = refusal(ruling.refused_by, judge.policy.contact, decision)
         if reply is None and too_large:
-            special = _too_large
+            special = TOO_LARGE
         fits = reply is not None or self._fits(judge, touches, size)
         if reply is None and special is None and (command is None or command.name not in FIXED_SHAPE):
-            self._mark_shapeable(fits)
+            self.mark_shapeable(fits)
         if special is None and reply is None and fits:
             self._observer.command(self.service, label, "forwarded")
             if missed and ruling is not PASS:
@@ -516,15 +501,6 @@ class Session(Conversation):
             repeat.found = found
             repeat.refusal = parts
             glance.remember(argv, repeat)
-
-    def _mark_shapeable(self, fits: bool) -> None:
-        """The client's text might shape the reply to the request in hand."""
-        if self.transaction is not None:
-            self.transaction.is_shapeable = True
-        elif fits and self.route.is_shared:
-            self.shapeable = True
-        else:
-            self.doubt_replies()
 
     def _fits(self, judge: Judge, touches: Touches, size: int) -> bool:
         """Whether a request of so many bytes may go where the client is now."""
@@ -600,193 +576,9 @@ class Session(Conversation):
         self.request = self._reader.span(self._reader.start, self._reader.end)
         self._do(argv)
 
-    def _do(self, argv: Sequence[bytes]) -> None:
-        special, refused, _, stays = self._ruled
-        if refused is not None:
-            self._refuse(refused)
-        elif special is hang_up or stays:
-            self._carry_out(special, argv)
-        elif special is None or not special.on_shared(self, argv):
-            self.when_answered(lambda: self._carry_out_on_own(special, argv))
-
-    def _carry_out(self, special: Special | None, argv: Sequence[bytes]) -> None:
-        if special is None:
-            self.pass_one()
-        elif self._awaits_multi(special):
-            self.when_answered(lambda: special.act(self, argv))
-        else:
-            special.act(self, argv)
-        self._streaming = False
-
-    def _awaits_multi(self, special: Special) -> bool:
-        """Whether it depends on Redis' answer to MULTI, which isn't in yet, what the command does."""
-        transaction = self.transaction
-        if transaction is None or transaction.is_confirmed or self._streaming:
-            return False
-        return special is not SPECIALS[b"EXEC"] and special is not hang_up
-
-    def _carry_out_on_own(self, special: Special | None, argv: Sequence[bytes]) -> None:
-        self._leave_shared()
-        self._carry_out(special, argv)
-
-    def _tell(self, ruling: Ruling, command: str, judge: Judge) -> str:
-        if not ruling.findings:
-            return ""
-        return self._observer.violations(
-            self.service, self.client, command, ruling.findings, judge.policy.revision
-        )
-
-    def _judge(self) -> tuple[Judge, int]:
-        """The judge for the next request, and the number under which it knows this client's service."""
-        judge = self.current_judge()
-        if self._numbered_by is not judge or self._numbered_as != self.service:
-            self._number = judge.number(self.service)
-            self._numbered_by, self._numbered_as = judge, self.service
-        return judge, self._number
-
-    def current_judge(self) -> Judge:
-        """A transaction keeps the one that it began with."""
-        return self.transaction.judge if self.transaction is not None else self._in_force.judge
-
-    def _refuse(self, reply: bytes) -> None:
-        """Refuse the request in hand."""
-        self._observer.command(self.service, self._ruled[2], "refused")
-        if self._streaming:
-            self.held = True
-            self.when_answered(lambda: self._refuse_streamed(reply))
-        elif self.transaction is not None:
-            self.to_upstream.append(POISON)
-            self.answers.replace(reply)
-        else:
-            self.answers.local(reply)
-
-    def _protocol_error(self, exc: ProtocolError) -> None:
-        """Say what Redis would say and close; in observe, a request only too large passes unread."""
-        if isinstance(exc, RequestTooLarge) and self._may_become_opaque("request too large", OTHER):
-            self._splice(b"")
-            return
-        self.answers.local(encode.error(f"ERR {exc}"))
-        self.close_after_answers(f"protocol error: {exc}")
-
-    # -- what specials do
-
-    def pass_one(self) -> None:
-        """Send the request in hand upstream and await its one reply."""
-        self.told_forwarded()
-        self._to_upstream(self.request, 1)
-
-    def told_forwarded(self) -> None:
-        self._observer.command(self.service, self._ruled[2], "forwarded")
-
-    def told_login_failed(self) -> None:
-        self._observer.login_failed(self.service)
-
-    def inspect(self, seen: Callable[[bytes], None], request: bytes = b"") -> None:
-        """Send the request in hand (or another in its place) upstream and have its reply seen on its way to
-        the client."""
-        self.told_forwarded()
-        self.to_upstream.append(request or self.request)
-        self.answers.inspect(seen, len(self.request))
-
-    def hold_for(self, seen: Callable[[bytes], None], request: bytes = b"") -> None:
-        """The same; nothing more is judged before the reply was seen."""
-
-        def release(reply: bytes) -> None:
-            self.held = False
-            seen(reply)
-
-        self.inspect(release, request)
-        self.held = True
-
-    def hold_for_proof(self, seen: Callable[[bytes], None], missing: int = 0) -> None:
-        """As `hold_for`; but the reply is believed only once a barrier behind it is passed.
-
-        The reply may be an array that lacks so many elements (`missing`). Then barriers fill their places.
-        """
-        replies: list[bytes] = []
-
-        def answered(reply: bytes) -> None:
-            replies.append(reply)
-            if barrier.nonce in reply:
-                self.fall_out_of_step()
-
-        self.inspect(answered)
-        barrier = self.send_barrier(lambda: seen(replies[0]), 1 + missing)
-
-    def effect(self, seen: Callable[[bytes], None], *, is_login: bool = False) -> None:
-        """Send the request in hand, and have `seen` called with its reply: at once, or after EXEC."""
-        transaction = self.transaction
-        if transaction is None:
-            self.inspect(seen)
-        elif transaction.is_full:
-            self.opaque_request("too many such commands are queued in one transaction")
-        else:
-            transaction.logins += is_login
-            transaction.when_executed(seen)
-            self.pass_one()
-
-    def shown(self, reply: bytes) -> None:
-        """The client gets a reply that may tell its connection's id."""
-        self.ids.show(self, reply)
-
-    def ask_others(self, number: int, answered: Callable[[bool], None]) -> None:
-        """Have the owner ask other processes whose an id is, and go on with the request in hand then. To be
-        called when nothing is awaited, so that nothing else can happen to it meanwhile."""
-        request, ruled = self.request, self._ruled
-
-        def go_on(is_own: bool) -> None:
-            if self.held and not self.closing:
-                self.held = False
-                self.request, self._ruled = request, ruled
-                answered(is_own)
-                self._read_requests()
-
-        self.held = True
-        self.question = Question(self.service, number, go_on)
-
-    def names_a_strangers(self, position: int) -> None:
-        """The request in hand names a connection that isn't the client's to name: refuse it, or only tell."""
-        judge, number = self._judge()
-        command = self._ruled[2]
-        ruling = judge.strangers_connection(number, command, position)
-        decision = self._tell(ruling, command, judge)
-        if ruling.refused_by is None:
-            self.pass_one()
-        else:
-            self._refuse(refusal(ruling.refused_by, judge.policy.contact, decision))
-
     def become(self, service: str) -> None:
-        """The client is another service from here on."""
-        self.service = service
         self._known_glance = None
-        self._apply_limits()
-
-    def _apply_limits(self) -> None:
-        """Who is refused most things anyway may not fill memory with long requests (as in Redis)."""
-        judge, number = self._judge()
-        strict = self.service == UNKNOWN and judge.enforces(number)
-        self._reader.limits = UNIDENTIFIED if strict else self._full_limits
-
-    # -- sessions that can't be followed
-
-    def opaque_request(self, reason: str) -> None:
-        """The request in hand makes the session one that can't be read: pass it and all that follows, where
-        the mode admits it; else refuse it."""
-        command = self._ruled[2]
-        if self._may_become_opaque(reason, command, refuse=True):
-            self.told_forwarded()
-            self._splice(self.request)
-
-    def _may_become_opaque(self, reason: str, command: str, *, refuse: bool = False) -> bool:
-        judge, number = self._judge()
-        ruling = judge.opaque(number, command, reason)
-        decision = self._tell(ruling, command, judge)
-        if ruling.refused_by is None:
-            self._observer.opaque(self.service, reason)
-            return True
-        if refuse:
-            self._refuse(refusal(ruling.refused_by, judge.policy.contact, decision))
-        return False
+        super().become(service)
 
 
 def _is_named(name: bytes, wanted: bytes) -> bool:
@@ -797,24 +589,4 @@ def _is_named(name: bytes, wanted: bytes) -> bool:
 def _special(name: bytes) -> Special | None:
     """How the session carries out a command of this name, if not as most."""
     found = SPECIALS.get(name.upper()) if len(name) <= LONGEST_SPECIAL else None
-    return _uncertain if found is None and b"\0" in name and word(name) in SPECIALS else found
-
-
-def _is_too_large(touches: Touches) -> bool:
-    """Whether what decides about a request is in an argument that was handed on.
-
-    A special never goes with one: its beginning is upstream already, so all that may follow is its end.
-    """
-    named = [access.key for access in touches.accesses] + [channel.name for channel in touches.channels]
-    if touches.pattern is not None:
-        named.append(touches.pattern.glob)
-    if touches.script is not None:
-        named.append(touches.script.name)
-    return any(isinstance(name, Streamed) for name in named)
-
-
-_too_large = Special(
-    lambda session, _argv: session.opaque_request("what it depends on is too long to be judged")
-)
-# Its name has a NUL in it (`words.fold`), and if Redis knows it, the session is another one from here on.
-_uncertain = Special(lambda session, _argv: session.opaque_request("only Redis knows what command it is"))
+    return UNCERTAIN if found is None and b"\0" in name and word(name) in SPECIALS else found

@@ -29,7 +29,7 @@ from proxy.relay.transactions import OpenTransaction
 from proxy.wire import encode
 
 if TYPE_CHECKING:
-    from proxy.relay.session import Session
+    from proxy.relay.actor import Actor
 
 Argv = Sequence[bytes]
 
@@ -37,15 +37,15 @@ Argv = Sequence[bytes]
 class Special(NamedTuple):
     """How a session carries out a command."""
 
-    act: Callable[[Session, Argv], None]
+    act: Callable[[Actor, Argv], None]
     # How without a connection of its own; False: it needs one.
-    on_shared: Callable[[Session, Argv], bool] = lambda _session, _argv: False
+    on_shared: Callable[[Actor, Argv], bool] = lambda _session, _argv: False
 
 
 # -- transactions
 
 
-def _multi(session: Session, argv: Argv) -> None:
+def _multi(session: Actor, argv: Argv) -> None:
     if len(argv) != 1 or session.transaction is not None:
         _uncounted(session)
         return
@@ -53,7 +53,7 @@ def _multi(session: Session, argv: Argv) -> None:
     open_transaction(session, OpenTransaction(session.current_judge()), session.request)
 
 
-def open_transaction(session: Session, transaction: OpenTransaction, multi: bytes) -> None:
+def open_transaction(session: Actor, transaction: OpenTransaction, multi: bytes) -> None:
     """Send a MULTI; what follows is queued in `transaction`."""
 
     def answered(reply: bytes) -> None:
@@ -67,14 +67,14 @@ def open_transaction(session: Session, transaction: OpenTransaction, multi: byte
     session.transaction = transaction
 
 
-def _uncounted(session: Session) -> None:
+def _uncounted(session: Actor) -> None:
     """Some commands are answered at once inside MULTI: EXEC's answer has none for them."""
     session.pass_one()
     if session.transaction is not None:
         session.transaction.queued -= 1
 
 
-def _exec(session: Session, argv: Argv) -> None:
+def _exec(session: Actor, argv: Argv) -> None:
     transaction = session.transaction
     if transaction is None:
         session.pass_one()
@@ -94,24 +94,24 @@ def _exec(session: Session, argv: Argv) -> None:
         session.hold_for(transaction.executed)
 
 
-def _discard(session: Session, argv: Argv) -> None:
+def _discard(session: Actor, argv: Argv) -> None:
     if session.transaction is None or len(argv) != 1:
         _uncounted(session)
         return
     session.hold_for(lambda reply: None if reply.startswith(b"-") else _leave(session))
 
 
-def _leave(session: Session) -> None:
+def _leave(session: Actor) -> None:
     if session.transaction is not None:
         session.transaction = None
         session.route.watching = False
 
 
-def _watch(session: Session, _argv: Argv) -> None:
+def _watch(session: Actor, _argv: Argv) -> None:
     _uncounted(session)
 
 
-def _unwatch(session: Session, _argv: Argv) -> None:
+def _unwatch(session: Actor, _argv: Argv) -> None:
     """Where Redis refuses it, the keys stay watched."""
 
     def answered(reply: bytes) -> None:
@@ -127,7 +127,7 @@ def _unwatch(session: Session, _argv: Argv) -> None:
 # -- who the client is
 
 
-def _auth(session: Session, argv: Argv) -> None:
+def _auth(session: Actor, argv: Argv) -> None:
     credentials = auth_credentials(argv)
     if credentials is None:
         session.pass_one()
@@ -148,7 +148,7 @@ def _auth(session: Session, argv: Argv) -> None:
         session.effect(answered, is_login=True)
 
 
-def _auth_shared(session: Session, argv: Argv) -> bool:
+def _auth_shared(session: Actor, argv: Argv) -> bool:
     """Redis isn't asked about a user that keyfence knows."""
     credentials = auth_credentials(argv)
     service = Login.NOT_MINE if credentials is None else session.identities.check(*credentials)
@@ -158,7 +158,7 @@ def _auth_shared(session: Session, argv: Argv) -> bool:
     return True
 
 
-def _checked_here(session: Session, service: str | Login) -> None:
+def _checked_here(session: Actor, service: str | Login) -> None:
     """keyfence knows the user, and Redis is not to see the password. Inside MULTI this isn't queued."""
     session.told_forwarded()
     if isinstance(service, Login):
@@ -169,7 +169,7 @@ def _checked_here(session: Session, service: str | Login) -> None:
         session.answers.local(AUTHENTICATED)
 
 
-def _accepted(session: Session, user: bytes, password: bytes) -> None:
+def _accepted(session: Actor, user: bytes, password: bytes) -> None:
     """Redis has accepted a login. Where the client's text could have shaped a reply before, Redis is asked
     who the client is; where it may not be asked, the barrier before the login has to do."""
     if not session.was_doubtful or session.transaction is not None:
@@ -193,7 +193,7 @@ def _whoami(reply: bytes) -> bytes:
     return reply.partition(b"\r\n")[2].removesuffix(b"\r\n")
 
 
-def _logged_in(session: Session, user: bytes, password: bytes) -> None:
+def _logged_in(session: Actor, user: bytes, password: bytes) -> None:
     session.profile = session.profile._replace(user=user, password=password)
     if session.selects_later:
         session.to_upstream.append(encode.command(b"SELECT", session.profile.database))
@@ -201,12 +201,12 @@ def _logged_in(session: Session, user: bytes, password: bytes) -> None:
     session.become(session.identities.of_user(user, session.at_connect))
 
 
-def _selected(session: Session, reply: bytes) -> None:
+def _selected(session: Actor, reply: bytes) -> None:
     if reply.startswith(b"-"):
         session.closing = "upstream doesn't let the client's user select the database"
 
 
-def _hello(session: Session, argv: Argv) -> None:
+def _hello(session: Actor, argv: Argv) -> None:
     credentials = hello_credentials(argv)
     services = [session.identities.check(user, password) for user, password in credentials]
     if any(service is not Login.NOT_MINE for service in services):
@@ -228,7 +228,7 @@ def _hello(session: Session, argv: Argv) -> None:
 _NO_HELLO = (b"-", b"!", b"+")
 
 
-def _hello_checked_here(session: Session, argv: Argv, services: Sequence[str | Login]) -> None:
+def _hello_checked_here(session: Actor, argv: Argv, services: Sequence[str | Login]) -> None:
     """As `_checked_here`; what is left of the HELLO goes to Redis, and its answer is the client's."""
     rest = hello_without_credentials(argv)
     service = next((one for one in services if isinstance(one, Login)), services[-1])
@@ -249,7 +249,7 @@ def _hello_checked_here(session: Session, argv: Argv, services: Sequence[str | L
         session.effect(answered)
 
 
-def _hello_answered(session: Session, argv: Argv, reply: bytes) -> None:
+def _hello_answered(session: Actor, argv: Argv, reply: bytes) -> None:
     """Redis takes one option after the other: an error may come after AUTH was carried out."""
     session.shown(reply)
     users = hello_users(argv)
@@ -268,7 +268,7 @@ def _hello_answered(session: Session, argv: Argv, reply: bytes) -> None:
         _ask_who_it_is(session, argv)
 
 
-def _ask_who_it_is(session: Session, argv: Argv) -> None:
+def _ask_who_it_is(session: Actor, argv: Argv) -> None:
     """A HELLO failed that may have authenticated before: Redis 7.2 looks at all options first, 7.0 does
     not."""
 
@@ -298,7 +298,7 @@ def _hello_name(argv: Argv) -> bytes | None:
     return rest[-1] if rest else None
 
 
-def _reset(session: Session, argv: Argv) -> None:
+def _reset(session: Actor, argv: Argv) -> None:
     if len(argv) != 1:
         session.pass_one()
         return
@@ -317,7 +317,7 @@ def _reset(session: Session, argv: Argv) -> None:
         send()
 
 
-def _was_reset(session: Session, reply: bytes) -> None:
+def _was_reset(session: Actor, reply: bytes) -> None:
     """The connection is as if new; what keyfence said when it was made is to be said again."""
     if reply.startswith(b"-"):
         return
@@ -339,7 +339,7 @@ def _was_reset(session: Session, reply: bytes) -> None:
 # -- the connection
 
 
-def _select(session: Session, argv: Argv) -> None:
+def _select(session: Actor, argv: Argv) -> None:
     number = integer(argv[1]) if len(argv) == 2 else None
     if number is None:
         session.pass_one()
@@ -355,7 +355,7 @@ def _select(session: Session, argv: Argv) -> None:
         session.effect(answered)
 
 
-def _client(session: Session, argv: Argv) -> None:
+def _client(session: Actor, argv: Argv) -> None:
     subcommand = word(argv[1]) if len(argv) > 1 else b""
     if subcommand == b"REPLY" and len(argv) == 3:
         _client_reply(session, argv)
@@ -373,7 +373,7 @@ def _client(session: Session, argv: Argv) -> None:
         session.pass_one()
 
 
-def _show_id(session: Session) -> None:
+def _show_id(session: Actor) -> None:
     """The reply tells the connection's id, which the client may name from then on."""
     if session.transaction is None:
         session.when_sure(lambda: session.inspect(session.shown))
@@ -381,7 +381,7 @@ def _show_id(session: Session) -> None:
         session.effect(session.shown)
 
 
-def _client_tracking(session: Session, argv: Argv) -> None:
+def _client_tracking(session: Actor, argv: Argv) -> None:
     """What it asks for may be sent to another connection, but not to a stranger's."""
     ids = session.ids
     strangers = [
@@ -397,7 +397,7 @@ def _client_tracking(session: Session, argv: Argv) -> None:
         session.when_answered(lambda: _ask_others(session, *strangers[0]))
 
 
-def _ask_others(session: Session, position: int, number: int) -> None:
+def _ask_others(session: Actor, position: int, number: int) -> None:
     def answered(is_own: bool) -> None:
         if is_own:
             session.pass_one()
@@ -407,12 +407,12 @@ def _ask_others(session: Session, position: int, number: int) -> None:
     session.ask_others(number, answered)
 
 
-def _if_ok(session: Session, reply: bytes, name: bytes) -> None:
+def _if_ok(session: Actor, reply: bytes, name: bytes) -> None:
     if reply.startswith(b"+"):
         session.profile = session.profile._replace(name=name)
 
 
-def _client_setinfo(session: Session, argv: Argv) -> None:
+def _client_setinfo(session: Actor, argv: Argv) -> None:
     def answered(reply: bytes) -> None:
         name, version = session.profile.library
         if not reply.startswith(b"+"):
@@ -423,13 +423,13 @@ def _client_setinfo(session: Session, argv: Argv) -> None:
     session.effect(answered)
 
 
-def _notified(session: Session, reply: bytes) -> None:
+def _notified(session: Actor, reply: bytes) -> None:
     """Most servers don't know it; from one that does, notices may come at any time."""
     if not reply.startswith(b"-"):
         session.route.pinned = "CLIENT MAINT_NOTIFICATIONS"
 
 
-def _client_reply(session: Session, argv: Argv) -> None:
+def _client_reply(session: Actor, argv: Argv) -> None:
     """Redis goes on answering, and the answers are dropped here: so every one can still be told from the
     next.
 
@@ -453,7 +453,7 @@ def _client_reply(session: Session, argv: Argv) -> None:
         session.answers.drop_unless_error(lambda reply: _replies_switched(session, mode, reply))
 
 
-def _replies_switched(session: Session, mode: bytes, reply: bytes) -> None:
+def _replies_switched(session: Actor, mode: bytes, reply: bytes) -> None:
     session.held = False
     if not reply.startswith(b"-"):
         session.answers.reply = OFF if mode == b"OFF" else SKIP
@@ -462,7 +462,7 @@ def _replies_switched(session: Session, mode: bytes, reply: bytes) -> None:
 _OK = b"+OK\r\n"
 
 
-def _monitor(session: Session, argv: Argv) -> None:
+def _monitor(session: Actor, argv: Argv) -> None:
     if session.transaction is not None:
         session.pass_one()  # it is queued, and EXEC's answer says that it can't be run there
     elif session.answers.monitoring and len(argv) == 1:
@@ -472,12 +472,12 @@ def _monitor(session: Session, argv: Argv) -> None:
         session.hold_for(lambda reply: _monitoring(session, reply))
 
 
-def _monitoring(session: Session, reply: bytes) -> None:
+def _monitoring(session: Actor, reply: bytes) -> None:
     if reply == _OK:
         session.answers.follow_monitor()
 
 
-def _wait(session: Session, _argv: Argv) -> None:
+def _wait(session: Actor, _argv: Argv) -> None:
     """WAIT is about the writes of its connection (`src/replication.c`, waitCommand: `c->woff`), and those of
     a client that shared one were made on another. Any command carries its connection to the newest write."""
     if session.is_behind and session.transaction is None:
@@ -489,12 +489,12 @@ def _wait(session: Session, _argv: Argv) -> None:
 _PING = encode.command(b"PING")
 
 
-def _quit(session: Session, _argv: Argv) -> None:
+def _quit(session: Actor, _argv: Argv) -> None:
     session.pass_one()
     session.close_after_answers("QUIT")
 
 
-def _quit_shared(session: Session, _argv: Argv) -> bool:
+def _quit_shared(session: Actor, _argv: Argv) -> bool:
     """A connection that others use must not be told to end."""
     session.told_forwarded()
     session.answers.local(b"+OK\r\n")
@@ -502,7 +502,7 @@ def _quit_shared(session: Session, _argv: Argv) -> bool:
     return True
 
 
-def _hang_up(session: Session, _argv: Argv) -> None:
+def _hang_up(session: Actor, _argv: Argv) -> None:
     """Redis takes these for an attack through a browser and closes at once (server.c, processCommand)."""
     session.close_after_answers("HTTP sent to a Redis port")
 
@@ -510,7 +510,7 @@ def _hang_up(session: Session, _argv: Argv) -> None:
 # -- messages
 
 
-def _subscription(session: Session, argv: Argv) -> None:
+def _subscription(session: Actor, argv: Argv) -> None:
     """Follow it, once every reply is in that is due: then what comes next can't be mistaken."""
     subscriptions = session.answers.subscriptions or Subscriptions()
     if session.transaction is not None and len(argv) == 1 and needs_names(argv):
@@ -524,7 +524,7 @@ def _subscription(session: Session, argv: Argv) -> None:
         session.when_answered(lambda: _subscribe(session, argv))
 
 
-def _subscribe(session: Session, argv: Argv) -> None:
+def _subscribe(session: Actor, argv: Argv) -> None:
     subscriptions = session.answers.follow_subscriptions()
     session.to_upstream.append(session.request)
     if len(argv) == 1 and needs_names(argv):
@@ -533,7 +533,7 @@ def _subscribe(session: Session, argv: Argv) -> None:
         session.answers.confirm(subscriptions.expect(argv))
 
 
-def _replication(session: Session, _argv: Argv) -> None:
+def _replication(session: Actor, _argv: Argv) -> None:
     session.opaque_request("its replies can't be followed")
 
 
@@ -569,3 +569,9 @@ SPECIALS: dict[bytes, Special] = {
     b"WATCH": Special(_watch),
 }
 LONGEST_SPECIAL = max(map(len, SPECIALS))
+
+TOO_LARGE = Special(
+    lambda session, _argv: session.opaque_request("what it depends on is too long to be judged")
+)
+# Its name has a NUL in it (`words.fold`), and if Redis knows it, the session is another one from here on.
+UNCERTAIN = Special(lambda session, _argv: session.opaque_request("only Redis knows what command it is"))

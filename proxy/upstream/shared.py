@@ -12,13 +12,16 @@ delivered at once; a barrier follows each 512 of them, and what remains each sec
 Requests of one turn of the loop are collected and written together one turn later: a system call per batch of
 clients in place of one per client is what sharing gains. Where only one client works there is nothing to wait
 for.
+
+Which connection a client gets is the matter of `pools`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from proxy.upstream.target import Greeting, GreetingError, Upstream, UpstreamDown, describe, keep_alive
 from proxy.wire.barrier import LONGEST_REPLY, Barrier, Form
@@ -26,9 +29,9 @@ from proxy.wire.limits import MIB
 from proxy.wire.profile import Profile
 from proxy.wire.replies import ReplyError, ReplyFramer
 
-# Kinds of connections (database, protocol, user) that are shared; a client that needs another has its own.
-MAX_POOLS = 64
-MAX_LOGINS = 4  # passwords that are kept of one user
+if TYPE_CHECKING:
+    from proxy.upstream.pools import Pool
+
 IDLE_SECONDS = 60.0  # after which a connection that nobody holds is closed
 # Where so many bytes wait for Redis on a connection, nobody more is let on: what those have left behind who
 # have gone stays there too.
@@ -38,7 +41,7 @@ MAX_QUEUED = 64 * MIB
 _ALONE = 16
 # After so many requests whose replies can't be shaped a barrier is sent all the same.
 _PROVEN_EACH = 512
-# Bytes of replies that are held back for a barrier. A client whose reply is larger is closed.
+# Bytes of replies that are held back for a barrier. Beyond it the client that has the most of them is closed.
 MAX_KEPT = 16 * MIB
 
 _PUSH = ord(">")
@@ -127,118 +130,6 @@ class SharedLink:
                 sharer.upstream_full(False)
             self._connection.leave(self)
             self._connection = None
-
-
-class Pool:
-    """The connections of one kind."""
-
-    def __init__(self, upstream: Upstream, profile: Profile, size: int) -> None:
-        self.kind = profile.kind
-        self.holders = 0  # clients with a share of one of these connections, now or when they send next
-        self.used_at = 0.0  # when something was sent last, as `tick` has seen it
-        self.is_evicted = False  # its clients have to ask for another share
-        self._upstream = upstream
-        self._size = size
-        self._connections: list[SharedConnection] = []
-        # Credentials that Redis has accepted from clients, the newest last. An older password may have been
-        # changed since, or the newest one may be another client's that is still valid.
-        self._logins: dict[Profile, None] = {}
-
-    def knows(self, profile: Profile) -> None:
-        """A client has logged in so, and Redis has accepted it."""
-        login = profile.pool
-        self._logins.pop(login, None)
-        self._logins[login] = None
-        if len(self._logins) > MAX_LOGINS:
-            del self._logins[next(iter(self._logins))]
-
-    def refused(self, login: Profile) -> None:
-        """Redis takes this password no more. The last one is kept: what else could be tried?"""
-        if len(self._logins) > 1:
-            self._logins.pop(login, None)
-
-    def connection(self, link: SharedLink) -> SharedConnection:
-        """The one with the fewest clients."""
-        open_ones = self._connections = [one for one in self._connections if not one.is_closed]
-        if len(open_ones) < self._size:
-            open_ones.append(SharedConnection(self._upstream, next(reversed(self._logins)), self.refused))
-        chosen = min(open_ones, key=lambda one: len(one.links))
-        chosen.links[link] = None
-        return chosen
-
-    def tick(self, now: float) -> None:
-        """Prove the order of what is under way, and close what nobody has held for a while."""
-        for one in self._connections:
-            if one.tick():
-                self.used_at = now
-            one.close_if_idle(now)
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.holders and self.is_closed
-
-    @property
-    def is_closed(self) -> bool:
-        return all(one.is_closed for one in self._connections)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no reply is due."""
-        return all(one.is_closed or one.is_idle for one in self._connections)
-
-    def evict(self) -> None:
-        """Give way to another kind. No reply may be due."""
-        self.is_evicted = True
-        self.close()
-
-    def close(self) -> None:
-        for one in self._connections:
-            one.close()
-
-
-class Pools:
-    """All shared connections of a process."""
-
-    def __init__(self, upstream: Upstream, size: int) -> None:
-        """`size`: how many connections of one kind there may be."""
-        self._upstream = upstream
-        self._size = size
-        self._pools: dict[Profile, Pool] = {}
-
-    def link(self, profile: Profile, sharer: Sharer) -> SharedLink | None:
-        """A share of a connection of this kind; None where there are too many kinds at work."""
-        kind = profile.kind
-        pool = self._pools.get(kind)
-        if pool is None:
-            if len(self._pools) >= MAX_POOLS and not self._make_room():
-                return None
-            pool = self._pools[kind] = Pool(self._upstream, profile, self._size)
-        pool.knows(profile)
-        pool.used_at = asyncio.get_running_loop().time()
-        return SharedLink(pool, sharer)
-
-    def _make_room(self) -> bool:
-        """Evict the kind that was used least lately, one that no client holds before any other."""
-        idle = [pool for pool in self._pools.values() if pool.is_idle]
-        if not idle:
-            return False
-        least = min(idle, key=lambda pool: (pool.holders > 0, pool.used_at))
-        least.evict()
-        del self._pools[least.kind]
-        return True
-
-    def tick(self) -> None:
-        """To be called each second or so."""
-        now = asyncio.get_running_loop().time()
-        for kind, pool in list(self._pools.items()):
-            pool.tick(now)
-            if pool.is_empty:
-                del self._pools[kind]
-
-    def close(self) -> None:
-        for pool in self._pools.values():
-            pool.close()
-        self._pools.clear()
 
 
 class Due:
@@ -563,9 +454,18 @@ class SharedConnection:
         self._kept.append(kept)
         self._kept_bytes += len(kept.data)
         if self._kept_bytes > MAX_KEPT:
-            self._kept = [one for one in self._kept if one.link is not link]
-            self._kept_bytes = sum(len(one.data) for one in self._kept)
-            link.sharer.shared_lost("upstream sent a reply too large for a shared connection")
+            self._drop_largest()
+
+    def _drop_largest(self) -> None:
+        """Too much is kept: close the client that has the most of it, whoever came last."""
+        sizes: Counter[SharedLink] = Counter()
+        for one in self._kept:
+            sizes[one.link] += len(one.data)
+        [(largest, size)] = sizes.most_common(1)
+        self._kept = [one for one in self._kept if one.link is not largest]
+        self._kept_bytes -= size
+        if largest.sharer is not None:
+            largest.sharer.shared_lost("upstream sent a reply too large for a shared connection")
 
     def _deliver_kept(self, told: list[SharedLink]) -> None:
         kept, self._kept = self._kept, []

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from proxy.upstream import shared as shared_module
-from proxy.upstream.shared import MAX_POOLS, Pools
+from proxy.upstream.pools import MAX_POOLS, Pools
 from proxy.upstream.target import Upstream, UpstreamAddress
 from proxy.wire.profile import Profile
 from tests.test_client import in_loop
@@ -139,6 +139,19 @@ async def test_a_client_whose_shaped_reply_is_too_large_to_keep_is_closed_alone(
     shared.connection.data_received(b"x" * 500 + b"\r\n" + barrier + b":2\r\n")
     assert shared.clients[0].replies == []
     assert shared.clients[1].replies == [(b":2\r\n", 1, True)]
+
+
+@in_loop
+async def test_where_too_much_is_kept_the_client_with_the_most_of_it_is_closed(
+    patch: pytest.MonkeyPatch,
+) -> None:
+    patch.setattr(shared_module, "MAX_KEPT", 1000)
+    shared = Shared(patch, 2)
+    await shared.open()
+    await send_shaped(shared)
+    shared.connection.data_received(b"$900\r\n" + b"x" * 900 + b"\r\n-ERR no ECHO\r\n$200\r\n" + b"y" * 150)
+    assert "too large" in shared.clients[0].lost
+    assert shared.clients[1].lost == ""
 
 
 @in_loop

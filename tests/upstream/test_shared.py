@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from proxy.upstream.shared import Pools, SharedLink, Sharer
+from proxy.upstream.pools import Pools
+from proxy.upstream.shared import SharedLink, Sharer
 from proxy.upstream.target import Upstream, UpstreamAddress
 from proxy.wire.profile import Profile
 from tests.test_client import in_loop
