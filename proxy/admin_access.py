@@ -1,10 +1,10 @@
 """Who may change something through the admin listener.
 
-Rule: what changes or judges something is asked by an operator, and not by whoever can reach the port, nor by
-a web page that an operator happens to visit.
+Rule: only an operator changes or judges something: not everybody who can reach the port, and no web page that
+an operator happens to visit.
 
 - Where there is a token, POST and DELETE need it. Without one they are taken from this machine alone: on an
-  address that other machines reach, whoever may scrape must not be able to switch enforcement off.
+  address that other machines reach, a scraper must not be able to switch enforcement off.
 - The Host header must be an address literal, `localhost` or a configured name, since a name that a stranger
   owns can be made to point here (DNS rebinding), which would make the stranger's page same-origin. A request
   without Host is no browser's, and passes.

@@ -1,9 +1,9 @@
 """The connections of an admin listener: few, each bounded in time.
 
-Rule: whoever keeps keyfence waiting makes room for whoever doesn't. There are never more connections than the
-listener has file descriptors for. Where one comes that is too many, an older one is closed for it: of the
-address that has the most, the one that has waited the longest. A request that is being carried out is left
-alone.
+Rule: a connection that keeps keyfence waiting makes room for one that doesn't. There are never more
+connections than the listener has file descriptors for. Where one comes that is too many, an older one is
+closed for it: of the address that has the most, the one that has waited the longest. A request that is being
+carried out is left alone.
 
 aiohttp speaks HTTP on them. It has no limit on their number, and none on the time that a header, a body or
 the reading of an answer takes.

@@ -1,7 +1,7 @@
 """Files that people wrote: policies, configurations, waivers, tests, scripts, certificates.
 
 Rule: only a regular file of bounded size is read, so that no path makes keyfence wait or run out of memory;
-whoever names another is told which, why, and what to do.
+an error says which file it is, why it isn't read, and what to do.
 """
 
 from __future__ import annotations

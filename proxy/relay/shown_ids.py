@@ -23,7 +23,7 @@ _CLIENT_INFO = re.compile(rb"[$=][0-9]+\r\n(?:txt:)?id=([0-9]{1,19}) ")
 
 
 class Named(Protocol):
-    """Whoever is shown an id: a session, of the service that its client is now."""
+    """A client that is shown an id: a session, of the service that its client is now."""
 
     service: str
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from proxy.upstream.pools import Pool
 
 IDLE_SECONDS = 60.0  # after which a connection that nobody holds is closed
-# Where so many bytes wait for Redis on a connection, nobody more is let on: what those have left behind who
-# have gone stays there too.
+# Where so many bytes wait for Redis on a connection, it accepts no further client: what clients that have
+# gone left behind stays there too.
 MAX_QUEUED = 64 * MIB
 # So often in a row nothing may have been awaited when something was sent: then it is one client's alone that
 # works, and what it sends is written at once.
@@ -457,7 +457,7 @@ class SharedConnection:
             self._drop_largest()
 
     def _drop_largest(self) -> None:
-        """Too much is kept: close the client that has the most of it, whoever came last."""
+        """Too much is kept: close the client that has the most of it, and not the last one."""
         sizes: Counter[SharedLink] = Counter()
         for one in self._kept:
             sizes[one.link] += len(one.data)
