@@ -53,8 +53,9 @@ def policy(rng: random.Random, expression: str) -> CompiledPolicy:
             "nested: {key: 'shop:v1:web:<token>:cart:<id>'}",
             "glued: {key: 'shop:v1:sess-<token>'}",
             "tagged: {key: 'shop:{<token>}:lock', writers: [a]}",
+            "behind: {key: 'shop:v1:<id>:own:<token>'}",
         ],
-        rng.randint(0, 3),
+        rng.randint(0, 4),
     )
     lines = ["policy: p", "services: [a, b]", "placeholders:", "  id: '[0-9]{1,6}'"]
     lines += [f"  token: {{is: '{expression}', secret: true}}", "scopes:"]
@@ -198,7 +199,8 @@ def any_name(rng: random.Random, expression: str, known: list[bytes]) -> bytes:
     sorts += [b"\n", b"\xff", b"\xc3\xa9", b" ", b'"', b"@|!", b"__key", b"__keyspace@0__:", b"-", *known]
     words = [rng.choice([*sorts, *(word.encode() for word in WORDS)]) for _ in range(rng.randint(0, 5))]
     separators = [rng.choice([b":", b":", b":", b"", b"{", b"}"]) for _ in words]
-    return b"".join(word + between for word, between in zip(words, separators, strict=True))
+    before = rng.choice([b"", b"", b"", rng.choice(known), b"__keyspace@0__:" + rng.choice(known)])
+    return before + b"".join(word + between for word, between in zip(words, separators, strict=True))
 
 
 def test_the_short_ways_show_what_a_look_at_each_piece_does(search: Search) -> None:
