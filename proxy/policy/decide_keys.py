@@ -205,14 +205,14 @@ class KeyDecider(Wording):
     def _unregistered(self, service: int, name: str, access: Access, stray: Target | None) -> Found:
         key = access.key
 
-        def words() -> tuple[str, str]:
+        def words() -> tuple[str, str, str]:
             who, shown = self.who(service), self._shown(key, stray)
             message = f"{who} may not {name} {shown}: no entry of the policy covers it"
-            return message, self._instead(key, stray)
+            return shown, message, self._instead(key, stray)
 
-        found = self._violation("key.unregistered", access.position, key, stray, words)
+        found = self._violation("key.unregistered", access.position, key, stray, said("", ""))
         # No entry's: the report has such keys by their shape.
-        return found._replace(entry="", shape="")
+        return found._replace(entry="", shape="", words=words)
 
     def _instead(self, key: bytes, stray: Target | None) -> str:
         """What to write in place of a key that no entry covers: what the policy says, or the same key behind

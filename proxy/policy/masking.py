@@ -33,7 +33,8 @@ def shown_in(policy: CompiledPolicy, key: bytes, target: Target | None) -> str:
         return printable(key)
     if target is not None and (target.secrets or target.kind in _OF_A_FORM):
         return shown(key, target)
-    return _shown_stray(key, secrecy, policy.secret_beginnings)
+    brief = secrecy.briefly(key)
+    return brief if brief is not None else _shown_stray(key, secrecy, policy.secret_beginnings)
 
 
 _OF_A_FORM = frozenset({"entry", "legacy", "stray", "channel"})

@@ -14,19 +14,25 @@ from typing import Literal, NamedTuple
 
 from .patterns import ClassExpression, Hole, KeyPattern
 from .regular import UNBOUNDED
+from .show import PLAIN, printable
 
 MASKED = b"<masked>"
+_MASKED = MASKED.decode()
 # What a piece of a name may be: surely no secret; one, for all that is known; and one by its place.
 Kind = Literal["open", "unknown", "secret"]
 OPEN: Kind = "open"
 UNKNOWN: Kind = "unknown"
 SECRET: Kind = "secret"
 _LOOKED_AT = 1024  # bytes of a name
+MAX_HEADS = 1_024  # beginnings of names that are remembered; beyond, all are forgotten and found anew
+# Bytes of a name that may take the short way: masking adds fewer than eight, so that none is cut when shown.
+SHORT = 120
 _PIECE = re.compile(rb"[^:{}]+")
 _FEW = 64  # pieces that are looked for in a name at once
 _SEPARATORS = re.compile(rb"([:{}]+)")
 _SIGNS = b"*?[]^\\"  # of globs, and what stands between them
 _WILDCARDS = b"*?"
+_ODD = frozenset(_SIGNS + b":{}")  # what ends a piece, or isn't its text
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,6 +61,16 @@ class Secrecy:
     # The pieces behind which a secret stands, in lower case; b"": it may be the first.
     leading: frozenset[bytes]
     quick: Quick | None
+    # A short name that doesn't begin as one with a secret, in three parts: up to its last colon; and behind
+    # that what may be a secret as a whole, or else what holds too few of a secret's bytes in a row and shows
+    # as it is. None where a secret may hold a separator or come first.
+    brief: re.Pattern[bytes] | None
+    sizes: tuple[int, ...]  # of the beginnings, the longest first
+    # How the beginnings of names are shown, up to a colon, that show as they are and lead to no secret: they
+    # recur from name to name. What is masked is never held here.
+    remembered: dict[bytes, str] = dataclasses.field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     def may_hold(self, byte: bytes) -> bool:
         """Whether a secret may hold this byte."""
@@ -72,6 +88,32 @@ class Secrecy:
             return quick.suspicious.sub(self._masked_unless_known, name)
         rest = _PIECE.sub(lambda piece: self._masked(piece[0]), name[at:])
         return quick.suspicious.sub(self._masked_unless_known, name[:at]) + rest
+
+    def briefly(self, name: bytes) -> str | None:
+        """A short name as people may see it, where all but its last piece is known to show, and that is one
+        secret, for all that is known, or surely none; None says nothing."""
+        found = self.brief.fullmatch(name) if self.brief is not None and len(name) <= SHORT else None
+        if found is None:
+            return None
+        head, secret, rest = found.groups()
+        shown = self.remembered.get(head)
+        if shown is None:
+            shown = self._head(head)
+            if shown is None:
+                return None
+        if secret is None:
+            return shown + str(rest, "ascii")
+        return shown + (printable(secret) if secret in self.words else _MASKED)
+
+    def _head(self, head: bytes) -> str | None:
+        """How a beginning is shown, which is remembered; None where it isn't known to show."""
+        leads = any(piece.strip(_WILDCARDS).lower() in self.leading for piece in _SEPARATORS.split(head)[::2])
+        if leads or self.shown(head) != head:
+            return None
+        if len(self.remembered) >= MAX_HEADS:
+            self.remembered.clear()
+        shown = self.remembered[head] = printable(head)
+        return shown
 
     def _masked_unless_known(self, piece: re.Match[bytes]) -> bytes:
         text = piece[0]
@@ -98,14 +140,17 @@ class Secrecy:
 
     def _masked(self, piece: bytes) -> bytes:
         """A piece without what may be a secret in it."""
-        sizes = range(len(piece), 0, -1) if self.beginnings else ()
-        beginning = next((piece[:size] for size in sizes if piece[:size] in self.beginnings), b"")
+        beginning = b""
+        for size in self.sizes:
+            if piece[:size] in self.beginnings:
+                beginning = piece[:size]
+                break
         core = piece[len(beginning) :]
-        if not core.strip(_WILDCARDS):
+        text = core.strip(_WILDCARDS)
+        if not text:
             return piece
-        before = b"" if beginning else core[: len(core) - len(core.lstrip(_WILDCARDS))]
-        behind = core[len(core.rstrip(_WILDCARDS)) :]
-        return beginning + before + MASKED + behind
+        before, _, behind = core.partition(text)
+        return beginning + (b"" if beginning else before) + MASKED + behind
 
     def _dangerous(self, name: bytes) -> bytearray:
         """A byte for each of the name's: 1 where a secret, or a part of one, may stand."""
@@ -138,19 +183,56 @@ def secrecy_of(
         frozenset(known.beginnings),
         frozenset(known.leading),
         _quick(classes, known.leading),
+        _brief(classes, known),
+        tuple(sorted({len(beginning) for beginning in known.beginnings}, reverse=True)),
     )
 
 
 def _quick(secrets: Collection[Secret], leading: Collection[bytes]) -> Quick | None:
-    if b"" in leading or len(leading) > _FEW or any(secret.runs.search(b":{}") for secret in secrets):
+    if len(leading) > _FEW or not _keep_to_pieces(secrets, leading):
         return None
     runs = (secret.runs.pattern[:-1] + b"{%d}" % min(secret.shortest, _LOOKED_AT) for secret in secrets)
     ways = b"|".join(dict.fromkeys([rb"[*?\[\]^\\]", *runs]))
     words = b"|".join(map(re.escape, sorted(leading)))
     return Quick(
         re.compile(b"(?:(?<=[:{}])|^)[^:{}]*(?:" + ways + b")[^:{}]*"),
-        re.compile(b"(?:(?<=[:{}])|^)[*?]*(?i:" + words + b")[*?]*(?:[:{}]|$)") if leading else None,
+        re.compile(b"(?:(?<=[:{}])|^)[*?]*(?i:" + words + rb")[*?]*(?:[:{}]|\Z)") if leading else None,
     )
+
+
+def _keep_to_pieces(secrets: Iterable[Secret], leading: Collection[bytes]) -> bool:
+    """Whether no secret holds a separator or comes first."""
+    return b"" not in leading and not any(secret.runs.search(b":{}") for secret in secrets)
+
+
+def _brief(secrets: Collection[Secret], known: _Known) -> re.Pattern[bytes] | None:
+    if not _keep_to_pieces(secrets, known.leading):
+        return None
+    held = [(_held(secret) - _ODD, min(secret.shortest, SHORT + 1)) for secret in secrets]
+    runs = b"|".join(_set(held_by) + b"{%d,}" % shortest for held_by, shortest in held)
+    rest = _with_short_runs(
+        PLAIN - _ODD,
+        frozenset[int]().union(*(held_by for held_by, _ in held)),
+        min(shortest for _, shortest in held) - 1,
+    )
+    # Redis' own channels have a way of their own, and so have forms with secrets and what holds a word beside
+    # a secret.
+    begun, glued = _none_of({b"__key", *known.begun}), _none_of(known.beginnings)
+    return re.compile(begun + b"((?:.*:)?)(?:" + glued + b"(" + runs + b")|(" + rest + b"))")
+
+
+def _with_short_runs(of: frozenset[int], held: frozenset[int], most: int) -> bytes:
+    """An expression for text of bytes `of`, among them no run of more than `most` that are `held`."""
+    run, others = _set(of & held), _set(of - held)
+    if not most:
+        return others + b"*"
+    return others + b"*(?:" + run + b"{1,%d}" % most + others + b"+)*" + run + b"{0,%d}" % most
+
+
+def _none_of(beginnings: Iterable[bytes]) -> bytes:
+    """An expression for what begins with none of these."""
+    found = b"|".join(map(re.escape, sorted(beginnings)))
+    return b"(?!" + found + b")" if found else b""
 
 
 class _Known:
@@ -160,8 +242,11 @@ class _Known:
         self.words: set[bytes] = set()
         self.beginnings: set[bytes] = set()
         self.leading: set[bytes] = set()
+        self.begun: set[bytes] = set()  # beginnings of names with secrets
 
     def take(self, pattern: KeyPattern, secrets: frozenset[str]) -> None:
+        if secrets and pattern.literal_prefix:
+            self.begun.add(pattern.literal_prefix)
         piece = last = b""
         is_whole = True  # nothing but literal text is in the piece so far
         for part in pattern.parts:
@@ -186,5 +271,15 @@ class _Known:
 def _secret(alphabet: int, shortest: int) -> Secret:
     known = {byte for byte in range(256) if alphabet >> byte & 1}
     known |= {byte for one in known for byte in (*bytes([one]).lower(), *bytes([one]).upper())}
-    signs = "".join(f"\\x{byte:02x}" for byte in sorted(known | set(_SIGNS)))
-    return Secret(re.compile(f"[{signs}]+".encode()), shortest)
+    return Secret(re.compile(_set(known | set(_SIGNS)) + b"+"), shortest)
+
+
+def _set(known: Iterable[int]) -> bytes:
+    """An expression for any of these bytes."""
+    text = b"".join(b"\\x%02x" % byte for byte in sorted(known))
+    return b"[" + text + b"]" if text else b"(?:(?!))"
+
+
+def _held(secret: Secret) -> frozenset[int]:
+    """The bytes that a secret may hold, and signs of globs."""
+    return frozenset(byte for byte in range(256) if secret.runs.match(bytes([byte])))

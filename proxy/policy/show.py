@@ -6,13 +6,12 @@ log.
 
 from __future__ import annotations
 
-import re
-
 _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", '"': '\\"', "'": "\\'"}
 
 
 # Printable ASCII but for quotes and the backslash: nearly every key, and nothing to do.
-_is_plain = re.compile(rb"[ !#-&(-\[\]-~]*").fullmatch
+PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(map(ord, _SHORT_ESCAPES))
+_plain = bytes(PLAIN)
 
 
 def printable(data: bytes, limit: int = 128) -> str:
@@ -21,7 +20,7 @@ def printable(data: bytes, limit: int = 128) -> str:
     What is printable in UTF-8 stays; quotes and backslashes are escaped, the rest becomes `\n`, `\r`, `\t` or
     `\xHH`. In double quotes this is how redis-cli takes it, so it can be pasted there.
     """
-    if len(data) <= limit and _is_plain(data):
+    if len(data) <= limit and not data.translate(None, _plain):
         return data.decode("ascii")
     shown = data if len(data) <= limit else _cut(data, limit)
     text = "".join(_show_character(char) for char in shown.decode("utf-8", "surrogateescape"))

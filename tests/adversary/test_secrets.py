@@ -1,11 +1,13 @@
 """The class: a secret that stands in a key is shown because it isn't where a form of the policy has it.
 
 The search puts a secret into names of every kind, spelt in every way, and looks for it in all that is
-refused, logged, reported, recorded and explained.
+refused, logged, reported, recorded and explained. Another holds the short ways of masking against the long
+one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import random
@@ -17,6 +19,8 @@ from proxy.policy.compiled import CompiledPolicy
 from proxy.policy.decide import Decider
 from proxy.policy.explain import explain
 from proxy.policy.load import parse_policy
+from proxy.policy.masking import shown_in
+from proxy.policy.show import printable
 from proxy.policy.verdict import Finding, Violation
 from proxy.policy.waivers import baseline
 from proxy.relay.refusal import refusal
@@ -49,8 +53,9 @@ def policy(rng: random.Random, expression: str) -> CompiledPolicy:
             "nested: {key: 'shop:v1:web:<token>:cart:<id>'}",
             "glued: {key: 'shop:v1:sess-<token>'}",
             "tagged: {key: 'shop:{<token>}:lock', writers: [a]}",
+            "behind: {key: 'shop:v1:<id>:own:<token>'}",
         ],
-        rng.randint(0, 3),
+        rng.randint(0, 4),
     )
     lines = ["policy: p", "services: [a, b]", "placeholders:", "  id: '[0-9]{1,6}'"]
     lines += [f"  token: {{is: '{expression}', secret: true}}", "scopes:"]
@@ -163,3 +168,54 @@ def test_no_secret_is_in_anything_that_is_told(tmp_path: Any, search: Search) ->
 
 def _holds(text: str, marker: str) -> bool:
     return marker.lower() in text.lower()
+
+
+def without_short_ways(policy: CompiledPolicy) -> CompiledPolicy:
+    """The same policy, which looks at each piece of each name."""
+    secrecy = policy.secrecy
+    assert secrecy is not None
+    return dataclasses.replace(policy, secrecy=dataclasses.replace(secrecy, quick=None, brief=None))
+
+
+def any_name(rng: random.Random, expression: str, known: list[bytes]) -> bytes:
+    """A name with a secret, or of the policy's words and of bytes of every sort; many have the same head."""
+    if rng.random() < 0.3:
+        return name_with(rng, secret(rng, expression), rng.random() < 0.3).encode()
+    sorts = [
+        b"sh",
+        b"x" * 12,
+        b"0123456789ABCDEF",
+        b"A1_",
+        b"17",
+        b"*",
+        b"?",
+        b"[",
+        b"\\",
+        b"{",
+        b"}",
+        b":",
+        b"::",
+    ]
+    sorts += [b"\n", b"\xff", b"\xc3\xa9", b" ", b'"', b"@|!", b"__key", b"__keyspace@0__:", b"-", *known]
+    words = [rng.choice([*sorts, *(word.encode() for word in WORDS)]) for _ in range(rng.randint(0, 5))]
+    separators = [rng.choice([b":", b":", b":", b"", b"{", b"}"]) for _ in words]
+    before = rng.choice([b"", b"", b"", rng.choice(known), b"__keyspace@0__:" + rng.choice(known)])
+    return before + b"".join(word + between for word, between in zip(words, separators, strict=True))
+
+
+def test_the_short_ways_show_what_a_look_at_each_piece_does(search: Search) -> None:
+    for rng in search.attempts_of_at_least(30):
+        expression = rng.choice([*CLASSES])
+        quick = policy(rng, expression)
+        at_length = without_short_ways(quick)
+        known = sorted({one.pattern.literal_prefix for one in (*quick.targets, *quick.channels)})
+        for _ in range(60):
+            name = any_name(rng, expression, known)
+            if rng.random() < 0.3:
+                known.append(name[: name.rfind(b":") + 1])
+            name += rng.choice([b"", b"", b"x" * rng.randint(90, 130)])
+            for target in (quick.target(name), None):
+                assert shown_in(quick, name, target) == shown_in(at_length, name, target), name
+        assert quick.secrecy is not None
+        for head in quick.secrecy.remembered:
+            assert shown_in(at_length, head, None) == printable(head)

@@ -12,6 +12,7 @@ from proxy.policy.decide import Decider
 from proxy.policy.explain import explain
 from proxy.policy.load import parse_policy
 from proxy.policy.masking import shown_in
+from proxy.policy.secrecy import MAX_HEADS, SHORT
 
 POLICY = parse_policy(
     """
@@ -101,6 +102,21 @@ def test_the_quick_way_shows_what_the_long_one_does(name: str) -> None:
         assert secrecy.quick is not None
         at_length = dataclasses.replace(secrecy, quick=None)
         assert secrecy.shown(name.encode()) == at_length.shown(name.encode())
+
+
+def test_the_brief_way_is_taken_and_holds_on_to_no_more_than_it_may() -> None:
+    assert LONG_TOKENS is not None
+    secrecy = dataclasses.replace(LONG_TOKENS)
+    assert secrecy.briefly(b"acme:cart:17") == "acme:cart:17"
+    assert secrecy.briefly(b"acme:cart:0123456789abcdef") == "acme:cart:<masked>"
+    assert secrecy.briefly(b"acme:0123456789abcdef:17") is None
+    assert secrecy.briefly(b"acme:session:17") is None
+    assert secrecy.briefly(b"x" * (SHORT + 1)) is None
+    assert list(secrecy.remembered) == [b"acme:cart:"]
+    for number in range(3 * MAX_HEADS):
+        assert secrecy.briefly(b"acme:%d:17" % number) == f"acme:{number}:17"
+        assert len(secrecy.remembered) <= MAX_HEADS
+    assert max(map(len, secrecy.remembered)) <= SHORT
 
 
 @pytest.mark.parametrize(
