@@ -17,7 +17,7 @@ from proxy.relay.route import Route
 from proxy.relay.speaker import Speaker
 from proxy.relay.transactions import OpenTransaction
 from proxy.wire import encode
-from proxy.wire.barrier import Barrier, Form
+from proxy.wire.barrier import Barrier, Form, Sightings
 from proxy.wire.limits import RequestLimits
 from proxy.wire.profile import Profile
 from proxy.wire.replies import ReplyError
@@ -71,7 +71,7 @@ class Conversation(Speaker):
         # may not be the reply that it looks like …
         self.is_doubtful = False
         self.was_doubtful = False  # … or was once, before a barrier was passed
-        self._at_barrier = False  # the request in hand waits for one
+        self._barrier: Sightings | None = None  # the request in hand waits for it
 
     def _read_requests(self) -> None:
         """Go on with what was held back."""
@@ -188,21 +188,24 @@ class Conversation(Speaker):
         """Do this once Redis has shown that nothing else is to come before it; until then nothing is judged.
         What shows the contrary ends the session. The barrier is sent so many `times`, and returned."""
         barrier = Barrier.draw(Form.PING if self._is_subscriber else Form.HELLO)
+        seen = Sightings(barrier.nonce)
         left = times
 
         def answered(reply: bytes) -> None:
             nonlocal left
             left -= 1
-            if not barrier.is_passed(reply):
+            if not barrier.is_passed(reply) or (not left and seen.count != times):
                 self.fall_out_of_step()
             elif not left:
-                self.held = self._at_barrier = self.is_doubtful = False
+                self._barrier = None
+                self.held = self.is_doubtful = False
                 act()
 
         for _ in range(times):
             self.to_upstream.append(barrier.request)
             self.answers.drop(answered)
-        self.held = self._at_barrier = True
+        self.held = True
+        self._barrier = seen
         return barrier
 
     def fall_out_of_step(self) -> None:
@@ -342,6 +345,8 @@ class Conversation(Speaker):
         if self.opaque:
             self.to_client.append(data)
             return
+        if self._barrier is not None:
+            self._barrier.feed(data)
         at = 0
         try:
             while at < len(data) and not self.closing:
@@ -383,9 +388,10 @@ class Conversation(Speaker):
         sent the beginning of a large request, which would go on as if it were the next one.
         """
         self.answers.fail(reason)
-        if self._at_barrier:
+        if self._barrier is not None:
             self.to_client.append(unreachable(reason))
-        self.held = self._at_barrier = False
+        self.held = False
+        self._barrier = None
         self.to_upstream.clear()
         self.counts.clear()
         if self.opaque or self._raw is not None or self._streaming:
