@@ -192,11 +192,21 @@ class Actor(Conversation):
         self.inspect(answered)
         barrier = self.send_barrier(lambda: seen(replies[0]), 1 + missing)
 
-    def effect(self, seen: Callable[[bytes], None], *, is_login: bool = False) -> None:
-        """Send the request in hand, and have `seen` called with its reply: at once, or after EXEC."""
+    def effect(self, seen: Callable[[bytes], None], *, is_login: bool = False, decides: bool = False) -> None:
+        """Send the request in hand, and have `seen` called with its reply: at once, or after EXEC.
+
+        If an earlier reply might be shaped, its text may answer for this request within EXEC's answer, and take
+        the real reply for a text: no barrier shows that. So the reply isn't believed, and the session can't be
+        followed if it `decides` how requests are judged or replies are read.
+        """
         transaction = self.transaction
         if transaction is None:
             self.inspect(seen)
+        elif self.is_doubtful or transaction.is_shapeable:
+            if decides:
+                self.opaque_request("what it does inside MULTI can't be told behind a script")
+            else:
+                self.pass_one()
         elif transaction.is_full:
             self.opaque_request("too many such commands are queued in one transaction")
         else:

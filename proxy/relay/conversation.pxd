@@ -34,6 +34,7 @@ cdef class Conversation(Speaker):
     cdef public bint is_doubtful
     cdef public bint was_doubtful
     cdef bint _at_barrier
+    cdef object _barrier
 
     @cython.locals(at=Py_ssize_t)
     cpdef object from_upstream(self, bytes data)

@@ -17,7 +17,7 @@ from proxy.relay.route import Route
 from proxy.relay.speaker import Speaker
 from proxy.relay.transactions import OpenTransaction
 from proxy.wire import encode
-from proxy.wire.barrier import Barrier, Form
+from proxy.wire.barrier import Barrier, Form, Sightings
 from proxy.wire.limits import RequestLimits
 from proxy.wire.profile import Profile
 from proxy.wire.replies import ReplyError
@@ -72,6 +72,7 @@ class Conversation(Speaker):
         self.is_doubtful = False
         self.was_doubtful = False  # … or was once, before a barrier was passed
         self._at_barrier = False  # the request in hand isn't sent yet, and waits for one
+        self._barrier: Sightings | None = None  # of the one that is awaited
 
     def _read_requests(self) -> None:
         """Go on with what was held back."""
@@ -209,14 +210,18 @@ class Conversation(Speaker):
         """Do this once Redis has shown that nothing else is to come before it; until then nothing is judged.
         What shows the contrary ends the session. The barrier is sent so many `times`, and returned."""
         barrier = Barrier.draw(Form.PING if self._is_subscriber else Form.HELLO)
+        seen = Sightings(barrier.nonce)
         left = times
 
         def answered(reply: bytes) -> None:
             nonlocal left
             left -= 1
-            if not barrier.is_passed(reply):
+            # MONITOR shows the number, too: to a client that sees all that anybody sends.
+            is_sure = left or seen.count == times or self.answers.monitoring
+            if not barrier.is_passed(reply) or not is_sure:
                 self.fall_out_of_step()
             elif not left:
+                self._barrier = None
                 self.held = self._at_barrier = self.is_doubtful = False
                 act()
 
@@ -224,6 +229,7 @@ class Conversation(Speaker):
             self.to_upstream.append(barrier.request)
             self.answers.drop(answered)
         self.held = True
+        self._barrier = seen
         return barrier
 
     def fall_out_of_step(self) -> None:
@@ -368,6 +374,8 @@ class Conversation(Speaker):
         if self.opaque:
             self.to_client.append(data)
             return
+        if self._barrier is not None:
+            self._barrier.feed(data)
         at = 0
         try:
             while at < len(data) and not self.closing:
@@ -412,6 +420,7 @@ class Conversation(Speaker):
         if self._at_barrier:
             self.to_client.append(unreachable(reason))
         self.held = self._at_barrier = self.shapeable = False
+        self._barrier = None
         self.to_upstream.clear()
         self.counts.clear()
         if self.opaque or self._raw is not None or self._streaming:

@@ -145,7 +145,7 @@ def _auth(session: Actor, argv: Argv) -> None:
     if session.transaction is None:
         session.when_sure(lambda: session.hold_for(answered))
     else:
-        session.effect(answered, is_login=True)
+        session.effect(answered, is_login=True, decides=True)
 
 
 def _auth_shared(session: Actor, argv: Argv) -> bool:
@@ -217,7 +217,9 @@ def _hello(session: Actor, argv: Argv) -> None:
     if len(argv) == 1:
         _show_id(session)
     elif session.transaction is not None:
-        session.effect(lambda reply: _hello_answered(session, argv, reply), is_login=bool(users))
+        session.effect(
+            lambda reply: _hello_answered(session, argv, reply), is_login=bool(users), decides=True
+        )
     elif users:
         session.when_sure(lambda: session.hold_for(lambda reply: _hello_answered(session, argv, reply)))
     else:
@@ -246,7 +248,7 @@ def _hello_checked_here(session: Actor, argv: Argv, services: Sequence[str | Log
     if session.transaction is None:
         session.when_sure(lambda: session.hold_for(answered))
     else:
-        session.effect(answered)
+        session.effect(answered, decides=True)
 
 
 def _hello_answered(session: Actor, argv: Argv, reply: bytes) -> None:
@@ -321,6 +323,9 @@ def _was_reset(session: Actor, reply: bytes) -> None:
     """The connection is as if new; what keyfence said when it was made is to be said again."""
     if reply.startswith(b"-"):
         return
+    if reply != b"+RESET\r\n":
+        session.fall_out_of_step()
+        return
     session.transaction = None
     session.become(session.at_connect)
     session.answers.reset()
@@ -352,7 +357,7 @@ def _select(session: Actor, argv: Argv) -> None:
     if session.transaction is None:
         session.when_sure(lambda: session.hold_for(answered))
     else:
-        session.effect(answered)
+        session.effect(answered, decides=True)
 
 
 def _client(session: Actor, argv: Argv) -> None:

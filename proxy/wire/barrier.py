@@ -1,7 +1,8 @@
 """Proof that replies are in step with requests: a request whose reply nobody can foresee.
 
 Rule: a barrier is passed by one reply only, which holds a number that was drawn when the barrier was sent. If
-a client's text has split an earlier reply in two, another frame stands in the barrier's place.
+a client's text has split an earlier reply in two, another frame stands in the barrier's place. On a client's
+own connection the number may come in nothing else, either (`Sightings`).
 
 Redis answers each of the three forms in some states only, so who sends one chooses:
 
@@ -32,6 +33,9 @@ class Form(Enum):
     PING = (b"PING",)
 
 
+NONCE_SIZE = 32  # in hexadecimal digits
+
+
 class Barrier(NamedTuple):
     """One request, and what must come back."""
 
@@ -41,7 +45,7 @@ class Barrier(NamedTuple):
     @classmethod
     def draw(cls, form: Form) -> Barrier:
         """A barrier with a number of its own."""
-        return cls(form, secrets.token_hex(16).encode())
+        return cls(form, secrets.token_hex(NONCE_SIZE // 2).encode())
 
     @property
     def request(self) -> bytes:
@@ -49,12 +53,32 @@ class Barrier(NamedTuple):
 
     def is_passed(self, reply: bytes) -> bool:
         """Whether this is the reply to it, and not to something else."""
+        number = b"$%d\r\n%b\r\n" % (NONCE_SIZE, self.nonce)
         if self.form is Form.ECHO:
-            return reply == b"$%d\r\n%b\r\n" % (len(self.nonce), self.nonce)
+            return reply == number
         if self.form is Form.HELLO:
             return reply.startswith(b"-") and self.nonce in reply
-        return self.nonce in reply
+        return reply in (b"*2\r\n$4\r\npong\r\n" + number, number)
 
     def is_open(self, reply: bytes) -> bool:
         """Whether an ECHO was refused, or somebody's text looks so: only another form can tell."""
         return self.form is Form.ECHO and reply.startswith(b"-")
+
+
+class Sightings:
+    """How often a barrier's number has come in, in whatever frame, since the barrier was sent.
+
+    The client's text may have the real reply pass as a part of something else, a push for example. Who sees
+    it there knows the number, and may have a later push hold a reply to the barrier. Then the number comes
+    twice.
+    """
+
+    def __init__(self, nonce: bytes) -> None:
+        self.count = 0
+        self._nonce = nonce
+        self._end = b""  # of what came, where the number may begin
+
+    def feed(self, data: bytes) -> None:
+        data = self._end + data
+        self.count += data.count(self._nonce)
+        self._end = data[-(NONCE_SIZE - 1) :]

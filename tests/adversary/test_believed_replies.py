@@ -270,3 +270,40 @@ def cut(rng: random.Random, data: bytes) -> list[bytes]:
     """As one packet, most of the time, or in pieces."""
     places = sorted(rng.sample(range(len(data)), rng.choice([0, 0, 0, 1, 2, 8])))
     return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
+
+
+def bulks(*words: bytes) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(one), one) for one in words)
+
+
+def test_a_message_takes_no_barriers_place(stage: Stage) -> None:
+    """A script's text takes the reply to the barrier for a part of its own, up to the middle of a message;
+    the rest of the message says that the login was right."""
+    confirmed = b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
+    payload = b"x\r\n+OK\r\n$5\r\nstock\r\n$999"
+    before = bulks(b"message", b"c", payload).partition(payload)[0]
+    swallow = b"$%d" % len(confirmed + bulks(b"pong", b"n" * 32) + before + b"x")
+    text = (confirmed + swallow).replace(b"\r\n", b"\\r\\n")
+    calls: list[Argv] = [shaped(text), [b"SUBSCRIBE", b"c"], [b"AUTH", b"stock", b"wrong"]]
+    with contextlib.closing(attacker(stage, "audit")) as one:
+        one.ask("WATCH", OWN + b"k")
+        one.play([requests(calls)])
+        heard = one.drain(0.1)
+        stage.direct.publish("c", payload)
+        assert b"+OK\r\n" not in heard + one.drain(0.05)
+
+
+def test_a_script_answers_for_nothing_else_within_a_transaction(stage: Stage) -> None:
+    """Its text tells of a SELECT that failed, and takes the real answers for a text: nothing shows that."""
+    vault = Vault(stage)
+    script = shaped(b"-ERR no\\r\\n$8")
+    calls: list[Argv] = [[b"MULTI"], script, [b"SELECT", b"2"], [b"SET", OWN + b"k", b"v"], [b"EXEC"]]
+    with contextlib.closing(attacker(stage, "audit")) as one:
+        one.ask("WATCH", OWN + b"k")
+        vault.attack([requests(calls)], one)
+    with stage.direct.pipeline(transaction=False) as pipeline:
+        for database in (2, 0):
+            pipeline.execute_command("SELECT", database)  # type: ignore[no-untyped-call]
+            pipeline.exists(OWN + b"k")
+        there = pipeline.execute()[1]
+    assert not there, "a command ran in a database that keyfence doesn't know of"

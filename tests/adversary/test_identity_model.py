@@ -1,14 +1,16 @@
 """Nobody is taken for somebody whom Redis doesn't take them for, whatever a client makes of its replies.
 
 A model of Redis stands behind a session. Its EVAL answers with the frames that the client's text says, which
-is more than any known server lets a client do. The search mixes such scripts with everything that changes who
-a client is, its database and its protocol, in random packets, and compares what the session believes with
-what the model knows.
+is more than any known server lets a client do. It also sends pushes whose text the client chooses after it
+has seen all that came before. The search mixes these with everything that changes who a client is, its
+database and its protocol, in random packets, and compares what the session believes with what the model
+knows.
 """
 
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
@@ -33,6 +35,52 @@ FORGED = [
     b"%1\r\n+proto\r\n:3\r\n",
     b"-EXECABORT x\r\n",
 ]
+
+
+# The lengths of what Redis answers: the head of a bulk string may take some of it for its text.
+BARRIER = len(b"-ERR Syntax error in HELLO option ''\r\n") + 32
+WRONGPASS = len(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n")
+PUSH_HEAD = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$%d\r\n"
+PUSHED = 300  # bytes of each push
+
+
+def swallowing(rng: random.Random, *replies: int) -> bytes:
+    """The head of a bulk string that takes replies of these lengths for its text; or some others."""
+    if not replies or rng.random() < 0.2:
+        replies = tuple(rng.choices([5, 9, WRONGPASS], k=rng.randrange(1, 4)))
+    return b"$%d\r\n" % (sum(replies) - 2)
+
+
+def swallowed_transaction(rng: random.Random) -> bytes:
+    """A script answers for what is queued behind it, and takes the real answers for a text."""
+    known = [(cmd("SELECT", "0"), 5), (cmd("SELECT", "1"), 5), (cmd("AUTH", "master", "wrong"), WRONGPASS)]
+    queued = rng.choices(known, k=rng.randrange(1, 4))
+    forged = rng.choices(FORGED, k=len(queued))
+    forged.append(swallowing(rng, *(length for _, length in queued)))
+    parts = [cmd("MULTI"), script(b"".join(forged)), *(request for request, _ in queued), cmd("EXEC")]
+    if rng.random() < 0.5:  # outside, so that it answers for MULTI and EXEC, too
+        forged[:0] = [b"-ERR x\r\n", b"+OK\r\n", *[b"+QUEUED\r\n"] * len(queued)]
+        forged[-1] = swallowing(rng)
+        parts[:2] = [script(b"".join(forged)), cmd("MULTI")]
+    return b"".join(parts)
+
+
+def swallowed_barrier(rng: random.Random) -> bytes:
+    """A script has the reply to a barrier end as a part of a push."""
+    within = swallowing(rng, BARRIER, len(PUSH_HEAD % PUSHED) + 3)
+    frames = rng.choice(FORGED) + rng.choice([b">2\r\n+a\r\n", b"*2\r\n+a\r\n", b""]) + within
+    return script(frames) + cmd("AUTH", "master", "wrong")
+
+
+def push(rng: random.Random, nonce: bytes) -> bytes:
+    """A push whose text the client has chosen; `nonce` is a barrier's number that it has seen."""
+    head = PUSH_HEAD % PUSHED
+    if not nonce or rng.random() < 0.2:  # the rest is a part of another push, as is the beginning of the next
+        text = b"x\r\n>2\r\n+a\r\n$%d\r\n" % (PUSHED - 17 + len(b"\r\n") + len(head) + 1)
+    else:
+        frames = [b"+OK\r\n", b"$6\r\nmaster\r\n"] if rng.random() < 0.5 else rng.choices(FORGED, k=2)
+        text = b"x\r\n-ERR %b\r\n%b$9999\r\n" % (nonce, b"".join(frames))
+    return head + text.ljust(PUSHED, b"x") + b"\r\n"
 
 
 class ShapedRedis(FakeRedis):
@@ -73,7 +121,8 @@ def step(rng: random.Random) -> bytes:
     state = [cmd("MULTI"), cmd("EXEC"), cmd("DISCARD"), cmd("SELECT", rng.choice("01")), cmd("WATCH", ROUTE)]
     state += [cmd("UNWATCH"), cmd("HELLO", rng.choice("23")), cmd("CLIENT", "SETNAME", "x")]
     shaped = script(b"".join(rng.choices(FORGED, k=rng.randrange(1, 4))))
-    return rng.choice([HGET, HGET, shaped, shaped, shaped, *wrong, *wrong, rng.choice(right), *state])
+    tricks = [shaped, shaped, shaped, swallowed_transaction(rng), swallowed_barrier(rng)]
+    return rng.choice([HGET, HGET, *tricks, *wrong, *wrong, rng.choice(right), *state])
 
 
 class Play:
@@ -84,6 +133,7 @@ class Play:
         rules = [ModeRule("enforce", "session.opaque"), ModeRule("observe")]
         self.session: Session = session("CubeProxy", rules=rules)
         self.redis = ShapedRedis()
+        self.nonce = b""  # of a barrier, once the client has seen it
 
     def send(self, packet: bytes, rng: random.Random) -> None:
         """A packet from the client, and what becomes of it until nothing more happens."""
@@ -91,7 +141,9 @@ class Play:
         while not self.session.closing:
             request = passed(self.session)
             if not request:
-                break
+                if not self._is_pushed_to(rng):
+                    break
+                continue
             believed = self.session.service, self.session.profile.database
             before = len(self.redis.seen)
             replies = b"".join(self.redis.feed(request))
@@ -103,6 +155,15 @@ class Play:
             if not self.session.closing and cut < len(replies):
                 self.session.from_upstream(replies[cut:])
         sent(self.session)
+
+    def _is_pushed_to(self, rng: random.Random) -> bool:
+        """Nothing more happens by itself: perhaps have a push come. Whether one came."""
+        heard = re.findall(rb"option '([0-9a-f]{32})'", sent(self.session))
+        self.nonce = heard[-1] if heard else self.nonce
+        if rng.random() < 0.5:
+            return False
+        self.session.from_upstream(push(rng, self.nonce))
+        return True
 
 
 def service_of(user: bytes) -> str:
