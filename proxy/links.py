@@ -171,6 +171,9 @@ class Links(Receiver):
         return data[at:]
 
     def upstream_refused(self, reason: str) -> None:
+        """It was never made, so nothing is kept: else a PING would try again while the client shares, and
+        what the client awaits there would be refused with it."""
+        self.drop_own()
         self._owner.upstream_refused(reason)
 
     def upstream_lost(self, reason: str) -> None:

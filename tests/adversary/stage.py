@@ -12,7 +12,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import redis
@@ -204,7 +204,7 @@ class Victim:
 class Attacker(Client):
     """Sends what an attack says, in pieces, and takes what comes."""
 
-    def play(self, pieces: Sequence[bytes], pause: float = 0.0) -> None:
+    def play(self, pieces: Iterable[bytes], pause: float = 0.0) -> None:
         """Sends all of it, as long as somebody listens."""
         with contextlib.suppress(Ended):
             for piece in pieces:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -147,7 +148,7 @@ class Vault:
                     pipeline.dbsize()
             return list(pipeline.execute())
 
-    def attack(self, pieces: Sequence[bytes], one: Attacker, patience: float = 0.01) -> None:
+    def attack(self, pieces: Iterable[bytes], one: Attacker, patience: float = 0.01) -> None:
         """Plays it, and fails where it had an effect."""
         before, logged = self._state(), self._log.stat().st_size
         one.play(pieces)
@@ -207,6 +208,26 @@ def test_no_client_becomes_another_service(stages: list[Stage], search: Search) 
             if rng.random() < 0.3:
                 one.ask("AUTH", "audit", "audit-password")
             vault.attack(cut(rng, requests(conversation(rng))), one, 0.005)
+
+
+def disturbed(rng: random.Random, stage: Stage, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """As keyfence's connections to Redis end, and its policy is loaded again, in between."""
+    for piece in pieces:
+        yield piece
+        if rng.random() < 0.5:
+            stage.direct.client_kill_filter(_type=rng.choice(["normal", "pubsub"]), skipme=True)
+        if rng.random() < 0.05:
+            stage.keyfence.process.send_signal(signal.SIGHUP)
+
+
+def test_no_client_becomes_another_service_where_connections_end(stages: list[Stage], search: Search) -> None:
+    vaults = [(stage, Vault(stage)) for stage in stages]
+    for rng in search:
+        stage, vault = rng.choice(vaults)
+        data = requests(conversation(rng))
+        at = rng.randrange(len(data))
+        with contextlib.closing(attacker(stage, "audit")) as one:
+            vault.attack(disturbed(rng, stage, [data[:at], data[at:]]), one, 0.005)
 
 
 @pytest.mark.parametrize(
