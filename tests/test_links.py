@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from proxy.links import Links, Owner
-from proxy.upstream.shared import Pools
+from proxy.upstream.pools import Pools
 from proxy.upstream.target import Upstream, UpstreamAddress, UpstreamDown
 from proxy.wire.profile import unchanged
 from tests.test_client import in_loop

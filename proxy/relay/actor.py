@@ -195,9 +195,9 @@ class Actor(Conversation):
     def effect(self, seen: Callable[[bytes], None], *, is_login: bool = False, decides: bool = False) -> None:
         """Send the request in hand, and have `seen` called with its reply: at once, or after EXEC.
 
-        If an earlier reply might be shaped, its text may answer for this request within EXEC's answer, and take
-        the real reply for a text: no barrier shows that. So the reply isn't believed, and the session can't be
-        followed if it `decides` how requests are judged or replies are read.
+        If an earlier reply might be shaped, its text may answer for this request within EXEC's answer, and
+        take the real reply for a text: no barrier shows that. So the reply isn't believed, and the session
+        can't be followed if it `decides` how requests are judged or replies are read.
         """
         transaction = self.transaction
         if transaction is None:

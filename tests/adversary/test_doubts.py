@@ -35,6 +35,8 @@ class Flushed:
         data = b"".join(one.to_upstream)
         one.to_upstream.clear()
         one.counts.clear()
+        if one.opaque:
+            return []  # nothing of it is believed any more
         if one.route.is_shared:
             assert OTHER not in data
             assert SHARED not in data or one.shapeable

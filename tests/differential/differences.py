@@ -186,6 +186,13 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "Redis closes behind the reply, which is never sent; the end is what was asked for.",
     ),
     (
+        "`AUTH`, `HELLO`, `SELECT` inside MULTI, behind a script or another command whose reply the client's "
+        "text might shape, on the same connection",
+        "as outside of MULTI",
+        "`-NOPERM [session.opaque]` in enforce; passed unread in observe",
+        "The text might answer for them.",
+    ),
+    (
         "`AUTH` or `HELLO … AUTH` that fails inside MULTI, Redis 8.0 and Valkey 8.1",
         "EXEC's array lacks the element (redis/redis#15640)",
         "closes",
