@@ -148,8 +148,9 @@ class WorkerProcess:
             self._on_counts(self, message["counts"])
         if "ready" in message:
             self.ready.set()
-        if "whose" in message:
-            self._on_question(self, *message["whose"])
+        match message.get("whose"):
+            case [int(number), str(service), int(client_id)]:
+                self._on_question(self, number, service, client_id)
         answered = self._asked.pop(message.get("re"), None)
         if answered is not None and not answered.done():
             if "error" in message:
