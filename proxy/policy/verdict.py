@@ -66,7 +66,7 @@ class Violation(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A violation before it is put in words: of a command's million few are told of."""
+    """A violation before it is put in words: of a command's many violations only the first few are."""
 
     rule: str
     severity: Severity

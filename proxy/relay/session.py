@@ -503,7 +503,7 @@ class Session(Actor):
             glance.remember(argv, repeat)
 
     def _fits(self, judge: Judge, touches: Touches, size: int) -> bool:
-        """Whether a request of so many bytes may go where the client is now."""
+        """Whether a request of `size` bytes may go where the client is now."""
         command, script = touches.command, touches.script
         is_trusted = (
             command is not None

@@ -33,11 +33,10 @@ if TYPE_CHECKING:
     from proxy.upstream.pools import Pool
 
 IDLE_SECONDS = 60.0  # after which a connection that nobody holds is closed
-# Where so many bytes wait for Redis on a connection, it accepts no further client: what clients that have
-# gone left behind stays there too.
+# Bytes that may wait for Redis on a connection. Beyond that it accepts no new clients: requests of clients
+# that have gone wait there too.
 MAX_QUEUED = 64 * MIB
-# So often in a row nothing may have been awaited when something was sent: then it is one client's alone that
-# works, and what it sends is written at once.
+# After this many sends in a row while nothing was awaited, assume a single active client and write at once.
 _ALONE = 16
 # After so many requests whose replies can't be shaped a barrier is sent all the same.
 _PROVEN_EACH = 512

@@ -32,9 +32,9 @@ _INT64_MAX = 2**63 - 1
 _MOST_GLIMPSED = 9
 _DIGITS_GLIMPSED = 5
 
-# A bulk string of more than this can be handed on in pieces instead of being held …
+# A bulk string of more than this can be handed on in pieces instead of being held.
 LARGE = 1024 * 1024
-# … and so much of its beginning is kept: no word that a server knows is that long.
+# Bytes of its beginning that are kept. No word that a server knows is that long.
 HEAD = 256
 
 
