@@ -10,6 +10,7 @@ of a Redis that behaves, raw bytes in place of replies, the end of the connectio
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from harness import Choices, fuzz, instrumented
@@ -40,14 +41,13 @@ ROOM.shared_reply = 1500
 
 LIMITS = RequestLimits(max_request=4096)
 GREETING = [encode.command(b"AUTH", b"keyfence", b"its own"), encode.command(b"SELECT", 1)]
-# What a session may say for itself: for a refused command of a transaction; to open that again elsewhere; in
-# the place of CLIENT REPLY; before WAIT.
+# What a session may say for itself: for a refused command of a transaction; to open that again elsewhere;
+# before WAIT; to ask who the client is; in the place of CLIENT REPLY, in the client's spelling; barriers.
 OWN = [
-    POISON,
-    MULTI,
-    encode.command(b"CLIENT", b"REPLY", b"ON"),
-    encode.command(b"PING"),
-    encode.command(b"ACL", b"WHOAMI"),
+    *map(re.escape, [POISON, MULTI, encode.command(b"PING"), encode.command(b"ACL", b"WHOAMI")]),
+    rb"\*3\r\n\$6\r\n(?i:client)\r\n\$[0-9]+\r\n(?i:reply)(?:\0[^\r]*)?\r\n\$2\r\nON\r\n",
+    rb"\*3\r\n\$5\r\nHELLO\r\n\$1\r\n2\r\n\$32\r\n[0-9a-f]{32}\r\n",
+    rb"\*2\r\n\$4\r\nPING\r\n\$32\r\n[0-9a-f]{32}\r\n",
 ]
 SERVICES = ("CubeProxy", "CubeMaster", "unknown")
 # Made once: a judge keeps nothing of the sessions that ask it.
@@ -206,22 +206,22 @@ class Talk:
         outcomes = [outcome for _, _, outcome in self.told.commands]
         admitted, rest = self._requests(outcomes)
         at = 0
-        own = [*OWN, *self.greeting]
+        own = re.compile(b"|".join([*OWN, *map(re.escape, self.greeting)]))
         for request in admitted:
-            said: bytes | None = b""
             before = at
-            while said is not None and not self.upstream.startswith(request, at):
-                said = next((words for words in own if self.upstream.startswith(words, at)), None)
-                at += len(said or b"")
-            if said is not None:
+            while not (is_there := self.upstream.startswith(request, at)) and (
+                said := own.match(self.upstream, at)
+            ):
+                at = said.end()
+            if is_there:
                 at += len(request)
             elif is_answered_here(request):
                 at = before  # what looked like keyfence's own may be the client's next
             else:
                 break  # admitted but not sent yet, or the upstream was lost: nothing may follow
         left = bytes(self.upstream[at:])
-        while said := next((words for words in own if left.startswith(words)), None):
-            left = left[len(said) :]
+        while said := own.match(left):
+            left = left[said.end() :]
         large = self.one.is_streaming
         if left and not self.one.opaque and not (large and self.from_client.find(left) >= 0):
             raise AssertionError(f"sent to Redis without having been admitted: {left[:200]!r}")
