@@ -23,6 +23,7 @@ from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL  # aiohttp's own class for addresses
 
 from .accepting import Acceptor
 from .notices import notice
@@ -192,6 +193,7 @@ class Connections:
         await self._runner.setup()
         assert self._runner.server is not None
         self._runner.server.request_handler = _with_known_expectations(self._runner.server.request_handler)
+        self._runner.server.request_factory = _with_a_target(self._runner.server.request_factory)
         self._acceptor = Acceptor(bound, self._arrived, self._no_room, ADMIN_ARRIVING)
         self._acceptor.listen()
 
@@ -274,6 +276,17 @@ def _with_known_expectations(handle: Handle) -> Handle:
         return await handle(request)
 
     return handle_expected
+
+
+def _with_a_target(make: Callable[..., web.BaseRequest]) -> Callable[..., web.BaseRequest]:
+    """aiohttp fails where CONNECT comes without a target: then it has parsed no URL."""
+
+    def make_request(message: Any, *rest: Any) -> web.BaseRequest:
+        if message.url is None:
+            message = message._replace(path="/", url=URL("/"))
+        return make(message, *rest)
+
+    return make_request
 
 
 class _Unexpected(logging.Handler):

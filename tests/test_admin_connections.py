@@ -277,6 +277,21 @@ def test_an_expectation_that_is_no_text_is_refused_as_any_other(
     run(test)
 
 
+def test_a_request_without_a_target_is_refused_without_a_word_to_operators(
+    run: Callable[[Test], None], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """aiohttp's parser takes CONNECT without a target for one of HTTP/0.9."""
+
+    async def test() -> None:
+        async with place() as here:
+            for data in (b"CONNECT  \r\nHost: a\r\n\r\n", b"GET  \r\n\r\n"):
+                assert (await ended(await here.connect(data))).split()[1][:1] == b"4"
+
+    run(test)
+    assert capsys.readouterr() == ("", "")
+    assert caplog.records == []
+
+
 def test_what_aiohttp_logs_of_a_fault_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

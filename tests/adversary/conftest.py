@@ -23,8 +23,6 @@ from tests.servers import RedisServer, ServerBinary, all_server_binaries, runnin
 # What each search may take where nothing else is said: all of them together take about a minute in CI.
 DEFAULT_SECONDS = 2.0
 
-_attempts: dict[str, int] = {}
-
 
 class Search:
     """One search. Iterating gives a random generator for each attempt, until the time is over."""
@@ -45,7 +43,6 @@ class Search:
                 self.seed = self._first_seed
             yield random.Random(self.seed)
             self.attempts += 1
-            _attempts[self.name] = self.attempts
 
     def __iter__(self) -> Iterator[random.Random]:
         return self.attempts_of_at_least(10)
@@ -61,10 +58,12 @@ def search(request: pytest.FixtureRequest) -> Search:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Names the seed of the attempt that failed."""
+    """Counts the attempts of each search, in whichever process, and names the seed of a failed one."""
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
     found = getattr(item, "funcargs", {}).get("search")
+    if report.when == "call" and isinstance(found, Search):
+        report.user_properties.append(("attempts", found.attempts))
     if report.when == "call" and report.failed and isinstance(found, Search):
         again = f"KEYFENCE_ADVERSARY_SEED={found.seed} (attempt {found.attempts + 1})"
         report.sections.append(("the attempt that failed", again))
@@ -72,9 +71,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says how much was tried, where that was asked for."""
-    if "KEYFENCE_ADVERSARY_SECONDS" in os.environ:
-        for name, attempts in sorted(_attempts.items()):
-            terminalreporter.write_line(f"{attempts:>9} attempts: {name}")
+    if "KEYFENCE_ADVERSARY_SECONDS" not in os.environ:
+        return
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    for report in sorted(reports, key=lambda one: one.nodeid):
+        for name, attempts in report.user_properties:
+            if name == "attempts":
+                terminalreporter.write_line(f"{attempts:>9} attempts: {report.nodeid.rpartition('::')[2]}")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
