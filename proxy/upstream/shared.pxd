@@ -80,3 +80,4 @@ cdef class SharedConnection:
         link=SharedLink, completed="long long", piece=bytes, whole=bint, raw="const char *",
     )
     cdef object _hand_out(self, bytes data, list told)
+    cdef object _deliver(self, SharedLink link, bytes piece, long long completed, bint whole, list told)

@@ -419,11 +419,19 @@ class SharedConnection:
             whole = framer.at_boundary or framer.kind == _PUSH
             if entry.shapeable or self._keeps:
                 self._keep(Kept(link, piece, completed, whole))
-            elif link.sharer is not None:
-                link.sharer.shared_replies(piece, completed, whole)
-                if not link.is_told:
-                    link.is_told = True
-                    told.append(link)
+            else:
+                self._deliver(link, piece, completed, whole, told)
+
+    def _deliver(
+        self, link: SharedLink, piece: bytes, completed: int, whole: bool, told: list[SharedLink]
+    ) -> None:
+        """Give a client a part of its replies, if it is still there, and note in `told` that it had one."""
+        if link.sharer is None:
+            return
+        link.sharer.shared_replies(piece, completed, whole)
+        if not link.is_told:
+            link.is_told = True
+            told.append(link)
 
     # -- barriers
 
@@ -470,11 +478,7 @@ class SharedConnection:
         kept, self._kept = self._kept, []
         self._keeps, self._kept_bytes = False, 0
         for link, data, completed, whole in kept:
-            if link.sharer is not None:
-                link.sharer.shared_replies(data, completed, whole)
-                if not link.is_told:
-                    link.is_told = True
-                    told.append(link)
+            self._deliver(link, data, completed, whole, told)
 
     def _greet(self, greeting: Greeting, data: bytes) -> bytes:
         try:

@@ -43,7 +43,7 @@ def start_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 
 def flood(stage: Stage, one: Attacker, data: bytes, size: int, most: int) -> None:
-    """Sends so many bytes of it, as far as they are taken, reads nothing, and watches keyfence's memory."""
+    """Sends this number of bytes, as far as keyfence takes them, reads nothing, and watches its memory."""
     piece = data * max(1, (256 << 10) // len(data))
     sent, pending = 0, memoryview(piece)
     one.socket.setblocking(False)
@@ -118,7 +118,7 @@ EFFECTS = [
     ["EVAL", "return 1", "1", f"{OWN}s"],
     ["FROBNICATE"],
 ]
-SETTINGS = EFFECTS.index(["SUBSCRIBE", "c"])  # so many of them change the session
+SETTINGS = EFFECTS.index(["SUBSCRIBE", "c"])  # how many of the effects change the session
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def command(rng: random.Random, marker: str) -> list[str]:
 
 
 class Everything:
-    """All that is told of violations under one policy."""
+    """Every place where keyfence reports violations under one policy."""
 
     def __init__(self, policy: CompiledPolicy, path: Any) -> None:
         self.policy = policy
