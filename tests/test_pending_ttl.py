@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from proxy.pending_ttl import BATCH, TtlWatch
+from proxy.policy.compiled import CompiledPolicy
 from proxy.policy.judge import Judge
 from proxy.policy.load import parse_policy
 from proxy.policy.modes import ModeRule, Modes, Waiver
@@ -28,11 +32,29 @@ keys: {must: {key: "k:<id>", ttl: {max: 100s}}}
 """
 )
 
+LOCKS = parse_policy(
+    """
+policy: locks
+services: [one, two]
+placeholders: {id: "[0-9]{1,6}"}
+scopes: {all: {prefix: "k:", writers: [one, two]}}
+keys: {lock: {key: "k:<id>", type: string, ttl: {max: 100s}}}
+unregistered_scripts: declared
+"""
+)
+
 
 class Bench:
     """A table, its watch and a judge, with a clock that the test sets."""
 
-    def __init__(self, address: UpstreamAddress, *, modes: Modes | None = None, limit: int = 10_000) -> None:
+    def __init__(
+        self,
+        address: UpstreamAddress,
+        *,
+        modes: Modes | None = None,
+        limit: int = 10_000,
+        policy: CompiledPolicy = POLICY,
+    ) -> None:
         self.now = 0.0
         self.table = PendingTtls(limit, lambda: self.now)
         self.telemetry = Telemetry()
@@ -42,7 +64,7 @@ class Bench:
         self.watch = TtlWatch(
             self.table, self.upstream, self.telemetry, self.failures.append, self.errors.append
         )
-        self.judge = Judge(POLICY, modes or Modes((), POLICY.services), pending=self.table)
+        self.judge = Judge(policy, modes or Modes((), policy.services), pending=self.table)
 
     def hset(self, key: str, database: int = 0) -> None:
         self.judge.weigh(0, [b"HSET", key.encode(), b"f", b"v"], None, database, "10.0.0.1:5")
@@ -113,6 +135,44 @@ def test_each_key_is_asked_for_in_its_database(redis_server: RedisServer) -> Non
         bench.now = 10.0
         look()
         assert bench.late == {"one ttl.required HSET late": 2}
+
+
+UNLOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+
+
+def test_an_unlock_script_is_not_accused_of_the_key_that_it_has_removed(redis_server: RedisServer) -> None:
+    """Whoever makes the key again: one that is told of late, or at once, or one that doesn't come by here."""
+    again = {"SETNX": ["SETNX", "k:1", "w"], "SET": ["SET", "k:1", "w"], "unseen": []}
+    for name, command in again.items():
+        bench = Bench(at(redis_server), policy=LOCKS)
+        with redis_server.client() as client, looking(bench) as look:
+            client.flushall()
+            sha1 = client.script_load(UNLOCK)
+            client.set("k:1", "token", nx=True, px=30_000)
+            bench.judge.weigh(0, [b"EVALSHA", sha1.encode(), b"1", b"k:1", b"token"], None, 0, "c")
+            assert client.evalsha(sha1, 1, "k:1", "token") == 1
+            bench.now += 0.3
+            look()
+            client.set("k:1", "w")
+            if command:
+                bench.judge.weigh(1, [word.encode() for word in command], None, 0, "d")
+            for _ in range(20):
+                bench.now += 1.0
+                look()
+        assert bench.late == ({"two ttl.required SETNX late": 1} if name == "SETNX" else {}), name
+
+
+def test_a_script_that_leaves_its_key_without_a_time_to_live_is_accused(redis_server: RedisServer) -> None:
+    bench = Bench(at(redis_server), policy=LOCKS)
+    with redis_server.client() as client, looking(bench) as look:
+        client.set("k:1", "other's")
+        sha1 = client.script_load(UNLOCK)
+        bench.judge.weigh(0, [b"EVALSHA", sha1.encode(), b"1", b"k:1", b"token"], None, 0, "c")
+        assert client.evalsha(sha1, 1, "k:1", "token") == 0
+        for now in (0.3, 5.0):
+            bench.now = now
+            look()
+    assert bench.late == {"one ttl.required EVALSHA late": 1}
 
 
 def test_many_keys_are_asked_for_in_batches(redis_server: RedisServer) -> None:
@@ -297,3 +357,43 @@ def test_a_running_keyfence_tells_what_is_late(
     (one,) = late
     assert (one["rule"], one["command"], one["key"]) == ("ttl.required", "HSET", "k:a")
     assert not [one for one in told if one.get("key") == "k:b"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_running_keyfence_accuses_the_lock_without_a_time_to_live_and_not_its_unlock_script(
+    workers: int, fresh_redis: RedisServer, tmp_path: Path, start_keyfence: Callable[..., Keyfence]
+) -> None:
+    """On connections that clients share and on their own, in pipelines and alone."""
+    sha1 = hashlib.sha1(UNLOCK.encode()).hexdigest()
+    policy = tmp_path / "p.yaml"
+    keys = "".join(f"{name}: {{key: 'k:{name}', ttl: {{max: 100s, grace: 1s}}}}, " for name in "abcd")
+    policy.write_text(
+        f"policy: p\nservices: [one]\nscopes: {{all: {{prefix: 'k:', writers: [one]}}}}\nkeys: {{{keys}}}\n"
+        f"scripts: {{unlock: {{sha1: {sha1}, keys: 1, declared: both, shared: yes}}}}\n"
+    )
+    log = tmp_path / "decisions.log"
+    options = ["--workers", str(workers)] if workers else []
+    keyfence = start_keyfence(
+        "--policy", policy, "--upstream", fresh_redis.url, "--listen", "127.0.0.1:0", "--service", "one",
+        "--mode", "enforce", "--decision-log", log, *options,
+    )  # fmt: skip
+    with keyfence.client() as client, keyfence.client() as own, keyfence.client() as other:
+        client.script_load(UNLOCK)
+        own.client_setname("own")
+        for name in "abc":
+            client.set(f"k:{name}", "token", nx=True, px=30_000)
+        client.evalsha(sha1, 1, "k:a", "token")
+        own.evalsha(sha1, 1, "k:b", "token")
+        with client.pipeline(transaction=False) as pipeline:
+            pipeline.evalsha(sha1, 1, "k:c", "token")
+            pipeline.evalsha(sha1, 1, "k:c", "token")
+            pipeline.execute()
+        for name in "abc":
+            assert other.setnx(f"k:{name}", "1") == 1
+        other.setnx("k:d", "1")
+        told: dict[str, str] = {}
+        while len(told) < 4:
+            time.sleep(0.05)
+            lines = [json.loads(line) for line in log.read_text().split("\n")[:-1]] if log.exists() else []
+            told = {one["key"]: f"{one['rule']} {one['command']} {one['action']}" for one in lines}
+    assert told == dict.fromkeys(("k:a", "k:b", "k:c", "k:d"), "ttl.required SETNX late")

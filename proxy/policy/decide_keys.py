@@ -136,7 +136,7 @@ class KeyDecider(Wording):
         found = outcome(entry.ttl, access, self._clock)
         if found in FAULTS:
             yield self._fault(ttl_fault(found, name, access, entry.ttl, shown), access, target)
-        elif found:
+        if found:
             self._leave_open(found, access, target, entry.ttl)
 
     def _leave_open(self, found: int, access: Access, target: Target, rule: TtlRule) -> None:

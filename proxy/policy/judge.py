@@ -11,13 +11,13 @@ from collections.abc import Callable, Container, Generator, Sequence
 
 from ..commands.extract import extract
 from ..commands.model import MANY, Streamed, Touches
-from .compiled import CompiledPolicy
+from .compiled import CompiledPolicy, Target
 from .decide import Decider, Transaction
 from .glance import Glance, Way
 from .modes import BreakGlass, Modes
 from .pending import Pending, PendingTtls
 from .show import shown_name
-from .ttl import FINE, QUESTIONS, SETTLING
+from .ttl import ASKS_ALL, ASKS_PRESENCE, FAULTS, FINE, QUESTIONS, REQUIRED, SETTLING, TtlRule
 from .verdict import PASS, Action, Finding, Gathering, Ruling, Verdict, Violation
 
 # Whether these are broken is told by the form of the command, by what the key is, and by what the glance sees
@@ -153,13 +153,21 @@ class Judge:
             return
         target = self.policy.targets[glance.target]
         rule = target.entry.ttl if target.entry is not None else None
-        if found in SETTLING:
-            if pending:
-                pending.settle(database, key, found, transaction, sender)
-        elif found in QUESTIONS and rule is not None:
+        if rule is not None:
             name, position = way.name, way.index
-            pending.ask(
-                self, service, client, name, sender, transaction, database, key, position, target, rule, found
+            self._keep(
+                pending,
+                found,
+                service,
+                client,
+                name,
+                sender,
+                transaction,
+                database,
+                key,
+                position,
+                target,
+                rule,
             )
 
     def repeats(
@@ -214,27 +222,60 @@ class Judge:
         for found, access, target, rule in self.decider.left_open:
             if isinstance(access.key, Streamed):
                 continue  # what is at hand of it is another key's name
-            if found in QUESTIONS:
-                where = database
-                if touches.databases and access.ttl is not None and access.ttl.kind == "carries":
-                    where = touches.databases[0][1]  # MOVE and COPY … DB write elsewhere
-                key, position = access.key, access.position
-                pending.ask(
-                    self,
-                    service,
-                    client,
-                    name,
-                    sender,
-                    transaction,
-                    where,
-                    key,
-                    position,
-                    target,
-                    rule,
-                    found,
-                )
-            elif found in SETTLING and name not in _MAY_LEAVE:
-                pending.settle(database, access.key, found, transaction, sender)
+            if found in SETTLING and name in _MAY_LEAVE:
+                continue
+            where = database
+            if touches.databases and access.ttl is not None and access.ttl.kind == "carries":
+                where = touches.databases[0][1]  # MOVE and COPY … DB write elsewhere
+            key, position = access.key, access.position
+            self._keep(
+                pending, found, service, client, name, sender, transaction, where, key, position, target, rule
+            )
+
+    def _keep(
+        self,
+        pending: PendingTtls,
+        found: int,
+        service: int,
+        client: str,
+        command: str,
+        sender: object,
+        transaction: Transaction | None,
+        database: int,
+        key: bytes,
+        position: int,
+        target: Target,
+        rule: TtlRule,
+    ) -> None:
+        """Keep what a command that passes means for the time to live of one key (`ttl.outcome`)."""
+        if found in SETTLING:
+            if pending:
+                pending.settle(database, key, found, transaction, sender)
+            return
+        question = found
+        if found in FAULTS:
+            if not pending or not pending.knows(database, key):
+                return
+            if transaction is None:
+                pending.told(database, key, found)
+                return
+            # It may never run, so that what was open before may still be.
+            question = ASKS_PRESENCE if found == REQUIRED else ASKS_ALL
+        if question in QUESTIONS:
+            pending.ask(
+                self,
+                service,
+                client,
+                command,
+                sender,
+                transaction,
+                database,
+                key,
+                position,
+                target,
+                rule,
+                question,
+            )
 
     def late(self, pending: Pending, left: int) -> tuple[Finding, ...]:
         """What is told of a key whose PTTL turned out to be `left`; it can't be refused any more."""
