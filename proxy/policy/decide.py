@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..commands.extract import extract
-from ..commands.model import READ, WRITE, Access, Command, Touches
+from ..commands.model import READ, WRITE, Access, Channel, Command, Touches
+from ..commands.table import COMMANDS
 from .bind import differing
 from .budget import Budget, cost
 from .compiled import CompiledPolicy, Target
 from .content import fits
 from .decide_wide import WideDecider
+from .keyspace import INVALIDATIONS
 from .permissions import forbidden_by_default, selects
 from .show import printable, shown_name
 from .slots import hash_slot
@@ -28,6 +30,8 @@ from .wording import said
 
 if TYPE_CHECKING:
     from .glance import Glance
+
+_TRACKING = COMMANDS[b"CLIENT"].subcommands[b"TRACKING"].command
 
 
 class Transaction:
@@ -241,6 +245,12 @@ class Decider(WideDecider):
         if selects(policy.allow, command):
             return ""
         return forbidden_by_default(command, command.names_keys)
+
+    def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Found | None]:
+        """Who may track keys may hear of their changes."""
+        hears = channel.name == INVALIDATIONS and not channel.publish
+        if not hears or next(self._permission(service, _TRACKING), None) is not None:
+            yield from super()._channel(service, name, channel)
 
     def _unknown_parts(self, service: int, name: str, touches: Touches) -> Iterator[Found]:
         """What can't be known of the command, unless it is granted for all keys."""
