@@ -459,7 +459,7 @@ def test_a_script_debugger_works_in_observe_and_counts_as_one_session(
     policy.write_text("policy: p\nservices: [one]\ncommands: {allow: [SCRIPT]}\n")
     keyfence = start_keyfence(
         "--policy", policy, "--upstream", fresh_redis.url, "--listen", "127.0.0.1:0", "--service", "one",
-        "--mode", "observe", "--decision-log", log,
+        "--mode", "observe", "--decision-log", log, "--admin", "127.0.0.1:0",
     )  # fmt: skip
     with keyfence.connect() as client:
         stopped = b"*2\r\n+* Stopped at %d, stop reason = step over\r\n+-> %d   %s\r\n"

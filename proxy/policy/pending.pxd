@@ -30,6 +30,7 @@ cdef class Pending:
 cdef class PendingTtls:
     cdef public long long limit
     cdef public long long dropped
+    cdef readonly object sizes
     cdef object _clock
     cdef object _table
 

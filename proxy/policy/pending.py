@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from .compiled import Target
+from .pending_sizes import PendingSizes
 from .ttl import ASKS_GONE, ASKS_PRESENCE, GIVES, GONE, NO_TTL, REQUIRED, TtlRule, late_fault
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class PendingTtls:
         self._clock = clock
         # A plain dict takes ever longer to find its first item where items go at the front.
         self._table: OrderedDict[tuple[int, bytes], Pending] = OrderedDict()
+        self.sizes = PendingSizes(limit, clock)  # the same for sizes
 
     def __len__(self) -> int:
         return len(self._table)

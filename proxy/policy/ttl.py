@@ -46,6 +46,10 @@ FAULTS: Final = frozenset({FORBIDDEN, REQUIRED, TOO_SHORT, TOO_LONG})
 SETTLING: Final = frozenset({GIVES, SETTLES})
 QUESTIONS: Final = frozenset({ASKS_PRESENCE, ASKS_ALL, ASKS_GONE})
 
+# Each of these, where besides it is left open how large the key is (`sizes`).
+SIZED: Final = {found: found + 10 for found in (FINE, *sorted(FAULTS), *sorted(QUESTIONS | SETTLING))}
+UNSIZED: Final = {sized: found for found, sized in SIZED.items()}
+
 GONE: Final = -2  # as PTTL answers for a key that doesn't exist,
 NO_TTL: Final = -1  # and for one without a time to live
 
