@@ -116,7 +116,7 @@ class TtlWatch:
         """The same for sizes; a key whose type isn't known is asked about by several commands."""
         awaited = list(batch)
         # What is asked is settled here: another write may come meanwhile, with other questions.
-        asked = [one.write.questions for one in batch]
+        asked = [[write.question for write in one.writes.values()] for one in batch]
         try:
             commands = [
                 encode.command(question.command, one.key)
@@ -141,10 +141,12 @@ class TtlWatch:
         if refused:
             self._size_unanswered(pending)
             self._tell(refused[0][1:].decode("utf-8", "replace"))
-        elif self.table.sizes.answer(pending, questions, sizes):
-            write = pending.write
+            return
+        found = self.table.sizes.answer(pending, questions, sizes)
+        if found is not None:
+            write, size = found
             policy = write.judge.policy
-            findings = write.judge.late_size(pending, questions, sizes)
+            findings = write.judge.late_size(pending.key, write, size)
             service = policy.services[write.service]
             self._telemetry.violations(service, write.client, write.command, findings, policy.revision)
 

@@ -16,10 +16,10 @@ from .content import Fault, content_faults, fits, ttl_fault, type_fault, types_i
 from .masking import standard_key
 from .names import NameFault, hash_tag_fault, lowered
 from .pending import MAX_KEYS, Pending
-from .pending_sizes import PendingSize
+from .pending_sizes import Write
 from .permissions import selects_name
 from .show import printable
-from .sizes import Question, answers, asks, late_excess
+from .sizes import answers, asks, late_excess
 from .ttl import FAULTS, FINE, QUESTIONS, SIZED, UNSIZED, TtlRule, late_fault, outcome
 from .verdict import Found, Violation
 from .wording import Wording, said
@@ -172,18 +172,14 @@ class KeyDecider(Wording):
         words = said(found.message, found.hint)
         return self._about(found.rule, access, pending.target, words).worded()
 
-    def late_size(
-        self, pending: PendingSize, questions: Sequence[Question], sizes: Sequence[int | None]
-    ) -> Violation | None:
-        """What is wrong with a key that is so large, as the questions about it were answered."""
-        write = pending.write
-        key = self._shown(pending.key, write.target)
-        for question, size in zip(questions, sizes, strict=True):
-            found = late_excess(question, size, write.command, key) if size is not None else None
-            if found is not None:
-                access = Access(write.position, pending.key, WRITE)
-                return self._about(found.rule, access, write.target, said(found.message, found.hint)).worded()
-        return None
+    def late_size(self, key: bytes, write: Write, size: int) -> Violation | None:
+        """What is wrong with a key that is so large after a write."""
+        shown = self._shown(key, write.target)
+        found = late_excess(write.question, size, write.command, shown)
+        if found is None:
+            return None
+        access = Access(write.position, key, WRITE)
+        return self._about(found.rule, access, write.target, said(found.message, found.hint)).worded()
 
     def _rights(self, service: int, name: str, access: Access, target: Target, by: str) -> Iterator[Found]:
         lacking = set(_lacking(service, access.needs, target))

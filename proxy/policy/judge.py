@@ -16,7 +16,7 @@ from .decide import Decider, Transaction
 from .glance import Glance, Way
 from .modes import BreakGlass, Modes
 from .pending import Pending, PendingTtls
-from .pending_sizes import PendingSize, Write
+from .pending_sizes import Write
 from .show import shown_name
 from .sizes import Question, questions
 from .ttl import ASKS_ALL, ASKS_PRESENCE, FAULTS, FINE, QUESTIONS, REQUIRED, SETTLING, UNSIZED, TtlRule
@@ -161,8 +161,9 @@ class Judge:
         if found in UNSIZED:
             found = UNSIZED[found]
             asked = self._questions(name, position, glance.target)
-            write = Write(self, service, client, name, position, target, asked)
-            pending.sizes.ask(database, key, write)
+            pending.sizes.ask(
+                database, key, [Write(self, service, client, name, position, target, one) for one in asked]
+            )
         if rule is not None:
             self._keep(
                 pending,
@@ -248,8 +249,14 @@ class Judge:
                 where = touches.databases[0][1]  # MOVE and COPY … DB write elsewhere
             key, position = access.key, access.position
             if found in UNSIZED and target.entry is not None:
-                asked = questions(target.entry, access)
-                pending.sizes.ask(where, key, Write(self, service, client, name, position, target, asked))
+                pending.sizes.ask(
+                    where,
+                    key,
+                    [
+                        Write(self, service, client, name, position, target, one)
+                        for one in questions(target.entry, access)
+                    ],
+                )
             if rule is not None:
                 what = UNSIZED.get(found, found)
                 self._keep(
@@ -316,12 +323,9 @@ class Judge:
         """What is told of a key whose PTTL turned out to be `left`; it can't be refused any more."""
         return self._late(self.decider.late(pending, left), pending.service, pending.command)
 
-    def late_size(
-        self, pending: PendingSize, questions: Sequence[Question], sizes: Sequence[int | None]
-    ) -> tuple[Finding, ...]:
-        """What is told of a key that turned out to be too large, as what was asked about it was answered."""
-        write = pending.write
-        return self._late(self.decider.late_size(pending, questions, sizes), write.service, write.command)
+    def late_size(self, key: bytes, write: Write, size: int) -> tuple[Finding, ...]:
+        """What is told of a key that a write has made too large."""
+        return self._late(self.decider.late_size(key, write, size), write.service, write.command)
 
     def _late(self, violation: Violation | None, service: int, command: str) -> tuple[Finding, ...]:
         if violation is None:

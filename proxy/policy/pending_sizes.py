@@ -26,7 +26,7 @@ MAX_ASKED: Final = 200  # keys given out at once, each with up to six questions
 
 
 class Write(NamedTuple):
-    """A command that may have made a key too large, and whose it was."""
+    """A command that may have made a key too large, whose it was, and what tells whether it has."""
 
     judge: Judge  # that let it pass, and will word what is found
     service: int
@@ -34,7 +34,7 @@ class Write(NamedTuple):
     command: str
     position: int  # of the key in the command
     target: Target  # what the key is
-    questions: tuple[Question, ...]
+    question: Question
 
 
 @dataclasses.dataclass(slots=True)
@@ -43,7 +43,8 @@ class PendingSize:
 
     database: int
     key: bytes
-    write: Write  # the last one
+    # The last one for each way to ask. The server may have refused one that is for another type.
+    writes: dict[bytes, Write]
     since: float  # when the write was that is asked about
     last: float  # when the last one was
     due: float
@@ -67,14 +68,15 @@ class PendingSizes:
         """All that is open, the oldest first."""
         return iter(tuple(self._table.values()))
 
-    def ask(self, database: int, key: bytes, write: Write) -> None:
-        """A command leaves open how large a key is."""
+    def ask(self, database: int, key: bytes, writes: Sequence[Write]) -> None:
+        """A command leaves open how large a key is: it counts as one write for each way to ask."""
         name = (database, key)
         now = self._clock()
         known = self._table.get(name)
         if known is not None:
             known.last = now
-            known.write = write
+            for write in writes:
+                known.writes[write.question.command] = write
             return
         if len(key) > MAX_KEY:
             self.dropped += 1
@@ -82,7 +84,8 @@ class PendingSizes:
         if len(self._table) >= self.limit:
             self._table.popitem(last=False)
             self.dropped += 1
-        self._table[name] = PendingSize(database, key, write, now, now, now + LATE_SECONDS)
+        named = {write.question.command: write for write in writes}
+        self._table[name] = PendingSize(database, key, named, now, now, now + LATE_SECONDS)
 
     def due(self, limit: int = MAX_ASKED) -> list[PendingSize]:
         """Keys to ask Redis about now. Each is awaited until `answer` or `unanswered` is called for it."""
@@ -97,24 +100,25 @@ class PendingSizes:
         return found
 
     def answer(
-        self, pending: PendingSize, questions: Sequence[Question], sizes: Sequence[int | None]
-    ) -> bool:
-        """Whether what Redis answered to the questions about a key shows that it is too large; None stands
-        for a question that isn't for its type."""
+        self, pending: PendingSize, asked: Sequence[Question], sizes: Sequence[int | None]
+    ) -> tuple[Write, int] | None:
+        """The write that made a key too large, and how large it is, as Redis answered what was `asked`; None
+        among the sizes stands for a question that isn't for the key's type."""
         name = (pending.database, pending.key)
         if self._table.get(name) is not pending:
-            return False
-        wrong = any(
-            size is not None and size > question.most for question, size in zip(questions, sizes, strict=True)
-        )
+            return None
+        wrong: tuple[Write, int] | None = None
+        for question, size in zip(asked, sizes, strict=True):
+            if size is not None and size > question.most:
+                wrong = pending.writes[question.command], size
         if pending.last > pending.since and not (wrong and pending.twice):
             # What a later command trims may be too much for a moment. A key that is always written to is
             # found all the same.
-            pending.twice, pending.asked = wrong, False
+            pending.twice, pending.asked = wrong is not None, False
             pending.since = pending.last
             pending.due = self._clock() + LATE_SECONDS
             self._table.move_to_end(name)
-            return False
+            return None
         del self._table[name]
         return wrong
 

@@ -121,10 +121,11 @@ class Watched:
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         for pending in self.table.sizes.due():
-            asked = pending.write.questions
+            asked = asked_of(pending)
             sizes = [self.size(question.command, pending.key) for question in asked]
-            if self.table.sizes.answer(pending, asked, sizes):
-                (finding,) = self.judge.late_size(pending, asked, sizes)
+            found = self.table.sizes.answer(pending, asked, sizes)
+            if found is not None:
+                (finding,) = self.judge.late_size(pending.key, *found)
                 assert finding.action == "late"
                 assert self.exceeds(pending.key.decode()), finding
                 self.told.add(pending.key.decode())
@@ -183,6 +184,10 @@ def test_a_glance_sees_what_is_too_large(name: bytes, key: bytes, rest: list[byt
         judged_and_repeated(OBSERVING, 0, argv)
 
 
+def asked_of(pending: PendingSize) -> list[Question]:
+    return [write.question for write in pending.writes.values()]
+
+
 def found(argv: list[bytes]) -> list[tuple[str, int]]:
     return [(one.rule, one.position) for one in DECIDER.decide(0, argv).violations]
 
@@ -203,6 +208,15 @@ def test_the_limits_of_a_scope_hold_where_an_entry_says_nothing() -> None:
     assert found([b"HSET", b"k:hash:1", b"f", b"1234567"]) == []  # its own limit
     assert found([b"SADD", b"o:1", b"1", b"2", b"3"]) == [("key.members", 4)]
     assert found([b"SADD", b"o:1", b"1", b"2", b"1", b"2"]) == []
+
+
+def test_a_write_that_is_for_another_type_hides_no_other() -> None:
+    table = PendingTtls()
+    judge = Judge(POLICY, Modes([], POLICY.services), pending=table)
+    for command in ("SADD k:any:1 a", "RPUSH k:any:1 a", "SADD k:any:1 b"):
+        judge.weigh(0, command.encode().split())
+    (pending,) = table.sizes
+    assert [question.command for question in asked_of(pending)] == [b"SCARD", b"LLEN"]
 
 
 def test_what_is_told_names_the_limit_and_not_the_value() -> None:
@@ -238,7 +252,7 @@ def test_redis_is_asked_for_what_a_command_leaves_open(command: str, asked: list
     judge = Judge(POLICY, Modes([], POLICY.services), pending=table)
     for _ in range(3):
         judge.weigh(0, command.encode().split())
-    told = [question.command.decode() for one in table.sizes for question in one.write.questions]
+    told = [question.command.decode() for one in table.sizes for question in asked_of(one)]
     assert told == asked
 
 
@@ -253,22 +267,24 @@ def test_in_enforce_what_is_refused_leaves_nothing_open() -> None:
 
 # -- the table
 
+LLEN = Question(b"LLEN", "members", 10)
+
 
 class Bench:
     def __init__(self, limit: int = 3) -> None:
         self.now = 0.0
         self.table = PendingSizes(limit, lambda: self.now)
-        self.questions = (Question(b"LLEN", "members", 10),)
 
     def write(self, key: bytes = b"k", command: str = "LPUSH", database: int = 0) -> None:
         judge: Any = None
         target: Any = None
-        self.table.ask(database, key, Write(judge, 0, "c", command, 1, target, self.questions))
+        self.table.ask(database, key, [Write(judge, 0, "c", command, 1, target, LLEN)])
 
     def told_at(self, now: float, size: int | None) -> list[str]:
         self.now = now
         due: list[PendingSize] = self.table.due()
-        return [one.write.command for one in due if self.table.answer(one, self.questions, [size])]
+        answers = [self.table.answer(one, [LLEN], [size]) for one in due]
+        return [answer[0].command for answer in answers if answer is not None]
 
 
 def test_there_is_one_question_for_a_key_and_a_time() -> None:
@@ -330,7 +346,7 @@ def test_one_that_was_dropped_or_not_answered_accuses_nobody() -> None:
     bench.now = 5.0
     (pending,) = bench.table.due()
     bench.write(b"2")
-    assert bench.table.answer(pending, bench.questions, [11]) is False
+    assert bench.table.answer(pending, [LLEN], [11]) is None
     bench.table.unanswered(pending)
     assert len(bench.table) == 1
     (other,) = bench.table
