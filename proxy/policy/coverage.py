@@ -13,7 +13,7 @@ from ..commands.model import READ, WRITE, Access, Touches
 from .compiled import CompiledPolicy, Entry
 from .permissions import selects
 from .scripts import MissingArgument, Registration
-from .sizes import rules_of_sizes
+from .sizes import testable_rules
 from .values import BUILTIN
 from .verdict import Verdict
 
@@ -144,7 +144,7 @@ def rules_of(entry: Entry) -> Iterator[str]:
             yield "value.invalid"
     if entry.values is not None and entry.values is not BUILTIN["any"]:
         yield "value.invalid"
-    yield from rules_of_sizes(entry)
+    yield from testable_rules(entry)
     if entry.maxlen is not None:
         yield "stream.maxlen"
     ttl = entry.ttl

@@ -16,6 +16,7 @@ from .units import size_text
 
 Kind = Literal["value", "fields", "members"]
 
+MOST_IN_A_TEST: Final = 64
 LATE_SECONDS: Final = 5  # after a write that may have made it too large, Redis is asked
 
 # What tells the size of a key, by the type that the key must have.
@@ -101,9 +102,11 @@ def at_most_bytes(most: int) -> str:
     return f"at most {size_text(most)}"
 
 
-def rules_of_sizes(entry: Entry) -> Iterator[str]:
-    """The rules that an entry's limits give cause to break."""
-    if entry.max_value is not None:
+def testable_rules(entry: Entry) -> Iterator[str]:
+    """The rules that an entry's limits give, and that one command of a policy test can show to be broken:
+    SETRANGE for a string of any length, else so many fields or elements."""
+    if entry.max_value is not None and (not entry.types or "string" in entry.types):
         yield "value.size"
-    if entry.max_fields is not None or entry.max_members is not None:
+    counts = [most for most in (entry.max_fields, entry.max_members) if most is not None]
+    if counts and min(counts) <= MOST_IN_A_TEST:
         yield "key.members"

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.commands.model import Streamed
+from proxy.policy.coverage import rules_of
 from proxy.policy.decide import Decider
 from proxy.policy.glance import Glance
 from proxy.policy.judge import Judge
@@ -263,6 +264,25 @@ def test_in_enforce_what_is_refused_leaves_nothing_open() -> None:
     assert ruling.refused_by is not None
     assert ruling.refused_by.rule == "key.members"
     assert len(table.sizes) == 0
+
+
+def test_coverage_asks_for_what_one_command_of_a_test_can_show() -> None:
+    asked = {
+        target.name: [rule for rule in rules_of(target.entry) if rule in ("value.size", "key.members")]
+        for target in POLICY.targets
+        if target.kind == "entry" and target.entry is not None
+    }
+    assert asked == {
+        "any": ["value.size", "key.members"],
+        "string": ["value.size"],
+        "hash": ["key.members"],
+        "list": ["key.members"],
+        "forms": ["value.size"],
+    }
+    policy = "policy: p\nservices: [a]\nkeys: {k: {key: k, writers: a, max_members: 100000}}\n"
+    (target,) = parse_policy(policy).targets
+    assert target.entry is not None
+    assert list(rules_of(target.entry)) == []
 
 
 # -- the table
