@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -68,11 +69,11 @@ def server_binaries() -> tuple[ServerBinary, ...]:
 
 @cache
 def all_server_binaries() -> tuple[ServerBinary, ...]:
-    """Returns these and what `make more-servers` has fetched: what the searches in tests/adversary use."""
+    """Returns these and what `make more-servers` has fetched."""
     cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     fetched = []
-    for name in ("redis", "valkey"):
-        path = cache_home / "keyfence" / "servers" / "trixie" / "bin" / f"{name}-server"
+    for suite, name in product(("trixie", "sid"), ("redis", "valkey")):
+        path = cache_home / "keyfence" / "servers" / suite / "bin" / f"{name}-server"
         if os.access(path, os.X_OK):
             with contextlib.suppress(EmbeddedRedisError):  # fetched by another machine, or only in part
                 fetched.append(ServerBinary(path, server_version(path), name))
