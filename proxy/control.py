@@ -18,11 +18,12 @@ from .admin_access import Access
 from .admin_token import token_of, token_warnings
 from .listeners import Listeners
 from .loading import Origin, Packed, admit, unpack
+from .notices import warn
 from .policy.diagnostics import FileError
 from .policy.explain import explain
 from .policy.modes import BreakGlass
 from .policy.verdict import RULES
-from .runtime import Runtime, warn
+from .runtime import Runtime
 from .telemetry.counters import Counters
 from .telemetry.metrics import exposition
 from .telemetry.tally import Row

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import datetime
 import gc
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -22,8 +21,9 @@ from .commands.extract import adopt
 from .commands.learn import learn
 from .config import Settings
 from .listeners import Listeners
-from .notices import notice
+from .notices import notice, stamped, warn
 from .open_files import room_for
+from .outages import Outages
 from .pending_ttl import TtlWatch
 from .policy.compiled import CompiledPolicy
 from .policy.judge import InForce, Judge
@@ -63,6 +63,7 @@ class Runtime:
         self.upstream: Upstream | None = None
         self.learner: Learner | None = None
         self._gate: Gate | None = None
+        self._outages: Outages | None = None
         self._quiet = quiet
         self._told: list[str] | None = []  # what waits for the ready line; None: it is out
         self.take(settings, policy, time.time() if loaded_at is None else loaded_at)
@@ -100,6 +101,7 @@ class Runtime:
 
     def open_upstream(self, address: UpstreamAddress) -> Upstream:
         counters = self.telemetry.counters
+        self._outages = None if self._quiet else Outages(address.shown)
         self.upstream = Upstream(
             address,
             upstream_context(self.settings),
@@ -107,6 +109,7 @@ class Runtime:
             on_change=self._upstream_changed,
             on_failure=lambda: counters.upstream_connect_failed(address.shown),
             on_fault=self._upstream_fault,
+            on_state=self._outages.seen if self._outages is not None else lambda _up, _reason: None,
         )
         if self.judge is not None:
             self.learner = Learner(self.upstream, self._adopt_commands, self._cannot_learn)
@@ -154,12 +157,14 @@ class Runtime:
         if self._quiet:
             return
         if self._told is None:
-            print(f"keyfence: {text}", flush=True)
+            print(stamped(text), flush=True)
         else:
             self._told.append(text)
 
     def announced(self) -> None:
         """The ready line is out: what waited for it may follow."""
+        if self._outages is not None:
+            self._outages.begin()
         waiting, self._told = self._told or [], None
         for text in waiting:
             self.tell(text)
@@ -223,6 +228,8 @@ class Runtime:
             await asyncio.sleep(1)
             self.telemetry.flush()
             self._count_lapsed()
+            if self._outages is not None:
+                self._outages.tick()
 
     def chores(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside the clients as long as the process does."""
@@ -289,9 +296,3 @@ def run_loop(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         return
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
-
-
-def warn(text: str) -> None:
-    """A line on standard error."""
-    sys.stderr.write(f"keyfence: {text}\n")
-    sys.stderr.flush()

@@ -23,10 +23,11 @@ from .admin_token import token_of, token_warnings
 from .config import DEFAULT_ADMIN, Settings
 from .control import Control, Front, Here
 from .loading import Origin, pack
+from .notices import warn
 from .open_files import admin_room
 from .policy.compiled import CompiledPolicy
 from .recording import Recorder
-from .runtime import Runtime, StartError, background, warn
+from .runtime import Runtime, StartError, background
 from .sockets import Address
 from .telemetry.log_relay import LogRelay
 from .telemetry.telemetry import Telemetry
@@ -78,6 +79,7 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
                 warn(text)
             await stop.wait()
             control.draining = True
+            runtime.tell(f"draining: clients have {runtime.settings.drain:g} s to end")
             await front.drain(runtime.settings.drain, at_once)
 
 
@@ -192,8 +194,6 @@ def _announce(
     if spliced:
         parts.append("SPLICE: nothing is read")
     print("; ".join(parts), flush=True)
-    if not upstream.up:
-        warn(upstream.state)
     if embedded is not None:
         print(_things_to_try(front, admin, embedded), flush=True)
 

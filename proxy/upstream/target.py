@@ -71,8 +71,10 @@ class Upstream:
         on_change: Callable[[bool], None] = lambda _up: None,
         on_failure: Callable[[], None] = lambda: None,
         on_fault: Callable[[str], None] = lambda _kind: None,
+        on_state: Callable[[bool, str], None] = lambda _up, _reason: None,
     ) -> None:
-        """`on_fault` is called with what came unasked on a shared connection: `push` or `out_of_step`."""
+        """`on_change` hears that it is up or down, `on_state` also each new reason.
+        `on_fault` is called with what came unasked on a shared connection: `push` or `out_of_step`."""
         self.address = address
         self.connect_timeout = connect_timeout
         self.up: bool | None = None  # None: not tried yet
@@ -82,6 +84,7 @@ class Upstream:
         self._tls = tls
         self._on_change = on_change
         self._on_failure = on_failure
+        self._on_state = on_state
         self.on_fault = on_fault
         self._backoff = 0.0
         self._retry_at = 0.0
@@ -126,10 +129,12 @@ class Upstream:
         self._set(up=False, reason=reason)
 
     def _set(self, *, up: bool, reason: str) -> None:
-        changed = self.up is not up
+        before = self.up, self.reason
         self.up, self.reason = up, reason
-        if changed:
+        if before[0] is not up:
             self._on_change(up)
+        if before != (up, reason):
+            self._on_state(up, reason)
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> None:
         """Open a connection for a client, in its turn. Raises UpstreamDown, after an attempt or for a failure
