@@ -71,9 +71,11 @@ class Runtime:
     def take(self, settings: Settings, policy: CompiledPolicy | None, loaded_at: float) -> None:
         """Put a policy and its configuration in force. `loaded_at` is in Unix seconds.
 
-        Upstream and listeners stay as they are. Clients that are connected keep the service that they have
-        until they authenticate again.
+        Upstream and listeners stay where they are. Clients that are connected keep the service that they have
+        until they authenticate again. Raises FileError, and changes nothing then.
         """
+        if self.upstream is not None and settings.upstream is not None:
+            self.upstream.take(settings.upstream, upstream_context(settings))
         counters = self.telemetry.counters
         self.settings = settings
         self.telemetry.mask(settings.mask_keys)

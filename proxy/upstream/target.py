@@ -49,6 +49,10 @@ class UpstreamAddress:
             return [encode.command(b"AUTH", self.username, self.password)]
         return [encode.command(b"AUTH", self.password)] if self.password else []
 
+    def without_login(self) -> UpstreamAddress:
+        """The same place for nobody in particular."""
+        return dataclasses.replace(self, username="", password="", shown="")
+
     def greeting(self) -> list[bytes]:
         """The commands that open a connection; each must be answered without an error."""
         select = [encode.command(b"SELECT", self.database)] if self.database else []
@@ -91,6 +95,11 @@ class Upstream:
         self._drops = 0  # in a row
         self._trying = False  # to connect, while it is down
         self._turns = asyncio.Semaphore(ATTEMPTS_AT_ONCE)
+
+    def take(self, address: UpstreamAddress, tls: ssl.SSLContext | None) -> None:
+        """Open connections with this login and these certificates from now on. The place is the same."""
+        self.address = dataclasses.replace(address, shown=self.address.shown)
+        self._tls = tls
 
     @property
     def state(self) -> str:

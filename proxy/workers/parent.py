@@ -119,8 +119,9 @@ class Workers:
         with contextlib.suppress(WorkerFailed):  # its own end is told by who looks after it
             await successor.wait_ready()
             took = elapsed(time.monotonic() - gone)
-            text = f"worker {successor.pid} serves in place of {worker.pid} after {took}"
-            self._changes[worker.slot].add(text)
+            self._changes[worker.slot].add(
+                f"worker {successor.pid} serves in place of {worker.pid} after {took}"
+            )
 
     def _next_wait(self, worker: WorkerProcess) -> float:
         """Seconds until a slot gets its next worker: none, but where they die again and again."""
@@ -135,7 +136,8 @@ class Workers:
 
     async def take(self, packed: Packed, loaded_at: float) -> None:
         """Have all workers take a policy and its configuration; returns when they have."""
-        self._start = dataclasses.replace(self._start, packed=packed, loaded_at=loaded_at)
+        upstream = packed.settings.upstream or self._start.upstream
+        self._start = dataclasses.replace(self._start, packed=packed, loaded_at=loaded_at, upstream=upstream)
         await self._tell_all("take", (packed, loaded_at))
 
     async def set_glass(self, glass: Sequence[BreakGlass]) -> None:
