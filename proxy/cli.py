@@ -18,6 +18,7 @@ from rich.text import Text
 
 from . import __version__, _compiled, cli_tools
 from .admin_client import TIMEOUT, TOKEN_VARIABLE, AskError, ask, url_of
+from .cli_acl import acl
 from .cli_waivers import waivers
 from .config import (
     DEFAULT_ADMIN,
@@ -341,7 +342,7 @@ def commands(as_json: bool, markdown: bool) -> None:
         console().print(listed.as_table(rows))
 
 
-for _tool in (*cli_tools.COMMANDS, waivers):
+for _tool in (*cli_tools.COMMANDS, acl, waivers):
     cli.add_command(_tool)
 
 

@@ -34,6 +34,8 @@ from .sockets import Bound
 from .telemetry.telemetry import Telemetry
 from .tls import listener_context, upstream_context
 from .upstream.learning import CannotLearn, Learner, NotAllowed
+from .upstream.own_commands import COMMAND, OwnCommand
+from .upstream.own_user import missing_permissions, what_is_missing
 from .upstream.target import Upstream, UpstreamAddress
 
 
@@ -64,6 +66,8 @@ class Runtime:
         self.learner: Learner | None = None
         self._gate: Gate | None = None
         self._outages: Outages | None = None
+        self._missing: list[OwnCommand] = []  # what keyfence's own user lacks, as far as it was said
+        self._user_changed = asyncio.Event()
         self._quiet = quiet
         self._told: list[str] | None = []  # what waits for the ready line; None: it is out
         self.take(settings, policy, time.time() if loaded_at is None else loaded_at)
@@ -76,6 +80,7 @@ class Runtime:
         """
         if self.upstream is not None and settings.upstream is not None:
             self.upstream.take(settings.upstream, upstream_context(settings))
+            self._user_changed.set()
         counters = self.telemetry.counters
         self.settings = settings
         self.telemetry.mask(settings.mask_keys)
@@ -121,14 +126,37 @@ class Runtime:
         """Open it, try it once, and learn its commands where it answers."""
         upstream = self.open_upstream(address)
         if await upstream.probe() and self.learner is not None:
+            await self._check_user(upstream)
+            self._user_changed.clear()
             await self.learner.learn()
         return upstream
+
+    async def _check_user(self, upstream: Upstream) -> None:
+        """Say what keyfence's own user lacks, and again where that has changed. Where clients bring all
+        credentials it is no fault."""
+        if self._quiet:
+            return
+        missing = await missing_permissions(upstream)
+        if missing is None or missing == self._missing:
+            return
+        self._missing = missing
+        if missing:
+            (warn if upstream.address.login() else self.tell)(what_is_missing(upstream.address, missing))
+
+    async def _check_user_forever(self, upstream: Upstream) -> None:
+        """The upstream has come back, or keyfence logs in as somebody else from now on."""
+        while True:
+            await self._user_changed.wait()
+            self._user_changed.clear()
+            await self._check_user(upstream)
 
     def _upstream_changed(self, up: bool) -> None:
         assert self.upstream is not None
         self.telemetry.counters.upstream_state(self.upstream.address.shown, up)
         if self.learner is not None:
             self.learner.upstream_changed(up)
+        if up:
+            self._user_changed.set()
 
     def _upstream_fault(self, kind: str) -> None:
         self.telemetry.counters.upstream_fault(kind)
@@ -150,7 +178,8 @@ class Runtime:
         """Where clients bring all credentials, keyfence may not ask: then it is no fault."""
         text = f"the upstream doesn't tell its commands ({reason}): what its modules have stays unknown"
         if isinstance(reason, NotAllowed):
-            self.tell(f"{text}; give its URL a user that may run COMMAND")
+            if COMMAND not in self._missing:  # else it was said already
+                self.tell(f"{text}; give its URL a user that may run COMMAND")
         elif not self._quiet:
             warn(text)
 
@@ -240,7 +269,8 @@ class Runtime:
         if self.learner is None:
             return jobs
         watch = TtlWatch(self.pending, self.upstream, self.telemetry, self._cannot_ask, report_fault)
-        return [*jobs, self.learner.learn_forever(), watch.watch_forever()]
+        checks = [] if self._quiet else [self._check_user_forever(self.upstream)]
+        return [*jobs, *checks, self.learner.learn_forever(), watch.watch_forever()]
 
     def _cannot_ask(self, reason: str) -> None:
         """Where clients bring all credentials, keyfence may not ask: then it is no fault."""

@@ -16,6 +16,7 @@ import ssl
 from collections.abc import Callable
 from typing import Literal
 
+from proxy.upstream.own_commands import PING, SELECT
 from proxy.wire import encode
 from proxy.wire.replies import ReplyError, ReplyFramer
 
@@ -55,7 +56,7 @@ class UpstreamAddress:
 
     def greeting(self) -> list[bytes]:
         """The commands that open a connection; each must be answered without an error."""
-        select = [encode.command(b"SELECT", self.database)] if self.database else []
+        select = [SELECT.request(self.database)] if self.database else []
         return self.login() + select
 
     @property
@@ -213,7 +214,7 @@ class Upstream:
         probe = _Probe(len(self.address.greeting()))
         transport, _ = await self.knock(lambda: probe)
         try:
-            transport.write(b"".join([*self.address.greeting(), encode.command(b"PING")]))
+            transport.write(b"".join([*self.address.greeting(), PING.request()]))
             await probe.settled
             return probe
         finally:
