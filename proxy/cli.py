@@ -12,11 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.table import Table
 from rich.text import Text
 
 from . import __version__, _compiled, cli_tools
-from .admin_client import TIMEOUT, TOKEN_VARIABLE, AskError, ask
+from .admin_client import TIMEOUT, TOKEN_VARIABLE, AskError, ask, url_of
+from .cli_acl import acl
 from .cli_waivers import waivers
 from .config import (
     DEFAULT_ADMIN,
@@ -26,17 +28,20 @@ from .config import (
     parse_drain,
     parse_workers,
 )
+from .config_upstream import upstream_of
 from .loading import Origin, load
+from .notices import warn
 from .policy.diagnostics import FileError
 from .policy.modes import Modes, advised
 from .policy.units import milliseconds
+from .references import is_plain_password
 from .runtime import StartError, run_loop, settle_modules
 from .serve import serve
 from .sockets import parse_address, parse_listen
 from .telemetry.report import render, rows_from_log, rows_from_snapshot
 from .terminal import console, fail, fail_with, say
 from .upstream.embedded import EmbeddedRedisError
-from .upstream_url import parse_upstream, without_password
+from .upstream_url import without_password
 
 # Seconds that keyfence may take: to compile a large policy on a busy machine, to drain worker after worker.
 RELOAD_TIMEOUT = 600.0
@@ -90,8 +95,8 @@ def cli() -> None:
     metavar="URL",
     default="",
     envvar="KEYFENCE_UPSTREAM",
-    callback=_checked(parse_upstream),
-    help="redis://, rediss:// or unix:// URL; without one, a Redis is started.",
+    callback=_checked(upstream_of),
+    help="redis://, rediss:// or unix:// URL, or file:PATH of one; without, a Redis is started.",
 )
 @click.option(
     "--listen",
@@ -163,6 +168,9 @@ def run(
         metrics,
     )
     settle_modules()
+    in_arguments = click.get_current_context().get_parameter_source("upstream") is ParameterSource.COMMANDLINE
+    if in_arguments and is_plain_password(upstream):
+        warn("--upstream holds a password, which every process listing shows; write file:PATH or '${NAME}'")
     origin = Origin(config, overrides, spliced=splice)
     try:
         settings, compiled = origin.load()
@@ -248,12 +256,18 @@ def observe(duration: str, rule: str, service: str, admin: str, token_file: str)
 
 
 @cli.command()
+@click.option("--config", metavar="FILE", default="", help="Ask the admin address that this file names.")
 @_admin_options
-def reload(admin: str, token_file: str) -> None:
+def reload(config: str, admin: str, token_file: str) -> None:
     """Have a running keyfence read its policy, configuration and waivers again.
 
     Exit code 1: something is wrong with them, and what was in force stays.
     """
+    if config:
+        settings = _settings(config, Overrides())
+        if settings.admin is None:
+            fail(f"{config}: there is no admin address to ask; send SIGHUP to keyfence", 1)
+        admin, token_file = url_of(settings.admin), token_file or settings.admin_token_file
     told = _ask(admin, "/-/reload", {}, RELOAD_TIMEOUT, token_file)
     say(f"reloaded: policy {told['policy']}, revision {told['revision']}" if told["policy"] else "reloaded")
     for name in told["needs_restart"]:
@@ -328,7 +342,7 @@ def commands(as_json: bool, markdown: bool) -> None:
         console().print(listed.as_table(rows))
 
 
-for _tool in (*cli_tools.COMMANDS, waivers):
+for _tool in (*cli_tools.COMMANDS, acl, waivers):
     cli.add_command(_tool)
 
 

@@ -177,6 +177,11 @@ class RedisServer:
         os.kill(self.embedded.pid, signal.SIGCONT)
 
 
+def without_time(line: str) -> str:
+    """Returns a line of keyfence's without the time in it."""
+    return re.sub(r"\Akeyfence: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", "keyfence: ", line)
+
+
 def free_port() -> int:
     """Returns a loopback port that is free now."""
     with socket.socket() as listener:
@@ -317,6 +322,7 @@ os.execv(sys.argv[1], sys.argv[1:])"""
                     f"keyfence ended with {code}; stdout: {self.lines}; stderr: {self._read_stderr()}"
                 )
             self.lines.append(line)
+            line = without_time(line)
             if line.startswith(start):
                 return line
 
@@ -331,10 +337,15 @@ os.execv(sys.argv[1], sys.argv[1:])"""
             self._coming.put(line.rstrip("\n"))
         self._coming.put(None)
 
+    def stderr(self) -> str:
+        """Returns what stands on stderr so far, with its times."""
+        # The process shares the file's position, which `pread` doesn't move.
+        fd = self._stderr.fileno()
+        return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")
+
     def _read_stderr(self) -> str:
-        self._stderr.seek(0)
-        lines = self._stderr.read().decode(errors="replace").splitlines(keepends=True)
-        # Where nothing is compiled, keyfence says so at each start.
+        """Returns the same without times, and without the line of an interpreted keyfence at its start."""
+        lines = map(without_time, self.stderr().splitlines(keepends=True))
         return "".join(line for line in lines if not line.startswith("keyfence: interpreted"))
 
     def _finish(self) -> str:
