@@ -19,7 +19,7 @@ from rich.text import Text
 
 from . import formats
 from . import schema as schemas
-from .policy.check import check_policy
+from .checking import check_file
 from .policy.compiled import CompiledPolicy
 from .policy.coverage import Coverage
 from .policy.diagnostics import FileError
@@ -52,14 +52,16 @@ def _format(*forms: str) -> Callable[[Callable[..., None]], Callable[..., None]]
 @_format("text", "json", "github")
 @click.option("--strict", is_flag=True, help="Fail for warnings too.")
 def check(policies: Sequence[str], form: str, strict: bool) -> None:
-    """Report every error and warning of policy files with its place, its line and a key that shows it.
+    """Report every error and warning of policies, each with its place, its line and a key that shows it.
+
+    A policy is a file or a folder. A configuration is checked together with the policy that it names.
 
     Exit code 0: none, or only warnings; 1: errors, or with --strict warnings; 2: wrong usage.
     """
     failed = False
     objects = []
     for path in policies:
-        errors, warnings, summary = check_policy(path)
+        errors, warnings, summary = check_file(path)
         failed = failed or bool(errors) or (strict and bool(warnings))
         objects += [formats.as_object(one) for one in (*errors, *warnings)]
         for one in (*errors, *warnings) if form != "json" else ():

@@ -155,12 +155,12 @@ def test_without_a_policy_there_is_nothing_to_run() -> None:
 
 
 BAD_CONFIGURATIONS: dict[str | bytes, str] = {
-    "policy: p\nlistener: []\n": "2:1: error: unknown key 'listener'; did you mean listeners?",
-    "policy: p\npolicy: q\n": "2:1: error: duplicate key 'policy', first given in line 1",
-    "policy: p\nlisteners: [{listen: here}]\n": (
+    f"policy: {POLICY}\nlistener: []\n": "2:1: error: unknown key 'listener'; did you mean listeners?",
+    f"policy: {POLICY}\npolicy: q\n": "2:1: error: duplicate key 'policy', first given in line 1",
+    f"policy: {POLICY}\nlisteners: [{{listen: here}}]\n": (
         "2:22: error: 'here' is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380"
     ),
-    "policy: p\nupstream: redis://u:secret@h:0\n": (
+    f"policy: {POLICY}\nupstream: redis://u:secret@h:0\n": (
         "2:11: error: the upstream's port is no number from 1 to 65535: 'redis://u:***@h:0'"
     ),
     f"policy: {POLICY}\nlisteners: [{{listen: ':0', service: cubemaster}}]\n": (
@@ -181,7 +181,7 @@ def test_a_bad_configuration_is_one_line_with_its_place(text: str | bytes, told:
 
 
 def test_every_fault_of_a_configuration_has_its_line(file: Write) -> None:
-    config = file("keyfence.yaml", "policy: p\nadmin: [x]\nmetrics: [x]\nmodes: [{mode: on}]\n")
+    config = file("keyfence.yaml", f"policy: {POLICY}\nadmin: [x]\nmetrics: [x]\nmodes: [{{mode: on}}]\n")
     assert keyfence("run", "--config", config).err.splitlines() == [
         f"{config}:2:8: error: expected a mapping (name: value), not a list",
         f"{config}:3:10: error: expected text, not a list",

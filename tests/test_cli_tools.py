@@ -434,6 +434,76 @@ def test_warnings_alone_are_no_failure(file: Write) -> None:
     assert f"{policy}:4:17: warning: the service two can do nothing with any key" in out
 
 
+PLAIN = 'policy: p\nservices: [one]\nscopes: {s: {prefix: "a:", writers: [one]}}\n'
+
+
+def test_a_configuration_is_checked_with_its_policy(file: Write) -> None:
+    policy = file("p.yaml", PLAIN)
+    config = file("keyfence.yaml", "policy: p.yaml\nlisteners: [{listen: ':0', service: one}]\n")
+    code, out, err = keyfence("check", config)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{config}: 0 errors\n{policy}: 0 errors, 0 warnings; policy p, 1 service")
+    config.write_text("policy: p.yaml\nlisteners: [{listen: ':0', service: on}]\n")
+    policy.write_text(PLAIN + "should: [nonsense]\n")
+    code, out, _ = keyfence("check", config)
+    assert code == 1
+    assert f"{policy}:4:10: error: 'nonsense' is no rule" in out
+    assert out.endswith(f"{config}: 0 errors\n{policy}: 1 error\n")
+    policy.write_text(PLAIN)
+    code, out, _ = keyfence("check", config)
+    assert code == 1
+    assert f"{config}:2:37: error: 'on' is no service of the policy; did you mean one?" in out
+
+
+CONFIGURATION = "policy: p.yaml\nmodes: [{mode: enforce}]\n"
+A_CONFIGURATION = "this is a configuration, which --config names; expected a policy"
+A_POLICY = "this is a policy, which --policy names; expected a configuration"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "told"),
+    [
+        (
+            ("explain", "--service", "one", "--policy", "f", "--", "PING"),
+            CONFIGURATION,
+            A_CONFIGURATION,
+        ),
+        (
+            ("diff", "f", "f"),
+            CONFIGURATION,
+            A_CONFIGURATION,
+        ),
+        (("test", "f"), PLAIN, "this is a policy, which --policy names; expected a test file"),
+        (("run", "--config", "f"), PLAIN, A_POLICY),
+        (
+            ("modes", "--config", "f"),
+            PLAIN,
+            A_POLICY,
+        ),
+        (
+            ("waivers", "--waivers", "f"),
+            PLAIN,
+            "this is a policy, which --policy names; expected a waivers file",
+        ),
+        (
+            ("check", "f"),
+            "policy: p\ntests: []\n",
+            "this is a test file, which 'keyfence test' runs; expected a policy",
+        ),
+        (("check", "f"), "waivers: []\n", "this is a waivers file, which --waivers names; expected a policy"),
+    ],
+)
+def test_a_file_of_another_kind_is_named_in_one_error(
+    arguments: tuple[str, ...], text: str, told: str, file: Write
+) -> None:
+    path = file("f", text)
+    code, out, err = keyfence(*(str(path) if one == "f" else one for one in arguments))
+    assert code in (1, 2)
+    assert [line for line in (out + err).splitlines() if ": error: " in line] == [
+        f"{path}:1:1: error: {told}"
+    ]
+
+
 @pytest.mark.parametrize("name", ["", "none.yaml"])
 def test_a_folder_or_a_missing_file_is_a_failure(name: str, tmp_path: Path) -> None:
     path = tmp_path / name

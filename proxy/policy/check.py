@@ -18,7 +18,7 @@ from .compile import compile_policies
 from .compiled import CompiledPolicy, Target
 from .diagnostics import Diagnostic, FileError
 from .languages import covered, overlap, overlapping_pairs
-from .load import policy_name, read_policies
+from .load import policy_faults, policy_name, read_policies
 from .model import PolicyModel
 from .names import lowered
 from .patterns import ClassExpression, Hole, KeyPattern, Literal
@@ -47,10 +47,11 @@ def check_policy(
     except FileError as exc:
         return exc.diagnostics, [], f"{path}: {_count(len(exc.diagnostics), 'error')}"
     salvaged = Salvaged(whole)
-    policy, model = salvaged.policy, salvaged.model
+    policy = salvaged.policy
     found = list(salvaged.errors)
-    if policy is not None and model is not None:
-        found += _Doubts(policy, model, salvaged.source, on).all(whole=not salvaged.errors)
+    if policy is not None:
+        doubts = _Doubts(policy, salvaged.models[0], salvaged.sources[0], on)
+        found += doubts.all(whole=not salvaged.errors)
     errors = sorted((one for one in found if one.level == "error"), key=_by_place)
     warnings = sorted((one for one in found if one.level == "warning"), key=_by_place)
     counts = _count(len(errors), "error")
@@ -67,7 +68,9 @@ def _check_folder(path: str | Path, on: datetime.date) -> tuple[list[Diagnostic]
         files = read_policies(path)
         policy = compile_policies(files, policy_name(path, [model for model, _ in files]))
     except FileError as exc:
-        return exc.diagnostics, [], f"{path}: {_count(len(exc.diagnostics), 'error')}"
+        faults = policy_faults(path) or exc.diagnostics
+        faults = FileError(faults).diagnostics  # in order
+        return faults, [], f"{path}: {_count(len(faults), 'error')}"
     found = [
         one
         for home, (model, source) in enumerate(files)
