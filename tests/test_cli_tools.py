@@ -386,6 +386,7 @@ def test_faults_as_json(file: Write) -> None:
             "column": 10,
             "end_column": 11,
             "level": "warning",
+            "code": "unwritten-scope",
             "message": "nobody may write to the scope s, for example 'a:x'",
             "example": "a:x",
         }
@@ -398,12 +399,18 @@ def test_faults_as_workflow_commands(file: Write) -> None:
     assert code == 1
     name = str(policy).replace(",", "%2C")
     assert out == f"::error file={name},line=3,col=10::'50%25' is no rule\n"
+    policy.write_text(SMALL)
+    code, out, _ = keyfence("check", "--format", "github", policy)
+    assert out.startswith(f"::warning file={name},line=4,col=17,title=idle-service::the service two ")
 
 
 def test_strict_fails_for_warnings(file: Write) -> None:
     policy = file("p.yaml", SMALL)
     assert keyfence("check", policy).code == 0
     assert keyfence("check", "--strict", policy).code == 1
+    policy.write_text(SMALL.replace("two]", "two]  # keyfence: ignore idle-service it comes in May"))
+    code, out, _ = keyfence("check", "--strict", policy)
+    assert (code, "0 errors, 0 warnings (1 ignored)" in out) == (0, True)
 
 
 def test_warnings_come_after_the_errors(file: Write) -> None:
@@ -424,14 +431,17 @@ keys:
     told = [line for line in lines if line.startswith(str(policy))]
     assert [line.split(": ")[1] for line in told[:3]] == ["error", "warning", "warning"]
     assert told[3].startswith(f"{policy}: 1 error, 2 warnings")
-    assert lines[-2:] == ["  first   SCAN 0 MATCH x:*", "  second  SCAN 0 MATCH x:*"]
+    assert lines[-2:] == [
+        "  first   SCAN 0 MATCH x:*  (also finds second)",
+        "  second  SCAN 0 MATCH x:*  (also finds first)",
+    ]
 
 
 def test_warnings_alone_are_no_failure(file: Write) -> None:
     policy = file("p.yaml", SMALL)
     code, out, _ = keyfence("check", policy)
     assert code == 0
-    assert f"{policy}:4:17: warning: the service two can do nothing with any key" in out
+    assert f"{policy}:4:17: warning: the service two can do nothing with any key [idle-service]" in out
 
 
 PLAIN = 'policy: p\nservices: [one]\nscopes: {s: {prefix: "a:", writers: [one]}}\n'
