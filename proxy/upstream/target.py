@@ -13,6 +13,7 @@ import dataclasses
 import random
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -77,6 +78,7 @@ class Upstream:
         self.connect_timeout = connect_timeout
         self.up: bool | None = None  # None: not tried yet
         self.reason = "not tried yet"
+        self.since = time.time()  # when `up` became what it is
         self.connects = 0
         self.failures = 0
         self._tls = tls
@@ -129,6 +131,7 @@ class Upstream:
         changed = self.up is not up
         self.up, self.reason = up, reason
         if changed:
+            self.since = time.time()
             self._on_change(up)
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> None:
