@@ -181,7 +181,8 @@ def _cell(value: object) -> Text:
     default=0,
     help="Fail where the tests exercise less of a policy.",
 )
-def run_tests(paths: Sequence[str], form: str, min_coverage: int) -> None:
+@click.option("--coverage", is_flag=True, help="List what the tests never exercise.")
+def run_tests(paths: Sequence[str], form: str, min_coverage: int, coverage: bool) -> None:
     """Run policy tests: files, or all *.test.yaml of folders ("." by default).
 
     Exit code 0: all passed, 1: some failed (or exercise too little), 2: a file can't be used.
@@ -212,7 +213,7 @@ def run_tests(paths: Sequence[str], form: str, min_coverage: int) -> None:
     else:
         for one in (*faults, *failures):
             say(one.illustrated())
-        _print_tests(results, runner.coverage)
+        _print_tests(results, runner.coverage, in_full=coverage)
     if form in ("text", "github"):
         for path in short:
             percent = runner.coverage[path].percent
@@ -220,13 +221,14 @@ def run_tests(paths: Sequence[str], form: str, min_coverage: int) -> None:
     sys.exit(USAGE if faults else 1 if failures or short else 0)
 
 
-def _print_tests(results: Sequence[FileResult], coverage: Mapping[str, Coverage]) -> None:
+def _print_tests(results: Sequence[FileResult], coverage: Mapping[str, Coverage], *, in_full: bool) -> None:
     for file in results:
         passed = len(file.results) - file.failed
         say(f"{file.path}: {passed} passed, {file.failed} failed")
     for path, one in coverage.items():
-        say(f"{path}: {one.percent} % exercised")
-        for section in one.sections():
+        more = "" if in_full or one.percent == 100 else " (--coverage lists the rest)"
+        say(f"{path}: {one.percent} % exercised{more}")
+        for section in one.sections() if in_full else ():
             say(f"  {section.name:16}  {section.exercised}/{section.total}")
             for item in section.missing:
                 say(f"    never: {item}")

@@ -541,7 +541,9 @@ def test_a_report_of_a_log(file: Write) -> None:
     code, out, err = keyfence("report", log)
     assert (code, err) == (0, "")
     assert re.search(
-        r"^CubeProxy +scope\.write +HSET +sandbox-route +10 .* k1 +its writers: CubeMaster", out, re.MULTILINE
+        r"^CubeProxy +scope\.write +HSET +sandbox-route +0 +10 +0 .* k1 +its writers: CubeMaster",
+        out,
+        re.MULTILINE,
     )
     assert keyfence("report", "-", stdin=log.read_bytes()).out == out
 

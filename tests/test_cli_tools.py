@@ -268,6 +268,10 @@ def test_policy_tests_pass_with_exit_code_0(file: Write) -> None:
     code, out, err = keyfence("test", tests)
     assert (code, err) == (0, "")
     assert out.startswith(f"{tests}: 1 passed, 0 failed\n{tests.parent}/p.yaml: ")
+    assert out.endswith(" % exercised (--coverage lists the rest)\n")
+    assert len(out.splitlines()) == 2
+    code, out, _ = keyfence("test", tests, "--coverage")
+    assert code == 0
     assert "never: k: no violation" in out
     code, _, err = keyfence("test", tests.parent, "--min-coverage", "90")
     assert code == 1
