@@ -19,7 +19,7 @@ from .config import Overrides, load_settings
 from .loading import load
 from .policy.diagnostics import FileError
 from .policy.modes import Modes, advised
-from .terminal import console, fail, fail_with, say
+from .terminal import fail, fail_with, fits, print_table, say, wrapped
 
 _STYLES = {"enforce": "bold red", "observe": "green", "disabled": "dim"}
 _VERBS = {"enforce": "enforced", "observe": "observed", "disabled": "disabled"}
@@ -125,7 +125,10 @@ def modes(context: click.Context, config: str, policy: str, admin: str, form: st
     if form == "json":
         print_json(told)
         return
-    console().print(table)
+    if fits(table):
+        print_table(table)
+    else:
+        _print_modes(told)
     for rule, what in advice.items():
         say(f"{rule} is reported and never refused (should) for: {what}")
     for text in glass:
@@ -149,6 +152,23 @@ def _configured(config: str, policy: str) -> dict[str, Any]:
     }
 
 
+def _print_modes(told: Mapping[str, Any]) -> None:
+    """The modes on a terminal that is too narrow for a column for each service."""
+    say(f"modes of {told['policy']}")
+    margin = max(map(len, told["modes"])) + 2
+    for rule, by_service in told["modes"].items():
+        should = rule in told["should"]
+        services: dict[str, list[str]] = {}
+        for service, mode in by_service.items():
+            services.setdefault(_mode_text(mode, should), []).append(service)
+        parts = [f"{mode}: {', '.join(names)}" for mode, names in services.items()]
+        say(wrapped(next(iter(services)) if len(services) == 1 else "; ".join(parts), f"{rule:{margin}}"))
+
+
+def _mode_text(mode: str, should: bool) -> str:
+    return "observe (should)" if should and mode == "enforce" else mode
+
+
 def _modes_table(told: Mapping[str, Any]) -> Table:
     table = Table(title=f"modes of {told['policy']}", title_justify="left")
     table.add_column("rule", no_wrap=True)
@@ -157,9 +177,6 @@ def _modes_table(told: Mapping[str, Any]) -> Table:
         table.add_column(Text(service), no_wrap=True)
     for rule, by_service in rows.items():
         should = rule in told["should"]
-        cells = [
-            Text("observe (should)" if should and mode == "enforce" else mode, style=_STYLES[mode])
-            for mode in by_service.values()
-        ]
+        cells = [Text(_mode_text(mode, should), style=_STYLES[mode]) for mode in by_service.values()]
         table.add_row(rule, *cells)
     return table

@@ -33,7 +33,7 @@ from .policy.load import load_policy
 from .policy.replay import Replay
 from .policy.show import printable
 from .policy.testing import FileResult, Runner, test_files
-from .terminal import USAGE, console, fail, fail_with, say
+from .terminal import USAGE, console, fail, fail_with, print_table, say
 
 
 @click.command()
@@ -142,7 +142,7 @@ def _print_explanation(told: dict[str, Any]) -> None:
             table.add_column(column)
         for access in told["accesses"]:
             table.add_row(*(_cell(access[name]) for name in ("position", "key", "access", "entry")))
-        out.print(table)
+        print_table(table)
     else:
         out.print("accesses: none")
     if told["verdict"] == "allow":

@@ -21,7 +21,7 @@ from .policy.load import load_policy
 from .policy.waivers import Use, WaiverModel, baseline, read_waivers, uses, waiver_faults
 from .telemetry.report import rows_from_log, rows_from_snapshot
 from .telemetry.tally import Row
-from .terminal import console, fail, fail_with, say
+from .terminal import fail, fail_with, print_table, say
 
 _STYLES = {"lapsed": "bold red", "unused": "yellow", "ending": "yellow", "in use": "green", "": ""}
 
@@ -139,7 +139,7 @@ def _print_uses(found: Sequence[Use]) -> None:
         table.add_column(name, justify="right" if name == "uses" else "left")
     for one in sorted(found, key=lambda one: (one.state != "lapsed", one.waiver.until)):
         table.add_row(*_cells(one))
-    console().print(table)
+    print_table(table)
 
 
 def _cells(use: Use) -> list[Text]:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
 import re
-from collections.abc import Iterator
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -13,7 +21,8 @@ import pytest
 from proxy import __version__
 from proxy.cli import cli
 from proxy.cli_options import admin_url, source_url
-from tests.servers import Keyfence, RedisServer, running_redis
+from proxy.policy.verdict import RULES
+from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
 from tests.test_cli import NO_REDIS, POLICY, keyfence
 
 WITHOUT_OUTPUT = {"run", "demo", "schema"}  # a server, a play, and what is JSON anyway
@@ -101,6 +110,63 @@ def test_an_address_is_host_and_port_or_a_url() -> None:
 )
 def test_an_argument_may_be_an_address_or_a_log(text: str, url: str) -> None:
     assert source_url(text) == url
+
+
+# -- tables on a narrow terminal
+
+
+@pytest.fixture
+def terminal() -> Callable[..., str]:
+    """Runs a command with a terminal of so many columns as its standard output."""
+
+    def run(columns: int, *arguments: str) -> str:
+        ours, theirs = pty.openpty()
+        size = struct.pack("HHHH", 24, columns, 0, 0)
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
+        settings = {"TERM": "xterm", "NO_COLOR": "1"} | dict.fromkeys(("COLUMNS", "LINES"), "")
+        environment = {name: value for name, value in (os.environ | settings).items() if value}
+        with subprocess.Popen(
+            [sys.executable, "-m", "proxy", *arguments], cwd=PROJECT, stdout=theirs, env=environment
+        ) as child:
+            os.close(theirs)
+            found = b""
+            with contextlib.suppress(OSError):  # EIO: the other side has gone
+                while piece := os.read(ours, 65536):
+                    found += piece
+            os.close(ours)
+            child.wait(PATIENCE_SECONDS)
+        return found.decode().replace("\r\n", "\n")
+
+    return run
+
+
+def test_on_a_narrow_terminal_modes_break_between_words(config: Path, terminal: Callable[..., str]) -> None:
+    wide = terminal(250, "modes", "--config", str(config)).splitlines()
+    assert wide[1].startswith("┏")
+    narrow = terminal(80, "modes", "--config", str(config)).splitlines()
+    assert narrow[0] == "modes of cubesandbox"
+    assert "scope.write          enforce" in narrow
+    assert "field.unknown        observe" in narrow
+    assert all(len(line) <= 80 for line in narrow[: len(RULES)])
+
+
+def test_on_a_narrow_terminal_waivers_are_blocks(config: Path, terminal: Callable[..., str]) -> None:
+    arguments = ("waivers", "--config", str(config))
+    assert terminal(250, *arguments).splitlines()[1].startswith("┏")
+    blocks = terminal(60, *arguments).split("\n\n")
+    assert blocks[0] == "waivers"
+    assert [line.split() for line in blocks[1].splitlines()] == [
+        ["state", "lapsed"],
+        ["until", "2020-01-01"],
+        ["uses", "-"],
+        ["service", "CubeProxy"],
+        ["rule", "scope.write"],
+        ["entry", "lock"],
+        ["command", "any"],
+        ["keys", "any"],
+        ["owner", "ada"],
+        ["reason", "moves"],
+    ]
 
 
 # -- a running keyfence
