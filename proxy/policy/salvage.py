@@ -5,7 +5,7 @@ Rule: a fault that only follows from what was taken out is not told; what is lef
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from .compile import compile_policies
 from .compiled import CompiledPolicy
@@ -15,6 +15,15 @@ from .validate import validate
 from .yaml_source import PathKey, Pruned, Source
 
 MAX_ROUNDS = 16
+
+# What messages say where a name isn't there: expected of all names once a whole section is out.
+_LOST: Mapping[str | int, str] = {
+    "services": " is not listed under services",
+    "placeholders": " is not declared",
+    "keys": " is no entry under keys",
+    "scripts": " is registered under neither scripts nor functions",
+    "functions": " is registered under neither scripts nor functions",
+}
 
 _Part = tuple[str, PathKey]  # a file's name, and where in its data
 
@@ -81,6 +90,8 @@ class Salvaged:
     def _names(self, part: _Part) -> Iterator[str]:
         """The names that go with a part, as messages show them."""
         file, path = part
+        if len(path) == 1 and path[0] in _LOST:
+            yield _LOST[path[0]]
         if len(path) != 2:
             return
         section, name = path
