@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from .units import milliseconds
+from .validate import file_kind
 from .verdict import RULES
 
 
@@ -338,6 +339,7 @@ class NamesModel(NameRules):
     should: NameRules = NameRules()  # what is told and never refused
 
 
+@file_kind("a policy, which --policy names")
 class PolicyModel(_Model):
     """A policy file."""
 
