@@ -16,13 +16,14 @@ from .policy.pending import Pending, PendingTtls
 from .policy.pending_sizes import PendingSize
 from .policy.sizes import Question
 from .telemetry.telemetry import Telemetry
+from .upstream.own_commands import PTTL, SELECT, SIZES
 from .upstream.target import Greeting, GreetingError, Upstream, describe, keep_alive
-from .wire import encode
 
 LOOK_SECONDS = 0.5  # between two looks at what is due
 BATCH = 500  # keys in one write
 MAX_LINE = 64 * 1024  # bytes of a reply that is one line
 MAX_TOLD = 100  # reasons
+_SIZES = {one.name: one for one in SIZES}
 _OF_ANOTHER_TYPE = b"-WRONGTYPE"
 
 _Open = TypeVar("_Open", Pending, PendingSize)
@@ -84,7 +85,7 @@ class TtlWatch:
         """Settle each key of a batch, whatever happens."""
         awaited = list(batch)
         try:
-            commands = [encode.command(b"PTTL", one.key) for one in batch]
+            commands = [PTTL.request(one.key) for one in batch]
             for reply in await self._replies(database, commands):
                 self._settle(awaited.pop(0), reply)
         except CannotAsk as exc:
@@ -119,7 +120,7 @@ class TtlWatch:
         asked = [[write.question for write in one.writes.values()] for one in batch]
         try:
             commands = [
-                encode.command(question.command, one.key)
+                _SIZES[question.command].request(one.key)
                 for one, questions in zip(batch, asked, strict=True)
                 for question in questions
             ]
@@ -206,7 +207,7 @@ class _Link(asyncio.Protocol):
             raise CannotAsk("the connection was lost")
         changes = database != self._database
         if changes:
-            commands = [encode.command(b"SELECT", database), *commands]
+            commands = [SELECT.request(database), *commands]
         self._wanted = len(commands)
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(b"".join(commands))

@@ -89,6 +89,10 @@ cdef class Glance:
     cdef int _faults(self, Way way, int looks, int target, list argv, Py_ssize_t at) except -2
 
 
+cdef int _looks_at(Way way, object entry) except -2
+cdef bint _are_few_and_short(
+    list argv, Py_ssize_t start, Py_ssize_t step, object longest, object most
+) except -1
 cdef bint _has_form(bytes value, object form) except -1
 @cython.locals(size=Py_ssize_t, byte="unsigned char")
 cdef bint _is_plain_number(bytes value, Py_ssize_t most) except -1
