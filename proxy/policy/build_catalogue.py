@@ -18,6 +18,7 @@ from .diagnostics import did_you_mean
 from .draft import SCOPE_HOLE, Draft, Scope
 from .model import EntryModel
 from .patterns import KeyPattern
+from .regular import SEPARATOR
 
 ALL_RIGHTS = READ | WRITE | DELETE | GROUP
 
@@ -29,17 +30,23 @@ def build_scopes(draft: Draft) -> None:
         path = ("scopes", name)
         held, denied = draft.rights(model, path)
         if not model.prefix and model.unregistered != "allow":
-            message = "an empty prefix covers every key; write the scope's prefix, or unregistered: allow"
+            message = (
+                "an empty prefix covers every key; write the scope's prefix, or unregistered: allow, or take "
+                "the scope out and write its rights (writers: …) at the policy's top"
+            )
             draft.error((*path, "prefix"), message)
         hash_tag, should = draft.asked(model)
         scripts = _scripts(draft, model.written_by, (*path, "written_by"))
         asked = build_requirements(draft, name, model.prefix + "…", model, path)
         for one in bound_texts(draft, model.prefix, (*path, "prefix"), is_pattern=False):
-            if one.text in by_prefix:
+            if not one.text:
+                pass
+            elif one.text in by_prefix:
                 draft.error((*path, "prefix"), f"the scope {by_prefix[one.text]} has the same prefix")
             elif draft.claims and next(beginnings(one.text, draft.claims), None) is None:
                 claims = ", ".join(draft.model.claims)
-                draft.error((*path, "prefix"), f"{one.text!r} is outside the policy's claims ({claims})")
+                message = f"{one.text!r} is outside the policy's claims ({claims})"
+                draft.error((*path, "prefix"), message, relies_on=[("claims",)])
             by_prefix[one.text] = name
             rights = held_by(held, holders(draft, one.values))
             draft.scopes.append(
@@ -65,6 +72,7 @@ def beginnings(text: str, prefixes: Container[str]) -> Iterator[str]:
 
 def build_entries(draft: Draft) -> None:
     """The catalogue's rows as targets, into the draft; a family makes one of each member."""
+    common = draft.rights(draft.model, ())
     for name, model in draft.model.keys.items():
         path = ("keys", name)
         requirements = build_requirements(draft, name, model.key, model, path)
@@ -75,13 +83,15 @@ def build_entries(draft: Draft) -> None:
                 pattern = draft.pattern(one.text, (*path, "key"))
                 if pattern is None:
                     continue
-                if scope is None and not _is_claimed(draft, pattern):
+                if scope is None and not (is_claimed(draft.claims, pattern) or is_bare(pattern)):
                     claims = ", ".join(draft.model.claims)
                     message = f"{one.text!r} is outside the policy's claims ({claims})"
-                    draft.error((*path, "key"), message)
+                    draft.error((*path, "key"), message, relies_on=[("claims",), ("scopes",)])
                 home = scope or _scope_of(draft, pattern)
-                held, denied = _entry_rights(draft, model, own, home, path)
+                held, denied = _entry_rights(draft, model, own, home or common, path)
                 hash_tag, should = draft.asked(model, home)
+                if not is_claimed(draft.claims, pattern):
+                    hash_tag = model.hash_tag or "any"
                 draft.entries.append(
                     Target(
                         kind="entry",
@@ -120,8 +130,8 @@ def _supersede(draft: Draft) -> None:
         if not model.replaces:
             continue
         path = ("keys", name, "replaces")
-        if model.replaces not in numbers or model.replaces == name:
-            near = did_you_mean(model.replaces, numbers.keys() - {name})
+        if model.replaces not in draft.model.keys or model.replaces == name:
+            near = did_you_mean(model.replaces, draft.model.keys.keys() - {name})
             draft.error(path, f"{model.replaces!r} is no other entry under keys{near}")
         newer = {draft.entries[index].bound: draft.entries[index] for index in numbers.get(name, ())}
         gone = ALL_RIGHTS & ~legacy_rights(model.allow)
@@ -138,9 +148,15 @@ def _supersede(draft: Draft) -> None:
             )
 
 
-def _is_claimed(draft: Draft, pattern: KeyPattern) -> bool:
+def is_claimed(claims: Container[str], pattern: KeyPattern) -> bool:
+    """Whether all keys of a pattern lie in the claims; without claims they all do."""
     beginning = pattern.literal_prefix.decode("utf-8", "surrogateescape")
-    return not draft.claims or next(beginnings(beginning, draft.claims), None) is not None
+    return not claims or next(beginnings(beginning, claims), None) is not None
+
+
+def is_bare(pattern: KeyPattern) -> bool:
+    """Whether the pattern is one key without a prefix, as Sidekiq's `queues`: it needs no claim."""
+    return pattern.is_literal and SEPARATOR not in pattern.literal_prefix
 
 
 def _expansions(draft: Draft, model: EntryModel, path: tuple[str, ...]) -> Iterable[tuple[str, Scope | None]]:
@@ -148,7 +164,8 @@ def _expansions(draft: Draft, model: EntryModel, path: tuple[str, ...]) -> Itera
     if hole not in model.key:
         return [(model.key, None)]
     if not draft.scopes:
-        draft.error((*path, "key"), "<scope> expands over the policy's scopes, and there are none")
+        message = "<scope> expands over the policy's scopes, and there are none"
+        draft.error((*path, "key"), message, relies_on=[("scopes",)])
     expanded = [(model.key.replace(hole, scope.name), scope) for scope in draft.scopes]
     for text, scope in expanded:
         if not text.startswith(scope.prefix):
@@ -169,19 +186,24 @@ def _entry_rights(
     draft: Draft,
     model: EntryModel,
     own: tuple[list[int], list[int]],
-    home: Scope | None,
+    home: Scope | tuple[list[int], list[int]],
     path: tuple[str, ...],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """An entry's rights replace its scope's; a scope's denials stay."""
+    """An entry's rights replace its scope's, or those at the policy's top where it lies in no scope; the
+    denials stay."""
     held, denied = own
+    around, denied_around = (home.rights, home.denied) if isinstance(home, Scope) else home
     if not (model.writers or model.readers or model.consumers):
-        if home is None:
-            draft.error(path, "in no scope and without writers or readers: nobody could use it", of_key=True)
-            return tuple(held), tuple(denied)
-        held = list(home.rights)
-    if home is not None:
-        denied = [mine | theirs for mine, theirs in zip(denied, home.denied, strict=True)]
-    return tuple(held), tuple(denied)
+        if not isinstance(home, Scope) and not any(around):
+            message = "in no scope and without writers or readers: nobody could use it; write them here, or"
+            draft.error(
+                path,
+                f"{message} at the policy's top for all such entries",
+                of_key=True,
+                relies_on=[("scopes",), ("writers",), ("readers",), ("consumers",)],
+            )
+        held = list(around)
+    return tuple(held), tuple(map(operator.or_, denied, denied_around))
 
 
 def legacy_rights(allow: Sequence[str]) -> int:

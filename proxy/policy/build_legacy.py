@@ -53,7 +53,7 @@ def build_strays(draft: Draft) -> None:
             beginning = one.pattern.literal_prefix.decode("utf-8", "surrogateescape")
             if next(beginnings(beginning, inside), None) is not None:
                 message = f"{text!r} is inside the policy's own part of the key space; write it under legacy"
-                draft.error(path, message, of_key=True)
+                draft.error(path, message, of_key=True, relies_on=[("claims",), ("scopes",)])
                 continue
             nothing = (0,) * len(draft.services)
             draft.strays.append(
@@ -90,8 +90,8 @@ class _Standards:
 
     def replaced(self, text: str, standard_name: str, path: tuple[str, ...]) -> Iterator[Target]:
         """The targets of a form that an entry replaces, with the entry's rights."""
-        if standard_name not in self.by_name:
-            known = did_you_mean(standard_name, self.by_name)
+        if standard_name not in self.draft.model.keys:
+            known = did_you_mean(standard_name, self.draft.model.keys)
             self.draft.error((*path, "entry"), f"{standard_name!r} is no entry under keys{known}")
         for one in bound_texts(self.draft, text, path):
             pattern = self.draft.pattern(one.text, path)

@@ -335,8 +335,8 @@ class NamesModel(NameRules):
     should: NameRules = NameRules()  # what is told and never refused
 
 
-class PolicyModel(_Model):
-    """A policy file."""
+class PolicyModel(Rights):
+    """A policy file. Its own rights are those of entries that lie in no scope and have none themselves."""
 
     policy: str
     about: str = ""

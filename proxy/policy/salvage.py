@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from .compile import compile_policy
 from .compiled import CompiledPolicy
-from .diagnostics import Diagnostic, FileError
+from .diagnostics import Diagnostic, FileError, follows
 from .model import PolicyModel
 from .validate import validate
 from .yaml_source import PathKey, Pruned, Source
@@ -56,7 +56,7 @@ class Salvaged:
 
     def _follows(self, fault: Diagnostic, before: Collection[PathKey]) -> bool:
         """Whether a fault is there only because something was taken out."""
-        if any(path[: len(fault.path)] == fault.path for path in before):
+        if any(path[: len(fault.path)] == fault.path or follows(fault, path) for path in before):
             return True
         mine = self._part(fault, before)
         return any(name in fault.message for path in self._out - {mine} for name in self._names(path))
@@ -70,5 +70,5 @@ class Salvaged:
             name = self._whole.data[section][name]
         if isinstance(name, str):
             yield repr(name)
-            if section == "placeholders":
+            if section in ("placeholders", "bind"):
                 yield from (f"<{one}>" for one in name.split("|"))

@@ -554,6 +554,7 @@ AROUND = {
     "legacy": HEAD + CART,
     "bind": HEAD + SCRIPTS,
     "keys": HEAD + SCOPE,
+    "writers": HEAD,
     "unregistered_scripts": EXAMPLE,
 }
 
