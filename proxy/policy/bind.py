@@ -72,8 +72,13 @@ def bound_texts(
 
 def _filled(text: str, values: dict[str, str], is_pattern: bool) -> Bound:
     for name, value in values.items():
-        text = text.replace(f"<{name}>", _SPECIAL.sub(r"\\\g<0>", value) if is_pattern else value)
+        text = text.replace(f"<{name}>", escaped(value) if is_pattern else value)
     return Bound(text, tuple((name, value.encode()) for name, value in sorted(values.items())))
+
+
+def escaped(text: str) -> str:
+    """Literal text as a pattern has it."""
+    return _SPECIAL.sub(r"\\\g<0>", text)
 
 
 def holders(draft: Draft, values: tuple[tuple[str, bytes], ...]) -> frozenset[int] | None:

@@ -11,10 +11,11 @@ import datetime
 from collections.abc import Iterable, Iterator
 
 from .bind import bound_texts
-from .build_catalogue import beginnings, legacy_rights
+from .build_catalogue import legacy_rights, scopes_around, text_of
 from .compiled import Target
 from .diagnostics import did_you_mean
 from .draft import Draft
+from .prefixes import beginnings
 
 
 def end_of(day: datetime.date | None) -> float | None:
@@ -46,12 +47,12 @@ def build_legacy(draft: Draft) -> None:
 def build_strays(draft: Draft) -> None:
     """Forms that are in use and wrong, as targets into the draft: no exception, only a better hint."""
     standards = _Standards(draft)
-    inside = {*draft.model.claims, *draft.by_prefix}
     for text, name in draft.model.instead.items():
         path = ("instead", text)
         for one in standards.replaced(text, name, path):
-            beginning = one.pattern.literal_prefix.decode("utf-8", "surrogateescape")
-            if next(beginnings(beginning, inside), None) is not None:
+            beginning = text_of(one.pattern.literal_prefix)
+            is_claimed = next(beginnings(beginning, draft.claims), None) is not None
+            if is_claimed or any(scopes_around(draft, one.pattern)):
                 message = f"{text!r} is inside the policy's own part of the key space; write it under legacy"
                 draft.error(path, message, of_key=True, relies_on=[("claims",), ("scopes",)])
                 continue

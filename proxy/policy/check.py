@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import os
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..commands.model import READ, WRITE
@@ -19,9 +20,10 @@ from .compiled import CompiledPolicy, Target
 from .diagnostics import Diagnostic, FileError
 from .languages import covered, overlap, overlapping_pairs
 from .load import policy_name, read_policies
-from .model import PolicyModel
+from .model import PolicyModel, Rights
 from .names import lowered
-from .patterns import ClassExpression, Hole, KeyPattern, Literal
+from .patterns import ClassExpression, Hole, KeyPattern, Literal, Part, written
+from .prefixes import begins, behind, lies_in, order
 from .reach import scan_pattern
 from .regular import ANY_BYTE, SEPARATOR_MASK, Bytes, Concat, Repeat
 from .salvage import Salvaged
@@ -105,13 +107,36 @@ def _count(number: int, one: str, many: str = "") -> str:
 
 def _scan_lines(policy: CompiledPolicy) -> list[str]:
     """How the keys of each entry are enumerated."""
+    scopes = _families(policy.targets)
     patterns = {
-        (target.name, printable(scan_pattern(target))): None
+        (target.name, _scan_text(target, scopes)): None
         for target in policy.targets
         if target.kind == "entry" and not target.pattern.is_literal
     }
     width = max((len(name) for name, _ in patterns), default=0)
     return [f"  {name:{width}}  SCAN 0 MATCH {pattern}" for name, pattern in sorted(patterns)]
+
+
+def _families(targets: Iterable[Target]) -> list[Target]:
+    """The scopes with a placeholder in their prefix."""
+    return [target for target in targets if target.kind == "scope" and not target.pattern.is_prefix]
+
+
+def _beginning(target: Target, scopes: Iterable[Target]) -> tuple[Part, ...]:
+    """How an entry's keys begin: up to the first placeholder behind their scope's prefix."""
+    around = next((scope for scope in scopes if lies_in(target.pattern, scope.pattern)), None)
+    if around is not None:
+        return behind(target.pattern, around.pattern)
+    prefix = target.pattern.literal_prefix
+    return (Literal(prefix),) if prefix else ()
+
+
+def _scan_text(target: Target, scopes: Iterable[Target]) -> str:
+    """The glob under which an entry's keys are enumerated, with the placeholders of its scope's prefix."""
+    beginning = _beginning(target, scopes)
+    if len(beginning) > 1:
+        return written(beginning) + "*"
+    return printable(scan_pattern(target))
 
 
 class _Doubts:
@@ -142,6 +167,7 @@ class _Doubts:
             self._idle_services()
             self._unwritten_scopes()
             self._widenings()
+            self._idle_rights()
         return self.found
 
     def _error(
@@ -163,6 +189,9 @@ class _Doubts:
         for one, other in overlapping_pairs(self.policy.classifier.automaton):
             left, right = targets[one], targets[other]
             kinds = {left.kind, right.kind}
+            if kinds == {"scope"} and right.home == self.home:
+                self._tied_scopes(left, right)
+                continue
             if not kinds <= {"entry", "legacy"} or right.home != self.home:
                 continue
             if left.home != self.home and "entry" in kinds:
@@ -188,6 +217,20 @@ class _Doubts:
                     of_key=True,
                     example=example,
                 )
+
+    def _tied_scopes(self, left: Target, right: Target) -> None:
+        """Two families of prefixes that are equally long and begin the same keys."""
+        if order(left.pattern) != order(right.pattern):
+            return
+        key = overlap(left.pattern, right.pattern)
+        if key is not None:
+            example = printable(key)
+            self._error(
+                ("scopes", right.name, "prefix"),
+                f"the prefixes of {right.name} and {left.name} are equally long and both begin {example!r}; "
+                "write literal text in one of them, or let their placeholders share no value",
+                example=example,
+            )
 
     def _shadowed(self) -> None:
         """Entries that never decide because more specific ones take all their keys."""
@@ -224,11 +267,11 @@ class _Doubts:
 
     def _example(self, scope: Target) -> str:
         """A key of a scope that is of the scope alone, or else of one of its entries."""
-        plain = scope.pattern.literal_prefix + b"x"
+        plain = scope.pattern.literal_prefix + b"x" if scope.pattern.is_prefix else scope.pattern.example()
         inside = (
             target.pattern.example()
             for target in self.policy.targets
-            if target.kind == "entry" and scope.pattern.matches(target.pattern.literal_prefix)
+            if target.kind == "entry" and lies_in(target.pattern, scope.pattern)
         )
         return printable(next(inside, plain))
 
@@ -258,24 +301,21 @@ class _Doubts:
     def _spoilt_scans(self) -> None:
         """A placeholder before literal text: scanning for the entry then also finds the keys of others."""
         entries = [target for target in self.mine if target.kind == "entry"]
+        scopes = _families(self.mine)
         for target in entries:
-            holes = [at for at, part in enumerate(target.pattern.parts) if isinstance(part, Hole)]
-            after = target.pattern.parts[holes[0] + 1 :] if holes else ()
+            beginning = _beginning(target, scopes)
+            hole, *after = target.pattern.parts[len(beginning) :] or (None,)
             if not any(isinstance(part, Literal) and part.text.strip(b":") for part in after):
                 continue
-            prefix = target.pattern.literal_prefix
-            others = {
-                one.name
-                for one in entries
-                if one.name != target.name and one.pattern.literal_prefix.startswith(prefix)
-            }
-            if others:
-                pattern, names = printable(scan_pattern(target)), ", ".join(sorted(others))
+            prefix = begins(beginning)
+            others = {one.name for one in entries if one.name != target.name and lies_in(one.pattern, prefix)}
+            if others and isinstance(hole, Hole):
+                pattern, names = _scan_text(target, scopes), ", ".join(sorted(others))
                 example = printable(next(one.pattern.example() for one in entries if one.name == min(others)))
                 self._warn(
                     self._path(target),
                     f"SCAN 0 MATCH {pattern} also finds keys of {names}, as {example!r}: "
-                    f"<{target.pattern.holes[0].name}> stands before literal text",
+                    f"<{hole.name}> stands before literal text",
                     example=example,
                 )
 
@@ -305,7 +345,7 @@ class _Doubts:
             if target.kind != "entry":
                 continue
             home = next(
-                (s for s in scopes if target.pattern.literal_prefix.startswith(s.pattern.literal_prefix)),
+                (scope for scope in scopes if lies_in(target.pattern, scope.pattern)),
                 None,
             )
             if home is None:
@@ -323,6 +363,22 @@ class _Doubts:
                         of_key=True,
                         example=example,
                     )
+
+    def _idle_rights(self) -> None:
+        """Rights at the policy's top that no entry takes."""
+        given = [word for word in Rights.model_fields if getattr(self.model, word)]
+        if not given:
+            return
+        scopes = [target for target in self.mine if target.kind == "scope"]
+        for target in self.mine:
+            if target.kind != "entry" or any(lies_in(target.pattern, scope.pattern) for scope in scopes):
+                continue
+            model = self.model.keys.get(target.name.rpartition("/")[2])
+            has_own = model is not None and (model.writers or model.readers or model.consumers)
+            if not has_own or "deny_write" in given or "deny_read" in given:
+                return
+        message = "rights at the policy's top are for entries in no scope that have none of their own"
+        self._warn((given[0],), f"{message}, and there is no such entry", of_key=True)
 
     def _short_hashes(self) -> None:
         """Scripts that are known by the beginning of their SHA-1."""

@@ -15,6 +15,7 @@ from .compiled import MAX_CONFIRMED, CompiledPolicy, Grant, Target
 from .content import Fault, content_faults, fits, ttl_fault, type_fault, types_in
 from .masking import standard_key
 from .names import NameFault, hash_tag_fault, lowered
+from .patterns import REST
 from .pending import MAX_KEYS, Pending
 from .permissions import selects_name
 from .show import printable
@@ -301,11 +302,14 @@ def _lacking(service: int, needs: int, target: Target, all_held: bool = False) -
 
 def _prefixes(policy: CompiledPolicy) -> tuple[bytes, ...]:
     """What may be missing before a key that no entry covers: the prefixes of scopes, so many at most."""
-    scopes = [one.pattern.literal_prefix for one in policy.targets if one.kind == "scope"]
+    scopes = [
+        one.pattern.literal_prefix for one in policy.targets if one.kind == "scope" and one.pattern.is_prefix
+    ]
     return tuple(dict.fromkeys(prefix for prefix in scopes if prefix))[:MAX_PREFIXES]
 
 
 def _form_hint(key: bytes, target: Target) -> str:
-    if len(key) <= len(target.pattern.literal_prefix):
+    held = target.pattern.capture(key)
+    if held is not None and not held.get(REST):
         return "the part after the prefix is missing"
     return f"for example {printable(target.standard.example())}" if target.standard else ""

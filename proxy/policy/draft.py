@@ -6,6 +6,7 @@ Rule: a fault is noted with its place and the work goes on, so that all faults o
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import ChainMap
 from collections.abc import Iterable, Sequence
 
@@ -15,6 +16,7 @@ from .compiled import Entry, Target
 from .diagnostics import Diagnostic, FileError, did_you_mean, follows
 from .model import EntryModel, HashTag, PolicyModel, Rights, ScopeModel
 from .patterns import ANYTHING, ClassExpression, KeyPattern, PatternError, parse_pattern
+from .prefixes import parse_prefix
 from .values import Form, parse_form
 from .yaml_source import PathKey, Source
 
@@ -24,10 +26,11 @@ SCOPE_HOLE = "scope"  # <scope> in an entry's key expands over the policy's scop
 
 @dataclasses.dataclass(slots=True)
 class Scope:
-    """A scope with its rights by service number."""
+    """A scope with its rights by service number; of a bound placeholder in its prefix, one value's."""
 
     name: str
-    prefix: str
+    prefix: str  # as the policy has it, with bound values filled in
+    pattern: KeyPattern  # of all keys with this prefix
     rights: tuple[int, ...]
     denied: tuple[int, ...]
     bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders in the prefix
@@ -53,7 +56,10 @@ class Draft:
         self.bound: dict[str, dict[str, set[int]]] = {}  # bound placeholder: value: whose it is
         self.claims = frozenset(model.claims)
         self.scopes: list[Scope] = []
-        self.by_prefix: dict[str, Scope] = {}  # the scopes
+        self.by_prefix: dict[str, Scope] = {}  # the scopes of one literal prefix
+        self.families: dict[str, list[Scope]] = {}  # the others, by what their prefixes begin with
+        self.denying: list[Scope] = []  # those with denials, by what their prefixes begin with
+        self.homes: list[Scope | None] = []  # of the entries, in their order
         self.entries: list[Target] = []
         self.legacy: list[Target] = []
         self.strays: list[Target] = []
@@ -132,6 +138,23 @@ class Draft:
         except PatternError as exc:
             known = did_you_mean(exc.name, self.classes) if exc.name and exc.name not in self.classes else ""
             self.error(path, f"{text!r}: {exc}{known}", of_key=path[0] in ("legacy", "instead"))
+            return None
+
+    def placeholder_in(self, text: str) -> str:
+        """A placeholder that stands in a text that isn't a pattern; "" where none does."""
+        found = (name for name in re.findall("<([^<>]+)>", text) if name.removesuffix("...") in self.classes)
+        return next((f"<{name}>" for name in found), "")
+
+    def prefix(self, text: str, path: tuple[str, ...]) -> KeyPattern | None:
+        """The pattern of all keys with a scope's prefix, or None and a fault."""
+        try:
+            return parse_prefix(text, self.classes, self.secrets)
+        except PatternError as exc:
+            remedy = ""
+            if exc.name and exc.name not in self.classes:
+                remedy = "; declare it under placeholders, or its values under bind"
+                remedy += did_you_mean(exc.name, self.classes)
+            self.error(path, f"{text!r}: {exc}{remedy}")
             return None
 
     def form(self, spec: str | list[str], path: tuple[str, ...], *, of_key: bool = False) -> Form | None:

@@ -11,7 +11,7 @@ values, none of them empty, with `:` between.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -45,6 +45,7 @@ __all__ = [
     "parse_class",
     "parse_pattern",
     "prefix_pattern",
+    "written",
 ]
 
 ANYTHING = ClassExpression(".*", Repeat(Bytes(ANY_BYTE), 0, None))
@@ -374,6 +375,14 @@ def prefix_pattern(prefix: bytes) -> KeyPattern:
     """Every byte string that begins with `prefix`, itself too: what a scope or a claim owns."""
     rest = Hole(REST, ANYTHING)
     return KeyPattern(_display(prefix) + "*", (Literal(prefix), rest) if prefix else (rest,))
+
+
+def written(parts: Iterable[Part]) -> str:
+    """Parts as a pattern has them."""
+    return "".join(
+        _display(part.text) if isinstance(part, Literal) else f"<{part.name}{'...' if part.variadic else ''}>"
+        for part in parts
+    )
 
 
 def exact_pattern(key: bytes) -> KeyPattern:

@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
-from .build_catalogue import beginnings, is_bare
+from .build_catalogue import is_bare
 from .compiled import UNKNOWN, Home, Target
 from .draft import Draft
 from .model import PolicyModel, UnregisteredScripts
+from .prefixes import beginnings
 from .yaml_source import PathKey
 
 Key = TypeVar("Key")

@@ -555,6 +555,7 @@ AROUND = {
     "bind": HEAD + SCRIPTS,
     "keys": HEAD + SCOPE,
     "writers": HEAD,
+    "placeholders": "policy: p\nservices: [web, audit]\n",
     "unregistered_scripts": EXAMPLE,
 }
 
