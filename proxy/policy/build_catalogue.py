@@ -5,8 +5,6 @@ Rule: an entry's rights are its own or else its scope's, and a scope's denials a
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import operator
 from collections.abc import Container, Iterable, Iterator, Sequence
 
@@ -177,9 +175,10 @@ def build_entries(draft: Draft) -> None:
                         written_by=scripts or (home.written_by if home is not None else scripts),
                     )
                 )
+                which = ((SCOPE_HOLE, scope[0].name.encode()),) if scope else ()
+                draft.members.setdefault(name, []).append(((*one.values, *which), len(draft.homes)))
                 draft.homes.append(home)
         _tell_outside(draft, outside, path)
-    _supersede(draft)
 
 
 def _scripts(draft: Draft, names: Sequence[str], path: tuple[str, ...]) -> frozenset[str]:
@@ -190,33 +189,6 @@ def _scripts(draft: Draft, names: Sequence[str], path: tuple[str, ...]) -> froze
             near = did_you_mean(name, known)
             draft.error((*path, index), f"{name!r} is registered under neither scripts nor functions{near}")
     return frozenset(names)
-
-
-def _supersede(draft: Draft) -> None:
-    """Two versions side by side: of what another entry replaces, some rights are left."""
-    numbers: dict[str, list[int]] = {}
-    for index, target in enumerate(draft.entries):
-        numbers.setdefault(target.name, []).append(index)
-    for name, model in draft.model.keys.items():
-        if not model.replaces:
-            continue
-        path = ("keys", name, "replaces")
-        if model.replaces not in draft.model.keys or model.replaces == name:
-            near = did_you_mean(model.replaces, draft.model.keys.keys() - {name})
-            draft.error(path, f"{model.replaces!r} is no other entry under keys{near}")
-        newer = {draft.entries[index].bound: draft.entries[index] for index in numbers.get(name, ())}
-        gone = ALL_RIGHTS & ~legacy_rights(model.allow)
-        for index in numbers.get(model.replaces, ()) if newer else ():
-            old = draft.entries[index]
-            if old.successor is not None:
-                draft.error(path, f"{old.name} is replaced by another entry already")
-            successor = newer.get(old.bound) or next(iter(newer.values()))
-            draft.entries[index] = dataclasses.replace(
-                old,
-                successor=successor.pattern,
-                denied=tuple(one | gone for one in old.denied),
-                denied_before=old.denied,
-            )
 
 
 def is_claimed(claims: Container[str], pattern: KeyPattern) -> bool:
@@ -281,9 +253,3 @@ def _entry_rights(
             )
         held = list(around)
     return tuple(held), tuple(map(operator.or_, denied, denied_around))
-
-
-def legacy_rights(allow: Sequence[str]) -> int:
-    """The rights that are left on deprecated keys."""
-    bits = {"read": READ, "delete": DELETE, "write": WRITE | DELETE | GROUP}
-    return functools.reduce(operator.or_, (bits[word] for word in allow), 0)

@@ -18,6 +18,8 @@ from .builtin_classes import NAMES
 from .compile import compile_policies
 from .compiled import CompiledPolicy, Target
 from .diagnostics import Diagnostic, FileError
+from .draft import SCOPE_HOLE
+from .families import own_members
 from .languages import covered, overlap, overlapping_pairs
 from .load import policy_name, read_policies
 from .model import PolicyModel, Rights
@@ -168,6 +170,7 @@ class _Doubts:
             self._unwritten_scopes()
             self._widenings()
             self._idle_rights()
+            self._unclear_forms()
         return self.found
 
     def _error(
@@ -379,6 +382,26 @@ class _Doubts:
                 return
         message = "rights at the policy's top are for entries in no scope that have none of their own"
         self._warn((given[0],), f"{message}, and there is no such entry", of_key=True)
+
+    def _unclear_forms(self) -> None:
+        """Legacy forms that may stand for several keys of one service."""
+        services = self.policy.services
+        for target in self.mine:
+            if target.kind != "legacy" or not target.unclear or target.standard is None:
+                continue
+            family = [one for one in self.mine if one.kind == "entry" and one.name == target.name]
+            service = min(target.unclear)
+            keys = [one.text for one in own_members(family, service)]
+            who = ", ".join(services[number] for number in sorted(target.unclear))
+            names = (*self.model.bind, SCOPE_HOLE)
+            name = next((hole.name for hole in target.standard.holes if hole.name in names), "")
+            self._warn(
+                self._path(target),
+                f"the legacy form {target.text!r} may stand for several keys of {who}, "
+                f"as {' and '.join(keys[:2])}; name the value in the form, as <{name}>, "
+                f"or say which it is: member: {{{name}: …}}",
+                of_key=True,
+            )
 
     def _short_hashes(self) -> None:
         """Scripts that are known by the beginning of their SHA-1."""

@@ -23,7 +23,7 @@ from .build_catalogue import build_entries, build_scopes, is_claimed
 from .build_channels import build_channels, order_channels
 from .build_content import read_type_words
 from .build_grants import build_grants, build_selectors
-from .build_legacy import build_exceptions, build_legacy, build_strays
+from .build_legacy import build_exceptions, build_legacy, build_strays, build_versions
 from .build_names import build_names, surely_named, surely_tagged
 from .build_scripts import build_functions, build_scripts
 from .build_targets import build_targets
@@ -125,6 +125,7 @@ def _part(number: int, draft: Draft) -> _Part:
     draft.type_words = read_type_words(draft)
     build_scopes(draft)
     build_entries(draft)
+    build_versions(draft)
     build_legacy(draft)
     build_strays(draft)
     names = build_names(draft)

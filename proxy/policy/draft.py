@@ -9,6 +9,7 @@ import dataclasses
 import re
 from collections import ChainMap
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..commands.model import DELETE, GROUP, READ, WRITE
 from .builtin_classes import builtin_classes, class_named
@@ -22,6 +23,9 @@ from .yaml_source import PathKey, Source
 
 MAX_FAULTS = 1_000  # of a file; each takes a search for what may have been meant
 SCOPE_HOLE = "scope"  # <scope> in an entry's key expands over the policy's scopes
+
+
+Values = tuple[tuple[str, bytes], ...]  # (placeholder, value)
 
 
 @dataclasses.dataclass(slots=True)
@@ -59,6 +63,9 @@ class Draft:
         self.by_prefix: dict[str, Scope] = {}  # the scopes of one literal prefix
         self.families: dict[str, list[Scope]] = {}  # the others, by what their prefixes begin with
         self.denying: list[Scope] = []  # those with denials, by what their prefixes begin with
+        # By entry: the values of bound placeholders and of <scope>, and the index among the entries.
+        self.members: dict[str, list[tuple[Values, int]]] = {}
+        self.standards: dict[tuple[str, Values], Any] = {}  # `families` remembers what it found
         self.homes: list[Scope | None] = []  # of the entries, in their order
         self.entries: list[Target] = []
         self.legacy: list[Target] = []

@@ -204,6 +204,7 @@ class LegacyKeyModel(_Model):
     """One deprecated form. What it doesn't say is as its section says."""
 
     entry: str  # the entry that replaces it
+    member: dict[str, str] = {}  # of a family: which one, as {stage: dev}; scope is the name for <scope>
     allow: list[Literal["read", "delete", "write"]] | None = None
     services: Names | None = None
     until: Date | None = None

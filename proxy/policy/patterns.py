@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 from .expressions import ClassExpression, PatternError, literal_class, parse_class
 from .matching import Simulation, linear_regex
@@ -179,8 +180,9 @@ class KeyPattern:
     def holes(self) -> tuple[Hole, ...]:
         return tuple(part for part in self.parts if isinstance(part, Hole))
 
-    def example(self) -> bytes:
-        """A key that matches and reads well; for a prefix pattern, one under the prefix."""
+    def example(self, held: Mapping[str, bytes] = MappingProxyType({})) -> bytes:
+        """A key that matches and reads well, with these values in their placeholders; for a prefix pattern,
+        one under the prefix."""
         key = b""
         number = 0
         for part in self.parts:
@@ -188,6 +190,9 @@ class KeyPattern:
                 key += part.text
                 continue
             number += 1
+            if part.name in held:
+                key += held[part.name]
+                continue
             key += part.expression.example(number)
             if part.variadic:
                 number += 1
