@@ -13,6 +13,7 @@ from ..commands.model import READ, WRITE, Access, Touches
 from .compiled import CompiledPolicy, Entry
 from .permissions import selects
 from .scripts import MissingArgument, Registration
+from .sizes import testable_rules
 from .values import BUILTIN
 from .verdict import Verdict
 
@@ -141,8 +142,11 @@ def rules_of(entry: Entry) -> Iterator[str]:
         forms = [*entry.fields.named.values(), *(form for _, form in entry.fields.patterned)]
         if any(form is not BUILTIN["any"] for form in forms):
             yield "value.invalid"
-    if entry.values is not None and entry.values is not BUILTIN["any"]:
+    if any(form not in (None, BUILTIN["any"]) for form in (entry.values, entry.members)):
         yield "value.invalid"
+    if entry.scores is not None:
+        yield "value.invalid"
+    yield from testable_rules(entry)
     if entry.maxlen is not None:
         yield "stream.maxlen"
     ttl = entry.ttl

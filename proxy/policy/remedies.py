@@ -322,6 +322,12 @@ def _maxlen(question: _Question) -> Ways:
     yield question.violation.hint, question.instead([*argv[:2], *trim, *_untrimmed(argv[2:])])
 
 
+def _size(question: _Question) -> Ways:
+    target = question.target
+    raised = f"; or raise the limit of {target.name}" if target is not None else ""
+    yield f"{question.violation.hint}{raised}", []
+
+
 def _untrimmed(arguments: Sequence[bytes]) -> list[bytes]:
     """XADD's arguments behind the key without a MAXLEN of their own."""
     if not arguments or word(arguments[0]) != b"MAXLEN":
@@ -412,6 +418,8 @@ _WAYS: Mapping[str, Callable[[_Question], Ways]] = {
     "ttl.range": _ttl,
     "field.unknown": _fields,
     "value.invalid": _hint,
+    "value.size": _size,
+    "key.members": _size,
     "stream.maxlen": _maxlen,
     "command.unknown": _unknown,
     "command.forbidden": _forbidden,
