@@ -17,9 +17,10 @@ from rich.text import Text
 
 from .admin_client import AskError, ask
 from .config import DEFAULT_ADMIN, Overrides, load_settings
+from .policy.baseline import baseline
 from .policy.diagnostics import FileError
 from .policy.load import load_policy
-from .policy.waivers import Use, WaiverModel, baseline, read_waivers, uses, waiver_faults
+from .policy.waivers import Use, WaiverModel, read_waivers, uses, waiver_faults
 from .telemetry.report import rows_from_log, rows_from_snapshot
 from .telemetry.tally import Row
 from .terminal import console, fail, fail_with, say
@@ -115,11 +116,14 @@ def _rows(source: str) -> list[Row]:
 def _print_baseline(rows: Sequence[Row], owner: str, reason: str, until: datetime.date | None) -> None:
     if not owner or until is None:
         fail("--baseline needs --owner and --until: who mends all this, and by when?")
-    text, left = baseline(rows, owner, reason, until)
-    say(text.rstrip("\n"))
-    if left:
-        rows_text = "one row of the report" if left == 1 else f"{left} rows of the report"
-        say(f"keyfence: {rows_text} can't be covered: their keys have nothing in common", err=True)
+    found = baseline(rows, owner, reason, until)
+    say(found.text.rstrip("\n"))
+    for sentence in found.wide:
+        say(f"keyfence: wider than what was seen: {_line(sentence)}", err=True)
+    for sentence in found.left:
+        say(
+            f"keyfence: not covered, so it is refused where its rule is enforced: {_line(sentence)}", err=True
+        )
 
 
 def _print_uses(found: Sequence[Use]) -> None:

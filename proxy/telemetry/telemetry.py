@@ -20,6 +20,7 @@ from proxy.telemetry.counters import OTHER, Counters, Outcome
 from proxy.telemetry.decision_log import DecisionLog, Group, Sink, mask, masked_hint, new_decision_id
 from proxy.telemetry.shapes import Shapes
 from proxy.telemetry.tally import Row, Tally
+from proxy.telemetry.unsettled import Place, Unsettled
 
 MAX_KNOWN = 10_000
 MAX_REPEATS = 4_096  # that live at a time
@@ -67,6 +68,7 @@ class Telemetry:
         self._wall = wall
         self._new_id = new_id
         self._shapes = Shapes(trusting=not mask_keys)
+        self._unsettled = Unsettled()
         # The rows that the violations of a group count in, to find them with one look-up.
         self._known: dict[Group, tuple[str, tuple[str, str, str, str, str], Row]] = {}
         self._repeats: deque[Repeat] = deque()  # that live, the oldest first
@@ -82,8 +84,9 @@ class Telemetry:
 
     @property
     def tally(self) -> Tally:
-        """The tally, up to date."""
+        """The tally, up to date; each key's findings under the shape that is known by now."""
         self.gather()
+        self._unsettled.move(self._shapes, self._tally, self._row)
         return self._tally
 
     @classmethod
@@ -115,14 +118,19 @@ class Telemetry:
         """Whether keys are masked in the log and in the tally's new rows, from now on."""
         if mask_keys != self._mask_keys:
             self._mask_keys = mask_keys
-            self._shapes = Shapes(trusting=not mask_keys, secrecy=self._shapes.secrecy)
+            self._reshape(self._shapes.secrecy)
             if self._log is not None:
                 self._log.mask(mask_keys)
 
     def guard(self, secrecy: Secrecy | None) -> None:
         """What the policy that is in force says of its secrets: none becomes a word of a shape."""
         if secrecy != self._shapes.secrecy:
-            self._shapes = Shapes(trusting=not self._mask_keys, secrecy=secrecy)
+            self._reshape(secrecy)
+
+    def _reshape(self, secrecy: Secrecy | None) -> None:
+        self._unsettled.move(self._shapes, self._tally, self._row)
+        self._unsettled.forget()
+        self._shapes = Shapes(trusting=not self._mask_keys, secrecy=secrecy)
 
     def command(self, service: str, command: str, outcome: Outcome, times: int = 1) -> None:
         """Count a command, or several alike; `command` is a name of the command table, or `other`."""
@@ -230,6 +238,9 @@ class Telemetry:
                 row["severity"] = "must"
         else:
             group = self._count(group, violation, shape, at=at, times=times)
+        if shape and self._shapes.is_open and violation.key is not None:
+            place = Place(service, rule, group[3], violation.entry, shape, violation.key, action)
+            self._unsettled.hold(place, violation, times, at)
         if self._log is None:
             return self._new_id() if action == "refused" else ""
         return self._log.record(
@@ -250,7 +261,7 @@ class Telemetry:
         named = command
         if command == OTHER and rule == "command.unknown":
             named = _unknown_name(violation)
-        row = self._tally.find(service, rule, named, label)
+        row = self._tally.find(service, rule, named, violation.entry, shape)
         if row is None:
             row = self._row(service, named, violation, shape, at)
             row["count"] = row["actions"][action] = times
@@ -303,7 +314,7 @@ class Telemetry:
     def snapshot(self) -> dict[str, Any]:
         """What a worker hands to the parent: {"counters": …, "tally": […]}, as plain values."""
         self.gather()
-        return {"counters": self._counters.snapshot(), "tally": self._tally.snapshot()}
+        return {"counters": self._counters.snapshot(), "tally": self.tally.snapshot()}
 
     def reopen(self) -> None:
         """Open the log file anew, after it was moved."""
