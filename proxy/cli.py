@@ -17,6 +17,7 @@ from rich.text import Text
 
 from . import __version__, _compiled, cli_tools
 from .admin_client import TIMEOUT, TOKEN_VARIABLE, AskError, ask
+from .cli_scripts import scripts
 from .cli_waivers import waivers
 from .config import (
     DEFAULT_ADMIN,
@@ -328,7 +329,7 @@ def commands(as_json: bool, markdown: bool) -> None:
         console().print(listed.as_table(rows))
 
 
-for _tool in (*cli_tools.COMMANDS, waivers):
+for _tool in (*cli_tools.COMMANDS, scripts, waivers):
     cli.add_command(_tool)
 
 

@@ -102,6 +102,8 @@ def _more_than_seen(waiver: Waiver) -> str:
     """What a waiver admits that needn't have been seen; "" for nothing but keys of the same kind."""
     if is_wide(waiver.keys):
         return f"any key {waiver.keys}"
+    if waiver.rule == "script.unregistered" and not waiver.script:
+        return "any script"
     if not waiver.command:
         return "any command"
     return _ANY_OF.get(waiver.rule, "")

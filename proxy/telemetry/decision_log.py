@@ -26,7 +26,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from proxy.policy.verdict import Violation
+from proxy.policy.verdict import Violation, script_in
 from proxy.telemetry.counters import Counters
 from proxy.telemetry.shapes import looks_like_word
 
@@ -60,7 +60,7 @@ def mask(key: bytes) -> str:
 def masked_hint(violation: Violation) -> str:
     """The hint without the pieces of the key that tell one key from another."""
     hint = violation.hint
-    if not hint or not violation.shown:
+    if not hint or not violation.shown or script_in(violation.rule, violation.shape):
         return hint
     hint = hint.replace(violation.shown, "…")
     pieces = [piece for piece in re.split(r"[^\w.@-]+", violation.shown) if piece]
@@ -414,7 +414,7 @@ class DecisionLog:
         if violation.entry:
             line["entry"] = violation.entry
         if merging.shape:
-            line["shape"] = merging.shape
+            line["script" if script_in(rule, merging.shape) else "shape"] = merging.shape
         line |= self._words(violation)
         line |= {"position": violation.position, "action": action, "merged": merged, "dropped": retold}
         self._sink.write(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n", 1 + merged, retold)
@@ -431,6 +431,9 @@ class DecisionLog:
 
     def _words(self, violation: Violation) -> dict[str, object]:
         """What a line says of the key. Where keys are masked there is no message, since it quotes the key."""
+        if script_in(violation.rule, violation.shape):
+            line = "" if self._mask_keys else violation.shown
+            return {"key": "", "script_line": line, "hint": violation.hint}
         if self._mask_keys:
             key = violation.shown if violation.key is None else mask(violation.key)
             return {"key": key, "hint": masked_hint(violation)}

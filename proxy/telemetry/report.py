@@ -150,12 +150,12 @@ def _row_of_line(record: object) -> tuple[Row, int]:
         severity=_text(record, "severity", "must"),
         command=_text(record, "command"),
         entry=_text(record, "entry", ""),
-        shape=_text(record, "shape", ""),
+        shape=_text(record, "shape", "") or _text(record, "script", ""),
         count=times,
         actions={action: times},
         first=at,
         last=at,
-        example=_text(record, "key", ""),
+        example=_text(record, "key", "") or _text(record, "script_line", ""),
         hint=_text(record, "hint", ""),
     )
     return row, _number(record, "dropped")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 
 from proxy.policy.repeats import Admitted, Repeat
 from proxy.policy.secrecy import Secrecy
-from proxy.policy.verdict import Finding, Violation
+from proxy.policy.verdict import Finding, Violation, script_in
 from proxy.telemetry.counters import OTHER, Counters, Outcome
 from proxy.telemetry.decision_log import DecisionLog, Group, Sink, mask, masked_hint, new_decision_id
 from proxy.telemetry.shapes import Shapes
@@ -24,6 +24,7 @@ from proxy.telemetry.unsettled import Place, Unsettled
 
 MAX_KNOWN = 10_000
 MAX_REPEATS = 4_096  # that live at a time
+MAX_SCRIPTS = 1_000
 RETIRED = 100  # of them in a second, the oldest first: of each the next command is told of in full
 Schedule = Callable[[Callable[[], None]], object]
 # What a client sent in place of a command is its own text; what doesn't read as a command's name isn't shown.
@@ -69,6 +70,7 @@ class Telemetry:
         self._new_id = new_id
         self._shapes = Shapes(trusting=not mask_keys)
         self._unsettled = Unsettled()
+        self._scripts: set[str] = set()  # unregistered ones that have rows of their own
         # The rows that the violations of a group count in, to find them with one look-up.
         self._known: dict[Group, tuple[str, tuple[str, str, str, str, str], Row]] = {}
         self._repeats: deque[Repeat] = deque()  # that live, the oldest first
@@ -223,7 +225,9 @@ class Telemetry:
         service, client, command, revision = origin
         rule = violation.rule
         shape = ""
-        if not violation.shape and violation.key is not None:
+        if violation.key is None:
+            shape = self._script(script_in(rule, violation.shape))
+        elif not violation.shape:
             shape = self._shapes.shape(violation.key)
         group = (service, rule, shape or violation.entry, command, action)
         at = self._epoch + now
@@ -253,6 +257,14 @@ class Telemetry:
             shape=shape,
             times=times,
         )
+
+    def _script(self, script: str) -> str:
+        """Which script it is, as rows and lines name it; there may be as many as there are requests."""
+        if script and script not in self._scripts:
+            if len(self._scripts) >= MAX_SCRIPTS:
+                return OTHER
+            self._scripts.add(script)
+        return script
 
     def _count(self, group: Group, violation: Violation, shape: str, *, at: float, times: int) -> Group:
         """Count a violation where the tables may lack a row for it. Returns the group as the log names it."""
