@@ -34,6 +34,7 @@ from .policy.units import milliseconds
 from .runtime import StartError, run_loop, settle_modules
 from .serve import serve
 from .sockets import parse_address, parse_listen
+from .telemetry.by_key import render_by_key
 from .telemetry.report import render, rows_from_log, rows_from_snapshot
 from .terminal import console, fail, fail_with, say
 from .upstream.embedded import EmbeddedRedisError
@@ -203,12 +204,20 @@ def demo(connect: str, policy: str) -> None:
 
 @cli.command()
 @click.argument("source", metavar="[LOG|ADMIN-URL]", default=f"http://{DEFAULT_ADMIN}")
-def report(source: str) -> None:
+@click.option(
+    "--by",
+    type=click.Choice(["command", "key"]),
+    default="command",
+    show_default=True,
+    help="A row for each rule, command and key shape; or for each key shape and service.",
+)
+def report(source: str, by: str) -> None:
     """What broke the policy: from a running keyfence, or from a decision log ("-" is standard input)."""
+    show = render_by_key if by == "key" else render
     if source.startswith(("http://", "https://")):
         answer = _ask(source, "/report")
         try:
-            render(rows_from_snapshot(answer))
+            show(rows_from_snapshot(answer))
         except (TypeError, ValueError) as exc:
             fail(f"{without_password(source)}: this is no keyfence's report: {exc}", 1)
         return
@@ -224,7 +233,7 @@ def report(source: str) -> None:
             rows, dropped = rows_from_log(lines, complain)
     except OSError as exc:
         fail(f"{source}: {exc.strerror}")
-    render(rows)
+    show(rows)
     if dropped:
         say(f"keyfence: {source}: {dropped} more violations passed the log's limits", err=True)
     if broken:

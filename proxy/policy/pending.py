@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from .compiled import Target
 from .ttl import ASKS_ALL, GIVES, TtlRule, late_fault
+from .verdict import Peer
 
 if TYPE_CHECKING:
     from .judge import Judge
@@ -34,7 +35,7 @@ class Pending:
         self,
         judge: Judge,
         service: int,
-        client: str,
+        client: Peer | str,
         command: str,
         sender: object,
         transaction: object,
@@ -86,7 +87,7 @@ class PendingTtls:
         self,
         judge: Judge,
         service: int,
-        client: str,
+        client: Peer | str,
         command: str,
         sender: object,
         transaction: object,

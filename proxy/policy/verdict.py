@@ -49,6 +49,16 @@ Mode = Literal["observe", "enforce", "disabled"]
 Action = Literal["observed", "refused", "waived", "late"]
 
 
+class Peer(NamedTuple):
+    """Who sent a command. A client can give any name and library; only the address and the user are known."""
+
+    address: str  # with the port, where there is one
+    user: str = ""  # that Redis accepted
+    name: str = ""  # CLIENT SETNAME
+    library: str = ""  # CLIENT SETINFO LIB-NAME
+    version: str = ""  # CLIENT SETINFO LIB-VER
+
+
 class Violation(NamedTuple):
     """One broken rule. Texts name nothing but what the caller sent and what the policy file says."""
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from proxy.telemetry.clients import MAX_CLIENTS, Client, from_fields, text_of
 from proxy.telemetry.tally import Row, Tally
 
 _HEADINGS = (
@@ -28,6 +29,7 @@ _HEADINGS = (
     "first seen",
     "last seen",
     "example",
+    "clients",
     "hint",
 )
 _ACTIONS = frozenset({"observed", "refused", "waived", "late"})
@@ -115,6 +117,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         _clock(row["first"]),
         _clock(row["last"]),
         _clean(row["example"]),
+        _clean(text_of(row.get("clients", []))),
         _clean(row["hint"]),
     )
 
@@ -155,6 +158,7 @@ def _row_of_line(record: object) -> tuple[Row, int]:
         actions={action: times},
         first=at,
         last=at,
+        clients=[from_fields(record, "client")],
         example=_text(record, "key", "") or _text(record, "script_line", ""),
         hint=_text(record, "hint", ""),
     )
@@ -178,9 +182,16 @@ def _row(value: object) -> Row:
         actions={str(action): number for action, number in actions.items()},
         first=_time(value, "first"),
         last=_time(value, "last"),
+        clients=_clients(value.get("clients", [])),
         example=_text(value, "example", ""),
         hint=_text(value, "hint", ""),
     )
+
+
+def _clients(values: Any) -> list[Client]:
+    if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
+        raise ValueError('"clients" isn\'t a list of objects')
+    return [from_fields(one, "address") for one in values[:MAX_CLIENTS]]
 
 
 def _text(record: Mapping[str, Any], name: str, default: str | None = None) -> str:

@@ -7,8 +7,9 @@ finest parts of a row become `other`, so that the sums stay right.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
+from proxy.telemetry.clients import Client, meet
 from proxy.telemetry.counters import OTHER
 
 MAX_ROWS = 10_000
@@ -30,6 +31,7 @@ class Row(TypedDict):
     actions: dict[str, int]  # observed, refused, waived, late
     first: float
     last: float
+    clients: NotRequired[list[Client]]  # who did it: address, user, name, library, version
     example: str  # a key as it may be shown: the first that was seen
     hint: str
 
@@ -58,8 +60,10 @@ class Tally:
             row = self._admit(row)
             known = self._rows.get(_key(row))
         if known is None:
-            self._rows[_key(row)] = {**row, "actions": dict(row["actions"])}
+            self._rows[_key(row)] = _copy(row)
             return
+        for client in row.get("clients", ()):
+            meet(known.setdefault("clients", []), client)
         known["count"] += row["count"]
         if row["severity"] == "must":  # some of a row may be a should
             known["severity"] = "must"
@@ -85,15 +89,17 @@ class Tally:
 
     def snapshot(self) -> list[Row]:
         """Copies of all rows, the most frequent first."""
-        rows: list[Row] = [
-            {**row, "actions": dict(row["actions"])} for row in self._rows.values() if row["count"]
-        ]
+        rows: list[Row] = [_copy(row) for row in self._rows.values() if row["count"]]
         return sorted(rows, key=lambda row: -row["count"])
 
     def absorb(self, rows: Iterable[Row]) -> None:
         """Add the rows of another tally: of another worker, or of the log."""
         for row in rows:
             self.add(row)
+
+
+def _copy(row: Row) -> Row:
+    return {**row, "actions": dict(row["actions"]), "clients": list(row.get("clients", ()))}
 
 
 def _key(row: Row) -> Key:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, cast
 
 from proxy.policy.repeats import Admitted, Repeat
 from proxy.policy.secrecy import Secrecy
-from proxy.policy.verdict import Finding, Violation, script_in
+from proxy.policy.verdict import Finding, Peer, Violation, script_in
+from proxy.telemetry.clients import as_peer, listed, meet
 from proxy.telemetry.counters import OTHER, Counters, Outcome
 from proxy.telemetry.decision_log import DecisionLog, Group, Sink, mask, masked_hint, new_decision_id
 from proxy.telemetry.shapes import Shapes
@@ -38,7 +39,7 @@ class _Origin(NamedTuple):
     """Whose command it was, and by which revision of the policy it was judged."""
 
     service: str
-    client: str
+    client: Peer
     command: str
     revision: str
 
@@ -161,7 +162,7 @@ class Telemetry:
     def violations(
         self,
         service: str,
-        client: str,
+        client: Peer | str,
         command: str,
         findings: Sequence[Finding],
         revision: str,
@@ -173,7 +174,7 @@ class Telemetry:
         are counted with it as merged. Returns the decision id for the reply, which is that of the first
         refused finding's line; "" if nothing was refused."""
         now = self._clock()
-        origin = _Origin(service, client, command, revision)
+        origin = _Origin(service, as_peer(client), command, revision)
         refused = ""
         for violation, action in findings:
             decision = self._tell(origin, violation, action, now=now, times=times * (1 + violation.more))
@@ -238,10 +239,11 @@ class Telemetry:
             row["count"] += times
             row["actions"][action] += times
             row["last"] = at
+            meet(row["clients"], listed(client))
             if violation.severity == "must":  # some of a row may be a should
                 row["severity"] = "must"
         else:
-            group = self._count(group, violation, shape, at=at, times=times)
+            group = self._count(group, violation, shape, client, at=at, times=times)
         if shape and self._shapes.is_open and violation.key is not None:
             place = Place(service, rule, group[3], violation.entry, shape, violation.key, action)
             self._unsettled.hold(place, violation, times, at)
@@ -266,7 +268,9 @@ class Telemetry:
             self._scripts.add(script)
         return script
 
-    def _count(self, group: Group, violation: Violation, shape: str, *, at: float, times: int) -> Group:
+    def _count(
+        self, group: Group, violation: Violation, shape: str, client: Peer, *, at: float, times: int
+    ) -> Group:
         """Count a violation where the tables may lack a row for it. Returns the group as the log names it."""
         service, rule, label, command, action = group
         self._counters.violation(service, rule, command, violation.entry, action, times=times)
@@ -277,9 +281,11 @@ class Telemetry:
         if row is None:
             row = self._row(service, named, violation, shape, at)
             row["count"] = row["actions"][action] = times
+            row["clients"] = [listed(client)]
             self._tally.add(row)
             return service, rule, label, named, action
         self._tally.count(row, action, at, times)
+        meet(row["clients"], listed(client))
         if violation.severity == "must":
             row["severity"] = "must"
         series = (service, rule, command, violation.entry, action)

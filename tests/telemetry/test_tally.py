@@ -23,6 +23,7 @@ def row(**given: Any) -> Row:
         "last": 100.0,
         "example": "cube:a",
         "hint": "its writers: CubeMaster",
+        "clients": [],
     }
     return Row(**(fields | given))
 
