@@ -5,7 +5,6 @@ Rule: it changes nothing; the section is printed, for people to complete.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -13,30 +12,29 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from .cli_options import admin_option, format_option, is_given, print_json, source_url
 from .cli_waivers import _line, _rows
-from .config import DEFAULT_ADMIN
 from .policy.seen_scripts import Seen, section, seen_scripts
-from .terminal import console, say
+from .terminal import fail, print_table, say
 
 
 @click.command()
-@click.argument("source", metavar="[LOG|ADMIN]", default=f"http://{DEFAULT_ADMIN}")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json", "yaml"]),
-    default="text",
-    show_default=True,
-    help="yaml is the section of a policy.",
-)
-def scripts(source: str, form: str) -> None:
+@click.argument("source", metavar="[LOG|ADMIN]", default="")
+@admin_option
+@format_option("text", "json", "yaml")
+@click.pass_context
+def scripts(context: click.Context, source: str, admin: str, form: str) -> None:
     """List the scripts that no policy registers, and write the section that registers them.
 
-    A running keyfence or a decision log ("-" is standard input) tells which were seen.
+    A running keyfence or a decision log ("-" is standard input) says which were seen. --format yaml prints
+    the section.
     """
-    found, untold = seen_scripts(_rows(source))
+    if source and is_given(context, "admin"):
+        fail("give either --admin or an argument")
+    url = source_url(source) if source else admin
+    found, untold = seen_scripts(_rows(url or source))
     if form == "json":
-        say(json.dumps([one.as_object() for one in found], indent=1))
+        print_json([one.as_object() for one in found])
     elif form == "yaml":
         say(section(found).rstrip("\n") if found else "scripts: {}")
     else:
@@ -58,7 +56,7 @@ def _print(found: Sequence[Seen]) -> None:
         cells = [one.script, keys, str(one.count), str(one.refused), _clock(one.last)]
         cells += [", ".join(one.services), ", ".join(one.commands), one.line or "-"]
         table.add_row(*(Text(_line(cell)) for cell in cells))
-    console().print(table)
+    print_table(table)
 
 
 def _clock(at: float) -> str:

@@ -41,6 +41,12 @@ def test_address_user_name_and_library_stand_in_the_log_and_in_the_report(tmp_pa
                 client.get("elsewhere:3")
             (row,) = json.loads(ask(keyfence, "/report")[1])
             table = process("report", keyfence.ready.admin).out
+            by_key = process("report", keyfence.ready.admin, "--by", "key").out
+            (of_key,) = json.loads(
+                process("report", keyfence.ready.admin, "--by", "key", "--format", "json").out
+            )
+    assert "elsewhere:<int>" in by_key
+    assert (of_key["key"], of_key["service"], of_key["commands"]) == ("elsewhere:<int>", "app", {"GET": 4})
     first, _, third, fourth = decisions(tmp_path)
     assert str(first["client"]).startswith("127.0.0.1:")
     assert {name: first[name] for name in ("user", "name", "library", "version")} == {

@@ -19,12 +19,15 @@ from .compiled import CompiledPolicy
 from .diagnostics import Diagnostic, FileError, did_you_mean
 from .model import Date, RuleName
 from .modes import Waiver, best_waiver
-from .validate import validate
+from .validate import file_kind, validate
 from .verdict import script_in
 from .waiver_keys import KINDS, keys_of_shape, unknown_placeholders
 from .yaml_source import Source, read_source
 
 NOTICE = datetime.timedelta(days=14)
+# What was not needed for so long is unused; before that, a weekly job may still come.
+ENOUGH = datetime.timedelta(days=7)
+State = Literal["lapsed", "unused", "too early", "ending", "in use", ""]
 # What stands as `entry` in a report where a key is in a policy's claims and in no scope of it.
 _NAMELESS = {"claim", "keyspace", "keyevent"}
 SHA1 = re.compile("[0-9a-f]{40}")
@@ -53,6 +56,7 @@ class WaiverModel(BaseModel):
         return Waiver(self.service, self.rule, self.entry, command, self.keys, script)
 
 
+@file_kind("a waivers file, which --waivers names")
 class WaiversModel(BaseModel):
     """A waivers file."""
 
@@ -127,18 +131,28 @@ class Use(NamedTuple):
     waiver: WaiverModel
     times: int | None
     last: float | None  # Unix seconds
-    state: Literal["lapsed", "unused", "ending", "in use", ""]
+    state: State
+    since: float | None = None  # since when uses are counted, in Unix seconds, where that is known
 
     def as_object(self) -> dict[str, Any]:
         """As `keyfence waivers --json` prints it."""
         one = self.waiver
-        return {**one.model_dump(mode="json"), "uses": self.times, "last": self.last, "state": self.state}
+        return {**one.model_dump(mode="json"), "uses": self.times, "last": self.last, "state": self.state} | {
+            "since": self.since
+        }
 
 
 def uses(
-    waivers: Sequence[WaiverModel], rows: Iterable[Mapping[str, Any]] | None, today: datetime.date
+    waivers: Sequence[WaiverModel],
+    rows: Iterable[Mapping[str, Any]] | None,
+    today: datetime.date,
+    since: datetime.datetime | None = None,
 ) -> list[Use]:
-    """What became of each waiver. `rows` are those of a report; None where there is none to ask."""
+    """What became of each waiver. `rows` are those of a report; None where there is none to ask. They count
+    from `since` on, where that is known."""
+    midnight = datetime.datetime.combine(today, datetime.time(), datetime.UTC)
+    is_early = since is not None and since > midnight - ENOUGH
+    start = None if since is None else since.timestamp()
     counts = [0] * len(waivers)
     last: list[float | None] = [None] * len(waivers)
     numbers = {one.waiver: number for number, one in enumerate(waivers)}
@@ -150,18 +164,22 @@ def uses(
             counts[number] += times
             last[number] = max(last[number] or 0.0, row["last"])
     return [
-        Use(one, None if rows is None else counts[at], last[at], _state(one, rows, counts[at], today))
+        Use(
+            one,
+            None if rows is None else counts[at],
+            last[at],
+            _state(one, rows, counts[at], today, is_early=is_early),
+            start,
+        )
         for at, one in enumerate(waivers)
     ]
 
 
-def _state(
-    waiver: WaiverModel, rows: object, count: int, today: datetime.date
-) -> Literal["lapsed", "unused", "ending", "in use", ""]:
+def _state(waiver: WaiverModel, rows: object, count: int, today: datetime.date, *, is_early: bool) -> State:
     if waiver.until < today:
         return "lapsed"
     if rows is not None and not count:
-        return "unused"
+        return "too early" if is_early else "unused"
     if waiver.until - today <= NOTICE:
         return "ending"
     return "in use" if rows is not None else ""

@@ -148,6 +148,17 @@ def test_uses_go_to_the_waiver_that_says_most(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("days", "state"), [(0, "too early"), (6, "too early"), (7, "unused"), (90, "unused")]
+)
+def test_what_was_not_needed_is_unused_after_some_days_only(days: int, state: str, tmp_path: Path) -> None:
+    since = datetime.datetime.combine(TODAY, datetime.time(), datetime.UTC) - datetime.timedelta(days=days)
+    listed = read(tmp_path, GOOD, GOOD | {"until": "2026-06-14", "command": "DEL"}, GOOD | {"command": "SET"})
+    found = uses(listed, [row()], TODAY, since)
+    assert [one.state for one in found] == [state, "lapsed", "in use"]
+    assert found[0].as_object()["since"] == since.timestamp()
+
+
 def test_the_last_day_is_tolerated_still(tmp_path: Path) -> None:
     [one] = uses(read(tmp_path, GOOD | {"until": "2026-06-15"}), None, TODAY)
     assert one.state == "ending"
