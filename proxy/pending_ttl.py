@@ -23,7 +23,6 @@ LOOK_SECONDS = 0.5  # between two looks at what is due
 BATCH = 500  # keys in one write
 MAX_LINE = 64 * 1024  # bytes of a reply that is one line
 MAX_TOLD = 100  # reasons
-_SIZES = {one.name: one for one in SIZES}
 _OF_ANOTHER_TYPE = b"-WRONGTYPE"
 
 _Open = TypeVar("_Open", Pending, PendingSize)
@@ -120,7 +119,7 @@ class TtlWatch:
         asked = [[write.question for write in one.writes.values()] for one in batch]
         try:
             commands = [
-                _SIZES[question.command].request(one.key)
+                SIZES[question.command].request(one.key)
                 for one, questions in zip(batch, asked, strict=True)
                 for question in questions
             ]

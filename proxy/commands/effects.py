@@ -101,13 +101,13 @@ _TYPE_OF_CATEGORY = {
     "sortedset": "zset",
     "stream": "stream",
     "string": "string",
-    "bf": "bloom",
-    "cf": "cuckoo",
-    "cms": "cms",
-    "json": "json",
-    "tdigest": "tdigest",
-    "topk": "topk",
-    "ts": "timeseries",
+    "BF": "bloom",
+    "CF": "cuckoo",
+    "CMS": "cms",
+    "JSON": "json",
+    "TDIGEST": "tdigest",
+    "TOPK": "topk",
+    "TS": "timeseries",
 }
 _VECTOR_SETS = "VADD VCARD VDIM VEMB VGETATTR VINFO VISMEMBER VLINKS VRANDMEMBER VRANGE VREM VSETATTR VSIM"
 
@@ -130,7 +130,7 @@ TYPES: dict[tuple[str, int], tuple[str, ...]] = {
 def _types_of(row: Row) -> tuple[str, ...]:
     if row.command.name in _VECTOR_SETS.split():
         return ("vectorset",)
-    module, point, _ = row.command.name.lower().partition(".")
+    module, point, _ = row.command.name.partition(".")
     told = {module} if point else row.command.categories
     return tuple(sorted({_TYPE_OF_CATEGORY[one] for one in told & _TYPE_OF_CATEGORY.keys()}))
 

@@ -193,7 +193,8 @@ def _rules_of_policy(policy: CompiledPolicy) -> Iterator[str]:
 def _is_open(policy: CompiledPolicy) -> bool:
     """Whether every key lies in a scope that takes keys of no entry."""
     scopes = [target for target in policy.targets if target.kind == "scope"]
-    return any(not one.pattern.literal_prefix for one in scopes) and all(one.is_open for one in scopes)
+    everything = [one for one in scopes if one.pattern.is_prefix and not one.pattern.literal_prefix]
+    return bool(everything) and all(one.is_open for one in scopes)
 
 
 def effective_accesses(touches: Touches, registration: Registration | None) -> list[Access]:

@@ -271,6 +271,8 @@ class Decider(WideDecider):
         script, may = touches.script, self.policy.unregistered_scripts
         if script is not None and (may == "forbid" or (may == "load_only" and name != "SCRIPT LOAD")):
             yield self._unregistered_script(service, name, script)
+        elif script is not None and may == "load_only":
+            self._loaded(script)
 
     def _is_granted_everything(self, service: int, name: str, command: Command | None) -> bool:
         grants = self.policy.grants.get(service, ())

@@ -20,7 +20,7 @@ from .pending_sizes import Write
 from .show import shown_name
 from .sizes import Question, questions
 from .ttl import ASKS_ALL, ASKS_PRESENCE, FAULTS, FINE, QUESTIONS, REQUIRED, SETTLING, UNSIZED, TtlRule
-from .verdict import PASS, Action, Finding, Gathering, Ruling, Verdict, Violation
+from .verdict import PASS, Action, Finding, Gathering, Peer, Ruling, Verdict, Violation
 
 # Whether these are broken is told by the form of the command, by what the key is, and by what the glance sees
 # of the value.
@@ -98,7 +98,7 @@ class Judge:
         argv: Sequence[bytes],
         transaction: Transaction | None = None,
         database: int = 0,
-        client: str = "",
+        client: Peer | str = "",
         connection: object = None,
     ) -> tuple[Ruling, Touches]:
         """What is done about a command (queued in `transaction`, if any), and what it touches.
@@ -116,7 +116,7 @@ class Judge:
         argv: Sequence[bytes],
         transaction: Transaction | None = None,
         database: int = 0,
-        client: str = "",
+        client: Peer | str = "",
         connection: object = None,
     ) -> Steps:
         """As `weigh`; yields whenever a turn is over, so that others can be judged before it goes on.
@@ -148,7 +148,7 @@ class Judge:
         key: bytes,
         transaction: Transaction | None,
         database: int,
-        client: str,
+        client: Peer | str,
         sender: object,
     ) -> None:
         """As `weigh` does for a command that the glance has admitted last, and that has something to keep."""
@@ -233,7 +233,7 @@ class Judge:
         touches: Touches,
         transaction: Transaction | None,
         database: int,
-        client: str,
+        client: Peer | str,
         sender: object,
     ) -> None:
         """Keep what the command leaves open about times to live, and let go what it settles."""
@@ -279,7 +279,7 @@ class Judge:
         pending: PendingTtls,
         found: int,
         service: int,
-        client: str,
+        client: Peer | str,
         command: str,
         sender: object,
         transaction: Transaction | None,

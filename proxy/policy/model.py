@@ -219,6 +219,7 @@ class LegacyKeyModel(_Model):
     """One deprecated form. What it doesn't say is as its section says."""
 
     entry: str  # the entry that replaces it
+    member: dict[str, str] = {}  # of a family: which one, as {stage: dev}; scope is the name for <scope>
     allow: list[Literal["read", "delete", "write"]] | None = None
     services: Names | None = None
     until: Date | None = None
@@ -351,8 +352,8 @@ class NamesModel(NameRules):
 
 
 @file_kind("a policy, which --policy names")
-class PolicyModel(_Model):
-    """A policy file."""
+class PolicyModel(Rights):
+    """A policy file. Its own rights are those of entries that lie in no scope and have none themselves."""
 
     policy: str
     about: str = ""

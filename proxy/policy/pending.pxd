@@ -6,7 +6,7 @@ cimport cython
 cdef class Pending:
     cdef readonly object judge
     cdef readonly int service
-    cdef readonly str client
+    cdef readonly object client
     cdef readonly str command
     cdef readonly object sender
     cdef readonly object transaction
@@ -36,7 +36,7 @@ cdef class PendingTtls:
 
     @cython.locals(known=Pending, asked=Pending, newest=Pending)
     cpdef object ask(
-        self, object judge, int service, str client, str command, object sender, object transaction,
+        self, object judge, int service, object client, str command, object sender, object transaction,
         long long database, object key, long long position, object target, object rule, int question,
     )
     @cython.locals(known=Pending)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from .compiled import Target
 from .pending_sizes import PendingSizes
 from .ttl import ASKS_GONE, ASKS_PRESENCE, GIVES, GONE, NO_TTL, REQUIRED, TtlRule, late_fault
+from .verdict import Peer
 
 if TYPE_CHECKING:
     from .judge import Judge
@@ -37,7 +38,7 @@ class Pending:
         self,
         judge: Judge,
         service: int,
-        client: str,
+        client: Peer | str,
         command: str,
         sender: object,
         transaction: object,
@@ -92,7 +93,7 @@ class PendingTtls:
         self,
         judge: Judge,
         service: int,
-        client: str,
+        client: Peer | str,
         command: str,
         sender: object,
         transaction: object,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .compiled import Target
 from .sizes import LATE_SECONDS, Question
+from .verdict import Peer
 
 if TYPE_CHECKING:
     from .judge import Judge
@@ -30,7 +31,7 @@ class Write(NamedTuple):
 
     judge: Judge  # that let it pass, and will word what is found
     service: int
-    client: str
+    client: Peer | str
     command: str
     position: int  # of the key in the command
     target: Target  # what the key is

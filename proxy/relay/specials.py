@@ -418,6 +418,11 @@ def _if_ok(session: Actor, reply: bytes, name: bytes) -> None:
 
 
 def _client_setinfo(session: Actor, argv: Argv) -> None:
+    if word(argv[2]) == b"LIB-NAME":
+        session.says_library(name=argv[3])
+    elif word(argv[2]) == b"LIB-VER":
+        session.says_library(version=argv[3])
+
     def answered(reply: bytes) -> None:
         name, version = session.profile.library
         if not reply.startswith(b"+"):
