@@ -26,8 +26,8 @@ from .languages import covered, overlap, overlapping_pairs
 from .load import policy_faults, policy_name, read_policies
 from .model import PolicyModel, Rights
 from .names import lowered
-from .patterns import ClassExpression, Hole, KeyPattern, Literal, Part, written
-from .prefixes import begins, behind, lies_in, order
+from .patterns import ClassExpression, Hole, KeyPattern, prefix_pattern
+from .prefixes import PrefixIndex, begins, behind, lies_in, order
 from .reach import scan_pattern
 from .regular import ANY_BYTE, SEPARATOR_MASK, Bytes, Concat, Repeat
 from .salvage import Salvaged
@@ -122,18 +122,23 @@ MAX_NAMED = 3  # entries in a line
 def _scan_lines(policy: CompiledPolicy) -> list[str]:
     """How the keys of each entry are enumerated, and which other entries' keys that finds too."""
     entries = [target for target in policy.targets if target.kind == "entry"]
-    scopes = _families(policy.targets)
-    beginnings = sorted((one.pattern.literal_prefix, one.name) for one in entries)
+    prefixes = sorted((one.pattern.literal_prefix, one.name) for one in entries)
+    families = PrefixIndex((scope.pattern, scope) for scope in _families(policy.targets))
+    beginnings = {one.pattern: _beginning(one, families) for one in entries if not one.pattern.is_literal}
+    behind_family: dict[KeyPattern, set[str]] = {
+        one: set() for one in beginnings.values() if not one.is_prefix
+    }
+    index = PrefixIndex((one, one) for one in behind_family)
+    for one in entries:
+        for beginning in index.around(one.pattern):
+            behind_family[beginning].add(one.name)
     patterns: dict[tuple[str, str], set[str]] = {}
     for one in entries:
-        if one.pattern.is_literal:
-            continue
-        text, beginning = _scan_text(one, scopes), _beginning(one, scopes)
-        if len(beginning) > 1:
-            found = {other.name for other in entries if lies_in(other.pattern, begins(beginning))}
-        else:
-            found = _names_behind(one.pattern.literal_prefix, beginnings)
-        patterns.setdefault((one.name, text), set()).update(found - {one.name})
+        if not one.pattern.is_literal:
+            beginning = beginnings[one.pattern]
+            text = printable(scan_pattern(one)) if beginning.is_prefix else beginning.text
+            also = behind_family.get(beginning) or _names_behind(one.pattern.literal_prefix, prefixes)
+            patterns.setdefault((one.name, text), set()).update(also - {one.name})
     width = max((len(name) for name, _ in patterns), default=0)
     return [
         f"  {name:{width}}  SCAN 0 MATCH {pattern}{_also(also)}"
@@ -156,26 +161,21 @@ def _also(names: set[str]) -> str:
     return f"  (also finds {', '.join(sorted(names)[:MAX_NAMED])}{rest})"
 
 
+def _is_in(entry: Target, scope: Target) -> bool:
+    return lies_in(entry.pattern, scope.pattern)
+
+
 def _families(targets: Iterable[Target]) -> list[Target]:
-    """The scopes with a placeholder in their prefix."""
+    """The scopes with a placeholder in their prefix, those with the longest prefix first."""
     return [target for target in targets if target.kind == "scope" and not target.pattern.is_prefix]
 
 
-def _beginning(target: Target, scopes: Iterable[Target]) -> tuple[Part, ...]:
+def _beginning(target: Target, families: PrefixIndex[Target]) -> KeyPattern:
     """How an entry's keys begin: up to the first placeholder behind their scope's prefix."""
-    around = next((scope for scope in scopes if lies_in(target.pattern, scope.pattern)), None)
+    around = min(families.around(target.pattern), key=lambda scope: order(scope.pattern), default=None)
     if around is not None:
-        return behind(target.pattern, around.pattern)
-    prefix = target.pattern.literal_prefix
-    return (Literal(prefix),) if prefix else ()
-
-
-def _scan_text(target: Target, scopes: Iterable[Target]) -> str:
-    """The glob under which an entry's keys are enumerated, with the placeholders of its scope's prefix."""
-    beginning = _beginning(target, scopes)
-    if len(beginning) > 1:
-        return written(beginning) + "*"
-    return printable(scan_pattern(target))
+        return begins(behind(target.pattern, around.pattern))
+    return prefix_pattern(target.pattern.literal_prefix)
 
 
 class _Doubts:
@@ -309,7 +309,7 @@ class _Doubts:
         for scope in self.mine:
             if scope.kind != "scope":
                 continue
-            inside = [one for one in self.mine if one.kind == "entry" and lies_in(one.pattern, scope.pattern)]
+            inside = [one for one in self.mine if one.kind == "entry" and _is_in(one, scope)]
             if not any(one.names_with(WRITE, self.policy.services) for one in (scope, *inside)):
                 example = self._example(scope)
                 message = f"nobody may write to the scope {scope.name}, for example {example!r}"
@@ -321,7 +321,7 @@ class _Doubts:
         inside = (
             target.pattern.example()
             for target in self.policy.targets
-            if target.kind == "entry" and lies_in(target.pattern, scope.pattern)
+            if target.kind == "entry" and _is_in(target, scope)
         )
         return printable(next(inside, plain))
 
@@ -374,9 +374,7 @@ class _Doubts:
         scopes = [target for target in self.mine if target.kind == "scope"]
         told: set[str] = set()
         for target in self.mine:
-            homes = [
-                scope for scope in scopes if target.kind == "entry" and lies_in(target.pattern, scope.pattern)
-            ]
+            homes = [scope for scope in scopes if target.kind == "entry" and _is_in(target, scope)]
             if not homes or target.name in told:
                 continue
             home = min(homes, key=lambda scope: order(scope.pattern))
