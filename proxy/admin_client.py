@@ -53,9 +53,12 @@ def ask(
     body: dict[str, Any] | None = None,
     timeout: float = TIMEOUT,
     token_file: str = "",
+    method: str = "",
 ) -> Any:
-    """One request to the admin listener at `base`, a POST where there is a body. `timeout` is in seconds.
-    The token of `token_file` goes along with a POST. Raises AskError."""
+    """One request to the admin listener at `base`. Without a `method` it is a POST where there is a body,
+    else a GET. `timeout` is in seconds. The token of `token_file` goes along with all but a GET. Raises
+    AskError."""
+    method = method or ("GET" if body is None else "POST")
     url = base.rstrip("/") + path
     shown = without_password(url)
     data = None if body is None else json.dumps(body).encode()
@@ -64,9 +67,9 @@ def ask(
         if not url.startswith(("http://", "https://")):
             raise AskError(f"{shown} is no admin listener; write http://HOST:PORT")
         headers = {"Content-Type": "application/json"}
-        if data is not None and token_file:
+        if method != "GET" and token_file:
             headers["Authorization"] = f"Bearer {read_token(token_file).decode('ascii')}"
-        request = urllib.request.Request(url, data=data, headers=headers)
+        request = urllib.request.Request(url, data=data, headers=headers, method=method)
         # Straight to the address: an HTTP proxy of the environment has no business here.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
         with opener.open(request, timeout=timeout) as response:

@@ -6,7 +6,6 @@ Rule: it changes nothing; a baseline is printed, for people to read before they 
 from __future__ import annotations
 
 import datetime
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -15,17 +14,24 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from .admin_client import AskError, ask
-from .config import DEFAULT_ADMIN, Overrides, load_settings
+from .cli_options import admin_option, answer_of, asked, format_option, is_given, print_json, source_url
+from .config import Overrides, load_settings
+from .policy.baseline import baseline
 from .policy.diagnostics import FileError
 from .policy.load import load_policy
-from .policy.waivers import Use, WaiverModel, baseline, read_waivers, uses, waiver_faults
+from .policy.waivers import Use, WaiverModel, read_waivers, uses, waiver_faults
 from .telemetry.report import rows_from_log, rows_from_snapshot
 from .telemetry.tally import Row
-from .terminal import console, fail, fail_with, say
-from .upstream_url import without_password
+from .terminal import fail, fail_with, print_table, say
 
-_STYLES = {"lapsed": "bold red", "unused": "yellow", "ending": "yellow", "in use": "green", "": ""}
+_STYLES = {
+    "lapsed": "bold red",
+    "unused": "yellow",
+    "too early": "dim",
+    "ending": "yellow",
+    "in use": "green",
+    "": "",
+}
 
 
 def _date(_context: click.Context, _parameter: click.Parameter, value: str) -> datetime.date | None:
@@ -36,21 +42,25 @@ def _date(_context: click.Context, _parameter: click.Parameter, value: str) -> d
 
 
 @click.command()
-@click.argument("source", metavar="[ADMIN-URL|LOG]", default="")
+@click.argument("source", metavar="[LOG|ADMIN]", default="")
 @click.option("--config", metavar="FILE", default="", help="Configuration file, which names the waivers.")
 @click.option("--waivers", "file", metavar="FILE", default="", help="Waivers file, in place of that one.")
 @click.option("--policy", metavar="FILE", default="", help="Policy file, to hold its names against.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of JSON objects.")
+@admin_option
+@format_option("text", "json")
 @click.option("--baseline", "writes", is_flag=True, help="Print a waivers file for all that is found now.")
 @click.option("--owner", default="", help="Who mends what the baseline tolerates.")
 @click.option("--reason", default="known before the policy was enforced", show_default=True)
 @click.option("--until", metavar="DATE", default="", callback=_date, help="The baseline's last day.")
+@click.pass_context
 def waivers(
+    context: click.Context,
     source: str,
     config: str,
     file: str,
     policy: str,
-    as_json: bool,
+    admin: str,
+    form: str,
     writes: bool,
     owner: str,
     reason: str,
@@ -58,24 +68,50 @@ def waivers(
 ) -> None:
     """List what is tolerated: what has lapsed, and what nobody needs any more.
 
-    A running keyfence (its admin URL) or a decision log ("-" is standard input) tells what was needed.
+    The waivers are those of --config or --waivers, else those that a running keyfence has in force. LOG ("-"
+    is standard input), ADMIN or --admin says which were needed.
+
     Exit code 1: a waiver has lapsed.
     """
+    if source and is_given(context, "admin"):
+        fail("give either --admin or an argument")
+    url = source_url(source) if source else admin
     try:
         listed = _listed(config, file, policy)
     except FileError as exc:
         fail_with(exc)
     if writes:
-        _print_baseline(_rows(source or f"http://{DEFAULT_ADMIN}"), owner, reason, until)
+        _print_baseline(_rows(url or source), owner, reason, until)
         return
-    if not (config or file):
+    in_force = not (config or file)
+    if in_force and not url:
         fail("no waivers; name them with --config or --waivers")
-    found = uses(listed, _rows(source) if source else None, datetime.datetime.now(datetime.UTC).date())
-    if as_json:
-        say(json.dumps([one.as_object() for one in found]))
+    if in_force:
+        with answer_of(url):
+            listed = [WaiverModel.model_validate(one) for one in asked(url, "/waivers")]
+    asks = in_force or source or is_given(context, "admin")
+    rows = _rows(url or source) if asks else None
+    since = None if rows is None else _since(url, rows)
+    found = uses(listed, rows, datetime.datetime.now(datetime.UTC).date(), since)
+    if form == "json":
+        print_json([one.as_object() for one in found])
     else:
         _print_uses(found)
+        if any(one.state == "too early" for one in found):
+            say(f"too early: uses are counted since {since:%Y-%m-%d %H:%M:%SZ}; a log may go back further")
     sys.exit(1 if any(one.state == "lapsed" for one in found) else 0)
+
+
+def _since(url: str, rows: Sequence[Row]) -> datetime.datetime | None:
+    """Since when a running keyfence, or a log, counts what was needed. Whatever was before isn't known."""
+    if url:
+        with answer_of(url):
+            start = float(asked(url, "/status")["started"])
+    elif rows:
+        start = min(row["first"] for row in rows)
+    else:
+        return None
+    return datetime.datetime.fromtimestamp(start, datetime.UTC)
 
 
 def _listed(config: str, file: str, policy: str) -> Sequence[WaiverModel]:
@@ -96,12 +132,8 @@ def _listed(config: str, file: str, policy: str) -> Sequence[WaiverModel]:
 
 def _rows(source: str) -> list[Row]:
     if source.startswith(("http://", "https://")):
-        try:
-            return rows_from_snapshot(ask(source, "/report"))
-        except AskError as exc:
-            fail(str(exc), 1)
-        except (TypeError, ValueError) as exc:
-            fail(f"{without_password(source)}: this is no keyfence's report: {exc}", 1)
+        with answer_of(source):
+            return rows_from_snapshot(asked(source, "/report"))
     try:
         with click.open_file(source, "rb") as lines:
             rows, dropped = rows_from_log(lines, lambda text: say(f"keyfence: {source}: {text}", err=True))
@@ -115,11 +147,12 @@ def _rows(source: str) -> list[Row]:
 def _print_baseline(rows: Sequence[Row], owner: str, reason: str, until: datetime.date | None) -> None:
     if not owner or until is None:
         fail("--baseline needs --owner and --until: who mends all this, and by when?")
-    text, left = baseline(rows, owner, reason, until)
-    say(text.rstrip("\n"))
-    if left:
-        rows_text = "one row of the report" if left == 1 else f"{left} rows of the report"
-        say(f"keyfence: {rows_text} can't be covered: their keys have nothing in common", err=True)
+    found = baseline(rows, owner, reason, until)
+    say(found.text.rstrip("\n"))
+    for sentence in found.wide:
+        say(f"keyfence: wider than what was seen: {_line(sentence)}", err=True)
+    for sentence in found.left:
+        say(f"keyfence: not covered by any waiver: {_line(sentence)}", err=True)
 
 
 def _print_uses(found: Sequence[Use]) -> None:
@@ -127,17 +160,34 @@ def _print_uses(found: Sequence[Use]) -> None:
         say("No waivers.")
         return
     table = Table(title="waivers", title_justify="left")
-    for name in ("state", "until", "uses", "service", "rule", "entry", "command", "keys", "owner", "reason"):
+    for name in (
+        "state",
+        "until",
+        "uses",
+        "service",
+        "rule",
+        "entry",
+        "command",
+        "keys or script",
+        "owner",
+        "reason",
+    ):
         table.add_column(name, justify="right" if name == "uses" else "left")
     for one in sorted(found, key=lambda one: (one.state != "lapsed", one.waiver.until)):
         table.add_row(*_cells(one))
-    console().print(table)
+    print_table(table)
 
 
 def _cells(use: Use) -> list[Text]:
     one = use.waiver
     texts: list[Any] = [str(one.until), "-" if use.times is None else str(use.times)]
-    texts += [one.service, one.rule, one.entry or "any", one.command or "any", one.keys or "any"]
+    texts += [
+        one.service,
+        one.rule,
+        one.entry or "any",
+        one.command or "any",
+        one.keys or one.script or "any",
+    ]
     texts += [one.owner, one.reason]
     return [Text(use.state or "-", style=_STYLES[use.state]), *(Text(_line(text)) for text in texts)]
 

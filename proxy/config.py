@@ -6,6 +6,7 @@ relative to the file.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import ipaddress
@@ -23,7 +24,7 @@ from .policy.diagnostics import Diagnostic, FileError, Place, did_you_mean
 from .policy.model import Duration, Flag
 from .policy.modes import ModeRule, Waiver, mode_faults
 from .policy.units import milliseconds, size_bytes
-from .policy.validate import validate
+from .policy.validate import file_kind, other_kind, validate
 from .policy.verdict import Mode
 from .policy.waivers import WaiverModel, read_waivers
 from .policy.yaml_source import Source, read_source
@@ -266,6 +267,7 @@ class LimitsModel(_Model):
         )
 
 
+@file_kind("a configuration, which --config names")
 class ConfigModel(_Model):
     """A configuration file."""
 
@@ -407,14 +409,41 @@ def load_settings(path: str, overrides: Overrides, *, needs_policy: bool = True)
     folder = Path(path).parent if path else Path()
     source = Resolved(read_source(path), folder) if path else None
     model = validate(ConfigModel, source) if source is not None else ConfigModel()
+    waivers, waivers_source, faults = _waivers(folder, model.waivers)
     settings = _settings(model, source, overrides, folder)
-    faults = [*_network_faults(settings), *_listener_faults(settings)]
+    settings = dataclasses.replace(settings, waivers=waivers, waivers_source=waivers_source)
+    faults += [*_network_faults(settings), *_listener_faults(settings)]
     faults += [*_password_faults(settings), *_upstream_faults(model, settings)]
     if needs_policy and not settings.policy:
         faults.append(settings.fault(("policy",), "no policy; name one with policy: or --policy"))
     if faults:
         raise FileError(faults)
     return settings
+
+
+def named_files(path: str, overrides: Overrides) -> tuple[str, list[Diagnostic]]:
+    """The policy that a configuration with faults names ("": none that can be told), and what is wrong with
+    its waivers: what can be looked at although the configuration can't be used."""
+    data: Any = {}
+    if path:
+        with contextlib.suppress(FileError):
+            data = read_source(path, keep_going=True).data
+    if other_kind(ConfigModel, data) is not None:
+        data = {}  # its "policy" is a name
+    named = {key: data[key] for key in ("policy", "waivers") if isinstance(data.get(key), str)}
+    folder = Path(path).parent
+    policy = overrides.policy or _in(folder, named.get("policy", ""))
+    return policy, _waivers(folder, named.get("waivers", ""))[2]
+
+
+def _waivers(folder: Path, name: str) -> tuple[tuple[WaiverModel, ...], Source | None, list[Diagnostic]]:
+    """The waivers that a configuration names, their source, and what is wrong with them."""
+    if not name:
+        return (), None, []
+    try:
+        return (*read_waivers(folder / name), [])
+    except FileError as exc:
+        return (), None, exc.diagnostics
 
 
 def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, folder: Path) -> Settings:
@@ -425,7 +454,6 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
     if not flags.decision_log and log not in ("", "-"):
         log = str(folder / log)
     admin = _address(flags.admin or model.admin.listen)
-    waivers, waivers_source = read_waivers(folder / model.waivers) if model.waivers else ((), None)
     return Settings(
         policy=flags.policy or _in(folder, model.policy),
         upstream=address_of(model.upstream, flags.upstream),
@@ -438,8 +466,8 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
         listeners=_listeners(model, flags, folder),
         identify=model.identify,
         modes=modes,
-        waivers=waivers,
-        waivers_source=waivers_source,
+        waivers=(),
+        waivers_source=None,
         admin=admin,
         admin_token_file=_in(folder, model.admin.token_file),
         admin_names=(*model.admin.names, *([admin.host_port[0]] if admin and admin.host_port[0] else [])),

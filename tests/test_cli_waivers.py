@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 
@@ -91,12 +92,13 @@ def test_a_baseline_is_a_waivers_file_that_the_policy_knows(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        ([], 2, "no waivers; name them with --config or --waivers"),
+        (["log"], 2, "no waivers; name them with --config or --waivers"),
+        (["--admin", "127.0.0.1:1"], 1, "http://127.0.0.1:1/waivers: no keyfence answers there"),
         (["log", "--baseline"], 2, "--baseline needs --owner and --until: who mends all this, and by when?"),
         (["log", "--baseline", "--owner", "a", "--until", "x"], 2, "'x' is no date; write it as 2027-06-30"),
         (["none", "--waivers", "w.yaml"], 2, "none: No such file or directory"),
         (["http://127.0.0.1:1", "--waivers", "w.yaml"], 1, "no keyfence answers there"),
-        (["--waivers", "p.yaml"], 2, "p.yaml:1:1: error: 'waivers' is missing"),
+        (["--waivers", "p.yaml"], 2, "p.yaml:1:1: error: this is a policy, which --policy names"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line(
@@ -115,3 +117,12 @@ def test_a_name_that_the_policy_lacks_is_told_with_its_place(folder: Path) -> No
     assert (
         f"{folder / 'w.yaml'}:2:46: error: 'kk' is no entry, scope or channel of the policy" in result.output
     )
+
+
+def test_a_young_log_makes_no_waiver_unused(folder: Path) -> None:
+    now = datetime.datetime.now(datetime.UTC).isoformat()
+    (folder / "log").write_text(json.dumps(LINE | {"time": now}) + "\n")
+    result = run(folder / "log", "--config", folder / "keyfence.yaml")
+    assert result.exit_code == 0, result.output
+    assert "unused" not in result.output
+    assert "too early: uses are counted since 20" in result.output

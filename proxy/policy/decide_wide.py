@@ -13,14 +13,16 @@ from .budget import cost
 from .channels import Channels
 from .compiled import CompiledPolicy, Grant, Target
 from .decide_keys import KeyDecider
-from .keyspace import KEYSPACE
+from .keyspace import INVALIDATIONS, KEYSPACE
+from .masking import shown_code
 from .reach import Holds, Nearest, Reach, scan_pattern
-from .scripts import MissingArgument, Name, Registration, how_to_register
+from .scripts import MissingArgument, Name, Registration, first_line, how_to_register, whole_sha1_of
 from .show import printable
 from .verdict import Found
 
 # Where a pattern has used up its budget.
 _TOO_LONG = "what it reaches takes too long to tell"
+MAX_FIRST_LINES = 1_000
 _LESS = "use fewer wildcards, or fewer patterns at a time"
 
 
@@ -31,6 +33,7 @@ class WideDecider(KeyDecider):
         super()._take(policy)
         self._readable: dict[int, Nearest] = {}  # by the service's number: the patterns that it may scan
         self._keys = Reach(policy.classifier, policy.targets)
+        self._first_lines: dict[str, str] = {}  # of unregistered scripts, by SHA-1, as people may see them
         self._channels = Channels(policy, self._keys, lambda service: self._holds(service, READ, ""))
 
     def _holds(self, service: int, right: int, name: str, by: str = "") -> Holds:
@@ -167,6 +170,8 @@ class WideDecider(KeyDecider):
             return f"the form is {target.text}"
         if target is not None:
             return self._who_may(verb, who)
+        if channel == INVALIDATIONS and not publish:
+            return "it is for services that may use CLIENT TRACKING"
         if channel.startswith(KEYSPACE + b"*"):
             return "name the database: the * also matches what comes before a later __: in a key"
         return "no channel of the policy covers it"
@@ -175,10 +180,32 @@ class WideDecider(KeyDecider):
 
     def _unregistered_script(self, service: int, name: str, script: Script) -> Found:
         """A script can touch any key, whatever it declares."""
-        what = "function" if script.kind == "function" else "script"
-        message = f"{self.who(service)} may not {name} a {what} that the policy doesn't know"
-        hint = how_to_register(script, self._shown(script.name, None))
-        return self._plain("script.unregistered", script.position, message, hint)
+        rule, contact = "script.unregistered", self.policy.common.contact
+        is_function = script.kind == "function"
+        function = self._shown(script.name, None) if is_function else ""
+        sha1 = "" if is_function else whole_sha1_of(script)
+        if script.kind == "text":
+            self._remember(script, sha1)
+
+        def words() -> tuple[str, str, str]:
+            what = "function" if is_function else "script"
+            message = f"{self.who(service)} may not {name} a {what} that the policy doesn't know"
+            return self._first_lines.get(sha1, ""), message, how_to_register(script, function, sha1)
+
+        shape = function or sha1
+        return Found(rule, self._severity(rule), script.position, None, "", shape, contact, words)
+
+    def _remember(self, script: Script, sha1: str) -> None:
+        """By its first line people know a script, of which EVALSHA tells only the SHA-1."""
+        if sha1 and sha1 not in self._first_lines:
+            if len(self._first_lines) >= MAX_FIRST_LINES:
+                del self._first_lines[next(iter(self._first_lines))]
+            self._first_lines[sha1] = shown_code(self.policy, first_line(script.name))
+
+    def _loaded(self, script: Script) -> None:
+        """SCRIPT LOAD of a script that the policy doesn't know, which it may load."""
+        if not isinstance(script.name, Streamed):
+            self._remember(script, whole_sha1_of(script))
 
     def _registered(
         self,

@@ -24,10 +24,18 @@ LEAST_DIGITS = 8
 
 _TTL = re.compile(r"<ARGV\.(?P<number>[1-9][0-9]{0,3})>(?P<unit>ms|s)", re.ASCII)
 _SHA1 = re.compile(rb"[0-9a-f]{40}")
+_LOOKED_AT = 4_096  # bytes of a text
+_LONGEST_LINE = 120
+_LAST_RUN = re.compile(rb"[^\s()\[\],;'\"]+\Z")  # where a line is cut, it may be part of a word
+_SAYS = re.compile(rb"[^\W\d_]{2}")
 _INTEGER = re.compile(rb"-?[0-9]{1,18}")
 _TEMPLATE_PART = re.compile(
     r"<(?P<list>KEYS|ARGV)\.(?P<number>[1-9][0-9]{0,3})>|<(?P<name>[^<>]+)>|(?P<star>\*)"
 )
+
+
+class Uncaptured(ValueError):
+    """A template names a placeholder that no pattern of the declared keys has."""
 
 
 class Reference(NamedTuple):
@@ -103,7 +111,7 @@ class Template:
             elif match["name"] in captured:
                 self.parts.append(Reference("", 0, match["name"]))
             else:
-                raise ValueError(
+                raise Uncaptured(
                     f"<{match['name']}> is nothing that a call shows; write <KEYS.n>, <ARGV.n>, "
                     "or a placeholder of the patterns under keys"
                 )
@@ -212,14 +220,28 @@ def sha1_of(script: Script) -> bytes:
     return script.name.lower()
 
 
-def how_to_register(script: Script, function: str) -> str:
+def whole_sha1_of(script: Script) -> str:
+    """The SHA-1 of a script; "" where it isn't known, as of a text that isn't at hand."""
+    sha1 = sha1_of(script)
+    return sha1.decode() if _SHA1.fullmatch(sha1) else ""
+
+
+def how_to_register(script: Script, function: str, sha1: str) -> str:
     """What to write into the policy, so that it knows a script, or this function."""
     if script.kind == "function":
         return f"register it under functions: {{{function}: {{keys: {len(script.keys)}}}}}"
-    sha1 = sha1_of(script)
-    if not _SHA1.fullmatch(sha1):
+    if not sha1:
         return "register it under scripts by its SHA-1"
-    return f"register it under scripts: {{NAME: {{sha1: {sha1.decode()}, keys: {len(script.keys)}}}}}"
+    return f"register it under scripts: {{NAME: {{sha1: {sha1}, keys: {len(script.keys)}}}}}"
+
+
+def first_line(text: bytes) -> bytes:
+    """The line by which people know a script: the first one that says something, without a shebang."""
+    for line in text[:_LOOKED_AT].splitlines():
+        if _SAYS.search(line) and not line.startswith(b"#!"):
+            line = line.strip()
+            return line if len(line) <= _LONGEST_LINE else _LAST_RUN.sub(b"", line[:_LONGEST_LINE])
+    return b""
 
 
 def script_of(scripts: Mapping[bytes, Registration], sha1: bytes) -> Registration | None:

@@ -13,6 +13,7 @@ import dataclasses
 import random
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -84,6 +85,7 @@ class Upstream:
         self.connect_timeout = connect_timeout
         self.up: bool | None = None  # None: not tried yet
         self.reason = "not tried yet"
+        self.since = time.time()  # when `up` became what it is
         self.connects = 0
         self.failures = 0
         self._tls = tls
@@ -142,6 +144,7 @@ class Upstream:
         before = self.up, self.reason
         self.up, self.reason = up, reason
         if before[0] is not up:
+            self.since = time.time()
             self._on_change(up)
         if before != (up, reason):
             self._on_state(up, reason)

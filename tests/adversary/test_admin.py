@@ -29,7 +29,19 @@ LIMIT = 8
 PATIENCE_SECONDS = 20.0
 METHODS = ("GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH", "TRACE", "CONNECT", "get", "P\0ST")
 PATHS = (
-    *("/", "/metrics", "/healthz", "/readyz", "/report", "/modes", "/listeners", "/workers", "/explain"),
+    *(
+        "/",
+        "/metrics",
+        "/healthz",
+        "/readyz",
+        "/status",
+        "/report",
+        "/modes",
+        "/waivers",
+        "/listeners",
+        "/workers",
+        "/explain",
+    ),
     *(
         "/-/observe",
         "/-/reload",

@@ -23,7 +23,7 @@ POLICY = """
 policy: p
 services: [app]
 scopes: {all: {prefix: "k:", writers: [app]}}
-keys: {a: {key: "k:<any>", ttl: {max: 100s, grace: 100ms}}}
+keys: {a: {key: "k:<any>", ttl: {max: 100s, grace: 100ms}, max_value: 1kb, max_fields: 9, max_members: 9}}
 placeholders: {any: "[a-z0-9]+"}
 """
 
@@ -54,19 +54,21 @@ class Monitor:
         self._socket.connect(str(server.socket_path))
         self._socket.sendall(encode.command("AUTH", server.password) + encode.command("MONITOR"))
         self._seen = b""
+        self._asked = 0
         self._read_until(b"+OK\r\n+OK\r\n")
 
     def _read_until(self, end: bytes) -> None:
-        while not self._seen.endswith(end):
+        while end not in self._seen:
             data = self._socket.recv(1 << 16)
             assert data, "MONITOR was ended"
             self._seen += data
 
     def commands(self) -> dict[str, list[str]]:
         """The names of the commands so far, by the address that they came from."""
+        self._asked += 1
         with self._server.client() as admin:
-            admin.echo("so far")
-        self._read_until(b'"ECHO" "so far"\r\n')
+            admin.echo(f"so far {self._asked}")
+        self._read_until(b'"ECHO" "so far %d"\r\n' % self._asked)
         found: dict[str, list[str]] = {}
         for address, name in re.findall(rb'^\+[0-9.]+ \[\d+ ([^\]]+)\] "([^"]*)"', self._seen, re.MULTILINE):
             found.setdefault(address.decode(), []).append(name.decode().upper())
@@ -110,11 +112,17 @@ def test_keyfence_needs_what_the_list_says_and_nothing_else(
                 client.get(f"k:{number}")
     log = tmp_path / "decisions.jsonl"
     eventually(lambda: {"k:x0", "k:x1"} <= late_keys(log), "keyfence has asked for times to live")
+    listed = {one.name.decode() for one in OWN_COMMANDS}
+    eventually(lambda: sent_by_keyfence(monitor) >= listed, "keyfence has asked how large keys are")
     with server.client() as admin:
         assert admin.execute_command("ACL", "LOG") == []
+    assert sent_by_keyfence(monitor) - {"AUTH", "HELLO"} == listed
+
+
+def sent_by_keyfence(monitor: Monitor) -> set[str]:
+    """The commands on connections that carry none of a client."""
     own = [names for names in monitor.commands().values() if not is_of_a_client(names)]
-    sent = {name for names in own for name in names}
-    assert sent - {"AUTH", "HELLO"} == {one.name.decode() for one in OWN_COMMANDS}
+    return {name for names in own for name in names}
 
 
 def late_keys(log: Path) -> set[object]:
