@@ -1,7 +1,8 @@
 """Bound placeholders: `<ns>` stands for values that belong to services, as `cosky-{default}`.
 
 Rule: a pattern with a bound placeholder is one pattern for each value, and a service holds rights only on
-the patterns of its own values.
+the patterns of its own values. One that binds writing alone leaves readers and consumers their rights on
+the patterns of all values.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .draft import SCOPE_HOLE, Draft
+from .model import WriteModel
 from .patterns import literal_class
 
 MAX_VALUES = 1000  # patterns that one text may stand for
@@ -28,11 +30,15 @@ class Bound(NamedTuple):
 
 def read_bindings(draft: Draft) -> None:
     """The bound placeholders and whose their values are, into the draft."""
-    for name, by_service in draft.model.bind.items():
-        path = ("bind", name)
+    for name, model in draft.model.bind.items():
+        path: tuple[str, ...] = ("bind", name)
         if name in draft.classes or name == SCOPE_HOLE:
             draft.error(path, f"the placeholder {name} is declared already; choose another name", of_key=True)
             continue
+        if isinstance(model, WriteModel):
+            path = (*path, "write")
+            draft.write_only.add(name)
+        by_service = model.write if isinstance(model, WriteModel) else model
         values: dict[str, set[int]] = {}
         for service, owned in by_service.items():
             number = draft.number(service, (*path, service), of_key=True)
@@ -73,19 +79,38 @@ def _filled(text: str, values: dict[str, str], is_pattern: bool) -> Bound:
     return Bound(text, tuple((name, value.encode()) for name, value in sorted(values.items())))
 
 
-def holders(draft: Draft, values: tuple[tuple[str, bytes], ...]) -> frozenset[int] | None:
-    """The services to which all of these values belong; None where there are no values."""
+class Holders(NamedTuple):
+    """Who may have rights on a pattern."""
+
+    owners: frozenset[int]  # all of its bound values belong to these
+    readers: frozenset[int]  # all but those that bind writing alone
+
+
+def holders(draft: Draft, values: tuple[tuple[str, bytes], ...]) -> Holders | None:
+    """The services to which these values belong; None where there are no values."""
     if not values:
         return None
-    owners = [draft.bound[name][value.decode()] for name, value in values]
-    return frozenset(owners[0].intersection(*owners[1:]))
+    everybody = frozenset(range(len(draft.services)))
+    owners = {name: draft.bound[name][value.decode()] for name, value in values}
+    binding = [whose for name, whose in owners.items() if name not in draft.write_only]
+    return Holders(everybody.intersection(*owners.values()), everybody.intersection(*binding))
 
 
-def held_by(rights: Sequence[int], whose: frozenset[int] | None) -> tuple[int, ...]:
-    """The rights that are left of these where only some services may have any."""
+def held_by(rights: Sequence[int], reading: Sequence[int], whose: Holders | None) -> tuple[int, ...]:
+    """What is left of the rights where some services alone may have them; `reading` is the part of the rights
+    that readers and consumers have as such."""
     if whose is None:
         return tuple(rights)
-    return tuple(held if number in whose else 0 for number, held in enumerate(rights))
+    return tuple(
+        held if number in whose.owners else reads if number in whose.readers else 0
+        for number, (held, reads) in enumerate(zip(rights, reading, strict=True))
+    )
+
+
+def alike(draft: Draft, values: tuple[tuple[str, bytes], ...]) -> tuple[tuple[str, bytes], ...]:
+    """Those of the values that all keys of one command share. Who reads the values of all may read them at
+    once."""
+    return tuple(value for value in values if value[0] not in draft.write_only)
 
 
 def differing(

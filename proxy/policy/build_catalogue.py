@@ -11,7 +11,7 @@ import operator
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from ..commands.model import DELETE, GROUP, READ, WRITE
-from .bind import bound_texts, held_by, holders
+from .bind import alike, bound_texts, held_by, holders
 from .build_content import build_requirements, in_scope
 from .compiled import Target
 from .diagnostics import did_you_mean
@@ -28,6 +28,7 @@ def build_scopes(draft: Draft) -> None:
     for name, model in draft.model.scopes.items():
         path = ("scopes", name)
         held, denied = draft.rights(model, path)
+        reading = draft.reading(model)
         if not model.prefix and model.unregistered != "allow":
             message = "an empty prefix covers every key; write the scope's prefix, or unregistered: allow"
             draft.error((*path, "prefix"), message)
@@ -41,9 +42,20 @@ def build_scopes(draft: Draft) -> None:
                 claims = ", ".join(draft.model.claims)
                 draft.error((*path, "prefix"), f"{one.text!r} is outside the policy's claims ({claims})")
             by_prefix[one.text] = name
-            rights = held_by(held, holders(draft, one.values))
+            whose = holders(draft, one.values)
             draft.scopes.append(
-                Scope(name, one.text, rights, tuple(denied), one.values, scripts, hash_tag, should, asked)
+                Scope(
+                    name=name,
+                    prefix=one.text,
+                    rights=held_by(held, reading, whose),
+                    reading=held_by(reading, reading, whose),
+                    denied=tuple(denied),
+                    bound=one.values,
+                    written_by=scripts,
+                    hash_tag=hash_tag,
+                    should=should,
+                    asked=asked,
+                )
             )
     _inherit_denials(draft)
 
@@ -81,13 +93,14 @@ def build_entries(draft: Draft) -> None:
                     draft.error((*path, "key"), message)
                 home = scope or _scope_of(draft, pattern)
                 held, denied = _entry_rights(draft, model, own, home, path)
+                reading = draft.reading(model) if _has_rights(model) or home is None else home.reading
                 hash_tag, should = draft.asked(model, home)
                 draft.entries.append(
                     Target(
                         kind="entry",
                         name=name,
                         pattern=pattern,
-                        rights=held_by(held, holders(draft, one.values)),
+                        rights=held_by(held, reading, holders(draft, one.values)),
                         denied=denied,
                         entry=in_scope(draft, requirements, one.text, pattern, home),
                         text=one.text,
@@ -95,6 +108,7 @@ def build_entries(draft: Draft) -> None:
                         should=should,
                         hash_tag=hash_tag,
                         bound=one.values,
+                        alike=alike(draft, one.values),
                         written_by=scripts or (home.written_by if home is not None else scripts),
                     )
                 )
@@ -174,7 +188,7 @@ def _entry_rights(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """An entry's rights replace its scope's; a scope's denials stay."""
     held, denied = own
-    if not (model.writers or model.readers or model.consumers):
+    if not _has_rights(model):
         if home is None:
             draft.error(path, "in no scope and without writers or readers: nobody could use it", of_key=True)
             return tuple(held), tuple(denied)
@@ -182,6 +196,11 @@ def _entry_rights(
     if home is not None:
         denied = [mine | theirs for mine, theirs in zip(denied, home.denied, strict=True)]
     return tuple(held), tuple(denied)
+
+
+def _has_rights(model: EntryModel) -> bool:
+    """Whether an entry has rights of its own, which replace its scope's."""
+    return bool(model.writers or model.readers or model.consumers)
 
 
 def legacy_rights(allow: Sequence[str]) -> int:

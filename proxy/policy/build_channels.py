@@ -38,7 +38,7 @@ def build_channels(draft: Draft) -> list[Target]:
                     kind="channel",
                     name=name,
                     pattern=pattern,
-                    rights=held_by(held, holders(draft, one.values)),
+                    rights=held_by(held, [rights & READ for rights in held], holders(draft, one.values)),
                     denied=(0,) * len(draft.services),
                     entry=None,
                     text=one.text,

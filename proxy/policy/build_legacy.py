@@ -10,7 +10,7 @@ import dataclasses
 import datetime
 from collections.abc import Iterable, Iterator
 
-from .bind import bound_texts
+from .bind import alike, bound_texts
 from .build_catalogue import beginnings, legacy_rights
 from .compiled import Target
 from .diagnostics import did_you_mean
@@ -109,4 +109,5 @@ class _Standards:
                 secrets=frozenset(self.draft.secrets.keys() & {hole.name for hole in pattern.holes}),
                 standard=standard.pattern,
                 bound=one.values,
+                alike=alike(self.draft, one.values),
             )

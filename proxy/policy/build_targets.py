@@ -10,6 +10,7 @@ import bisect
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from .bind import alike
 from .compiled import Target
 from .draft import Draft
 from .patterns import exact_pattern, prefix_pattern
@@ -69,6 +70,7 @@ def _scope_targets(draft: Draft) -> list[Target]:
             should=scope.should,
             hash_tag=scope.hash_tag,
             bound=scope.bound,
+            alike=alike(draft, scope.bound),
             written_by=scope.written_by,
             is_open=draft.model.scopes[scope.name].unregistered == "allow",
         )

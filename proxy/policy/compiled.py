@@ -100,6 +100,7 @@ class Target:
     successor: KeyPattern | None = None  # of an entry that another one replaces: the form to come to
     denied_before: tuple[int, ...] = ()  # of such an entry: `denied` without what its replacement takes
     bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders: (placeholder, value)
+    alike: tuple[tuple[str, bytes], ...] = ()  # those of them that all keys of one command share
     written_by: frozenset[str] = frozenset()  # where not empty, only these scripts and functions write here
     should: frozenset[str] = frozenset()  # rules whose breach is told here, and never refused
     hash_tag: HashTag = "any"

@@ -48,7 +48,7 @@ class Decider(WideDecider):
         super().__init__(policy.without_lapsed(clock()), clock)
         # Rules about keys together, which `admits` leaves to `judge`.
         self._looks_closer = policy.cluster
-        self._binds = any(target.bound for target in policy.targets)
+        self._binds = any(target.alike for target in policy.targets)
         self._reads_words = any(home.type_words for home in policy.homes)
 
     def _take(self, policy: CompiledPolicy) -> None:
@@ -301,9 +301,9 @@ class Decider(WideDecider):
             if self.budget.works(cost(access.key)):
                 yield None
             target = self.policy.target(access.key)
-            if target is None or not target.bound or self._granted(service, name, access, target):
+            if target is None or not target.alike or self._granted(service, name, access, target):
                 continue
-            difference = differing(seen, target.bound)
+            difference = differing(seen, target.alike)
             if difference is not None:
                 placeholder, value, first = difference
                 told = f"the {placeholder} {printable(value)}, an earlier key {printable(first)}"

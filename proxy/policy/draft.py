@@ -28,6 +28,7 @@ class Scope:
     name: str
     prefix: str
     rights: tuple[int, ...]
+    reading: tuple[int, ...]  # the part of them that readers and consumers have as such
     denied: tuple[int, ...]
     bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders in the prefix
     written_by: frozenset[str] = frozenset()
@@ -49,6 +50,7 @@ class Draft:
         self.secrets: dict[str, int] = {}  # the least bytes that keep one, by placeholder
         self.texts: list[bytes] = []  # of scripts, read from files of their own
         self.bound: dict[str, dict[str, set[int]]] = {}  # bound placeholder: value: whose it is
+        self.write_only: set[str] = set()  # those of them that bind writing alone
         self.claims = frozenset(model.claims)
         self.scopes: list[Scope] = []
         self.by_prefix: dict[str, Scope] = {}  # the scopes
@@ -91,6 +93,15 @@ class Draft:
             for number in self.numbers(names, (*path, field)):
                 table[number] |= bits
         return held, denied
+
+    def reading(self, rights: Rights) -> list[int]:
+        """What each service holds as a reader or consumer, by its number."""
+        held = [0] * len(self.services)
+        for names, bits in ((rights.readers, READ), (rights.consumers, READ | GROUP)):
+            for number in (self._numbers.get(name) for name in names):
+                if number is not None:  # else a fault, which `rights` has noted
+                    held[number] |= bits
+        return held
 
     def asked(
         self, own: EntryModel | ScopeModel | None = None, home: Scope | None = None

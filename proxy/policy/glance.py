@@ -136,7 +136,7 @@ class Glance:
         self._ways: dict[bytes, Way | None] = {}
         self._covers = bytes(one.kind in COVERED for one in policy.targets)
         self._kept: list[Way] = []  # those with repeats, one for each of these
-        self._binds = any(one.bound for one in policy.targets)
+        self._binds = any(one.alike for one in policy.targets)
         self._fields: dict[int, dict[bytes, Form]] = {}  # by target: those of known names
         self.multi = Admitted("MULTI")  # those that went on in one piece with all up to their EXEC …
         self.execution = Admitted("EXEC")  # … and these

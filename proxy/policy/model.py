@@ -15,8 +15,10 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     PlainValidator,
+    Tag,
     WithJsonSchema,
 )
 
@@ -295,6 +297,26 @@ class CommandsModel(_Model):
     allow: Names = []
 
 
+class WriteModel(_Model):
+    """A placeholder that binds writing alone."""
+
+    write: dict[str, Names]  # service: its values
+
+
+def _binding(value: Any) -> str:
+    """Which of the forms below a binding is written in."""
+    if isinstance(value, dict) and isinstance(value.get("write"), dict):
+        return "(write)"
+    return "(services)"
+
+
+# Whose the values of a placeholder are.
+Binding = Annotated[
+    Annotated[WriteModel, Tag("(write)")] | Annotated[dict[str, Names], Tag("(services)")],
+    Discriminator(_binding),
+]
+
+
 # What a script may do that no registration covers: run, judged by the keys that it declares; be loaded and
 # not run; neither. From the lenient word to the strict one.
 UnregisteredScripts = Literal["declared", "load_only", "forbid"]
@@ -346,7 +368,7 @@ class PolicyModel(_Model):
     databases: list[Annotated[int, Field(ge=0)]] | None = None
     should: list[RuleName] = []
     placeholders: dict[str, Annotated[PlaceholderModel, BeforeValidator(_mapping_or("class", "is"))]] = {}
-    bind: dict[str, dict[str, Names]] = {}  # placeholder: service: its values
+    bind: dict[str, Binding] = {}  # placeholder: service: its values
     # Segments that say of which type a key is, as {list: list, zset: zset}.
     type_words: dict[str, Annotated[list[ValueType], BeforeValidator(_as_list)]] = {}
     scopes: dict[str, ScopeModel] = {}
