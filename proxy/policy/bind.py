@@ -2,7 +2,7 @@
 
 Rule: a pattern with a bound placeholder is one pattern for each value, and a service holds rights only on
 the patterns of its own values. One that binds writing alone leaves readers and consumers their rights on
-the patterns of all values.
+the patterns of all values. A placeholder that is bound to the caller stays one (`tenants`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .draft import SCOPE_HOLE, Draft
-from .model import WriteModel
-from .patterns import literal_class
+from .model import CallerModel, WriteModel
+from .patterns import Hole, KeyPattern, PatternError, literal_class, parse_class
+from .tenants import Binding, Tenancy, places_in
 
 MAX_VALUES = 1000  # patterns that one text may stand for
 
@@ -32,13 +33,17 @@ def read_bindings(draft: Draft) -> None:
     """The bound placeholders and whose their values are, into the draft."""
     for name, model in draft.model.bind.items():
         path: tuple[str, ...] = ("bind", name)
-        if name in draft.classes or name == SCOPE_HOLE:
-            draft.error(path, f"the placeholder {name} is declared already; choose another name", of_key=True)
-            continue
         if isinstance(model, WriteModel):
             path = (*path, "write")
             draft.write_only.add(name)
         by_service = model.write if isinstance(model, WriteModel) else model
+        if name == SCOPE_HOLE or (name in draft.classes and not isinstance(by_service, CallerModel)):
+            message = f"the placeholder {name} is declared already; choose another name"
+            draft.error(("bind", name), message, of_key=True)
+            continue
+        if isinstance(by_service, CallerModel):
+            _read_caller(draft, name, by_service, path)
+            continue
         values: dict[str, set[int]] = {}
         for service, owned in by_service.items():
             number = draft.number(service, (*path, service), of_key=True)
@@ -53,6 +58,67 @@ def read_bindings(draft: Draft) -> None:
             continue
         draft.bound[name] = values
         draft.classes[name] = literal_class(value.encode() for value in values)
+
+
+# What a placeholder holds that is bound to the caller, where `placeholders` says nothing else.
+PLAIN_VALUE = "[A-Za-z0-9_.-]{1,128}"
+
+
+def _read_caller(draft: Draft, name: str, model: CallerModel, path: tuple[str, ...]) -> None:
+    """A placeholder that is bound to the caller."""
+    expression = draft.classes.setdefault(name, parse_class(PLAIN_VALUE))
+    try:
+        pattern = _name_pattern(name, model.pattern)
+    except PatternError as exc:
+        draft.error((*path, "pattern"), f"{model.pattern!r}: {exc}")
+        return
+    draft.callers[name] = draft.first_binding + len(draft.callers)
+    writes_only = name in draft.write_only
+    draft.bindings.append(
+        Binding(name, draft.home, model.from_, writes_only, model.pattern, pattern, expression)
+    )
+
+
+_PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\(\?:|[()|]|.", re.DOTALL)
+
+
+def _name_pattern(name: str, text: str) -> KeyPattern:
+    """The form of a caller's name. Its one group at the top is the hole `name`. Raises PatternError."""
+    depth, at, spans = 0, 0, []
+    opened: list[int] = []  # where the groups begin that are open; -1: one that is only for grouping
+    for piece in _PIECES.findall(text):
+        if piece in ("(", "(?:"):
+            opened.append(at if piece == "(" and not opened else -1)
+        elif piece == ")" and opened:
+            depth = opened.pop()
+            if depth >= 0:
+                spans.append((depth, at))
+        elif piece == "|" and not opened:
+            raise PatternError("alternatives stand in a group, as (?:a|b)-(.*)", at)
+        at += len(piece)
+    if len(spans) != 1:
+        raise PatternError(
+            "one group in parentheses is the value, as tenant-(.*); others are (?:…)",
+            0 if not spans else spans[1][0],
+        )
+    ((start, end),) = spans
+    parts = [("<", text[:start]), (name, text[start + 1 : end]), (">", text[end + 1 :])]
+    return KeyPattern(text, tuple(Hole(hole, parse_class(one)) for hole, one in parts if one or hole == name))
+
+
+def tenancy_of(
+    draft: Draft, pattern: KeyPattern, reading: Sequence[int], path: Sequence[str | int]
+) -> Tenancy | None:
+    """What of the rights on a pattern depends on the caller; `reading` are those of readers and consumers as
+    such."""
+    if not any(hole.name in draft.callers for hole in pattern.holes):
+        return None
+    try:
+        places = places_in(pattern, draft.callers, draft.write_only)
+    except ValueError as exc:
+        draft.error(path, f"{pattern.text!r}: {exc}", of_key=path[0] in ("legacy", "instead"))
+        return None
+    return Tenancy(places, tuple(reading))
 
 
 def bound_texts(

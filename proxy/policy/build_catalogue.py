@@ -8,16 +8,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
+import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from ..commands.model import DELETE, GROUP, READ, WRITE
-from .bind import alike, bound_texts, held_by, holders
+from .bind import alike, bound_texts, held_by, holders, tenancy_of
 from .build_content import build_requirements, in_scope
 from .compiled import Target
 from .diagnostics import did_you_mean
 from .draft import SCOPE_HOLE, Draft, Scope
 from .model import EntryModel
-from .patterns import KeyPattern
+from .patterns import Hole, KeyPattern, Literal, under
+from .tenants import Tenancy
 
 ALL_RIGHTS = READ | WRITE | DELETE | GROUP
 
@@ -36,17 +38,22 @@ def build_scopes(draft: Draft) -> None:
         scripts = _scripts(draft, model.written_by, (*path, "written_by"))
         asked = build_requirements(draft, name, model.prefix + "…", model, path)
         for one in bound_texts(draft, model.prefix, (*path, "prefix"), is_pattern=False):
+            whose = holders(draft, one.values)
+            pattern = _under_prefix(draft, one.text)
+            tenancy = tenancy_of(draft, pattern, held_by(reading, reading, whose), (*path, "prefix"))
             if one.text in by_prefix:
                 draft.error((*path, "prefix"), f"the scope {by_prefix[one.text]} has the same prefix")
             elif draft.claims and next(beginnings(one.text, draft.claims), None) is None:
                 claims = ", ".join(draft.model.claims)
                 draft.error((*path, "prefix"), f"{one.text!r} is outside the policy's claims ({claims})")
             by_prefix[one.text] = name
-            whose = holders(draft, one.values)
             draft.scopes.append(
                 Scope(
                     name=name,
                     prefix=one.text,
+                    pattern=pattern,
+                    marked=draft.marked(pattern, tenancy),
+                    tenancy=tenancy,
                     rights=held_by(held, reading, whose),
                     reading=held_by(reading, reading, whose),
                     denied=tuple(denied),
@@ -60,13 +67,25 @@ def build_scopes(draft: Draft) -> None:
     _inherit_denials(draft)
 
 
+def _under_prefix(draft: Draft, prefix: str) -> KeyPattern:
+    """All keys under a prefix, which is literal but for the placeholders that are bound to the caller."""
+    names = "|".join(map(re.escape, draft.callers))
+    parts: list[Literal | Hole] = []
+    for at, text in enumerate(re.split(f"<({names})>", prefix) if names else [prefix]):
+        if at % 2:
+            parts.append(Hole(text, draft.classes[text]))
+        elif text:
+            parts.append(Literal(text.encode()))
+    return under(*parts)
+
+
 def _inherit_denials(draft: Draft) -> None:
     """A denial holds for all that a scope's prefix begins, the scopes inside included."""
-    draft.by_prefix = {scope.prefix: scope for scope in draft.scopes}
+    draft.by_prefix = {scope.marked: scope for scope in draft.scopes}
     for scope in draft.scopes:
-        for prefix in beginnings(scope.prefix, draft.by_prefix):
+        for prefix in beginnings(scope.marked, draft.by_prefix):
             theirs = draft.by_prefix[prefix].denied
-            if any(theirs) and prefix != scope.prefix:
+            if any(theirs) and prefix != scope.marked:
                 scope.denied = tuple(map(operator.or_, scope.denied, theirs))
 
 
@@ -91,16 +110,21 @@ def build_entries(draft: Draft) -> None:
                     claims = ", ".join(draft.model.claims)
                     message = f"{one.text!r} is outside the policy's claims ({claims})"
                     draft.error((*path, "key"), message)
-                home = scope or _scope_of(draft, pattern)
+                tenancy = tenancy_of(draft, pattern, (), (*path, "key"))
+                home = scope or _scope_of(draft, pattern, tenancy)
                 held, denied = _entry_rights(draft, model, own, home, path)
                 reading = draft.reading(model) if _has_rights(model) or home is None else home.reading
+                whose = holders(draft, one.values)
+                if tenancy is not None:
+                    tenancy = tenancy._replace(reading=held_by(reading, reading, whose))
                 hash_tag, should = draft.asked(model, home)
                 draft.entries.append(
                     Target(
                         kind="entry",
                         name=name,
                         pattern=pattern,
-                        rights=held_by(held, reading, holders(draft, one.values)),
+                        rights=held_by(held, reading, whose),
+                        tenancy=tenancy,
                         denied=denied,
                         entry=in_scope(draft, requirements, one.text, pattern, home),
                         text=one.text,
@@ -173,9 +197,8 @@ def _expansions(draft: Draft, model: EntryModel, path: tuple[str, ...]) -> Itera
     return expanded
 
 
-def _scope_of(draft: Draft, pattern: KeyPattern) -> Scope | None:
-    literal = pattern.literal_prefix.decode("utf-8", "surrogateescape")
-    prefix = next(beginnings(literal, draft.by_prefix), None)
+def _scope_of(draft: Draft, pattern: KeyPattern, tenancy: Tenancy | None) -> Scope | None:
+    prefix = next(beginnings(draft.marked(pattern, tenancy), draft.by_prefix), None)
     return draft.by_prefix[prefix] if prefix is not None else None
 
 

@@ -5,16 +5,14 @@ Rule: as with keys, names under a channel's literal prefix are its own in any fo
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 
 from ..commands.model import READ, WRITE
-from .bind import bound_texts, held_by, holders
-from .build_targets import secrets_behind
+from .bind import bound_texts, held_by, holders, tenancy_of
+from .build_targets import broken_forms
 from .compiled import Target
 from .draft import Draft
 from .keyspace import KEYEVENT_NAMES, KEYSPACE_NAMES
-from .patterns import prefix_pattern
 
 
 def build_channels(draft: Draft) -> list[Target]:
@@ -33,12 +31,16 @@ def build_channels(draft: Draft) -> list[Target]:
             pattern = draft.pattern(one.text, (*path, "channel"))
             if pattern is None:
                 continue
+            whose = holders(draft, one.values)
+            reading = [rights & READ for rights in held]
+            left = held_by(reading, reading, whose)
             channels.append(
                 Target(
                     kind="channel",
                     name=name,
                     pattern=pattern,
-                    rights=held_by(held, [rights & READ for rights in held], holders(draft, one.values)),
+                    rights=held_by(held, reading, whose),
+                    tenancy=tenancy_of(draft, pattern, left, (*path, "channel")),
                     denied=(0,) * len(draft.services),
                     entry=None,
                     text=one.text,
@@ -53,19 +55,7 @@ def order_channels(channels: Iterable[Target], services: Sequence[str]) -> list[
     """Channels in the order in which they decide, after what Redis itself publishes about keys."""
     ordered = sorted(channels, key=lambda target: target.pattern.specificity)
     # As with keys, patterns are judged by rights: names under a rule's prefix are its own in any form.
-    beginnings = sorted(ordered, key=lambda target: len(target.pattern.literal_prefix), reverse=True)
-    behind = secrets_behind(ordered)
-    ordered += [
-        dataclasses.replace(
-            one,
-            kind="malformed",
-            pattern=prefix_pattern(one.pattern.literal_prefix),
-            secrets=behind[one.pattern.literal_prefix],
-            standard=one.pattern,
-        )
-        for one in beginnings
-        if one.pattern.literal_prefix and not one.pattern.is_literal
-    ]
+    ordered += [broken for _, broken in broken_forms(ordered)]
     nothing = (0,) * len(services)
     return [
         Target("keyspace", "", KEYSPACE_NAMES, nothing, nothing, None, "__keyspace@…", frozenset()),

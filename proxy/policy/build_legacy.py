@@ -10,11 +10,12 @@ import dataclasses
 import datetime
 from collections.abc import Iterable, Iterator
 
-from .bind import alike, bound_texts
+from .bind import alike, bound_texts, tenancy_of
 from .build_catalogue import beginnings, legacy_rights
 from .compiled import Target
 from .diagnostics import did_you_mean
 from .draft import Draft
+from .tenants import Tenancy
 
 
 def end_of(day: datetime.date | None) -> float | None:
@@ -40,7 +41,8 @@ def build_legacy(draft: Draft) -> None:
                 held & granted if number in admitted else 0 for number, held in enumerate(one.rights)
             )
             ends = end_of(until) if refuses else None
-            draft.legacy.append(dataclasses.replace(one, rights=rights, ends=ends))
+            tenancy = one.tenancy.limited_to(granted, admitted) if one.tenancy is not None else None
+            draft.legacy.append(dataclasses.replace(one, rights=rights, tenancy=tenancy, ends=ends))
 
 
 def build_strays(draft: Draft) -> None:
@@ -57,7 +59,9 @@ def build_strays(draft: Draft) -> None:
                 continue
             nothing = (0,) * len(draft.services)
             draft.strays.append(
-                dataclasses.replace(one, kind="stray", name="", rights=nothing, denied=nothing, entry=None)
+                dataclasses.replace(
+                    one, kind="stray", name="", rights=nothing, tenancy=None, denied=nothing, entry=None
+                )
             )
 
 
@@ -80,6 +84,13 @@ def _services(draft: Draft, names: list[str] | None, path: tuple[str | int, ...]
     return frozenset(draft.numbers(names, path))
 
 
+def _missing(standard: Tenancy | None, own: Tenancy | None) -> str:
+    """A placeholder that an entry is bound to the caller by, and a legacy form of it isn't; "" for none."""
+    names = {place.name for place in own.places} if own is not None else set()
+    places = standard.places if standard is not None else ()
+    return next((place.name for place in places if place.name not in names), "")
+
+
 class _Standards:
     """The entries that stand in the place of other forms."""
 
@@ -98,11 +109,21 @@ class _Standards:
             standard = self.by_bound.get((standard_name, one.values)) or self.by_name.get(standard_name)
             if pattern is None or standard is None:
                 continue
+            nothing = (0,) * len(self.draft.services)
+            reading = standard.tenancy.reading if standard.tenancy is not None else nothing
+            tenancy = tenancy_of(self.draft, pattern, reading, path)
+            if path[0] == "legacy" and (missing := _missing(standard.tenancy, tenancy)):
+                message = (
+                    f"{text!r} doesn't show the <{missing}> that {standard_name} is bound by: anybody's "
+                )
+                message += f"key could be of this form; put <{missing}> into it, or grant its keys"
+                self.draft.error(path, message, of_key=True)
             yield Target(
                 kind="legacy",
                 name=standard_name,
                 pattern=pattern,
                 rights=standard.rights,
+                tenancy=tenancy,
                 denied=standard.denied,
                 entry=standard.entry,
                 text=one.text,

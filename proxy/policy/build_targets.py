@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from .bind import alike
 from .compiled import Target
 from .draft import Draft
-from .patterns import exact_pattern, prefix_pattern
+from .patterns import Literal, Part, exactly, prefix_pattern, under
+from .tenants import head, marked
 
 
 def build_targets(draft: Draft) -> list[Target]:
@@ -27,30 +28,46 @@ def build_targets(draft: Draft) -> list[Target]:
 def _malformed(draft: Draft) -> list[Target]:
     """Keys that begin as an entry's do but break its form: the longest beginning decides."""
     targets = []
-    seen: set[bytes] = set()
-    behind = secrets_behind(draft.entries)
     prefixes = sorted(draft.by_prefix)
-    for target in sorted(draft.entries, key=lambda t: len(t.pattern.literal_prefix), reverse=True):
-        prefix = target.pattern.literal_prefix
-        if not prefix or target.pattern.is_literal or prefix in seen or _is_scope_prefix(prefixes, prefix):
+    for begins, broken in broken_forms(draft.entries):
+        if _is_scope_prefix(prefixes, marked(begins)):
             continue
-        seen.add(prefix)
-        broken = dataclasses.replace(
-            target,
-            kind="malformed",
-            pattern=prefix_pattern(prefix),
-            secrets=behind[prefix],
-            standard=target.pattern,
-        )
         targets.append(broken)
-        if prefix.endswith(b":"):  # the id is missing together with its colon
-            targets.append(dataclasses.replace(broken, pattern=exact_pattern(prefix[:-1])))
+        last = begins[-1]
+        if isinstance(last, Literal) and last.text.endswith(b":"):  # the id is missing with its colon
+            rest = [Literal(last.text[:-1])] if last.text != b":" or len(begins) == 1 else []
+            targets.append(dataclasses.replace(broken, pattern=exactly(*begins[:-1], *rest)))
     return targets
 
 
-def _is_scope_prefix(prefixes: Sequence[str], prefix: bytes) -> bool:
+def broken_forms(targets: Sequence[Target]) -> Iterator[tuple[tuple[Part, ...], Target]]:
+    """What keys begin with that a target's pattern is about, and what they are if they go on in another way:
+    the longest beginnings first."""
+    behind = secrets_behind(targets)
+    seen: set[tuple[Part, ...]] = set()
+    heads = {id(target): head(target.pattern, target.tenancy) for target in targets}
+
+    def length(target: Target) -> tuple[int, int]:
+        texts = [len(part.text) for part in heads[id(target)] if isinstance(part, Literal)]
+        return len(target.pattern.literal_prefix), sum(texts)
+
+    for target in sorted(targets, key=length, reverse=True):
+        begins = heads[id(target)]
+        if not begins or len(begins) == len(target.pattern.parts) or begins in seen:
+            continue
+        seen.add(begins)
+        secrets = behind[target.pattern.literal_prefix]
+        pattern = under(*begins)
+        yield (
+            begins,
+            dataclasses.replace(
+                target, kind="malformed", pattern=pattern, secrets=secrets, standard=target.pattern
+            ),
+        )
+
+
+def _is_scope_prefix(prefixes: Sequence[str], text: str) -> bool:
     """Whether one of the prefixes, which are sorted, begins so."""
-    text = prefix.decode("utf-8", "surrogateescape")
     at = bisect.bisect_left(prefixes, text)
     return at < len(prefixes) and prefixes[at].startswith(text)
 
@@ -61,7 +78,8 @@ def _scope_targets(draft: Draft) -> list[Target]:
         Target(
             kind="scope",
             name=scope.name,
-            pattern=prefix_pattern(scope.prefix.encode()),
+            pattern=scope.pattern,
+            tenancy=scope.tenancy,
             rights=scope.rights,
             denied=scope.denied,
             entry=scope.asked,

@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
+from ..commands.mentions import glob_escape
 from ..commands.model import READ, WRITE
 from .build_names import compare
 from .builtin_classes import NAMES
@@ -27,6 +28,7 @@ from .regular import ANY_BYTE, SEPARATOR_MASK, Bytes, Concat, Repeat
 from .salvage import Salvaged
 from .scripts import SHA1_DIGITS
 from .show import printable
+from .tenants import head, marked
 from .yaml_source import Source, read_source
 
 NOTICE = datetime.timedelta(days=14)
@@ -106,12 +108,28 @@ def _count(number: int, one: str, many: str = "") -> str:
 def _scan_lines(policy: CompiledPolicy) -> list[str]:
     """How the keys of each entry are enumerated."""
     patterns = {
-        (target.name, printable(scan_pattern(target))): None
+        (target.name, _scan_text(target)): None
         for target in policy.targets
         if target.kind == "entry" and not target.pattern.is_literal
     }
     width = max((len(name) for name, _ in patterns), default=0)
     return [f"  {name:{width}}  SCAN 0 MATCH {pattern}" for name, pattern in sorted(patterns)]
+
+
+def _scan_text(target: Target) -> str:
+    """How the keys of a target are enumerated; `<tenant>` stands for the caller's own."""
+    if target.tenancy is None:
+        return printable(scan_pattern(target))
+    begins = head(target.pattern, target.tenancy)
+    texts = [
+        printable(glob_escape(one.text)) if isinstance(one, Literal) else f"<{one.name}>" for one in begins
+    ]
+    return "".join(texts) + ("" if len(begins) == len(target.pattern.parts) else "*")
+
+
+def _begins(target: Target) -> str:
+    """What all keys of a target begin with, to be compared."""
+    return marked(head(target.pattern, target.tenancy))
 
 
 class _Doubts:
@@ -224,7 +242,7 @@ class _Doubts:
 
     def _example(self, scope: Target) -> str:
         """A key of a scope that is of the scope alone, or else of one of its entries."""
-        plain = scope.pattern.literal_prefix + b"x"
+        plain = scope.pattern.literal_prefix + b"x" if scope.tenancy is None else scope.pattern.example()
         inside = (
             target.pattern.example()
             for target in self.policy.targets
@@ -259,23 +277,23 @@ class _Doubts:
         """A placeholder before literal text: scanning for the entry then also finds the keys of others."""
         entries = [target for target in self.mine if target.kind == "entry"]
         for target in entries:
-            holes = [at for at, part in enumerate(target.pattern.parts) if isinstance(part, Hole)]
+            known = len(head(target.pattern, target.tenancy))
+            parts = enumerate(target.pattern.parts)
+            holes = [at for at, part in parts if isinstance(part, Hole) and at >= known]
             after = target.pattern.parts[holes[0] + 1 :] if holes else ()
             if not any(isinstance(part, Literal) and part.text.strip(b":") for part in after):
                 continue
-            prefix = target.pattern.literal_prefix
+            prefix = _begins(target)
             others = {
-                one.name
-                for one in entries
-                if one.name != target.name and one.pattern.literal_prefix.startswith(prefix)
+                one.name for one in entries if one.name != target.name and _begins(one).startswith(prefix)
             }
             if others:
-                pattern, names = printable(scan_pattern(target)), ", ".join(sorted(others))
+                pattern, names = _scan_text(target), ", ".join(sorted(others))
                 example = printable(next(one.pattern.example() for one in entries if one.name == min(others)))
                 self._warn(
                     self._path(target),
                     f"SCAN 0 MATCH {pattern} also finds keys of {names}, as {example!r}: "
-                    f"<{target.pattern.holes[0].name}> stands before literal text",
+                    f"{_hole_text(target.pattern.parts[holes[0]])} stands before literal text",
                     example=example,
                 )
 
@@ -305,7 +323,7 @@ class _Doubts:
             if target.kind != "entry":
                 continue
             home = next(
-                (s for s in scopes if target.pattern.literal_prefix.startswith(s.pattern.literal_prefix)),
+                (scope for scope in scopes if _begins(target).startswith(_begins(scope))),
                 None,
             )
             if home is None:
@@ -360,6 +378,10 @@ class _Doubts:
                 self._error(path, f"{what} ended on {until}; take it out or move the date")
             elif until - self.today <= NOTICE:
                 self._warn(path, f"{what} ends on {until}, in {(until - self.today).days} days")
+
+
+def _hole_text(part: Literal | Hole) -> str:
+    return f"<{part.name}>" if isinstance(part, Hole) else ""
 
 
 _ANYTHING = Repeat(Bytes(ANY_BYTE), 0, None)

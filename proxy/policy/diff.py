@@ -258,7 +258,8 @@ class _Standing:
 
     def rules(self, service: str, key: bytes, needs: int) -> tuple[str, ...]:
         touches = Touches(None, (Access(1, key, needs),))
-        verdict = self._decider.judge(self.policy.number(service), [b"X", key], touches)
+        values = self.policy.owners_values([key])
+        verdict = self._decider.judge(self.policy.number(service), [b"X", key], touches, values=values)
         return tuple(one.rule for one in verdict.violations if one.rule in STANDING)
 
 
@@ -312,7 +313,13 @@ def _place_text(target: Target | None) -> str:
 def _meaning(target: Target, policy: CompiledPolicy) -> Any:
     """All that a target says, so that equal meanings are equal values."""
     rights = dict(zip(policy.services, zip(target.rights, target.denied, strict=True), strict=False))
+    tenancy = target.tenancy
+    bound = tenancy and (
+        sorted(policy.bindings[place.binding].described() for place in tenancy.places),
+        dict(zip(policy.services, tenancy.reading, strict=False)),
+    )
     others = (
+        bound,
         target.written_by,
         target.should,
         target.bound,

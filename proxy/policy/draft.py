@@ -14,6 +14,7 @@ from .compiled import Entry, Target
 from .diagnostics import Diagnostic, FileError, did_you_mean
 from .model import EntryModel, HashTag, PolicyModel, Rights, ScopeModel
 from .patterns import ClassExpression, KeyPattern, PatternError, parse_pattern
+from .tenants import Binding, Tenancy, head, marked
 from .values import Form, parse_form
 from .yaml_source import Source
 
@@ -27,10 +28,13 @@ class Scope:
 
     name: str
     prefix: str
+    pattern: KeyPattern  # of all keys under the prefix
+    marked: str  # the prefix as `tenants.marked` gives it
     rights: tuple[int, ...]
     reading: tuple[int, ...]  # the part of them that readers and consumers have as such
     denied: tuple[int, ...]
     bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders in the prefix
+    tenancy: Tenancy | None = None
     written_by: frozenset[str] = frozenset()
     hash_tag: HashTag = "any"
     should: frozenset[str] = frozenset()
@@ -40,8 +44,9 @@ class Scope:
 class Draft:
     """One policy file, the services and placeholders it may name, and what is wrong with it."""
 
-    def __init__(self, model: PolicyModel, source: Source, services: tuple[str, ...]) -> None:
+    def __init__(self, model: PolicyModel, source: Source, services: tuple[str, ...], home: int = 0) -> None:
         self.model = model
+        self.home = home  # the number of the file
         self.source = source
         self.services = services  # in their numbers' order
         self._numbers = {name: number for number, name in enumerate(services)}
@@ -50,10 +55,13 @@ class Draft:
         self.secrets: dict[str, int] = {}  # the least bytes that keep one, by placeholder
         self.texts: list[bytes] = []  # of scripts, read from files of their own
         self.bound: dict[str, dict[str, set[int]]] = {}  # bound placeholder: value: whose it is
-        self.write_only: set[str] = set()  # those of them that bind writing alone
+        self.write_only: set[str] = set()  # those of them, and of the next, that bind writing alone
+        self.callers: dict[str, int] = {}  # placeholders that are bound to the caller, and their numbers
+        self.bindings: list[Binding] = []  # the same in the order of these numbers,
+        self.first_binding = 0  # of which this is the first one's
         self.claims = frozenset(model.claims)
         self.scopes: list[Scope] = []
-        self.by_prefix: dict[str, Scope] = {}  # the scopes
+        self.by_prefix: dict[str, Scope] = {}  # the scopes by `marked`
         self.entries: list[Target] = []
         self.legacy: list[Target] = []
         self.strays: list[Target] = []
@@ -128,6 +136,10 @@ class Draft:
             known = did_you_mean(exc.name, self.classes) if exc.name and exc.name not in self.classes else ""
             self.error(path, f"{text!r}: {exc}{known}", of_key=path[0] in ("legacy", "instead"))
             return None
+
+    def marked(self, pattern: KeyPattern, tenancy: Tenancy | None = None) -> str:
+        """What all keys of a pattern begin with, to be compared with scopes."""
+        return marked(head(pattern, tenancy))
 
     def form(self, spec: str | list[str], path: tuple[str, ...], *, of_key: bool = False) -> Form | None:
         """The form of a value, or None and a fault."""

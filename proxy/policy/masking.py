@@ -65,12 +65,15 @@ def _masked(name: bytes, secrecy: Secrecy, beginnings: tuple[bytes, ...]) -> byt
 _NOTIFICATIONS = re.compile(rb"__key(?:space|event)@(?:[0-9]{1,5}|\*)__:")
 
 
-def standard_key(key: bytes, target: Target) -> str:
-    """The standard key that stands for a legacy key, filled in where that shows no secret."""
+def standard_key(key: bytes, target: Target, own: Mapping[str, bytes] | None = None) -> str:
+    """The standard key that stands for a legacy key, filled in where that shows no secret. `own` are the
+    values of the caller, who can't use another's."""
     standard = target.standard
     if standard is None:
         return target.text
     captured = None if target.secrets else target.pattern.capture(key)
+    if captured is not None and own:
+        captured |= own
     if captured is not None and {hole.name for hole in standard.holes} <= captured.keys():
         return printable(fill(standard, captured))
     return standard.text

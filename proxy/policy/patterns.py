@@ -11,7 +11,7 @@ values, none of them empty, with `:` between.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -41,10 +41,12 @@ __all__ = [
     "Part",
     "PatternError",
     "exact_pattern",
+    "exactly",
     "literal_class",
     "parse_class",
     "parse_pattern",
     "prefix_pattern",
+    "under",
 ]
 
 ANYTHING = ClassExpression(".*", Repeat(Bytes(ANY_BYTE), 0, None))
@@ -178,13 +180,17 @@ class KeyPattern:
     def holes(self) -> tuple[Hole, ...]:
         return tuple(part for part in self.parts if isinstance(part, Hole))
 
-    def example(self) -> bytes:
-        """A key that matches and reads well; for a prefix pattern, one under the prefix."""
+    def example(self, given: Mapping[str, bytes] | None = None) -> bytes:
+        """A key that matches and reads well; for a prefix pattern, one under the prefix. `given` are values
+        of placeholders."""
         key = b""
         number = 0
         for part in self.parts:
             if isinstance(part, Literal):
                 key += part.text
+                continue
+            if given is not None and part.name in given:
+                key += given[part.name]
                 continue
             number += 1
             key += part.expression.example(number)
@@ -372,13 +378,26 @@ def parse_pattern(text: str, classes: Mapping[str, ClassExpression]) -> KeyPatte
 
 def prefix_pattern(prefix: bytes) -> KeyPattern:
     """Every byte string that begins with `prefix`, itself too: what a scope or a claim owns."""
-    rest = Hole(REST, ANYTHING)
-    return KeyPattern(_display(prefix) + "*", (Literal(prefix), rest) if prefix else (rest,))
+    return under(Literal(prefix)) if prefix else under()
+
+
+def under(*parts: Part) -> KeyPattern:
+    """Every byte string that begins so, nothing behind it too."""
+    return KeyPattern(_text_of(parts) + "*", (*parts, Hole(REST, ANYTHING)))
+
+
+def exactly(*parts: Part) -> KeyPattern:
+    """Every byte string of these parts."""
+    return KeyPattern(_text_of(parts), parts)
+
+
+def _text_of(parts: Iterable[Part]) -> str:
+    return "".join(_display(one.text) if isinstance(one, Literal) else f"<{one.name}>" for one in parts)
 
 
 def exact_pattern(key: bytes) -> KeyPattern:
     """Just this key."""
-    return KeyPattern(_display(key), (Literal(key),))
+    return exactly(Literal(key))
 
 
 def _hole(text: str, at: int, classes: Mapping[str, ClassExpression]) -> tuple[Hole, int]:

@@ -557,6 +557,7 @@ AROUND = {
     "legacy": HEAD + CART,
     "bind": HEAD + SCRIPTS,
     "keys": HEAD + SCOPE,
+    "policy": "",
     "unregistered_scripts": EXAMPLE,
 }
 
