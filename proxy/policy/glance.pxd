@@ -57,7 +57,7 @@ cdef class Glance:
     @cython.locals(way=Way, kind=int, behind=Py_ssize_t, target=int, known=int)
     cpdef Way admits_in(
         self, bytes data, Py_ssize_t count, Py_ssize_t name_at, Py_ssize_t name_end, Py_ssize_t key_at,
-        Py_ssize_t key_end, Py_ssize_t options_at, Py_ssize_t end, tuple values=*,
+        Py_ssize_t key_end, Py_ssize_t options_at, Py_ssize_t end, tuple values,
     )
     cpdef Way admits(self, list argv, tuple values=*)
     @cython.locals(

@@ -165,7 +165,7 @@ class Glance:
         key_end: int,
         options_at: int,
         end: int,
-        values: Values = (),
+        values: Values,
     ) -> Way | None:
         """As `admits`, for a request of `count` arguments in `data`: where its name and its second argument
         lie, where what stands behind the third begins, and where the request ends.

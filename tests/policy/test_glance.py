@@ -135,7 +135,7 @@ def repeated_in(glance: Glance, argv: list[bytes]) -> Repeat | None:
     if not reader.glimpse():
         return None
     places = (reader.name_at, reader.name_end, reader.key_at, reader.key_end, reader.options_at, reader.end)
-    if glance.admits_in(reader.data(), reader.count, *places) is not None:
+    if glance.admits_in(reader.data(), reader.count, *places, ()) is not None:
         return None
     return glance.repeat_in(reader.data(), reader.key_at, reader.key_end)
 
