@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -19,7 +19,8 @@ from rich.text import Text
 
 from . import formats
 from . import schema as schemas
-from .policy.check import check_policy
+from .checking import check_file
+from .cli_options import format_option
 from .policy.compiled import CompiledPolicy
 from .policy.coverage import Coverage
 from .policy.diagnostics import FileError
@@ -33,34 +34,24 @@ from .policy.replay import Replay
 from .policy.show import printable
 from .policy.tenants import Caller
 from .policy.testing import FileResult, Runner, test_files
-from .terminal import USAGE, console, fail, fail_with, say
-
-
-def _format(*forms: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The option --format."""
-    return click.option(
-        "--format",
-        "form",
-        type=click.Choice(forms),
-        default=forms[0],
-        show_default=True,
-        help="What is printed.",
-    )
+from .terminal import USAGE, console, fail, fail_with, print_table, say
 
 
 @click.command()
 @click.argument("policies", metavar="POLICY...", nargs=-1, required=True)
-@_format("text", "json", "github")
+@format_option("text", "json", "github")
 @click.option("--strict", is_flag=True, help="Fail for warnings too.")
 def check(policies: Sequence[str], form: str, strict: bool) -> None:
-    """Report every error and warning of policy files with its place, its line and a key that shows it.
+    """Report every error and warning of policies, each with its place, its line and a key that shows it.
+
+    A policy is a file or a folder. A configuration is checked together with the policy that it names.
 
     Exit code 0: none, or only warnings; 1: errors, or with --strict warnings; 2: wrong usage.
     """
     failed = False
     objects = []
     for path in policies:
-        errors, warnings, summary = check_policy(path)
+        errors, warnings, summary = check_file(path)
         failed = failed or bool(errors) or (strict and bool(warnings))
         objects += [formats.as_object(one) for one in (*errors, *warnings)]
         for one in (*errors, *warnings) if form != "json" else ():
@@ -78,7 +69,7 @@ def check(policies: Sequence[str], form: str, strict: bool) -> None:
 @click.option("--service", metavar="NAME", required=True, help="Who sends the command.")
 @click.option("--user", metavar="USER", default="", help="The user with which it has logged in.")
 @click.option("--certificate", metavar="NAME", multiple=True, help="A name in its certificate.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; a list for a sequence.")
+@format_option("text", "json")
 @click.option(
     "--file", metavar="FILE", default="", help="Explain the commands of a file; - is standard input."
 )
@@ -88,7 +79,7 @@ def explain(
     service: str,
     user: str,
     certificate: Sequence[str],
-    as_json: bool,
+    form: str,
     file: str,
     command: Sequence[str],
 ) -> None:
@@ -104,27 +95,27 @@ def explain(
         compiled = load_policy(policy)
         caller = Caller(os.fsencode(user) or None, tuple(certificate))
         if file:
-            _explain_file(compiled, service, caller, file, as_json)
+            _explain_file(compiled, service, caller, file, form)
         told = explain_command(compiled, service, [os.fsencode(part) for part in command], caller)
     except FileError as exc:
         fail_with(exc)
     except ValueError as exc:
         fail(f"--service: {exc}")
-    if as_json:
+    if form == "json":
         say(json.dumps(told))
     else:
         _print_explanation(told)
     sys.exit(0 if told["verdict"] == "allow" else 1)
 
 
-def _explain_file(policy: CompiledPolicy, service: str, caller: Caller, file: str, as_json: bool) -> NoReturn:
+def _explain_file(policy: CompiledPolicy, service: str, caller: Caller, file: str, form: str) -> NoReturn:
     try:
         data = sys.stdin.buffer.read(MAX_BYTES) if file == "-" else read_file(file)
         text = data.decode("utf-8", "surrogateescape")
         told = explain_sequence(policy, read_sequence(text, service, caller), now=int(time.time() * 1000))
     except (Unreadable, ValueError) as exc:
         fail(f"{file}: {exc}")
-    if as_json:
+    if form == "json":
         say(json.dumps(told, indent=1))
     else:
         _print_sequence(told)
@@ -164,7 +155,7 @@ def _print_explanation(told: dict[str, Any]) -> None:
             table.add_column(column)
         for access in told["accesses"]:
             table.add_row(*(_cell(access[name]) for name in ("position", "key", "access", "entry")))
-        out.print(table)
+        print_table(table)
     else:
         out.print("accesses: none")
     if told["verdict"] == "allow":
@@ -195,7 +186,7 @@ def _cell(value: object) -> Text:
 
 @click.command(name="test")
 @click.argument("paths", metavar="[PATH...]", nargs=-1)
-@_format("text", "json", "junit", "github")
+@format_option("text", "json", "junit", "github")
 @click.option(
     "--min-coverage",
     metavar="PERCENT",
@@ -203,7 +194,8 @@ def _cell(value: object) -> Text:
     default=0,
     help="Fail where the tests exercise less of a policy.",
 )
-def run_tests(paths: Sequence[str], form: str, min_coverage: int) -> None:
+@click.option("--coverage", is_flag=True, help="List what the tests never exercise.")
+def run_tests(paths: Sequence[str], form: str, min_coverage: int, coverage: bool) -> None:
     """Run policy tests: files, or all *.test.yaml of folders ("." by default).
 
     Exit code 0: all passed, 1: some failed (or exercise too little), 2: a file can't be used.
@@ -234,7 +226,7 @@ def run_tests(paths: Sequence[str], form: str, min_coverage: int) -> None:
     else:
         for one in (*faults, *failures):
             say(one.illustrated())
-        _print_tests(results, runner.coverage)
+        _print_tests(results, runner.coverage, in_full=coverage)
     if form in ("text", "github"):
         for path in short:
             percent = runner.coverage[path].percent
@@ -242,13 +234,14 @@ def run_tests(paths: Sequence[str], form: str, min_coverage: int) -> None:
     sys.exit(USAGE if faults else 1 if failures or short else 0)
 
 
-def _print_tests(results: Sequence[FileResult], coverage: Mapping[str, Coverage]) -> None:
+def _print_tests(results: Sequence[FileResult], coverage: Mapping[str, Coverage], *, in_full: bool) -> None:
     for file in results:
         passed = len(file.results) - file.failed
         say(f"{file.path}: {passed} passed, {file.failed} failed")
     for path, one in coverage.items():
-        say(f"{path}: {one.percent} % exercised")
-        for section in one.sections():
+        more = "" if in_full or one.percent == 100 else " (--coverage lists the rest)"
+        say(f"{path}: {one.percent} % exercised{more}")
+        for section in one.sections() if in_full else ():
             say(f"  {section.name:16}  {section.exercised}/{section.total}")
             for item in section.missing:
                 say(f"    never: {item}")
@@ -257,7 +250,7 @@ def _print_tests(results: Sequence[FileResult], coverage: Mapping[str, Coverage]
 @click.command()
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
-@_format("text", "json")
+@format_option("text", "json")
 @click.option(
     "--replay",
     metavar="LOG",
@@ -318,7 +311,10 @@ def _replay(old: CompiledPolicy, new: CompiledPolicy, log: str, form: str) -> No
 def schema(kind: str) -> None:
     """Print the JSON Schema of a kind of file, for editors.
 
-    A file names it in its first line: # yaml-language-server: $schema=URL-OR-PATH
+    A file names it in its first line:
+
+    \b
+        # yaml-language-server: $schema=URL
     """
     say(json.dumps(schemas.schema(kind), indent=1))
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .draft import SCOPE_HOLE, Draft
 from .model import CallerModel, WriteModel
-from .patterns import Hole, KeyPattern, PatternError, literal_class, parse_class
+from .patterns import ANYTHING, Hole, KeyPattern, PatternError, literal_class, parse_class
 from .tenants import Binding, Tenancy, places_in
 
 MAX_VALUES = 1000  # patterns that one text may stand for
@@ -37,7 +37,7 @@ def read_bindings(draft: Draft) -> None:
             path = (*path, "write")
             draft.write_only.add(name)
         by_service = model.write if isinstance(model, WriteModel) else model
-        if name == SCOPE_HOLE or (name in draft.classes and not isinstance(by_service, CallerModel)):
+        if name == SCOPE_HOLE or (name in draft.declared and not isinstance(by_service, CallerModel)):
             message = f"the placeholder {name} is declared already; choose another name"
             draft.error(("bind", name), message, of_key=True)
             continue
@@ -52,12 +52,15 @@ def read_bindings(draft: Draft) -> None:
                     draft.error(
                         (*path, service, index), "an empty value would bind every key; write its text"
                     )
+                    continue
                 values.setdefault(value, set()).update(() if number is None else (number,))
         if not any(values):
-            draft.error(path, f"no service has a value of <{name}>", of_key=True)
+            relies_on = [("services",), path]
+            draft.error(path, f"no service has a value of <{name}>", of_key=True, relies_on=relies_on)
+            draft.declared[name] = ANYTHING  # the file isn't used; its keys are still looked at
             continue
         draft.bound[name] = values
-        draft.classes[name] = literal_class(value.encode() for value in values)
+        draft.declared[name] = literal_class(value.encode() for value in values)
 
 
 # What a placeholder holds that is bound to the caller, where `placeholders` says nothing else.
@@ -66,7 +69,7 @@ PLAIN_VALUE = "[A-Za-z0-9_.-]{1,128}"
 
 def _read_caller(draft: Draft, name: str, model: CallerModel, path: tuple[str, ...]) -> None:
     """A placeholder that is bound to the caller."""
-    expression = draft.classes.setdefault(name, parse_class(PLAIN_VALUE))
+    expression = draft.declared.setdefault(name, parse_class(PLAIN_VALUE))
     try:
         pattern = _name_pattern(name, model.pattern)
     except PatternError as exc:
@@ -141,8 +144,13 @@ def bound_texts(
 
 def _filled(text: str, values: dict[str, str], is_pattern: bool) -> Bound:
     for name, value in values.items():
-        text = text.replace(f"<{name}>", _SPECIAL.sub(r"\\\g<0>", value) if is_pattern else value)
+        text = text.replace(f"<{name}>", escaped(value) if is_pattern else value)
     return Bound(text, tuple((name, value.encode()) for name, value in sorted(values.items())))
+
+
+def escaped(text: str) -> str:
+    """Literal text as a pattern has it."""
+    return _SPECIAL.sub(r"\\\g<0>", text)
 
 
 class Holders(NamedTuple):

@@ -5,14 +5,17 @@ Rule: as with keys, names under a channel's literal prefix are its own in any fo
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 from ..commands.model import READ, WRITE
 from .bind import bound_texts, held_by, holders, tenancy_of
-from .build_targets import broken_forms
+from .build_targets import secrets_behind
 from .compiled import Target
 from .draft import Draft
 from .keyspace import KEYEVENT_NAMES, KEYSPACE_NAMES
+from .prefixes import begins, fixed_parts, order
+from .tenants import head
 
 
 def build_channels(draft: Draft) -> list[Target]:
@@ -55,7 +58,19 @@ def order_channels(channels: Iterable[Target], services: Sequence[str]) -> list[
     """Channels in the order in which they decide, after what Redis itself publishes about keys."""
     ordered = sorted(channels, key=lambda target: target.pattern.specificity)
     # As with keys, patterns are judged by rights: names under a rule's prefix are its own in any form.
-    ordered += [broken for _, broken in broken_forms(ordered)]
+    heads = [(begins(head(one.pattern, one.tenancy)), one) for one in ordered]
+    behind = secrets_behind(ordered)
+    ordered += [
+        dataclasses.replace(
+            one,
+            kind="malformed",
+            pattern=beginning,
+            secrets=behind[one.pattern.literal_prefix],
+            standard=one.pattern,
+        )
+        for beginning, one in sorted(heads, key=lambda row: order(row[0]))
+        if 0 < len(fixed_parts(beginning)) < len(one.pattern.parts)
+    ]
     nothing = (0,) * len(services)
     return [
         Target("keyspace", "", KEYSPACE_NAMES, nothing, nothing, None, "__keyspace@…", frozenset()),

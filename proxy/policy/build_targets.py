@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterable
 
 from .bind import alike
 from .compiled import Target
-from .draft import Draft
-from .patterns import Literal, Part, exactly, prefix_pattern, under
-from .tenants import head, marked
+from .draft import Draft, Scope
+from .patterns import KeyPattern, Literal, prefix_pattern, written
+from .prefixes import begins, behind, fixed_parts, lies_in, order
+from .tenants import head
 
 
 def build_targets(draft: Draft) -> list[Target]:
@@ -27,53 +29,71 @@ def build_targets(draft: Draft) -> list[Target]:
 
 def _malformed(draft: Draft) -> list[Target]:
     """Keys that begin as an entry's do but break its form: the longest beginning decides."""
+    begun = [
+        (_beginning(target, home), target) for target, home in zip(draft.entries, draft.homes, strict=True)
+    ]
+    secrets: dict[KeyPattern, frozenset[str]] = {}
+    for beginning, target in begun:
+        secrets[beginning] = secrets.get(beginning, frozenset()) | target.secrets
     targets = []
-    prefixes = sorted(draft.by_prefix)
-    for begins, broken in broken_forms(draft.entries):
-        if _is_scope_prefix(prefixes, marked(begins)):
+    seen: set[KeyPattern] = set()
+    covers = _Covers(draft)
+    for beginning, target in sorted(begun, key=lambda one: order(one[0])):
+        is_whole = len(fixed_parts(beginning)) == len(target.pattern.parts)
+        if is_whole or beginning in seen or covers.a_scope(beginning):
             continue
+        seen.add(beginning)
+        broken = dataclasses.replace(
+            target,
+            kind="malformed",
+            pattern=beginning,
+            secrets=secrets[beginning],
+            standard=target.pattern,
+        )
         targets.append(broken)
-        last = begins[-1]
-        if isinstance(last, Literal) and last.text.endswith(b":"):  # the id is missing with its colon
-            rest = [Literal(last.text[:-1])] if last.text != b":" or len(begins) == 1 else []
-            targets.append(dataclasses.replace(broken, pattern=exactly(*begins[:-1], *rest)))
+        *before, last = fixed_parts(beginning)
+        if isinstance(last, Literal) and last.text.endswith(
+            b":"
+        ):  # the id is missing together with its colon
+            cut = [Literal(last.text[:-1])] if len(last.text) > 1 else []
+            short = (*before, *cut)
+            targets.append(dataclasses.replace(broken, pattern=KeyPattern(written(short), short)))
     return targets
 
 
-def broken_forms(targets: Sequence[Target]) -> Iterator[tuple[tuple[Part, ...], Target]]:
-    """What keys begin with that a target's pattern is about, and what they are if they go on in another way:
-    the longest beginnings first."""
-    behind = secrets_behind(targets)
-    seen: set[tuple[Part, ...]] = set()
-    heads = {id(target): head(target.pattern, target.tenancy) for target in targets}
-
-    def length(target: Target) -> tuple[int, int]:
-        texts = [len(part.text) for part in heads[id(target)] if isinstance(part, Literal)]
-        return len(target.pattern.literal_prefix), sum(texts)
-
-    for target in sorted(targets, key=length, reverse=True):
-        begins = heads[id(target)]
-        if not begins or len(begins) == len(target.pattern.parts) or begins in seen:
-            continue
-        seen.add(begins)
-        secrets = behind[target.pattern.literal_prefix]
-        pattern = under(*begins)
-        yield (
-            begins,
-            dataclasses.replace(
-                target, kind="malformed", pattern=pattern, secrets=secrets, standard=target.pattern
-            ),
-        )
+def _beginning(target: Target, home: Scope | None) -> KeyPattern:
+    """Every key that begins as a target's do, up to the first placeholder behind the scope's prefix and those
+    that are bound to the caller."""
+    own = head(target.pattern, target.tenancy)
+    if home is None or home.pattern.is_prefix:
+        return begins(own)
+    around = behind(target.pattern, home.pattern)
+    return begins(own if len(own) > len(around) else around)
 
 
-def _is_scope_prefix(prefixes: Sequence[str], text: str) -> bool:
-    """Whether one of the prefixes, which are sorted, begins so."""
-    at = bisect.bisect_left(prefixes, text)
-    return at < len(prefixes) and prefixes[at].startswith(text)
+class _Covers:
+    """Which beginnings say nothing, since a whole scope has them."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._sorted = sorted(draft.scopes, key=lambda scope: scope.pattern.literal_prefix)
+        self._prefixes = [scope.pattern.literal_prefix for scope in self._sorted]
+
+    def a_scope(self, beginning: KeyPattern) -> bool:
+        """Whether a beginning is empty, or begins all keys of a scope."""
+        literal = beginning.literal_prefix
+        if not literal and beginning.is_prefix:
+            return True
+        at = bisect.bisect_left(self._prefixes, literal)
+        for scope in itertools.islice(self._sorted, at, None):
+            if not scope.pattern.literal_prefix.startswith(literal):
+                return False
+            if lies_in(scope.pattern, beginning):
+                return True
+        return False
 
 
 def _scope_targets(draft: Draft) -> list[Target]:
-    ordered = sorted(draft.scopes, key=lambda scope: len(scope.prefix), reverse=True)
+    ordered = sorted(draft.scopes, key=lambda scope: order(scope.pattern))
     return [
         Target(
             kind="scope",

@@ -313,20 +313,14 @@ def _place_text(target: Target | None) -> str:
 def _meaning(target: Target, policy: CompiledPolicy) -> Any:
     """All that a target says, so that equal meanings are equal values."""
     rights = dict(zip(policy.services, zip(target.rights, target.denied, strict=True), strict=False))
+    forms = (target.standard, dict(zip(policy.services, target.own_forms, strict=False)))
     tenancy = target.tenancy
-    bound = tenancy and (
+    whose = tenancy and (
         sorted(policy.bindings[place.binding].described() for place in tenancy.places),
         dict(zip(policy.services, tenancy.reading, strict=False)),
     )
-    others = (
-        bound,
-        target.written_by,
-        target.should,
-        target.bound,
-        target.alike,
-        target.standard,
-        target.secrets,
-    )
+    bound = (target.bound, target.alike, whose)
+    others = (target.written_by, target.should, *bound, *forms, target.secrets)
     return (target.kind, target.name, target.pattern, rights, target.is_open, *others, _asks(target.entry))
 
 

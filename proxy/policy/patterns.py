@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 from .expressions import ClassExpression, PatternError, literal_class, parse_class
 from .matching import Simulation, linear_regex
@@ -41,12 +42,11 @@ __all__ = [
     "Part",
     "PatternError",
     "exact_pattern",
-    "exactly",
     "literal_class",
     "parse_class",
     "parse_pattern",
     "prefix_pattern",
-    "under",
+    "written",
 ]
 
 ANYTHING = ClassExpression(".*", Repeat(Bytes(ANY_BYTE), 0, None))
@@ -180,19 +180,19 @@ class KeyPattern:
     def holes(self) -> tuple[Hole, ...]:
         return tuple(part for part in self.parts if isinstance(part, Hole))
 
-    def example(self, given: Mapping[str, bytes] | None = None) -> bytes:
-        """A key that matches and reads well; for a prefix pattern, one under the prefix. `given` are values
-        of placeholders."""
+    def example(self, held: Mapping[str, bytes] = MappingProxyType({})) -> bytes:
+        """A key that matches and reads well, with these values in their placeholders; for a prefix pattern,
+        one under the prefix."""
         key = b""
         number = 0
         for part in self.parts:
             if isinstance(part, Literal):
                 key += part.text
                 continue
-            if given is not None and part.name in given:
-                key += given[part.name]
-                continue
             number += 1
+            if part.name in held:
+                key += held[part.name]
+                continue
             key += part.expression.example(number)
             if part.variadic:
                 number += 1
@@ -378,26 +378,21 @@ def parse_pattern(text: str, classes: Mapping[str, ClassExpression]) -> KeyPatte
 
 def prefix_pattern(prefix: bytes) -> KeyPattern:
     """Every byte string that begins with `prefix`, itself too: what a scope or a claim owns."""
-    return under(Literal(prefix)) if prefix else under()
+    rest = Hole(REST, ANYTHING)
+    return KeyPattern(_display(prefix) + "*", (Literal(prefix), rest) if prefix else (rest,))
 
 
-def under(*parts: Part) -> KeyPattern:
-    """Every byte string that begins so, nothing behind it too."""
-    return KeyPattern(_text_of(parts) + "*", (*parts, Hole(REST, ANYTHING)))
-
-
-def exactly(*parts: Part) -> KeyPattern:
-    """Every byte string of these parts."""
-    return KeyPattern(_text_of(parts), parts)
-
-
-def _text_of(parts: Iterable[Part]) -> str:
-    return "".join(_display(one.text) if isinstance(one, Literal) else f"<{one.name}>" for one in parts)
+def written(parts: Iterable[Part]) -> str:
+    """Parts as a pattern has them."""
+    return "".join(
+        _display(part.text) if isinstance(part, Literal) else f"<{part.name}{'...' if part.variadic else ''}>"
+        for part in parts
+    )
 
 
 def exact_pattern(key: bytes) -> KeyPattern:
     """Just this key."""
-    return exactly(Literal(key))
+    return KeyPattern(_display(key), (Literal(key),))
 
 
 def _hole(text: str, at: int, classes: Mapping[str, ClassExpression]) -> tuple[Hole, int]:

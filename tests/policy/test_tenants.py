@@ -235,7 +235,7 @@ def test_of_a_certificates_names_the_first_counts_that_has_a_value() -> None:
         (ACME, "HGETALL t:globex:cart:1", "the caller's own tenant: t:acme:cart:1"),
         (ACME, "GET t:globex:other", "the caller's own tenant: t:acme:other"),
         (ACME, "HGETALL old:globex:1", "use t:acme:cart:1"),
-        (ACME, "GET t:acme:cart:B", "for example t:acme:cart:x1"),
+        (ACME, "GET t:acme:cart:B", "for example t:acme:cart:x2"),
         (ACME, "SUBSCRIBE t:globex:events:1", "the caller's own tenant: t:acme:events:1"),
         (ACME, "SCAN 0 MATCH t:globex:*", "SCAN 0 MATCH t:acme:* would pass"),
         (
@@ -286,6 +286,12 @@ def test_a_secret_tenant_is_shown_nowhere() -> None:
         (
             one_entry("{from: user}", rest="placeholders: {tenant: '[a-z:]+'}\n"),
             "ends can't be told: it may hold ':', which stands behind it; exclude that from its class",
+        ),
+        (
+            one_entry(
+                "{from: user}", "t:shared:x", "scopes: {s: {prefix: 't:<tenant>:', writers: app}}\n"
+            ).replace(", writers: app}}\nscopes", "}}\nscopes"),
+            "'t:shared:x' lies in the scope s, of which each <tenant> has its own part; write <tenant>",
         ),
         (
             one_entry("{from: user}", "<id>-<tenant>", "placeholders: {id: '[a-z-]+'}\n"),

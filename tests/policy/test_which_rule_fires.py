@@ -554,10 +554,14 @@ SCRIPTS = (
 # By their first word, what stands around the document's parts of a policy.
 AROUND = {
     "names": HEAD + CART,
-    "legacy": HEAD + CART,
+    "legacy": HEAD
+    + CART.replace("}}\n", '}, staged-cart: {key: "<stage>:cart:<id>", writers: web}}\n')
+    + "bind: {stage: {web: stg, audit: dev}}\n",
     "bind": HEAD + SCRIPTS,
     "keys": HEAD + SCOPE,
     "policy": "",
+    "writers": HEAD,
+    "placeholders": "policy: p\nservices: [web, audit]\n",
     "unregistered_scripts": EXAMPLE,
 }
 
