@@ -30,6 +30,7 @@ from proxy.admin_access import FAILURE_SECONDS, Access, Refusal
 from proxy.admin_connections import DEFAULT_BOUNDS, Bounds, Connection, Connections
 from proxy.notices import notice
 from proxy.policy.diagnostics import FileError
+from proxy.policy.tenants import Caller
 from proxy.policy.verdict import RULES
 from proxy.relay.identity import host_port
 from proxy.sockets import Address, bind
@@ -49,7 +50,8 @@ GET    /report      violations so far: service, rule, command, entry or key shap
 GET    /modes       which rule is observed, enforced or disabled for which service
 GET    /waivers     the violations that are tolerated
 GET    /listeners   the addresses that clients connect to, and whose they are
-POST   /explain     {"service": "...", "argv": ["GET", "key"]}: how the policy in force judges a command
+POST   /explain     {"service": "...", "argv": ["GET", "key"]}: how the policy in force judges a command;
+                    "user" and "certificate" say who sends it, where the policy asks for that
 POST   /-/observe   {"for": seconds, "rule": "...", "service": "..."}: observe in place of enforcing; rule and
                     service may be left out, which means all of them
 DELETE /-/observe   enforce again
@@ -89,7 +91,9 @@ class Control(Protocol):
         """Where clients connect: `{"address": "HOST:PORT", "service": …}`, service empty where none is
         named."""
 
-    def explain(self, service: str, argv: list[bytes]) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+    def explain(
+        self, service: str, argv: list[bytes], caller: Caller
+    ) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
         """How the policy, modes and waivers in force judge a command."""
 
     def observe(
@@ -220,13 +224,14 @@ class _Handlers:
         return _json(await _settled(self._control.addresses()))
 
     async def explain(self, request: web.Request) -> web.Response:
-        body = await _body(request, {"service", "argv"})
+        body = await _body(request, {"service", "argv", "user", "certificate"})
         service = _text(body, "service")
         if service is None:
             raise _Fault('"service" is missing.')
-        argv = _argv(body)
+        argv, user, name = _argv(body), _text(body, "user"), _text(body, "certificate")
+        caller = Caller(user.encode("utf-8", "replace") if user else None, (name,) if name else ())
         with _asked_for():
-            answer = await _settled(self._control.explain(service, argv))
+            answer = await _settled(self._control.explain(service, argv, caller))
         return _json(answer)
 
     async def observe(self, request: web.Request) -> web.Response:

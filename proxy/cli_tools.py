@@ -32,6 +32,7 @@ from .policy.languages import TooLarge
 from .policy.load import load_policy
 from .policy.replay import Replay
 from .policy.show import printable
+from .policy.tenants import Caller
 from .policy.testing import FileResult, Runner, test_files
 from .terminal import USAGE, console, fail, fail_with, print_table, say
 
@@ -66,24 +67,36 @@ def check(policies: Sequence[str], form: str, strict: bool) -> None:
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--policy", metavar="FILE", required=True, help="Policy file.")
 @click.option("--service", metavar="NAME", required=True, help="Who sends the command.")
+@click.option("--user", metavar="USER", default="", help="The user with which it has logged in.")
+@click.option("--certificate", metavar="NAME", multiple=True, help="A name in its certificate.")
 @format_option("text", "json")
 @click.option(
     "--file", metavar="FILE", default="", help="Explain the commands of a file; - is standard input."
 )
 @click.argument("command", metavar="-- COMMAND [ARG...]", nargs=-1, type=click.UNPROCESSED)
-def explain(policy: str, service: str, form: str, file: str, command: Sequence[str]) -> None:
+def explain(
+    policy: str,
+    service: str,
+    user: str,
+    certificate: Sequence[str],
+    form: str,
+    file: str,
+    command: Sequence[str],
+) -> None:
     """Say what a policy makes of a command, and what would have to change for it to pass.
 
-    With --file, of a sequence on one connection: a command a line; "@NAME" goes on as another service, "+6s"
-    lets time pass. Exit code 0: all is allowed, 1: violation, 2: wrong usage.
+    With --file, of a sequence on one connection: a command a line; "@NAME" goes on as another service, "@NAME
+    user=USER" as one that has logged in so, "+6s" lets time pass. Exit code 0: all is allowed, 1: violation,
+    2: wrong usage.
     """
     if bool(file) == bool(command):
         fail("give a command, or --file with several")
     try:
         compiled = load_policy(policy)
+        caller = Caller(os.fsencode(user) or None, tuple(certificate))
         if file:
-            _explain_file(compiled, service, file, form)
-        told = explain_command(compiled, service, [os.fsencode(part) for part in command])
+            _explain_file(compiled, service, caller, file, form)
+        told = explain_command(compiled, service, [os.fsencode(part) for part in command], caller)
     except FileError as exc:
         fail_with(exc)
     except ValueError as exc:
@@ -95,11 +108,11 @@ def explain(policy: str, service: str, form: str, file: str, command: Sequence[s
     sys.exit(0 if told["verdict"] == "allow" else 1)
 
 
-def _explain_file(policy: CompiledPolicy, service: str, file: str, form: str) -> NoReturn:
+def _explain_file(policy: CompiledPolicy, service: str, caller: Caller, file: str, form: str) -> NoReturn:
     try:
         data = sys.stdin.buffer.read(MAX_BYTES) if file == "-" else read_file(file)
         text = data.decode("utf-8", "surrogateescape")
-        told = explain_sequence(policy, read_sequence(text, service), now=int(time.time() * 1000))
+        told = explain_sequence(policy, read_sequence(text, service, caller), now=int(time.time() * 1000))
     except (Unreadable, ValueError) as exc:
         fail(f"{file}: {exc}")
     if form == "json":

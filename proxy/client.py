@@ -13,7 +13,7 @@ import dataclasses
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from .admission import ClientLimits, Place, Places
@@ -140,7 +140,7 @@ class Client(Owner):
         transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
         gate = self._gate
         self._transport = transport
-        service = self._identify(transport)
+        service, names = self._identify(transport)
         if not self._place.serve(service):
             self._counters.connection_rejected(self._listener, "service")
             transport.write(too_many(service))
@@ -165,17 +165,19 @@ class Client(Owner):
                 selects_later=gate.upstream.address.selects_later,
                 port=self._port,
                 ids=gate.ids,
+                names=names,
             )
         self._counted_as = service
         self._counters.connection_opened(service, self._listener)
 
-    def _identify(self, transport: asyncio.Transport) -> str:
+    def _identify(self, transport: asyncio.Transport) -> tuple[str, Sequence[str]]:
+        """The client's service, and the names of its certificate."""
         known, self._known = self._known, None
         assert known is not None
         certificate = transport.get_extra_info("peercert")
         if certificate:
             known = dataclasses.replace(known, names=certificate_names(certificate))
-        return self._gate.identities.at_connect(known)
+        return self._gate.identities.at_connect(known), known.names
 
     def data_received(self, data: bytes) -> None:
         if not self._is_served or self._dismissed:

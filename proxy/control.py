@@ -23,6 +23,7 @@ from .notices import warn
 from .policy.diagnostics import FileError
 from .policy.explain import explain
 from .policy.modes import BreakGlass, advised
+from .policy.tenants import NOBODY, Caller
 from .policy.verdict import RULES
 from .runtime import Runtime
 from .systemd import READY, Notify, reloading
@@ -248,13 +249,13 @@ class Control:
     def addresses(self) -> list[dict[str, str]]:
         return [{"address": address, "service": service} for address, service in self._front.bound]
 
-    def explain(self, service: str, argv: Sequence[bytes]) -> dict[str, Any]:
+    def explain(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> dict[str, Any]:
         """The live policy's verdict, and what the live modes and waivers make of it. Raises ValueError."""
         judge = self._runtime.judge
         if judge is None:
             raise ValueError("keyfence runs with --splice: it judges nothing")
-        told = explain(judge.policy, service, argv)
-        ruling = judge.rule(judge.number(service), argv)
+        told = explain(judge.policy, service, argv, caller)
+        ruling = judge.rule(judge.number(service), argv, judge.policy.values(caller))
         told["actions"] = [
             {"rule": found.violation.rule, "action": found.action} for found in ruling.findings
         ]

@@ -74,6 +74,11 @@ class _Written(GenerateJsonSchema):
             return inner
         return {"anyOf": [{"type": _TEXT}, inner]}  # a text that stands for the whole
 
+    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
+        """A value may look like several of the forms; which one it is, the model knows."""
+        made = super().tagged_union_schema(schema)
+        return {"anyOf": made.pop("oneOf"), **made}
+
     def function_after_schema(self, schema: core_schema.AfterValidatorFunctionSchema) -> JsonSchemaValue:
         name = _name_of(schema)
         return _WRITTEN[name] if name in _WRITTEN else super().function_after_schema(schema)

@@ -14,6 +14,7 @@ import uvloop
 from proxy.admin import MAX_BODY, start_admin
 from proxy.admin_access import Access
 from proxy.policy.diagnostics import Diagnostic, FileError, Place
+from proxy.policy.tenants import NOBODY, Caller
 from proxy.sockets import Address
 from proxy.telemetry.counters import Counters
 from proxy.telemetry.metrics import exposition
@@ -47,10 +48,10 @@ class FakeControl:
     def addresses(self) -> list[dict[str, str]]:
         return [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
 
-    def explain(self, service: str, argv: list[bytes]) -> dict[str, Any]:
+    def explain(self, service: str, argv: list[bytes], caller: Caller) -> dict[str, Any]:
         if service != "CubeProxy":
             raise ValueError(f"There is no service {service!r}.")
-        self.asked.append(("explain", service, argv))
+        self.asked.append(("explain", service, argv, *([caller] if caller != NOBODY else [])))
         return {"allowed": True, "argv": [part.decode("utf-8", "surrogateescape") for part in argv]}
 
     async def observe(self, seconds: float, rule: str | None, service: str | None) -> dict[str, Any]:
@@ -223,7 +224,7 @@ def test_explain_takes_arguments_as_text_and_bytes_as_lone_surrogates(
         (
             "/explain",
             b'{"service": "a", "argv": ["GET"], "x": 1}',
-            "Unknown field 'x'; there are argv, service.",
+            "Unknown field 'x'; there are argv, certificate, service, user.",
         ),
         ("/-/observe", b"{}", '"for" must be a number of seconds.'),
         ("/-/observe", b'{"for": true}', '"for" must be a number of seconds.'),

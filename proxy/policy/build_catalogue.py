@@ -9,7 +9,7 @@ import operator
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from ..commands.model import DELETE, GROUP, READ, WRITE
-from .bind import bound_texts, escaped, held_by, holders
+from .bind import alike, bound_texts, escaped, held_by, holders, tenancy_of
 from .build_content import build_requirements, in_scope
 from .compiled import Target
 from .diagnostics import did_you_mean
@@ -19,6 +19,7 @@ from .patterns import KeyPattern
 from .prefixes import PrefixIndex, beginnings, length, lies_in, meeting, order
 from .regular import SEPARATOR
 from .show import printable
+from .tenants import Tenancy
 
 ALL_RIGHTS = READ | WRITE | DELETE | GROUP
 
@@ -35,6 +36,7 @@ def build_scopes(draft: Draft) -> None:
     for name, model in draft.model.scopes.items():
         path = ("scopes", name)
         held, denied = draft.rights(model, path)
+        reading = draft.reading(model)
         if not model.prefix and model.unregistered != "allow":
             message = (
                 "an empty prefix covers every key; write the scope's prefix, or unregistered: allow, or take "
@@ -56,9 +58,11 @@ def build_scopes(draft: Draft) -> None:
                 message = f"{one.text!r} is outside the policy's claims ({claims})"
                 draft.error((*path, "prefix"), message, relies_on=[("claims",)])
             known.setdefault(pattern, name)
-            rights = held_by(held, holders(draft, one.values))
-            rest = (one.values, scripts, hash_tag, should, asked)
-            draft.scopes.append(Scope(name, one.text, pattern, rights, tuple(denied), *rest))
+            whose = holders(draft, one.values)
+            rights, left = held_by(held, reading, whose), held_by(reading, reading, whose)
+            tenancy = tenancy_of(draft, pattern, left, (*path, "prefix"))
+            rest = (one.values, tenancy, scripts, hash_tag, should, asked)
+            draft.scopes.append(Scope(name, one.text, pattern, rights, left, tuple(denied), *rest))
     _find_places(draft)
     _inherit_denials(draft)
 
@@ -146,7 +150,14 @@ def build_entries(draft: Draft) -> None:
                     outside.append((one.text, scope[0]))
                     continue
                 home = home or _scope_of(draft, pattern)
+                tenancy = tenancy_of(draft, pattern, (), (*path, "key"))
                 held, denied = _entry_rights(draft, model, own, home or common, path)
+                if not _has_rights(model):
+                    _check_whose(draft, one.text, tenancy, home, (*path, "key"))
+                reading = _reading(draft, model, home)
+                whose = holders(draft, one.values)
+                if tenancy is not None:
+                    tenancy = tenancy._replace(reading=held_by(reading, reading, whose))
                 _check_denials(draft, pattern, one.text, tuple(map(_without, held, denied)), (*path, "key"))
                 hash_tag, should = draft.asked(model, home)
                 if not is_claimed(draft.claims, pattern):
@@ -156,7 +167,8 @@ def build_entries(draft: Draft) -> None:
                         kind="entry",
                         name=name,
                         pattern=pattern,
-                        rights=held_by(held, holders(draft, one.values)),
+                        rights=held_by(held, reading, whose),
+                        tenancy=tenancy,
                         denied=denied,
                         entry=in_scope(draft, requirements, one.text, pattern, home),
                         text=one.text,
@@ -164,6 +176,7 @@ def build_entries(draft: Draft) -> None:
                         should=should,
                         hash_tag=hash_tag,
                         bound=one.values,
+                        alike=alike(draft, one.values),
                         written_by=scripts or (home.written_by if home is not None else scripts),
                     )
                 )
@@ -223,6 +236,30 @@ def _scope_of(draft: Draft, pattern: KeyPattern) -> Scope | None:
     return min(scopes_around(draft, pattern), key=lambda scope: order(scope.pattern), default=None)
 
 
+def _has_rights(model: EntryModel) -> bool:
+    """Whether an entry has rights of its own, which replace those around it."""
+    return bool(model.writers or model.readers or model.consumers)
+
+
+def _reading(draft: Draft, model: EntryModel, home: Scope | None) -> Sequence[int]:
+    """The part of an entry's rights that readers and consumers have as such."""
+    if _has_rights(model):
+        return draft.reading(model)
+    return home.reading if home is not None else draft.reading(draft.model)
+
+
+def _check_whose(
+    draft: Draft, text: str, tenancy: Tenancy | None, home: Scope | None, path: tuple[str, ...]
+) -> None:
+    """An entry that has its scope's rights and doesn't show whose a key is would be everybody's."""
+    names = {place.name for place in tenancy.places} if tenancy is not None else set()
+    places = home.tenancy.places if home is not None and home.tenancy is not None else ()
+    missing = next((place.name for place in places if place.name not in names), "")
+    if home is not None and missing:
+        message = f"{text!r} lies in the scope {home.name}, of which each <{missing}> has its own part"
+        draft.error(path, f"{message}; write <{missing}> here too, or give the entry rights of its own")
+
+
 def _entry_rights(
     draft: Draft,
     model: EntryModel,
@@ -234,7 +271,7 @@ def _entry_rights(
     denials stay."""
     held, denied = own
     around, denied_around = (home.rights, home.denied) if isinstance(home, Scope) else home
-    if not (model.writers or model.readers or model.consumers):
+    if not _has_rights(model):
         if not isinstance(home, Scope) and not any(around):
             message = "in no scope and without writers or readers: nobody could use it; write them here, or"
             draft.error(

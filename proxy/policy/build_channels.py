@@ -9,12 +9,13 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from ..commands.model import READ, WRITE
-from .bind import bound_texts, held_by, holders
+from .bind import bound_texts, held_by, holders, tenancy_of
 from .build_targets import secrets_behind
 from .compiled import Target
 from .draft import Draft
 from .keyspace import KEYEVENT_NAMES, KEYSPACE_NAMES
-from .patterns import prefix_pattern
+from .prefixes import begins, fixed_parts, order
+from .tenants import head
 
 
 def build_channels(draft: Draft) -> list[Target]:
@@ -33,12 +34,16 @@ def build_channels(draft: Draft) -> list[Target]:
             pattern = draft.pattern(one.text, (*path, "channel"))
             if pattern is None:
                 continue
+            whose = holders(draft, one.values)
+            reading = [rights & READ for rights in held]
+            left = held_by(reading, reading, whose)
             channels.append(
                 Target(
                     kind="channel",
                     name=name,
                     pattern=pattern,
-                    rights=held_by(held, holders(draft, one.values)),
+                    rights=held_by(held, reading, whose),
+                    tenancy=tenancy_of(draft, pattern, left, (*path, "channel")),
                     denied=(0,) * len(draft.services),
                     entry=None,
                     text=one.text,
@@ -53,18 +58,18 @@ def order_channels(channels: Iterable[Target], services: Sequence[str]) -> list[
     """Channels in the order in which they decide, after what Redis itself publishes about keys."""
     ordered = sorted(channels, key=lambda target: target.pattern.specificity)
     # As with keys, patterns are judged by rights: names under a rule's prefix are its own in any form.
-    beginnings = sorted(ordered, key=lambda target: len(target.pattern.literal_prefix), reverse=True)
+    heads = [(begins(head(one.pattern, one.tenancy)), one) for one in ordered]
     behind = secrets_behind(ordered)
     ordered += [
         dataclasses.replace(
             one,
             kind="malformed",
-            pattern=prefix_pattern(one.pattern.literal_prefix),
+            pattern=beginning,
             secrets=behind[one.pattern.literal_prefix],
             standard=one.pattern,
         )
-        for one in beginnings
-        if one.pattern.literal_prefix and not one.pattern.is_literal
+        for beginning, one in sorted(heads, key=lambda row: order(row[0]))
+        if 0 < len(fixed_parts(beginning)) < len(one.pattern.parts)
     ]
     nothing = (0,) * len(services)
     return [

@@ -13,12 +13,14 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..commands.model import DELETE, GROUP, READ, WRITE
+from .bind import alike, tenancy_of
 from .build_catalogue import ALL_RIGHTS, scopes_around, text_of
 from .compiled import Target
 from .diagnostics import did_you_mean
 from .draft import Draft
 from .families import read_member, standard_of, texts_of_family
 from .prefixes import beginnings
+from .tenants import Tenancy
 
 
 def end_of(day: datetime.date | None) -> float | None:
@@ -44,7 +46,8 @@ def build_legacy(draft: Draft) -> None:
                 held & granted if number in admitted else 0 for number, held in enumerate(one.rights)
             )
             ends = end_of(until) if refuses else None
-            draft.legacy.append(dataclasses.replace(one, rights=rights, ends=ends))
+            tenancy = one.tenancy.limited_to(granted, admitted) if one.tenancy is not None else None
+            draft.legacy.append(dataclasses.replace(one, rights=rights, tenancy=tenancy, ends=ends))
 
 
 def build_strays(draft: Draft) -> None:
@@ -60,7 +63,9 @@ def build_strays(draft: Draft) -> None:
                 continue
             nothing = (0,) * len(draft.services)
             draft.strays.append(
-                dataclasses.replace(one, kind="stray", name="", rights=nothing, denied=nothing, entry=None)
+                dataclasses.replace(
+                    one, kind="stray", name="", rights=nothing, tenancy=None, denied=nothing, entry=None
+                )
             )
 
 
@@ -83,6 +88,13 @@ def _services(draft: Draft, names: list[str] | None, path: tuple[str | int, ...]
     return frozenset(draft.numbers(names, path))
 
 
+def _missing(standard: Tenancy | None, own: Tenancy | None) -> str:
+    """A placeholder that an entry is bound to the caller by, and a legacy form of it isn't; "" for none."""
+    names = {place.name for place in own.places} if own is not None else set()
+    places = standard.places if standard is not None else ()
+    return next((place.name for place in places if place.name not in names), "")
+
+
 def _replaced(
     draft: Draft, text: str, entry: str, path: tuple[str, ...], member: Mapping[str, str] | None = None
 ) -> Iterator[Target]:
@@ -98,11 +110,21 @@ def _replaced(
         standard = standard_of(draft, entry, {**chosen, **dict(values)}, pattern)
         if standard is None:
             continue
+        whose = standard.target.tenancy
+        reading = whose.reading if whose is not None else (0,) * len(draft.services)
+        tenancy = tenancy_of(draft, pattern, reading, path)
+        if path[0] == "legacy" and (missing := _missing(whose, tenancy)):
+            message = (
+                f"{text!r} doesn't show the <{missing}> that {entry} is bound by: anybody's key could be "
+            )
+            message += f"of this form; put <{missing}> into it, or grant its keys"
+            draft.error(path, message, of_key=True)
         yield Target(
             kind="legacy",
             name=entry,
             pattern=pattern,
             rights=standard.rights,
+            tenancy=tenancy,
             denied=standard.denied,
             entry=standard.target.entry,
             text=one,
@@ -111,6 +133,7 @@ def _replaced(
             own_forms=standard.own,
             unclear=standard.unclear,
             bound=bound.values,
+            alike=alike(draft, bound.values),
         )
 
 

@@ -80,7 +80,7 @@ def _registration(
     known = [pattern for pattern in patterns if pattern is not None]
     if len(known) < len(patterns):
         return None
-    captured = frozenset(hole.name for pattern in known for hole in pattern.holes)
+    captured = frozenset(hole.name for pattern in known for hole in pattern.holes) | draft.callers.keys()
     templates = {
         "reads": tuple(_templates(draft, model.reads, captured, (*path, "reads"))),
         "writes": tuple(_templates(draft, model.writes, captured, (*path, "writes"))),
@@ -98,6 +98,7 @@ def _registration(
         patterns=tuple(known),
         declared={"none": 0, "read": READ, "write": WRITE, "both": READ | WRITE}[declared],
         shared=model.shared,
+        bound=tuple(draft.callers.items()),
         **templates,
     )
 

@@ -10,10 +10,12 @@ import bisect
 import dataclasses
 from collections.abc import Iterable
 
+from .bind import alike
 from .compiled import Target
 from .draft import Draft, Scope
 from .patterns import KeyPattern, Literal, prefix_pattern, written
 from .prefixes import PrefixIndex, begins, behind, fixed_parts, order
+from .tenants import head
 
 
 def build_targets(draft: Draft) -> list[Target]:
@@ -27,8 +29,7 @@ def build_targets(draft: Draft) -> list[Target]:
 def _malformed(draft: Draft) -> list[Target]:
     """Keys that begin as an entry's do but break its form: the longest beginning decides."""
     begun = [
-        (_beginning(target.pattern, home), target)
-        for target, home in zip(draft.entries, draft.homes, strict=True)
+        (_beginning(target, home), target) for target, home in zip(draft.entries, draft.homes, strict=True)
     ]
     secrets: dict[KeyPattern, frozenset[str]] = {}
     for beginning, target in begun:
@@ -37,7 +38,8 @@ def _malformed(draft: Draft) -> list[Target]:
     seen: set[KeyPattern] = set()
     covers = _Covers(draft, secrets)
     for beginning, target in sorted(begun, key=lambda one: order(one[0])):
-        if target.pattern.is_literal or beginning in seen or covers.a_scope(beginning):
+        is_whole = len(fixed_parts(beginning)) == len(target.pattern.parts)
+        if is_whole or beginning in seen or covers.a_scope(beginning):
             continue
         seen.add(beginning)
         broken = dataclasses.replace(
@@ -58,11 +60,14 @@ def _malformed(draft: Draft) -> list[Target]:
     return targets
 
 
-def _beginning(pattern: KeyPattern, home: Scope | None) -> KeyPattern:
-    """Every key that begins as a pattern's do, up to the first placeholder behind the scope's prefix."""
+def _beginning(target: Target, home: Scope | None) -> KeyPattern:
+    """Every key that begins as a target's do, up to the first placeholder behind the scope's prefix and those
+    that are bound to the caller."""
+    own = head(target.pattern, target.tenancy)
     if home is None or home.pattern.is_prefix:
-        return prefix_pattern(pattern.literal_prefix)
-    return begins(behind(pattern, home.pattern))
+        return begins(own)
+    around = behind(target.pattern, home.pattern)
+    return begins(own if len(own) > len(around) else around)
 
 
 class _Covers:
@@ -89,6 +94,7 @@ def _scope_targets(draft: Draft) -> list[Target]:
             kind="scope",
             name=scope.name,
             pattern=scope.pattern,
+            tenancy=scope.tenancy,
             rights=scope.rights,
             denied=scope.denied,
             entry=scope.asked,
@@ -97,6 +103,7 @@ def _scope_targets(draft: Draft) -> list[Target]:
             should=scope.should,
             hash_tag=scope.hash_tag,
             bound=scope.bound,
+            alike=alike(draft, scope.bound),
             written_by=scope.written_by,
             is_open=draft.model.scopes[scope.name].unregistered == "allow",
         )

@@ -15,16 +15,22 @@ from .budget import Budget
 from .compiled import CompiledPolicy, Target
 from .globs import Glob, places_after
 from .keyspace import KEYSPACE_BEGINNING, notifications_elsewhere
-from .reach import MAX_GLOB, Holds, Reach, Remembered
+from .reach import MAX_GLOB, NOWHERE, Holds, Reach, Remembered
+from .tenants import Place, Values
 
 _KEYEVENT_NAME = re.compile(rb"__keyevent@([0-9]+)__:.*", re.DOTALL)
+# A pattern's beginning behind which nothing but a pattern of keys stands.
+_NAMED_DATABASE = re.compile(rb"__keyspace@[0-9]+__:")
 _KEYSPACE_NAME = re.compile(rb"__keyspace@([0-9]+)__:(.*)", re.DOTALL)
 
 
 class Channels:
-    """Answers over one policy. `reads(service)` says of which keys a service may read them all."""
+    """Answers over one policy. `reads(service, own)` says of which keys a service may read them all, where
+    they have the caller's own value at the places `own`."""
 
-    def __init__(self, policy: CompiledPolicy, keys: Reach, reads: Callable[[int], Holds]) -> None:
+    def __init__(
+        self, policy: CompiledPolicy, keys: Reach, reads: Callable[[int, frozenset[Place]], Holds]
+    ) -> None:
         self._policy = policy
         self._keys = keys
         self._reads = reads
@@ -68,11 +74,11 @@ class Channels:
                 return None if places is None else True
         return False
 
-    def admits(self, service: int, channel: Channel, budget: Budget) -> bool | None:
+    def admits(self, service: int, channel: Channel, budget: Budget, values: Values = ()) -> bool | None:
         """Whether the service may use the channel, or all that the pattern can match; None where that takes
         too long to find out."""
         if channel.is_pattern:
-            return self.covers(service, channel.name, READ, budget)
+            return self.covers(service, channel.name, READ, budget, values)
         target = self.target(channel.name)
         if target is None:
             return False
@@ -80,26 +86,39 @@ class Channels:
             return self._reads_every_key(service, budget)
         if target.kind == "malformed":
             return False
-        return bool(target.rights[service] & (WRITE if channel.publish else READ))
+        return bool(target.held(service, channel.name, values) & (WRITE if channel.publish else READ))
 
-    def covers(self, service: int, glob: bytes, right: int, budget: Budget) -> bool | None:
+    def covers(
+        self, service: int, glob: bytes, right: int, budget: Budget, values: Values = ()
+    ) -> bool | None:
         """Whether the service may use every channel that the glob can match; None where that takes too long
         to find out."""
         listens = right == READ
+        own = self._reach.own_places(glob, values)
 
         def holds(target: Target) -> bool:
             if listens and target.kind == "keyspace":
                 return True  # by its keys, below
             if listens and target.kind == "keyevent":
                 return self._reads_every_key(service, Budget()) is True
-            return bool(target.rights[service] & right)
+            held = target.rights[service]
+            if target.tenancy is not None:
+                held = target.tenancy.held(service, target.rights, own)
+            return bool(held & right)
 
-        covered = self._reach.covers(glob, holds, (service, right), budget)
+        covered = self._reach.covers(glob, holds, (service, right), budget, own=own)
         if not covered or not listens:
             return covered
+        key = _NAMED_DATABASE.match(glob)
+        own = self._keys.own_places(glob[key.end() :], values) if key is not None else NOWHERE
         return self._keys.covers(
-            glob, self._reads(service), (service, READ, ""), budget, behind=KEYSPACE_BEGINNING
+            glob,
+            self._reads(service, own),
+            (service, READ, ""),
+            budget,
+            behind=KEYSPACE_BEGINNING,
+            own=own,
         )
 
     def _reads_every_key(self, service: int, budget: Budget) -> bool | None:
-        return self._keys.covers(b"*", self._reads(service), (service, READ, ""), budget)
+        return self._keys.covers(b"*", self._reads(service, NOWHERE), (service, READ, ""), budget)

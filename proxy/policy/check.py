@@ -33,6 +33,7 @@ from .regular import ANY_BYTE, SEPARATOR_MASK, Bytes, Concat, Repeat
 from .salvage import Salvaged
 from .scripts import SHA1_DIGITS
 from .show import printable
+from .tenants import head
 from .yaml_source import Source, read_source
 
 NOTICE = datetime.timedelta(days=14)
@@ -173,8 +174,10 @@ def _families(targets: Iterable[Target]) -> list[Target]:
 def _beginning(target: Target, families: PrefixIndex[Target]) -> KeyPattern:
     """How an entry's keys begin: up to the first placeholder behind their scope's prefix."""
     around = min(families.around(target.pattern), key=lambda scope: order(scope.pattern), default=None)
-    if around is not None:
-        return begins(behind(target.pattern, around.pattern))
+    own = head(target.pattern, target.tenancy)
+    parts = own if around is None else max(own, behind(target.pattern, around.pattern), key=len)
+    if any(isinstance(part, Hole) for part in parts):
+        return begins(parts)
     return prefix_pattern(target.pattern.literal_prefix)
 
 

@@ -36,6 +36,7 @@ from .regular import SEPARATOR_MASK
 from .scripts import Registration
 from .secrecy import secrecy_of
 from .teams import check_together, common_home, home_of, in_order, merged, services_of, strictest
+from .tenants import Binding
 from .yaml_source import Source
 
 MAX_TARGETS = 50_000
@@ -67,8 +68,9 @@ def compile_policies(
 ) -> CompiledPolicy:
     """Compile the well-formed files of several teams as one policy. Raises FileError with every fault."""
     services = services_of(model for model, _ in files)
-    drafts = [Draft(model, source, services) for model, source in files]
-    parts = [_part(number, draft) for number, draft in enumerate(drafts)]
+    drafts = [Draft(model, source, services, number) for number, (model, source) in enumerate(files)]
+    bindings: list[Binding] = []
+    parts = [_part(draft, bindings) for draft in drafts]
     check_together(drafts)
     _raise_faults(drafts)
     homes = tuple(part.home for part in parts)
@@ -113,14 +115,19 @@ def compile_policies(
             ((draft.classes[name], least) for draft in drafts for name, least in draft.secrets.items()),
             ((one.pattern, one.secrets) for one in itertools.chain(*map(_formed, drafts), targets, channels)),
         ),
+        bindings=tuple(bindings),
         exceptions=tuple(itertools.chain(*map(build_exceptions, drafts))),
         name_services=name_services,
     )
 
 
-def _part(number: int, draft: Draft) -> _Part:
+def _part(draft: Draft, bindings: list[Binding]) -> _Part:
+    """`bindings` are those of the files before it, and take in this one's."""
+    number = draft.home
+    draft.first_binding = len(bindings)
     _check_services(draft)
     read_bindings(draft)
+    bindings += draft.bindings
     _check_size(draft)
     draft.type_words = read_type_words(draft)
     build_scopes(draft)

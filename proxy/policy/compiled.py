@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from ..commands.model import Script, Streamed
@@ -19,6 +19,7 @@ from .names import Names
 from .patterns import KeyPattern
 from .scripts import Registration, script_of, sha1_of
 from .secrecy import Secrecy
+from .tenants import Binding, Caller, Tenancy, Values, owners_values, values_of
 from .ttl import TtlRule
 from .values import Form, NumberRange
 
@@ -111,6 +112,8 @@ class Target:
     successor: KeyPattern | None = None  # of an entry that another one replaces: the form to come to
     denied_before: tuple[int, ...] = ()  # of such an entry: `denied` without what its replacement takes
     bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders: (placeholder, value)
+    alike: tuple[tuple[str, bytes], ...] = ()  # those of them that all keys of one command share
+    tenancy: Tenancy | None = None  # what of the rights depends on the caller
     written_by: frozenset[str] = frozenset()  # where not empty, only these scripts and functions write here
     should: frozenset[str] = frozenset()  # rules whose breach is told here, and never refused
     hash_tag: HashTag = "any"
@@ -122,6 +125,14 @@ class Target:
     def is_written_by(self, script: str) -> bool:
         """Whether this script may write here; "" is a plain command."""
         return not self.written_by or script in self.written_by
+
+    def held(self, service: int, key: bytes, values: Values) -> int:
+        """The rights of a service, denials aside, on a key of this target that a caller with these values
+        sends."""
+        tenancy = self.tenancy
+        if tenancy is None:
+            return self.rights[service]
+        return tenancy.held(service, self.rights, tenancy.own_places(key, self.pattern, values))
 
     def own_form(self, service: int) -> KeyPattern | None:
         """The form that this service is to use in place of this one; None where it is the same for all, or no
@@ -200,6 +211,7 @@ class CompiledPolicy:
     # What the forms with secrets begin with: a name of no form that begins so may hold one.
     secret_beginnings: tuple[bytes, ...] = ()
     secrecy: Secrecy | None = None  # None: it has no secrets
+    bindings: tuple[Binding, ...] = ()  # placeholders that are bound to the caller
     exceptions: tuple[tuple[str, datetime.date], ...] = ()  # (legacy or grants, end date)
     name_services: bool = True  # whether hints may name other services
 
@@ -218,7 +230,7 @@ class CompiledPolicy:
             return self
         nothing = (0,) * len(self.services)
         targets = tuple(
-            dataclasses.replace(one, rights=nothing, ends=None, has_lapsed=True)
+            dataclasses.replace(one, rights=nothing, tenancy=None, ends=None, has_lapsed=True)
             if one.ends is not None and one.ends <= now
             else one
             for one in self.targets
@@ -241,6 +253,18 @@ class CompiledPolicy:
             return self.services.index(service)
         except ValueError:
             return len(self.services) - 1
+
+    def values(self, caller: Caller) -> Values:
+        """The caller's values of the placeholders that are bound to it."""
+        return values_of(self.bindings, caller) if self.bindings else ()
+
+    def owners_values(self, keys: Iterable[bytes]) -> Values:
+        """The values of whoever has these keys for its own."""
+        if not self.bindings:
+            return ()
+        found = ((key, self.target(key)) for key in keys)
+        known = ((key, one.pattern, one.tenancy) for key, one in found if one is not None)
+        return owners_values(len(self.bindings), known)
 
     def target(self, key: bytes) -> Target | None:
         """What `key` is; None where no target covers it."""

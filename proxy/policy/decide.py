@@ -25,6 +25,7 @@ from .permissions import forbidden_by_default, selects
 from .show import printable, shown_name
 from .sizes import asks
 from .slots import hash_slot
+from .tenants import Values
 from .ttl import FAULTS, FINE, SIZED, outcome
 from .verdict import ALLOWED, Found, Gathering, Verdict
 from .wording import said
@@ -53,7 +54,7 @@ class Decider(WideDecider):
         super().__init__(policy.without_lapsed(clock()), clock)
         # Rules about keys together, which `admits` leaves to `judge`.
         self._looks_closer = policy.cluster
-        self._binds = any(target.bound for target in policy.targets)
+        self._binds = any(target.alike for target in policy.targets)
         self._reads_words = any(home.type_words for home in policy.homes)
 
     def _take(self, policy: CompiledPolicy) -> None:
@@ -69,15 +70,17 @@ class Decider(WideDecider):
         self._permissions.clear()
         self._grants_known.clear()
 
-    def decide(self, service: int, argv: Sequence[bytes]) -> Verdict:
-        """The verdict on one command (argv with its name first) of the service with this number."""
-        return self.judge(service, argv, extract(argv))
+    def decide(self, service: int, argv: Sequence[bytes], values: Values = ()) -> Verdict:
+        """The verdict on one command (argv with its name first) of the service with this number, from a
+        caller with these values (CompiledPolicy.values)."""
+        return self.judge(service, argv, extract(argv), values=values)
 
-    def admits(self, service: int, touches: Touches) -> bool:
+    def admits(self, service: int, touches: Touches, values: Values = ()) -> bool:
         """Whether nothing is wrong, as far as a glance shows. False says nothing: ask `judge`.
 
         The way of most commands; where it says yes, `judge` finds no violation (tests/policy/test_decide.py).
         """
+        self.values = values
         if self.left_open:
             self.left_open = []
         if self._next_lapse is not None and self._clock() >= self._next_lapse:
@@ -97,7 +100,7 @@ class Decider(WideDecider):
         target = self.policy.target(access.key)
         if target is None or not self._is_registered(target):
             return False
-        held = target.rights[service] & ~target.denied[service]
+        held = target.held(service, access.key, self.values) & ~target.denied[service]
         needs = access.needs
         if not held or needs & ~held & (READ | WRITE) or (needs & WRITE and target.written_by):
             return False
@@ -125,6 +128,7 @@ class Decider(WideDecider):
         """What an access means for its key's time to live and size (`ttl.outcome`, `ttl.SIZED`).
 
         -1, unless nothing is wrong with it whatever the key is called, whatever is written, and at any time.
+        Where it depends on the caller what it may do, this is about the caller's own keys.
         """
         if self._looks_closer or (self._next_lapse is not None and service in self.policy.grants):
             return -1
@@ -167,24 +171,35 @@ class Decider(WideDecider):
         return target.kind == "entry" or target.is_open
 
     def judge(
-        self, service: int, argv: Sequence[bytes], touches: Touches, transaction: Transaction | None = None
+        self,
+        service: int,
+        argv: Sequence[bytes],
+        touches: Touches,
+        transaction: Transaction | None = None,
+        values: Values = (),
     ) -> Verdict:
         """The verdict on what a command touches, where that is known already."""
         gathering: Gathering[None] = Gathering()
-        for found in self.violations(service, argv, touches, transaction):
+        for found in self.violations(service, argv, touches, transaction, values):
             if found is not None:
                 gathering.take(found, None)
         listed = tuple(violation for violation, _ in gathering.listed())
         return Verdict(listed) if listed else ALLOWED
 
     def violations(
-        self, service: int, argv: Sequence[bytes], touches: Touches, transaction: Transaction | None = None
+        self,
+        service: int,
+        argv: Sequence[bytes],
+        touches: Touches,
+        transaction: Transaction | None = None,
+        values: Values = (),
     ) -> Iterator[Found | None]:
         """Every violation, as it is found; None whenever a turn's steps are done, where one may pause.
 
-        Whoever judges another command meanwhile puts back `left_open`, `not_kept` and `budget` before this
-        goes on.
+        Whoever judges another command meanwhile puts back `values`, `left_open`, `not_kept` and `budget`
+        before this goes on.
         """
+        self.values = values
         self.left_open = []
         self.not_kept = 0
         self.budget = Budget()
@@ -209,7 +224,7 @@ class Decider(WideDecider):
             yield from self._unknown_parts(service, name, touches)
             yield from self._all_accesses(service, name, accesses)
         if registration is not None and touches.script is not None:
-            accesses = (*accesses, *registration.made(touches.script))
+            accesses = (*accesses, *registration.made(touches.script, values))
         crosses = False
         for found in self._slots(name, accesses, transaction) if self.policy.cluster else ():
             crosses = crosses or found is not None
@@ -319,9 +334,9 @@ class Decider(WideDecider):
             if self.budget.works(cost(access.key)):
                 yield None
             target = self.policy.target(access.key)
-            if target is None or not target.bound or self._granted(service, name, access, target):
+            if target is None or not target.alike or self._granted(service, name, access, target):
                 continue
-            difference = differing(seen, target.bound)
+            difference = differing(seen, target.alike)
             if difference is not None:
                 placeholder, value, first = difference
                 told = f"the {placeholder} {printable(value)}, an earlier key {printable(first)}"

@@ -7,7 +7,7 @@ command shows it. What only Redis can tell of its time to live is left open, not
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Streamed
 from .budget import Budget
@@ -21,6 +21,7 @@ from .pending_sizes import Write
 from .permissions import selects_name
 from .show import printable
 from .sizes import answers, asks, late_excess
+from .tenants import Values, own_key, own_values, value_in
 from .ttl import FAULTS, FINE, QUESTIONS, SIZED, UNSIZED, TtlRule, late_fault, outcome
 from .verdict import Found, Violation
 from .wording import Wording, said
@@ -39,6 +40,7 @@ class KeyDecider(Wording):
         self.left_open: list[tuple[int, Access, Target, TtlRule | None]] = []
         self.not_kept = 0  # keys of it that Redis isn't asked about, since there are too many
         self.budget = Budget()  # of the command that is judged
+        self.values: Values = ()  # what the placeholders hold for its caller that are bound to it
         self._take(policy)
 
     def _take(self, policy: CompiledPolicy) -> None:
@@ -95,7 +97,7 @@ class KeyDecider(Wording):
                 target,
                 lambda: (
                     f"{self._shown(key, target)} is not of the form {target.text}",
-                    _form_hint(key, target),
+                    _form_hint(key, target, own_values(target.tenancy, self.values)),
                 ),
             )
         elif target.kind == "claim":
@@ -188,7 +190,8 @@ class KeyDecider(Wording):
         return self._about(found.rule, access, write.target, said(found.message, found.hint)).worded()
 
     def _rights(self, service: int, name: str, access: Access, target: Target, by: str) -> Iterator[Found]:
-        lacking = set(_lacking(service, access.needs, target))
+        held = target.held(service, access.key, self.values)
+        lacking = set(_lacking(service, access.needs, target, held))
         writes = access.needs & WRITE and not access.needs & GROUP and WRITE not in lacking
 
         def refused() -> str:
@@ -205,12 +208,13 @@ class KeyDecider(Wording):
                 ),
             )
         newer = target.successor
-        if lacking and newer is not None and not any(_lacking(service, access.needs, target, True)):
+        if lacking and newer is not None and not any(_lacking(service, access.needs, target, held, True)):
             text = (target.own_form(service) or newer).text
             yield self._about(
                 "key.legacy", access, target, lambda: (f"{refused()}, which is replaced", f"use {text}")
             )
             return
+        own = set(_lacking(service, access.needs, target, target.rights[service]))
         for right in sorted(lacking):
             rule = "scope.write" if right & WRITE else "scope.read"
             holders = "consumers" if access.needs & GROUP and right == WRITE else _HOLDERS[right]
@@ -218,8 +222,23 @@ class KeyDecider(Wording):
                 rule,
                 access,
                 target,
-                lambda holders=holders: (refused(), self._holders_hint(holders, target)),  # type: ignore[misc]
+                lambda holders=holders if right in own else "": (  # type: ignore[misc]
+                    refused(),
+                    self._holders_hint(holders, target) if holders else self._own_hint(access.key, target),
+                ),
             )
+
+    def _own_hint(self, key: bytes, target: Target) -> str:
+        """What to write where a key is another tenant's."""
+        tenancy = target.tenancy
+        assert tenancy is not None
+        for place in tenancy.places:
+            binding = self.policy.bindings[place.binding]
+            if value_in(self.values, place.binding) is None:
+                return binding.why_none()
+        own = own_key(key, target.pattern, tenancy, self.values)
+        names = " and ".join(place.name for place in tenancy.places)
+        return f"the caller's own {names}: {self._shown(own, target)}" if own else f"use its own {names}"
 
     def _holders_hint(self, holders: str, target: Target) -> str:
         return self._who_may(holders, target.names_with(_RIGHTS[holders], self.policy.services))
@@ -244,23 +263,25 @@ class KeyDecider(Wording):
             return f"use {standard_key(key, stray, service)}"
         for prefix in self._prefixes if len(key) <= MAX_CONFIRMED else ():
             target = self.policy.target(prefix + key)
-            is_entry = target is not None and target.kind == "entry"
-            if target is not None and is_entry and not any(_lacking(service, access.needs, target)):
+            if target is None or target.kind != "entry" or target.tenancy is not None:
+                continue  # these words are the same for all callers
+            if not any(_lacking(service, access.needs, target, target.rights[service])):
                 return f"use {self._shown(prefix + key, target)}"
         claims = " or ".join(self.policy.claims)
         return f"every key begins with {claims}" if claims else "register the key in the policy first"
 
     def _legacy(self, service: int, name: str, access: Access, target: Target) -> Iterator[Found]:
         """A legacy key has one answer: what its exception allows passes, all else is `key.legacy`."""
-        if not any(_lacking(service, access.needs, target)):
-            return
         key = access.key
+        if not any(_lacking(service, access.needs, target, target.held(service, key, self.values))):
+            return
 
         def words() -> tuple[str, str]:
             message = f"{self.who(service)} may not {name} {self._shown(key, target)}, a deprecated form"
             if target.has_lapsed:
                 message += " that was tolerated for a while"
-            return message, f"use {standard_key(key, target, service)}"
+            own = own_values(target.tenancy, self.values)
+            return message, f"use {standard_key(key, target, service, own)}"
 
         yield self._about("key.legacy", access, target, words)
 
@@ -303,12 +324,12 @@ _HOLDERS = {READ: "readers", WRITE: "writers"}
 _RIGHTS = {"readers": READ, "writers": WRITE, "consumers": GROUP}
 
 
-def _lacking(service: int, needs: int, target: Target, all_held: bool = False) -> Iterator[int]:
-    """The rights (READ, WRITE) that an access needs and the service doesn't have on a target.
+def _lacking(service: int, needs: int, target: Target, held: int, all_held: bool = False) -> Iterator[int]:
+    """The rights (READ, WRITE) that an access needs and the service doesn't have on a target, where these are
+    held but for what is denied.
 
     `all_held`: what its replacement has taken from an entry counts as held.
     """
-    held = target.rights[service]
     if not all_held:
         held &= ~target.denied[service]
     elif target.denied_before:
@@ -331,8 +352,12 @@ def _prefixes(policy: CompiledPolicy) -> tuple[bytes, ...]:
     return tuple(dict.fromkeys(prefix for prefix in scopes if prefix))[:MAX_PREFIXES]
 
 
-def _form_hint(key: bytes, target: Target) -> str:
+def _form_hint(key: bytes, target: Target, own: Mapping[str, bytes]) -> str:
     held = target.pattern.capture(key)
     if held is not None and not held.get(REST):
         return "the part after the prefix is missing"
-    return f"for example {printable(target.standard.example(held or {}))}" if target.standard else ""
+    return (
+        f"for example {printable(target.standard.example({**(held or {}), **own}))}"
+        if target.standard
+        else ""
+    )

@@ -15,11 +15,13 @@ from .compiled import CompiledPolicy, Grant, Target
 from .decide_keys import KeyDecider
 from .keyspace import INVALIDATIONS, KEYSPACE
 from .masking import shown_code
-from .reach import Holds, Nearest, Reach, scan_pattern
+from .reach import NOWHERE, Holds, Nearest, Reach, own_scan_pattern, scan_pattern
 from .scripts import MissingArgument, Name, Registration, first_line, how_to_register, whole_sha1_of
 from .show import printable
+from .tenants import Place
 from .verdict import Found
 
+MAX_OWN_SCANS = 100  # patterns among which a hint looks for one
 # Where a pattern has used up its budget.
 _TOO_LONG = "what it reaches takes too long to tell"
 MAX_FIRST_LINES = 1_000
@@ -34,17 +36,25 @@ class WideDecider(KeyDecider):
         self._readable: dict[int, Nearest] = {}  # by the service's number: the patterns that it may scan
         self._keys = Reach(policy.classifier, policy.targets)
         self._first_lines: dict[str, str] = {}  # of unregistered scripts, by SHA-1, as people may see them
-        self._channels = Channels(policy, self._keys, lambda service: self._holds(service, READ, ""))
+        self._channels = Channels(
+            policy, self._keys, lambda service, own: self._holds(service, READ, "", own)
+        )
 
-    def _holds(self, service: int, right: int, name: str, by: str = "") -> Holds:
+    def _holds(
+        self, service: int, right: int, name: str, own: frozenset[Place] = NOWHERE, by: str = ""
+    ) -> Holds:
         """Whether a service has a right on all keys of a target, its own or by a grant of the command.
 
-        `by` is the registered script that does it, "" for a plain command.
+        `own` are the places where these keys have the caller's own value; `by` is the registered script that
+        does it, "" for a plain command.
         """
         grants = self._grants_of(service, name)
 
         def holds(target: Target) -> bool:
-            held = target.rights[service] & ~target.denied[service]
+            held, tenancy = target.rights[service], target.tenancy
+            if tenancy is not None:
+                held = tenancy.held(service, target.rights, own)
+            held &= ~target.denied[service]
             if right & WRITE and not target.is_written_by(by):
                 held = 0
             return bool(held & right) or any(grant.includes(target) for grant in grants)
@@ -65,7 +75,8 @@ class WideDecider(KeyDecider):
         if isinstance(glob, Streamed):
             return False
         who = (service, right, name if granted else "", by)
-        return self._keys.covers(glob, self._holds(service, right, name, by), who, self.budget)
+        own = self._keys.own_places(glob, self.values)
+        return self._keys.covers(glob, self._holds(service, right, name, own, by), who, self.budget, own=own)
 
     def _pattern(self, service: int, name: str, position: int, glob: bytes, right: int) -> Iterator[Found]:
         """A glob over keys is judged by rights: may the service touch all that can match?"""
@@ -93,10 +104,24 @@ class WideDecider(KeyDecider):
                 for target in self.policy.targets
                 if target.kind in ("entry", "scope") and holds(target)
             )
-        for text in readable.to(glob, 20):
+        for text in [*self._own_scans(glob), *readable.to(glob, 20)]:
             if self._reaches_only_own(service, "SCAN", text, READ):
                 return f"SCAN 0 MATCH {printable(text)} would pass"
         return ""
+
+    def _own_scans(self, glob: bytes) -> list[bytes]:
+        """The patterns of the caller's own keys that are nearest to the glob."""
+        if not any(value is not None for value in self.values):
+            return []
+        found: dict[bytes, None] = {}
+        for target in self.policy.targets:
+            if target.tenancy is not None and target.kind in ("entry", "scope"):
+                text = own_scan_pattern(target, self.values)
+                if text is not None:
+                    found[text] = None
+            if len(found) >= MAX_OWN_SCANS:
+                break
+        return Nearest(found).to(glob, 8)
 
     def _databases_hint(self) -> str:
         return f"the policy speaks for database {', '.join(map(str, sorted(self.policy.databases or ())))}"
@@ -131,7 +156,7 @@ class WideDecider(KeyDecider):
         if key is not None:
             yield from self._access(service, name, Access(channel.position, key, READ))
             return
-        admitted = self._channels.admits(service, channel, self.budget)
+        admitted = self._channels.admits(service, channel, self.budget, self.values)
         if not admitted or leaves is None:
             target = None if channel.is_pattern else self._channels.target(channel.name)
             is_told = admitted is not None and leaves is not None
@@ -156,18 +181,24 @@ class WideDecider(KeyDecider):
             message = f"{self.who(service)} may not {name} {self._shown(channel, target)}"
             if not is_told:
                 return f"{message}: {_TOO_LONG}", _LESS
-            return message, self._channel_hint(channel, target, publish)
+            return message, self._channel_hint(service, channel, target, publish)
 
         rule = "channel.write" if publish else "channel.read"
         return self._violation(rule, position, channel, target, words)
 
-    def _channel_hint(self, channel: bytes, target: Target | None, publish: bool) -> str:
+    def _channel_hint(self, service: int, channel: bytes, target: Target | None, publish: bool) -> str:
         right, verb = (WRITE, "publishers") if publish else (READ, "subscribers")
         who = target.names_with(right, self.policy.services) if target is not None else []
         if target is not None and target.kind in ("keyspace", "keyevent"):
             return "only Redis speaks there" if publish else "it tells of keys that the service may not read"
         if target is not None and target.kind == "malformed":
             return f"the form is {target.text}"
+        if (
+            target is not None
+            and target.tenancy is not None
+            and target.rights[service] & ~target.denied[service] & right
+        ):
+            return self._own_hint(channel, target)
         if target is not None:
             return self._who_may(verb, who)
         if channel == INVALIDATIONS and not publish:
@@ -249,6 +280,7 @@ class WideDecider(KeyDecider):
     ) -> Iterator[Found | None]:
         """The keys and channels that a script makes of its arguments."""
         missing = ""
+        captured = registration.own(self.values) | dict(captured)
         for template, right in registration.touches:
             try:
                 key = template.fill(script, captured)
@@ -290,10 +322,10 @@ class WideDecider(KeyDecider):
 
     def _script_channel(self, service: int, name: str, position: int, channel: Name) -> Iterator[Found]:
         if channel.is_pattern:
-            admitted = self._channels.covers(service, channel.text, WRITE, self.budget)
+            admitted = self._channels.covers(service, channel.text, WRITE, self.budget, self.values)
         else:
             one = Channel(position, channel.text, True, False)
-            admitted = self._channels.admits(service, one, self.budget)
+            admitted = self._channels.admits(service, one, self.budget, self.values)
         if not admitted:
             target = None if channel.is_pattern else self._channels.target(channel.text)
             is_told = admitted is not None

@@ -259,7 +259,8 @@ class _Standing:
 
     def rules(self, service: str, key: bytes, needs: int) -> tuple[str, ...]:
         touches = Touches(None, (Access(1, key, needs),))
-        verdict = self._decider.judge(self.policy.number(service), [b"X", key], touches)
+        values = self.policy.owners_values([key])
+        verdict = self._decider.judge(self.policy.number(service), [b"X", key], touches, values=values)
         return tuple(one.rule for one in verdict.violations if one.rule in STANDING)
 
 
@@ -314,7 +315,13 @@ def _meaning(target: Target, policy: CompiledPolicy) -> Any:
     """All that a target says, so that equal meanings are equal values."""
     rights = dict(zip(policy.services, zip(target.rights, target.denied, strict=True), strict=False))
     forms = (target.standard, dict(zip(policy.services, target.own_forms, strict=False)))
-    others = (target.written_by, target.should, target.bound, *forms, target.secrets)
+    tenancy = target.tenancy
+    whose = tenancy and (
+        sorted(policy.bindings[place.binding].described() for place in tenancy.places),
+        dict(zip(policy.services, tenancy.reading, strict=False)),
+    )
+    bound = (target.bound, target.alike, whose)
+    others = (target.written_by, target.should, *bound, *forms, target.secrets)
     return (target.kind, target.name, target.pattern, rights, target.is_open, *others, _asks(target.entry))
 
 

@@ -115,6 +115,7 @@ def changes_of_policy(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Chan
     for what, was, now in (
         ("databases", _databases(old), _databases(new)),
         ("unregistered scripts", old.unregistered_scripts, new.unregistered_scripts),
+        ("placeholders of callers", _bindings(old), _bindings(new)),
         ("ends", plain(dict(_ends(old))), plain(dict(_ends(new)))),
     ):
         if was != now:
@@ -127,6 +128,10 @@ def changes_of_policy(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Chan
     yield from _sets("policies", before, after)
     for name in before.keys() & after.keys():
         yield from _changes_of_home(f"{name}: ", before[name], after[name])
+
+
+def _bindings(policy: CompiledPolicy) -> str:
+    return "; ".join(sorted(one.described() for one in policy.bindings))
 
 
 def _changes_of_home(whose: str, old: Home, new: Home) -> Iterator[Change]:

@@ -18,6 +18,7 @@ from .diagnostics import Diagnostic, FileError, did_you_mean, follows
 from .model import EntryModel, HashTag, PolicyModel, Rights, ScopeModel
 from .patterns import ANYTHING, ClassExpression, KeyPattern, PatternError, parse_pattern
 from .prefixes import PrefixIndex, parse_prefix
+from .tenants import Binding, Tenancy
 from .values import Form, parse_form
 from .yaml_source import PathKey, Source
 
@@ -36,8 +37,10 @@ class Scope:
     prefix: str  # as the policy has it, with bound values filled in
     pattern: KeyPattern  # of all keys with this prefix
     rights: tuple[int, ...]
+    reading: tuple[int, ...]  # the part of them that readers and consumers have as such
     denied: tuple[int, ...]
     bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders in the prefix
+    tenancy: Tenancy | None = None
     written_by: frozenset[str] = frozenset()
     hash_tag: HashTag = "any"
     should: frozenset[str] = frozenset()
@@ -47,8 +50,9 @@ class Scope:
 class Draft:
     """One policy file, the services and placeholders it may name, and what is wrong with it."""
 
-    def __init__(self, model: PolicyModel, source: Source, services: tuple[str, ...]) -> None:
+    def __init__(self, model: PolicyModel, source: Source, services: tuple[str, ...], home: int = 0) -> None:
         self.model = model
+        self.home = home  # the number of the file
         self.source = source
         self.services = services  # in their numbers' order
         self._numbers = {name: number for number, name in enumerate(services)}
@@ -58,6 +62,10 @@ class Draft:
         self.secrets: dict[str, int] = {}  # the least bytes that keep one, by placeholder
         self.texts: list[bytes] = []  # of scripts, read from files of their own
         self.bound: dict[str, dict[str, set[int]]] = {}  # bound placeholder: value: whose it is
+        self.write_only: set[str] = set()  # those of them, and of the next, that bind writing alone
+        self.callers: dict[str, int] = {}  # placeholders that are bound to the caller, and their numbers
+        self.bindings: list[Binding] = []  # the same in the order of these numbers,
+        self.first_binding = 0  # of which this is the first one's
         self.claims = frozenset(model.claims)
         self.scopes: list[Scope] = []
         self.by_prefix: dict[str, Scope] = {}  # the scopes of one literal prefix
@@ -120,6 +128,15 @@ class Draft:
             for number in self.numbers(names, (*path, field)):
                 table[number] |= bits
         return held, denied
+
+    def reading(self, rights: Rights) -> list[int]:
+        """What each service holds as a reader or consumer, by its number."""
+        held = [0] * len(self.services)
+        for names, bits in ((rights.readers, READ), (rights.consumers, READ | GROUP)):
+            for number in (self._numbers.get(name) for name in names):
+                if number is not None:  # else a fault, which `rights` has noted
+                    held[number] |= bits
+        return held
 
     def asked(
         self, own: EntryModel | ScopeModel | None = None, home: Scope | None = None

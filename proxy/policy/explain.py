@@ -18,20 +18,24 @@ from .masking import shown_in
 from .rehearsal import Late, Rehearsal
 from .remedies import remedies
 from .show import printable
+from .tenants import NOBODY, Caller, Values
 from .units import milliseconds
 from .verdict import Verdict, Violation
 
 _ACCESS_NAMES = {0: "none", READ: "read", WRITE: "write", READ | WRITE: "both"}
 
 
-def explain(policy: CompiledPolicy, service: str, argv: Sequence[bytes]) -> dict[str, Any]:
+def explain(
+    policy: CompiledPolicy, service: str, argv: Sequence[bytes], caller: Caller = NOBODY
+) -> dict[str, Any]:
     """The verdict on one command as plain values; see docs/policy.md for the fields.
 
     Raises ValueError for a service that the policy doesn't have.
     """
     _check_service(policy, service)
-    touches = extract(argv)
-    return _told(policy, service, argv, touches, Decider(policy).judge(policy.number(service), argv, touches))
+    touches, values = extract(argv), policy.values(caller)
+    verdict = Decider(policy).judge(policy.number(service), argv, touches, values=values)
+    return _told(policy, service, argv, touches, verdict, values)
 
 
 class Step(NamedTuple):
@@ -41,11 +45,13 @@ class Step(NamedTuple):
     service: str
     argv: list[bytes]  # empty: nothing is sent
     after: int  # milliseconds that pass before
+    caller: Caller = NOBODY
 
 
-def read_sequence(text: str, service: str) -> list[Step]:
+def read_sequence(text: str, service: str, caller: Caller = NOBODY) -> list[Step]:
     """The steps of a sequence: a command a line, quoted as in a shell. `@NAME` goes on as another service,
-    `+6s` lets time pass; a line that begins with # is a comment. Raises ValueError with the line."""
+    `@NAME user=USER` as one that has logged in so; `+6s` lets time pass; a line that begins with # is a
+    comment. Raises ValueError with the line."""
     steps = []
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
@@ -53,12 +59,14 @@ def read_sequence(text: str, service: str) -> list[Step]:
             if not line or line.startswith("#"):
                 continue
             if line.startswith("@"):
-                service = line[1:].strip()
+                service, _, user = (part.strip() for part in line[1:].partition(" user="))
+                if user:
+                    caller = caller._replace(user=user.encode("utf-8", "surrogateescape"))
             elif line.startswith("+"):
                 steps.append(Step(number, service, [], milliseconds(line[1:].strip())))
             else:
                 words = [word.encode("utf-8", "surrogateescape") for word in shlex.split(line)]
-                steps.append(Step(number, service, words, 0))
+                steps.append(Step(number, service, words, 0, caller))
         except ValueError as exc:
             raise ValueError(f"line {number}: {str(exc).lower()}") from None
     return steps
@@ -79,8 +87,9 @@ def explain_sequence(policy: CompiledPolicy, steps: Sequence[Step], *, now: int)
         if step.after:
             told.append({"line": step.line, "late": _late(policy, connection.wait(step.after))})
             continue
-        answer = connection.send(step.service, step.argv)
-        one = _told(policy, step.service, step.argv, answer.touches, answer.verdict)
+        answer = connection.send(step.service, step.argv, step.caller)
+        values = policy.values(step.caller)
+        one = _told(policy, step.service, step.argv, answer.touches, answer.verdict, values)
         keys = {access.key for access in answer.touches.accesses if access.ttl is not None}
         lives = {shown_in(policy, key, policy.target(key)): connection.lives(key) for key in sorted(keys)}
         told.append(one | {"line": step.line, "aborted": answer.aborts, "ttl": lives})
@@ -93,7 +102,12 @@ def _late(policy: CompiledPolicy, found: Sequence[Late]) -> list[dict[str, Any]]
 
 
 def _told(
-    policy: CompiledPolicy, service: str, argv: Sequence[bytes], touches: Touches, verdict: Verdict
+    policy: CompiledPolicy,
+    service: str,
+    argv: Sequence[bytes],
+    touches: Touches,
+    verdict: Verdict,
+    values: Values,
 ) -> dict[str, Any]:
     first = verdict.violations[0] if verdict.violations else None
     return {
@@ -110,7 +124,7 @@ def _told(
         "violations": [_violation(violation) for violation in verdict.violations],
         "remedies": [
             {"rule": one.rule, "text": one.text, "command": _offered(policy, one.command)}
-            for one in remedies(policy, policy.number(service), argv, touches, verdict.violations)
+            for one in remedies(policy, policy.number(service), argv, touches, verdict.violations, values)
         ],
     }
 

@@ -46,6 +46,8 @@ cdef class Glance:
     cdef bytes _covers
     cdef list _kept
     cdef bint _binds
+    cdef list _places
+    cdef bint _asks_whose
     cdef dict _fields
     cdef readonly Admitted multi
     cdef readonly Admitted execution
@@ -55,15 +57,19 @@ cdef class Glance:
     @cython.locals(way=Way, kind=int, behind=Py_ssize_t, target=int, known=int)
     cpdef Way admits_in(
         self, bytes data, Py_ssize_t count, Py_ssize_t name_at, Py_ssize_t name_end, Py_ssize_t key_at,
-        Py_ssize_t key_end, Py_ssize_t options_at, Py_ssize_t end,
+        Py_ssize_t key_end, Py_ssize_t options_at, Py_ssize_t end, tuple values,
     )
-    cpdef Way admits(self, list argv)
+    cpdef Way admits(self, list argv, tuple values=*)
+    @cython.locals(
+        number=Py_ssize_t, before=Py_ssize_t, after=int, value=bytes, begins=Py_ssize_t, ends=Py_ssize_t
+    )
+    cdef bint _is_own(self, int target, bytes data, Py_ssize_t start, Py_ssize_t end, tuple values) except -1
     @cython.locals(name=bytes, way=Way)
-    cdef Way _admits(self, list argv)
+    cdef Way _admits(self, list argv, tuple values)
     @cython.locals(key=bytes, target=int, known=int)
-    cdef Way _admits_key(self, Way way, list argv, Py_ssize_t at)
+    cdef Way _admits_key(self, Way way, list argv, Py_ssize_t at, tuple values)
     @cython.locals(found=int, at=Py_ssize_t)
-    cdef Way _admits_several(self, Way way, list argv)
+    cdef Way _admits_several(self, Way way, list argv, tuple values)
     @cython.locals(size=Py_ssize_t, options=tuple, form=Way, found=Way)
     cdef Way _form(self, Way way, list argv)
     @cython.locals(way=Way, repeat=Repeat)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from ..commands.extract import KEYLESS, ONE_KEY, OneKey, extract
 from ..commands.model import Access, Command
-from ..commands.words import integer, word
 from .automaton import Classifier
 from .compiled import MAX_CONFIRMED, Entry, Fields, Target
+from .forms import LONGEST_FORM, is_trimmed, options_before_scores, trims
 from .masking import shown_in
 from .repeats import Admitted, Repeat
 from .skeletons import skeleton
+from .tenants import Values, fixed_places
 from .values import BUILTIN, Form
 from .verdict import COVERED
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 # Ways of calling a command (`EX 60`) that are remembered of it; further ones take the long way.
 MAX_FORMS = 64
-LONGEST_FORM = 6  # arguments
 # Repeats that are kept; beyond, all are forgotten and found anew.
 MAX_REPEATS = 4_096
 
@@ -81,7 +81,6 @@ _KINDS = {
     "ZADD": _SCORED,
     "GEOADD": _SCORED,
 }
-_SCORED_OPTIONS = frozenset({b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"})
 _XADD_ID = 5
 # Where the value is, and where the first field.
 # What stands behind the key is no longer than the arguments are, and no more.
@@ -142,17 +141,22 @@ class Glance:
         self._ways: dict[bytes, Way | None] = {}
         self._covers = bytes(one.kind in COVERED for one in policy.targets)
         self._kept: list[Way] = []  # those with repeats, one for each of these
-        self._binds = any(one.bound for one in policy.targets)
+        self._binds = any(one.alike for one in policy.targets)
+        # By target, where a caller's own keys have its values (the number of the value, how far behind the
+        # key's beginning, the byte behind it), if what it may do depends on that.
+        self._places = [fixed_places(one.tenancy) for one in policy.targets] if policy.bindings else []
+        self._asks_whose = any(self._places)
         self._fields: dict[int, dict[bytes, Form]] = {}  # by target: those of known names
         self.multi = Admitted("MULTI")  # those that went on in one piece with all up to their EXEC …
         self.execution = Admitted("EXEC")  # … and these
         self._transactions = -1  # whether they are admitted; -1: not asked yet
         self._seen: list[Way | None] = [None] * _SEEN  # ways, to find one again by a look at its name
 
-    def admits(self, argv: list[bytes]) -> Way | None:
-        """The way that the command takes if nothing is wrong with it; None says nothing."""
+    def admits(self, argv: list[bytes], values: Values = ()) -> Way | None:
+        """The way that the command takes if nothing is wrong with it; None says nothing. `values` are the
+        caller's (CompiledPolicy.values)."""
         try:
-            return self._admits(argv)
+            return self._admits(argv, values)
         except Exception:
             self.why = RULE
             return None  # the decider will meet the same, and tell of it
@@ -167,6 +171,7 @@ class Glance:
         key_end: int,
         options_at: int,
         end: int,
+        values: Values,
     ) -> Way | None:
         """As `admits`, for a request of `count` arguments in `data`: where its name and its second argument
         lie, where what stands behind the third begins, and where the request ends.
@@ -197,6 +202,8 @@ class Glance:
         if target < 0:
             self.missed = way
             return None
+        if self._asks_whose and not self._is_own(target, data, key_at, key_end, values):
+            return None
         known = way.known[target]
         if known & (_UNSURE | _NAME | _VALUE | _FIELDS):  # _UNASKED has them all
             if known & _UNSURE and known != _UNASKED:
@@ -205,7 +212,27 @@ class Glance:
         self.found = known // _OUTCOME
         return way
 
-    def _admits(self, argv: list[bytes]) -> Way | None:
+    def _is_own(self, target: int, data: bytes, start: int, end: int, values: Values) -> bool:
+        """Whether what the decider says of a target holds for the key at `data[start:end]`, which it takes:
+        it is the caller's own, or nobody's in particular."""
+        for number, before, after in self._places[target]:
+            if number < 0 or number >= len(values):
+                return False
+            value = values[number]
+            if value is None:
+                return False
+            begins = start + before
+            ends = begins + len(value)
+            if ends > end or not _stands(value, data, begins, ends):
+                return False
+            if after < 0:
+                if ends != end:
+                    return False
+            elif ends >= end or data[ends] != after:
+                return False
+        return True
+
+    def _admits(self, argv: list[bytes], values: Values) -> Way | None:
         self.missed = None
         name = argv[0]
         if name in self._ways:
@@ -224,15 +251,15 @@ class Glance:
             return None
         if way.kind == _SEVERAL:
             if len(argv) > way.index + 1:
-                return self._admits_several(way, argv)
+                return self._admits_several(way, argv, values)
         elif way.kind != _CONSTANT:
             way = self._form(way, argv)
             if way is None:
                 self.why = FORM
                 return None
-        return self._admits_key(way, argv, way.index)
+        return self._admits_key(way, argv, way.index, values)
 
-    def _admits_key(self, way: Way, argv: list[bytes], at: int) -> Way | None:
+    def _admits_key(self, way: Way, argv: list[bytes], at: int, values: Values) -> Way | None:
         """The same for one key of a command, at `at`, of which the way is known."""
         key = argv[at]
         if len(key) > _MAX_CONFIRMED:
@@ -242,6 +269,10 @@ class Glance:
         self.target = target
         if target < 0:
             self.missed = way
+            self.why = RULE
+            return None
+        if self._asks_whose and not self._is_own(target, key, 0, len(key), values):
+            self.missed = None
             self.why = RULE
             return None
         known = way.known[target]
@@ -258,11 +289,15 @@ class Glance:
         self.found = known // _OUTCOME
         return way
 
-    def _admits_several(self, way: Way, argv: list[bytes]) -> Way | None:
+    def _admits_several(self, way: Way, argv: list[bytes], values: Values) -> Way | None:
         """The same for a command whose arguments are keys, all with the same outcome."""
         found = -1
         for at in range(way.index, len(argv)):
-            if self._binds or self._admits_key(way, argv, at) is None or (found >= 0 and found != self.found):
+            if (
+                self._binds
+                or self._admits_key(way, argv, at, values) is None
+                or (found >= 0 and found != self.found)
+            ):
                 self.missed = None
                 self.why = KEYS
                 return None
@@ -426,7 +461,7 @@ class Glance:
                 return None
             options = (argv[2],)
         elif way.kind == _SCORED:
-            options = _options_before_scores(argv)
+            options = options_before_scores(argv)
             if len(options) == LONGEST_FORM:
                 return None
         elif size > 2 and argv[2] == b"*":
@@ -445,7 +480,7 @@ class Glance:
         form: Way | None = Way(way.one, way.kind, len(self._targets), way.spelled)
         if form is not None and way.kind == _XADD:
             form.fields_at = 3 + len(options)
-            if options and not _is_trimmed(options):
+            if options and not is_trimmed(options):
                 form = None
         if form is not None:
             form.written = b"".join([b"$%d\r\n%b\r\n" % (len(option), option) for option in options])
@@ -471,7 +506,7 @@ class Glance:
         if not way.shows_content or entry is None or not entry.looks_into_values:
             return known
         more = _looks_at(way, entry)
-        if more < 0 or (way.kind == _XADD and not _trims(access, entry)):
+        if more < 0 or (way.kind == _XADD and not trims(access, entry)):
             return _UNSURE
         return known + more
 
@@ -576,27 +611,3 @@ def _stands(text: bytes, data: bytes, start: int, end: int) -> bool:
         if one[at] != other[start + at]:
             return False
     return True
-
-
-def _options_before_scores(argv: list[bytes]) -> tuple[bytes, ...]:
-    """NX, CH … between the key and the first score."""
-    at = 2
-    while at < len(argv) and at < 2 + LONGEST_FORM and word(argv[at]) in _SCORED_OPTIONS:
-        at += 1
-    return tuple(argv[2:at])
-
-
-def _is_trimmed(options: tuple[bytes, ...]) -> bool:
-    """MAXLEN, ~ or =, a number: then what stands behind is the ID, whatever follows."""
-    trims = word(options[0]) == b"MAXLEN" and word(options[1]) in (b"~", b"=")
-    return trims and integer(options[2]) is not None
-
-
-def _trims(access: Access, entry: Entry) -> bool:
-    """Whether XADD keeps the stream as short as it must be."""
-    content = access.content
-    if entry.maxlen is None:
-        return True
-    if content is None or content.maxlen is None:
-        return False
-    return content.maxlen <= entry.maxlen and not (entry.maxlen_exact and content.maxlen_approximate)

@@ -19,6 +19,7 @@ from .pending import Pending, PendingTtls
 from .pending_sizes import Write
 from .show import shown_name
 from .sizes import Question, questions
+from .tenants import Values
 from .ttl import ASKS_ALL, ASKS_PRESENCE, FAULTS, FINE, QUESTIONS, REQUIRED, SETTLING, UNSIZED, TtlRule
 from .verdict import PASS, Action, Finding, Gathering, Peer, Ruling, Verdict, Violation
 
@@ -88,9 +89,9 @@ class Judge:
         """The number under which `rule` knows a service; an unlisted one is `unknown`."""
         return self.policy.number(service)
 
-    def rule(self, service: int, argv: Sequence[bytes]) -> Ruling:
+    def rule(self, service: int, argv: Sequence[bytes], values: Values = ()) -> Ruling:
         """What would be done about a command; nothing is kept of it."""
-        return _driven(self._decide(service, argv, None))[0]
+        return _driven(self._decide(service, argv, None, values))[0]
 
     def weigh(
         self,
@@ -100,14 +101,16 @@ class Judge:
         database: int = 0,
         client: Peer | str = "",
         connection: object = None,
+        values: Values = (),
     ) -> tuple[Ruling, Touches]:
         """What is done about a command (queued in `transaction`, if any), and what it touches.
 
         What a command that passes leaves open is kept in `pending` until it is settled, by another command on
         `connection` (any object of its own; else `client` stands for it) or by Redis. `database` is the one
-        that is selected.
+        that is selected; `values` are what the policy's bound placeholders hold for the caller
+        (CompiledPolicy.values).
         """
-        steps = self.weigh_in_steps(service, argv, transaction, database, client, connection)
+        steps = self.weigh_in_steps(service, argv, transaction, database, client, connection, values)
         return _driven(steps)
 
     def weigh_in_steps(
@@ -118,12 +121,13 @@ class Judge:
         database: int = 0,
         client: Peer | str = "",
         connection: object = None,
+        values: Values = (),
     ) -> Steps:
         """As `weigh`; yields whenever a turn is over, so that others can be judged before it goes on.
 
         What holds when it begins holds to its end, but for break-glass: that is asked for at the end.
         """
-        answer = yield from self._decide(service, argv, transaction)
+        answer = yield from self._decide(service, argv, transaction, values)
         if self.decider.left_open and self.pending is not None and answer[0].refused_by is None:
             sender = client if connection is None else connection
             self._follow(self.pending, service, answer[1], transaction, database, client, sender)
@@ -203,6 +207,8 @@ class Judge:
             return None
         way = glance.missed
         target = self.policy.targets[glance.target] if glance.target >= 0 else None
+        if target is not None and target.tenancy is not None:
+            return None  # it depends on the caller, and so do the words
         if way is None or len(touches.accesses) != 1 or not glance.may_repeat(argv):
             return None
         ttl = touches.accesses[0].ttl
@@ -335,22 +341,25 @@ class Judge:
             Finding(found, "waived" if action == "waived" else "late") for found, action in ruling.findings
         )
 
-    def _decide(self, service: int, argv: Sequence[bytes], transaction: Transaction | None) -> Steps:
+    def _decide(
+        self, service: int, argv: Sequence[bytes], transaction: Transaction | None, values: Values
+    ) -> Steps:
         decider, touches = self.decider, _NOTHING
         gathering: Gathering[Action] = Gathering()
         is_any = False
         self.steps_on_patterns = decider.not_kept = 0
         try:
             touches = extract(argv)
-            if len(touches.accesses) <= MANY and decider.admits(service, touches):
+            if len(touches.accesses) <= MANY and decider.admits(service, touches, values):
                 return PASS, touches
             name = command_name(argv, touches)
-            for found in decider.violations(service, argv, touches, transaction):
+            for found in decider.violations(service, argv, touches, transaction, values):
                 if found is None:
                     kept = decider.left_open, decider.not_kept, decider.budget
                     decider.left_open = []
                     yield
                     decider.left_open, decider.not_kept, decider.budget = kept
+                    decider.values = values
                     continue
                 is_any = True
                 action = self.modes.action(found, service, name)

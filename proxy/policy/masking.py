@@ -100,12 +100,15 @@ def _masked_unless(secrecy: Secrecy) -> Callable[[re.Match[bytes]], bytes]:
     return masked
 
 
-def standard_key(key: bytes, target: Target, service: int) -> str:
-    """The standard key that stands for a legacy key of this service, filled in where that shows no secret."""
+def standard_key(key: bytes, target: Target, service: int, own: Mapping[str, bytes] | None = None) -> str:
+    """The standard key that stands for a legacy key of this service, filled in where that shows no secret.
+    `own` are the values of the caller, who can't use another's."""
     standard = target.own_form(service) or target.standard
     if standard is None:
         return target.text
     captured = None if target.secrets else target.pattern.capture(key)
+    if captured is not None and own:
+        captured |= own
     if captured is None or not any(hole.name in captured for hole in standard.holes):
         return standard.text if standard.holes else printable(fill(standard, {}))
     unknown = {hole.name: written((hole,)).encode() for hole in standard.holes}

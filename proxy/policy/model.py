@@ -15,8 +15,10 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     PlainValidator,
+    Tag,
     WithJsonSchema,
 )
 
@@ -311,6 +313,39 @@ class CommandsModel(_Model):
     allow: Names = []
 
 
+class CallerModel(_Model):
+    """A placeholder whose value each client brings along."""
+
+    from_: Literal["user", "certificate"] = Field(alias="from")  # whose name it is taken from
+    pattern: str = "(.*)"  # the form of the name; its one group is the value
+
+
+def _binding(value: Any) -> str:
+    """Which of the forms below a binding is written in."""
+    if isinstance(value, dict) and isinstance(value.get("from"), str):
+        return "(caller)"
+    if isinstance(value, dict) and isinstance(value.get("write"), dict):
+        return "(write)"
+    return "(services)"
+
+
+_Caller = Annotated[CallerModel, Tag("(caller)")]
+_Services = Annotated[dict[str, Names], Tag("(services)")]  # service: its values
+
+
+class WriteModel(_Model):
+    """A placeholder that binds writing alone."""
+
+    write: Annotated[_Caller | _Services, Discriminator(_binding)]
+
+
+# Whose the values of a placeholder are.
+Binding = Annotated[
+    _Caller | Annotated[WriteModel, Tag("(write)")] | _Services,
+    Discriminator(_binding),
+]
+
+
 # What a script may do that no registration covers: run, judged by the keys that it declares; be loaded and
 # not run; neither. From the lenient word to the strict one.
 UnregisteredScripts = Literal["declared", "load_only", "forbid"]
@@ -363,7 +398,7 @@ class PolicyModel(Rights):
     databases: list[Annotated[int, Field(ge=0)]] | None = None
     should: list[RuleName] = []
     placeholders: dict[str, Annotated[PlaceholderModel, BeforeValidator(_mapping_or("class", "is"))]] = {}
-    bind: dict[str, dict[str, Names]] = {}  # placeholder: service: its values
+    bind: dict[str, Binding] = {}  # placeholder: service: its values; or where a client's own is taken from
     # Segments that say of which type a key is, as {list: list, zset: zset}.
     type_words: dict[str, Annotated[list[ValueType], BeforeValidator(_as_list)]] = {}
     scopes: dict[str, ScopeModel] = {}

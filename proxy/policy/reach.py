@@ -16,10 +16,13 @@ from .automaton import Classifier
 from .budget import PATTERN_STEPS, Budget
 from .compiled import Target
 from .globs import Glob, Graph, Territory, included, places_after
-from .patterns import KeyPattern
+from .patterns import KeyPattern, Literal
+from .tenants import Place, Places, Values, value_in
 
 MAX_CACHED = 1000
 MAX_GLOB = 1024  # bytes; a longer pattern isn't looked into
+
+NOWHERE: frozenset[Place] = frozenset()
 
 Holds = Callable[[Target], bool]
 Question = TypeVar("Question", bound=tuple[object, ...])
@@ -70,23 +73,43 @@ class Reach:
         self._classifier = classifier
         self._graph: Graph | None = None
         self._territories: dict[Hashable, Territory] = {}
+        self._places = Places(target.tenancy for target in targets)
+        self._has_places = any(target.tenancy is not None for target in targets)
         self._known: Remembered[tuple[Hashable, bytes, bytes], bool | None] = Remembered()
 
+    def own_places(self, glob: bytes, values: Values) -> frozenset[Place]:
+        """Where each name that the glob can match has the caller's own value, if it has one there."""
+        if not self._has_places:
+            return NOWHERE
+        parsed = Glob(glob[:MAX_GLOB])
+        beginning = parsed.literal_prefix
+        return self._places.own(beginning, len(beginning) == len(parsed.widest), values)
+
     def covers(
-        self, glob: bytes, holds: Holds, who: Hashable, budget: Budget, *, behind: KeyPattern | None = None
+        self,
+        glob: bytes,
+        holds: Holds,
+        who: Hashable,
+        budget: Budget,
+        *,
+        behind: KeyPattern | None = None,
+        own: frozenset[Place] = NOWHERE,
     ) -> bool | None:
         """Whether every name that the glob can match lies in targets for which `holds` is true.
 
-        `who` identifies `holds`, for the cache. With `behind`, the names are what the glob can match after it
-        has matched something of that pattern (the key in `__keyspace@0__:key`). None where that takes more
-        steps than the budget has left, or than one pattern may take.
+        `own` are the places where they have the caller's own value. `who`, together with these, identifies
+        `holds`, for the cache: so an answer is the same for all callers whose own names these are.
+
+        With `behind`, the names are what the glob can match after it has matched something of that pattern
+        (the key in `__keyspace@0__:key`). None where that takes more steps than the budget has left, or than
+        one pattern may take.
         """
         if len(glob) > MAX_GLOB:
             return None
         return self._known.get(
-            (who, glob, behind.text.encode() if behind else b""),
+            ((who, own), glob, behind.text.encode() if behind else b""),
             budget,
-            lambda within: self._ask(Glob(glob), self._territory(holds, who), behind, within),
+            lambda within: self._ask(Glob(glob), self._territory(holds, who, own), behind, within),
         )
 
     def _ask(
@@ -99,16 +122,17 @@ class Reach:
             return None if places is None else True
         return included(glob, territory, budget, places=places).inside
 
-    def _territory(self, holds: Holds, who: Hashable) -> Territory:
+    def _territory(self, holds: Holds, who: Hashable, own: frozenset[Place]) -> Territory:
+        who = (who, own)
         if who not in self._territories:
             if self._graph is None:
                 self._graph = Graph(self._classifier.automaton)
             if len(self._territories) >= MAX_CACHED:
                 self._territories.clear()
-            self._territories[who] = Territory(self._graph, lambda accept: self._all_hold(accept, holds))
+            self._territories[who] = Territory(self._graph, lambda accept: self._all_hold(accept, holds, own))
         return self._territories[who]
 
-    def _all_hold(self, accept: int, holds: Holds) -> bool:
+    def _all_hold(self, accept: int, holds: Holds, own: frozenset[Place]) -> bool:
         """Whether `holds` is true of every target that may decide what the automaton accepts so."""
         if accept < 0:
             return False
@@ -116,15 +140,41 @@ class Reach:
             target = self.targets[index]
             if not holds(target):
                 return False
-            if not target.pattern.needs_verification:
+            if not _may_be_another(target, own):
                 return True  # it takes every such name; what comes behind it never decides
         return False  # its lengths may fit no target at all
+
+
+def _may_be_another(target: Target, own: frozenset[Place]) -> bool:
+    """Whether a name that the automaton accepts for a target may be none of it, by its lengths. A value that
+    is the caller's own has the right one."""
+    if target.tenancy is None or not own:
+        return target.pattern.needs_verification
+    fitting = {place.name for place in target.tenancy.places if place in own}
+    return any(hole.language.is_counted for hole in target.pattern.holes if hole.name not in fitting)
 
 
 def scan_pattern(target: Target) -> bytes:
     """The glob under which the keys of a target are enumerated: its literal prefix and a star."""
     prefix = glob_escape(target.pattern.literal_prefix)
     return prefix if target.pattern.is_literal else prefix + b"*"
+
+
+def own_scan_pattern(target: Target, values: Values) -> bytes | None:
+    """The same for the caller's own keys, as far as its values lead; None where it has none."""
+    text = b""
+    names = {one.name: one.binding for one in target.tenancy.places} if target.tenancy is not None else {}
+    for part in target.pattern.parts:
+        if isinstance(part, Literal):
+            text += glob_escape(part.text)
+        elif part.name not in names:
+            return text + b"*"
+        else:
+            value = value_in(values, names[part.name])
+            if value is None:
+                return None
+            text += glob_escape(value)
+    return text
 
 
 class Nearest:

@@ -16,6 +16,7 @@ from .judge import Judge
 from .modes import ModeRule, Modes
 from .pending import PendingTtls
 from .simulation import Keyspace
+from .tenants import NOBODY, Caller
 from .units import duration_text
 from .verdict import Verdict, Violation
 
@@ -64,10 +65,13 @@ class Rehearsal:
     def _keyspace(self, database: int) -> Keyspace:
         return self._keyspaces.setdefault(database, Keyspace())
 
-    def send(self, service: str, argv: Sequence[bytes]) -> Answer:
+    def send(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> Answer:
         """A command of a service."""
         number = self._judge.number(service)
-        ruling, touches = self._judge.weigh(number, argv, self._transaction, self._database, "rehearsal")
+        values = self._judge.policy.values(caller)
+        ruling, touches = self._judge.weigh(
+            number, argv, self._transaction, self._database, "rehearsal", values=values
+        )
         verdict = Verdict(tuple(one.violation for one in ruling.findings))
         refused = ruling.refused_by is not None
         return Answer(verdict, touches, refused, self._follow(touches, refused))

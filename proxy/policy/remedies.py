@@ -20,6 +20,7 @@ from .families import own_members
 from .masking import fill, shown_in, standard_key
 from .patterns import Hole, KeyPattern, Literal, Mismatch
 from .show import printable, shown_name
+from .tenants import Values, own_key, own_values
 from .units import duration_text
 from .verdict import Violation
 
@@ -39,6 +40,7 @@ class _Question(NamedTuple):
     argv: Sequence[bytes]
     touches: Touches
     violation: Violation
+    values: Values
 
     @property
     def who(self) -> str:
@@ -55,8 +57,8 @@ class _Question(NamedTuple):
 
     def instead(self, changed: Sequence[bytes]) -> list[bytes]:
         """The changed command, where it keeps the rule and breaks no other that the first one kept."""
-        before = {one.rule for one in self.decider.decide(self.service, self.argv).violations}
-        after = {one.rule for one in self.decider.decide(self.service, changed).violations}
+        before = {one.rule for one in self.decider.decide(self.service, self.argv, self.values).violations}
+        after = {one.rule for one in self.decider.decide(self.service, changed, self.values).violations}
         return list(changed) if self.violation.rule not in after and after <= before else []
 
     def with_key(self, key: bytes) -> list[bytes]:
@@ -69,13 +71,18 @@ class _Question(NamedTuple):
 
 
 def remedies(
-    policy: CompiledPolicy, service: int, argv: Sequence[bytes], touches: Touches, found: Sequence[Violation]
+    policy: CompiledPolicy,
+    service: int,
+    argv: Sequence[bytes],
+    touches: Touches,
+    found: Sequence[Violation],
+    values: Values = (),
 ) -> list[Remedy]:
     """What would have to change for each violation, in their order."""
     decider = Decider(policy)
     told: dict[tuple[str, str], Remedy] = {}
     for violation in found:
-        question = _Question(policy, decider, service, argv, touches, violation)
+        question = _Question(policy, decider, service, argv, touches, violation, values)
         for text, command in _WAYS.get(violation.rule, _nothing)(question):
             told.setdefault((violation.rule, text), Remedy(violation.rule, text, command))
     return list(told.values())
@@ -97,6 +104,12 @@ def _rights(question: _Question) -> Ways:
     if violation.rule == "scope.write":
         right, word, field = (WRITE, "write", "writers")
     if target is None:
+        return
+    key = question.violation.key or b""
+    if target.rights[question.service] & right & ~target.held(question.service, key, question.values):
+        tenancy = target.tenancy
+        own = own_key(key, target.pattern, tenancy, question.values) if tenancy is not None else None
+        yield violation.hint, question.with_key(own) if own is not None else []
         return
     if target.is_others(question.service) and not _owns(question, target):
         yield from _own_key(question, target)
@@ -145,7 +158,7 @@ def _legacy(question: _Question) -> Ways:
     target, key = question.target, question.violation.key
     if target is None or key is None:
         return
-    standard = standard_key(key, target, question.service)
+    standard = standard_key(key, target, question.service, own_values(target.tenancy, question.values))
     shown = shown_in(question.policy, key, target) == printable(key)
     command = question.with_key(standard.encode()) if shown and "<" not in standard else []
     yield f"use the standard key {standard}", command

@@ -74,6 +74,10 @@ class Replay:
             self.undecided += one.times
             self._row(one, "script.keys", "", "undecided", one.times)
             return
+        if any(_depends_on_the_caller(decider.policy, one.touches) for decider in (self._old, self._new)):
+            self.undecided += one.times
+            self._row(one, "scan.scope", "", "undecided", one.times)
+            return
         argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
         before = self._judged(self._old, one, argv)
         after = self._judged(self._new, one, argv)
@@ -87,7 +91,9 @@ class Replay:
             self._values(one)
 
     def _judged(self, decider: Decider, one: Recorded, argv: list[bytes]) -> dict[str, str]:
-        verdict = decider.judge(decider.policy.number(one.service), argv, one.touches)
+        values = decider.policy.owners_values(access.key for access in one.touches.accesses)
+        number = decider.policy.number(one.service)
+        verdict = decider.judge(number, argv, one.touches, values=values)
         return {violation.rule: violation.entry for violation in verdict.violations}
 
     def _values(self, one: Recorded) -> None:
@@ -116,6 +122,10 @@ class Replay:
             self.undecided += count
             return
         decider = self._new
+        target = decider.policy.target(access.key)
+        if target is not None and target.tenancy is not None:
+            self.undecided += count  # whose key it was, and who sent the command, isn't in the log
+            return
         touches = Touches(None, (access,))
         argv = [command.encode("utf-8", "surrogateescape")]
         verdict = decider.judge(decider.policy.number(service), argv, touches)
@@ -145,7 +155,14 @@ def _makes_keys_of_arguments(policy: CompiledPolicy, script: Script | None) -> b
     if registration is None:
         return False
     templates = [*(template for template, _ in registration.touches), *registration.publishes]
-    return any("<ARGV." in template.text for template in templates)
+    own = [f"<{name}>" for name, _ in registration.bound]
+    return any(text in template.text for template in templates for text in ("<ARGV.", *own))
+
+
+def _depends_on_the_caller(policy: CompiledPolicy, touches: Touches) -> bool:
+    """Whether a command names what only some callers may, as no key tells whose it is. A log has no callers:
+    keys are taken for the caller's own."""
+    return bool(policy.bindings) and (touches.pattern is not None or bool(touches.channels))
 
 
 def _values_text(entry: Entry | None) -> str:

@@ -16,6 +16,7 @@ from ..commands.mentions import glob_escape
 from ..commands.model import READ, WRITE, Access, Script, Streamed, Ttl
 from .patterns import KeyPattern
 from .slots import hash_tag
+from .tenants import Values
 from .units import milliseconds
 
 SHA1_DIGITS = 40
@@ -156,6 +157,8 @@ class Template:
 
 def _value(reference: Reference, script: Script, captured: Mapping[str, bytes]) -> bytes:
     if not reference.list:
+        if reference.name not in captured:
+            raise MissingArgument(f"a <{reference.name}> of the caller's own")
         return captured[reference.name]
     values: Sequence[bytes] = script.keys if reference.list == "KEYS" else script.args
     if reference.number > len(values):
@@ -178,6 +181,7 @@ class Registration:
     writes: tuple[Template, ...]
     publishes: tuple[Template, ...]
     shared: bool = False  # a connection that clients share may carry it
+    bound: tuple[tuple[str, int], ...] = ()  # placeholders that are bound to the caller, and their numbers
 
     def captured(self, script: Script) -> dict[str, bytes] | None:
         """What the declared keys' placeholders hold; None where a key isn't of its pattern, or two
@@ -191,12 +195,17 @@ class Registration:
                 return None
         return captured
 
-    def made(self, script: Script) -> Iterator[Access]:
+    def own(self, values: Values) -> dict[str, bytes]:
+        """What the placeholders hold that are bound to the caller, where a declared key doesn't show it."""
+        found = ((name, values[number]) for name, number in self.bound if number < len(values))
+        return {name: value for name, value in found if value is not None}
+
+    def made(self, script: Script, values: Values = ()) -> Iterator[Access]:
         """The keys that a call's arguments make, as far as they show which slot they are in."""
         captured = self.captured(script) if len(script.keys) == self.keys else None
         for template, right in self.touches if captured is not None else ():
             try:
-                known = template.known_part(script, captured or {})
+                known = template.known_part(script, self.own(values) | (captured or {}))
             except MissingArgument:
                 continue
             # Of a key that only Redis knows, its slot is known where its hash tag is.

@@ -22,8 +22,9 @@ from .compiled import CompiledPolicy
 from .coverage import Coverage
 from .diagnostics import Diagnostic, FileError, Place, did_you_mean
 from .load import load_policy
-from .model import Date, Duration, RuleName
+from .model import Date, Duration, Names, RuleName
 from .rehearsal import Late, Rehearsal
+from .tenants import NOBODY, Caller
 from .units import duration_text, milliseconds
 from .validate import file_kind, validate
 from .verdict import Verdict
@@ -50,6 +51,8 @@ class ExpectationModel(_Model):
 
     about: str = ""
     service: str = ""
+    user: str | None = None  # with which the caller has logged in; "": it hasn't
+    certificate: Names | None = None  # the names in the caller's certificate
     command: Command | None = None
     verdict: Literal["allow", "violation", "aborted"] | None = None  # aborted: EXEC answers EXECABORT
     rule: RuleName | None = None  # the first that is broken
@@ -83,6 +86,7 @@ class Step(NamedTuple):
 
     path: tuple[str | int, ...]  # where in the file it stands
     service: str
+    caller: Caller
     argv: list[bytes]  # empty: nothing is sent
     verdict: str
     rules: list[str]
@@ -118,12 +122,12 @@ class CaseFile:
 
     def _case(self, model: CaseModel, path: tuple[str | int, ...]) -> Case:
         steps: list[Step] = []
-        service = model.service
+        service, caller = model.service, _caller(model, NOBODY)
         for at, one in self._expectations(model, path):
-            service = one.service or service
+            service, caller = one.service or service, _caller(one, caller)
             if one.command is not None and not service:
                 self._fault(at, "'service' is missing: who sends this?")
-            steps.append(self._step(one, at, service))
+            steps.append(self._step(one, at, service, caller))
         about = model.about or " ".join(word.decode(errors="replace") for word in steps[0].argv)
         return Case(path, about, steps, _keys(model.given), model.mode == "enforce")
 
@@ -148,7 +152,9 @@ class CaseFile:
             steps.append((path, model))
         return steps
 
-    def _step(self, model: ExpectationModel, path: tuple[str | int, ...], service: str) -> Step:
+    def _step(
+        self, model: ExpectationModel, path: tuple[str | int, ...], service: str, caller: Caller
+    ) -> Step:
         argv = self._argv(model.command, (*path, "command"))
         rules = model.rules if model.rules is not None else [model.rule] if model.rule else []
         verdict = model.verdict or ("violation" if rules else "allow")
@@ -163,6 +169,7 @@ class CaseFile:
         return Step(
             path=path,
             service=service,
+            caller=caller,
             argv=argv,
             verdict=verdict,
             rules=rules,
@@ -207,6 +214,14 @@ class CaseFile:
                 if step.entry and step.entry not in entries:
                     known = did_you_mean(step.entry, entries)
                     self._fault((*step.path, "entry"), f"{step.entry!r} is no entry of the policy{known}")
+
+
+def _caller(model: ExpectationModel, before: Caller) -> Caller:
+    """Who sends a command: what isn't said is as it was."""
+    user, names = before
+    if model.user is not None:
+        user = model.user.encode("utf-8", "surrogateescape") or None
+    return Caller(user, names if model.certificate is None else tuple(model.certificate))
 
 
 def _keys(lives: Mapping[str, str]) -> Mapping[bytes, str]:
@@ -296,7 +311,7 @@ class _Play:
         return self.file.source.error(path, f"{self.case.about}: {message}")
 
     def _command(self, step: Step) -> Iterator[Diagnostic]:
-        answer = self.connection.send(step.service, step.argv)
+        answer = self.connection.send(step.service, step.argv, step.caller)
         self.coverage.saw(self.policy.number(step.service), answer.touches, answer.verdict)
         yield from self._compare(step, answer.verdict, answer.aborts, answer.touches)
 

@@ -63,7 +63,7 @@ def validate(model: type[_Model], source: Source) -> _Model:
 
 
 def _diagnostic(model: type[BaseModel], source: Source, error: ErrorDetails) -> Diagnostic:
-    loc = error["loc"]
+    loc = tuple(part for part in error["loc"] if not _is_tag(part))
     kind = error["type"]
     name = str(loc[-1]) if loc else ""
     if kind == "extra_forbidden":
@@ -72,6 +72,11 @@ def _diagnostic(model: type[BaseModel], source: Source, error: ErrorDetails) -> 
     if kind == "missing":
         return source.error(loc[:-1], f"{name!r} is missing", of_key=True)
     return source.error(loc, _message(error))
+
+
+def _is_tag(part: int | str) -> bool:
+    """Whether a part of a path is the name of a union's branch (model.py), which no file has."""
+    return isinstance(part, str) and part.startswith("(") and part.endswith(")")
 
 
 def _not_admitted(value: object, expected: str) -> str:

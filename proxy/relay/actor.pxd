@@ -24,6 +24,8 @@ cdef class Actor(Conversation):
     cdef long long _number
     cdef object _numbered_by
     cdef str _numbered_as
+    cdef readonly tuple values
+    cdef object _valued_as
     cdef object _ruled
 
     cpdef object current_judge(self)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from proxy.policy.compiled import UNKNOWN
 from proxy.policy.judge import InForce, Judge
 from proxy.policy.show import printable
+from proxy.policy.tenants import Caller, Values
 from proxy.policy.verdict import Peer, Ruling
 from proxy.relay.conversation import POISON, Conversation
 from proxy.relay.identity import Identities, host_port
@@ -49,6 +50,7 @@ class Actor(Conversation):
         selects_later: bool,
         port: int,
         ids: ShownIds | None,
+        names: Sequence[str],
     ) -> None:
         """The arguments are those of `Session`; `profile` is the one that the client begins with."""
         super().__init__(at_connect, profile, route, limits)
@@ -68,6 +70,9 @@ class Actor(Conversation):
         self._in_force = in_force
         self._observer = observer
         self._full_limits = limits
+        self.caller = Caller(None, tuple(names))
+        self.values: Values = ()  # the caller's, for the judge that was asked for last
+        self._valued_as = self.caller
         self._number = 0  # of the service, for the judge and by the name that it was asked for last
         self._numbered_by: Judge | None = None
         self._numbered_as = ""
@@ -147,9 +152,14 @@ class Actor(Conversation):
     def _judge(self) -> tuple[Judge, int]:
         """The judge for the next request, and the number under which it knows this client's service."""
         judge = self.current_judge()
-        if self._numbered_by is not judge or self._numbered_as != self.service:
+        if (
+            self._numbered_by is not judge
+            or self._numbered_as != self.service
+            or self._valued_as is not self.caller
+        ):
             self._number = judge.number(self.service)
-            self._numbered_by, self._numbered_as = judge, self.service
+            self.values = judge.policy.values(self.caller)
+            self._numbered_by, self._numbered_as, self._valued_as = judge, self.service, self.caller
         return judge, self._number
 
     def current_judge(self) -> Judge:
@@ -265,9 +275,10 @@ class Actor(Conversation):
         else:
             self._refuse(refusal(ruling.refused_by, judge.policy.contact, decision))
 
-    def become(self, service: str) -> None:
-        """The client is another service from here on."""
+    def become(self, service: str, user: bytes | None = None) -> None:
+        """The client is another service from here on, and has logged in as this user; None: as none."""
         self.service = service
+        self.caller = self.caller._replace(user=user)
         self._apply_limits()
 
     def _apply_limits(self) -> None:

@@ -10,6 +10,7 @@ from proxy.wire.requests cimport RequestReader
 cdef class Session(Actor):
     cdef int _until_timed
     cdef Glance _known_glance
+    cdef tuple _glance_values
     cdef object _glance_of
     cdef bint _missed
     cdef object _refused

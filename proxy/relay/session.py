@@ -21,6 +21,7 @@ from proxy.policy.budget import TURN_STEPS
 from proxy.policy.glance import Glance, Way
 from proxy.policy.judge import InForce, Judge
 from proxy.policy.repeats import Admitted, Repeat
+from proxy.policy.tenants import Values
 from proxy.policy.verdict import PASS, Ruling
 from proxy.relay.actor import OTHER, Actor
 from proxy.relay.answers import ON
@@ -74,11 +75,12 @@ class Session(Actor):
         port: int = 0,
         clock: Callable[[], float] = monotonic,
         ids: ShownIds | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         """`greeting` are the commands that upstream connections are opened with, one reply each; `database`
         is the one that they select. `sharing`: connections that others use too may be used. `client` says
         where the client comes from, together with `port` if that isn't 0; `ids` are those that the process's
-        clients know."""
+        clients know; `names` are those of the client's certificate."""
         profile = unchanged(database)
         super().__init__(
             in_force,
@@ -93,9 +95,11 @@ class Session(Actor):
             selects_later=selects_later,
             port=port,
             ids=ids,
+            names=names,
         )
         self._until_timed = 0
         self._known_glance: Glance | None = None
+        self._glance_values: Values = ()  # the client's, by the glance's policy
         self._glance_of: Judge | None = None
         self._missed = False  # the glance knows the command in hand, and that it must be judged
         # What `_ruled` is to be where the request in hand is refused as others like it were.
@@ -202,6 +206,7 @@ class Session(Actor):
         if glance is None or self._glance_of is not judge or not glance.is_current:
             judge, number = self._judge()
             known = judge.policy.services[number] == self.service
+            self._glance_values = self.values
             glance = self._known_glance = judge.glance(number, PLAIN) if known else None
             self._glance_of = judge
         return glance
@@ -220,6 +225,7 @@ class Session(Actor):
             reader.key_end,
             reader.options_at,
             reader.end,
+            self._glance_values,
         )
         if way is None:
             repeat = glance.repeat_in(reader.data(), reader.key_at, reader.key_end)
@@ -243,7 +249,7 @@ class Session(Actor):
         if self._until_timed < 0:
             way = self._timed(glance, argv)
         else:
-            way = glance.admits(argv)
+            way = glance.admits(argv, self._glance_values)
         repeat = None
         if way is None:
             repeat = glance.repeat(argv)
@@ -389,7 +395,7 @@ class Session(Actor):
         """Look, and tell how long it took."""
         self._until_timed = TIMED_EACH - 1
         start = perf_counter()
-        way = glance.admits(argv)
+        way = glance.admits(argv, self._glance_values)
         self._observer.decided(perf_counter() - start)
         return way
 
@@ -412,7 +418,9 @@ class Session(Actor):
         if len(argv) > MANY:
             request = self._reader.span(self._reader.start, self._reader.end)
             judged = self.transaction.judged if self.transaction is not None else None
-            steps = judge.weigh_in_steps(number, argv, judged, self.profile.database, self.peer, self.sender)
+            steps = judge.weigh_in_steps(
+                number, argv, judged, self.profile.database, self.peer, self.sender, self.values
+            )
             case = Case(judge, number, argv, special, request, steps)
             if not self._goes_on(case):
                 return False
@@ -524,7 +532,7 @@ class Session(Actor):
         judged = self.transaction.judged if self.transaction is not None else None
         self._until_timed -= 1
         start = perf_counter() if self._until_timed < 0 else 0.0
-        answer = judge.weigh(number, argv, judged, self.profile.database, self.peer, self.sender)
+        answer = judge.weigh(number, argv, judged, self.profile.database, self.peer, self.sender, self.values)
         if self._until_timed < 0:
             self._until_timed = TIMED_EACH - 1
             self._observer.decided(perf_counter() - start)
@@ -577,9 +585,9 @@ class Session(Actor):
         self.request = self._reader.span(self._reader.start, self._reader.end)
         self._do(argv)
 
-    def become(self, service: str) -> None:
+    def become(self, service: str, user: bytes | None = None) -> None:
         self._known_glance = None
-        super().become(service)
+        super().become(service, user)
 
 
 def _is_named(name: bytes, wanted: bytes) -> bool:

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 from proxy.commands.words import integer, word
 from proxy.policy.compiled import UNKNOWN
+from proxy.policy.tenants import Caller
 
 _CLIENT_ID = re.compile(rb":([0-9]{1,19})\r\n\Z")
 _HELLO = re.compile(rb"\$2\r\nid\r\n:([0-9]{1,19})\r\n")
@@ -26,6 +27,7 @@ class Named(Protocol):
     """A client that is shown an id: a session, of the service that its client is now."""
 
     service: str
+    caller: Caller
 
 
 class Question(NamedTuple):
@@ -61,10 +63,13 @@ class ShownIds:
         if number is not None:
             del self._whose[number]
 
-    def is_of(self, service: str, number: int) -> bool:
-        """Whether a client of this service was shown the id. Who is unknown has no service."""
+    def is_of(self, service: str, number: int, caller: Caller | None = None) -> bool:
+        """Whether a client of this service, and that caller if one is given, was shown the id. Who is unknown
+        has no service."""
         client = self._whose.get(number)
-        return client is not None and client.service == service != UNKNOWN
+        if client is None or client.service != service or service == UNKNOWN:
+            return False
+        return caller is None or client.caller == caller
 
     def is_own(self, client: Named, number: int) -> bool:
         return self._of.get(client) == number

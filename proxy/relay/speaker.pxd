@@ -9,6 +9,7 @@ cdef class Outlet:
 
 cdef class Speaker:
     cdef public str service
+    cdef public object caller
     cdef public object profile
     cdef readonly Outlet outlet
     cdef readonly Route route

@@ -7,6 +7,7 @@ or a method here, so that compiled modules reach it without a look-up by name.
 
 from __future__ import annotations
 
+from proxy.policy.tenants import NOBODY
 from proxy.relay.route import Route
 from proxy.relay.shown_ids import Question
 from proxy.wire.profile import Profile
@@ -25,6 +26,7 @@ class Speaker:
 
     def __init__(self, service: str, profile: Profile, outlet: Outlet, route: Route) -> None:
         self.service = service  # who the client is taken for
+        self.caller = NOBODY  # what more is known of it
         self.profile = profile  # what its connection to Redis must be like
         self.outlet = outlet
         self.route = route  # which connection `to_upstream` is for

@@ -135,7 +135,7 @@ def _auth(session: Actor, argv: Argv) -> None:
     user, password = credentials
     service = session.identities.check(user, password)
     if service is not Login.NOT_MINE:
-        _checked_here(session, service)
+        _checked_here(session, service, user)
         return
 
     def answered(reply: bytes) -> None:
@@ -151,21 +151,23 @@ def _auth(session: Actor, argv: Argv) -> None:
 def _auth_shared(session: Actor, argv: Argv) -> bool:
     """Redis isn't asked about a user that keyfence knows."""
     credentials = auth_credentials(argv)
-    service = Login.NOT_MINE if credentials is None else session.identities.check(*credentials)
+    if credentials is None:
+        return False
+    service = session.identities.check(*credentials)
     if service is Login.NOT_MINE:
         return False
-    _checked_here(session, service)
+    _checked_here(session, service, credentials[0])
     return True
 
 
-def _checked_here(session: Actor, service: str | Login) -> None:
+def _checked_here(session: Actor, service: str | Login, user: bytes) -> None:
     """keyfence knows the user, and Redis is not to see the password. Inside MULTI this isn't queued."""
     session.told_forwarded()
     if isinstance(service, Login):
         session.told_login_failed()
         session.answers.local(WRONGPASS)
     else:
-        session.become(service)
+        session.become(service, user)
         session.answers.local(AUTHENTICATED)
 
 
@@ -198,7 +200,7 @@ def _logged_in(session: Actor, user: bytes, password: bytes) -> None:
     if session.selects_later:
         session.to_upstream.append(encode.command(b"SELECT", session.profile.database))
         session.answers.drop(lambda reply: _selected(session, reply))
-    session.become(session.identities.of_user(user, session.at_connect))
+    session.become(session.identities.of_user(user, session.at_connect), user)
 
 
 def _selected(session: Actor, reply: bytes) -> None:
@@ -234,14 +236,15 @@ def _hello_checked_here(session: Actor, argv: Argv, services: Sequence[str | Log
     """As `_checked_here`; what is left of the HELLO goes to Redis, and its answer is the client's."""
     rest = hello_without_credentials(argv)
     service = next((one for one in services if isinstance(one, Login)), services[-1])
+    user = hello_credentials(argv)[-1][0]
     if isinstance(service, Login) and integer(argv[1]) in (2, 3):
-        _checked_here(session, service)
+        _checked_here(session, service, user)
         return
 
     def answered(reply: bytes) -> None:
         _hello_answered(session, rest, reply)
         if not reply.startswith(_NO_HELLO) and not isinstance(service, Login):
-            session.become(service)
+            session.become(service, user)
 
     session.route.knows_id = True
     session.request = encode.command(*rest)
@@ -389,14 +392,16 @@ def _show_id(session: Actor) -> None:
 def _client_tracking(session: Actor, argv: Argv) -> None:
     """What it asks for may be sent to another connection, but not to a stranger's."""
     ids = session.ids
+    # Where tenants share a service, a client of the service may be another's.
+    caller = session.caller if session.values else None
     strangers = [
         (position, number)
         for position, number in redirections(argv)
-        if not ids.is_own(session, number) and not ids.is_of(session.service, number)
+        if not ids.is_own(session, number) and not ids.is_of(session.service, number, caller)
     ]
     if not strangers:
         session.pass_one()
-    elif ids.is_all or session.service == UNKNOWN or len(strangers) > 1:
+    elif ids.is_all or caller is not None or session.service == UNKNOWN or len(strangers) > 1:
         session.names_a_strangers(strangers[0][0])
     else:
         session.when_answered(lambda: _ask_others(session, *strangers[0]))

@@ -14,6 +14,7 @@ from proxy.policy.judge import Judge
 from proxy.policy.load import load_policy, parse_policy
 from proxy.policy.modes import ModeRule, Modes
 from proxy.policy.repeats import Repeat
+from proxy.policy.tenants import Values
 from proxy.policy.ttl import SETTLES
 from proxy.policy.verdict import Ruling
 from proxy.wire.encode import command
@@ -96,7 +97,7 @@ def agree(decider: Decider, service: int, argv: list[bytes], glance: Glance) -> 
             breaks_nothing(decider, service, argv, glance, way)
 
 
-def admitted_in(glance: Glance, argv: list[bytes]) -> Way | None:
+def admitted_in(glance: Glance, argv: list[bytes], values: Values = ()) -> Way | None:
     """The way of a command that is read by a glimpse only, behind another one."""
     reader = RequestReader(IDENTIFIED)
     reader.feed(command("PING") + command(*argv))
@@ -104,7 +105,7 @@ def admitted_in(glance: Glance, argv: list[bytes]) -> Way | None:
     if not reader.glimpse():
         return None
     places = (reader.name_at, reader.name_end, reader.key_at, reader.key_end, reader.options_at, reader.end)
-    return glance.admits_in(reader.data(), reader.count, *places)
+    return glance.admits_in(reader.data(), reader.count, *places, values)
 
 
 def breaks_nothing(decider: Decider, service: int, argv: list[bytes], glance: Glance, way: Way) -> None:
@@ -146,7 +147,7 @@ def repeated_in(glance: Glance, argv: list[bytes]) -> Repeat | None:
     if not reader.glimpse():
         return None
     places = (reader.name_at, reader.name_end, reader.key_at, reader.key_end, reader.options_at, reader.end)
-    if glance.admits_in(reader.data(), reader.count, *places) is not None:
+    if glance.admits_in(reader.data(), reader.count, *places, ()) is not None:
         return None
     return glance.repeat_in(reader.data(), reader.key_at, reader.key_end)
 

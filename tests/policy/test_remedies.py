@@ -271,7 +271,7 @@ def test_each_violation_of_a_shipped_policy_has_a_remedy_that_holds(file: Path) 
 
 def test_a_sequence_is_read_line_by_line() -> None:
     steps = read_sequence("# comment\n\nSET k 'a b'\n@two\n+6s\nGET k\n", "one")
-    assert steps == [
+    assert [step[:4] for step in steps] == [
         (3, "one", [b"SET", b"k", b"a b"], 0),
         (5, "two", [], 6000),
         (6, "two", [b"GET", b"k"], 0),

@@ -565,7 +565,10 @@ def test_the_document_s_configuration_and_waivers_load(tmp_path: Path) -> None:
     assert settings.waived()
 
 
-HEAD = "policy: p\nservices: [web, audit, cosky-app, cosky-rest]\nplaceholders: {id|configId: '[a-z]+'}\n"
+HEAD = (
+    "policy: p\nservices: [web, audit, cosky-app, cosky-rest, billing, search]\n"
+    "placeholders: {id|configId: '[a-z]+'}\n"
+)
 CART = 'keys: {cart: {key: "shop:cart:<id>", writers: web, readers: audit}}\n'
 SCOPE = 'scopes: {shop: {prefix: "shop:", writers: web}}\n'
 SCRIPTS = (
@@ -579,6 +582,7 @@ AROUND = {
     + "bind: {stage: {web: stg, audit: dev}}\n",
     "bind": HEAD + SCRIPTS,
     "keys": HEAD + SCOPE,
+    "policy": "",
     "writers": HEAD,
     "placeholders": "policy: p\nservices: [web, audit]\n",
     "unregistered_scripts": EXAMPLE,
