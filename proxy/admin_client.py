@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .admin_token import TokenError, read_token
+from .sockets import Address
 from .upstream_url import without_password
 
 TIMEOUT = 10.0  # seconds
@@ -37,6 +38,13 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any) -> None:
         return None
+
+
+def url_of(address: Address) -> str:
+    """How this machine reaches an admin listener, also one on all of the machine's addresses."""
+    host, port = address.host_port
+    own = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{own}]:{port}" if ":" in own else f"http://{own}:{port}"
 
 
 def ask(

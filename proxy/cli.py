@@ -12,6 +12,8 @@ from collections.abc import Callable
 import click
 
 from . import __version__, _compiled, cli_tools
+from .admin_client import url_of
+from .cli_acl import acl
 from .cli_options import (
     Commands,
     admin_option,
@@ -29,19 +31,22 @@ from .cli_waivers import waivers
 from .config import (
     DEFAULT_ADMIN,
     Overrides,
+    load_settings,
     parse_drain,
     parse_workers,
 )
+from .config_upstream import upstream_of
 from .loading import Origin
+from .notices import warn
 from .policy.diagnostics import FileError
 from .policy.units import milliseconds
+from .references import is_plain_password
 from .runtime import StartError, run_loop, settle_modules
 from .serve import serve
 from .sockets import parse_address, parse_listen
 from .telemetry.report import render, rows_from_log, rows_from_snapshot
 from .terminal import console, fail, fail_with, say
 from .upstream.embedded import EmbeddedRedisError
-from .upstream_url import parse_upstream
 
 # Seconds that keyfence may take: to compile a large policy on a busy machine, to drain worker after worker.
 RELOAD_TIMEOUT = 600.0
@@ -83,8 +88,8 @@ def cli() -> None:
     metavar="URL",
     default="",
     envvar="KEYFENCE_UPSTREAM",
-    callback=_checked(parse_upstream),
-    help="redis://, rediss:// or unix:// URL; without one, a Redis is started.",
+    callback=_checked(upstream_of),
+    help="redis://, rediss:// or unix:// URL, or file:PATH of one; without, a Redis is started.",
 )
 @click.option(
     "--listen",
@@ -156,6 +161,8 @@ def run(
         metrics,
     )
     settle_modules()
+    if is_given(click.get_current_context(), "upstream") and is_plain_password(upstream):
+        warn("--upstream holds a password, which every process listing shows; write file:PATH or '${NAME}'")
     origin = Origin(config, overrides, spliced=splice)
     try:
         settings, compiled = origin.load()
@@ -268,12 +275,21 @@ def _end_observe(with_others: bool, admin: str, token_file: str, form: str) -> N
 
 @cli.command()
 @change_options
+@click.option("--config", metavar="FILE", default="", help="Ask the admin address that this file names.")
 @format_option("text", "json")
-def reload(admin: str, token_file: str, form: str) -> None:
+def reload(admin: str, token_file: str, form: str, config: str) -> None:
     """Have a running keyfence read its policy, configuration and waivers again.
 
     Exit code 1: something is wrong with them, and what was in force stays.
     """
+    if config:
+        try:
+            settings = load_settings(config, Overrides())
+        except FileError as exc:
+            fail_with(exc)
+        if settings.admin is None:
+            fail(f"{config}: there is no admin address to ask; send SIGHUP to keyfence", 1)
+        admin, token_file = url_of(settings.admin), token_file or settings.admin_token_file
     told = asked(admin, "/-/reload", {}, RELOAD_TIMEOUT, token_file, form=form)
     with answer_of(admin):
         name, revision, waiting = told["policy"], told["revision"], list(told["needs_restart"])
@@ -314,7 +330,7 @@ def commands(form: str) -> None:
         console().print(listed.as_table(rows))
 
 
-for _tool in (*cli_tools.COMMANDS, modes, status, waivers):
+for _tool in (*cli_tools.COMMANDS, acl, modes, status, waivers):
     cli.add_command(_tool)
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import ipaddress
 import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from .admission import ANY_SERVICE, ClientLimits
+from .config_upstream import UpstreamModel, address_of
 from .policy.diagnostics import Diagnostic, FileError, Place, did_you_mean
 from .policy.model import Duration, Flag
 from .policy.modes import ModeRule, Waiver, mode_faults
@@ -26,6 +28,7 @@ from .policy.validate import file_kind, other_kind, validate
 from .policy.verdict import Mode
 from .policy.waivers import WaiverModel, read_waivers
 from .policy.yaml_source import Source, read_source
+from .references import Resolved, file_of
 from .relay.identity import Identities, Network, Password
 from .sockets import Address, parse_address, parse_listen
 from .upstream.target import UpstreamAddress
@@ -102,11 +105,6 @@ def _checked_or_none(value: str) -> str:
         raise ValueError(f"{exc}, or none") from None
 
 
-def _checked_upstream(value: str) -> str:
-    parse_upstream(value)
-    return value
-
-
 def _permissions(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch("0?[0-7]{3}", value, re.ASCII):
         return int(value, 8)
@@ -154,21 +152,6 @@ class ListenerModel(_Model):
         return Address(self.listen)
 
 
-class UpstreamModel(_Model):
-    """The Redis to stand in front of. Without a URL, keyfence starts one of its own."""
-
-    url: Annotated[str, AfterValidator(_checked_upstream)] = ""
-    ca: str = ""  # a PEM file of the authorities that may have signed a rediss:// server's certificate
-    cert: str = ""  # a PEM file of the certificate that keyfence shows to a rediss:// server …
-    key: str = ""  # … and its key
-    server_name: str = ""  # whom a rediss:// server's certificate must name, where it isn't the URL's host
-    verify: Flag = True  # check a rediss:// server's certificate and name
-    connect_timeout: Duration = 5000
-    # shared: what leaves nothing behind on a connection goes over connections that clients share.
-    mode: Literal["shared", "dedicated"] = "shared"
-    shared_connections: Annotated[int, Field(ge=1, le=64)] = 2  # of one kind: database, protocol, login
-
-
 def _sha256(value: str) -> str:
     if not re.fullmatch("[0-9a-fA-F]{64}", value, re.ASCII):
         # The value isn't shown: it may be the password itself.
@@ -196,8 +179,24 @@ class PasswordModel(_Model):
         list[Annotated[str, AfterValidator(_sha256)]],
         BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
         AfterValidator(_at_least_one),
-    ]
+    ] = []
+    # The password itself, as file:PATH or ${NAME} only.
+    password: Annotated[
+        list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+    ] = Field([], repr=False)
     service: str = ""  # default: what `users` says, else the service of the user's name
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if not self.sha256 and not self.password:
+            raise ValueError("nobody could log in; write sha256: [HASH], or password: file:PATH")
+        return self
+
+    @property
+    def digests(self) -> tuple[bytes, ...]:
+        """The SHA-256 digest of each password that is taken."""
+        hashed = (hashlib.sha256(one.encode()).digest() for one in self.password)
+        return (*map(bytes.fromhex, self.sha256), *hashed)
 
 
 class IdentifyModel(_Model):
@@ -340,6 +339,7 @@ class Settings:
     workers: int  # 0: one process does all
     drain: float  # seconds
     record: str  # where to write the command log; "" is nowhere
+    secret_files: tuple[str, ...]  # what `file:` names
     source: Source | None
 
     @property
@@ -394,8 +394,7 @@ class Settings:
             (ipaddress.ip_network(network), service) for network, service in said.networks.items()
         ]
         passwords = {
-            user: Password(tuple(map(bytes.fromhex, one.sha256)), said.service_of(user))
-            for user, one in said.passwords.items()
+            user: Password(one.digests, said.service_of(user)) for user, one in said.passwords.items()
         }
         return Identities(
             frozenset(services), said.users, tuple(networks), passwords, said.certificates, said.uids
@@ -407,9 +406,9 @@ class Settings:
 
 def load_settings(path: str, overrides: Overrides, *, needs_policy: bool = True) -> Settings:
     """Read a configuration file (`path` may be empty) and lay the command line over it. Raises FileError."""
-    source = read_source(path) if path else None
-    model = validate(ConfigModel, source) if source is not None else ConfigModel()
     folder = Path(path).parent if path else Path()
+    source = Resolved(read_source(path), folder) if path else None
+    model = validate(ConfigModel, source) if source is not None else ConfigModel()
     waivers, waivers_source, faults = _waivers(folder, model.waivers)
     settings = _settings(model, source, overrides, folder)
     settings = dataclasses.replace(settings, waivers=waivers, waivers_source=waivers_source)
@@ -447,8 +446,7 @@ def _waivers(folder: Path, name: str) -> tuple[tuple[WaiverModel, ...], Source |
         return (), None, exc.diagnostics
 
 
-def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folder: Path) -> Settings:
-    url = flags.upstream or model.upstream.url
+def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, folder: Path) -> Settings:
     modes = tuple(ModeRule(one.mode, one.rule, one.service) for one in model.modes)
     if flags.mode:
         modes = (ModeRule(flags.mode),)
@@ -458,7 +456,7 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
     admin = _address(flags.admin or model.admin.listen)
     return Settings(
         policy=flags.policy or _in(folder, model.policy),
-        upstream=_upstream(url, model.upstream.server_name) if url else None,
+        upstream=address_of(model.upstream, flags.upstream),
         upstream_ca=_in(folder, model.upstream.ca),
         upstream_cert=_in(folder, model.upstream.cert),
         upstream_key=_in(folder, model.upstream.key),
@@ -481,6 +479,7 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
         workers=parse_workers(flags.workers) if flags.workers else model.workers,
         drain=(parse_drain(flags.drain) if flags.drain else model.drain) / 1000,
         record=flags.record,
+        secret_files=_secret_files(source, flags),
         source=source,
     )
 
@@ -493,8 +492,10 @@ def _in(folder: Path, path: str) -> str:
     return str(folder / path) if path else ""
 
 
-def _upstream(url: str, server_name: str) -> UpstreamAddress:
-    return dataclasses.replace(parse_upstream(url), server_name=server_name)
+def _secret_files(source: Resolved | None, flags: Overrides) -> tuple[str, ...]:
+    files = source.files if source is not None else set()
+    named = file_of(flags.upstream, Path())
+    return tuple(sorted({*files, *([named] if named else [])}))
 
 
 def _listeners(model: ConfigModel, flags: Overrides, folder: Path) -> tuple[ListenerModel, ...]:
@@ -560,6 +561,18 @@ def _upstream_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]
     """Settings of TLS that the connection to Redis doesn't use, or that lack their other half."""
     said = model.upstream
     faults = []
+    if said.url:
+        login = parse_upstream(said.url)
+        faults += [
+            settings.fault(("upstream", name), f"the URL names a {name} too; give it in one place")
+            for name in ("username", "password")
+            if getattr(said, name) and getattr(login, name)
+        ]
+    elif said.username or said.password:
+        faults.append(settings.fault(("upstream",), "a login needs a url; name the Redis that it is for"))
+    if said.username and settings.upstream is not None and not settings.upstream.password:
+        text = "a username needs its password; write password: file:PATH or ${NAME}"
+        faults.append(settings.fault(("upstream", "username"), text))
     for name, other in (("cert", "key"), ("key", "cert")):
         if getattr(said, name) and not getattr(said, other):
             text = f"a certificate and its key are both needed; add {other}:"

@@ -19,11 +19,13 @@ from .admin_access import Access
 from .admin_token import token_of, token_warnings
 from .listeners import Listeners
 from .loading import Origin, Packed, admit, unpack
+from .notices import warn
 from .policy.diagnostics import FileError
 from .policy.explain import explain
 from .policy.modes import BreakGlass, advised
 from .policy.verdict import RULES
-from .runtime import Runtime, warn
+from .runtime import Runtime
+from .systemd import READY, Notify, reloading
 from .telemetry.counters import Counters
 from .telemetry.metrics import exposition
 from .telemetry.tally import Row
@@ -133,10 +135,19 @@ class Here:
 class Control:
     """Implements `admin.Control` over the judge of this process and whoever serves the clients."""
 
-    def __init__(self, origin: Origin, runtime: Runtime, front: Front, access: Access | None = None) -> None:
-        """`access` is that of the admin listener, which a reload may change."""
+    def __init__(
+        self,
+        origin: Origin,
+        runtime: Runtime,
+        front: Front,
+        access: Access | None = None,
+        notify: Notify = lambda _message: None,
+    ) -> None:
+        """`access` is that of the admin listener, which a reload may change; `notify` sends to the
+        supervisor."""
         self.draining = False
         self._access = access
+        self._notify = notify
         self._origin = origin
         self._runtime = runtime
         self._front = front
@@ -302,6 +313,7 @@ class Control:
         """Put policy, configuration and waivers in force as their files are now. Raises FileError, and what
         was in force stays so."""
         async with self._reloading:
+            self._notify(reloading())
             try:
                 return await self._reload()
             except FileError as exc:
@@ -312,6 +324,8 @@ class Control:
                     warn(str(fault))
                 warn("nothing was reloaded: policy and configuration stay as they were")
                 raise
+            finally:
+                self._notify(READY)
 
     async def _reload(self) -> dict[str, Any]:
         packed = await self._origin.load_apart()

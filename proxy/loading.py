@@ -42,6 +42,7 @@ LIVE = frozenset(
         "source",
         "admin_names",
         "admin_token_file",
+        "secret_files",
     }
 )
 
@@ -154,13 +155,22 @@ def unpack(packed: Packed) -> CompiledPolicy | None:
 
 def admit(before: Settings, new: Settings) -> tuple[Settings, list[str]]:
     """The settings that can be put in force now, and what of the new ones has to wait for a restart."""
+    live = LIVE | ({"upstream"} if _only_the_login_changed(before, new) else set())
     waiting = [
         field.name
         for field in dataclasses.fields(Settings)
-        if field.name not in LIVE and getattr(before, field.name) != getattr(new, field.name)
+        if field.name not in live and getattr(before, field.name) != getattr(new, field.name)
     ]
     kept = {name: getattr(before, name) for name in waiting}
     return dataclasses.replace(new, **kept), waiting
+
+
+def _only_the_login_changed(before: Settings, new: Settings) -> bool:
+    """Whether the upstream is the same, and keyfence had a login there and has one."""
+    old, now = before.upstream, new.upstream
+    if old is None or now is None or not old.login() or not now.login():
+        return False
+    return old.without_login() == now.without_login()
 
 
 def main() -> None:
