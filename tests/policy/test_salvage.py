@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
+from proxy.policy.model import ValueType
 from proxy.policy.salvage import Salvaged
 from proxy.policy.yaml_source import Source
 
+TYPES = " or ".join(", ".join(get_args(ValueType)).rsplit(", ", 1))
 HEAD = """policy: p
 claims: ["a:"]
 services: [one, two]
@@ -53,7 +57,7 @@ def test_names_of_a_section_that_is_no_section_are_not_missed() -> None:
     assert found == [
         "f:3:11: error: expected a list, not 'one'",
         "f:4:15: error: expected a mapping (name: value), not 'x'",
-        "f:6:46: error: 'hsh' is not admitted here; expected string, hash, list, set, zset or stream",
+        f"f:6:46: error: 'hsh' is not admitted here; expected {TYPES}",
     ]
 
 
@@ -75,7 +79,7 @@ def test_the_faults_of_several_files_are_told_together() -> None:
 
 def test_places_stay_where_items_of_a_list_are_taken_out() -> None:
     assert errors('keys: {k: {key: "a:<id>", type: [hsh, list], writers: [nobody, one, too]}}\n') == [
-        "6:34: 'hsh' is not admitted here; expected string, hash, list, set, zset or stream",
+        f"6:34: 'hsh' is not admitted here; expected {TYPES}",
         "6:56: 'nobody' is not listed under services; known: one, two, unknown",
         "6:69: 'too' is not listed under services; did you mean two?",
     ]
