@@ -294,6 +294,8 @@ def reload(admin: str, token_file: str, form: str, config: str) -> None:
     Exit code 1: something is wrong with them, and what was in force stays.
     """
     if config:
+        if is_given(click.get_current_context(), "admin"):
+            fail("give either --admin or --config")
         try:
             settings = load_settings(config, Overrides())
         except FileError as exc:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from .cli_options import format_option, print_json
 from .terminal import say
 from .upstream.own_commands import OWN_COMMANDS, acl_rules
 
@@ -16,8 +17,13 @@ def acl() -> None:
 @acl.command("self")
 @click.option("--user", metavar="NAME", default="keyfence", help="The user's name.  [default: keyfence]")
 @click.option("--rules", is_flag=True, help="Print the rules alone, to put behind ACL SETUSER NAME.")
-def own(user: str, rules: bool) -> None:
+@format_option("text", "json")
+def own(user: str, rules: bool, form: str) -> None:
     """Print what keyfence's own user in Redis needs."""
+    if form == "json":
+        needed = [{"permission": one.permission, "purpose": one.purpose} for one in OWN_COMMANDS]
+        print_json({"user": user, "rules": acl_rules(), "commands": needed})
+        return
     if rules:
         say(acl_rules())
         return

@@ -41,10 +41,10 @@ def option(command: click.Command, name: str) -> click.Option | None:
 # -- one convention
 
 
-@pytest.mark.parametrize("command", ["", *sorted(cli.commands)])
+@pytest.mark.parametrize("command", ["", "acl self", *sorted(cli.commands)])
 def test_help_fits_80_columns_and_is_not_cut(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    code, out, _ = keyfence(*([command] if command else []), "--help")
+    code, out, _ = keyfence(*command.split(), "--help")
     assert code == 0
     for line in out.splitlines():
         assert len(line) <= 80, line
@@ -53,14 +53,26 @@ def test_help_fits_80_columns_and_is_not_cut(command: str, monkeypatch: pytest.M
         assert all(re.search(rf"^  {name} +\S", out, re.MULTILINE) for name in cli.commands)
 
 
-@pytest.mark.parametrize("name", sorted(cli.commands.keys() - WITHOUT_OUTPUT))
+def commands(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command below a group, by all of its words."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
+
+
+ALL = dict(commands(cli))
+
+
+@pytest.mark.parametrize("name", sorted(ALL.keys() - WITHOUT_OUTPUT))
 def test_every_command_with_output_has_the_same_option_for_its_form(name: str) -> None:
-    found = option(cli.commands[name], "--format")
+    found = option(ALL[name], "--format")
     assert found is not None
     assert isinstance(found.type, click.Choice)
     assert tuple(found.type.choices)[:2] == ("text", "json")
     assert found.default == "text"
-    alias = option(cli.commands[name], "--json")
+    alias = option(ALL[name], "--json")
     assert alias is not None
     assert alias.hidden
 

@@ -25,8 +25,8 @@ cdef class Way(Admitted):
     cdef int kind
     cdef readonly bint has_more
     cdef bint shows_content
-    cdef Py_ssize_t value_at
-    cdef Py_ssize_t fields_at
+    cdef readonly Py_ssize_t value_at
+    cdef readonly Py_ssize_t fields_at
 
 
 @cython.final

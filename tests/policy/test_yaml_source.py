@@ -63,7 +63,7 @@ def test_what_is_not_there_stands_where_its_parent_does() -> None:
 def test_an_error_and_a_warning_carry_the_place() -> None:
     source = Source("f", "a: b\n")
     assert source.error(("a",), "bad") == Diagnostic(Place("f", 1, 4), "error", "bad", "a: b", 1, "", ("a",))
-    assert str(source.warning(("a",), "odd", of_key=True)) == "f:1:1: warning: odd"
+    assert str(source.warning("colon", ("a",), "odd", of_key=True)) == "f:1:1: warning: odd"
 
 
 def test_an_alias_is_its_anchor_s_value() -> None:
