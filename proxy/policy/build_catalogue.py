@@ -32,7 +32,7 @@ def build_scopes(draft: Draft) -> None:
             message = "an empty prefix covers every key; write the scope's prefix, or unregistered: allow"
             draft.error((*path, "prefix"), message)
         hash_tag, should = draft.asked(model)
-        scripts = _scripts(draft, model.written_by, (*path, "written_by"))
+        scripts = named_scripts(draft, model.written_by, (*path, "written_by"))
         asked = build_requirements(draft, name, model.prefix + "…", model, path)
         for one in bound_texts(draft, model.prefix, (*path, "prefix"), is_pattern=False):
             if one.text in by_prefix:
@@ -69,7 +69,7 @@ def build_entries(draft: Draft) -> None:
         path = ("keys", name)
         requirements = build_requirements(draft, name, model.key, model, path)
         own = draft.rights(model, path)
-        scripts = _scripts(draft, model.written_by, (*path, "written_by"))
+        scripts = named_scripts(draft, model.written_by, (*path, "written_by"))
         for text, scope in _expansions(draft, model, path):
             for one in bound_texts(draft, text, (*path, "key")):
                 pattern = draft.pattern(one.text, (*path, "key"))
@@ -101,7 +101,7 @@ def build_entries(draft: Draft) -> None:
     _supersede(draft)
 
 
-def _scripts(draft: Draft, names: Sequence[str], path: tuple[str, ...]) -> frozenset[str]:
+def named_scripts(draft: Draft, names: Sequence[str], path: tuple[str, ...]) -> frozenset[str]:
     """The scripts and functions that alone may write."""
     for index, name in enumerate(names):
         if name not in draft.model.scripts and name not in draft.model.functions:

@@ -68,9 +68,9 @@ class Channels:
                 return None if places is None else True
         return False
 
-    def admits(self, service: int, channel: Channel, budget: Budget) -> bool | None:
+    def admits(self, service: int, channel: Channel, budget: Budget, by: str = "") -> bool | None:
         """Whether the service may use the channel, or all that the pattern can match; None where that takes
-        too long to find out."""
+        too long to find out. `by` is the registered script that publishes, "" for a plain command."""
         if channel.is_pattern:
             return self.covers(service, channel.name, READ, budget)
         target = self.target(channel.name)
@@ -78,13 +78,13 @@ class Channels:
             return False
         if target.kind == "keyevent" and not channel.publish:
             return self._reads_every_key(service, budget)
-        if target.kind == "malformed":
+        if target.kind == "malformed" or (channel.publish and not target.is_written_by(by)):
             return False
         return bool(target.rights[service] & (WRITE if channel.publish else READ))
 
-    def covers(self, service: int, glob: bytes, right: int, budget: Budget) -> bool | None:
+    def covers(self, service: int, glob: bytes, right: int, budget: Budget, by: str = "") -> bool | None:
         """Whether the service may use every channel that the glob can match; None where that takes too long
-        to find out."""
+        to find out. `by` is as for `admits`."""
         listens = right == READ
 
         def holds(target: Target) -> bool:
@@ -92,9 +92,9 @@ class Channels:
                 return True  # by its keys, below
             if listens and target.kind == "keyevent":
                 return self._reads_every_key(service, Budget()) is True
-            return bool(target.rights[service] & right)
+            return bool(target.rights[service] & right) and (listens or target.is_written_by(by))
 
-        covered = self._reach.covers(glob, holds, (service, right), budget)
+        covered = self._reach.covers(glob, holds, (service, right, by), budget)
         if not covered or not listens:
             return covered
         return self._keys.covers(

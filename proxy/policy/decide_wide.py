@@ -153,18 +153,31 @@ class WideDecider(KeyDecider):
             message = f"{self.who(service)} may not {name} {self._shown(channel, target)}"
             if not is_told:
                 return f"{message}: {_TOO_LONG}", _LESS
-            return message, self._channel_hint(channel, target, publish)
+            if publish and self._is_for_scripts(service, target):
+                message += ": only scripts publish there"
+            return message, self._channel_hint(service, channel, target, publish)
 
         rule = "channel.write" if publish else "channel.read"
         return self._violation(rule, position, channel, target, words)
 
-    def _channel_hint(self, channel: bytes, target: Target | None, publish: bool) -> str:
+    def _is_for_scripts(self, service: int, target: Target | None) -> bool:
+        """Whether a service may publish on a channel, but only by other scripts than it uses, if any."""
+        return (
+            target is not None
+            and target.kind == "channel"
+            and bool(target.written_by)
+            and bool(target.rights[service] & WRITE)
+        )
+
+    def _channel_hint(self, service: int, channel: bytes, target: Target | None, publish: bool) -> str:
         right, verb = (WRITE, "publishers") if publish else (READ, "subscribers")
         who = target.names_with(right, self.policy.services) if target is not None else []
         if target is not None and target.kind in ("keyspace", "keyevent"):
             return "only Redis speaks there" if publish else "it tells of keys that the service may not read"
         if target is not None and target.kind == "malformed":
             return f"the form is {target.text}"
+        if target is not None and publish and self._is_for_scripts(service, target):
+            return f"it is written by {', '.join(sorted(target.written_by))}"
         if target is not None:
             return self._who_may(verb, who)
         if channel.startswith(KEYSPACE + b"*"):
@@ -236,7 +249,7 @@ class WideDecider(KeyDecider):
             except MissingArgument as exc:
                 missing = missing or str(exc)
             else:
-                yield from self._script_channel(service, name, script.position, channel)
+                yield from self._script_channel(service, name, script.position, channel, registration.name)
         if missing:
             message = f"{name} of {registration.name} lacks {missing}, of which its keys are made"
             yield self._plain("script.keys", script.position, message, "give it all its arguments")
@@ -261,12 +274,14 @@ class WideDecider(KeyDecider):
 
         yield self._violation(rule, position, key, None, words)
 
-    def _script_channel(self, service: int, name: str, position: int, channel: Name) -> Iterator[Found]:
+    def _script_channel(
+        self, service: int, name: str, position: int, channel: Name, by: str
+    ) -> Iterator[Found]:
         if channel.is_pattern:
-            admitted = self._channels.covers(service, channel.text, WRITE, self.budget)
+            admitted = self._channels.covers(service, channel.text, WRITE, self.budget, by)
         else:
             one = Channel(position, channel.text, True, False)
-            admitted = self._channels.admits(service, one, self.budget)
+            admitted = self._channels.admits(service, one, self.budget, by)
         if not admitted:
             target = None if channel.is_pattern else self._channels.target(channel.text)
             is_told = admitted is not None

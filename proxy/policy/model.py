@@ -241,6 +241,7 @@ class ChannelModel(_Model):
     about: str = ""
     publishers: Names = []
     subscribers: Names = []
+    written_by: Names = []  # scripts and functions; nothing else may publish here
 
 
 def _keys_of_script(value: Any) -> Any:

@@ -331,7 +331,10 @@ def _channel(question: _Question) -> Ways:
         (one for one in question.policy.channels if one.kind == "channel" and one.pattern.matches(name)), None
     )
     field = "publishers" if question.violation.rule == "channel.write" else "subscribers"
-    if target is not None:
+    is_publisher = target is not None and target.rights[question.service] & WRITE
+    if target is not None and field == "publishers" and target.written_by and is_publisher:
+        yield f"only a script may publish here: {', '.join(sorted(target.written_by))}", []
+    elif target is not None:
         yield f"list {question.who} under {field} of the channel {target.name}", []
     else:
         near = did_you_mean(printable(name), texts).removeprefix("; ")
