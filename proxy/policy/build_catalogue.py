@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 
 from ..commands.model import DELETE, GROUP, READ, WRITE
 from .bind import bound_texts, held_by, holders
-from .build_content import build_requirements, in_scope
+from .build_content import build_requirements, in_outer_scope, in_scope
 from .compiled import Target
 from .diagnostics import did_you_mean
 from .draft import SCOPE_HOLE, Draft, Scope
@@ -56,6 +56,9 @@ def _inherit_denials(draft: Draft) -> None:
             theirs = draft.by_prefix[prefix].denied
             if any(theirs) and prefix != scope.prefix:
                 scope.denied = tuple(map(operator.or_, scope.denied, theirs))
+            outer = draft.by_prefix[prefix].asked
+            if outer is not None and scope.asked is not None and prefix != scope.prefix:
+                scope.asked = in_outer_scope(scope.asked, outer)
 
 
 def beginnings(text: str, prefixes: Container[str]) -> Iterator[str]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from .build_commands import build_key_commands
 from .compiled import Entry, Fields
 from .content import types_in
 from .draft import Draft, Scope
+from .key_commands import KeyCommands
 from .model import Requirements, TtlModel
 from .patterns import KeyPattern, Literal
 from .ttl import TtlRule
@@ -46,6 +48,7 @@ def build_requirements(
             maxlen=None if model.maxlen is None else int(model.maxlen.lstrip("~")),
             maxlen_exact=model.maxlen is not None and not model.maxlen.startswith("~"),
             max_length=model.max_length,
+            commands=build_key_commands(draft, model.commands, (*path, "commands")),
             is_plain=False,
             looks_into_values=False,
         )
@@ -80,6 +83,7 @@ def in_scope(draft: Draft, own: Entry, text: str, pattern: KeyPattern, home: Sco
             types=types,
             ttl=own.ttl if own.ttl is not None else scope.ttl,
             max_length=own.max_length or scope.max_length,
+            commands=own.commands.within(scope.commands) if own.commands is not None else scope.commands,
             **inherited,
         )
     )
@@ -111,8 +115,18 @@ def _finished(entry: Entry) -> Entry:
     asks_nothing = ttl is not None and not (ttl.none or ttl.required) and ttl.min is None and ttl.max is None
     looks = any(getattr(entry, item) is not None for item in _HOLDERS)
     return dataclasses.replace(
-        entry, is_plain=not (looks or entry.types or (ttl and not asks_nothing)), looks_into_values=looks
+        entry,
+        is_plain=not (looks or entry.types or entry.commands or (ttl and not asks_nothing)),
+        looks_into_values=looks,
     )
+
+
+def in_outer_scope(asked: Entry, outer: Entry) -> Entry:
+    """What a scope asks of its keys, with what one around it takes away of commands."""
+    if outer.commands is None:
+        return asked
+    commands = (asked.commands or KeyCommands()).within(outer.commands.without_allow())
+    return _finished(dataclasses.replace(asked, commands=commands))
 
 
 def _check_types(draft: Draft, model: Requirements, path: tuple[str, ...]) -> None:

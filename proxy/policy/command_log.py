@@ -131,6 +131,8 @@ def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
             for name, value in access.ttl._asdict().items()
             if value != Ttl._field_defaults.get(name)
         }
+    if access.does:
+        told["does"] = access.does
     content = access.content
     if content is not None:
         told["content"] = {
@@ -223,6 +225,7 @@ def _read_access(told: Mapping[str, Any]) -> Access:
         types=tuple(told.get("types", [])),
         ttl=Ttl(**told["ttl"]) if told.get("ttl") else None,
         content=_read_content(content) if content else None,
+        does=int(told.get("does", 0)),
     )
 
 

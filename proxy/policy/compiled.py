@@ -14,6 +14,7 @@ from ..commands.model import Script, Streamed
 from ..commands.words import function_name
 from .automaton import Classifier
 from .globs import Glob
+from .key_commands import KeyCommands
 from .model import HashTag, Length, UnregisteredScripts
 from .names import Names
 from .patterns import KeyPattern
@@ -60,6 +61,7 @@ class Entry:
     maxlen: int | None
     maxlen_exact: bool  # the policy admits no approximate trimming
     max_length: Length | None
+    commands: KeyCommands | None  # which ones may be used on its keys
     is_plain: bool  # nothing but rights and the key's form is asked of it
     looks_into_values: bool  # something is asked of what a command writes into it
 

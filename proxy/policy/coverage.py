@@ -131,6 +131,8 @@ def _items(policy: CompiledPolicy) -> Iterator[Item]:
 
 def rules_of(entry: Entry) -> Iterator[str]:
     """The rules that an entry states beyond rights and form."""
+    if entry.commands is not None:
+        yield "command.forbidden"
     if entry.types:
         yield "type.mismatch"
     if entry.max_length is not None:

@@ -103,6 +103,8 @@ class Decider(WideDecider):
             return False
         if entry is None or entry.is_plain:
             return True
+        if entry.commands is not None:
+            return False
         if access.content is not None and entry.looks_into_values:
             return False
         if not fits(entry.types, access.types):
@@ -130,10 +132,14 @@ class Decider(WideDecider):
         types = entry.types if entry is not None else ()
         if not fits(types, access.types) or (not types and self.policy.home(target).type_words):
             return -1
-        if entry is None or entry.ttl is None:
+        if entry is None:
             return FINE
-        if access.ttl is not None and access.ttl.absolute:
+        if entry.commands is not None and entry.commands.fault(command, access, self._clock):
             return -1
+        if (entry.ttl or entry.commands) and access.ttl is not None and access.ttl.absolute:
+            return -1
+        if entry.ttl is None:
+            return FINE
         found = outcome(entry.ttl, access, self._clock)
         return -1 if found in FAULTS else found
 
@@ -194,10 +200,10 @@ class Decider(WideDecider):
         accesses = touches.accesses
         registration = self.policy.registration(touches.script) if touches.script is not None else None
         if touches.script is not None and registration is not None:
-            yield from self._registered(service, name, touches.script, registration, accesses)
+            yield from self._registered(service, touches, touches.script, registration)
         else:
             yield from self._unknown_parts(service, name, touches)
-            yield from self._all_accesses(service, name, accesses)
+            yield from self._all_accesses(service, name, touches)
         if registration is not None and touches.script is not None:
             accesses = (*accesses, *registration.made(touches.script))
         crosses = False
@@ -207,12 +213,14 @@ class Decider(WideDecider):
         if not crosses:
             yield from self._bindings(service, name, accesses)
 
-    def _all_accesses(self, service: int, name: str, accesses: Sequence[Access]) -> Iterator[Found | None]:
+    def _all_accesses(self, service: int, name: str, touches: Touches) -> Iterator[Found | None]:
+        accesses, is_script = touches.accesses, touches.script is not None
         several = len(accesses) > 1  # one alone was looked at, and isn't clean
         for access in accesses:
             if self.budget.works(cost(access.key)):
                 yield None
             if not (several and self._is_clean(service, access)):
+                yield from self._restriction(service, touches.command, access, is_script=is_script)
                 yield from self._access(service, name, access)
 
     # -- the command itself

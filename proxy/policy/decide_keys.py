@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Streamed
+from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Command, Streamed
 from .budget import Budget
 from .compiled import MAX_CONFIRMED, CompiledPolicy, Grant, Target
 from .content import Fault, content_faults, fits, ttl_fault, type_fault, types_in
+from .key_commands import UNNAMED
 from .masking import standard_key
 from .names import NameFault, hash_tag_fault, lowered
 from .pending import MAX_KEYS, Pending
 from .permissions import selects_name
+from .scripts import Registration
 from .show import printable
 from .ttl import FAULTS, QUESTIONS, TtlRule, late_fault, outcome
 from .verdict import Found, Violation
@@ -47,6 +49,9 @@ class KeyDecider(Wording):
             range(len(policy.homes))
         )
         self._prefixes = _prefixes(policy)
+        self._restricts = any(
+            one.entry is not None and one.entry.commands is not None for one in policy.targets
+        )
 
     def _grants_of(self, service: int, name: str) -> list[Grant]:
         known = self._grants_known.get((service, name))
@@ -71,6 +76,40 @@ class KeyDecider(Wording):
             yield from self._legacy(service, name, access, target)
         else:
             yield from self._standard(service, name, access, target, by)
+
+    def _restriction(
+        self,
+        service: int,
+        command: Command | None,
+        access: Access,
+        script: Registration | None = None,
+        runs: frozenset[str] | None = None,
+        *,
+        is_script: bool = False,
+    ) -> Iterator[Found]:
+        """What an entry or scope says of commands on its keys. `runs` are those of a registered script."""
+        target = self.policy.target(access.key) if self._restricts else None
+        commands = target.entry.commands if target is not None and target.entry is not None else None
+        if target is None or commands is None or command is None:
+            return
+        if is_script:
+            fault = commands.fault_of_script(command, access, runs)
+        else:
+            fault = commands.fault(command, access, self._clock)
+        if not fault or self._granted(service, command.name, access, target):
+            return
+
+        def words() -> tuple[str, str]:
+            place = f"the {'scope' if target.kind == 'scope' else 'entry'} {target.name}"
+            message = f"{self.who(service)} may not {command.name} {self._shown(access.key, target)}"
+            hint = "a grant of the command on such keys is the exception"
+            if fault == UNNAMED and script is not None:
+                hint = f"name them under {script.name}, as commands: [HSET, EXPIRE]"
+            elif fault == UNNAMED:
+                hint = "register the script, and name the commands that it runs"
+            return f"{message}: {place} {fault}", hint
+
+        yield self._about("command.forbidden", access, target, words)
 
     def _granted(self, service: int, name: str, access: Access, target: Target | None) -> bool:
         grants = self._grants_of(service, name)

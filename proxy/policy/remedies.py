@@ -302,6 +302,10 @@ def _untrimmed(arguments: Sequence[bytes]) -> list[bytes]:
 
 
 def _forbidden(question: _Question) -> Ways:
+    if question.violation.key is not None:
+        name = question.violation.entry or "the entries among these"
+        yield f"commands of {name} would have to admit {question.name}, for every service", []
+        return
     able = [
         name
         for number, name in enumerate(question.policy.services)

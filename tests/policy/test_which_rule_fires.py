@@ -554,6 +554,7 @@ AROUND = {
     "legacy": HEAD + CART,
     "bind": HEAD + SCRIPTS,
     "keys": HEAD + SCOPE,
+    "scripts": HEAD + SCOPE,
     "unregistered_scripts": EXAMPLE,
 }
 
