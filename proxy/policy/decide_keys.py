@@ -192,7 +192,8 @@ class KeyDecider(Wording):
         return types_in(key, self.policy.home(target).type_words)
 
     def _fault(self, fault: Fault, access: Access, target: Target) -> Found:
-        return self._violation(fault.rule, fault.position, access.key, target, fault.words)
+        found = self._violation(fault.rule, fault.position, access.key, target, fault.words)
+        return found._replace(severity="must") if fault.is_must else found
 
     def late(self, pending: Pending, left: int) -> Violation | None:
         """What is wrong with a key whose PTTL turned out to be `left`; None if nothing is."""

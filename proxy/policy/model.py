@@ -182,6 +182,8 @@ class Requirements(_Model):
     type: Annotated[list[ValueType], BeforeValidator(_as_list)] = []
     ttl: Annotated[TtlModel | None, BeforeValidator(_ttl)] = None
     fields: dict[str, Form] | None = None  # of a hash or stream, by name or pattern
+    # A field that differs from a listed one only in case is refused, whatever `should` says.
+    field_case: Literal["exact"] | None = None
     values: Form | None = None  # of a string
     members: Form | None = None  # of a set, list or sorted set
     scores: str | None = None  # of a sorted set, as 0..100

@@ -271,13 +271,15 @@ def _fields(question: _Question) -> Ways:
     if fields is None or not 0 < at < len(question.argv):
         yield from _hint(question)
         return
-    names = [name.decode(errors="replace") for name in fields.named]
-    if not fields.hides_names:
-        near = difflib.get_close_matches(question.argv[at].decode(errors="replace"), names, n=1)
-        if near:
-            argv = list(question.argv)
-            argv[at] = near[0].encode()
-            yield f"the nearest field is {near[0]}", question.instead(argv)
+    near = fields.meant(question.argv[at])
+    if near is None and not fields.hides_names:
+        names = [name.decode(errors="replace") for name in fields.named]
+        close = difflib.get_close_matches(question.argv[at].decode(errors="replace"), names, n=1)
+        near = close[0].encode() if close else None
+    if near is not None:
+        argv = list(question.argv)
+        argv[at] = near
+        yield f"the nearest field is {printable(near)}", question.instead(argv)
     yield f"its fields: {fields.text}; or list this one under fields of {target.name if target else ''}", []
 
 
