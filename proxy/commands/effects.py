@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from .carried import CARRIED_OF
 from .model import (
     DELETE,
     DELETES,
@@ -495,8 +496,9 @@ def _places(argv: Argv, position: int) -> Content | None:
 
 
 # By command and role. APPEND, SETRANGE, SETBIT, BITFIELD and INCR show only part of the value that results;
-# what LMOVE, RESTORE and the commands that store a result write isn't in argv at all.
+# of what LMOVE, RESTORE and the commands that store a result write, argv shows at most where it comes from.
 CONTENT_OF: dict[tuple[str, int], ContentOf] = {
+    **CARRIED_OF,
     ("GEOADD", 0): _places,
     ("GETSET", 0): _value_at(1),
     ("HINCRBY", 0): _field_without_value,

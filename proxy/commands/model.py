@@ -116,6 +116,16 @@ class Members(NamedTuple):
     scores: Sequence[bytes] = ()  # each one argument before its element; empty where argv shows no final ones
 
 
+class Carried(NamedTuple):
+    """Content that a command takes from other keys, or from a dump; argv shows nothing of it."""
+
+    # The value as it is; elements of it; or what is made of it.
+    kind: Literal["value", "elements", "result"]
+    position: int = 0  # of the first key that it comes from; the others stand behind it
+    keys: Sequence[bytes] = ()  # none: from a dump
+    types: tuple[str, ...] = ()  # of what a dump holds; empty: any
+
+
 class Content(NamedTuple):
     """What a command shows of the value that it writes."""
 
@@ -127,6 +137,7 @@ class Content(NamedTuple):
     maxlen_approximate: bool = False
     maxlen_position: int = 0
     members: Members | None = None
+    carried: Carried | None = None
 
 
 class Access(NamedTuple):

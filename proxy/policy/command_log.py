@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..commands.model import (
     Access,
+    Carried,
     Channel,
     Content,
     Field,
@@ -141,6 +142,9 @@ def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
             if content.stream_add
             else None,
         }
+        if content.carried is not None:
+            keys = [_text(_without_secrets(policy, key)) for key in content.carried.keys]
+            told["content"]["carried"] = content.carried._asdict() | {"keys": keys}
     return told
 
 
@@ -156,7 +160,12 @@ def _writes_values(content: Content | None) -> bool:
     if content is None:
         return False
     kept = content._replace(
-        fields=(), stream_add=False, maxlen=None, maxlen_approximate=False, maxlen_position=0
+        fields=(),
+        stream_add=False,
+        maxlen=None,
+        maxlen_approximate=False,
+        maxlen_position=0,
+        carried=None,
     )
     return kept != Content() or any(field.value_position for field in content.fields)
 
@@ -232,7 +241,10 @@ def _read_access(told: Mapping[str, Any]) -> Access:
 def _read_content(told: Mapping[str, Any]) -> Content:
     """What is left of a content: names of fields, and how a stream was trimmed."""
     fields = tuple(Field(at, _bytes(name), 0, b"") for at, name in told.get("fields", []))
-    stream = told.get("stream")
+    stream, carried = told.get("stream"), told.get("carried")
+    if carried:
+        keys = tuple(map(_bytes, carried["keys"]))
+        return Content(carried=Carried(**{**carried, "keys": keys, "types": tuple(carried["types"])}))
     if not stream:
         return Content(fields=fields)
     maxlen, approximate, position = stream

@@ -98,14 +98,18 @@ class Decider(WideDecider):
             return False
         if not target.names_sure and not self.is_well_named(access.key, target):
             return False
-        entry = target.entry
+        entry, content = target.entry, access.content
+        if content is not None and content.carried is not None:
+            if not self._is_harmless(access, content.carried, target):
+                return False
+            content = None
         if self._reads_words and not fits(self._types(access.key, target), access.types):
             return False
         if entry is None or entry.is_plain:
             return True
         if entry.commands is not None:
             return False
-        if access.content is not None and entry.looks_into_values:
+        if content is not None and entry.looks_into_values:
             return False
         if not fits(entry.types, access.types):
             return False

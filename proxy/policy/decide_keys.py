@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Command, Streamed
-from .budget import Budget
+from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Carried, Command, Streamed
+from .budget import Budget, cost
+from .carried import Moves, type_doubt
 from .compiled import MAX_CONFIRMED, CompiledPolicy, Grant, Target
 from .content import Fault, content_faults, fits, ttl_fault, type_fault, types_in
 from .key_commands import UNNAMED
@@ -25,6 +26,8 @@ from .verdict import Found, Violation
 from .wording import Wording, said
 
 MAX_PREFIXES = 64
+MAX_NAMED = 3  # services, in a message about several
+MAX_SOURCES = 8  # keys whose content a command takes elsewhere; more take a closer look
 MAX_GRANTS_KNOWN = 10_000  # services and commands: a name that isn't in the table is the client's to word
 
 
@@ -49,6 +52,7 @@ class KeyDecider(Wording):
             range(len(policy.homes))
         )
         self._prefixes = _prefixes(policy)
+        self._moves = Moves(policy)
         self._restricts = any(
             one.entry is not None and one.entry.commands is not None for one in policy.targets
         )
@@ -68,7 +72,10 @@ class KeyDecider(Wording):
         target = policy.target(access.key)
         if isinstance(access.key, Streamed):
             access = access._replace(key=bytes(access.key))  # how it begins, for the message
+        carried = access.content.carried if access.content is not None else None
         if policy.grants and self._granted(service, name, access, target):
+            if carried is not None:  # the grant is on this key, and not on those that it comes from
+                yield from self._carried(service, name, access, carried, target, is_granted=True)
             return
         if target is None or target.kind == "stray":
             yield self._unregistered(service, name, access, target)
@@ -76,6 +83,8 @@ class KeyDecider(Wording):
             yield from self._legacy(service, name, access, target)
         else:
             yield from self._standard(service, name, access, target, by)
+        if carried is not None:
+            yield from self._carried(service, name, access, carried, target)
 
     def _restriction(
         self,
@@ -177,6 +186,110 @@ class KeyDecider(Wording):
             yield self._fault(ttl_fault(found, name, access, entry.ttl, shown), access, target)
         elif found:
             self._leave_open(found, access, target, entry.ttl)
+
+    def _carried(
+        self,
+        service: int,
+        name: str,
+        access: Access,
+        carried: Carried,
+        target: Target | None,
+        *,
+        is_granted: bool = False,
+    ) -> Iterator[Found | None]:
+        """What is wrong with content that comes from other keys: who may read it here, and, unless that is
+        granted, what is asked of it. Of the latter the first source that is wrong is told."""
+        if target is None:
+            return
+        is_asked = target.kind in ("entry", "scope") and not is_granted
+        if is_asked and not carried.keys:
+            yield from self._unlike(name, access, carried, target, None)
+        for position, key in enumerate(carried.keys, carried.position):
+            if self.budget.works(cost(key)):
+                yield None
+            source = self.policy.target(key)
+            gained = self._moves.gained_by(source, target)
+            origin = Access(position, key, READ)
+            if source is not None and gained and not self._granted(service, name, origin, source):
+                yield self._shows(service, name, origin, source, access.key, target, gained)
+            if is_asked:
+                wrong = next(self._unlike(name, access, carried, target, key), None)
+                is_asked = wrong is None
+                if wrong is not None:
+                    yield wrong
+
+    def _shows(
+        self,
+        service: int,
+        name: str,
+        origin: Access,
+        source: Target,
+        key: bytes,
+        target: Target,
+        gained: Sequence[int],
+    ) -> Found:
+        """What a key holds goes where services may read it that may not read that key."""
+
+        def words() -> tuple[str, str]:
+            from_, to = self._shown(origin.key, source), self._shown(key, target)
+            who = "services that may not read the first may read the second"
+            if self.policy.name_services:
+                names = ", ".join(map(self.who, gained[:MAX_NAMED]))
+                more = f" and {len(gained) - MAX_NAMED} more" if len(gained) > MAX_NAMED else ""
+                who = f"{names}{more} may read the second and not the first"
+            message = f"{self.who(service)} may not {name} from {from_} to {to}: {who}"
+            return message, "give both the same readers, or take it where no more services may read it"
+
+        return self._about("scope.read", origin, source, words)
+
+    def _unlike(
+        self, name: str, access: Access, carried: Carried, target: Target, key: bytes | None
+    ) -> Iterator[Found]:
+        """What is asked of a target and can't be known of the content that `key` has, or a dump (None)."""
+        source = self.policy.target(key) if key is not None else None
+        wanted, given = self._types(access.key, target), carried.types
+        if key is not None and source is not None:
+            given = tuple(self._types(key, source))
+
+        def names() -> tuple[str, str]:
+            whose = "the dump" if key is None else self._shown(key, source)
+            return whose, self._shown(access.key, target)
+
+        differs = type_doubt(given, wanted) if carried.kind == "value" else False
+        if differs or (differs is None and key is not None):
+
+            def of_types() -> tuple[str, str]:
+                whose, shown = names()
+                what = f"may be a {' or '.join(given)}" if given else "may be of any type"
+                what = f"is a {' or '.join(given)}" if differs else what
+                message = f"{shown} is a {' or '.join(wanted)}, but {whose} {what}"
+                return message, f"{name} keeps the type; give both entries the same"
+
+            yield self._about("type.mismatch", access, target, of_types)
+            return
+        types = (given or wanted) if carried.kind == "value" else wanted
+        item = self._moves.unequal(source, target, carried, types)
+        if not item:
+            return
+
+        def content() -> tuple[str, str]:
+            whose, shown = names()
+            message = f"what {name} takes from {whose} to {shown} can't be checked"
+            return message, f"{shown} asks for {item}; ask the same of the source, or write them plainly"
+
+        yield self._about("value.invalid", access, target, content)
+
+    def _is_harmless(self, access: Access, carried: Carried, target: Target) -> bool:
+        """Whether nothing is wrong with content that comes from few other keys."""
+        if len(carried.keys) > MAX_SOURCES:
+            return False
+        sources = [self.policy.target(key) for key in carried.keys]
+        if sources and all(self._moves.are_harmless(source, target, carried) for source in sources):
+            return True
+        if any(found is not None for found in self._carried(0, "", access, carried, target)):
+            return False
+        self._moves.remember(sources, target, carried)
+        return True
 
     def _leave_open(self, found: int, access: Access, target: Target, rule: TtlRule) -> None:
         """Keep what is to be asked of Redis, or need no longer be, of as many keys as anybody remembers."""

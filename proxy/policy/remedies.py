@@ -98,6 +98,9 @@ def _rights(question: _Question) -> Ways:
     if target is None:
         return
     place = f"the scope {target.name}" if target.kind == "scope" else f"the entry {target.name}"
+    if word == "read" and target.rights[question.service] & right & ~target.denied[question.service]:
+        yield from _hint(question)  # it may read it, but others may not to whom it would show it
+        return
     if target.denied[question.service] & right:
         yield f"deny_{word} takes it from {question.who}: it would have to go for {place}", []
         return
@@ -234,7 +237,7 @@ def _type(question: _Question) -> Ways:
     )
     if question.violation.hint:
         yield question.violation.hint, []
-    if target is not None and access is not None and types:
+    if target is not None and access is not None and types and access.types:
         yield f"or let {target.name} be of type {' or '.join(access.types)} too", []
 
 

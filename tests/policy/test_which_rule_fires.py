@@ -250,9 +250,17 @@ TABLE = [
         "the source and the destination",
         "lost",
         "COPY shop:v1:web:cart:c1 shop:v1:web:session:t",
-        ["scope.read", "scope.write"],
+        ["scope.read", "scope.write", "type.mismatch"],
         "cart",
     ),
+    Row(
+        "content that may be of another type",
+        "web",
+        "RENAME shop:v1:scratch:x shop:v1:web:session:t",
+        ["scope.read", "type.mismatch"],
+        "scratch",
+    ),
+    Row("and of no other", "web", "RENAME shop:v1:web:cart:c1 shop:v1:web:cart:c2", []),
     # -- the command itself
     Row("an administrative command", "web", "CONFIG GET maxmemory", ["command.forbidden"]),
     Row("a dangerous one without keys", "web", "KEYS shop:v1:web:*", ["command.forbidden"]),
