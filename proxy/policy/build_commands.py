@@ -12,7 +12,7 @@ from .diagnostics import did_you_mean
 from .draft import Draft
 from .key_commands import KeyCommands
 from .model import KeyCommandsModel
-from .permissions import selects_name
+from .permissions import selects, selects_name
 
 KNOWN_COMMANDS, KNOWN_CATEGORIES = known_names()
 
@@ -21,7 +21,7 @@ def build_selectors(draft: Draft, names: Iterable[str], path: tuple[str | int, .
     """Command names in upper case and @categories in lower case; each must be known."""
     selectors = set()
     for index, name in enumerate(names):
-        selector = name.lower() if name.startswith("@") else " ".join(name.upper().split())
+        selector = _selector(name)
         if "." in selector:  # a module's command, which only the server that has it can tell
             selectors.add(selector)
             continue
@@ -46,7 +46,7 @@ def build_key_commands(
         draft.error((*path, "allow"), "an empty list admits no command; name some, or leave allow out")
     for word, names in (("forbid", model.forbid), ("allow", model.allow or ())):
         for index, name in enumerate(names):
-            selector = " ".join(name.upper().split())
+            selector = _selector(name)
             if _names_no_key(selector):
                 message = f"{selector} names no key, so it can't be held against one; write it under the "
                 draft.error((*path, word, index), f"{message}policy's own commands")
@@ -55,9 +55,13 @@ def build_key_commands(
     return KeyCommands(forbid, allow, frozenset(model.never))
 
 
+def _selector(name: str) -> str:
+    return name.lower() if name.startswith("@") else " ".join(name.upper().split())
+
+
 def _names_no_key(selector: str) -> bool:
     """Whether no command that a selector names can have a key among its arguments."""
-    rows = [row for row in COMMANDS.values() if selects_name(frozenset({selector}), row.command.name)]
+    rows = [row for row in COMMANDS.values() if selects(frozenset({selector}), row.command)]
     return (
         bool(rows)
         and selector not in _TELLS_OF_KEYS

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
 
 from proxy.commands.extract import extract
 from proxy.commands.table import COMMANDS
 from proxy.policy.coverage import Coverage
-from proxy.policy.decide import Decider
+from proxy.policy.decide import Decider, Transaction
 from proxy.policy.diagnostics import FileError
 from proxy.policy.diff import Difference
 from proxy.policy.glance import Glance
 from proxy.policy.judge import Judge
 from proxy.policy.key_commands import UNNAMED
-from proxy.policy.load import parse_policy
+from proxy.policy.load import load_policy, parse_policy
 from proxy.policy.modes import ModeRule, Modes, Waiver
 from proxy.policy.remedies import remedies
 from proxy.policy.verdict import Violation
@@ -295,6 +296,8 @@ HEAD = 'policy: p\nservices: [a]\nscopes: {s: {prefix: "k:", writers: [a]}}\n'
             "PING names no key, so it can't be held against one; write it under the policy's",
         ),
         ("{forbid: [FLUSHALL]}", "FLUSHALL names no key"),
+        ('{forbid: ["@pubsub"]}', "@pubsub names no key"),
+        ('{forbid: ["@hash"], allow: ["@hash"]}', "@hash is forbidden beside, and forbid wins"),
         ('{forbid: ["@hash"], allow: [HSET]}', "HSET is forbidden beside, and forbid wins"),
     ],
 )
@@ -344,3 +347,27 @@ def test_it_can_be_waived_and_advised() -> None:
     judge = Judge(DECIDER.policy, modes)
     assert judge.rule(0, [b"DEL", b"bank:meta:a"]).refused_by is None
     assert judge.rule(0, [b"DEL", b"bank:payment:a"]).refused_by is not None
+
+
+def test_a_command_that_is_queued_is_judged_as_any_other() -> None:
+    judge = Judge(DECIDER.policy, Modes([ModeRule("enforce")], DECIDER.policy.services))
+    transaction = Transaction()
+    for command, refused in (("HSET bank:payment:a f 1", False), ("UNLINK bank:payment:a", True)):
+        ruling, _ = judge.weigh(0, command.encode().split(), transaction)
+        assert (ruling.refused_by is not None) == refused
+
+
+def test_files_of_several_teams_say_it_each_for_its_own_keys(tmp_path: Path) -> None:
+    for name, commands in (("a", "{never: delete}"), ("b", "{allow: [GET, DEL]}")):
+        scope = f'{{prefix: "{name}:", writers: app, unregistered: allow, commands: {commands}}}'
+        text = f'policy: {name}\nservices: [app]\nclaims: ["{name}:"]\nscopes: {{s: {scope}}}\n'
+        (tmp_path / f"{name}.yaml").write_text(text)
+    decider = Decider(load_policy(tmp_path))
+
+    def broken(command: str) -> list[str]:
+        return [one.rule for one in decider.decide(0, command.encode().split()).violations]
+
+    assert broken("DEL a:x") == broken("SET b:x 1") == FORBIDDEN
+    assert broken("SET a:x 1") == broken("DEL b:x") == []
+    (one,) = decider.decide(0, b"DEL a:x".split()).violations
+    assert one.message == "app may not DEL a:x: the scope a/s is never deleted"
