@@ -143,7 +143,9 @@ def rules_of(entry: Entry) -> Iterator[str]:
         forms = [*entry.fields.named.values(), *(form for _, form in entry.fields.patterned)]
         if any(form is not BUILTIN["any"] for form in forms):
             yield "value.invalid"
-    if entry.values is not None and entry.values is not BUILTIN["any"]:
+    if any(form not in (None, BUILTIN["any"]) for form in (entry.values, entry.members)):
+        yield "value.invalid"
+    if entry.scores is not None:
         yield "value.invalid"
     if entry.maxlen is not None:
         yield "stream.maxlen"

@@ -32,18 +32,20 @@ class Diagnostic(NamedTuple):
     width: int = 1  # how many of its characters are meant
     example: str = ""  # a key that shows the fault; the message names it too
     path: tuple[str | int, ...] = ()  # where in the file's data it is
+    code: str = ""  # of a warning: what a file or a CI job calls it
 
     def __str__(self) -> str:
         return f"{self.place}: {self.level}: {self.message}"
 
     def illustrated(self) -> str:
-        """The message, the line at fault, and a caret below what is meant."""
+        """The message, with its code, the line at fault, and a caret below what is meant."""
+        message = f"{self} [{self.code}]" if self.code else str(self)
         if not self.excerpt.strip():
-            return str(self)
+            return message
         before, shown, width = _window(self.excerpt, self.place.column - 1, self.width)
         number = str(self.place.line)
         margin = " " * len(number)
-        return f"{self}\n {number} | {shown}\n {margin} | {' ' * _columns(before)}{'^' * width}"
+        return f"{message}\n {number} | {shown}\n {margin} | {' ' * _columns(before)}{'^' * width}"
 
 
 MAX_SHOWN = 110  # characters of a line

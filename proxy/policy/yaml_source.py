@@ -82,10 +82,11 @@ class Source:
         return self._diagnostic("error", place, message, self.original(path), example)
 
     def warning(
-        self, path: Sequence[str | int], message: str, *, of_key: bool = False, example: str = ""
+        self, code: str, path: Sequence[str | int], message: str, *, of_key: bool = False, example: str = ""
     ) -> Diagnostic:
         place = self.place(path, of_key=of_key)
-        return self._diagnostic("warning", place, message, self.original(path), example)
+        found = self._diagnostic("warning", place, message, self.original(path), example)
+        return found._replace(code=code)
 
     def _diagnostic(
         self,

@@ -46,6 +46,33 @@ def test_what_only_follows_is_not_told(text: str) -> None:
     assert len(errors(text)) == 1
 
 
+def test_names_of_a_section_that_is_no_section_are_not_missed() -> None:
+    text = 'keys: {k: {key: "a:<x>", writers: [q], type: hsh}}\n'
+    whole = (HEAD + text).replace("[one, two]", "one").replace('{id: "[a-z]{1,9}"}', "x")
+    found = [str(one) for one in Salvaged(Source("f", whole, keep_going=True)).errors]
+    assert found == [
+        "f:3:11: error: expected a list, not 'one'",
+        "f:4:15: error: expected a mapping (name: value), not 'x'",
+        "f:6:46: error: 'hsh' is not admitted here; expected string, hash, list, set, zset or stream",
+    ]
+
+
+def test_the_faults_of_several_files_are_told_together() -> None:
+    one = (
+        "policy: a\nclaims: ['a:']\nservices: [x]\nnonsense: 1\nkeys: {k: {key: 'a:<id>', writers: [x, w]}}\n"
+    )
+    two = "policy: b\nclaims: ['b:']\nservices: y\nkeys: {k: {key: 'b:k', writers: [x, y], type: hs}}\n"
+    sources = [Source(name, text, keep_going=True) for name, text in (("a", one), ("b", two))]
+    assert [
+        f"{fault.place.file}:{fault.place.line}:{fault.place.column}" for fault in Salvaged(*sources).errors
+    ] == [
+        "a:4:1",
+        "b:3:11",
+        "b:4:47",
+        "a:5:17",
+    ]
+
+
 def test_places_stay_where_items_of_a_list_are_taken_out() -> None:
     assert errors('keys: {k: {key: "a:<id>", type: [hsh, list], writers: [nobody, one, too]}}\n') == [
         "6:34: 'hsh' is not admitted here; expected string, hash, list, set, zset or stream",
