@@ -40,6 +40,17 @@ def _result_of(source: int) -> CarriedOf:
     return lambda argv, _position: Content(carried=Carried("result", source, argv[source:]))
 
 
+def _merged(argv: Argv, _position: int) -> Content | None:
+    """CMS.MERGE destination numkeys key …: what these keys make together."""
+    places = numkeys(argv, 2, 3)
+    return Content(carried=Carried("result", places.start, argv[places.start : places.stop]))
+
+
+def _aggregated(argv: Argv, _position: int) -> Content | None:
+    """TS.CREATERULE source destination …: samples of the source, from now on."""
+    return Content(carried=Carried("result", 1, argv[1:2]))
+
+
 def _dumped(argv: Argv, _position: int) -> Content | None:
     """RESTORE key ttl dump …: its first byte says of which type it is (`src/rdb.h`)."""
     dump = argv[3] if len(argv) > 3 else b""
@@ -59,7 +70,9 @@ _DUMPED = {
 CARRIED_OF: dict[tuple[str, int], CarriedOf] = {
     ("BITOP", 0): _result_of(3),
     ("BLMOVE", 1): _elements_of(1),
+    ("BLMOVEM", 1): _elements_of(1),
     ("BRPOPLPUSH", 1): _elements_of(1),
+    ("CMS.MERGE", 0): _merged,
     ("COPY", 1): _value_of(1),
     ("GEORADIUS", 1): _elements_of(1),
     ("GEORADIUS", 2): _elements_of(1),
@@ -67,6 +80,7 @@ CARRIED_OF: dict[tuple[str, int], CarriedOf] = {
     ("GEORADIUSBYMEMBER", 2): _elements_of(1),
     ("GEOSEARCHSTORE", 0): _elements_of(2),
     ("LMOVE", 1): _elements_of(1),
+    ("LMOVEM", 1): _elements_of(1),
     ("PFMERGE", 0): _result_of(2),
     ("RENAME", 1): _value_of(1),
     ("RENAMENX", 1): _value_of(1),
@@ -77,6 +91,8 @@ CARRIED_OF: dict[tuple[str, int], CarriedOf] = {
     ("SINTERSTORE", 0): _elements_from(2),
     ("SORT", 2): _elements_of(1),
     ("SUNIONSTORE", 0): _elements_from(2),
+    ("TDIGEST.MERGE", 0): _merged,
+    ("TS.CREATERULE", 1): _aggregated,
     ("ZDIFFSTORE", 0): _counted,
     ("ZINTERSTORE", 0): _counted,
     ("ZRANGESTORE", 0): _elements_of(2),

@@ -11,22 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .carried import CARRIED_OF
-from .model import (
-    DELETE,
-    DELETES,
-    GROUP,
-    OVERWRITES,
-    READ,
-    REMOVES,
-    REPLACES,
-    WRITE,
-    Content,
-    Field,
-    Members,
-    Ttl,
-    sequence,
-)
-from .table import KeySpec, Row
+from .losses import losses_of
+from .model import DELETE, GROUP, READ, WRITE, Content, Field, Members, Ttl, sequence
+from .table import Row
 from .words import LONG_LONG_MAX, integer, word
 
 Argv = Sequence[bytes]
@@ -62,23 +49,8 @@ def effect_of(row: Row, role: int) -> Effect:
         ttl=_constant_ttl(row, role),
         ttl_of=TTL_OF.get((name, role)),
         content_of=CONTENT_OF.get((name, role)),
-        does=_does(name, role, spec),
+        does=losses_of(name, spec, takes_key=(name, role) in WHOLE_KEY or name in GROUP_COMMANDS),
     )
-
-
-def _does(name: str, role: int, spec: KeySpec | None) -> int:
-    flags = spec.flags if spec is not None else frozenset[str]()
-    if name == "MOVE":
-        return DELETES
-    if "OW" in flags or name in _REPLACING:
-        return REPLACES if name in _REPLACING else OVERWRITES
-    takes_out = "delete" in flags and (name, role) not in WHOLE_KEY and name not in GROUP_COMMANDS
-    return REMOVES if takes_out or name in _EXPIRING_FIELDS else 0
-
-
-# The new value stands in the command itself.
-_REPLACING = frozenset({"GETSET", "MSET", "MSETEX", "MSETNX", "PSETEX", "SET", "SETEX", "SETNX"})
-_EXPIRING_FIELDS = frozenset({"HEXPIRE", "HEXPIREAT", "HPEXPIRE", "HPEXPIREAT"})
 
 
 # What answers nothing of the value: whether the key is there, its type, when it was used. Servers flag more

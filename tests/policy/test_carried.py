@@ -8,7 +8,10 @@ import shlex
 
 import pytest
 
+from proxy.commands.carried import CARRIED_OF
 from proxy.commands.extract import extract
+from proxy.commands.model import WRITE
+from proxy.commands.table import COMMANDS
 from proxy.policy.command_log import as_line, from_line
 from proxy.policy.decide import Decider
 from proxy.policy.load import parse_policy
@@ -142,6 +145,33 @@ def test_a_dump_is_of_its_type_and_shows_no_content(dump: bytes, expected: list[
     assert [one.rule for one in found] == expected
     assert DECIDER.decide(0, [b"RESTORE", b"shared:public:a", b"0", b"\x04"]).allowed
     assert DECIDER.decide(0, [b"RESTORE", b"mine:x", b"0", dump]).allowed
+
+
+# What stands in the command is looked at itself; and what leaves the server, or takes nothing along.
+PLAIN = {"SMOVE", "MIGRATE", "TS.DELETERULE"}
+
+
+def test_every_command_that_writes_one_key_beside_others_says_what_it_carries() -> None:
+    several = {
+        row.command.name
+        for row in COMMANDS.values()
+        if len([one for one in row.specs if one.is_key]) > 1 and any(one.needs & WRITE for one in row.specs)
+    }
+    assert several - {name for name, _ in CARRIED_OF} == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("LMOVEM mine:queue:a shared:list LEFT LEFT COUNT 2", ["scope.read"]),
+        ("CMS.MERGE shared:sketch 1 mine:sketch", ["scope.read"]),
+        ("TDIGEST.MERGE shared:digest 1 mine:digest", ["scope.read"]),
+        ("TS.CREATERULE mine:series shared:series AGGREGATION avg 60", ["scope.read"]),
+        ("TS.CREATERULE mine:series mine:hours AGGREGATION avg 60", []),
+    ],
+)
+def test_newer_commands_and_modules_carry_content_too(command: str, expected: list[str]) -> None:
+    assert rules(command) == expected
 
 
 def test_what_is_wrong_is_told_of_the_key_that_it_is_wrong_with() -> None:
