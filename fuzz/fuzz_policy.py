@@ -17,6 +17,7 @@ with instrumented("proxy.policy"):
 
 REAL = (PROJECT / "policies" / "cubesandbox.yaml").read_text().splitlines()
 LINES = [line for line in REAL if line.strip() and not line.lstrip().startswith("#")]
+LINES += ["    max_value: 4b", "    max_fields: 1", "    max_members: 1"]
 BASE = "policy: p\nowner: {team: t, contact: c}\nclaims: ['a:']\nservices: [s, r]\n"
 MAX_LINES = 60
 ARGVS = [
@@ -26,6 +27,8 @@ ARGVS = [
     [b"RENAME", b"a:b", b"a:b:c"],
     [b"SUNIONSTORE", b"a:b", b"a:c", b"b"],
     [b"RESTORE", b"a:b", b"0", b"\x04"],
+    [b"APPEND", b"a:b", b"12345"],
+    [b"SADD", b"a:b", b"1", b"2", b"2"],
     [b"SCAN", b"0", b"MATCH", b"a:*"],
     [b"PSUBSCRIBE", b"a:?[b-d]*"],
     [b"EVAL", b"return 1", b"1", b"a:b"],

@@ -234,7 +234,8 @@ def test_every_fault_of_a_policy_has_its_line(file: Write) -> None:
     assert (code, out) == (2, "")
     assert [line.removeprefix(f"{policy}:") for line in err.splitlines()] == [
         "2:15: error: the service a is listed twice",
-        "3:17: error: 'x:<y>': placeholder <y> is not declared (at offset 2)",
+        "3:17: error: 'x:<y>': placeholder <y> is not declared (at offset 2); "
+        "known: base64, date, epoch, ip, ipv4, sha256, uuid",
         "3:36: error: 'b' is not listed under services; known: a, unknown",
     ]
 

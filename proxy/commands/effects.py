@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from .carried import CARRIED_OF
 from .losses import losses_of
-from .model import DELETE, GROUP, READ, WRITE, Content, Field, Members, Ttl, sequence
+from .model import DELETE, GROUP, READ, WRITE, Content, Field, Members, Streamed, Ttl, sequence
 from .table import Row
 from .words import LONG_LONG_MAX, integer, word
 
@@ -105,13 +105,13 @@ _TYPE_OF_CATEGORY = {
     "sortedset": "zset",
     "stream": "stream",
     "string": "string",
-    "bf": "bloom",
-    "cf": "cuckoo",
-    "cms": "cms",
-    "json": "json",
-    "tdigest": "tdigest",
-    "topk": "topk",
-    "ts": "timeseries",
+    "BF": "bloom",
+    "CF": "cuckoo",
+    "CMS": "cms",
+    "JSON": "json",
+    "TDIGEST": "tdigest",
+    "TOPK": "topk",
+    "TS": "timeseries",
 }
 _VECTOR_SETS = "VADD VCARD VDIM VEMB VGETATTR VINFO VISMEMBER VLINKS VRANDMEMBER VRANGE VREM VSETATTR VSIM"
 
@@ -134,7 +134,7 @@ TYPES: dict[tuple[str, int], tuple[str, ...]] = {
 def _types_of(row: Row) -> tuple[str, ...]:
     if row.command.name in _VECTOR_SETS.split():
         return ("vectorset",)
-    module, point, _ = row.command.name.lower().partition(".")
+    module, point, _ = row.command.name.partition(".")
     told = {module} if point else row.command.categories
     return tuple(sorted({_TYPE_OF_CATEGORY[one] for one in told & _TYPE_OF_CATEGORY.keys()}))
 
@@ -416,6 +416,33 @@ def _value_at(offset: int) -> ContentOf:
     return content
 
 
+def _appended(argv: Argv, position: int) -> Content | None:
+    """APPEND key value."""
+    at = position + 1
+    return Content(least=_length(argv[at]), value_position=at) if at < len(argv) else None
+
+
+def _overwritten(argv: Argv, position: int) -> Content | None:
+    """SETRANGE key offset value; an empty value changes nothing (`src/t_string.c`, setrangeCommand)."""
+    at = position + 2
+    offset = integer(argv[at - 1]) if at < len(argv) else None
+    if offset is None or offset < 0 or not argv[at]:
+        return None
+    return Content(least=offset + _length(argv[at]), value_position=at)
+
+
+def _bit_set(argv: Argv, position: int) -> Content | None:
+    """SETBIT key offset bit."""
+    offset = integer(argv[position + 1]) if position + 1 < len(argv) else None
+    if offset is None or offset < 0:
+        return None
+    return Content(least=offset // 8 + 1, value_position=position + 1)
+
+
+def _length(value: bytes) -> int:
+    return value.size if isinstance(value, Streamed) else len(value)
+
+
 def _pairs(argv: Argv, start: int) -> Sequence[Field]:
     places = range(start, len(argv) - 1, 2)
     return sequence(len(places), lambda: (Field(i, argv[i], i + 1, argv[i + 1]) for i in places))
@@ -537,10 +564,11 @@ def _places(argv: Argv, position: int) -> Content | None:
     return Content(members=Members(start + 2, 3, argv[start + 2 :: 3]))
 
 
-# By command and role. APPEND, SETRANGE, SETBIT, BITFIELD and INCR show only part of the value that results;
-# of what LMOVE, RESTORE and the commands that store a result write, argv shows at most where it comes from.
+# By command and role. APPEND, SETRANGE and SETBIT show how long the value is at least, BITFIELD and INCR
+# nothing of it; of what LMOVE, RESTORE and the like write it shows at most where that comes from.
 CONTENT_OF: dict[tuple[str, int], ContentOf] = {
     **CARRIED_OF,
+    ("APPEND", 0): _appended,
     ("GEOADD", 0): _places,
     ("GETSET", 0): _value_at(1),
     ("HINCRBY", 0): _field_without_value,
@@ -561,8 +589,10 @@ CONTENT_OF: dict[tuple[str, int], ContentOf] = {
     ("RPUSHX", 0): _members_from(1),
     ("SADD", 0): _members_from(1),
     ("SET", 0): _value_at(1),
+    ("SETBIT", 0): _bit_set,
     ("SETEX", 0): _value_at(2),
     ("SETNX", 0): _value_at(1),
+    ("SETRANGE", 0): _overwritten,
     ("SMOVE", 1): _member_at(1),
     ("XADD", 0): _entry,
     ("ZADD", 0): _scored,

@@ -138,6 +138,8 @@ class Content(NamedTuple):
     maxlen_position: int = 0
     members: Members | None = None
     carried: Carried | None = None
+    # Where only part of a string value is shown (APPEND, SETRANGE): it is at least so long afterwards.
+    least: int = 0
 
 
 class Access(NamedTuple):

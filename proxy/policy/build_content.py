@@ -27,6 +27,9 @@ _HOLDERS = {  # which types have what is asked for
     "members": ("set", "list", "zset"),
     "scores": ("zset",),
     "maxlen": ("stream",),
+    "max_value": ("string", "hash", "list", "set", "zset", "stream"),
+    "max_fields": ("hash", "stream"),
+    "max_members": ("list", "set", "zset", "stream"),
 }
 
 
@@ -52,6 +55,9 @@ def build_requirements(
             maxlen_exact=model.maxlen is not None and not model.maxlen.startswith("~"),
             max_length=model.max_length,
             commands=build_key_commands(draft, model.commands, (*path, "commands")),
+            max_value=model.max_value,
+            max_fields=model.max_fields,
+            max_members=model.max_members,
             is_plain=False,
             looks_into_values=False,
         )
@@ -156,7 +162,7 @@ def _check_types(draft: Draft, model: Requirements, path: tuple[str, ...]) -> No
 
 
 def _is(item: str) -> str:
-    return "is" if item == "maxlen" else "are"
+    return "is" if item in ("maxlen", "max_value") else "are"
 
 
 def _ttl(draft: Draft, model: TtlModel | None, path: tuple[str, ...]) -> TtlRule | None:

@@ -15,7 +15,7 @@ from .build_commands import build_run_commands
 from .draft import Draft
 from .files import Unreadable, read_file
 from .model import FunctionModel, ScriptModel, TouchModel
-from .scripts import LEAST_DIGITS, SHA1_DIGITS, Registration, Template, parse_ttl
+from .scripts import LEAST_DIGITS, SHA1_DIGITS, Registration, Template, Uncaptured, parse_ttl
 
 
 def build_scripts(draft: Draft) -> dict[bytes, Registration]:
@@ -113,4 +113,5 @@ def _templates(
             runs = build_run_commands(draft, one.commands, (*path, index, "commands"))
             yield Template(one.key, captured, one.type, ttl, runs)
         except ValueError as exc:
-            draft.error((*path, index), f"{one.key!r}: {exc}")
+            relies_on = [(*path[:2], "keys")] if isinstance(exc, Uncaptured) else []
+            draft.error((*path, index), f"{one.key!r}: {exc}", relies_on=relies_on)

@@ -10,7 +10,7 @@ import datetime
 import os
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..commands.model import WRITE
@@ -19,12 +19,15 @@ from .builtin_classes import NAMES
 from .compile import compile_policies
 from .compiled import CompiledPolicy, Target
 from .diagnostics import Diagnostic, FileError
+from .draft import SCOPE_HOLE
+from .families import own_members
 from .ignores import settle
 from .languages import covered, overlap, overlapping_pairs
 from .load import policy_faults, policy_name, read_policies
-from .model import PolicyModel
+from .model import PolicyModel, Rights
 from .names import lowered
-from .patterns import ClassExpression, Hole, KeyPattern
+from .patterns import ClassExpression, Hole, KeyPattern, Literal, Part, written
+from .prefixes import begins, behind, lies_in, order
 from .reach import scan_pattern
 from .regular import ANY_BYTE, SEPARATOR_MASK, Bytes, Concat, Repeat
 from .salvage import Salvaged
@@ -119,12 +122,18 @@ MAX_NAMED = 3  # entries in a line
 def _scan_lines(policy: CompiledPolicy) -> list[str]:
     """How the keys of each entry are enumerated, and which other entries' keys that finds too."""
     entries = [target for target in policy.targets if target.kind == "entry"]
+    scopes = _families(policy.targets)
     beginnings = sorted((one.pattern.literal_prefix, one.name) for one in entries)
     patterns: dict[tuple[str, str], set[str]] = {}
     for one in entries:
-        if not one.pattern.is_literal:
-            also = _names_behind(one.pattern.literal_prefix, beginnings) - {one.name}
-            patterns.setdefault((one.name, printable(scan_pattern(one))), set()).update(also)
+        if one.pattern.is_literal:
+            continue
+        text, beginning = _scan_text(one, scopes), _beginning(one, scopes)
+        if len(beginning) > 1:
+            found = {other.name for other in entries if lies_in(other.pattern, begins(beginning))}
+        else:
+            found = _names_behind(one.pattern.literal_prefix, beginnings)
+        patterns.setdefault((one.name, text), set()).update(found - {one.name})
     width = max((len(name) for name, _ in patterns), default=0)
     return [
         f"  {name:{width}}  SCAN 0 MATCH {pattern}{_also(also)}"
@@ -147,8 +156,26 @@ def _also(names: set[str]) -> str:
     return f"  (also finds {', '.join(sorted(names)[:MAX_NAMED])}{rest})"
 
 
-def _is_in(entry: Target, scope: Target) -> bool:
-    return entry.pattern.literal_prefix.startswith(scope.pattern.literal_prefix)
+def _families(targets: Iterable[Target]) -> list[Target]:
+    """The scopes with a placeholder in their prefix."""
+    return [target for target in targets if target.kind == "scope" and not target.pattern.is_prefix]
+
+
+def _beginning(target: Target, scopes: Iterable[Target]) -> tuple[Part, ...]:
+    """How an entry's keys begin: up to the first placeholder behind their scope's prefix."""
+    around = next((scope for scope in scopes if lies_in(target.pattern, scope.pattern)), None)
+    if around is not None:
+        return behind(target.pattern, around.pattern)
+    prefix = target.pattern.literal_prefix
+    return (Literal(prefix),) if prefix else ()
+
+
+def _scan_text(target: Target, scopes: Iterable[Target]) -> str:
+    """The glob under which an entry's keys are enumerated, with the placeholders of its scope's prefix."""
+    beginning = _beginning(target, scopes)
+    if len(beginning) > 1:
+        return written(beginning) + "*"
+    return printable(scan_pattern(target))
 
 
 class _Doubts:
@@ -179,6 +206,8 @@ class _Doubts:
             self._idle_services()
             self._unwritten_scopes()
             self._foreign_entries()
+            self._idle_rights()
+            self._unclear_forms()
         self.found, self.ignored = settle(self.source, self.found, whole=whole)
         return self.found
 
@@ -202,6 +231,9 @@ class _Doubts:
         for one, other in overlapping_pairs(self.policy.classifier.automaton):
             left, right = targets[one], targets[other]
             kinds = {left.kind, right.kind}
+            if kinds == {"scope"} and right.home == self.home:
+                self._tied_scopes(left, right)
+                continue
             if not kinds <= {"entry", "legacy"} or right.home != self.home:
                 continue
             if left.home != self.home and "entry" in kinds:
@@ -228,6 +260,20 @@ class _Doubts:
                     of_key=True,
                     example=example,
                 )
+
+    def _tied_scopes(self, left: Target, right: Target) -> None:
+        """Two families of prefixes that are equally long and begin the same keys."""
+        if order(left.pattern) != order(right.pattern):
+            return
+        key = overlap(left.pattern, right.pattern)
+        if key is not None:
+            example = printable(key)
+            self._error(
+                ("scopes", right.name, "prefix"),
+                f"the prefixes of {right.name} and {left.name} are equally long and both begin {example!r}; "
+                "write literal text in one of them, or let their placeholders share no value",
+                example=example,
+            )
 
     def _shadowed(self) -> None:
         """Entries that never decide because more specific ones take all their keys."""
@@ -263,7 +309,7 @@ class _Doubts:
         for scope in self.mine:
             if scope.kind != "scope":
                 continue
-            inside = [one for one in self.mine if one.kind == "entry" and _is_in(one, scope)]
+            inside = [one for one in self.mine if one.kind == "entry" and lies_in(one.pattern, scope.pattern)]
             if not any(one.names_with(WRITE, self.policy.services) for one in (scope, *inside)):
                 example = self._example(scope)
                 message = f"nobody may write to the scope {scope.name}, for example {example!r}"
@@ -271,11 +317,11 @@ class _Doubts:
 
     def _example(self, scope: Target) -> str:
         """A key of a scope that is of the scope alone, or else of one of its entries."""
-        plain = scope.pattern.literal_prefix + b"x"
+        plain = scope.pattern.literal_prefix + b"x" if scope.pattern.is_prefix else scope.pattern.example()
         inside = (
             target.pattern.example()
             for target in self.policy.targets
-            if target.kind == "entry" and scope.pattern.matches(target.pattern.literal_prefix)
+            if target.kind == "entry" and lies_in(target.pattern, scope.pattern)
         )
         return printable(next(inside, plain))
 
@@ -328,10 +374,12 @@ class _Doubts:
         scopes = [target for target in self.mine if target.kind == "scope"]
         told: set[str] = set()
         for target in self.mine:
-            homes = [scope for scope in scopes if target.kind == "entry" and _is_in(target, scope)]
+            homes = [
+                scope for scope in scopes if target.kind == "entry" and lies_in(target.pattern, scope.pattern)
+            ]
             if not homes or target.name in told:
                 continue
-            home = max(homes, key=lambda scope: len(scope.pattern.literal_prefix))
+            home = min(homes, key=lambda scope: order(scope.pattern))
             writers = target.names_with(WRITE, self.policy.services)
             owners = home.names_with(WRITE, self.policy.services)
             if writers and owners and not set(writers) & set(owners):
@@ -345,6 +393,43 @@ class _Doubts:
                     of_key=True,
                     example=example,
                 )
+
+    def _idle_rights(self) -> None:
+        """Rights at the policy's top that no entry takes."""
+        given = [word for word in Rights.model_fields if getattr(self.model, word)]
+        if not given:
+            return
+        scopes = [target for target in self.mine if target.kind == "scope"]
+        for target in self.mine:
+            if target.kind != "entry" or any(lies_in(target.pattern, scope.pattern) for scope in scopes):
+                continue
+            model = self.model.keys.get(target.name.rpartition("/")[2])
+            has_own = model is not None and (model.writers or model.readers or model.consumers)
+            if not has_own or "deny_write" in given or "deny_read" in given:
+                return
+        message = "rights at the policy's top are for entries in no scope that have none of their own"
+        self._warn("idle-rights", (given[0],), f"{message}, and there is no such entry", of_key=True)
+
+    def _unclear_forms(self) -> None:
+        """Legacy forms that may stand for several keys of one service."""
+        services = self.policy.services
+        for target in self.mine:
+            if target.kind != "legacy" or not target.unclear or target.standard is None:
+                continue
+            family = [one for one in self.mine if one.kind == "entry" and one.name == target.name]
+            service = min(target.unclear)
+            keys = [one.text for one in own_members(family, service)]
+            who = ", ".join(services[number] for number in sorted(target.unclear))
+            names = (*self.model.bind, SCOPE_HOLE)
+            name = next((hole.name for hole in target.standard.holes if hole.name in names), "")
+            self._warn(
+                "unclear-form",
+                self._path(target),
+                f"the legacy form {target.text!r} may stand for several keys of {who}, "
+                f"as {' and '.join(keys[:2])}; name the value in the form, as <{name}>, "
+                f"or say which it is: member: {{{name}: …}}",
+                of_key=True,
+            )
 
     def _short_hashes(self) -> None:
         """Scripts that are known by the beginning of their SHA-1."""

@@ -13,6 +13,7 @@ from ..commands.model import READ, WRITE, Access, Touches
 from .compiled import CompiledPolicy, Entry
 from .permissions import selects
 from .scripts import MissingArgument, Registration
+from .sizes import testable_rules
 from .values import BUILTIN
 from .verdict import Verdict
 
@@ -147,6 +148,7 @@ def rules_of(entry: Entry) -> Iterator[str]:
         yield "value.invalid"
     if entry.scores is not None:
         yield "value.invalid"
+    yield from testable_rules(entry)
     if entry.maxlen is not None:
         yield "stream.maxlen"
     ttl = entry.ttl
@@ -193,7 +195,8 @@ def _rules_of_policy(policy: CompiledPolicy) -> Iterator[str]:
 def _is_open(policy: CompiledPolicy) -> bool:
     """Whether every key lies in a scope that takes keys of no entry."""
     scopes = [target for target in policy.targets if target.kind == "scope"]
-    return any(not one.pattern.literal_prefix for one in scopes) and all(one.is_open for one in scopes)
+    everything = [one for one in scopes if one.pattern.is_prefix and not one.pattern.literal_prefix]
+    return bool(everything) and all(one.is_open for one in scopes)
 
 
 def effective_accesses(touches: Touches, registration: Registration | None) -> list[Access]:

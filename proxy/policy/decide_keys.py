@@ -17,11 +17,14 @@ from .content import Fault, content_faults, fits, ttl_fault, type_fault, types_i
 from .key_commands import UNNAMED
 from .masking import standard_key
 from .names import NameFault, hash_tag_fault, lowered
+from .patterns import REST
 from .pending import MAX_KEYS, Pending
+from .pending_sizes import Write
 from .permissions import selects_name
 from .scripts import Registration
 from .show import printable
-from .ttl import FAULTS, QUESTIONS, TtlRule, late_fault, outcome
+from .sizes import answers, asks, late_excess
+from .ttl import FAULTS, FINE, QUESTIONS, SIZED, UNSIZED, TtlRule, late_fault, outcome
 from .verdict import Found, Violation
 from .wording import Wording, said
 
@@ -37,8 +40,8 @@ class KeyDecider(Wording):
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._grants_known: dict[tuple[int, str], list[Grant]] = {}
-        # What the last command means for times to live, where that isn't nothing.
-        self.left_open: list[tuple[int, Access, Target, TtlRule]] = []
+        # What the last command means for times to live and sizes, where that isn't nothing.
+        self.left_open: list[tuple[int, Access, Target, TtlRule | None]] = []
         self.not_kept = 0  # keys of it that Redis isn't asked about, since there are too many
         self.budget = Budget()  # of the command that is judged
         self._take(policy)
@@ -144,7 +147,7 @@ class KeyDecider(Wording):
                 ),
             )
         elif target.kind == "claim":
-            yield self._about("key.format", access, target, lambda: self._in_no_scope(key, target))
+            yield self._about("key.format", access, target, lambda: self._in_no_scope(service, key, target))
         elif target.kind == "scope" and not target.is_open:
             yield self._about(
                 "key.unregistered",
@@ -160,9 +163,14 @@ class KeyDecider(Wording):
         if target.kind in ("entry", "scope"):
             yield from self._content(name, access, target)
 
-    def _in_no_scope(self, key: bytes, target: Target) -> tuple[str, str]:
-        targets = self.policy.targets
-        scopes = sorted({one.text for one in targets if one.kind == "scope" and one.home == target.home})
+    def _in_no_scope(self, service: int, key: bytes, target: Target) -> tuple[str, str]:
+        scopes = sorted(
+            {
+                one.text
+                for one in self.policy.targets
+                if one.kind == "scope" and one.home == target.home and not one.is_others(service)
+            }
+        )
         hint = f"a key begins with one of {', '.join(scopes)}" if scopes else ""
         return f"{self._shown(key, target)} is in no scope of the policy", hint
 
@@ -174,17 +182,22 @@ class KeyDecider(Wording):
         def shown() -> str:
             return self._shown(access.key, target)
 
+        is_sized = entry is not None and entry.is_sized
         if not fits(types, access.types):
             yield self._fault(type_fault(name, access, types, shown), access, target)
+            is_sized = False
         elif entry is not None and entry.looks_into_values:
             for fault in content_faults(access, entry, shown, self.budget):
                 yield None if fault is None else self._fault(fault, access, target)
-        if entry is None or entry.ttl is None:
+                is_sized = is_sized and (fault is None or not answers(fault.rule, access))
+        if entry is None:
             return
-        found = outcome(entry.ttl, access, self._clock)
-        if found in FAULTS:
+        found = FINE if entry.ttl is None else outcome(entry.ttl, access, self._clock)
+        if found in FAULTS and entry.ttl is not None:
             yield self._fault(ttl_fault(found, name, access, entry.ttl, shown), access, target)
-        elif found:
+        if is_sized and asks(name, access, entry):
+            found = SIZED[found]
+        if found:
             self._leave_open(found, access, target, entry.ttl)
 
     def _carried(
@@ -291,12 +304,12 @@ class KeyDecider(Wording):
         self._moves.remember(sources, target, carried)
         return True
 
-    def _leave_open(self, found: int, access: Access, target: Target, rule: TtlRule) -> None:
+    def _leave_open(self, found: int, access: Access, target: Target, rule: TtlRule | None) -> None:
         """Keep what is to be asked of Redis, or need no longer be, of as many keys as anybody remembers."""
         if len(self.left_open) < MAX_KEYS:
             self.left_open.append((found, access, target, rule))
         else:
-            self.not_kept += found in QUESTIONS
+            self.not_kept += found in QUESTIONS or found in UNSIZED
 
     def _types(self, key: bytes, target: Target) -> Sequence[str]:
         """The types that a key may have, by its entry or else by its words; none: any."""
@@ -318,6 +331,15 @@ class KeyDecider(Wording):
         words = said(found.message, found.hint)
         return self._about(found.rule, access, pending.target, words).worded()
 
+    def late_size(self, key: bytes, write: Write, size: int) -> Violation | None:
+        """What is wrong with a key that is so large after a write."""
+        shown = self._shown(key, write.target)
+        found = late_excess(write.question, size, write.command, shown)
+        if found is None:
+            return None
+        access = Access(write.position, key, WRITE)
+        return self._about(found.rule, access, write.target, said(found.message, found.hint)).worded()
+
     def _rights(self, service: int, name: str, access: Access, target: Target, by: str) -> Iterator[Found]:
         lacking = set(_lacking(service, access.needs, target))
         writes = access.needs & WRITE and not access.needs & GROUP and WRITE not in lacking
@@ -337,7 +359,7 @@ class KeyDecider(Wording):
             )
         newer = target.successor
         if lacking and newer is not None and not any(_lacking(service, access.needs, target, True)):
-            text = newer.text
+            text = (target.own_form(service) or newer).text
             yield self._about(
                 "key.legacy", access, target, lambda: (f"{refused()}, which is replaced", f"use {text}")
             )
@@ -361,20 +383,22 @@ class KeyDecider(Wording):
         def words() -> tuple[str, str, str]:
             who, shown = self.who(service), self._shown(key, stray)
             message = f"{who} may not {name} {shown}: no entry of the policy covers it"
-            return shown, message, self._instead(key, stray)
+            return shown, message, self._instead(service, access, stray)
 
         found = self._violation("key.unregistered", access.position, key, stray, said("", ""))
         # No entry's: the report has such keys by their shape.
         return found._replace(entry="", shape="", words=words)
 
-    def _instead(self, key: bytes, stray: Target | None) -> str:
+    def _instead(self, service: int, access: Access, stray: Target | None) -> str:
         """What to write in place of a key that no entry covers: what the policy says, or the same key behind
-        a scope's prefix where that makes one that an entry covers."""
+        a scope's prefix where that makes an entry's key that the service may use."""
+        key = access.key
         if stray is not None:
-            return f"use {standard_key(key, stray)}"
+            return f"use {standard_key(key, stray, service)}"
         for prefix in self._prefixes if len(key) <= MAX_CONFIRMED else ():
             target = self.policy.target(prefix + key)
-            if target is not None and target.kind == "entry":
+            is_entry = target is not None and target.kind == "entry"
+            if target is not None and is_entry and not any(_lacking(service, access.needs, target)):
                 return f"use {self._shown(prefix + key, target)}"
         claims = " or ".join(self.policy.claims)
         return f"every key begins with {claims}" if claims else "register the key in the policy first"
@@ -389,7 +413,7 @@ class KeyDecider(Wording):
             message = f"{self.who(service)} may not {name} {self._shown(key, target)}, a deprecated form"
             if target.has_lapsed:
                 message += " that was tolerated for a while"
-            return message, f"use {standard_key(key, target)}"
+            return message, f"use {standard_key(key, target, service)}"
 
         yield self._about("key.legacy", access, target, words)
 
@@ -454,11 +478,14 @@ def _lacking(service: int, needs: int, target: Target, all_held: bool = False) -
 
 def _prefixes(policy: CompiledPolicy) -> tuple[bytes, ...]:
     """What may be missing before a key that no entry covers: the prefixes of scopes, so many at most."""
-    scopes = [one.pattern.literal_prefix for one in policy.targets if one.kind == "scope"]
+    scopes = [
+        one.pattern.literal_prefix for one in policy.targets if one.kind == "scope" and one.pattern.is_prefix
+    ]
     return tuple(dict.fromkeys(prefix for prefix in scopes if prefix))[:MAX_PREFIXES]
 
 
 def _form_hint(key: bytes, target: Target) -> str:
-    if len(key) <= len(target.pattern.literal_prefix):
+    held = target.pattern.capture(key)
+    if held is not None and not held.get(REST):
         return "the part after the prefix is missing"
-    return f"for example {printable(target.standard.example())}" if target.standard else ""
+    return f"for example {printable(target.standard.example(held or {}))}" if target.standard else ""

@@ -13,7 +13,7 @@ from .budget import cost
 from .channels import Channels
 from .compiled import CompiledPolicy, Grant, Target
 from .decide_keys import KeyDecider
-from .keyspace import KEYSPACE
+from .keyspace import INVALIDATIONS, KEYSPACE
 from .reach import Holds, Nearest, Reach, scan_pattern
 from .scripts import MissingArgument, Name, Registration, how_to_register
 from .show import printable
@@ -181,6 +181,8 @@ class WideDecider(KeyDecider):
             return f"it is written by {', '.join(sorted(target.written_by))}"
         if target is not None:
             return self._who_may(verb, who)
+        if channel == INVALIDATIONS and not publish:
+            return "it is for services that may use CLIENT TRACKING"
         if channel.startswith(KEYSPACE + b"*"):
             return "name the database: the * also matches what comes before a later __: in a key"
         return "no channel of the policy covers it"

@@ -33,6 +33,8 @@ class Diagnostic(NamedTuple):
     example: str = ""  # a key that shows the fault; the message names it too
     path: tuple[str | int, ...] = ()  # where in the file's data it is
     code: str = ""  # of a warning: what a file or a CI job calls it
+    # Parts of the file that would settle it: where one of them is faulty itself, this only follows.
+    relies_on: tuple[tuple[str | int, ...], ...] = ()
 
     def __str__(self) -> str:
         return f"{self.place}: {self.level}: {self.message}"
@@ -73,6 +75,15 @@ class FileError(Exception):
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = sorted(diagnostics, key=lambda d: (d.place.file, d.place.line, d.place.column))
         super().__init__("\n".join(str(d) for d in self.diagnostics))
+
+
+def follows(fault: Diagnostic, at: tuple[str | int, ...]) -> bool:
+    """Whether a fault may be there only because there is another one at this path."""
+    return any(_is_within(at, part) or _is_within(part, at) for part in fault.relies_on)
+
+
+def _is_within(path: tuple[str | int, ...], part: tuple[str | int, ...]) -> bool:
+    return path[: len(part)] == part
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -31,6 +31,7 @@ from .masking import shown_in
 from .names import Names
 from .show import printable
 from .territories import NOTHING, Territories
+from .units import size_text
 
 # What may be done to a key, each as a command needs it.
 NEEDS: dict[str, int] = {
@@ -325,7 +326,8 @@ def _place_text(target: Target | None) -> str:
 def _meaning(target: Target, policy: CompiledPolicy) -> Any:
     """All that a target says, so that equal meanings are equal values."""
     rights = dict(zip(policy.services, zip(target.rights, target.denied, strict=True), strict=False))
-    others = (target.written_by, target.should, target.bound, target.standard, target.secrets)
+    forms = (target.standard, dict(zip(policy.services, target.own_forms, strict=False)))
+    others = (target.written_by, target.should, target.bound, *forms, target.secrets)
     return (target.kind, target.name, target.pattern, rights, target.is_open, *others, _asks(target.entry))
 
 
@@ -335,7 +337,10 @@ def _asks(entry: Entry | None) -> dict[str, str]:
         return {}
     passed_over = {"name", "text", "is_plain", "looks_into_values"}
     names = [field.name for field in dataclasses.fields(entry) if field.name not in passed_over]
-    return {name: text for name in names if (text := plain(getattr(entry, name)))}
+    asked = {name: text for name in names if (text := plain(getattr(entry, name)))}
+    if entry.max_value is not None:
+        asked["max_value"] = size_text(entry.max_value)
+    return asked
 
 
 def _from_to(was: str, now: str) -> str:

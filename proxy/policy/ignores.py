@@ -22,12 +22,14 @@ CODES: Mapping[str, str] = {
     "colon": "a placeholder admits `:`, so that it can reach over segments",
     "ends-soon": "an exception (legacy, a grant) ends within 14 days",
     "foreign-entry": "no writer of an entry's scope may write the entry, and others may",
+    "idle-rights": "no entry takes the rights at the policy's top",
     "idle-service": "a service can do nothing with any key or channel",
     "legacy-overlap": "a legacy form also matches keys of the convention",
     "name-rules": "every key of an entry breaks the naming rules",
     "never-matches": "more specific entries take all keys of an entry",
     "short-sha1": "a script is known by the beginning of its SHA-1",
     "stricter-file": "another file of the folder takes back what this one allows scripts",
+    "unclear-form": "a legacy form may stand for several keys of one service",
     "unwritten-scope": "nobody may write to a scope, nor to any entry in it",
 }
 # What is wrong with the comments themselves. These can't be ignored.

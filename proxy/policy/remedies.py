@@ -16,7 +16,8 @@ from ..commands.words import fold, word
 from .compiled import CompiledPolicy, Target
 from .decide import Decider
 from .diagnostics import did_you_mean
-from .masking import shown_in, standard_key
+from .families import own_members
+from .masking import fill, shown_in, standard_key
 from .patterns import Hole, KeyPattern, Literal, Mismatch
 from .show import printable, shown_name
 from .units import duration_text
@@ -97,6 +98,9 @@ def _rights(question: _Question) -> Ways:
         right, word, field = (WRITE, "write", "writers")
     if target is None:
         return
+    if target.is_others(question.service) and not _owns(question, target):
+        yield from _own_key(question, target)
+        return
     place = f"the scope {target.name}" if target.kind == "scope" else f"the entry {target.name}"
     if word == "read" and target.rights[question.service] & right & ~target.denied[question.service]:
         yield from _hint(question)  # it may read it, but others may not to whom it would show it
@@ -115,11 +119,36 @@ def _rights(question: _Question) -> Ways:
         yield f"list {question.who} under {field} of {place}", []
 
 
+def _owns(question: _Question, target: Target) -> bool:
+    """Whether the service has rights on another key with the same bound values."""
+    others = (one for one in question.policy.targets if one.bound == target.bound)
+    return any(one.rights[question.service] for one in others)
+
+
+def _own_key(question: _Question, target: Target) -> Ways:
+    """The same key with the service's own values, in place of those of another."""
+    key = question.violation.key or b""
+    told = ", ".join(f"<{name}> {printable(value)}" for name, value in target.bound)
+    yield f"{told} belongs to others; bind it to {question.who} too", []
+    captured = target.pattern.capture(key)
+    family = [
+        one
+        for one in question.policy.targets
+        if (one.kind, one.name, one.home) == (target.kind, target.name, target.home) and one.bound
+    ]
+    for own in own_members(family, question.service) if captured is not None else ():
+        if {hole.name for hole in own.pattern.holes} <= (captured or {}).keys():
+            meant = fill(own.pattern, captured or {})
+            command = question.with_key(meant)
+            if command:
+                yield f"or use its own key {shown_in(question.policy, meant, own)}", command
+
+
 def _legacy(question: _Question) -> Ways:
     target, key = question.target, question.violation.key
     if target is None or key is None:
         return
-    standard = standard_key(key, target)
+    standard = standard_key(key, target, question.service)
     shown = shown_in(question.policy, key, target) == printable(key)
     command = question.with_key(standard.encode()) if shown and "<" not in standard else []
     yield f"use the standard key {standard}", command
@@ -171,7 +200,9 @@ def _nearest(question: _Question) -> Ways:
     key = question.violation.key
     if key is None:
         return
-    entries = [one for one in question.policy.targets if one.kind == "entry"]
+    entries = [
+        one for one in question.policy.targets if one.kind == "entry" and not one.is_others(question.service)
+    ]
     near = sorted(entries, key=lambda one: -_likeness(one.pattern, key))[:1]
     for target in near:
         if _likeness(target.pattern, key) >= 0.5:
@@ -296,6 +327,12 @@ def _maxlen(question: _Question) -> Ways:
     yield question.violation.hint, question.instead([*argv[:2], *trim, *_untrimmed(argv[2:])])
 
 
+def _size(question: _Question) -> Ways:
+    target = question.target
+    raised = f"; or raise the limit of {target.name}" if target is not None else ""
+    yield f"{question.violation.hint}{raised}", []
+
+
 def _untrimmed(arguments: Sequence[bytes]) -> list[bytes]:
     """XADD's arguments behind the key without a MAXLEN of their own."""
     if not arguments or word(arguments[0]) != b"MAXLEN":
@@ -335,7 +372,8 @@ def _database(question: _Question) -> Ways:
 
 def _channel(question: _Question) -> Ways:
     name = question.violation.key or b""
-    texts = [one.text for one in question.policy.channels if one.kind == "channel"]
+    channels = [one for one in question.policy.channels if one.kind == "channel"]
+    texts = [one.text for one in channels if not one.is_others(question.service)]
     target = next(
         (one for one in question.policy.channels if one.kind == "channel" and one.pattern.matches(name)), None
     )
@@ -392,6 +430,8 @@ _WAYS: Mapping[str, Callable[[_Question], Ways]] = {
     "ttl.range": _ttl,
     "field.unknown": _fields,
     "value.invalid": _hint,
+    "value.size": _size,
+    "key.members": _size,
     "stream.maxlen": _maxlen,
     "command.unknown": _unknown,
     "command.forbidden": _forbidden,

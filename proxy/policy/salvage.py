@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from .compile import compile_policies
 from .compiled import CompiledPolicy
-from .diagnostics import Diagnostic, FileError
+from .diagnostics import Diagnostic, FileError, follows
 from .model import PolicyModel
 from .validate import validate
 from .yaml_source import PathKey, Pruned, Source
@@ -83,7 +83,8 @@ class Salvaged:
     def _follows(self, fault: Diagnostic, before: Collection[_Part]) -> bool:
         """Whether a fault is there only because something was taken out."""
         mine = self._part(fault, before)
-        if any(path[: len(fault.path)] == fault.path for file, path in before if file == mine[0]):
+        here = [path for file, path in before if file == mine[0]]
+        if any(path[: len(fault.path)] == fault.path or follows(fault, path) for path in here):
             return True
         return any(name in fault.message for part in self._out - {mine} for name in self._names(part))
 
@@ -99,5 +100,5 @@ class Salvaged:
             name = self._wholes[file].data[section][name]
         if isinstance(name, str):
             yield repr(name)
-            if section == "placeholders":
+            if section in ("placeholders", "bind"):
                 yield from (f"<{one}>" for one in name.split("|"))

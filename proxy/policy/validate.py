@@ -5,6 +5,7 @@ Rule: pydantic finds the faults; here they only get their line, their column and
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -73,12 +74,19 @@ def _diagnostic(model: type[BaseModel], source: Source, error: ErrorDetails) -> 
     return source.error(loc, _message(error))
 
 
+def _not_admitted(value: object, expected: str) -> str:
+    """`expected` is pydantic's list: `'string', 'hash' or 'list'`."""
+    near = did_you_mean(value, re.findall(r"'([^']*)'", expected)) if isinstance(value, str) else ""
+    meant = near if near.startswith("; did") else f"; expected {expected.replace(chr(39), '')}"
+    return f"{value!r} is not admitted here{meant}"
+
+
 def _message(error: ErrorDetails) -> str:
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "value_error":
         return str(context["error"])
     if kind == "literal_error":
-        return f"{value!r} is not admitted here; expected {context['expected'].replace(chr(39), '')}"
+        return _not_admitted(value, context["expected"])
     if kind in ("dict_type", "model_type", "model_attributes_type"):
         return f"expected a mapping (name: value), not {_what(value)}"
     if kind in ("list_type", "tuple_type"):

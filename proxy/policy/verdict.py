@@ -40,6 +40,8 @@ RULES: dict[str, str] = {
     "ttl.range": "the time to live is out of range",
     "field.unknown": "the hash or stream field isn't listed for the key",
     "value.invalid": "the value isn't of the listed form",
+    "value.size": "the value is longer than it may be",
+    "key.members": "the key has more fields or elements than it may",
     "stream.maxlen": "the stream isn't trimmed as it must be",
 }
 

@@ -32,6 +32,7 @@ from proxy.relay.route import FIXED_SHAPE, SCRIPTS, SHAREABLE, Route
 from proxy.relay.shown_ids import ShownIds
 from proxy.relay.specials import (
     LONGEST_SPECIAL,
+    SPECIAL_SUBCOMMANDS,
     SPECIALS,
     TOO_LARGE,
     UNCERTAIN,
@@ -435,12 +436,14 @@ class Session(Actor):
     ) -> bool:
         """Tell of a judgement. True where the request, of which `size` bytes are here, goes upstream as it is
         and gives exactly one reply; else `_ruled` has what was decided."""
+        command = touches.command
+        if special is None and command is not None:
+            special = SPECIAL_SUBCOMMANDS.get(command.name)
         too_large = self._streaming and (special is not None or touches.name_a_streamed)
         recorder = self._observer.recorder
         if recorder is not None and not too_large:
             recorder(judge.policy, self.service, argv, touches)
         self._observer.judged_at_length(self._why_at_length(ruling, special, size))
-        command = touches.command
         label = command.name if command is not None else OTHER
         reply = None
         if ruling is not PASS:

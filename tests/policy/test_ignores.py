@@ -27,6 +27,8 @@ placeholders:
   w: ".{1,9}"  # {colon}
   id: "[a-z]"
 names: {levels: {max: 4}}
+readers: [one]  # {rights}
+bind: {ns: {two: [x, y]}}
 scopes:
   s: {prefix: "a:", writers: [one], readers: [two]}
   t: {prefix: "t:"}  # {unwritten}
@@ -35,15 +37,19 @@ keys:
   colon: {key: "a:c:<w>"}
   long: {key: "a:b:c:d:e"}  # {long}
   never: {key: "a:n:<id>"}  # {never}
+  family: {key: "b:<ns>:<id>", writers: [two]}
 LETTERS
 legacy:
   keys:
+    "old:<id>": family  # {unclear}
     "a:f:a": foreign  # {legacy}
 grants: {one: {commands: [SCAN], until: 2026-06-20}}  # {ends}
 scripts: {x: {sha1: aaaaaaaa..., keys: 1}}  # {sha1}
 """.replace("LETTERS", "\n".join(f'  n{one}: {{key: "a:n:{one}"}}' for one in "abcdefghijklmnopqrstuvwxyz"))
 PLACES = {
     "services": "idle-service",
+    "rights": "idle-rights",
+    "unclear": "unclear-form",
     "colon": "colon",
     "unwritten": "unwritten-scope",
     "foreign": "foreign-entry",
