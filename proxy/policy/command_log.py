@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..commands.model import (
     Access,
+    Carried,
     Channel,
     Content,
     Field,
@@ -131,6 +132,8 @@ def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
             for name, value in access.ttl._asdict().items()
             if value != Ttl._field_defaults.get(name)
         }
+    if access.does:
+        told["does"] = access.does
     content = access.content
     if content is not None:
         told["content"] = {
@@ -139,6 +142,9 @@ def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
             if content.stream_add
             else None,
         }
+        if content.carried is not None:
+            keys = [_text(_without_secrets(policy, key)) for key in content.carried.keys]
+            told["content"]["carried"] = content.carried._asdict() | {"keys": keys}
     return told
 
 
@@ -154,7 +160,12 @@ def _writes_values(content: Content | None) -> bool:
     if content is None:
         return False
     kept = content._replace(
-        fields=(), stream_add=False, maxlen=None, maxlen_approximate=False, maxlen_position=0
+        fields=(),
+        stream_add=False,
+        maxlen=None,
+        maxlen_approximate=False,
+        maxlen_position=0,
+        carried=None,
     )
     return kept != Content() or any(field.value_position for field in content.fields)
 
@@ -223,13 +234,17 @@ def _read_access(told: Mapping[str, Any]) -> Access:
         types=tuple(told.get("types", [])),
         ttl=Ttl(**told["ttl"]) if told.get("ttl") else None,
         content=_read_content(content) if content else None,
+        does=int(told.get("does", 0)),
     )
 
 
 def _read_content(told: Mapping[str, Any]) -> Content:
     """What is left of a content: names of fields, and how a stream was trimmed."""
     fields = tuple(Field(at, _bytes(name), 0, b"") for at, name in told.get("fields", []))
-    stream = told.get("stream")
+    stream, carried = told.get("stream"), told.get("carried")
+    if carried:
+        keys = tuple(map(_bytes, carried["keys"]))
+        return Content(carried=Carried(**{**carried, "keys": keys, "types": tuple(carried["types"])}))
     if not stream:
         return Content(fields=fields)
     maxlen, approximate, position = stream

@@ -21,8 +21,9 @@ from .bind import read_bindings
 from .build_automaton import TooManyStates, classify
 from .build_catalogue import build_entries, build_scopes, is_claimed
 from .build_channels import build_channels, order_channels
+from .build_commands import build_selectors
 from .build_content import read_type_words
-from .build_grants import build_grants, build_selectors
+from .build_grants import build_grants
 from .build_legacy import build_exceptions, build_legacy, build_strays, build_versions
 from .build_names import build_names, surely_named, surely_tagged
 from .build_scripts import build_functions, build_scripts

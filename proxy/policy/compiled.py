@@ -14,6 +14,7 @@ from ..commands.model import Script, Streamed
 from ..commands.words import function_name
 from .automaton import Classifier
 from .globs import Glob
+from .key_commands import KeyCommands
 from .model import HashTag, Length, UnregisteredScripts
 from .names import Names
 from .patterns import KeyPattern
@@ -37,13 +38,25 @@ class Fields(NamedTuple):
     patterned: tuple[tuple[Form, Form], ...]  # (form of the name, form of the value)
     text: str
     hides_names: bool  # a secret placeholder stands for some of them
+    folded: dict[bytes, bytes]  # those with a name, by that in lower case
+    exact: bool = False  # one that differs from a listed one in case is none, and must not be written
 
     def form_of(self, name: bytes) -> Form | None:
         """The form that the field's value must have; None for a field that isn't listed."""
         form = self.named.get(name)
         if form is not None:
             return form
+        if self.exact and name.lower() in self.folded:
+            return None
         return next((value for of_name, value in self.patterned if of_name.accepts(name)), None)
+
+    def meant(self, name: bytes) -> bytes | None:
+        """The listed field from which one that isn't differs only in case; None where there is none."""
+        listed = self.folded.get(name.lower())
+        if listed is not None or self.hides_names:
+            return listed
+        spelled = (other for other in (name.lower(), name.upper()) if other != name)
+        return next((one for one in spelled if any(form.accepts(one) for form, _ in self.patterned)), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,12 +68,14 @@ class Entry:
     types: tuple[str, ...]
     ttl: TtlRule | None
     fields: Fields | None
+    field_case: str  # "exact": see Fields.exact; "": nothing is said
     values: Form | None  # of a string
     members: Form | None  # of the elements of a set, list or sorted set
     scores: NumberRange | None
     maxlen: int | None
     maxlen_exact: bool  # the policy admits no approximate trimming
     max_length: Length | None
+    commands: KeyCommands | None  # which ones may be used on its keys
     is_plain: bool  # nothing but rights and the key's form is asked of it
     looks_into_values: bool  # something is asked of what a command writes into it
     max_value: int | None = None  # bytes, of a string, a field's value or an element

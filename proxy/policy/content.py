@@ -27,6 +27,7 @@ class Fault(NamedTuple):
     rule: str
     position: int
     words: Callable[[], tuple[str, str]]
+    is_must: bool = False  # whatever is said of its rule
 
 
 # -- types
@@ -114,11 +115,16 @@ def _field_faults(content: Content, fields: Fields, shown: Shown, budget: Budget
 
 
 def _unknown_field(field: Field, fields: Fields, shown: Shown) -> Fault:
-    return Fault(
-        "field.unknown",
-        field.position,
-        lambda: (f"{shown()} has no field {_field_name(field.name, fields)}", f"its fields: {fields.text}"),
-    )
+    meant = None if isinstance(field.name, Streamed) else fields.meant(field.name)
+
+    def words() -> tuple[str, str]:
+        message = f"{shown()} has no field {_field_name(field.name, fields)}"
+        if meant is None:
+            return message, f"its fields: {fields.text}"
+        listed = printable(meant, 64)
+        return f"{message}, which differs from {listed} only in case", f"write {listed}"
+
+    return Fault("field.unknown", field.position, words, is_must=fields.exact and meant is not None)
 
 
 def _field_name(name: bytes, fields: Fields) -> str:

@@ -106,12 +106,18 @@ class Decider(WideDecider):
             return False
         if not target.names_sure and not self.is_well_named(access.key, target):
             return False
-        entry = target.entry
+        entry, content = target.entry, access.content
+        if content is not None and content.carried is not None:
+            if not self._is_harmless(access, content.carried, target):
+                return False
+            content = None
         if self._reads_words and not fits(self._types(access.key, target), access.types):
             return False
         if entry is None or entry.is_plain:
             return True
-        if access.content is not None and entry.looks_into_values:
+        if entry.commands is not None:
+            return False
+        if content is not None and entry.looks_into_values:
             return False
         if not fits(entry.types, access.types):
             return False
@@ -144,7 +150,9 @@ class Decider(WideDecider):
             return -1
         if entry is None:
             return FINE
-        if entry.ttl is not None and access.ttl is not None and access.ttl.absolute:
+        if entry.commands is not None and entry.commands.fault(command, access, self._clock):
+            return -1
+        if (entry.ttl or entry.commands) and access.ttl is not None and access.ttl.absolute:
             return -1
         found = FINE if entry.ttl is None else outcome(entry.ttl, access, self._clock)
         if found in FAULTS:
@@ -219,10 +227,10 @@ class Decider(WideDecider):
         accesses = touches.accesses
         registration = self.policy.registration(touches.script) if touches.script is not None else None
         if touches.script is not None and registration is not None:
-            yield from self._registered(service, name, touches.script, registration, accesses)
+            yield from self._registered(service, touches, touches.script, registration)
         else:
             yield from self._unknown_parts(service, name, touches)
-            yield from self._all_accesses(service, name, accesses)
+            yield from self._all_accesses(service, name, touches)
         if registration is not None and touches.script is not None:
             accesses = (*accesses, *registration.made(touches.script, values))
         crosses = False
@@ -232,12 +240,14 @@ class Decider(WideDecider):
         if not crosses:
             yield from self._bindings(service, name, accesses)
 
-    def _all_accesses(self, service: int, name: str, accesses: Sequence[Access]) -> Iterator[Found | None]:
+    def _all_accesses(self, service: int, name: str, touches: Touches) -> Iterator[Found | None]:
+        accesses, is_script = touches.accesses, touches.script is not None
         several = len(accesses) > 1  # one alone was looked at, and isn't clean
         for access in accesses:
             if self.budget.works(cost(access.key)):
                 yield None
             if not (several and self._is_clean(service, name, access)):
+                yield from self._restriction(service, touches.command, access, is_script=is_script)
                 yield from self._access(service, name, access)
 
     # -- the command itself

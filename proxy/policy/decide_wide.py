@@ -6,9 +6,9 @@ of a named rule and never a silent yes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
-from ..commands.model import READ, WRITE, Access, Channel, Script, Streamed
+from ..commands.model import READ, WRITE, Access, Channel, Command, Script, Streamed, Touches
 from .budget import cost
 from .channels import Channels
 from .compiled import CompiledPolicy, Grant, Target
@@ -36,6 +36,7 @@ class WideDecider(KeyDecider):
         self._readable: dict[int, Nearest] = {}  # by the service's number: the patterns that it may scan
         self._keys = Reach(policy.classifier, policy.targets)
         self._first_lines: dict[str, str] = {}  # of unregistered scripts, by SHA-1, as people may see them
+        self._opened = Reach(policy.classifier, policy.targets, elsewhere=True)
         self._channels = Channels(
             policy, self._keys, lambda service, own: self._holds(service, READ, "", own)
         )
@@ -181,10 +182,21 @@ class WideDecider(KeyDecider):
             message = f"{self.who(service)} may not {name} {self._shown(channel, target)}"
             if not is_told:
                 return f"{message}: {_TOO_LONG}", _LESS
+            if publish and self._is_for_scripts(service, target):
+                message += ": only scripts publish there"
             return message, self._channel_hint(service, channel, target, publish)
 
         rule = "channel.write" if publish else "channel.read"
         return self._violation(rule, position, channel, target, words)
+
+    def _is_for_scripts(self, service: int, target: Target | None) -> bool:
+        """Whether a service may publish on a channel, but only by other scripts than it uses, if any."""
+        return (
+            target is not None
+            and target.kind == "channel"
+            and bool(target.written_by)
+            and bool(target.rights[service] & WRITE)
+        )
 
     def _channel_hint(self, service: int, channel: bytes, target: Target | None, publish: bool) -> str:
         right, verb = (WRITE, "publishers") if publish else (READ, "subscribers")
@@ -193,6 +205,8 @@ class WideDecider(KeyDecider):
             return "only Redis speaks there" if publish else "it tells of keys that the service may not read"
         if target is not None and target.kind == "malformed":
             return f"the form is {target.text}"
+        if target is not None and publish and self._is_for_scripts(service, target):
+            return f"it is written by {', '.join(sorted(target.written_by))}"
         if (
             target is not None
             and target.tenancy is not None
@@ -241,12 +255,13 @@ class WideDecider(KeyDecider):
     def _registered(
         self,
         service: int,
-        name: str,
+        touches: Touches,
         script: Script,
         registration: Registration,
-        accesses: Sequence[Access],
     ) -> Iterator[Found | None]:
         """A script that the policy knows touches what its registration says."""
+        command = touches.command
+        name = command.name if command is not None else ""
         if name == "SCRIPT LOAD":
             return
         if len(script.keys) != registration.keys:
@@ -261,25 +276,28 @@ class WideDecider(KeyDecider):
                 yield self._plain("script.keys", script.position + 2, message, f"its keys: {forms}")
         # Where script.keys is only observed, what is known of the keys must still be judged.
         if registration.declared:
-            for access in accesses:
+            for access in touches.accesses:
                 if self.budget.works(cost(access.key)):
                     yield None
                 # A variant for reading (EVAL_RO) can't write, whatever is registered.
                 needs = access.needs & registration.declared or access.needs & READ
-                yield from self._access(service, name, access._replace(needs=needs), by=registration.name)
-        if captured is not None:
-            yield from self._templates(service, name, script, registration, captured)
+                one = access._replace(needs=needs)
+                runs = registration.runs
+                yield from self._restriction(service, command, one, registration, runs, is_script=True)
+                yield from self._access(service, name, one, by=registration.name)
+        if captured is not None and command is not None:
+            yield from self._templates(service, command, script, registration, captured)
 
     def _templates(
         self,
         service: int,
-        name: str,
+        command: Command,
         script: Script,
         registration: Registration,
         captured: Mapping[str, bytes],
     ) -> Iterator[Found | None]:
         """The keys and channels that a script makes of its arguments."""
-        missing = ""
+        name, missing = command.name, ""
         captured = registration.own(self.values) | dict(captured)
         for template, right in registration.touches:
             try:
@@ -288,25 +306,42 @@ class WideDecider(KeyDecider):
             except MissingArgument as exc:
                 missing = missing or str(exc)
             else:
-                yield from self._script_key(service, name, access, key.is_pattern, registration.name)
+                runs = template.runs if template.runs is not None else registration.runs
+                if key.is_pattern:
+                    yield from self._script_pattern(service, command, access, registration, runs)
+                else:
+                    yield from self._restriction(service, command, access, registration, runs, is_script=True)
+                    yield from self._access(service, name, access, by=registration.name)
         for template in registration.publishes:
             try:
                 channel = template.fill(script, captured)
             except MissingArgument as exc:
                 missing = missing or str(exc)
             else:
-                yield from self._script_channel(service, name, script.position, channel)
+                yield from self._script_channel(service, name, script.position, channel, registration.name)
         if missing:
             message = f"{name} of {registration.name} lacks {missing}, of which its keys are made"
             yield self._plain("script.keys", script.position, message, "give it all its arguments")
 
-    def _script_key(
-        self, service: int, name: str, access: Access, is_pattern: bool, by: str
-    ) -> Iterator[Found | None]:
+    def _script_pattern(
+        self,
+        service: int,
+        command: Command,
+        access: Access,
+        registration: Registration,
+        runs: frozenset[str] | None,
+    ) -> Iterator[Found]:
+        """Keys that only Redis knows: all that they can be must be the service's, and open to the script."""
         position, key, right = access.position, access.key, access.needs
-        if not is_pattern:
-            yield from self._access(service, name, access, by=by)
-            return
+        name, by = command.name, registration.name
+        if self._restricts and not self._is_open_to(service, command, access, runs):
+
+            def forbidden() -> tuple[str, str]:
+                message = f"{self.who(service)} may not {name} a script that touches {self._shown(key, None)}"
+                hint = f"name the commands of {by} there, as commands: [HSET, EXPIRE]"
+                return f"{message}: entries among these restrict commands", hint
+
+            yield self._violation("command.forbidden", position, key, None, forbidden)
         only_own = self._reaches_only_own(service, name, key, right, by)
         if only_own:
             return
@@ -320,12 +355,37 @@ class WideDecider(KeyDecider):
 
         yield self._violation(rule, position, key, None, words)
 
-    def _script_channel(self, service: int, name: str, position: int, channel: Name) -> Iterator[Found]:
+    def _is_open_to(
+        self,
+        service: int,
+        command: Command,
+        access: Access,
+        runs: frozenset[str] | None,
+    ) -> bool | None:
+        """Whether no key that a script's pattern can mean is closed to its commands; None where that takes
+        too long to find out."""
+        name = command.name
+        grants = self._grants_of(service, name)
+        if self._on_all_keys(grants):
+            return True
+
+        def holds(target: Target) -> bool:
+            commands = target.entry.commands if target.entry is not None else None
+            if commands is None or not commands.fault_of_script(command, access, runs):
+                return True
+            return any(grant.includes(target) for grant in grants)
+
+        who = (service if grants else -1, name, access.needs, runs)
+        return self._opened.covers(access.key, holds, who, self.budget)
+
+    def _script_channel(
+        self, service: int, name: str, position: int, channel: Name, by: str
+    ) -> Iterator[Found]:
         if channel.is_pattern:
-            admitted = self._channels.covers(service, channel.text, WRITE, self.budget, self.values)
+            admitted = self._channels.covers(service, channel.text, WRITE, self.budget, self.values, by)
         else:
             one = Channel(position, channel.text, True, False)
-            admitted = self._channels.admits(service, one, self.budget, self.values)
+            admitted = self._channels.admits(service, one, self.budget, self.values, by)
         if not admitted:
             target = None if channel.is_pattern else self._channels.target(channel.text)
             is_told = admitted is not None

@@ -223,6 +223,19 @@ class Difference:
                         example = printable(name)
                         sentence = f"{', '.join(who)} {may} {verb} {target.text}, for example {example}"
                         yield Change("channels", sentence, tuple(who), example=example)
+            yield from self._publishing_scripts(before, after, printable(name))
+
+    def _publishing_scripts(
+        self, before: Target | None, after: Target | None, example: str
+    ) -> Iterator[Change]:
+        """Which scripts alone may publish on a channel that is in both policies."""
+        if before is None or after is None or before.written_by == after.written_by:
+            return
+        was, now = (", ".join(sorted(one.written_by)) for one in (before, after))
+        who = f"only {now} may publish" if now else "plain commands may publish"
+        sentence = f"{who} to {after.text}, for example {example}"
+        publishers = tuple(after.names_with(WRITE, self.new.services))
+        yield Change("channels", sentence, publishers, was, now, example)
 
     def _commands(self) -> Iterator[Change]:
         """Which commands become open or closed to whom."""

@@ -115,6 +115,9 @@ def _rights(question: _Question) -> Ways:
         yield from _own_key(question, target)
         return
     place = f"the scope {target.name}" if target.kind == "scope" else f"the entry {target.name}"
+    if word == "read" and target.rights[question.service] & right & ~target.denied[question.service]:
+        yield from _hint(question)  # it may read it, but others may not to whom it would show it
+        return
     if target.denied[question.service] & right:
         yield f"deny_{word} takes it from {question.who}: it would have to go for {place}", []
         return
@@ -278,7 +281,7 @@ def _type(question: _Question) -> Ways:
     )
     if question.violation.hint:
         yield question.violation.hint, []
-    if target is not None and access is not None and types:
+    if target is not None and access is not None and types and access.types:
         yield f"or let {target.name} be of type {' or '.join(access.types)} too", []
 
 
@@ -315,13 +318,15 @@ def _fields(question: _Question) -> Ways:
     if fields is None or not 0 < at < len(question.argv):
         yield from _hint(question)
         return
-    names = [name.decode(errors="replace") for name in fields.named]
-    if not fields.hides_names:
-        near = difflib.get_close_matches(question.argv[at].decode(errors="replace"), names, n=1)
-        if near:
-            argv = list(question.argv)
-            argv[at] = near[0].encode()
-            yield f"the nearest field is {near[0]}", question.instead(argv)
+    near = fields.meant(question.argv[at])
+    if near is None and not fields.hides_names:
+        names = [name.decode(errors="replace") for name in fields.named]
+        close = difflib.get_close_matches(question.argv[at].decode(errors="replace"), names, n=1)
+        near = close[0].encode() if close else None
+    if near is not None:
+        argv = list(question.argv)
+        argv[at] = near
+        yield f"the nearest field is {printable(near)}", question.instead(argv)
     yield f"its fields: {fields.text}; or list this one under fields of {target.name if target else ''}", []
 
 
@@ -352,6 +357,10 @@ def _untrimmed(arguments: Sequence[bytes]) -> list[bytes]:
 
 
 def _forbidden(question: _Question) -> Ways:
+    if question.violation.key is not None:
+        name = question.violation.entry or "the entries among these"
+        yield f"commands of {name} would have to admit {question.name}, for every service", []
+        return
     able = [
         name
         for number, name in enumerate(question.policy.services)
@@ -382,7 +391,10 @@ def _channel(question: _Question) -> Ways:
         (one for one in question.policy.channels if one.kind == "channel" and one.pattern.matches(name)), None
     )
     field = "publishers" if question.violation.rule == "channel.write" else "subscribers"
-    if target is not None:
+    is_publisher = target is not None and target.rights[question.service] & WRITE
+    if target is not None and field == "publishers" and target.written_by and is_publisher:
+        yield f"only a script may publish here: {', '.join(sorted(target.written_by))}", []
+    elif target is not None:
         yield f"list {question.who} under {field} of the channel {target.name}", []
     else:
         near = did_you_mean(printable(name), texts).removeprefix("; ")

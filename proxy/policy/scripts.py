@@ -91,12 +91,19 @@ class Template:
     """`<KEYS.1>:cfg:<ARGV.1>`: literal text, references, and `*` for what can't be known from the call."""
 
     def __init__(
-        self, text: str, captured: frozenset[str], types: Sequence[str] = (), ttl: TtlOf | None = None
+        self,
+        text: str,
+        captured: frozenset[str],
+        types: Sequence[str] = (),
+        ttl: TtlOf | None = None,
+        runs: frozenset[str] | None = None,
     ) -> None:
         """`captured` are the placeholders that the declared keys' patterns have. Raises ValueError.
 
-        `types` and `ttl` are what the script makes of the key, where its registration says so.
+        `types` and `ttl` are what the script makes of the key, where its registration says so, and `runs` are
+        the commands that it does so by.
         """
+        self.runs = runs
         self.text = text
         self.types = tuple(types)
         self.ttl = ttl
@@ -182,6 +189,7 @@ class Registration:
     publishes: tuple[Template, ...]
     shared: bool = False  # a connection that clients share may carry it
     bound: tuple[tuple[str, int], ...] = ()  # placeholders that are bound to the caller, and their numbers
+    runs: frozenset[str] | None = None  # the commands that it runs on its keys; None: any
 
     def captured(self, script: Script) -> dict[str, bytes] | None:
         """What the declared keys' placeholders hold; None where a key isn't of its pattern, or two
