@@ -45,6 +45,11 @@ def function_name(name: bytes) -> bytes:
     return name.split(b"\0", 1)[0].lower()
 
 
+def glob_escape(text: bytes) -> bytes:
+    """A glob that matches this text only (`src/util.c`, stringmatchlen)."""
+    return b"".join(b"\\" + bytes([c]) if c in b"*?[]\\" else bytes([c]) for c in text)
+
+
 def may_hold(argument: bytes, part: bytes) -> bool:
     """Whether an argument, of which perhaps only the beginning is at hand, may have `part` in it."""
     return part in argument or isinstance(argument, Streamed)

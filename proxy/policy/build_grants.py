@@ -13,15 +13,25 @@ from .compiled import Grant
 from .diagnostics import did_you_mean
 from .draft import Draft
 from .globs import Glob
+from .permissions import EVERY
 
 KNOWN_COMMANDS, KNOWN_CATEGORIES = known_names()
 
 
-def build_selectors(draft: Draft, names: Iterable[str], path: tuple[str | int, ...]) -> frozenset[str]:
-    """Command names in upper case and @categories in lower case; each must be known."""
+def build_selectors(
+    draft: Draft, names: Iterable[str], path: tuple[str | int, ...], *, may_be_every: bool = True
+) -> frozenset[str]:
+    """Command names in upper case and @categories in lower case; each must be known. `*` is every command,
+    where that may be said."""
     selectors = set()
     for index, name in enumerate(names):
         selector = name.lower() if name.startswith("@") else " ".join(name.upper().split())
+        if selector == EVERY:
+            if not may_be_every:
+                message = "* stands under allow and in grants; forbid commands by name or @category"
+                draft.error((*path, index), message)
+            selectors.add(selector)
+            continue
         if "." in selector:  # a module's command, which only the server that has it can tell
             selectors.add(selector)
             continue
@@ -45,6 +55,7 @@ def build_grants(draft: Draft, home: int) -> dict[int, tuple[Grant, ...]]:
         selectors = build_selectors(draft, model.commands, (*path, "commands"))
         texts = tuple(key.encode() for key in model.keys if key != "legacy")
         ends = end_of(model.until) if model.on_expiry == "refuse" else None
-        grant = Grant(selectors, tuple(map(Glob, texts)), "legacy" in model.keys, texts, ends, home)
+        channels = tuple(channel.encode() for channel in model.channels)
+        grant = Grant(selectors, tuple(map(Glob, texts)), "legacy" in model.keys, texts, ends, home, channels)
         grants[number] = (grant,)
     return grants

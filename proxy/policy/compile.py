@@ -137,7 +137,7 @@ def _part(number: int, draft: Draft) -> _Part:
         scripts=build_scripts(draft),
         functions=build_functions(draft),
         grants=build_grants(draft, number),
-        forbid=build_selectors(draft, commands.forbid, ("commands", "forbid")),
+        forbid=build_selectors(draft, commands.forbid, ("commands", "forbid"), may_be_every=False),
         allow=build_selectors(draft, commands.allow, ("commands", "allow")),
     )
 

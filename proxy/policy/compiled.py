@@ -131,6 +131,7 @@ class Grant:
     texts: tuple[bytes, ...] = ()
     ends: float | None = None  # Unix seconds; nothing is granted any more then
     home: int = 0  # the number of its file, which can grant nothing on keys of another
+    channels: tuple[bytes, ...] = ()  # globs
 
     def includes(self, target: Target) -> bool:
         """Whether the grant covers every key of a target, as far as its globs' beginnings show."""
@@ -151,6 +152,23 @@ class Grant:
         if self.legacy and target is not None and target.kind == "legacy":
             return True
         return b"*" in self.texts or any(glob.matches(key) for glob in self.globs)
+
+    def covers_channel(self, name: bytes) -> bool:
+        """Whether the grant covers a channel."""
+        return any(text == b"*" or Glob(text).matches(name) for text in self.channels)
+
+    def covers_channels(self, pattern: bytes) -> bool:
+        """Whether it covers all channels that a pattern can match, as far as the beginnings show."""
+        beginning = beginning_of(pattern)
+        return any(
+            beginning_of(text) == text[:-1] and text.endswith(b"*") and beginning.startswith(text[:-1])
+            for text in self.channels
+        )
+
+
+def beginning_of(glob: bytes) -> bytes:
+    """What of a glob stands before its first sign."""
+    return next((glob[:at] for at, byte in enumerate(glob) if byte in _GLOB_SIGNS), glob)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

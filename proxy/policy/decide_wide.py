@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ..commands.model import READ, WRITE, Access, Channel, Script, Streamed
 from .budget import cost
 from .channels import Channels
-from .compiled import CompiledPolicy, Grant, Target
+from .compiled import CompiledPolicy, Grant, Target, beginning_of
 from .decide_keys import KeyDecider
-from .keyspace import KEYSPACE
+from .keyspace import KEYSPACE, NOTIFICATIONS
 from .reach import Holds, Nearest, Reach, scan_pattern
 from .scripts import MissingArgument, Name, Registration, how_to_register
 from .show import printable
@@ -61,7 +61,7 @@ class WideDecider(KeyDecider):
             return True  # what no target covers, too
         if isinstance(glob, Streamed):
             return False
-        who = (service, right, name if granted else "", by)
+        who = (service, right, tuple(map(id, granted)), by)
         return self._keys.covers(glob, self._holds(service, right, name, by), who, self.budget)
 
     def _pattern(self, service: int, name: str, position: int, glob: bytes, right: int) -> Iterator[Found]:
@@ -111,7 +111,8 @@ class WideDecider(KeyDecider):
     def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Found | None]:
         if isinstance(channel.name, Streamed):
             begins = bytes(channel.name)
-            yield self._no_channel(service, name, channel.position, begins, None, channel.publish)
+            if not self._is_granted_channel(service, name, channel):
+                yield self._no_channel(service, name, channel.position, begins, None, channel.publish)
             return
         database = self._channels.database_of(channel)
         leaves = False if database is not None else self._channels.leaves_databases(channel, self.budget)
@@ -128,13 +129,41 @@ class WideDecider(KeyDecider):
         if key is not None:
             yield from self._access(service, name, Access(channel.position, key, READ))
             return
-        admitted = self._channels.admits(service, channel, self.budget)
+        is_granted = self._is_granted_channel(service, name, channel)
+        admitted = is_granted or self._channels.admits(service, channel, self.budget)
         if not admitted or leaves is None:
             target = None if channel.is_pattern else self._channels.target(channel.name)
             is_told = admitted is not None and leaves is not None
             yield self._no_channel(
                 service, name, channel.position, channel.name, target, channel.publish, is_told=is_told
             )
+
+    def _is_granted_channel(self, service: int, name: str, channel: Channel) -> bool:
+        """Whether a grant covers a channel, or all that a pattern can match. What Redis tells of keys there
+        is heard by whoever may read these."""
+        grants = [grant for grant in self._grants_of(service, name) if grant.channels]
+        if not grants:
+            return False
+        everywhere = set(range(len(self.policy.homes)))
+        if channel.is_pattern or isinstance(channel.name, Streamed):
+            if {grant.home for grant in grants if grant.covers_channels(channel.name)} != everywhere:
+                return False
+            return channel.publish or self._hears_only_own(service, name, channel.name)
+        granting = {grant.home for grant in grants if grant.covers_channel(channel.name)}
+        target = self._channels.target(channel.name)
+        if target is None or target.kind in ("keyspace", "keyevent"):
+            is_told = not channel.publish and target is not None and target.kind == "keyevent"
+            return granting >= self._unclaimed_by and (not is_told or self._reads_all(service, name))
+        return target.home in granting
+
+    def _hears_only_own(self, service: int, name: str, pattern: bytes) -> bool:
+        """Whether a pattern reaches no channel on which Redis tells of keys that the service may not read."""
+        beginning = beginning_of(pattern)
+        apart = not (beginning.startswith(NOTIFICATIONS) or NOTIFICATIONS.startswith(beginning))
+        return apart or self._reads_all(service, name)
+
+    def _reads_all(self, service: int, name: str) -> bool:
+        return self._reaches_only_own(service, name, b"*", READ) is True
 
     def _no_channel(
         self,
@@ -262,10 +291,12 @@ class WideDecider(KeyDecider):
         yield self._violation(rule, position, key, None, words)
 
     def _script_channel(self, service: int, name: str, position: int, channel: Name) -> Iterator[Found]:
+        one = Channel(position, channel.text, True, channel.is_pattern)
+        if self._is_granted_channel(service, name, one):
+            return
         if channel.is_pattern:
             admitted = self._channels.covers(service, channel.text, WRITE, self.budget)
         else:
-            one = Channel(position, channel.text, True, False)
             admitted = self._channels.admits(service, one, self.budget)
         if not admitted:
             target = None if channel.is_pattern else self._channels.target(channel.text)

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from .patterns import Hole, KeyPattern, Literal, parse_class, prefix_pattern
 
 KEYSPACE = b"__keyspace@"
+NOTIFICATIONS = b"__key"  # all of them begin so
 # What stands before the key.
 KEYSPACE_BEGINNING = KeyPattern(
     "__keyspace@<db>__:", (Literal(KEYSPACE), Hole("db", parse_class("[0-9]+")), Literal(b"__:"))

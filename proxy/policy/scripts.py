@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..commands.mentions import glob_escape
 from ..commands.model import READ, WRITE, Access, Script, Streamed, Ttl
+from ..commands.words import glob_escape
 from .patterns import KeyPattern
 from .slots import hash_tag
 from .units import milliseconds

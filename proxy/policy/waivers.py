@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from ..commands.mentions import glob_escape
+from ..commands.words import glob_escape
 from .build_grants import KNOWN_COMMANDS
 from .compiled import CompiledPolicy
 from .diagnostics import Diagnostic, FileError, did_you_mean

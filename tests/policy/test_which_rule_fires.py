@@ -550,6 +550,7 @@ SCRIPTS = (
 )
 # By their first word, what stands around the document's parts of a policy.
 AROUND = {
+    "policy": "",
     "names": HEAD + CART,
     "legacy": HEAD + CART,
     "bind": HEAD + SCRIPTS,
