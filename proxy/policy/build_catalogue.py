@@ -96,6 +96,7 @@ def build_entries(draft: Draft) -> None:
                         hash_tag=hash_tag,
                         bound=one.values,
                         written_by=scripts or (home.written_by if home is not None else scripts),
+                        rights_of=home.name if home is not None and not any(own[0]) else "",
                     )
                 )
     _supersede(draft)

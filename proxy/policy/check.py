@@ -27,6 +27,7 @@ from .regular import ANY_BYTE, SEPARATOR_MASK, Bytes, Concat, Repeat
 from .salvage import Salvaged
 from .scripts import SHA1_DIGITS
 from .show import printable
+from .ttl import BRING_TTL
 from .yaml_source import Source, read_source
 
 NOTICE = datetime.timedelta(days=14)
@@ -135,6 +136,7 @@ class _Doubts:
         self._separators()
         self._spoilt_scans()
         self._expiries()
+        self._never_created()
         self._short_hashes()
         self._stricter_files()
         self._misnamed()
@@ -323,6 +325,28 @@ class _Doubts:
                         of_key=True,
                         example=example,
                     )
+
+    def _never_created(self) -> None:
+        """Entries that must have a time to live from their first write on, which no such write can bring."""
+        told: set[str] = set()
+        for target in self.mine:
+            entry = target.entry
+            rule = entry.ttl if entry is not None and target.kind == "entry" else None
+            if entry is None or rule is None or not rule.required or target.name in told:
+                continue
+            if not (rule.at == "write" or rule.immediate) or target.written_by:
+                continue
+            if entry.types and not BRING_TTL & set(entry.types):
+                told.add(target.name)
+                word = "immediate" if rule.immediate else "at: write"
+                example = printable(target.pattern.example())
+                self._warn(
+                    ("keys", target.name),
+                    f"{word} asks of each write that it brings the time to live of {target.name}, and no "
+                    f"command that writes a {' or '.join(entry.types)} can; without it an EXPIRE may follow",
+                    of_key=True,
+                    example=example,
+                )
 
     def _short_hashes(self) -> None:
         """Scripts that are known by the beginning of their SHA-1."""

@@ -107,6 +107,7 @@ class Target:
     ends: float | None = None  # of a legacy form that is refused then: Unix seconds
     has_lapsed: bool = False
     home: int = 0  # the number of its file
+    rights_of: str = ""  # of an entry without rights of its own: the scope whose rights it has
 
     def is_written_by(self, script: str) -> bool:
         """Whether this script may write here; "" is a plain command."""

@@ -225,7 +225,7 @@ class Decider(WideDecider):
         key = (service, command.name)
         reason = self._permissions.get(key)
         if reason is None:
-            reason = self._permissions[key] = self._why_forbidden(service, command)
+            reason = self._permissions[key] = self.why_forbidden(service, command)
         if reason:
             yield self._plain(
                 "command.forbidden",
@@ -234,7 +234,7 @@ class Decider(WideDecider):
                 "the policy can grant it to a service",
             )
 
-    def _why_forbidden(self, service: int, command: Command) -> str:
+    def why_forbidden(self, service: int, command: Command) -> str:
         policy = self.policy
         grants = [grant.selectors for grant in policy.grants.get(service, ())]
         if command.name in policy.allow or any(names(granted, command) for granted in grants):

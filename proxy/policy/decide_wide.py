@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ..commands.model import READ, WRITE, Access, Channel, Script, Streamed
+from ..commands.model import READ, WRITE, Access, Channel, Command, Script, Streamed
+from ..commands.table import COMMANDS
+from ..commands.words import glob_escape, literal_of
 from .budget import cost
 from .channels import Channels
 from .compiled import CompiledPolicy, Grant, Target, beginning_of
@@ -22,6 +24,9 @@ from .verdict import Found
 # Where a pattern has used up its budget.
 _TOO_LONG = "what it reaches takes too long to tell"
 _LESS = "use fewer wildcards, or fewer patterns at a time"
+_BEYOND = "it reaches channels that the service may not use"
+_TRACKING = "CLIENT TRACKING"
+_PATTERNED = frozenset({"SCAN", "KEYS", _TRACKING})  # for which another pattern can be offered
 
 
 class WideDecider(KeyDecider):
@@ -76,12 +81,26 @@ class WideDecider(KeyDecider):
             message = f"{self.who(service)} may not {name} {self._shown(glob, None)}"
             if only_own is None:
                 return f"{message}: {_TOO_LONG}", _LESS
-            return f"{message}: it reaches keys that it may not {verb}", self._scan_hint(service, glob)
+            return f"{message}: it reaches keys that it may not {verb}", self._scan_hint(service, name, glob)
 
         yield self._violation("scan.scope", position, glob, None, words)
 
-    def _scan_hint(self, service: int, glob: bytes) -> str:
+    def _scan_hint(self, service: int, name: str, glob: bytes) -> str:
         """A pattern near the glob that would pass."""
+        near = self.near(service, name, glob)
+        if near is None:
+            return ""
+        how = "PREFIX" if name == _TRACKING else "SCAN 0 MATCH"
+        return f"{how} {printable(near)} would pass"
+
+    def near(self, service: int, name: str, glob: bytes) -> bytes | None:
+        """A pattern, or for CLIENT TRACKING a prefix, near the glob of this command, that the service may
+        look for: by SCAN in place of KEYS. None where there is none, or the command takes no such thing."""
+        if name not in _PATTERNED:
+            return None
+        scan = COMMANDS[b"SCAN"].command
+        if name != _TRACKING and self.why_forbidden(service, scan):
+            return None
         readable = self._readable.get(service)
         if readable is None:
             holds = self._holds(service, READ, "")
@@ -91,9 +110,20 @@ class WideDecider(KeyDecider):
                 if target.kind in ("entry", "scope") and holds(target)
             )
         for text in readable.to(glob, 20):
-            if self._reaches_only_own(service, "SCAN", text, READ):
-                return f"SCAN 0 MATCH {printable(text)} would pass"
-        return ""
+            prefix = literal_of(text[:-1]) if text.endswith(b"*") else b""
+            if name == _TRACKING and (not prefix or glob_escape(prefix) + b"*" != text):
+                continue
+            if self._reaches_only_own(service, name if name == _TRACKING else "SCAN", text, READ):
+                return prefix if name == _TRACKING else text
+        return None
+
+    def why_forbidden(self, service: int, command: Command) -> str:
+        """Why the service may not use the command at all; "" where it may."""
+        raise NotImplementedError
+
+    def channel(self, name: bytes) -> Target | None:
+        """What decides about one channel; None where nothing does."""
+        return self._channels.target(name)
 
     def _databases_hint(self) -> str:
         return f"the policy speaks for database {', '.join(map(str, sorted(self.policy.databases or ())))}"
@@ -135,7 +165,14 @@ class WideDecider(KeyDecider):
             target = None if channel.is_pattern else self._channels.target(channel.name)
             is_told = admitted is not None and leaves is not None
             yield self._no_channel(
-                service, name, channel.position, channel.name, target, channel.publish, is_told=is_told
+                service,
+                name,
+                channel.position,
+                channel.name,
+                target,
+                channel.publish,
+                is_told=is_told,
+                is_pattern=channel.is_pattern,
             )
 
     def _is_granted_channel(self, service: int, name: str, channel: Channel) -> bool:
@@ -175,6 +212,7 @@ class WideDecider(KeyDecider):
         publish: bool,
         *,
         is_told: bool = True,
+        is_pattern: bool = False,
     ) -> Found:
         """`is_told`: it was found out what the pattern reaches."""
 
@@ -182,12 +220,14 @@ class WideDecider(KeyDecider):
             message = f"{self.who(service)} may not {name} {self._shown(channel, target)}"
             if not is_told:
                 return f"{message}: {_TOO_LONG}", _LESS
-            return message, self._channel_hint(channel, target, publish)
+            if is_pattern and channel.startswith(KEYSPACE + b"*"):
+                return message, "name the database: the * also matches what comes before a later __: in a key"
+            return message, _BEYOND if is_pattern else self._channel_hint(target, publish)
 
         rule = "channel.write" if publish else "channel.read"
         return self._violation(rule, position, channel, target, words)
 
-    def _channel_hint(self, channel: bytes, target: Target | None, publish: bool) -> str:
+    def _channel_hint(self, target: Target | None, publish: bool) -> str:
         right, verb = (WRITE, "publishers") if publish else (READ, "subscribers")
         who = target.names_with(right, self.policy.services) if target is not None else []
         if target is not None and target.kind in ("keyspace", "keyevent"):
@@ -196,8 +236,6 @@ class WideDecider(KeyDecider):
             return f"the form is {target.text}"
         if target is not None:
             return self._who_may(verb, who)
-        if channel.startswith(KEYSPACE + b"*"):
-            return "name the database: the * also matches what comes before a later __: in a key"
         return "no channel of the policy covers it"
 
     # -- scripts
@@ -206,7 +244,8 @@ class WideDecider(KeyDecider):
         """A script can touch any key, whatever it declares."""
         what = "function" if script.kind == "function" else "script"
         message = f"{self.who(service)} may not {name} a {what} that the policy doesn't know"
-        hint = how_to_register(script, self._shown(script.name, None))
+        shown = self._shown(script.name, None)
+        hint = how_to_register(script, shown, is_run=name != "SCRIPT LOAD")
         return self._plain("script.unregistered", script.position, message, hint)
 
     def _registered(
@@ -300,5 +339,5 @@ class WideDecider(KeyDecider):
             admitted = self._channels.admits(service, one, self.budget)
         if not admitted:
             target = None if channel.is_pattern else self._channels.target(channel.text)
-            is_told = admitted is not None
-            yield self._no_channel(service, name, position, channel.text, target, True, is_told=is_told)
+            told = {"is_told": admitted is not None, "is_pattern": channel.is_pattern}
+            yield self._no_channel(service, name, position, channel.text, target, True, **told)

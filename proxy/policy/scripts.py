@@ -212,14 +212,29 @@ def sha1_of(script: Script) -> bytes:
     return script.name.lower()
 
 
-def how_to_register(script: Script, function: str) -> str:
-    """What to write into the policy, so that it knows a script, or this function."""
+def registered_as(script: Script) -> tuple[str, str] | None:
+    """The section of a policy and the function's name or the script's SHA-1 there; None for a text that isn't
+    at hand, and for what is no SHA-1."""
+    if isinstance(script.name, Streamed):
+        return None
     if script.kind == "function":
-        return f"register it under functions: {{{function}: {{keys: {len(script.keys)}}}}}"
+        return "functions", script.name.decode("utf-8", "surrogateescape")
     sha1 = sha1_of(script)
-    if not _SHA1.fullmatch(sha1):
+    return ("scripts", sha1.decode()) if _SHA1.fullmatch(sha1) else None
+
+
+def how_to_register(script: Script, function: str, *, is_run: bool = True) -> str:
+    """What to write into the policy, so that it knows a script, or this function. One that is only loaded
+    doesn't show how many keys it has."""
+    keys = len(script.keys) if is_run else "…"
+    if script.kind == "function":
+        return f"register it under functions: {{{function}: {{keys: {keys}}}}}"
+    known = registered_as(script)
+    if isinstance(script.name, Streamed):
+        return "register it under scripts by its SHA-1, and run it by EVALSHA: so long a text isn't at hand"
+    if known is None:
         return "register it under scripts by its SHA-1"
-    return f"register it under scripts: {{NAME: {{sha1: {sha1.decode()}, keys: {len(script.keys)}}}}}"
+    return f"register it under scripts: {{NAME: {{sha1: {known[1]}, keys: {keys}}}}}"
 
 
 def script_of(scripts: Mapping[bytes, Registration], sha1: bytes) -> Registration | None:

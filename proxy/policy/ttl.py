@@ -41,6 +41,10 @@ ASKS_ALL: Final = 6  # the key may be left with any, or with none
 GIVES: Final = 7  # the key has one afterwards, though perhaps not this one
 SETTLES: Final = 8  # the key has one afterwards that is right, or is gone
 
+# The types that a plain command can create together with their time to live (SET … EX); the others need a
+# dump or a key that has one: RESTORE, RENAME, COPY.
+BRING_TTL: Final = frozenset({"string"})
+
 FAULTS: Final = frozenset({FORBIDDEN, REQUIRED, TOO_SHORT, TOO_LONG})
 SETTLING: Final = frozenset({GIVES, SETTLES})
 QUESTIONS: Final = frozenset({ASKS_PRESENCE, ASKS_ALL})
