@@ -6,7 +6,7 @@
 SHELL = /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help run test test-failed lint bench bench-micro fuzz fuzz-properties soak adversary more-servers install build install-test node clean clean-room
+.PHONY: help run test test-failed lint bench bench-micro fuzz fuzz-properties soak adversary more-servers commands install build install-test node clean clean-room
 
 VENV ?= .venv
 EDITABLE ?= -e
@@ -77,8 +77,12 @@ adversary: install-test ## the searches for what an attacker would look for, MIN
 	@seconds=$$($(BIN)/python -m tools.share_of_time $(or $(MINUTES),60) tests/adversary) && \
 	KEYFENCE_ADVERSARY_SECONDS=$$seconds $(BIN)/python -m pytest $(SPREAD) --timeout 0 $(PYTEST) tests/adversary
 
-more-servers: ## Redis 8 and Valkey 8 of Debian 13 for these searches, beside what is installed (needs apt)
+more-servers: ## Redis 8.0, 8.6 and Valkey 8.1, 9.1 of Debian for tests, beside what is installed (needs apt)
 	@tools/more_servers.sh
+
+commands: install-test ## the command table anew; FROM=HOST:PORT (or unix:PATH) asks a server that it lacks first
+	@$(BIN)/python -m tools.commands_table $(if $(FROM),--from $(FROM))
+	@$(BIN)/python -m proxy commands --markdown >docs/commands.md
 
 soak: install-test ## the comparison with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients
 	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/differential/test_random_sessions.py \

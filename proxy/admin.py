@@ -44,8 +44,10 @@ _INDEX = """keyfence
 GET    /metrics     counters in Prometheus' text format
 GET    /healthz     200 while the process lives
 GET    /readyz      200 once clients can be served, else 503 with the reasons
+GET    /status      what runs: policy, revision, modes, upstream, workers, clients, since when
 GET    /report      violations so far: service, rule, command, entry or key shape, counts
 GET    /modes       which rule is observed, enforced or disabled for which service
+GET    /waivers     the violations that are tolerated
 GET    /listeners   the addresses that clients connect to, and whose they are
 POST   /explain     {"service": "...", "argv": ["GET", "key"]}: how the policy in force judges a command
 POST   /-/observe   {"for": seconds, "rule": "...", "service": "..."}: observe in place of enforcing; rule and
@@ -76,6 +78,12 @@ class Control(Protocol):
 
     def modes(self) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
         """The matrix of rules and services."""
+
+    def status(self) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+        """What runs, and since when."""
+
+    def waivers(self) -> Sequence[Mapping[str, Any]] | Awaitable[Sequence[Mapping[str, Any]]]:
+        """The waivers in force."""
 
     def addresses(self) -> Sequence[Mapping[str, Any]] | Awaitable[Sequence[Mapping[str, Any]]]:
         """Where clients connect: `{"address": "HOST:PORT", "service": …}`, service empty where none is
@@ -133,7 +141,9 @@ async def start_admin(
     app = web.Application(middlewares=[_guard(connections, access)], client_max_size=MAX_BODY)
     handlers = _Handlers(control, _INDEX)
     _add_open(app, handlers)
+    app.router.add_get("/status", handlers.status)
     app.router.add_get("/report", handlers.report)
+    app.router.add_get("/waivers", handlers.waivers)
     app.router.add_get("/modes", handlers.modes)
     app.router.add_get("/listeners", handlers.listeners)
     app.router.add_post("/explain", handlers.explain)
@@ -193,6 +203,12 @@ class _Handlers:
     async def readyz(self, _: web.Request) -> web.Response:
         ready, reasons = await _settled(self._control.ready())
         return _json({"ready": ready, "reasons": reasons}, 200 if ready else 503)
+
+    async def status(self, _: web.Request) -> web.Response:
+        return _json(await _settled(self._control.status()))
+
+    async def waivers(self, _: web.Request) -> web.Response:
+        return _json(await _settled(self._control.waivers()))
 
     async def report(self, _: web.Request) -> web.Response:
         return _json(await _settled(self._control.report()))

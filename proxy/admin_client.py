@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .admin_token import TokenError, read_token
+from .sockets import Address
 from .upstream_url import without_password
 
 TIMEOUT = 10.0  # seconds
@@ -39,15 +40,25 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
+def url_of(address: Address) -> str:
+    """How this machine reaches an admin listener, also one on all of the machine's addresses."""
+    host, port = address.host_port
+    own = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{own}]:{port}" if ":" in own else f"http://{own}:{port}"
+
+
 def ask(
     base: str,
     path: str,
     body: dict[str, Any] | None = None,
     timeout: float = TIMEOUT,
     token_file: str = "",
+    method: str = "",
 ) -> Any:
-    """One request to the admin listener at `base`, a POST where there is a body. `timeout` is in seconds.
-    The token of `token_file` goes along with a POST. Raises AskError."""
+    """One request to the admin listener at `base`. Without a `method` it is a POST where there is a body,
+    else a GET. `timeout` is in seconds. The token of `token_file` goes along with all but a GET. Raises
+    AskError."""
+    method = method or ("GET" if body is None else "POST")
     url = base.rstrip("/") + path
     shown = without_password(url)
     data = None if body is None else json.dumps(body).encode()
@@ -56,9 +67,9 @@ def ask(
         if not url.startswith(("http://", "https://")):
             raise AskError(f"{shown} is no admin listener; write http://HOST:PORT")
         headers = {"Content-Type": "application/json"}
-        if data is not None and token_file:
+        if method != "GET" and token_file:
             headers["Authorization"] = f"Bearer {read_token(token_file).decode('ascii')}"
-        request = urllib.request.Request(url, data=data, headers=headers)
+        request = urllib.request.Request(url, data=data, headers=headers, method=method)
         # Straight to the address: an HTTP proxy of the environment has no business here.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
         with opener.open(request, timeout=timeout) as response:

@@ -59,7 +59,16 @@ def token_of(settings: Settings) -> bytes | None:
 
 
 def token_warnings(settings: Settings) -> list[str]:
-    """What an operator should know of who may use the admin listener."""
+    """What an operator should know of who may read secrets, and use the admin listener."""
+    open_files = [
+        f"any user of this machine may read or change the secret in {file}: chmod o= it"
+        for file in settings.secret_files
+        if is_open_to_others(file)
+    ]
+    return open_files + _admin_warnings(settings)
+
+
+def _admin_warnings(settings: Settings) -> list[str]:
     if settings.admin is None:
         return []
     if settings.admin_token_file:

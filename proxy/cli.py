@@ -5,38 +5,48 @@ Rule: what a user gets wrong costs one clear line (or one line a fault) and exit
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from . import __version__, _compiled, cli_tools
-from .admin_client import TIMEOUT, TOKEN_VARIABLE, AskError, ask
+from .admin_client import url_of
+from .cli_acl import acl
+from .cli_options import (
+    Commands,
+    admin_option,
+    answer_of,
+    asked,
+    change_options,
+    connect_option,
+    format_option,
+    is_given,
+    print_json,
+    source_url,
+)
+from .cli_status import modes, status
 from .cli_waivers import waivers
 from .config import (
     DEFAULT_ADMIN,
     Overrides,
-    Settings,
     load_settings,
     parse_drain,
     parse_workers,
 )
-from .loading import Origin, load
+from .config_upstream import upstream_of
+from .loading import Origin
+from .notices import warn
 from .policy.diagnostics import FileError
-from .policy.modes import Modes, advised
 from .policy.units import milliseconds
+from .references import is_plain_password
 from .runtime import StartError, run_loop, settle_modules
 from .serve import serve
 from .sockets import parse_address, parse_listen
 from .telemetry.report import render, rows_from_log, rows_from_snapshot
 from .terminal import console, fail, fail_with, say
 from .upstream.embedded import EmbeddedRedisError
-from .upstream_url import parse_upstream, without_password
 
 # Seconds that keyfence may take: to compile a large policy on a busy machine, to drain worker after worker.
 RELOAD_TIMEOUT = 600.0
@@ -62,19 +72,7 @@ def _address_or_none(text: str) -> None:
         parse_address(text)
 
 
-def _admin_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Which running keyfence is asked, and by which token."""
-    for option in (
-        click.option(
-            "--token-file", metavar="FILE", default="", envvar=TOKEN_VARIABLE, help="The admin token's file."
-        ),
-        click.option("--admin", metavar="URL", default=f"http://{DEFAULT_ADMIN}", help="The admin listener."),
-    ):
-        command = option(command)
-    return command
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(
     __version__, message=f"%(prog)s %(version)s, {_compiled.describe()}", prog_name="keyfence"
 )
@@ -90,8 +88,8 @@ def cli() -> None:
     metavar="URL",
     default="",
     envvar="KEYFENCE_UPSTREAM",
-    callback=_checked(parse_upstream),
-    help="redis://, rediss:// or unix:// URL; without one, a Redis is started.",
+    callback=_checked(upstream_of),
+    help="redis://, rediss:// or unix:// URL, or file:PATH of one; without, a Redis is started.",
 )
 @click.option(
     "--listen",
@@ -163,6 +161,8 @@ def run(
         metrics,
     )
     settle_modules()
+    if is_given(click.get_current_context(), "upstream") and is_plain_password(upstream):
+        warn("--upstream holds a password, which every process listing shows; write file:PATH or '${NAME}'")
     origin = Origin(config, overrides, spliced=splice)
     try:
         settings, compiled = origin.load()
@@ -178,15 +178,8 @@ def run(
         fail(str(exc))
 
 
-def _settings(config: str, overrides: Overrides) -> Settings:
-    try:
-        return load_settings(config, overrides)
-    except FileError as exc:
-        fail_with(exc)
-
-
 @cli.command()
-@click.option("--connect", metavar="ADMIN-URL", default="", help="Play through this running keyfence.")
+@connect_option
 @click.option("--policy", metavar="FILE", default="", help="Policy to demonstrate.  [default: cubesandbox]")
 def demo(connect: str, policy: str) -> None:
     """Play a minute of CubeSandbox traffic, first observed, then enforced, and show what was found."""
@@ -201,16 +194,18 @@ def demo(connect: str, policy: str) -> None:
 
 
 @cli.command()
-@click.argument("source", metavar="[LOG|ADMIN-URL]", default=f"http://{DEFAULT_ADMIN}")
-def report(source: str) -> None:
-    """What broke the policy: from a running keyfence, or from a decision log ("-" is standard input)."""
-    if source.startswith(("http://", "https://")):
-        answer = _ask(source, "/report")
-        try:
-            render(rows_from_snapshot(answer))
-        except (TypeError, ValueError) as exc:
-            fail(f"{without_password(source)}: this is no keyfence's report: {exc}", 1)
-        return
+@click.argument("source", metavar="[LOG|ADMIN]", default="")
+@admin_option
+@format_option("text", "json")
+@click.pass_context
+def report(context: click.Context, source: str, admin: str, form: str) -> None:
+    """Print what broke the policy: from a running keyfence, or from a decision log.
+
+    ADMIN is the address of a running keyfence, as --admin has it; "-" is a log on standard input.
+    """
+    if source and is_given(context, "admin"):
+        fail("give either --admin or an argument")
+    url = source_url(source) if source else admin
     broken = 0
 
     def complain(text: str) -> None:
@@ -218,12 +213,19 @@ def report(source: str) -> None:
         broken += 1
         say(f"keyfence: {source}: {text}", err=True)
 
-    try:
-        with click.open_file(source, "rb") as lines:
-            rows, dropped = rows_from_log(lines, complain)
-    except OSError as exc:
-        fail(f"{source}: {exc.strerror}")
-    render(rows)
+    if url:
+        with answer_of(url):
+            rows, dropped = rows_from_snapshot(asked(url, "/report")), 0
+    else:
+        try:
+            with click.open_file(source, "rb") as lines:
+                rows, dropped = rows_from_log(lines, complain)
+        except OSError as exc:
+            fail(f"{source}: {exc.strerror}")
+    if form == "json":
+        print_json(rows)
+    else:
+        render(rows)
     if dropped:
         say(f"keyfence: {source}: {dropped} more violations passed the log's limits", err=True)
     if broken:
@@ -231,104 +233,104 @@ def report(source: str) -> None:
 
 
 @cli.command()
-@click.option("--for", "duration", metavar="DURATION", required=True, help="How long, as 30m or 1h.")
+@click.option("--for", "duration", metavar="DURATION", help="How long, as 30m or 1h.")
+@click.option("--end", is_flag=True, help="End it now: every mode is as configured again.")
 @click.option("--rule", metavar="RULE", default="", help="Only this rule.")
 @click.option("--service", metavar="NAME", default="", help="Only this service.")
-@_admin_options
-def observe(duration: str, rule: str, service: str, admin: str, token_file: str) -> None:
+@change_options
+@format_option("text", "json")
+def observe(
+    duration: str | None, end: bool, rule: str, service: str, admin: str, token_file: str, form: str
+) -> None:
     """Break-glass: refuse nothing for a while, in a running keyfence."""
+    if end:
+        _end_observe(bool(duration is not None or rule or service), admin, token_file, form)
+        return
+    if duration is None:
+        fail("say how long with --for, as --for 30m; --end ends it early")
     try:
         seconds = milliseconds(duration) / 1000
     except ValueError as exc:
         fail(f"--for: {exc}")
     body = {"for": seconds} | ({"rule": rule} if rule else {}) | ({"service": service} if service else {})
-    _ask(admin, "/-/observe", body, token_file=token_file)
+    told = asked(admin, "/-/observe", body, token_file=token_file)
     what = " ".join([rule or "every rule", *(["by", service] if service else [])])
-    say(f"for {duration}, violations of {what} are observed and not refused")
+    if form == "json":
+        print_json(told)
+    else:
+        say(f"for {duration}, violations of {what} are observed and not refused")
+
+
+def _end_observe(with_others: bool, admin: str, token_file: str, form: str) -> None:
+    if with_others:
+        fail("--end ends every break-glass; leave out --for, --rule and --service")
+    told = asked(admin, "/-/observe", token_file=token_file, method="DELETE")
+    with answer_of(admin):
+        ended = told["ended"]
+    if form == "json":
+        print_json(told)
+    else:
+        say("break-glass ended; modes are as configured again" if ended else "no break-glass was open")
 
 
 @cli.command()
-@_admin_options
-def reload(admin: str, token_file: str) -> None:
+@change_options
+@click.option("--config", metavar="FILE", default="", help="Ask the admin address that this file names.")
+@format_option("text", "json")
+def reload(admin: str, token_file: str, form: str, config: str) -> None:
     """Have a running keyfence read its policy, configuration and waivers again.
 
     Exit code 1: something is wrong with them, and what was in force stays.
     """
-    told = _ask(admin, "/-/reload", {}, RELOAD_TIMEOUT, token_file)
-    say(f"reloaded: policy {told['policy']}, revision {told['revision']}" if told["policy"] else "reloaded")
-    for name in told["needs_restart"]:
+    if config:
+        try:
+            settings = load_settings(config, Overrides())
+        except FileError as exc:
+            fail_with(exc)
+        if settings.admin is None:
+            fail(f"{config}: there is no admin address to ask; send SIGHUP to keyfence", 1)
+        admin, token_file = url_of(settings.admin), token_file or settings.admin_token_file
+    told = asked(admin, "/-/reload", {}, RELOAD_TIMEOUT, token_file, form=form)
+    with answer_of(admin):
+        name, revision, waiting = told["policy"], told["revision"], list(told["needs_restart"])
+    if form == "json":
+        print_json(told)
+    else:
+        say(f"reloaded: policy {name}, revision {revision}" if name else "reloaded")
+    for name in waiting:
         say(f"keyfence: {name} has changed in the configuration: that needs a restart", err=True)
 
 
 @cli.command()
-@_admin_options
-def restart(admin: str, token_file: str) -> None:
+@change_options
+@format_option("text", "json")
+def restart(admin: str, token_file: str, form: str) -> None:
     """Replace the workers of a running keyfence one by one, without losing a command."""
-    told = _ask(admin, "/-/restart", {}, RESTART_TIMEOUT, token_file)
-    say(f"restarted {told['restarted']} workers")
+    told = asked(admin, "/-/restart", {}, RESTART_TIMEOUT, token_file)
+    with answer_of(admin):
+        restarted = told["restarted"]
+    if form == "json":
+        print_json(told)
+    else:
+        say(f"restarted {restarted} workers")
 
 
 @cli.command()
-@click.option("--config", metavar="FILE", default="", help="Configuration file.")
-@click.option("--policy", metavar="FILE", default="", help="Policy file, in place of the configuration's.")
-def modes(config: str, policy: str) -> None:
-    """Print which rule is observed, enforced or disabled for which service."""
-    settings = _settings(config, Overrides(policy=policy))
-    try:
-        compiled = load(settings)
-    except FileError as exc:
-        fail_with(exc)
-    matrix = Modes(settings.modes, compiled.services, settings.waived()).matrix()
-    table = Table(title=f"modes of {compiled.name}", title_justify="left")
-    table.add_column("rule", no_wrap=True)
-    for service in compiled.services:
-        table.add_column(Text(service), no_wrap=True)
-    styles = {"enforce": "bold red", "observe": "green", "disabled": "dim"}
-    for rule, by_service in matrix.items():
-        should = rule in compiled.should
-        cells = [f"[{styles[mode]}]{_mode_text(mode, should)}[/]" for mode in by_service.values()]
-        table.add_row(rule, *cells)
-    console().print(table)
-    for rule, what in advised(compiled).items():
-        say(f"{rule} is told and never refused (should) for: {', '.join(what)}")
-
-
-def _mode_text(mode: str, should: bool) -> str:
-    return "observe (should)" if should and mode == "enforce" else mode
-
-
-def _ask(
-    base: str,
-    path: str,
-    body: dict[str, Any] | None = None,
-    timeout: float = TIMEOUT,
-    token_file: str = "",
-) -> Any:
-    try:
-        return ask(base, path, body, timeout, token_file)
-    except AskError as exc:
-        for line in exc.details:
-            say(line, err=True)
-        fail(str(exc), 1)
-
-
-@cli.command()
-@click.option("--json", "as_json", is_flag=True, help="Print a list of JSON objects.")
-@click.option("--markdown", is_flag=True, help="Print docs/commands.md.")
-def commands(as_json: bool, markdown: bool) -> None:
+@format_option("text", "json", "markdown")
+def commands(form: str) -> None:
     """Print every command that keyfence knows: its keys, access, and what happens by default."""
     from . import commands_listing as listed
 
     rows = listed.listing()
-    if as_json:
-        click.echo(json.dumps(listed.as_objects(rows), indent=1))
-    elif markdown:
+    if form == "json":
+        print_json(listed.as_objects(rows))
+    elif form == "markdown":
         click.echo(listed.as_markdown(rows), nl=False)
     else:
         console().print(listed.as_table(rows))
 
 
-for _tool in (*cli_tools.COMMANDS, waivers):
+for _tool in (*cli_tools.COMMANDS, acl, modes, status, waivers):
     cli.add_command(_tool)
 
 

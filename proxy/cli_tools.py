@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -20,7 +20,8 @@ from rich.text import Text
 
 from . import formats
 from . import schema as schemas
-from .policy.check import check_policy
+from .checking import check_file
+from .cli_options import format_option
 from .policy.compiled import CompiledPolicy
 from .policy.coverage import Coverage
 from .policy.diagnostics import FileError
@@ -33,34 +34,24 @@ from .policy.load import load_policy
 from .policy.replay import Replay
 from .policy.show import printable
 from .policy.testing import FileResult, Runner, test_files
-from .terminal import USAGE, console, fail, fail_with, say
-
-
-def _format(*forms: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The option --format."""
-    return click.option(
-        "--format",
-        "form",
-        type=click.Choice(forms),
-        default=forms[0],
-        show_default=True,
-        help="What is printed.",
-    )
+from .terminal import USAGE, console, fail, fail_with, print_table, say
 
 
 @click.command()
 @click.argument("policies", metavar="POLICY...", nargs=-1, required=True)
-@_format("text", "json", "github")
+@format_option("text", "json", "github")
 @click.option("--strict", is_flag=True, help="Fail for warnings too.")
 def check(policies: Sequence[str], form: str, strict: bool) -> None:
-    """Report every error and warning of policy files with its place, its line and a key that shows it.
+    """Report every error and warning of policies, each with its place, its line and a key that shows it.
+
+    A policy is a file or a folder. A configuration is checked together with the policy that it names.
 
     Exit code 0: none, or only warnings; 1: errors, or with --strict warnings; 2: wrong usage.
     """
     failed = False
     objects = []
     for path in policies:
-        errors, warnings, summary = check_policy(path)
+        errors, warnings, summary = check_file(path)
         failed = failed or bool(errors) or (strict and bool(warnings))
         objects += [formats.as_object(one) for one in (*errors, *warnings)]
         for one in (*errors, *warnings) if form != "json" else ():
@@ -76,12 +67,12 @@ def check(policies: Sequence[str], form: str, strict: bool) -> None:
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--policy", metavar="FILE", required=True, help="Policy file.")
 @click.option("--service", metavar="NAME", required=True, help="Who sends the command.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; a list for a sequence.")
+@format_option("text", "json")
 @click.option(
     "--file", metavar="FILE", default="", help="Explain the commands of a file; - is standard input."
 )
 @click.argument("command", metavar="-- COMMAND [ARG...]", nargs=-1, type=click.UNPROCESSED)
-def explain(policy: str, service: str, as_json: bool, file: str, command: Sequence[str]) -> None:
+def explain(policy: str, service: str, form: str, file: str, command: Sequence[str]) -> None:
     """Say what a policy makes of a command, and what would have to change for it to pass.
 
     With --file, of a sequence on one connection: a command a line; "@NAME" goes on as another service, "+6s"
@@ -92,27 +83,27 @@ def explain(policy: str, service: str, as_json: bool, file: str, command: Sequen
     try:
         compiled = load_policy(policy)
         if file:
-            _explain_file(compiled, service, file, as_json)
+            _explain_file(compiled, service, file, form)
         told = explain_command(compiled, service, [os.fsencode(part) for part in command])
     except FileError as exc:
         fail_with(exc)
     except ValueError as exc:
         fail(f"--service: {exc}")
-    if as_json:
+    if form == "json":
         say(json.dumps(told))
     else:
         _print_explanation(told)
     sys.exit(0 if told["verdict"] == "allow" else 1)
 
 
-def _explain_file(policy: CompiledPolicy, service: str, file: str, as_json: bool) -> NoReturn:
+def _explain_file(policy: CompiledPolicy, service: str, file: str, form: str) -> NoReturn:
     try:
         data = sys.stdin.buffer.read(MAX_BYTES) if file == "-" else read_file(file)
         text = data.decode("utf-8", "surrogateescape")
         told = explain_sequence(policy, read_sequence(text, service), now=int(time.time() * 1000))
     except (Unreadable, ValueError) as exc:
         fail(f"{file}: {exc}")
-    if as_json:
+    if form == "json":
         say(json.dumps(told, indent=1))
     else:
         _print_sequence(told)
@@ -154,7 +145,7 @@ def _print_explanation(told: dict[str, Any]) -> None:
             table.add_column(column)
         for access in told["accesses"]:
             table.add_row(*(_cell(access[name]) for name in ("position", "key", "access", "entry")))
-        out.print(table)
+        print_table(table)
     else:
         out.print("accesses: none")
     if told["verdict"] == "allow":
@@ -188,7 +179,7 @@ def _cell(value: object) -> Text:
 
 @click.command(name="test")
 @click.argument("paths", metavar="[PATH...]", nargs=-1)
-@_format("text", "json", "junit", "github")
+@format_option("text", "json", "junit", "github")
 @click.option(
     "--min-coverage",
     metavar="PERCENT",
@@ -196,7 +187,8 @@ def _cell(value: object) -> Text:
     default=0,
     help="Fail where the tests exercise less of a policy.",
 )
-def run_tests(paths: Sequence[str], form: str, min_coverage: int) -> None:
+@click.option("--coverage", is_flag=True, help="List what the tests never exercise.")
+def run_tests(paths: Sequence[str], form: str, min_coverage: int, coverage: bool) -> None:
     """Run policy tests: files, or all *.test.yaml of folders ("." by default).
 
     Exit code 0: all passed, 1: some failed (or exercise too little), 2: a file can't be used.
@@ -227,7 +219,7 @@ def run_tests(paths: Sequence[str], form: str, min_coverage: int) -> None:
     else:
         for one in (*faults, *failures):
             say(one.illustrated())
-        _print_tests(results, runner.coverage)
+        _print_tests(results, runner.coverage, in_full=coverage)
     if form in ("text", "github"):
         for path in short:
             percent = runner.coverage[path].percent
@@ -235,13 +227,14 @@ def run_tests(paths: Sequence[str], form: str, min_coverage: int) -> None:
     sys.exit(USAGE if faults else 1 if failures or short else 0)
 
 
-def _print_tests(results: Sequence[FileResult], coverage: Mapping[str, Coverage]) -> None:
+def _print_tests(results: Sequence[FileResult], coverage: Mapping[str, Coverage], *, in_full: bool) -> None:
     for file in results:
         passed = len(file.results) - file.failed
         say(f"{file.path}: {passed} passed, {file.failed} failed")
     for path, one in coverage.items():
-        say(f"{path}: {one.percent} % exercised")
-        for section in one.sections():
+        more = "" if in_full or one.percent == 100 else " (--coverage lists the rest)"
+        say(f"{path}: {one.percent} % exercised{more}")
+        for section in one.sections() if in_full else ():
             say(f"  {section.name:16}  {section.exercised}/{section.total}")
             for item in section.missing:
                 say(f"    never: {item}")
@@ -250,7 +243,7 @@ def _print_tests(results: Sequence[FileResult], coverage: Mapping[str, Coverage]
 @click.command()
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
-@_format("text", "json")
+@format_option("text", "json")
 @click.option(
     "--replay",
     metavar="LOG",
@@ -311,7 +304,10 @@ def _replay(old: CompiledPolicy, new: CompiledPolicy, log: str, form: str) -> No
 def schema(kind: str) -> None:
     """Print the JSON Schema of a kind of file, for editors.
 
-    A file names it in its first line: # yaml-language-server: $schema=URL-OR-PATH
+    A file names it in its first line:
+
+    \b
+        # yaml-language-server: $schema=URL
     """
     say(json.dumps(schemas.schema(kind), indent=1))
 

@@ -6,7 +6,6 @@ Rule: it changes nothing; a baseline is printed, for people to read before they 
 from __future__ import annotations
 
 import datetime
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -15,15 +14,14 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from .admin_client import AskError, ask
-from .config import DEFAULT_ADMIN, Overrides, load_settings
+from .cli_options import admin_option, answer_of, asked, format_option, is_given, print_json, source_url
+from .config import Overrides, load_settings
 from .policy.diagnostics import FileError
 from .policy.load import load_policy
 from .policy.waivers import Use, WaiverModel, baseline, read_waivers, uses, waiver_faults
 from .telemetry.report import rows_from_log, rows_from_snapshot
 from .telemetry.tally import Row
-from .terminal import console, fail, fail_with, say
-from .upstream_url import without_password
+from .terminal import fail, fail_with, print_table, say
 
 _STYLES = {"lapsed": "bold red", "unused": "yellow", "ending": "yellow", "in use": "green", "": ""}
 
@@ -36,21 +34,25 @@ def _date(_context: click.Context, _parameter: click.Parameter, value: str) -> d
 
 
 @click.command()
-@click.argument("source", metavar="[ADMIN-URL|LOG]", default="")
+@click.argument("source", metavar="[LOG|ADMIN]", default="")
 @click.option("--config", metavar="FILE", default="", help="Configuration file, which names the waivers.")
 @click.option("--waivers", "file", metavar="FILE", default="", help="Waivers file, in place of that one.")
 @click.option("--policy", metavar="FILE", default="", help="Policy file, to hold its names against.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of JSON objects.")
+@admin_option
+@format_option("text", "json")
 @click.option("--baseline", "writes", is_flag=True, help="Print a waivers file for all that is found now.")
 @click.option("--owner", default="", help="Who mends what the baseline tolerates.")
 @click.option("--reason", default="known before the policy was enforced", show_default=True)
 @click.option("--until", metavar="DATE", default="", callback=_date, help="The baseline's last day.")
+@click.pass_context
 def waivers(
+    context: click.Context,
     source: str,
     config: str,
     file: str,
     policy: str,
-    as_json: bool,
+    admin: str,
+    form: str,
     writes: bool,
     owner: str,
     reason: str,
@@ -58,21 +60,31 @@ def waivers(
 ) -> None:
     """List what is tolerated: what has lapsed, and what nobody needs any more.
 
-    A running keyfence (its admin URL) or a decision log ("-" is standard input) tells what was needed.
+    The waivers are those of --config or --waivers, else those that a running keyfence has in force. LOG ("-"
+    is standard input), ADMIN or --admin says which were needed.
+
     Exit code 1: a waiver has lapsed.
     """
+    if source and is_given(context, "admin"):
+        fail("give either --admin or an argument")
+    url = source_url(source) if source else admin
     try:
         listed = _listed(config, file, policy)
     except FileError as exc:
         fail_with(exc)
     if writes:
-        _print_baseline(_rows(source or f"http://{DEFAULT_ADMIN}"), owner, reason, until)
+        _print_baseline(_rows(url or source), owner, reason, until)
         return
-    if not (config or file):
+    in_force = not (config or file)
+    if in_force and not url:
         fail("no waivers; name them with --config or --waivers")
-    found = uses(listed, _rows(source) if source else None, datetime.datetime.now(datetime.UTC).date())
-    if as_json:
-        say(json.dumps([one.as_object() for one in found]))
+    if in_force:
+        with answer_of(url):
+            listed = [WaiverModel.model_validate(one) for one in asked(url, "/waivers")]
+    asks = in_force or source or is_given(context, "admin")
+    found = uses(listed, _rows(url or source) if asks else None, datetime.datetime.now(datetime.UTC).date())
+    if form == "json":
+        print_json([one.as_object() for one in found])
     else:
         _print_uses(found)
     sys.exit(1 if any(one.state == "lapsed" for one in found) else 0)
@@ -96,12 +108,8 @@ def _listed(config: str, file: str, policy: str) -> Sequence[WaiverModel]:
 
 def _rows(source: str) -> list[Row]:
     if source.startswith(("http://", "https://")):
-        try:
-            return rows_from_snapshot(ask(source, "/report"))
-        except AskError as exc:
-            fail(str(exc), 1)
-        except (TypeError, ValueError) as exc:
-            fail(f"{without_password(source)}: this is no keyfence's report: {exc}", 1)
+        with answer_of(source):
+            return rows_from_snapshot(asked(source, "/report"))
     try:
         with click.open_file(source, "rb") as lines:
             rows, dropped = rows_from_log(lines, lambda text: say(f"keyfence: {source}: {text}", err=True))
@@ -131,7 +139,7 @@ def _print_uses(found: Sequence[Use]) -> None:
         table.add_column(name, justify="right" if name == "uses" else "left")
     for one in sorted(found, key=lambda one: (one.state != "lapsed", one.waiver.until)):
         table.add_row(*_cells(one))
-    console().print(table)
+    print_table(table)
 
 
 def _cells(use: Use) -> list[Text]:

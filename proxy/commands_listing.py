@@ -15,7 +15,7 @@ from rich.table import Table
 from .commands.effects import effect_of
 from .commands.exceptions import FINDERS, NEEDS
 from .commands.model import DELETE, GROUP, READ, WRITE, Command
-from .commands.table import COMMANDS, KeySpec, Row
+from .commands.table import ASKED_SERVERS, COMMANDS, KeySpec, Row
 from .policy.permissions import forbidden_by_default
 
 
@@ -57,6 +57,7 @@ FOUND: dict[str, tuple[str, str]] = {
     "FCALL_RO": (_COUNTED_KEYS, "read"),
     "GEORADIUS": ("1; the one behind the last STORE or STOREDIST", "read; write"),
     "GEORADIUSBYMEMBER": ("1; the one behind the last STORE or STOREDIST", "read; write"),
+    "HIMPORT SET": ("2; what HIMPORT PREPARE has named can't be known", "write"),
     "MIGRATE": ("3, or all behind KEYS", "read and delete; with COPY read"),
     "SORT": ("1; the one behind the last STORE; BY and GET patterns can't be known", "read; write"),
     "SORT_RO": ("1; BY and GET patterns can't be known", "read"),
@@ -68,7 +69,10 @@ FOUND: dict[str, tuple[str, str]] = {
 # Where options decide on the access (`commands.exceptions.NEEDS`).
 ACCESS_BY_OPTIONS = {
     "BITFIELD": "read and write; with nothing but GET read",
+    "DELEX": "delete; with a condition read and delete",
+    "DELIFEQ": "read and delete",
     "GETEX": "read and write; without options read",
+    "HGETEX": "read and write; without options read",
     "SET": "write; with GET and its like read and write",
     "XAUTOCLAIM": "read and group",
     "XCLAIM": "read and group; with JUSTID group",
@@ -79,6 +83,7 @@ ACCESS_BY_OPTIONS = {
 MENTIONED: dict[str, tuple[str, str]] = {
     "CLIENT TRACKING": ("key pattern", "with BCAST all keys, or those that begin as its PREFIX"),
     "CLUSTER GETKEYSINSLOT": ("key pattern", "all keys"),
+    "CLUSTERSCAN": ("key pattern", "the keys that the last MATCH admits, or all"),
     "COPY": ("database", "the database behind DB"),
     "EVAL": ("script", ""),
     "EVALSHA": ("script", ""),
@@ -114,6 +119,8 @@ def _listed(row: Row) -> Listed:
         keys, access = "", ""
     elif command.name in FINDERS:
         keys, access = FOUND[command.name]
+    elif row.problem:
+        keys, access = "others than it names", ""
     else:
         keys, access = _by_specs(row)
     named = MENTIONED.get(command.name, ("", ""))[1]
@@ -174,8 +181,10 @@ def access_text(needs: int) -> str:
 
 
 def since(servers: Sequence[str]) -> str:
-    """The servers that have a command, of those that keyfence knows: `Redis 7.0, Valkey 8.1-dev`."""
-    known = COMMANDS[b"GET"].command.servers
+    """The servers that have a command, of those that keyfence knows: `Redis 7.0, Valkey 8.1`."""
+    if not ASKED_SERVERS.intersection(servers):
+        return ", ".join(server.replace("-", " ").title() for server in servers)
+    known = [server for server in COMMANDS[b"GET"].command.servers if server in ASKED_SERVERS]
     parts = []
     for product in dict.fromkeys(server.partition("-")[0] for server in known):
         versions = [server.partition("-")[2] for server in known if server.startswith(f"{product}-")]
@@ -193,6 +202,8 @@ def _kind(row: Row) -> str:
     for category, kind in (("admin", "administrative"), ("pubsub", "pub/sub"), ("scripting", "script")):
         if category in command.categories:
             return kind
+    if row.problem:
+        return "whole key space"
     if command.names_keys:
         return "keys"
     if "transaction" in command.categories:
@@ -212,6 +223,8 @@ def _default(row: Row) -> str:
     reason = forbidden_by_default(command, command.names_keys)
     if reason:
         return f"forbidden: {reason}"
+    if row.problem:
+        return "breaks `command.unknown`"
     judged_by = _judged_by(command)
     return f"judged by {' and '.join(judged_by)}" if judged_by else "allowed"
 
@@ -251,9 +264,10 @@ _PAGE = """# Commands
 
 Made by `keyfence commands --markdown`; don't edit it.
 
-This is every command that keyfence knows, from what {servers}
-say of themselves. What another server has besides, keyfence learns from that server; what nobody tells breaks
-the rule `command.unknown`.
+This is every command that keyfence knows. {servers}
+have said it of themselves; what Redis 8.10 and its modules have besides is from Redis' own reference.
+keyfence asks its upstream what else that has. A command that neither knows breaks the rule `command.unknown`,
+and so does a command by the name that `rename-command` of redis.conf gave it, which no server tells.
 
 - *since*: the first Redis that has the command, up to which one where a later one lacks it, and the same of
   Valkey. Redis 6.2 doesn't list subcommands; what it has of them is given as of 7.0.
@@ -268,7 +282,7 @@ the rule `command.unknown`.
 
 def as_markdown(rows: Sequence[Listed]) -> str:
     """docs/commands.md."""
-    names = [since([server]).removesuffix(" only") for server in COMMANDS[b"GET"].command.servers]
+    names = [server.replace("-", " ").title() for server in COMMANDS[b"GET"].command.servers]
     lines = [_PAGE.format(servers=f"{', '.join(names[:-1])} and {names[-1]}")]
     for kind, meaning in KINDS.items():
         of_kind = [row for row in rows if row.kind == kind]

@@ -6,25 +6,29 @@ relative to the file.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 import ipaddress
 import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from .admission import ANY_SERVICE, ClientLimits
+from .config_upstream import UpstreamModel, address_of
 from .policy.diagnostics import Diagnostic, FileError, Place, did_you_mean
 from .policy.model import Duration, Flag
 from .policy.modes import ModeRule, Waiver, mode_faults
 from .policy.units import milliseconds, size_bytes
-from .policy.validate import validate
+from .policy.validate import file_kind, other_kind, validate
 from .policy.verdict import Mode
 from .policy.waivers import WaiverModel, read_waivers
 from .policy.yaml_source import Source, read_source
+from .references import Resolved, file_of
 from .relay.identity import Identities, Network, Password
 from .sockets import Address, parse_address, parse_listen
 from .upstream.target import UpstreamAddress
@@ -101,11 +105,6 @@ def _checked_or_none(value: str) -> str:
         raise ValueError(f"{exc}, or none") from None
 
 
-def _checked_upstream(value: str) -> str:
-    parse_upstream(value)
-    return value
-
-
 def _permissions(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch("0?[0-7]{3}", value, re.ASCII):
         return int(value, 8)
@@ -153,21 +152,6 @@ class ListenerModel(_Model):
         return Address(self.listen)
 
 
-class UpstreamModel(_Model):
-    """The Redis to stand in front of. Without a URL, keyfence starts one of its own."""
-
-    url: Annotated[str, AfterValidator(_checked_upstream)] = ""
-    ca: str = ""  # a PEM file of the authorities that may have signed a rediss:// server's certificate
-    cert: str = ""  # a PEM file of the certificate that keyfence shows to a rediss:// server …
-    key: str = ""  # … and its key
-    server_name: str = ""  # whom a rediss:// server's certificate must name, where it isn't the URL's host
-    verify: Flag = True  # check a rediss:// server's certificate and name
-    connect_timeout: Duration = 5000
-    # shared: what leaves nothing behind on a connection goes over connections that clients share.
-    mode: Literal["shared", "dedicated"] = "shared"
-    shared_connections: Annotated[int, Field(ge=1, le=64)] = 2  # of one kind: database, protocol, login
-
-
 def _sha256(value: str) -> str:
     if not re.fullmatch("[0-9a-fA-F]{64}", value, re.ASCII):
         # The value isn't shown: it may be the password itself.
@@ -195,8 +179,24 @@ class PasswordModel(_Model):
         list[Annotated[str, AfterValidator(_sha256)]],
         BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
         AfterValidator(_at_least_one),
-    ]
+    ] = []
+    # The password itself, as file:PATH or ${NAME} only.
+    password: Annotated[
+        list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+    ] = Field([], repr=False)
     service: str = ""  # default: what `users` says, else the service of the user's name
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if not self.sha256 and not self.password:
+            raise ValueError("nobody could log in; write sha256: [HASH], or password: file:PATH")
+        return self
+
+    @property
+    def digests(self) -> tuple[bytes, ...]:
+        """The SHA-256 digest of each password that is taken."""
+        hashed = (hashlib.sha256(one.encode()).digest() for one in self.password)
+        return (*map(bytes.fromhex, self.sha256), *hashed)
 
 
 class IdentifyModel(_Model):
@@ -267,6 +267,7 @@ class LimitsModel(_Model):
         )
 
 
+@file_kind("a configuration, which --config names")
 class ConfigModel(_Model):
     """A configuration file."""
 
@@ -338,6 +339,7 @@ class Settings:
     workers: int  # 0: one process does all
     drain: float  # seconds
     record: str  # where to write the command log; "" is nowhere
+    secret_files: tuple[str, ...]  # what `file:` names
     source: Source | None
 
     @property
@@ -392,8 +394,7 @@ class Settings:
             (ipaddress.ip_network(network), service) for network, service in said.networks.items()
         ]
         passwords = {
-            user: Password(tuple(map(bytes.fromhex, one.sha256)), said.service_of(user))
-            for user, one in said.passwords.items()
+            user: Password(one.digests, said.service_of(user)) for user, one in said.passwords.items()
         }
         return Identities(
             frozenset(services), said.users, tuple(networks), passwords, said.certificates, said.uids
@@ -405,10 +406,13 @@ class Settings:
 
 def load_settings(path: str, overrides: Overrides, *, needs_policy: bool = True) -> Settings:
     """Read a configuration file (`path` may be empty) and lay the command line over it. Raises FileError."""
-    source = read_source(path) if path else None
+    folder = Path(path).parent if path else Path()
+    source = Resolved(read_source(path), folder) if path else None
     model = validate(ConfigModel, source) if source is not None else ConfigModel()
-    settings = _settings(model, source, overrides, Path(path).parent if path else Path())
-    faults = [*_network_faults(settings), *_listener_faults(settings)]
+    waivers, waivers_source, faults = _waivers(folder, model.waivers)
+    settings = _settings(model, source, overrides, folder)
+    settings = dataclasses.replace(settings, waivers=waivers, waivers_source=waivers_source)
+    faults += [*_network_faults(settings), *_listener_faults(settings)]
     faults += [*_password_faults(settings), *_upstream_faults(model, settings)]
     if needs_policy and not settings.policy:
         faults.append(settings.fault(("policy",), "no policy; name one with policy: or --policy"))
@@ -417,8 +421,32 @@ def load_settings(path: str, overrides: Overrides, *, needs_policy: bool = True)
     return settings
 
 
-def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folder: Path) -> Settings:
-    url = flags.upstream or model.upstream.url
+def named_files(path: str, overrides: Overrides) -> tuple[str, list[Diagnostic]]:
+    """The policy that a configuration with faults names ("": none that can be told), and what is wrong with
+    its waivers: what can be looked at although the configuration can't be used."""
+    data: Any = {}
+    if path:
+        with contextlib.suppress(FileError):
+            data = read_source(path, keep_going=True).data
+    if other_kind(ConfigModel, data) is not None:
+        data = {}  # its "policy" is a name
+    named = {key: data[key] for key in ("policy", "waivers") if isinstance(data.get(key), str)}
+    folder = Path(path).parent
+    policy = overrides.policy or _in(folder, named.get("policy", ""))
+    return policy, _waivers(folder, named.get("waivers", ""))[2]
+
+
+def _waivers(folder: Path, name: str) -> tuple[tuple[WaiverModel, ...], Source | None, list[Diagnostic]]:
+    """The waivers that a configuration names, their source, and what is wrong with them."""
+    if not name:
+        return (), None, []
+    try:
+        return (*read_waivers(folder / name), [])
+    except FileError as exc:
+        return (), None, exc.diagnostics
+
+
+def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, folder: Path) -> Settings:
     modes = tuple(ModeRule(one.mode, one.rule, one.service) for one in model.modes)
     if flags.mode:
         modes = (ModeRule(flags.mode),)
@@ -426,10 +454,9 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
     if not flags.decision_log and log not in ("", "-"):
         log = str(folder / log)
     admin = _address(flags.admin or model.admin.listen)
-    waivers, waivers_source = read_waivers(folder / model.waivers) if model.waivers else ((), None)
     return Settings(
         policy=flags.policy or _in(folder, model.policy),
-        upstream=_upstream(url, model.upstream.server_name) if url else None,
+        upstream=address_of(model.upstream, flags.upstream),
         upstream_ca=_in(folder, model.upstream.ca),
         upstream_cert=_in(folder, model.upstream.cert),
         upstream_key=_in(folder, model.upstream.key),
@@ -439,8 +466,8 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
         listeners=_listeners(model, flags, folder),
         identify=model.identify,
         modes=modes,
-        waivers=waivers,
-        waivers_source=waivers_source,
+        waivers=(),
+        waivers_source=None,
         admin=admin,
         admin_token_file=_in(folder, model.admin.token_file),
         admin_names=(*model.admin.names, *([admin.host_port[0]] if admin and admin.host_port[0] else [])),
@@ -452,6 +479,7 @@ def _settings(model: ConfigModel, source: Source | None, flags: Overrides, folde
         workers=parse_workers(flags.workers) if flags.workers else model.workers,
         drain=(parse_drain(flags.drain) if flags.drain else model.drain) / 1000,
         record=flags.record,
+        secret_files=_secret_files(source, flags),
         source=source,
     )
 
@@ -464,8 +492,10 @@ def _in(folder: Path, path: str) -> str:
     return str(folder / path) if path else ""
 
 
-def _upstream(url: str, server_name: str) -> UpstreamAddress:
-    return dataclasses.replace(parse_upstream(url), server_name=server_name)
+def _secret_files(source: Resolved | None, flags: Overrides) -> tuple[str, ...]:
+    files = source.files if source is not None else set()
+    named = file_of(flags.upstream, Path())
+    return tuple(sorted({*files, *([named] if named else [])}))
 
 
 def _listeners(model: ConfigModel, flags: Overrides, folder: Path) -> tuple[ListenerModel, ...]:
@@ -531,6 +561,18 @@ def _upstream_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]
     """Settings of TLS that the connection to Redis doesn't use, or that lack their other half."""
     said = model.upstream
     faults = []
+    if said.url:
+        login = parse_upstream(said.url)
+        faults += [
+            settings.fault(("upstream", name), f"the URL names a {name} too; give it in one place")
+            for name in ("username", "password")
+            if getattr(said, name) and getattr(login, name)
+        ]
+    elif said.username or said.password:
+        faults.append(settings.fault(("upstream",), "a login needs a url; name the Redis that it is for"))
+    if said.username and settings.upstream is not None and not settings.upstream.password:
+        text = "a username needs its password; write password: file:PATH or ${NAME}"
+        faults.append(settings.fault(("upstream", "username"), text))
     for name, other in (("cert", "key"), ("key", "cert")):
         if getattr(said, name) and not getattr(said, other):
             text = f"a certificate and its key are both needed; add {other}:"

@@ -14,15 +14,18 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from . import __version__
 from .admin_access import Access
 from .admin_token import token_of, token_warnings
 from .listeners import Listeners
 from .loading import Origin, Packed, admit, unpack
+from .notices import warn
 from .policy.diagnostics import FileError
 from .policy.explain import explain
-from .policy.modes import BreakGlass
+from .policy.modes import BreakGlass, advised
 from .policy.verdict import RULES
-from .runtime import Runtime, warn
+from .runtime import Runtime
+from .systemd import READY, Notify, reloading
 from .telemetry.counters import Counters
 from .telemetry.metrics import exposition
 from .telemetry.tally import Row
@@ -132,14 +135,24 @@ class Here:
 class Control:
     """Implements `admin.Control` over the judge of this process and whoever serves the clients."""
 
-    def __init__(self, origin: Origin, runtime: Runtime, front: Front, access: Access | None = None) -> None:
-        """`access` is that of the admin listener, which a reload may change."""
+    def __init__(
+        self,
+        origin: Origin,
+        runtime: Runtime,
+        front: Front,
+        access: Access | None = None,
+        notify: Notify = lambda _message: None,
+    ) -> None:
+        """`access` is that of the admin listener, which a reload may change; `notify` sends to the
+        supervisor."""
         self.draining = False
         self._access = access
+        self._notify = notify
         self._origin = origin
         self._runtime = runtime
         self._front = front
         self._reloading = asyncio.Lock()
+        self._started = time.time()
 
     # -- what is
 
@@ -171,9 +184,66 @@ class Control:
             "policy": judge.policy.name,
             "revision": judge.policy.revision,
             "should": sorted(judge.policy.should),
+            "advised": advised(judge.policy),
             "modes": judge.modes.matrix(),
             "break_glass": [dataclasses.asdict(one) for one in self._runtime.glass],
         }
+
+    async def status(self) -> dict[str, Any]:
+        """What runs here, and since when; all times are Unix seconds."""
+        ready, reasons = self.ready()
+        counters = await self._front.counters()
+        clients: dict[str, int] = {}
+        for (service, _), number in counters.connections_open.items():
+            clients[service] = clients.get(service, 0) + number
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "started": self._started,
+            "ready": ready,
+            "reasons": reasons,
+            "policy": self._policy_status(),
+            "upstream": self._upstream_status(),
+            "listeners": self.addresses(),
+            "workers": self.workers(),
+            "clients": clients,
+            "modes": self._modes_in_numbers(),
+            "break_glass": [dataclasses.asdict(one) for one in self._runtime.glass],
+            "waivers": len(self._runtime.settings.waivers),
+        }
+
+    def _policy_status(self) -> dict[str, Any] | None:
+        judge = self._runtime.judge
+        if judge is None:
+            return None
+        name, revision = judge.policy.name, judge.policy.revision
+        loaded = self._runtime.telemetry.counters.policies.get(name, (revision, self._started))[1]
+        return {"name": name, "revision": revision, "file": self._runtime.settings.policy, "loaded": loaded}
+
+    def _upstream_status(self) -> dict[str, Any] | None:
+        upstream = self._runtime.upstream
+        if upstream is None:
+            return None
+        return {
+            "address": upstream.address.shown,
+            "up": bool(upstream.up),
+            "since": upstream.since,
+            "reason": "" if upstream.up else upstream.reason,
+        }
+
+    def _modes_in_numbers(self) -> dict[str, dict[str, int]]:
+        """service → mode → how many rules."""
+        judge = self._runtime.judge
+        found: dict[str, dict[str, int]] = {}
+        for by_service in judge.modes.matrix().values() if judge is not None else ():
+            for service, mode in by_service.items():
+                row = found.setdefault(service, {"enforce": 0, "observe": 0, "disabled": 0})
+                row[mode] += 1
+        return found
+
+    def waivers(self) -> list[dict[str, Any]]:
+        """The waivers in force, as their file has them."""
+        return [one.model_dump(mode="json") for one in self._runtime.settings.waivers]
 
     def addresses(self) -> list[dict[str, str]]:
         return [{"address": address, "service": service} for address, service in self._front.bound]
@@ -203,7 +273,7 @@ class Control:
         if service and service not in judge.policy.services:
             raise ValueError(f"{service!r} is no service of the policy")
         if len(self._runtime.glass) >= MAX_GLASS:
-            raise ValueError(f"{MAX_GLASS} are open already; end them with DELETE /-/observe")
+            raise ValueError(f"{MAX_GLASS} are open already; end them with keyfence observe --end")
         one = BreakGlass(time.time() + seconds, rule or "", service or "")
         self._runtime.glass.append(one)
         self._runtime.telemetry.counters.set_break_glass(True)
@@ -243,6 +313,7 @@ class Control:
         """Put policy, configuration and waivers in force as their files are now. Raises FileError, and what
         was in force stays so."""
         async with self._reloading:
+            self._notify(reloading())
             try:
                 return await self._reload()
             except FileError as exc:
@@ -253,6 +324,8 @@ class Control:
                     warn(str(fault))
                 warn("nothing was reloaded: policy and configuration stay as they were")
                 raise
+            finally:
+                self._notify(READY)
 
     async def _reload(self) -> dict[str, Any]:
         packed = await self._origin.load_apart()

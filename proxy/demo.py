@@ -64,7 +64,7 @@ def play(connect: str, policy: str) -> None:
     own. `policy` is the private one's policy file; empty: CubeSandbox'.
     """
     if connect and policy:
-        raise DemoError("--policy is for a private keyfence; with --connect, that one's policy is in force")
+        raise DemoError("--policy is for a private keyfence; with --admin, that one's policy is in force")
     try:
         asyncio.run(_until_terminated(_play_through(connect) if connect else _play_privately(policy)))
     except asyncio.CancelledError:

@@ -28,6 +28,7 @@ def as_object(one: Diagnostic) -> dict[str, Any]:
         "column": one.place.column,
         "end_column": one.place.column + one.width,
         "level": one.level,
+        "code": one.code or None,
         "message": one.message,
         "example": one.example or None,
     }
@@ -37,7 +38,8 @@ def as_github(one: Diagnostic) -> str:
     """A fault as a workflow command, which GitHub shows at its line of a pull request."""
     place = one.place
     file = _data(place.file).replace(":", "%3A").replace(",", "%2C")
-    return f"::{one.level} file={file},line={place.line},col={place.column}::{_data(one.message)}"
+    title = f",title={one.code}" if one.code else ""
+    return f"::{one.level} file={file},line={place.line},col={place.column}{title}::{_data(one.message)}"
 
 
 def _data(text: str) -> str:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from .admin_token import token_of
 from .children import admit_signals, start_python
-from .config import Overrides, Settings, load_settings
+from .config import Overrides, Settings, load_settings, named_files
 from .policy.compiled import CompiledPolicy
 from .policy.diagnostics import Diagnostic, FileError, Place
 from .policy.load import load_policy
@@ -42,6 +42,7 @@ LIVE = frozenset(
         "source",
         "admin_names",
         "admin_token_file",
+        "secret_files",
     }
 )
 
@@ -71,11 +72,33 @@ class Origin:
 
     def load(self) -> tuple[Settings, CompiledPolicy | None]:
         """Read and check everything. Raises FileError."""
-        settings = load_settings(self.config, self.overrides, needs_policy=not self.spliced)
-        policy = None if self.spliced else load(settings)
-        check_tls(settings)
-        token_of(settings)
+        try:
+            settings = load_settings(self.config, self.overrides, needs_policy=not self.spliced)
+        except FileError as exc:
+            raise FileError([*exc.diagnostics, *self._faults_behind(exc.diagnostics)]) from None
+        policy, faults = None, []
+        try:
+            policy = None if self.spliced else load(settings)
+        except FileError as exc:
+            faults += exc.diagnostics
+        for check in (check_tls, token_of):
+            try:
+                check(settings)
+            except FileError as exc:
+                faults += exc.diagnostics
+        if faults:
+            raise FileError(faults)
         return settings, policy
+
+    def _faults_behind(self, told: list[Diagnostic]) -> list[Diagnostic]:
+        """What is wrong with the files that a configuration with faults names."""
+        policy, faults = named_files(self.config, self.overrides)
+        if policy and not self.spliced:
+            try:
+                load_policy(policy)
+            except FileError as exc:
+                faults += exc.diagnostics
+        return [one for one in faults if one not in told]
 
     async def load_apart(self) -> Packed:
         """The same in a process of its own. Raises FileError."""
@@ -132,13 +155,22 @@ def unpack(packed: Packed) -> CompiledPolicy | None:
 
 def admit(before: Settings, new: Settings) -> tuple[Settings, list[str]]:
     """The settings that can be put in force now, and what of the new ones has to wait for a restart."""
+    live = LIVE | ({"upstream"} if _only_the_login_changed(before, new) else set())
     waiting = [
         field.name
         for field in dataclasses.fields(Settings)
-        if field.name not in LIVE and getattr(before, field.name) != getattr(new, field.name)
+        if field.name not in live and getattr(before, field.name) != getattr(new, field.name)
     ]
     kept = {name: getattr(before, name) for name in waiting}
     return dataclasses.replace(new, **kept), waiting
+
+
+def _only_the_login_changed(before: Settings, new: Settings) -> bool:
+    """Whether the upstream is the same, and keyfence had a login there and has one."""
+    old, now = before.upstream, new.upstream
+    if old is None or now is None or not old.login() or not now.login():
+        return False
+    return old.without_login() == now.without_login()
 
 
 def main() -> None:

@@ -1,21 +1,36 @@
-"""What operators are told while keyfence runs: a line on standard error, with its time.
+"""Lines on standard error for operators while keyfence runs; each one has its time.
 
-Rule: one line a minute of a kind, whatever happens how often; the next one says how many were left out.
+Rule: the number of lines is bounded, whatever happens and however often; the next line says how many were
+left out. A repeated kind gets one line a minute. A thing that changes its state gets a line for each change,
+and its last state is always printed.
 """
 
 from __future__ import annotations
 
+import collections
 import sys
 import time
 
 INTERVAL_SECONDS = 60.0
 MAX_KINDS = 1000  # kinds come from code and configuration; this only guards against slips
+MAX_CHANGES = 10  # lines of one thing within the interval
 
 _kinds: dict[str, tuple[float, int]] = {}  # when it was told last, and how many have been left out since
 
 
+def stamped(text: str) -> str:
+    """A line of keyfence's with the time before it, without the line's end."""
+    return f"keyfence: {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}"
+
+
+def warn(text: str) -> None:
+    """Print a line."""
+    sys.stderr.write(f"{stamped(text)}\n")
+    sys.stderr.flush()
+
+
 def notice(kind: str, text: str) -> None:
-    """Tell it, unless something of this kind was told within the last minute."""
+    """Print it, unless something of this kind was printed within the last minute."""
     now = time.monotonic()
     last, left_out = _kinds.get(kind, (-INTERVAL_SECONDS, 0))
     if now - last < INTERVAL_SECONDS:
@@ -24,6 +39,43 @@ def notice(kind: str, text: str) -> None:
     if kind in _kinds or len(_kinds) < MAX_KINDS:
         _kinds[kind] = now, 0
     more = f" (and {left_out} more since the last line about this)" if left_out else ""
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    sys.stderr.write(f"keyfence: {stamp} {text}{more}\n")
-    sys.stderr.flush()
+    warn(f"{text}{more}")
+
+
+class Changes:
+    """The changes of one thing's state. What goes beyond MAX_CHANGES within the interval waits for `tick`,
+    which prints the last change and how many came before it."""
+
+    def __init__(self) -> None:
+        self._printed: collections.deque[float] = collections.deque(maxlen=MAX_CHANGES)
+        self._waiting = ""
+        self._left_out = 0
+
+    def add(self, text: str) -> None:
+        """The state has changed; `text` says to what."""
+        self._left_out += bool(self._waiting)
+        self._waiting = text
+        self.tick()
+
+    def tick(self) -> None:
+        """Print what waits, if it may be printed by now. To be called each second or so."""
+        now = time.monotonic()
+        if not self._waiting or (
+            len(self._printed) == MAX_CHANGES and now - self._printed[0] < INTERVAL_SECONDS
+        ):
+            return
+        self._printed.append(now)
+        more = f" ({self._left_out} changes before it were left out)" if self._left_out else ""
+        warn(f"{self._waiting}{more}")
+        self._waiting, self._left_out = "", 0
+
+
+def elapsed(seconds: float) -> str:
+    """A time span for people: `0.4 s`, `15 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -14,8 +14,8 @@ from typing import cast
 
 from .policy.pending import Pending, PendingTtls
 from .telemetry.telemetry import Telemetry
+from .upstream.own_commands import PTTL, SELECT
 from .upstream.target import Greeting, GreetingError, Upstream, describe, keep_alive
-from .wire import encode
 
 LOOK_SECONDS = 0.5  # between two looks at what is due
 BATCH = 500  # keys in one write
@@ -155,10 +155,10 @@ class _Link(asyncio.Protocol):
         """Ask for times to live in one database. Raises CannotAsk."""
         if self._transport is None or self.lost:
             raise CannotAsk("the connection was lost")
-        commands = [encode.command(b"PTTL", key) for key in keys]
+        commands = [PTTL.request(key) for key in keys]
         changes = database != self._database
         if changes:
-            commands.insert(0, encode.command(b"SELECT", database))
+            commands.insert(0, SELECT.request(database))
         self._wanted = len(commands)
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(b"".join(commands))

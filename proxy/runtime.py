@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import datetime
 import gc
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -22,8 +21,9 @@ from .commands.extract import adopt
 from .commands.learn import learn
 from .config import Settings
 from .listeners import Listeners
-from .notices import notice
+from .notices import notice, stamped, warn
 from .open_files import room_for
+from .outages import Outages
 from .pending_ttl import TtlWatch
 from .policy.compiled import CompiledPolicy
 from .policy.judge import InForce, Judge
@@ -34,6 +34,8 @@ from .sockets import Bound
 from .telemetry.telemetry import Telemetry
 from .tls import listener_context, upstream_context
 from .upstream.learning import CannotLearn, Learner, NotAllowed
+from .upstream.own_commands import COMMAND, OwnCommand
+from .upstream.own_user import missing_permissions, what_is_missing
 from .upstream.target import Upstream, UpstreamAddress
 
 
@@ -63,6 +65,9 @@ class Runtime:
         self.upstream: Upstream | None = None
         self.learner: Learner | None = None
         self._gate: Gate | None = None
+        self._outages: Outages | None = None
+        self._missing: list[OwnCommand] = []  # what keyfence's own user lacks, as far as it was said
+        self._user_changed = asyncio.Event()
         self._quiet = quiet
         self._told: list[str] | None = []  # what waits for the ready line; None: it is out
         self.take(settings, policy, time.time() if loaded_at is None else loaded_at)
@@ -70,9 +75,12 @@ class Runtime:
     def take(self, settings: Settings, policy: CompiledPolicy | None, loaded_at: float) -> None:
         """Put a policy and its configuration in force. `loaded_at` is in Unix seconds.
 
-        Upstream and listeners stay as they are. Clients that are connected keep the service that they have
-        until they authenticate again.
+        Upstream and listeners stay where they are. Clients that are connected keep the service that they have
+        until they authenticate again. Raises FileError, and changes nothing then.
         """
+        if self.upstream is not None and settings.upstream is not None:
+            self.upstream.take(settings.upstream, upstream_context(settings))
+            self._user_changed.set()
         counters = self.telemetry.counters
         self.settings = settings
         self.telemetry.mask(settings.mask_keys)
@@ -100,6 +108,7 @@ class Runtime:
 
     def open_upstream(self, address: UpstreamAddress) -> Upstream:
         counters = self.telemetry.counters
+        self._outages = None if self._quiet else Outages(address.shown)
         self.upstream = Upstream(
             address,
             upstream_context(self.settings),
@@ -107,6 +116,7 @@ class Runtime:
             on_change=self._upstream_changed,
             on_failure=lambda: counters.upstream_connect_failed(address.shown),
             on_fault=self._upstream_fault,
+            on_state=self._outages.seen if self._outages is not None else lambda _up, _reason: None,
         )
         if self.judge is not None:
             self.learner = Learner(self.upstream, self._adopt_commands, self._cannot_learn)
@@ -116,14 +126,37 @@ class Runtime:
         """Open it, try it once, and learn its commands where it answers."""
         upstream = self.open_upstream(address)
         if await upstream.probe() and self.learner is not None:
+            await self._check_user(upstream)
+            self._user_changed.clear()
             await self.learner.learn()
         return upstream
+
+    async def _check_user(self, upstream: Upstream) -> None:
+        """Say what keyfence's own user lacks, and again where that has changed. Where clients bring all
+        credentials it is no fault."""
+        if self._quiet:
+            return
+        missing = await missing_permissions(upstream)
+        if missing is None or missing == self._missing:
+            return
+        self._missing = missing
+        if missing:
+            (warn if upstream.address.login() else self.tell)(what_is_missing(upstream.address, missing))
+
+    async def _check_user_forever(self, upstream: Upstream) -> None:
+        """The upstream has come back, or keyfence logs in as somebody else from now on."""
+        while True:
+            await self._user_changed.wait()
+            self._user_changed.clear()
+            await self._check_user(upstream)
 
     def _upstream_changed(self, up: bool) -> None:
         assert self.upstream is not None
         self.telemetry.counters.upstream_state(self.upstream.address.shown, up)
         if self.learner is not None:
             self.learner.upstream_changed(up)
+        if up:
+            self._user_changed.set()
 
     def _upstream_fault(self, kind: str) -> None:
         self.telemetry.counters.upstream_fault(kind)
@@ -145,7 +178,8 @@ class Runtime:
         """Where clients bring all credentials, keyfence may not ask: then it is no fault."""
         text = f"the upstream doesn't tell its commands ({reason}): what its modules have stays unknown"
         if isinstance(reason, NotAllowed):
-            self.tell(f"{text}; give its URL a user that may run COMMAND")
+            if COMMAND not in self._missing:  # else it was said already
+                self.tell(f"{text}; give its URL a user that may run COMMAND")
         elif not self._quiet:
             warn(text)
 
@@ -154,12 +188,14 @@ class Runtime:
         if self._quiet:
             return
         if self._told is None:
-            print(f"keyfence: {text}", flush=True)
+            print(stamped(text), flush=True)
         else:
             self._told.append(text)
 
     def announced(self) -> None:
         """The ready line is out: what waited for it may follow."""
+        if self._outages is not None:
+            self._outages.begin()
         waiting, self._told = self._told or [], None
         for text in waiting:
             self.tell(text)
@@ -223,6 +259,8 @@ class Runtime:
             await asyncio.sleep(1)
             self.telemetry.flush()
             self._count_lapsed()
+            if self._outages is not None:
+                self._outages.tick()
 
     def chores(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside the clients as long as the process does."""
@@ -231,7 +269,8 @@ class Runtime:
         if self.learner is None:
             return jobs
         watch = TtlWatch(self.pending, self.upstream, self.telemetry, self._cannot_ask, report_fault)
-        return [*jobs, self.learner.learn_forever(), watch.watch_forever()]
+        checks = [] if self._quiet else [self._check_user_forever(self.upstream)]
+        return [*jobs, *checks, self.learner.learn_forever(), watch.watch_forever()]
 
     def _cannot_ask(self, reason: str) -> None:
         """Where clients bring all credentials, keyfence may not ask: then it is no fault."""
@@ -289,9 +328,3 @@ def run_loop(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         return
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
-
-
-def warn(text: str) -> None:
-    """A line on standard error."""
-    sys.stderr.write(f"keyfence: {text}\n")
-    sys.stderr.flush()

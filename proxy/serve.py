@@ -23,11 +23,13 @@ from .admin_token import token_of, token_warnings
 from .config import DEFAULT_ADMIN, Settings
 from .control import Control, Front, Here
 from .loading import Origin, pack
+from .notices import warn
 from .open_files import admin_room
 from .policy.compiled import CompiledPolicy
 from .recording import Recorder
-from .runtime import Runtime, StartError, background, warn
+from .runtime import Runtime, StartError, background
 from .sockets import Address
+from .systemd import READY, STOPPING, notifier
 from .telemetry.log_relay import LogRelay
 from .telemetry.telemetry import Telemetry
 from .upstream.embedded import EmbeddedRedis
@@ -39,6 +41,7 @@ from .workers.worker import Start
 
 async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | None) -> None:
     """Run until SIGINT or SIGTERM. Raises StartError, EmbeddedRedisError."""
+    notify = notifier()
     async with contextlib.AsyncExitStack() as stack:
         loop = asyncio.get_running_loop()
         own_log = None if settings.workers else settings.decision_log or None
@@ -67,17 +70,20 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
         at_once = asyncio.Event()
         stack.push_async_callback(front.drain, 0.0, at_once)  # where the start fails
         access = Access(settings.admin_names, token_of(settings))
-        control = Control(origin, runtime, front, access)
+        control = Control(origin, runtime, front, access, notify)
         admin, metrics = await _admin(control, access, runtime, stack)
         stop = _on_signals(control, at_once)
         async with background(*runtime.chores(), control.tick_forever()):
             await front.open()
             _announce(front, (admin, metrics), upstream, embedded, spliced=policy is None)
             runtime.announced()
+            notify(READY)
             for text in token_warnings(settings):
                 warn(text)
             await stop.wait()
             control.draining = True
+            notify(STOPPING)
+            runtime.tell(f"draining: clients have {runtime.settings.drain:g} s to end")
             await front.drain(runtime.settings.drain, at_once)
 
 
@@ -192,8 +198,6 @@ def _announce(
     if spliced:
         parts.append("SPLICE: nothing is read")
     print("; ".join(parts), flush=True)
-    if not upstream.up:
-        warn(upstream.state)
     if embedded is not None:
         print(_things_to_try(front, admin, embedded), flush=True)
 

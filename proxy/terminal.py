@@ -6,14 +6,17 @@ Rule: whatever is shown is text that a terminal can take; an error is one line o
 from __future__ import annotations
 
 import sys
+import textwrap
 from typing import NoReturn
 
 import click
 from rich.console import Console
+from rich.table import Table
 
 from .policy.diagnostics import FileError
 
 USAGE = 2  # the exit code of wrong usage
+PIPE_WIDTH = 250
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -34,10 +37,45 @@ def fail_with(error: FileError) -> NoReturn:
     sys.exit(USAGE)
 
 
-def console() -> Console:
-    """Standard output: colour on a terminal; wide enough for every column elsewhere."""
-    return (
-        Console(emoji=False)
-        if sys.stdout.isatty()
-        else Console(width=250, no_color=True, highlight=False, emoji=False)
+def console(width: int = PIPE_WIDTH) -> Console:
+    """Standard output: colour on a terminal; elsewhere `width` columns at least."""
+    if sys.stdout.isatty():
+        return Console(emoji=False)
+    return Console(width=max(width, PIPE_WIDTH), no_color=True, highlight=False, emoji=False)
+
+
+def fits(table: Table) -> bool:
+    """Whether a table can be printed without breaking words."""
+    return not sys.stdout.isatty() or _natural_width(table) <= console().width
+
+
+def print_table(table: Table) -> None:
+    """Print a table. Where the terminal is too narrow for it, each row is a block of lines instead."""
+    if fits(table):
+        console(_natural_width(table)).print(table)
+        return
+    names = [str(column.header) for column in table.columns]
+    margin = max(map(len, names)) + 2
+    if table.title:
+        say(str(table.title))
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        say("")
+        for name, cell in zip(names, row, strict=True):
+            say(wrapped(str(cell), f"{name:{margin}}"))
+
+
+def wrapped(text: str, before: str) -> str:
+    """A text in lines of the terminal's width, broken between words only; `before` stands before it."""
+    lines = textwrap.wrap(
+        text,
+        console().width,
+        initial_indent=before,
+        subsequent_indent=" " * len(before),
+        break_long_words=False,
+        break_on_hyphens=False,
     )
+    return "\n".join(lines) or before.rstrip()
+
+
+def _natural_width(table: Table) -> int:
+    return Console(width=100_000, color_system=None).measure(table).maximum

@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -68,11 +69,11 @@ def server_binaries() -> tuple[ServerBinary, ...]:
 
 @cache
 def all_server_binaries() -> tuple[ServerBinary, ...]:
-    """Returns these and what `make more-servers` has fetched: what the searches in tests/adversary use."""
+    """Returns these and what `make more-servers` has fetched."""
     cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     fetched = []
-    for name in ("redis", "valkey"):
-        path = cache_home / "keyfence" / "servers" / "trixie" / "bin" / f"{name}-server"
+    for suite, name in product(("trixie", "sid"), ("redis", "valkey")):
+        path = cache_home / "keyfence" / "servers" / suite / "bin" / f"{name}-server"
         if os.access(path, os.X_OK):
             with contextlib.suppress(EmbeddedRedisError):  # fetched by another machine, or only in part
                 fetched.append(ServerBinary(path, server_version(path), name))
@@ -174,6 +175,11 @@ class RedisServer:
     def resume(self) -> None:
         """Lets it go on after `pause`."""
         os.kill(self.embedded.pid, signal.SIGCONT)
+
+
+def without_time(line: str) -> str:
+    """Returns a line of keyfence's without the time in it."""
+    return re.sub(r"\Akeyfence: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", "keyfence: ", line)
 
 
 def free_port() -> int:
@@ -316,6 +322,7 @@ os.execv(sys.argv[1], sys.argv[1:])"""
                     f"keyfence ended with {code}; stdout: {self.lines}; stderr: {self._read_stderr()}"
                 )
             self.lines.append(line)
+            line = without_time(line)
             if line.startswith(start):
                 return line
 
@@ -330,10 +337,15 @@ os.execv(sys.argv[1], sys.argv[1:])"""
             self._coming.put(line.rstrip("\n"))
         self._coming.put(None)
 
+    def stderr(self) -> str:
+        """Returns what stands on stderr so far, with its times."""
+        # The process shares the file's position, which `pread` doesn't move.
+        fd = self._stderr.fileno()
+        return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")
+
     def _read_stderr(self) -> str:
-        self._stderr.seek(0)
-        lines = self._stderr.read().decode(errors="replace").splitlines(keepends=True)
-        # Where nothing is compiled, keyfence says so at each start.
+        """Returns the same without times, and without the line of an interpreted keyfence at its start."""
+        lines = map(without_time, self.stderr().splitlines(keepends=True))
         return "".join(line for line in lines if not line.startswith("keyfence: interpreted"))
 
     def _finish(self) -> str:

@@ -38,6 +38,12 @@ class FakeControl:
     def modes(self) -> dict[str, Any]:
         raise RuntimeError("a bug with a secret")
 
+    def status(self) -> dict[str, Any]:
+        return {"ready": not self.reasons}
+
+    def waivers(self) -> list[dict[str, Any]]:
+        return [{"service": "CubeProxy", "rule": "scope.write"}]
+
     def addresses(self) -> list[dict[str, str]]:
         return [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
 
@@ -153,6 +159,8 @@ def test_the_index_lists_what_there_is(served: Callable[[Scenario], None]) -> No
             "/readyz",
             "/report",
             "/modes",
+            "/status",
+            "/waivers",
             "/listeners",
             "/explain",
             "/-/observe",
@@ -175,6 +183,9 @@ def test_the_report_is_json(served: Callable[[Scenario], None]) -> None:
 def test_the_addresses_of_the_listeners_are_told(served: Callable[[Scenario], None]) -> None:
     async def scenario(client: Client) -> None:
         listeners = [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
+        assert await client.ask("GET", "/status") == (200, {"ready": True})
+        waivers = [{"service": "CubeProxy", "rule": "scope.write"}]
+        assert await client.ask("GET", "/waivers") == (200, waivers)
         assert await client.ask("GET", "/listeners") == (200, listeners)
 
     served(scenario)

@@ -127,7 +127,18 @@ def test_each_command_explains_itself(command: str) -> None:
         ),
         (("explain", "--service", "ops", "--", "GET", "k"), "Error: Missing option '--policy'."),
         (("explain", "--policy", POLICY, "--", "GET", "k"), "Error: Missing option '--service'."),
-        (("observe",), "Error: Missing option '--for'."),
+        (("observe",), "keyfence: say how long with --for, as --for 30m; --end ends it early"),
+        (
+            ("observe", "--end", "--rule", "ttl.range"),
+            "keyfence: --end ends every break-glass; leave out --for, --rule and --service",
+        ),
+        (("report", "--admin", "h:1", "log"), "keyfence: give either --admin or an argument"),
+        (("waivers", "--admin", "h:1", "log"), "keyfence: give either --admin or an argument"),
+        (
+            ("modes", "--admin", "h:1", "--policy", "p"),
+            "keyfence: give either --admin, or --config and --policy",
+        ),
+        (("status", "--admin", "9464"), "Error: Invalid value for '--admin'"),
     ],
 )
 def test_a_wrong_usage_is_told_with_exit_code_2(arguments: tuple[str, ...], told: str) -> None:
@@ -155,12 +166,12 @@ def test_without_a_policy_there_is_nothing_to_run() -> None:
 
 
 BAD_CONFIGURATIONS: dict[str | bytes, str] = {
-    "policy: p\nlistener: []\n": "2:1: error: unknown key 'listener'; did you mean listeners?",
-    "policy: p\npolicy: q\n": "2:1: error: duplicate key 'policy', first given in line 1",
-    "policy: p\nlisteners: [{listen: here}]\n": (
+    f"policy: {POLICY}\nlistener: []\n": "2:1: error: unknown key 'listener'; did you mean listeners?",
+    f"policy: {POLICY}\npolicy: q\n": "2:1: error: duplicate key 'policy', first given in line 1",
+    f"policy: {POLICY}\nlisteners: [{{listen: here}}]\n": (
         "2:22: error: 'here' is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380"
     ),
-    "policy: p\nupstream: redis://u:secret@h:0\n": (
+    f"policy: {POLICY}\nupstream: redis://u:secret@h:0\n": (
         "2:11: error: the upstream's port is no number from 1 to 65535: 'redis://u:***@h:0'"
     ),
     f"policy: {POLICY}\nlisteners: [{{listen: ':0', service: cubemaster}}]\n": (
@@ -181,7 +192,7 @@ def test_a_bad_configuration_is_one_line_with_its_place(text: str | bytes, told:
 
 
 def test_every_fault_of_a_configuration_has_its_line(file: Write) -> None:
-    config = file("keyfence.yaml", "policy: p\nadmin: [x]\nmetrics: [x]\nmodes: [{mode: on}]\n")
+    config = file("keyfence.yaml", f"policy: {POLICY}\nadmin: [x]\nmetrics: [x]\nmodes: [{{mode: on}}]\n")
     assert keyfence("run", "--config", config).err.splitlines() == [
         f"{config}:2:8: error: expected a mapping (name: value), not a list",
         f"{config}:3:10: error: expected text, not a list",
@@ -223,7 +234,8 @@ def test_every_fault_of_a_policy_has_its_line(file: Write) -> None:
     assert (code, out) == (2, "")
     assert [line.removeprefix(f"{policy}:") for line in err.splitlines()] == [
         "2:15: error: the service a is listed twice",
-        "3:17: error: 'x:<y>': placeholder <y> is not declared (at offset 2)",
+        "3:17: error: 'x:<y>': placeholder <y> is not declared (at offset 2); "
+        "known: base64, date, epoch, ip, ipv4, sha256, uuid",
         "3:36: error: 'b' is not listed under services; known: a, unknown",
     ]
 
@@ -354,11 +366,12 @@ def test_without_modes_everything_is_observed(small: Path) -> None:
     assert {mode for rule, row in cells(out).items() if rule != "rule" for mode in row} == {"observe"}
 
 
-def test_modes_of_nothing_is_told() -> None:
-    assert keyfence("modes") == (
+def test_modes_of_a_configuration_without_a_policy_is_told(file: Write) -> None:
+    config = file("keyfence.yaml", "workers: 1\n")
+    assert keyfence("modes", "--config", config) == (
         2,
         "",
-        "command line:1:1: error: no policy; name one with policy: or --policy\n",
+        f"{config}:1:1: error: no policy; name one with policy: or --policy\n",
     )
 
 
@@ -446,7 +459,18 @@ def test_a_report_of_a_running_one(running: Keyfence) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [("report",), ("observe", "--for", "1h", "--admin"), ("reload", "--admin"), ("restart", "--admin")],
+    [
+        ("report",),
+        ("report", "--admin"),
+        ("observe", "--for", "1h", "--admin"),
+        ("observe", "--end", "--admin"),
+        ("reload", "--admin"),
+        ("restart", "--admin"),
+        ("status", "--admin"),
+        ("modes", "--admin"),
+        ("waivers", "--admin"),
+        ("waivers",),
+    ],
 )
 @pytest.mark.parametrize(
     ("url", "told"),
@@ -481,7 +505,8 @@ def test_where_nothing_answers_is_told_in_one_line(command: tuple[str, ...], url
         b"",
     ],
 )
-def test_an_answer_of_something_else_is_told_in_one_line(answer: bytes) -> None:
+@pytest.mark.parametrize("command", ["report", "status", "modes", "waivers", "reload"])
+def test_an_answer_of_something_else_is_told_in_one_line(command: str, answer: bytes) -> None:
     def serve() -> None:
         client, _ = listener.accept()
         with client:
@@ -491,7 +516,7 @@ def test_an_answer_of_something_else_is_told_in_one_line(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve)
         thread.start()
-        code, out, err = keyfence("report", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        code, out, err = keyfence(command, "--admin", f"127.0.0.1:{listener.getsockname()[1]}")
         thread.join()
     assert (code, out) == (1, "")
     assert err.startswith("keyfence: http://127.0.0.1:")
@@ -517,7 +542,9 @@ def test_a_report_of_a_log(file: Write) -> None:
     code, out, err = keyfence("report", log)
     assert (code, err) == (0, "")
     assert re.search(
-        r"^CubeProxy +scope\.write +HSET +sandbox-route +10 .* k1 +its writers: CubeMaster", out, re.MULTILINE
+        r"^CubeProxy +scope\.write +HSET +sandbox-route +0 +10 +0 .* k1 +its writers: CubeMaster",
+        out,
+        re.MULTILINE,
     )
     assert keyfence("report", "-", stdin=log.read_bytes()).out == out
 
@@ -555,12 +582,14 @@ def test_a_log_that_can_not_be_read_is_told(name: str, told: str, tmp_path: Path
 
 OPTIONS = {
     "run": ["--config", "--policy", "--upstream", "--listen", "--service", "--mode", "--admin"],
-    "modes": ["--config", "--policy"],
+    "modes": ["--config", "--policy", "--admin"],
+    "status": ["--admin", "--format"],
     "explain": ["--policy", "--service"],
     "observe": ["--for", "--rule", "--service", "--admin"],
-    "report": [],
+    "report": ["--admin"],
+    "waivers": ["--config", "--waivers", "--admin", "--until"],
     "check": [],
-    "demo": ["--connect"],
+    "demo": ["--admin"],
 }
 VALUES = st.one_of(
     st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20),

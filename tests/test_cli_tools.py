@@ -268,6 +268,10 @@ def test_policy_tests_pass_with_exit_code_0(file: Write) -> None:
     code, out, err = keyfence("test", tests)
     assert (code, err) == (0, "")
     assert out.startswith(f"{tests}: 1 passed, 0 failed\n{tests.parent}/p.yaml: ")
+    assert out.endswith(" % exercised (--coverage lists the rest)\n")
+    assert len(out.splitlines()) == 2
+    code, out, _ = keyfence("test", tests, "--coverage")
+    assert code == 0
     assert "never: k: no violation" in out
     code, _, err = keyfence("test", tests.parent, "--min-coverage", "90")
     assert code == 1
@@ -386,6 +390,7 @@ def test_faults_as_json(file: Write) -> None:
             "column": 10,
             "end_column": 11,
             "level": "warning",
+            "code": "unwritten-scope",
             "message": "nobody may write to the scope s, for example 'a:x'",
             "example": "a:x",
         }
@@ -398,12 +403,18 @@ def test_faults_as_workflow_commands(file: Write) -> None:
     assert code == 1
     name = str(policy).replace(",", "%2C")
     assert out == f"::error file={name},line=3,col=10::'50%25' is no rule\n"
+    policy.write_text(SMALL)
+    code, out, _ = keyfence("check", "--format", "github", policy)
+    assert out.startswith(f"::warning file={name},line=4,col=17,title=idle-service::the service two ")
 
 
 def test_strict_fails_for_warnings(file: Write) -> None:
     policy = file("p.yaml", SMALL)
     assert keyfence("check", policy).code == 0
     assert keyfence("check", "--strict", policy).code == 1
+    policy.write_text(SMALL.replace("two]", "two]  # keyfence: ignore idle-service it comes in May"))
+    code, out, _ = keyfence("check", "--strict", policy)
+    assert (code, "0 errors, 0 warnings (1 ignored)" in out) == (0, True)
 
 
 def test_warnings_come_after_the_errors(file: Write) -> None:
@@ -424,14 +435,87 @@ keys:
     told = [line for line in lines if line.startswith(str(policy))]
     assert [line.split(": ")[1] for line in told[:3]] == ["error", "warning", "warning"]
     assert told[3].startswith(f"{policy}: 1 error, 2 warnings")
-    assert lines[-2:] == ["  first   SCAN 0 MATCH x:*", "  second  SCAN 0 MATCH x:*"]
+    assert lines[-2:] == [
+        "  first   SCAN 0 MATCH x:*  (also finds second)",
+        "  second  SCAN 0 MATCH x:*  (also finds first)",
+    ]
 
 
 def test_warnings_alone_are_no_failure(file: Write) -> None:
     policy = file("p.yaml", SMALL)
     code, out, _ = keyfence("check", policy)
     assert code == 0
-    assert f"{policy}:4:17: warning: the service two can do nothing with any key" in out
+    assert f"{policy}:4:17: warning: the service two can do nothing with any key [idle-service]" in out
+
+
+PLAIN = 'policy: p\nservices: [one]\nscopes: {s: {prefix: "a:", writers: [one]}}\n'
+
+
+def test_a_configuration_is_checked_with_its_policy(file: Write) -> None:
+    policy = file("p.yaml", PLAIN)
+    config = file("keyfence.yaml", "policy: p.yaml\nlisteners: [{listen: ':0', service: one}]\n")
+    code, out, err = keyfence("check", config)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{config}: 0 errors\n{policy}: 0 errors, 0 warnings; policy p, 1 service")
+    config.write_text("policy: p.yaml\nlisteners: [{listen: ':0', service: on}]\n")
+    policy.write_text(PLAIN + "should: [nonsense]\n")
+    code, out, _ = keyfence("check", config)
+    assert code == 1
+    assert f"{policy}:4:10: error: 'nonsense' is no rule" in out
+    assert out.endswith(f"{config}: 0 errors\n{policy}: 1 error\n")
+    policy.write_text(PLAIN)
+    code, out, _ = keyfence("check", config)
+    assert code == 1
+    assert f"{config}:2:37: error: 'on' is no service of the policy; did you mean one?" in out
+
+
+CONFIGURATION = "policy: p.yaml\nmodes: [{mode: enforce}]\n"
+A_CONFIGURATION = "this is a configuration, which --config names; expected a policy"
+A_POLICY = "this is a policy, which --policy names; expected a configuration"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "told"),
+    [
+        (
+            ("explain", "--service", "one", "--policy", "f", "--", "PING"),
+            CONFIGURATION,
+            A_CONFIGURATION,
+        ),
+        (
+            ("diff", "f", "f"),
+            CONFIGURATION,
+            A_CONFIGURATION,
+        ),
+        (("test", "f"), PLAIN, "this is a policy, which --policy names; expected a test file"),
+        (("run", "--config", "f"), PLAIN, A_POLICY),
+        (
+            ("modes", "--config", "f"),
+            PLAIN,
+            A_POLICY,
+        ),
+        (
+            ("waivers", "--waivers", "f"),
+            PLAIN,
+            "this is a policy, which --policy names; expected a waivers file",
+        ),
+        (
+            ("check", "f"),
+            "policy: p\ntests: []\n",
+            "this is a test file, which 'keyfence test' runs; expected a policy",
+        ),
+        (("check", "f"), "waivers: []\n", "this is a waivers file, which --waivers names; expected a policy"),
+    ],
+)
+def test_a_file_of_another_kind_is_named_in_one_error(
+    arguments: tuple[str, ...], text: str, told: str, file: Write
+) -> None:
+    path = file("f", text)
+    code, out, err = keyfence(*(str(path) if one == "f" else one for one in arguments))
+    assert code in (1, 2)
+    assert [line for line in (out + err).splitlines() if ": error: " in line] == [
+        f"{path}:1:1: error: {told}"
+    ]
 
 
 @pytest.mark.parametrize("name", ["", "none.yaml"])

@@ -91,12 +91,13 @@ def test_a_baseline_is_a_waivers_file_that_the_policy_knows(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        ([], 2, "no waivers; name them with --config or --waivers"),
+        (["log"], 2, "no waivers; name them with --config or --waivers"),
+        (["--admin", "127.0.0.1:1"], 1, "http://127.0.0.1:1/waivers: no keyfence answers there"),
         (["log", "--baseline"], 2, "--baseline needs --owner and --until: who mends all this, and by when?"),
         (["log", "--baseline", "--owner", "a", "--until", "x"], 2, "'x' is no date; write it as 2027-06-30"),
         (["none", "--waivers", "w.yaml"], 2, "none: No such file or directory"),
         (["http://127.0.0.1:1", "--waivers", "w.yaml"], 1, "no keyfence answers there"),
-        (["--waivers", "p.yaml"], 2, "p.yaml:1:1: error: 'waivers' is missing"),
+        (["--waivers", "p.yaml"], 2, "p.yaml:1:1: error: this is a policy, which --policy names"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line(

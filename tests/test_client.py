@@ -213,9 +213,21 @@ async def test_thousands_of_auths_without_an_upstream_get_thousands_of_errors() 
 
 
 @in_loop
-async def test_a_login_that_is_never_answered_times_out() -> None:
+async def test_a_login_that_is_never_answered_times_out(patch: pytest.MonkeyPatch) -> None:
     ended = asyncio.Event()
-    async with Stage(silent_until_end(ended), password="pw", connect_timeout=0.05) as stage:
+    async with Stage(silent_until_end(ended), password="pw", connect_timeout=PATIENCE_SECONDS) as stage:
+        connect = stage.upstream._connect
+
+        async def connect_in_peace(protocol: Callable[[], asyncio.Protocol]) -> Any:
+            """Only the login is short of time, which begins once the connection is made."""
+
+            def made() -> asyncio.Protocol:
+                stage.upstream.connect_timeout = 0.05
+                return protocol()
+
+            return await connect(made)
+
+        patch.setattr(stage.upstream, "_connect", connect_in_peace)
         reader, writer = await stage.client()
         writer.write(ADMITTED)
         assert b"is unreachable: login timed out" in await reader.readline()

@@ -593,7 +593,10 @@ def test_every_setting_is_documented() -> None:
 
 
 @pytest.mark.parametrize("example", re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL))
-def test_every_example_of_the_documentation_is_right(example: str, tmp_path: Path) -> None:
+def test_every_example_of_the_documentation_is_right(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_PASSWORD", "secret")
     settings = load(tmp_path, f"policy: p\n{example}")
     settings.check_against((*SERVICES, "CubeAPI", "cube-proxy-sidecar"))
 

@@ -301,8 +301,11 @@ def test_one_that_reads_nothing_is_told(configure: Callable[..., tuple[str, str]
     ("arguments", "told"),
     [
         (("http://127.0.0.1:1",), "http://127.0.0.1:1/modes: no keyfence answers there"),
-        (("127.0.0.1:1",), "127.0.0.1:1/modes is no admin listener; write http://HOST:PORT"),
-        (("http://127.0.0.1:1", "--policy", "x"), "--policy is for a private keyfence"),
+        (("127.0.0.1:1",), "http://127.0.0.1:1/modes: no keyfence answers there"),
+        (
+            ("http://127.0.0.1:1", "--policy", "x"),
+            "--policy is for a private keyfence; with --admin",
+        ),
     ],
 )
 def test_what_can_not_be_played_is_one_line(arguments: tuple[str, ...], told: str) -> None:

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import configparser
+import re
 import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from proxy.admin_client import url_of
 from proxy.cli import cli
 from proxy.config import Overrides, load_settings
-from tests.servers import PROJECT
+from proxy.sockets import Address
+from tests.clients.running import configure
+from tests.servers import PROJECT, Keyfence, RedisServer
+
+DEPLOY = PROJECT / "deploy"
 
 
 @pytest.fixture
 def service() -> configparser.SectionProxy:
     unit = configparser.ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(PROJECT / "deploy" / "keyfence.service")
+    unit.read(DEPLOY / "keyfence.service")
     return unit["Service"]
 
 
@@ -36,3 +47,72 @@ def test_the_unit_waits_for_longer_than_clients_may_take(service: configparser.S
     drain = load_settings("", Overrides(policy="p")).drain
     assert float(service["TimeoutStopSec"]) > drain + 5
     assert (service["KillMode"], service["KillSignal"]) == ("mixed", "SIGTERM")
+
+
+def test_systemd_takes_the_unit_with_its_credentials(tmp_path: Path) -> None:
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not installed")
+    unit = (DEPLOY / "keyfence.service").read_text()
+    unit = re.sub("^Documentation=.*\n", "", unit, flags=re.MULTILINE)  # it isn't installed here
+    (tmp_path / "keyfence.service").write_text(unit.replace("/opt/keyfence/bin/keyfence", "/bin/true"))
+    (tmp_path / "keyfence.service.d").mkdir()
+    shutil.copy(DEPLOY / "keyfence-credentials.conf", tmp_path / "keyfence.service.d" / "credentials.conf")
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", tmp_path / "keyfence.service"],
+        env={"PATH": "/usr/bin:/bin", "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (verified.returncode, verified.stdout) == (0, "")
+    assert str(tmp_path) not in verified.stderr
+
+
+def test_the_configuration_that_the_credentials_describe_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (DEPLOY / "keyfence-credentials.conf").read_text()
+    names = re.findall("^LoadCredential=([a-z-]+):", text, re.MULTILINE)
+    for name in names:
+        (tmp_path / name).write_text("0123456789abcdef\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    lines = re.findall("^#   ((?:upstream|admin): .*)$", text, re.MULTILINE)
+    config = tmp_path / "keyfence.yaml"
+    config.write_text("\n".join(["policy: p", *lines]))
+    settings = load_settings(str(config), Overrides())
+    assert settings.upstream is not None
+    assert settings.upstream.password == "0123456789abcdef"
+    assert settings.admin_token_file == str(tmp_path / "admin-token")
+
+
+def test_a_reload_asks_the_address_and_the_token_of_the_configuration(
+    start_keyfence: Callable[..., Keyfence], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("0123456789abcdef\n")
+    config = configure(tmp_path, redis_server.url)
+    admin = "admin: {{listen: '127.0.0.1:{}', token_file: token}}"
+    text = config.read_text()
+    config.write_text(text.replace("admin: 127.0.0.1:0", admin.format(0)))
+    keyfence = start_keyfence("--config", config)
+    config.write_text(
+        text.replace("admin: 127.0.0.1:0", admin.format(keyfence.ready.admin.rpartition(":")[2]))
+    )
+    done = CliRunner().invoke(cli, ["reload", "--config", str(config)])
+    assert (done.exit_code, done.stdout[:9]) == (0, "reloaded:")
+    keyfence.expect_stderr = "admin has changed in the configuration: that needs a restart"
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("127.0.0.1:9464", "http://127.0.0.1:9464"),
+        (":9464", "http://127.0.0.1:9464"),
+        ("0.0.0.0:9464", "http://127.0.0.1:9464"),
+        ("[::]:9464", "http://[::1]:9464"),
+        ("[fd00::1]:9464", "http://[fd00::1]:9464"),
+    ],
+)
+def test_an_admin_address_is_reached_from_its_own_machine(address: str, url: str) -> None:
+    assert url_of(Address(address)) == url

@@ -24,9 +24,11 @@ from proxy import accepting as accepting_module
 from proxy import listeners as listeners_module
 from proxy import notices
 from proxy.admission import ClientLimits
+from proxy.client import Client
 from proxy.config import ListenerModel, ListenerTlsModel
 from proxy.relay.identity import Identities
 from proxy.sockets import Address, bind
+from proxy.timeouts import look
 from proxy.tls import listener_context
 from tests.relay.sessions import ADMITTED, cmd
 from tests.servers import Certificates, issue_certificate, make_certificates
@@ -462,11 +464,12 @@ async def never_answer(reader: asyncio.StreamReader, _writer: asyncio.StreamWrit
 
 @in_loop
 async def test_an_idle_client_is_closed_and_one_who_waits_for_a_reply_is_not() -> None:
-    async with Place(tcp(), ClientLimits(idle=0.2), never_answer) as place:
+    async with Place(tcp(), handler=never_answer) as place:
         _, writer = await place.connect()
         writer.write(ADMITTED)
         while not any(client.waits for client in place.gate.clients):
             await asyncio.sleep(0.001)
+        place.gate.places.limits = ClientLimits(idle=0.2)  # only now: getting there may take longer
         for _ in range(3):
             idle, _ = await place.connect()
             assert await idle.read() == b""
@@ -477,19 +480,39 @@ async def test_an_idle_client_is_closed_and_one_who_waits_for_a_reply_is_not() -
 @in_loop
 async def test_a_request_that_takes_too_long_is_ended_and_one_after_the_other_is_not() -> None:
     half = len(ADMITTED) // 2
-    async with Place(tcp(), ClientLimits(request_time=0.3)) as place:
-        reader, writer = await place.connect()
-        _, quick = await place.connect()
-        quick.write(ADMITTED[:half])
-        ended = asyncio.ensure_future(reader.read())
-        slowly = iter(cmd("SET", "k", "x" * 10_000))
-        while not ended.done():
-            writer.write(bytes([next(slowly)]))
-            quick.write(ADMITTED[half:] + ADMITTED[:half])  # never without a request that has come in part
-            await asyncio.sleep(0.01)
-        assert await ended == b""
+    limits = ClientLimits(request_time=0.3)
+    async with Place(tcp(), ClientLimits(request_time=600)) as place:
+
+        async def begins(before: set[Client]) -> tuple[Streams, Client]:
+            """A connection whose first request has come in part."""
+            streams = await place.connect()
+            streams[1].write(ADMITTED[:half])
+            while not (there := [one for one in place.gate.clients - before if one.partial_since]):
+                await asyncio.sleep(0.001)
+            return streams, there[0]
+
+        (reader, _), slow = await begins(set())
+        (_, writer), quick = await begins({slow})
+        begun = quick.partial_since
+        while asyncio.get_running_loop().time() <= begun:  # the loop's clock goes in milliseconds
+            await asyncio.sleep(0.001)
+        writer.write(ADMITTED[half:] + ADMITTED[:half])  # never without a request that has come in part
+        while quick.partial_since <= begun:
+            await asyncio.sleep(0.001)
+        look(place.gate.clients, limits, now=slow.partial_since + 0.299)
+        assert place.gate.telemetry.counters.closures == {}
+        between = (slow.partial_since + quick.partial_since) / 2
+        look(place.gate.clients, limits, now=between + 0.3)
+        assert await reader.read() == b""
         assert place.gate.telemetry.counters.closures == {"request_time": 1}
-        assert len(place.gate.clients) == 1
+        assert place.gate.clients == {quick}
+
+
+@in_loop
+async def test_the_clock_is_looked_at_while_a_request_comes() -> None:
+    async with Place(tcp(), ClientLimits(request_time=0.1)) as place:
+        assert await place.turned_away(ADMITTED[:5]) == b""
+        assert place.gate.telemetry.counters.closures == {"request_time": 1}
 
 
 class Exhausted(socket.socket):

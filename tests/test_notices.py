@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy import notices
+from proxy.outages import Outages
 
 
 @pytest.fixture(autouse=True)
@@ -34,3 +35,64 @@ def test_kinds_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
         notices.notice(str(number), "x")
     assert len(notices._kinds) == notices.MAX_KINDS
     assert capsys.readouterr().err.count("\n") == notices.MAX_KINDS + 5
+
+
+def test_each_change_of_state_is_a_line_until_there_are_too_many(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(notices.time, "monotonic", lambda: now)
+    changes = notices.Changes()
+    for number in range(notices.MAX_CHANGES + 5):
+        changes.add(f"change {number}")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("Z ")[2] for line in lines] == [
+        f"change {number}" for number in range(notices.MAX_CHANGES)
+    ]
+    changes.tick()
+    assert capsys.readouterr().err == ""
+    now += notices.INTERVAL_SECONDS
+    changes.tick()
+    changes.tick()
+    last = f"Z change {notices.MAX_CHANGES + 4} (4 changes before it were left out)\n"
+    assert capsys.readouterr().err.endswith(last)
+    changes.add("calm")
+    assert capsys.readouterr().err.endswith("Z calm\n")
+
+
+def test_an_outage_tells_each_reason_once_and_how_long_it_lasted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(notices.time, "monotonic", lambda: now)
+    outages = Outages("redis://x")
+    outages.seen(False, "not there yet")
+    outages.seen(True, "")
+    outages.begin()
+    assert capsys.readouterr().err == ""
+    for up, reason in [(False, "timed out"), (False, "refused"), (False, "timed out"), (True, "")]:
+        outages.seen(up, reason)
+        now += 5
+    lines = [line.partition("Z ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert lines == [
+        "upstream redis://x is unreachable: timed out",
+        "upstream redis://x is unreachable: refused",
+        "upstream redis://x is up again after 15 s",
+    ]
+
+
+def test_an_outage_at_the_start_is_told_once_the_start_is_through(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    outages = Outages("redis://x")
+    outages.seen(False, "refused")
+    assert capsys.readouterr().err == ""
+    outages.begin()
+    assert capsys.readouterr().err.endswith("Z upstream redis://x is unreachable: refused\n")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.44, "0.4 s"), (59.4, "59 s"), (200.0, "3 min 20 s"), (7500.0, "2 h 5 min")]
+)
+def test_a_time_span_is_told_in_few_words(seconds: float, text: str) -> None:
+    assert notices.elapsed(seconds) == text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import struct
 import threading
@@ -29,6 +30,11 @@ from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer, free_port, ru
 
 Start = Callable[..., Keyfence]
 GET = encode.command("HGETALL", ROUTE)
+# One outage or several: the reasons, and the end if there is one.
+OUTAGE = (
+    r"\A((keyfence: upstream \S+ is unreachable: .*\n)+"
+    r"(keyfence: upstream \S+ is up again after .*\n|\Z))*\Z"
+)
 REFUSED = encode.command("GET", "cube:v1:master:node:metric:n1")  # by CubeProxy
 
 
@@ -77,7 +83,7 @@ def tcp_redis(start_one: Callable[..., RedisServer]) -> RedisServer:
 @pytest.fixture
 def keyfence(tcp_redis: RedisServer, start_keyfence: Start, tmp_path: Path) -> Iterator[Keyfence]:
     """keyfence in enforce. After the test nothing of its connections may be left."""
-    one = start_keyfence("--config", dedicated(tmp_path, tcp_redis.url, "enforce"))
+    one = start_keyfence("--config", dedicated(tmp_path, tcp_redis.url, "enforce"), expect_stderr=OUTAGE)
     ask(one, "/readyz")  # which opens what the first request needs
     before = open_files(one)
     yield one
@@ -125,6 +131,34 @@ def test_redis_dies_and_comes_back_on_the_same_port(
         eventually(lambda: ask(keyfence, "/readyz")[0] == 200, "keyfence is ready again")
         connection.sendall(GET)
         assert connection.recv(1000) == b"*0\r\n"
+    down, *reasons, up = keyfence.stderr().splitlines()
+    for line in (down, *reasons, up):
+        assert re.match(r"keyfence: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ upstream redis://127", line)
+    assert all(" is unreachable: " in line for line in (down, *reasons))
+    assert re.search(r" is up again after [0-9.]+ s$", up)
+
+
+@pytest.mark.parametrize("more", [(), ("workers: 2",)], ids=["one process", "workers"])
+def test_an_outage_is_a_line_at_each_end(
+    more: tuple[str, ...], start_keyfence: Start, start_one: Callable[..., RedisServer], tmp_path: Path
+) -> None:
+    """However many workers and clients meet it."""
+    server = start_one(tcp=True)
+    port = server.port
+    keyfence = start_keyfence(
+        "--config", configure(tmp_path, server.url, *more, mode="enforce"), expect_stderr=OUTAGE
+    )
+    for _ in range(2):
+        server.kill()
+        eventually(lambda: ask(keyfence, "/readyz")[0] == 503, "keyfence says that it isn't ready")
+        for _ in range(5):
+            with keyfence.connect("CubeMaster") as connection:
+                connection.sendall(GET)
+                assert connection.recv(1000)
+        server = start_one(arguments=["--port", str(port), "--bind", "127.0.0.1"])
+        eventually(lambda: ask(keyfence, "/readyz")[0] == 200, "keyfence is ready again")
+    ups = [line for line in keyfence.stderr().splitlines() if "is up again" in line]
+    assert len(ups) == 2
 
 
 def test_redis_is_killed_in_the_midst_of_a_pipeline(keyfence: Keyfence, tcp_redis: RedisServer) -> None:
@@ -165,7 +199,7 @@ def test_the_upstream_is_down_at_the_start(
 ) -> None:
     port = free_port()
     path = dedicated(tmp_path, f"redis://127.0.0.1:{port}", "enforce")
-    keyfence = start_keyfence("--config", path, expect_stderr="is unreachable: connection refused")
+    keyfence = start_keyfence("--config", path, expect_stderr=OUTAGE)
     assert ask(keyfence, "/readyz")[0] == 503
     assert ask(keyfence, "/healthz")[0] == 200
     with keyfence.connect("CubeProxy") as connection:

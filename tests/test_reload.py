@@ -90,6 +90,41 @@ def test_every_fault_comes_back_from_there(tmp_path: Path) -> None:
     assert [one.place.line for one in caught.value.diagnostics][:2] == [4, 5]
 
 
+SIX_FAULTS = """policy: p
+services: [a, a]
+nonsense: 1
+scopes: {s: {prefix: "x:", writers: [b]}}
+keys: {k: {key: "x:<id>", type: hsh}}
+"""
+
+
+def lines_of(origin: Origin) -> list[str]:
+    with pytest.raises(FileError) as caught:
+        asyncio.run(origin.load_apart())
+    return [f"{Path(one.place.file).name}:{one.place.line}" for one in caught.value.diagnostics]
+
+
+def test_faults_of_every_stage_come_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(SIX_FAULTS)
+    lines = [f"policy.yaml:{number}" for number in (2, 3, 4, 5, 5)]
+    assert lines_of(Origin("", Overrides(policy=str(path)))) == lines
+
+
+def test_a_faulty_configuration_hides_neither_policy_nor_waivers(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(SIX_FAULTS)
+    (tmp_path / "waivers.yaml").write_text("waivers: [{service: a}]\n")
+    config = tmp_path / "keyfence.yaml"
+    config.write_text("policy: policy.yaml\nwaivers: waivers.yaml\nlisteners: [{listen: here}]\n")
+    told = lines_of(Origin(str(config)))
+    assert told[0] == "keyfence.yaml:3"
+    assert {line.partition(":")[0] for line in told} == {"keyfence.yaml", "policy.yaml", "waivers.yaml"}
+    assert len([line for line in told if line.startswith("policy")]) == 5
+    config.write_text("policy: policy.yaml\nadmin: {token_file: none}\n")
+    told = lines_of(Origin(str(config)))
+    assert {line.partition(":")[0] for line in told} == {"keyfence.yaml", "policy.yaml"}
+
+
 def test_what_can_not_change_stays_and_is_named(tmp_path: Path) -> None:
     path = tmp_path / "keyfence.yaml"
 

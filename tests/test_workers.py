@@ -278,7 +278,10 @@ def test_whoever_waits_to_be_accepted_is_served_by_the_next_worker(
     for connection in waiting:
         connection.close()
     eventually(lambda: metric(keyfence, "keyfence_worker_restarts_total") == 2, "both were replaced")
-    keyfence.expect_stderr = r"worker \d+ has ended \(killed by SIGKILL\); another takes its place"
+    keyfence.expect_stderr = (
+        r"(?s)worker \d+ has ended \(killed by SIGKILL\); another takes its place\n.*"
+        r"worker \d+ serves in place of \d+ after [0-9.]+ s\n"
+    )
 
 
 def test_a_killed_worker_is_replaced_and_what_it_counted_stays(

@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# Redis 8 and Valkey 8 for the searches in tests/adversary, beside the servers that are installed here.
+# Newer servers than those that are installed here, for tests/adversary and tests/commands.
 #
 #   tools/more_servers.sh
 #
-# Takes redis-server and valkey-server of Debian 13 (trixie) and the libraries that they need, verified by apt as
-# always, and unpacks them into ${XDG_CACHE_HOME:-~/.cache}/keyfence/servers. Nothing is installed, and apt's own
-# lists and caches stay as they are. They run with trixie's libc; tests.servers.all_server_binaries() finds them.
-# KEYFENCE_DEBIAN_MIRROR names another mirror than deb.debian.org. To fetch them anew, remove the folder. Where it
-# can't be done, it says so in one line and ends with 77.
+# Fetches from Debian, with the libraries that they need, verified by apt as always:
+#
+#   trixie   Redis 8.0 and Valkey 8.1 of Debian 13
+#   sid      the newest that Debian has: Redis 8.6 of experimental, Valkey 9.1
+#
+# and unpacks them into ${XDG_CACHE_HOME:-~/.cache}/keyfence/servers. Nothing is installed, and apt's own lists and
+# caches stay as they are. Each server runs with the libc of its suite; tests.servers.all_server_binaries() finds
+# them. KEYFENCE_DEBIAN_MIRROR names another mirror than deb.debian.org. To fetch a suite anew, remove its folder.
+# A suite that can't be fetched is passed over with one line; where none can be, the status is 77.
 set -euo pipefail
 
 pass_over() {
@@ -26,26 +30,23 @@ for tool in apt-get apt-cache apt-config dpkg-deb; do
 done
 [ -r $keyring ] || pass_over "debian-archive-keyring is not installed"
 
-show() {
+show() { # SUITE
   for server in redis valkey; do
-    "$cache/trixie/bin/$server-server" --version
+    "$cache/$1/bin/$server-server" --version
   done
 }
-if show 2>/dev/null; then exit; fi
-
-mkdir -p "$cache"
-work=$(mktemp -d "$cache/fetching-XXXXXX")
-trap 'rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM
 
 # An apt of our own: its sources, lists and caches, and an empty list of what is installed. Of the machine's
 # settings it has those that say how to reach a mirror, and none that run commands afterwards.
-mkdir -p "$work"/{lists/partial,archives/partial,debs,new/root,new/bin}
-touch "$work/status"
-echo "deb [signed-by=$keyring] $mirror trixie main" >"$work/sources.list"
-{
-  apt-config dump | grep '^Acquire'
-  cat <<END
+configure_apt() { # SUITE...
+  mkdir -p "$work"/{lists/partial,archives/partial,debs,new/root,new/bin}
+  touch "$work/status"
+  for suite in "$@"; do
+    echo "deb [signed-by=$keyring] $mirror $suite main"
+  done >"$work/sources.list"
+  {
+    apt-config dump | grep '^Acquire'
+    cat <<END
 Dir::State "$work"; Dir::State::lists "$work/lists"; Dir::State::status "$work/status";
 Dir::Cache "$work"; Dir::Cache::archives "$work/archives";
 Dir::Etc::main "/dev/null"; Dir::Etc::parts "/dev/null";
@@ -55,34 +56,57 @@ APT::Architecture "amd64"; APT::Architectures { "amd64"; };
 APT::Sandbox::User "$(id -un)"; APT::Update::Error-Mode "any";
 Acquire::Retries "1"; Acquire::http::Timeout "20"; Acquire::https::Timeout "20";
 END
-} >"$work/apt.conf"
-export APT_CONFIG=$work/apt.conf
+  } >"$work/apt.conf"
+  export APT_CONFIG=$work/apt.conf
+}
 
 attempt() { # WHAT COMMAND...
   timeout 300 "${@:2}" >"$work/log" 2>&1 || pass_over "$1: $(tail -n 1 "$work/log")"
 }
-attempt "apt-get update" apt-get --quiet=2 update
 
 # What the servers link to, and no more: of all that their packages depend on, the libraries.
-mapfile -t packages < <(
+needed() {
   apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances \
     redis-server valkey-server | grep -E '^(lib[a-z0-9]|zlib1g|(redis|valkey)-(server|tools)$)' | sort -u
-)
-cd "$work/debs"
-attempt "apt-get download" apt-get --quiet=2 download "${packages[@]}"
-for package in *.deb; do
-  dpkg-deb --extract "$package" "$work/new/root"
-done
-for server in redis valkey; do
-  cat >"$work/new/bin/$server-server" <<'END'
+}
+
+# Fetches both servers into $cache/SUITE. Those of the suite REDIS_FROM are taken for Redis, if it is given.
+fetch() ( # SUITE [REDIS_FROM]
+  show "$1" 2>/dev/null && exit
+  mkdir -p "$cache"
+  work=$(mktemp -d "$cache/fetching-XXXXXX")
+  trap 'rm -rf "$work"' EXIT
+  trap 'exit 130' INT TERM
+  configure_apt "$@"
+  attempt "apt-get update of $1" apt-get --quiet=2 update
+  mapfile -t packages < <(needed)
+  [ $# = 1 ] || packages=("${packages[@]/%redis-server/redis-server/$2}")
+  [ $# = 1 ] || packages=("${packages[@]/%redis-tools/redis-tools/$2}")
+  cd "$work/debs"
+  attempt "apt-get download from $1" apt-get --quiet=2 download "${packages[@]}"
+  for package in *.deb; do
+    dpkg-deb --extract "$package" "$work/new/root"
+  done
+  for server in redis valkey; do
+    cat >"$work/new/bin/$server-server" <<'END'
 #!/bin/sh
-# Debian 13's server with Debian 13's libc, on whatever this is.
+# Debian's server with the libc of its own suite, on whatever this is.
 root=$(dirname "$(dirname "$(readlink -f "$0")")")/root
 exec "$root/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" \
   --library-path "$root/usr/lib/x86_64-linux-gnu" "$root/usr/bin/$(basename "$0")" "$@"
 END
-  chmod 755 "$work/new/bin/$server-server"
+    chmod 755 "$work/new/bin/$server-server"
+  done
+  rm -rf "${cache:?}/$1"
+  mv "$work/new" "$cache/$1"
+  show "$1" 2>/dev/null || pass_over "the servers of Debian's $1 don't run here"
+)
+
+status=77
+for suite in "trixie" "sid experimental"; do
+  # shellcheck disable=SC2086 # two words are two arguments
+  if fetch $suite; then
+    status=0
+  fi
 done
-rm -rf "$cache/trixie"
-mv "$work/new" "$cache/trixie"
-show 2>/dev/null || pass_over "the servers of Debian 13 don't run here"
+exit $status

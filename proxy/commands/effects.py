@@ -56,10 +56,21 @@ EXISTENCE = frozenset({"EXISTS", "OBJECT FREQ", "OBJECT IDLETIME", "TOUCH", "TYP
 
 # Writes that do nothing but remove whole keys. (MIGRATE removes what it has copied.)
 WHOLE_KEY = frozenset(
-    {("DEL", 0), ("UNLINK", 0), ("GETDEL", 0), ("RENAME", 0), ("RENAMENX", 0), ("MIGRATE", 0), ("MIGRATE", 1)}
+    {
+        ("DEL", 0),
+        ("DELEX", 0),
+        ("DELIFEQ", 0),
+        ("GETDEL", 0),
+        ("MIGRATE", 0),
+        ("MIGRATE", 1),
+        ("RENAME", 0),
+        ("RENAMENX", 0),
+        ("UNLINK", 0),
+    }
 )
 
-# A consumer group's bookkeeping. XPENDING and XINFO only read; XSETID is the stream's own.
+# A consumer group's bookkeeping. XPENDING and XINFO only read; XSETID is the stream's own, and so is what
+# XACKDEL deletes.
 GROUP_COMMANDS = frozenset(
     {
         "XACK",
@@ -71,13 +82,16 @@ GROUP_COMMANDS = frozenset(
         "XGROUP DELCONSUMER",
         "XGROUP DESTROY",
         "XGROUP SETID",
+        "XNACK",
         "XREADGROUP",
     }
 )
 
 # -- types
 
+# By category, or by what stands before the point in the name of a module's command.
 _TYPE_OF_CATEGORY = {
+    "array": "array",
     "bitmap": "string",
     "geo": "zset",
     "hash": "hash",
@@ -87,7 +101,15 @@ _TYPE_OF_CATEGORY = {
     "sortedset": "zset",
     "stream": "stream",
     "string": "string",
+    "BF": "bloom",
+    "CF": "cuckoo",
+    "CMS": "cms",
+    "JSON": "json",
+    "TDIGEST": "tdigest",
+    "TOPK": "topk",
+    "TS": "timeseries",
 }
+_VECTOR_SETS = "VADD VCARD VDIM VEMB VGETATTR VINFO VISMEMBER VLINKS VRANDMEMBER VRANGE VREM VSETATTR VSIM"
 
 # Where the command's categories don't tell the type of this role.
 TYPES: dict[tuple[str, int], tuple[str, ...]] = {
@@ -106,7 +128,11 @@ TYPES: dict[tuple[str, int], tuple[str, ...]] = {
 
 
 def _types_of(row: Row) -> tuple[str, ...]:
-    return tuple(sorted({_TYPE_OF_CATEGORY[c] for c in row.command.categories & _TYPE_OF_CATEGORY.keys()}))
+    if row.command.name in _VECTOR_SETS.split():
+        return ("vectorset",)
+    module, point, _ = row.command.name.partition(".")
+    told = {module} if point else row.command.categories
+    return tuple(sorted({_TYPE_OF_CATEGORY[one] for one in told & _TYPE_OF_CATEGORY.keys()}))
 
 
 # -- time to live
@@ -153,6 +179,7 @@ _EDITORS = frozenset(
     {
         "HEXPIRE",
         "HEXPIREAT",
+        "HGETEX",
         "HPERSIST",
         "HPEXPIRE",
         "HPEXPIREAT",
@@ -161,10 +188,16 @@ _EDITORS = frozenset(
         "LSET",
         "PFDEBUG",
         "RPUSHX",
+        "VREM",
+        "VSETATTR",
         "XACK",
+        "XACKDEL",
+        "XCFGSET",
         "XCLAIM",
         "XGROUP CREATECONSUMER",
         "XGROUP SETID",
+        "XIDMPRECORD",
+        "XNACK",
         "XREADGROUP",
         "XSETID",
     }
@@ -314,12 +347,45 @@ def _msetex_ttl(argv: Argv) -> Ttl:
     return ttl if not ttl.position else ttl._replace(position=ttl.position - 3 + behind)
 
 
+def _increx_ttl(argv: Argv) -> Ttl:
+    """INCREX key [BYINT n] [LBOUND n] … [EX seconds | … | PERSIST] [ENX] (Redis 8.8)."""
+    effect, index = KEEPS, 2
+    while index < len(argv):
+        name = word(argv[index])
+        if name in _TIMES and index + 1 < len(argv):
+            index += 1
+            unit, absolute = _TIMES[name]
+            effect = Ttl("sets", milliseconds(argv[index], unit), absolute, index)
+        elif name == b"PERSIST":
+            effect = DROPS
+        elif name in _INCREX_NUMBERS:
+            index += 1
+        index += 1
+    return effect
+
+
+_INCREX_NUMBERS = frozenset({b"BYFLOAT", b"BYINT", b"LBOUND", b"UBOUND"})
+
+
+def _hsetex_ttl(argv: Argv) -> Ttl:
+    """HSETEX key [FXX] …: with FXX, or XX of Valkey 9.1, the key is there. Its times are those of fields."""
+    for argument in argv[2:]:
+        name = word(argument)
+        if name in (b"FXX", b"XX"):
+            return EDITS
+        if name == b"FIELDS":
+            break
+    return KEEPS
+
+
 TTL_OF: dict[tuple[str, int], TtlOf] = {
     ("COPY", 1): _copy_ttl,
     ("EXPIRE", 0): _expire_ttl(1000, False),
     ("EXPIREAT", 0): _expire_ttl(1000, True),
     ("GEOADD", 0): _unless(b"XX", 2),
     ("GETEX", 0): _getex_ttl,
+    ("HSETEX", 0): _hsetex_ttl,
+    ("INCREX", 0): _increx_ttl,
     ("MSETEX", 0): _msetex_ttl,
     ("PEXPIRE", 0): _expire_ttl(1, False),
     ("PEXPIREAT", 0): _expire_ttl(1, True),
@@ -388,6 +454,8 @@ def _xadd_options(argv: Argv) -> _Xadd:
             limit = (integer(argv[index]) if index < len(argv) else None) or 0
         elif name == b"NOMKSTREAM":
             nomkstream = True
+        elif name in _XADD_PRODUCERS:
+            index += _XADD_PRODUCERS[name]
         elif name not in _XADD_FLAGS:
             break
         index += 1
@@ -399,6 +467,7 @@ def _xadd_options(argv: Argv) -> _Xadd:
 # Redis evicts whole nodes only; one that may not evict so many entries (stream-node-max-entries) evicts none.
 _NODE_ENTRIES = 100
 _XADD_FLAGS = frozenset({b"KEEPREF", b"DELREF", b"ACKED"})  # Redis 8.2
+_XADD_PRODUCERS = {b"IDMP": 2, b"IDMPAUTO": 1}  # Redis 8.6: how many names of theirs follow
 
 
 def _entry(argv: Argv, _position: int) -> Content | None:
@@ -417,7 +486,8 @@ def _hsetex_fields(argv: Argv, position: int) -> Content | None:
     """HSETEX key [options] FIELDS numfields field value …: Redis 8, Valkey 9."""
     for at in range(position + 1, len(argv)):
         if word(argv[at]) == b"FIELDS":
-            return Content(fields=_pairs(argv, at + 2))
+            pairs = (integer(argv[at + 1]) if at + 1 < len(argv) else None) or len(argv)
+            return Content(fields=_pairs(argv[: at + 2 + 2 * max(0, pairs)], at + 2))
     return None
 
 

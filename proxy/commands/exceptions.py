@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from .model import ANY_KEY, GROUP, READ, WRITE, Problem, Streamed, Unseen
+from .model import ANY_KEY, DELETE, GROUP, READ, WRITE, Problem, Streamed, Unseen
 from .words import glob_escape, integer, may_hold, word
 
 Argv = Sequence[bytes]
@@ -63,6 +63,18 @@ _SET_READS = frozenset({b"GET", b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE"})
 def getex(argv: Argv) -> int:
     """GETEX without options is a GET (`src/t_string.c`, getexCommand)."""
     return READ if len(argv) == 2 else READ | WRITE
+
+
+def hgetex(argv: Argv) -> int:
+    """HGETEX key FIELDS n field …, with no other option, is an HMGET (`src/t_hash.c` of Redis 8)."""
+    if len(argv) > 3 and word(argv[2]) == b"FIELDS" and integer(argv[3]) == len(argv) - 4:
+        return READ
+    return READ | WRITE
+
+
+def delete_if(argv: Argv) -> int:
+    """DELEX (Redis 8.4) with a condition, and DELIFEQ (Valkey 9), tell whether the value is this one."""
+    return WRITE | DELETE if len(argv) == 2 else READ | WRITE | DELETE
 
 
 def bitfield(argv: Argv) -> int:
@@ -248,8 +260,8 @@ def xread(argv: Argv) -> Keys:
     return Keys([])
 
 
-# How many arguments each option takes, with itself.
-_XREAD_OPTIONS = {b"BLOCK": 2, b"COUNT": 2, b"GROUP": 3, b"NOACK": 1}
+# How many arguments each option takes, with itself. CLAIM: Redis 8.4.
+_XREAD_OPTIONS = {b"BLOCK": 2, b"CLAIM": 2, b"COUNT": 2, b"GROUP": 3, b"NOACK": 1}
 _STREAMS = frozenset({b"STREAMS"})
 
 
@@ -324,19 +336,26 @@ _DEBUG_ONE_KEY = frozenset({b"OBJECT", b"SDSLEN", b"ZIPLIST", b"LISTPACK", b"QUI
 _DEBUG_NO_KEY = frozenset({b"HELP", b"SLEEP", b"JMAP", b"ERROR", b"LOG", b"PROTOCOL", b"STRUCTSIZE"})
 
 
+def himport_set(argv: Argv) -> Keys:
+    """HIMPORT SET key fieldset value …: HIMPORT PREPARE has named the fields (Redis 8.10)."""
+    reason = "an earlier HIMPORT PREPARE has named the fields that it writes"
+    problem = Problem("command.unknown", 3, reason)
+    return Keys([Run(_one(2), WRITE)] if len(argv) > 2 else [], problem)
+
+
 # -- numbers of keys
 
 
-def numkeys(argv: Argv, count_at: int, first: int) -> range:
-    """The keys that a count says there are: EVAL, ZUNION, LMPOP …
+def numkeys(argv: Argv, count_at: int, first: int, step: int = 1) -> range:
+    """The keys that a count says there are, `step` arguments apart: EVAL, ZUNION, MSETEX …
 
     A count that is no positive integer, or more than there are arguments, makes every server that keyfence
     knows answer an error. What an unknown one would take for a key is judged: all that follows.
     """
     count = integer(argv[count_at]) if count_at < len(argv) else None
-    if count is None or not 0 < count <= len(argv) - first:
+    if count is None or not 0 < count * step <= len(argv) - first:
         return range(first, len(argv))
-    return range(first, first + count)
+    return range(first, first + count * step, step)
 
 
 def script(argv: Argv) -> Keys:
@@ -364,7 +383,10 @@ def _script(argv: Argv, needs: int) -> Keys:
 
 NEEDS: dict[str, Callable[[Argv], int]] = {
     "BITFIELD": bitfield,
+    "DELEX": delete_if,
+    "DELIFEQ": delete_if,
     "GETEX": getex,
+    "HGETEX": hgetex,
     "SET": set_,
     "XAUTOCLAIM": autoclaim,
     "XCLAIM": claim,
@@ -378,6 +400,7 @@ FINDERS: dict[str, Finder] = {
     "GEORADIUSBYMEMBER": georadiusbymember,
     "XREAD": xread,
     "XREADGROUP": xread,
+    "HIMPORT SET": himport_set,
     "MIGRATE": migrate,
     "STRALGO": stralgo,
     "DEBUG": debug,

@@ -72,7 +72,7 @@ def positions(spec: KeySpec, argv: Argv) -> range:
     if spec.find == "range":
         return range(start, min(_last(spec, start, len(argv)) + 1, len(argv)), spec.step)
     if spec.find == "keynum":
-        return numkeys(argv, start + spec.count_at, start + spec.first)
+        return numkeys(argv, start + spec.count_at, start + spec.first, spec.step)
     return range(0)
 
 

@@ -118,6 +118,8 @@ def _problem(command: Command, specs: tuple[KeySpec, ...], tells_specs: bool) ->
     if "scripting" in command.categories:
         return "it is about code, and its server doesn't tell what that touches"
     is_module = "module" in command.flags or "." in command.name
+    if "search" in command.categories or command.name.startswith(("FT.", "_FT.")):
+        return "it works on an index, and its server doesn't tell which keys are in that"
     if "movablekeys" in command.flags and (not tells_specs or (is_module and _is_plain_range(specs))):
         # A module with a function of its own to find keys may give the range of only some of them.
         return "its server doesn't tell where all of its keys are"
@@ -135,10 +137,16 @@ def _specs(entry: list[Any], flags: frozenset[str]) -> tuple[KeySpec, ...]:
     if not isinstance(given, list):
         raise _Unreadable
     specs = [_spec(spec) for spec in given] or _range(entry)
+    if {"module", "readonly"} <= flags and "write" not in flags:
+        specs = [spec._replace(flags=_READS) if spec.flags == _MODULE_DEFAULT else spec for spec in specs]
     writes = "write" in flags and not any(_WRITES & spec.flags for spec in specs)
     return tuple(spec._replace(flags=spec.flags | _cautious(spec.flags, flags, writes)) for spec in specs)
 
 
+# What Redis gives the keys of a module's command that has only said where they are, also if it reads them
+# (`src/module.c`). Redis itself lets such a command write nothing.
+_MODULE_DEFAULT = frozenset({"RW", "access", "update"})
+_READS = frozenset({"RO", "access"})
 _WRITES = frozenset({"RW", "OW", "RM", "insert", "update", "delete"})
 
 

@@ -67,7 +67,7 @@ def keys(argv: Argv) -> Mentions:
 
 
 def scan(argv: Argv) -> Mentions:
-    """SCAN cursor …: the last MATCH counts (`src/db.c`, scanGenericCommand); without one it reaches all.
+    """SCAN, CLUSTERSCAN cursor …: the last MATCH counts (`src/db.c`, scanGenericCommand); without one all do.
 
     It does as well from a word on that isn't understood, since a server that does understand it may read
     the rest in another way.
@@ -78,7 +78,7 @@ def scan(argv: Argv) -> Mentions:
         name = word(argv[index])
         if name == b"MATCH" and index + 1 < len(argv):
             pattern = Pattern(index + 1, argv[index + 1])
-        elif name not in (b"COUNT", b"TYPE"):
+        elif name not in (b"COUNT", b"SLOT", b"TYPE"):
             return _ALL_NAMES
         index += 2
     return Mentions(pattern=pattern)
@@ -153,6 +153,7 @@ def script_load(argv: Argv) -> Mentions:
 MENTIONS: dict[str, Mention] = {
     "CLIENT TRACKING": tracking,
     "CLUSTER GETKEYSINSLOT": every_name,
+    "CLUSTERSCAN": scan,
     "COPY": copy,
     "EVAL": script("text"),
     "EVALSHA": script("sha1"),

@@ -1,7 +1,7 @@
 """Rule: what a command is, the servers' own tables say; this only loads `table.json` and looks things up.
 
-The table is made by `tools/commands_table.py` from the `COMMAND` replies of the servers that keyfence knows,
-and says there how it merges them.
+`tools/commands_table.py` makes the table of what the servers that keyfence knows say of themselves, and says
+there how it merges that.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Row(NamedTuple):
     command: Command
     specs: tuple[KeySpec, ...]
     subcommands: Mapping[bytes, Row]  # by upper-case name; empty for all but containers
-    problem: str = ""  # why its key specs may not tell all that it touches (only where it was learned)
+    problem: str = ""  # why its key specs may not tell all that it touches; empty for servers' own commands
 
 
 def lookup(argv: Sequence[bytes]) -> Row | None:
@@ -102,8 +102,7 @@ def spec_from(fields: Mapping[str, Any]) -> KeySpec:
     )
 
 
-def _load() -> dict[bytes, Row]:
-    table = json.loads(resources.files(__package__).joinpath("table.json").read_text())
+def _load(table: Mapping[str, Any]) -> dict[bytes, Row]:
     rows: dict[bytes, Row] = {}
     subcommands: dict[bytes, dict[bytes, Row]] = {}
     for fields in table["commands"]:
@@ -119,7 +118,7 @@ def _load() -> dict[bytes, Row]:
         name = command.name.encode()
         container, _, subcommand = name.partition(b" ")
         own = subcommands.setdefault(name, {})
-        row = Row(command, specs, own)
+        row = Row(command, specs, own, fields.get("problem", ""))
         rows[name] = row
         if subcommand:
             subcommands.setdefault(container, {})[subcommand] = row
@@ -127,4 +126,7 @@ def _load() -> dict[bytes, Row]:
 
 
 # By upper-case name; a subcommand also stands here by its full name, `XGROUP CREATE`.
-COMMANDS: Mapping[bytes, Row] = _load()
+_TABLE: Mapping[str, Any] = json.loads(resources.files(__package__).joinpath("table.json").read_text())
+COMMANDS: Mapping[bytes, Row] = _load(_TABLE)
+# Servers that have said themselves what their commands are. What only others have is as it is published.
+ASKED_SERVERS = frozenset(_TABLE["servers"]) - frozenset(_TABLE["documented"])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .draft import SCOPE_HOLE, Draft
-from .patterns import literal_class
+from .patterns import ANYTHING, literal_class
 
 MAX_VALUES = 1000  # patterns that one text may stand for
 
@@ -30,7 +30,7 @@ def read_bindings(draft: Draft) -> None:
     """The bound placeholders and whose their values are, into the draft."""
     for name, by_service in draft.model.bind.items():
         path = ("bind", name)
-        if name in draft.classes or name == SCOPE_HOLE:
+        if name in draft.declared or name == SCOPE_HOLE:
             draft.error(path, f"the placeholder {name} is declared already; choose another name", of_key=True)
             continue
         values: dict[str, set[int]] = {}
@@ -41,12 +41,15 @@ def read_bindings(draft: Draft) -> None:
                     draft.error(
                         (*path, service, index), "an empty value would bind every key; write its text"
                     )
+                    continue
                 values.setdefault(value, set()).update(() if number is None else (number,))
         if not any(values):
-            draft.error(path, f"no service has a value of <{name}>", of_key=True)
+            relies_on = [("services",), path]
+            draft.error(path, f"no service has a value of <{name}>", of_key=True, relies_on=relies_on)
+            draft.declared[name] = ANYTHING  # the file isn't used; its keys are still looked at
             continue
         draft.bound[name] = values
-        draft.classes[name] = literal_class(value.encode() for value in values)
+        draft.declared[name] = literal_class(value.encode() for value in values)
 
 
 def bound_texts(
@@ -69,8 +72,13 @@ def bound_texts(
 
 def _filled(text: str, values: dict[str, str], is_pattern: bool) -> Bound:
     for name, value in values.items():
-        text = text.replace(f"<{name}>", _SPECIAL.sub(r"\\\g<0>", value) if is_pattern else value)
+        text = text.replace(f"<{name}>", escaped(value) if is_pattern else value)
     return Bound(text, tuple((name, value.encode()) for name, value in sorted(values.items())))
+
+
+def escaped(text: str) -> str:
+    """Literal text as a pattern has it."""
+    return _SPECIAL.sub(r"\\\g<0>", text)
 
 
 def holders(draft: Draft, values: tuple[tuple[str, bytes], ...]) -> frozenset[int] | None:

@@ -5,83 +5,160 @@ Rule: an entry's rights are its own or else its scope's, and a scope's denials a
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import operator
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from ..commands.model import DELETE, GROUP, READ, WRITE
-from .bind import bound_texts, held_by, holders
+from .bind import bound_texts, escaped, held_by, holders
 from .build_content import build_requirements, in_scope
-from .compiled import Target
+from .compiled import TOP, Target
 from .diagnostics import did_you_mean
 from .draft import SCOPE_HOLE, Draft, Scope
 from .model import EntryModel
 from .patterns import KeyPattern
+from .prefixes import beginnings, length, lies_in, meeting, order
+from .regular import SEPARATOR
+from .show import printable
 
 ALL_RIGHTS = READ | WRITE | DELETE | GROUP
 
 
 def build_scopes(draft: Draft) -> None:
     """The scopes with their rights, into the draft."""
-    by_prefix: dict[str, str] = {}
+    known: dict[KeyPattern, str] = {}
+    for index, claim in enumerate(draft.model.claims):
+        hole = draft.placeholder_in(claim)
+        if hole:
+            message = f"{claim!r}: a claim is plain text, so {hole} would have to stand in the keys"
+            remedy = f"write {claim.partition(hole)[0]!r}, or a claim for each value"
+            draft.error(("claims", index), f"{message}; {remedy}")
     for name, model in draft.model.scopes.items():
         path = ("scopes", name)
         held, denied = draft.rights(model, path)
         if not model.prefix and model.unregistered != "allow":
-            message = "an empty prefix covers every key; write the scope's prefix, or unregistered: allow"
+            message = (
+                "an empty prefix covers every key; write the scope's prefix, or unregistered: allow, or take "
+                "the scope out and write its rights (writers: …) at the policy's top"
+            )
             draft.error((*path, "prefix"), message)
         hash_tag, should = draft.asked(model)
         scripts = _scripts(draft, model.written_by, (*path, "written_by"))
         asked = build_requirements(draft, name, model.prefix + "…", model, path)
-        for one in bound_texts(draft, model.prefix, (*path, "prefix"), is_pattern=False):
-            if one.text in by_prefix:
-                draft.error((*path, "prefix"), f"the scope {by_prefix[one.text]} has the same prefix")
-            elif draft.claims and next(beginnings(one.text, draft.claims), None) is None:
+        for one in bound_texts(draft, model.prefix, (*path, "prefix")):
+            pattern = draft.prefix(one.text, (*path, "prefix"))
+            if pattern is None:
+                break
+            if pattern in known:
+                if one.text:
+                    draft.error((*path, "prefix"), f"the scope {known[pattern]} has the same prefix")
+            elif one.text and not is_claimed(draft.claims, pattern):
                 claims = ", ".join(draft.model.claims)
-                draft.error((*path, "prefix"), f"{one.text!r} is outside the policy's claims ({claims})")
-            by_prefix[one.text] = name
+                message = f"{one.text!r} is outside the policy's claims ({claims})"
+                draft.error((*path, "prefix"), message, relies_on=[("claims",)])
+            known.setdefault(pattern, name)
             rights = held_by(held, holders(draft, one.values))
-            draft.scopes.append(
-                Scope(name, one.text, rights, tuple(denied), one.values, scripts, hash_tag, should, asked)
-            )
+            rest = (one.values, scripts, hash_tag, should, asked)
+            draft.scopes.append(Scope(name, one.text, pattern, rights, tuple(denied), *rest))
+    _find_places(draft)
     _inherit_denials(draft)
+
+
+def _find_places(draft: Draft) -> None:
+    """The scopes by what their prefixes begin with."""
+    for scope in draft.scopes:
+        literal = text_of(scope.pattern.literal_prefix)
+        if scope.pattern.is_prefix:
+            draft.by_prefix[literal] = scope
+        else:
+            draft.families.setdefault(literal, []).append(scope)
 
 
 def _inherit_denials(draft: Draft) -> None:
     """A denial holds for all that a scope's prefix begins, the scopes inside included."""
-    draft.by_prefix = {scope.prefix: scope for scope in draft.scopes}
-    for scope in draft.scopes:
-        for prefix in beginnings(scope.prefix, draft.by_prefix):
-            theirs = draft.by_prefix[prefix].denied
-            if any(theirs) and prefix != scope.prefix:
-                scope.denied = tuple(map(operator.or_, scope.denied, theirs))
+    own = {id(scope): scope.denied for scope in draft.scopes if any(scope.denied)}
+    draft.denying = sorted(
+        (one for one in draft.scopes if id(one) in own), key=lambda one: one.pattern.literal_prefix
+    )
+    for scope in draft.scopes if own else ():
+        for outer in scopes_around(draft, scope.pattern):
+            if id(outer) in own:
+                scope.denied = tuple(map(operator.or_, scope.denied, own[id(outer)]))
+        if not scope.pattern.is_prefix:
+            admitted = tuple(map(_without, scope.rights, scope.denied))
+            _check_denials(draft, scope.pattern, scope.prefix, admitted, ("scopes", scope.name, "prefix"))
 
 
-def beginnings(text: str, prefixes: Container[str]) -> Iterator[str]:
-    """Those of the prefixes that a text begins with, the longest first."""
-    return (text[:size] for size in range(len(text), -1, -1) if text[:size] in prefixes)
+def _without(held: int, denied: int) -> int:
+    return held & ~denied
+
+
+def _check_denials(
+    draft: Draft, pattern: KeyPattern, text: str, admitted: Sequence[int], path: tuple[str, ...]
+) -> None:
+    """Keys of which only some are under a prefix with denials: these would hold for some of them only."""
+    literal = pattern.literal_prefix
+    for scope in draft.denying:
+        prefix = scope.pattern
+        if prefix.literal_prefix > literal and not prefix.literal_prefix.startswith(literal):
+            break  # they are sorted
+        if (
+            not any(map(operator.and_, admitted, scope.denied))
+            or prefix == pattern
+            or lies_in(pattern, prefix)
+        ):
+            continue
+        if path[0] == "scopes" and length(prefix) > length(pattern):
+            continue  # its own target decides there
+        key = meeting(pattern, prefix)
+        if key is not None:
+            message = (
+                f"{text!r} lies in part under the prefix of the scope {scope.name}, as {printable(key)!r}"
+            )
+            remedy = "repeat its deny_write and deny_read here, or use the same placeholder"
+            draft.error(path, f"{message}, and that denies what this admits; {remedy}")
+
+
+def text_of(prefix: bytes) -> str:
+    """The beginning of a pattern as text."""
+    return prefix.decode("utf-8", "surrogateescape")
+
+
+def scopes_around(draft: Draft, pattern: KeyPattern) -> Iterator[Scope]:
+    """The scopes in which all keys of a pattern lie."""
+    literal = text_of(pattern.literal_prefix)
+    yield from (draft.by_prefix[prefix] for prefix in beginnings(literal, draft.by_prefix))
+    for beginning in beginnings(literal, draft.families):
+        yield from (scope for scope in draft.families[beginning] if lies_in(pattern, scope.pattern))
 
 
 def build_entries(draft: Draft) -> None:
     """The catalogue's rows as targets, into the draft; a family makes one of each member."""
+    common = draft.rights(draft.model, ())
     for name, model in draft.model.keys.items():
         path = ("keys", name)
         requirements = build_requirements(draft, name, model.key, model, path)
         own = draft.rights(model, path)
         scripts = _scripts(draft, model.written_by, (*path, "written_by"))
+        outside: list[tuple[str, Scope]] = []
         for text, scope in _expansions(draft, model, path):
             for one in bound_texts(draft, text, (*path, "key")):
                 pattern = draft.pattern(one.text, (*path, "key"))
                 if pattern is None:
                     continue
-                if scope is None and not _is_claimed(draft, pattern):
+                if not scope and not (is_claimed(draft.claims, pattern) or is_bare(pattern)):
                     claims = ", ".join(draft.model.claims)
                     message = f"{one.text!r} is outside the policy's claims ({claims})"
-                    draft.error((*path, "key"), message)
-                home = scope or _scope_of(draft, pattern)
-                held, denied = _entry_rights(draft, model, own, home, path)
+                    draft.error((*path, "key"), message, relies_on=[("claims",), ("scopes",)])
+                home = next((inside for inside in scope if lies_in(pattern, inside.pattern)), None)
+                if scope and home is None:
+                    outside.append((one.text, scope[0]))
+                    continue
+                home = home or _scope_of(draft, pattern)
+                held, denied = _entry_rights(draft, model, own, home or common, path)
+                _check_denials(draft, pattern, one.text, tuple(map(_without, held, denied)), (*path, "key"))
                 hash_tag, should = draft.asked(model, home)
+                if not is_claimed(draft.claims, pattern):
+                    hash_tag = model.hash_tag or "any"
                 draft.entries.append(
                     Target(
                         kind="entry",
@@ -96,10 +173,13 @@ def build_entries(draft: Draft) -> None:
                         hash_tag=hash_tag,
                         bound=one.values,
                         written_by=scripts or (home.written_by if home is not None else scripts),
-                        rights_of=home.name if home is not None and not any(own[0]) else "",
+                        rights_of="" if any(own[0]) else TOP if home is None else home.name,
                     )
                 )
-    _supersede(draft)
+                which = ((SCOPE_HOLE, scope[0].name.encode()),) if scope else ()
+                draft.members.setdefault(name, []).append(((*one.values, *which), len(draft.homes)))
+                draft.homes.append(home)
+        _tell_outside(draft, outside, path)
 
 
 def _scripts(draft: Draft, names: Sequence[str], path: tuple[str, ...]) -> frozenset[str]:
@@ -112,80 +192,65 @@ def _scripts(draft: Draft, names: Sequence[str], path: tuple[str, ...]) -> froze
     return frozenset(names)
 
 
-def _supersede(draft: Draft) -> None:
-    """Two versions side by side: of what another entry replaces, some rights are left."""
-    numbers: dict[str, list[int]] = {}
-    for index, target in enumerate(draft.entries):
-        numbers.setdefault(target.name, []).append(index)
-    for name, model in draft.model.keys.items():
-        if not model.replaces:
-            continue
-        path = ("keys", name, "replaces")
-        if model.replaces not in numbers or model.replaces == name:
-            near = did_you_mean(model.replaces, numbers.keys() - {name})
-            draft.error(path, f"{model.replaces!r} is no other entry under keys{near}")
-        newer = {draft.entries[index].bound: draft.entries[index] for index in numbers.get(name, ())}
-        gone = ALL_RIGHTS & ~legacy_rights(model.allow)
-        for index in numbers.get(model.replaces, ()) if newer else ():
-            old = draft.entries[index]
-            if old.successor is not None:
-                draft.error(path, f"{old.name} is replaced by another entry already")
-            successor = newer.get(old.bound) or next(iter(newer.values()))
-            draft.entries[index] = dataclasses.replace(
-                old,
-                successor=successor.pattern,
-                denied=tuple(one | gone for one in old.denied),
-                denied_before=old.denied,
-            )
+def is_claimed(claims: Container[str], pattern: KeyPattern) -> bool:
+    """Whether all keys of a pattern lie in the claims; without claims they all do."""
+    return not claims or next(beginnings(text_of(pattern.literal_prefix), claims), None) is not None
 
 
-def _is_claimed(draft: Draft, pattern: KeyPattern) -> bool:
-    beginning = pattern.literal_prefix.decode("utf-8", "surrogateescape")
-    return not draft.claims or next(beginnings(beginning, draft.claims), None) is not None
+def is_bare(pattern: KeyPattern) -> bool:
+    """Whether the pattern is one key without a prefix, as Sidekiq's `queues`: it needs no claim."""
+    return pattern.is_literal and SEPARATOR not in pattern.literal_prefix
 
 
-def _expansions(draft: Draft, model: EntryModel, path: tuple[str, ...]) -> Iterable[tuple[str, Scope | None]]:
+def _expansions(draft: Draft, model: EntryModel, path: tuple[str, ...]) -> Iterable[tuple[str, list[Scope]]]:
+    """What the key stands for, each with the scopes one of which its keys must lie in; none: any will do."""
     hole = f"<{SCOPE_HOLE}>"
     if hole not in model.key:
-        return [(model.key, None)]
-    if not draft.scopes:
-        draft.error((*path, "key"), "<scope> expands over the policy's scopes, and there are none")
-    expanded = [(model.key.replace(hole, scope.name), scope) for scope in draft.scopes]
-    for text, scope in expanded:
-        if not text.startswith(scope.prefix):
-            draft.error(
-                (*path, "key"),
-                f"<scope> makes {text!r}, which is outside the scope's prefix {scope.prefix!r}",
-            )
-    return expanded
+        return [(model.key, [])]
+    if not draft.model.scopes:
+        message = "<scope> expands over the policy's scopes, and there are none"
+        draft.error((*path, "key"), message, relies_on=[("scopes",)])
+    named: dict[str, list[Scope]] = {}
+    for scope in draft.scopes:
+        named.setdefault(scope.name, []).append(scope)
+    return [(model.key.replace(hole, escaped(name)), scopes) for name, scopes in named.items()]
+
+
+def _tell_outside(draft: Draft, outside: Sequence[tuple[str, Scope]], path: tuple[str, ...]) -> None:
+    """What <scope> in a key makes outside the scopes: one fault of the key, however much it is."""
+    if not outside:
+        return
+    text, scope = outside[0]
+    prefix = draft.model.scopes[scope.name].prefix
+    message = f"<scope> makes {text!r}, which is outside the scope's prefix {prefix!r}"
+    more = f" (and {len(outside) - 1} more like this)" if len(outside) > 1 else ""
+    draft.error((*path, "key"), message + more, relies_on=[("scopes",), ("bind",)])
 
 
 def _scope_of(draft: Draft, pattern: KeyPattern) -> Scope | None:
-    literal = pattern.literal_prefix.decode("utf-8", "surrogateescape")
-    prefix = next(beginnings(literal, draft.by_prefix), None)
-    return draft.by_prefix[prefix] if prefix is not None else None
+    """The scope of a pattern's keys: of those around it the one with the longest prefix."""
+    return min(scopes_around(draft, pattern), key=lambda scope: order(scope.pattern), default=None)
 
 
 def _entry_rights(
     draft: Draft,
     model: EntryModel,
     own: tuple[list[int], list[int]],
-    home: Scope | None,
+    home: Scope | tuple[list[int], list[int]],
     path: tuple[str, ...],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """An entry's rights replace its scope's; a scope's denials stay."""
+    """An entry's rights replace its scope's, or those at the policy's top where it lies in no scope; the
+    denials stay."""
     held, denied = own
+    around, denied_around = (home.rights, home.denied) if isinstance(home, Scope) else home
     if not (model.writers or model.readers or model.consumers):
-        if home is None:
-            draft.error(path, "in no scope and without writers or readers: nobody could use it", of_key=True)
-            return tuple(held), tuple(denied)
-        held = list(home.rights)
-    if home is not None:
-        denied = [mine | theirs for mine, theirs in zip(denied, home.denied, strict=True)]
-    return tuple(held), tuple(denied)
-
-
-def legacy_rights(allow: Sequence[str]) -> int:
-    """The rights that are left on deprecated keys."""
-    bits = {"read": READ, "delete": DELETE, "write": WRITE | DELETE | GROUP}
-    return functools.reduce(operator.or_, (bits[word] for word in allow), 0)
+        if not isinstance(home, Scope) and not any(around):
+            message = "in no scope and without writers or readers: nobody could use it; write them here, or"
+            draft.error(
+                path,
+                f"{message} at the policy's top for all such entries",
+                of_key=True,
+                relies_on=[("scopes",), ("writers",), ("readers",), ("consumers",)],
+            )
+        held = list(around)
+    return tuple(held), tuple(map(operator.or_, denied, denied_around))

@@ -53,6 +53,11 @@ def build_grants(draft: Draft, home: int) -> dict[int, tuple[Grant, ...]]:
         if number is None:
             continue
         selectors = build_selectors(draft, model.commands, (*path, "commands"))
+        for index, key in enumerate(model.keys):
+            hole = draft.placeholder_in(key)
+            if hole:
+                message = f"{key!r}: a grant's keys are globs, so {hole} would have to stand in the keys"
+                draft.error((*path, "keys", index), f"{message}; write * in its place")
         texts = tuple(key.encode() for key in model.keys if key != "legacy")
         ends = end_of(model.until) if model.on_expiry == "refuse" else None
         channels = tuple(channel.encode() for channel in model.channels)

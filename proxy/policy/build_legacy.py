@@ -1,4 +1,4 @@
-"""What is tolerated for a while, and what is in use and wrong: legacy forms, strays, their end dates.
+"""What is tolerated for a while, and what is in use and wrong: legacy forms, older versions, strays.
 
 Rule: a legacy form allows at most what its entry's rights allow, and an end date refuses nothing unless
 `on_expiry: refuse` says so.
@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterable, Iterator
+import functools
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from .bind import bound_texts
-from .build_catalogue import beginnings, legacy_rights
+from ..commands.model import DELETE, GROUP, READ, WRITE
+from .build_catalogue import ALL_RIGHTS, scopes_around, text_of
 from .compiled import Target
 from .diagnostics import did_you_mean
 from .draft import Draft
+from .families import read_member, standard_of, texts_of_family
+from .prefixes import beginnings
 
 
 def end_of(day: datetime.date | None) -> float | None:
@@ -27,7 +31,7 @@ def end_of(day: datetime.date | None) -> float | None:
 
 def build_legacy(draft: Draft) -> None:
     """The deprecated forms as targets, into the draft, with the rights that their exception leaves."""
-    section, standards = draft.model.legacy, _Standards(draft)
+    section = draft.model.legacy
     everybody = _services(draft, section.services, ("legacy", "services"))
     for text, model in draft.model.legacy.keys.items():
         path = ("legacy", "keys", text)
@@ -35,7 +39,7 @@ def build_legacy(draft: Draft) -> None:
         admitted = _services(draft, model.services, (*path, "services")) if model.services else everybody
         until = model.until or section.until
         refuses = (model.on_expiry or section.on_expiry) == "refuse"
-        for one in standards.replaced(text, model.entry, path):
+        for one in _replaced(draft, text, model.entry, path, model.member):
             rights = tuple(
                 held & granted if number in admitted else 0 for number, held in enumerate(one.rights)
             )
@@ -45,15 +49,14 @@ def build_legacy(draft: Draft) -> None:
 
 def build_strays(draft: Draft) -> None:
     """Forms that are in use and wrong, as targets into the draft: no exception, only a better hint."""
-    standards = _Standards(draft)
-    inside = {*draft.model.claims, *draft.by_prefix}
     for text, name in draft.model.instead.items():
         path = ("instead", text)
-        for one in standards.replaced(text, name, path):
-            beginning = one.pattern.literal_prefix.decode("utf-8", "surrogateescape")
-            if next(beginnings(beginning, inside), None) is not None:
+        for one in _replaced(draft, text, name, path):
+            beginning = text_of(one.pattern.literal_prefix)
+            is_claimed = next(beginnings(beginning, draft.claims), None) is not None
+            if is_claimed or any(scopes_around(draft, one.pattern)):
                 message = f"{text!r} is inside the policy's own part of the key space; write it under legacy"
-                draft.error(path, message, of_key=True)
+                draft.error(path, message, of_key=True, relies_on=[("claims",), ("scopes",)])
                 continue
             nothing = (0,) * len(draft.services)
             draft.strays.append(
@@ -80,33 +83,65 @@ def _services(draft: Draft, names: list[str] | None, path: tuple[str | int, ...]
     return frozenset(draft.numbers(names, path))
 
 
-class _Standards:
-    """The entries that stand in the place of other forms."""
+def _replaced(
+    draft: Draft, text: str, entry: str, path: tuple[str, ...], member: Mapping[str, str] | None = None
+) -> Iterator[Target]:
+    """The targets of a form that an entry replaces, with the entry's rights."""
+    if entry not in draft.model.keys:
+        known = did_you_mean(entry, draft.model.keys)
+        draft.error((*path, "entry"), f"{entry!r} is no entry under keys{known}")
+    chosen = read_member(draft, entry, member or {}, (*path, "member"))
+    for one, values, bound in texts_of_family(draft, text, path):
+        pattern = draft.pattern(one, path)
+        if pattern is None:
+            continue
+        standard = standard_of(draft, entry, {**chosen, **dict(values)}, pattern)
+        if standard is None:
+            continue
+        yield Target(
+            kind="legacy",
+            name=entry,
+            pattern=pattern,
+            rights=standard.rights,
+            denied=standard.denied,
+            entry=standard.target.entry,
+            text=one,
+            secrets=frozenset(draft.secrets.keys() & {hole.name for hole in pattern.holes}),
+            standard=standard.pattern,
+            own_forms=standard.own,
+            unclear=standard.unclear,
+            bound=bound.values,
+        )
 
-    def __init__(self, draft: Draft) -> None:
-        self.draft = draft
-        self.by_bound = {(target.name, target.bound): target for target in draft.entries}
-        self.by_name = {target.name: target for target in draft.entries}
 
-    def replaced(self, text: str, standard_name: str, path: tuple[str, ...]) -> Iterator[Target]:
-        """The targets of a form that an entry replaces, with the entry's rights."""
-        if standard_name not in self.by_name:
-            known = did_you_mean(standard_name, self.by_name)
-            self.draft.error((*path, "entry"), f"{standard_name!r} is no entry under keys{known}")
-        for one in bound_texts(self.draft, text, path):
-            pattern = self.draft.pattern(one.text, path)
-            standard = self.by_bound.get((standard_name, one.values)) or self.by_name.get(standard_name)
-            if pattern is None or standard is None:
+def build_versions(draft: Draft) -> None:
+    """Two versions side by side: of what another entry replaces, some rights are left."""
+    for name, model in draft.model.keys.items():
+        if not model.replaces:
+            continue
+        path = ("keys", name, "replaces")
+        if model.replaces not in draft.model.keys or model.replaces == name:
+            near = did_you_mean(model.replaces, draft.model.keys.keys() - {name})
+            draft.error(path, f"{model.replaces!r} is no other entry under keys{near}")
+            continue
+        gone = ALL_RIGHTS & ~legacy_rights(model.allow)
+        for values, index in draft.members.get(model.replaces, ()):
+            old = draft.entries[index]
+            if old.successor is not None:
+                draft.error(path, f"{old.name} is replaced by another entry already")
+            newer = standard_of(draft, name, dict(values), old.pattern)
+            if newer is None:
                 continue
-            yield Target(
-                kind="legacy",
-                name=standard_name,
-                pattern=pattern,
-                rights=standard.rights,
-                denied=standard.denied,
-                entry=standard.entry,
-                text=one.text,
-                secrets=frozenset(self.draft.secrets.keys() & {hole.name for hole in pattern.holes}),
-                standard=standard.pattern,
-                bound=one.values,
+            draft.entries[index] = dataclasses.replace(
+                old,
+                successor=newer.pattern,
+                own_forms=newer.own,
+                denied=tuple(one | gone for one in old.denied),
+                denied_before=old.denied,
             )
+
+
+def legacy_rights(allow: Sequence[str]) -> int:
+    """The rights that are left on deprecated keys."""
+    bits = {"read": READ, "delete": DELETE, "write": WRITE | DELETE | GROUP}
+    return functools.reduce(operator.or_, (bits[word] for word in allow), 0)

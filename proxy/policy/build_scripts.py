@@ -14,7 +14,7 @@ from ..commands.words import function_name
 from .draft import Draft
 from .files import Unreadable, read_file
 from .model import FunctionModel, ScriptModel, TouchModel
-from .scripts import LEAST_DIGITS, SHA1_DIGITS, Registration, Template, parse_ttl
+from .scripts import LEAST_DIGITS, SHA1_DIGITS, Registration, Template, Uncaptured, parse_ttl
 
 
 def build_scripts(draft: Draft) -> dict[bytes, Registration]:
@@ -110,4 +110,5 @@ def _templates(
             ttl = parse_ttl(one.ttl) if one.ttl else None
             yield Template(one.key, captured, one.type, ttl)
         except ValueError as exc:
-            draft.error((*path, index), f"{one.key!r}: {exc}")
+            relies_on = [(*path[:2], "keys")] if isinstance(exc, Uncaptured) else []
+            draft.error((*path, index), f"{one.key!r}: {exc}", relies_on=relies_on)

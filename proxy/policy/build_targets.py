@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable
 
 from .compiled import Target
-from .draft import Draft
-from .patterns import exact_pattern, prefix_pattern
+from .draft import Draft, Scope
+from .patterns import KeyPattern, Literal, prefix_pattern, written
+from .prefixes import begins, behind, fixed_parts, lies_in, order
 
 
 def build_targets(draft: Draft) -> list[Target]:
@@ -25,42 +27,73 @@ def build_targets(draft: Draft) -> list[Target]:
 
 def _malformed(draft: Draft) -> list[Target]:
     """Keys that begin as an entry's do but break its form: the longest beginning decides."""
+    begun = [
+        (_beginning(target.pattern, home), target)
+        for target, home in zip(draft.entries, draft.homes, strict=True)
+    ]
+    secrets: dict[KeyPattern, frozenset[str]] = {}
+    for beginning, target in begun:
+        secrets[beginning] = secrets.get(beginning, frozenset()) | target.secrets
     targets = []
-    seen: set[bytes] = set()
-    behind = secrets_behind(draft.entries)
-    prefixes = sorted(draft.by_prefix)
-    for target in sorted(draft.entries, key=lambda t: len(t.pattern.literal_prefix), reverse=True):
-        prefix = target.pattern.literal_prefix
-        if not prefix or target.pattern.is_literal or prefix in seen or _is_scope_prefix(prefixes, prefix):
+    seen: set[KeyPattern] = set()
+    covers = _Covers(draft)
+    for beginning, target in sorted(begun, key=lambda one: order(one[0])):
+        if target.pattern.is_literal or beginning in seen or covers.a_scope(beginning):
             continue
-        seen.add(prefix)
+        seen.add(beginning)
         broken = dataclasses.replace(
             target,
             kind="malformed",
-            pattern=prefix_pattern(prefix),
-            secrets=behind[prefix],
+            pattern=beginning,
+            secrets=secrets[beginning],
             standard=target.pattern,
         )
         targets.append(broken)
-        if prefix.endswith(b":"):  # the id is missing together with its colon
-            targets.append(dataclasses.replace(broken, pattern=exact_pattern(prefix[:-1])))
+        *before, last = fixed_parts(beginning)
+        if isinstance(last, Literal) and last.text.endswith(
+            b":"
+        ):  # the id is missing together with its colon
+            cut = [Literal(last.text[:-1])] if len(last.text) > 1 else []
+            short = (*before, *cut)
+            targets.append(dataclasses.replace(broken, pattern=KeyPattern(written(short), short)))
     return targets
 
 
-def _is_scope_prefix(prefixes: Sequence[str], prefix: bytes) -> bool:
-    """Whether one of the prefixes, which are sorted, begins so."""
-    text = prefix.decode("utf-8", "surrogateescape")
-    at = bisect.bisect_left(prefixes, text)
-    return at < len(prefixes) and prefixes[at].startswith(text)
+def _beginning(pattern: KeyPattern, home: Scope | None) -> KeyPattern:
+    """Every key that begins as a pattern's do, up to the first placeholder behind the scope's prefix."""
+    if home is None or home.pattern.is_prefix:
+        return prefix_pattern(pattern.literal_prefix)
+    return begins(behind(pattern, home.pattern))
+
+
+class _Covers:
+    """Which beginnings say nothing, since a whole scope has them."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._sorted = sorted(draft.scopes, key=lambda scope: scope.pattern.literal_prefix)
+        self._prefixes = [scope.pattern.literal_prefix for scope in self._sorted]
+
+    def a_scope(self, beginning: KeyPattern) -> bool:
+        """Whether a beginning is empty, or begins all keys of a scope."""
+        literal = beginning.literal_prefix
+        if not literal and beginning.is_prefix:
+            return True
+        at = bisect.bisect_left(self._prefixes, literal)
+        for scope in itertools.islice(self._sorted, at, None):
+            if not scope.pattern.literal_prefix.startswith(literal):
+                return False
+            if lies_in(scope.pattern, beginning):
+                return True
+        return False
 
 
 def _scope_targets(draft: Draft) -> list[Target]:
-    ordered = sorted(draft.scopes, key=lambda scope: len(scope.prefix), reverse=True)
+    ordered = sorted(draft.scopes, key=lambda scope: order(scope.pattern))
     return [
         Target(
             kind="scope",
             name=scope.name,
-            pattern=prefix_pattern(scope.prefix.encode()),
+            pattern=scope.pattern,
             rights=scope.rights,
             denied=scope.denied,
             entry=scope.asked,

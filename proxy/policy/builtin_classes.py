@@ -79,6 +79,12 @@ def builtin_class(name: str) -> ClassExpression | None:
     return ClassExpression(name, parse_class(expression).node, example)
 
 
+@cache
+def builtin_classes() -> Mapping[str, ClassExpression]:
+    """Every built-in class by its name: placeholders that no policy has to declare."""
+    return {name: found for name in NAMES if (found := builtin_class(name)) is not None}
+
+
 def class_named(text: str) -> ClassExpression:
     """What a placeholder may hold, by a built-in class' name or as an expression. Raises `PatternError`."""
     return builtin_class(text) or parse_class(text)

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import datetime
 import os
+from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..commands.model import READ, WRITE
+from ..commands.model import WRITE
 from .build_names import compare
 from .builtin_classes import NAMES
 from .compile import compile_policies
 from .compiled import CompiledPolicy, Target
 from .diagnostics import Diagnostic, FileError
+from .draft import SCOPE_HOLE
+from .families import own_members
+from .ignores import settle
 from .languages import covered, overlap, overlapping_pairs
-from .load import policy_name, read_policies
-from .model import PolicyModel
+from .load import policy_faults, policy_name, read_policies
+from .model import PolicyModel, Rights
 from .names import lowered
-from .patterns import ClassExpression, Hole, KeyPattern, Literal
+from .patterns import ClassExpression, Hole, KeyPattern, Literal, Part, written
+from .prefixes import begins, behind, lies_in, order
 from .reach import scan_pattern
 from .regular import ANY_BYTE, SEPARATOR_MASK, Bytes, Concat, Repeat
 from .salvage import Salvaged
@@ -48,17 +54,20 @@ def check_policy(
     except FileError as exc:
         return exc.diagnostics, [], f"{path}: {_count(len(exc.diagnostics), 'error')}"
     salvaged = Salvaged(whole)
-    policy, model = salvaged.policy, salvaged.model
-    found = list(salvaged.errors)
-    if policy is not None and model is not None:
-        found += _Doubts(policy, model, salvaged.source, on).all(whole=not salvaged.errors)
+    policy = salvaged.policy
+    found, ignored = list(salvaged.errors), 0
+    if policy is not None:
+        doubts = _Doubts(policy, salvaged.models[0], salvaged.sources[0], on)
+        found += doubts.all(whole=not salvaged.errors)
+        ignored = doubts.ignored
     errors = sorted((one for one in found if one.level == "error"), key=_by_place)
     warnings = sorted((one for one in found if one.level == "warning"), key=_by_place)
     counts = _count(len(errors), "error")
     if policy is None or salvaged.errors:
         counts += f", {_count(len(warnings), 'warning')}" if warnings else ""
         return errors, warnings, f"{path}: {counts}"
-    summary = f"{path}: {counts}, {_count(len(warnings), 'warning')}; policy {policy.name}, {_holds(policy)}"
+    counts += f", {_warnings(len(warnings), ignored)}"
+    summary = f"{path}: {counts}; policy {policy.name}, {_holds(policy)}"
     return errors, warnings, "\n".join([summary, *_scan_lines(policy)])
 
 
@@ -68,15 +77,15 @@ def _check_folder(path: str | Path, on: datetime.date) -> tuple[list[Diagnostic]
         files = read_policies(path)
         policy = compile_policies(files, policy_name(path, [model for model, _ in files]))
     except FileError as exc:
-        return exc.diagnostics, [], f"{path}: {_count(len(exc.diagnostics), 'error')}"
-    found = [
-        one
-        for home, (model, source) in enumerate(files)
-        for one in sorted(_Doubts(policy, model, source, on, home).all(whole=True), key=_by_place)
-    ]
+        faults = policy_faults(path) or exc.diagnostics
+        faults = FileError(faults).diagnostics  # in order
+        return faults, [], f"{path}: {_count(len(faults), 'error')}"
+    doubts = [_Doubts(policy, model, source, on, home) for home, (model, source) in enumerate(files)]
+    found = [one for each in doubts for one in sorted(each.all(whole=True), key=_by_place)]
     errors = [one for one in found if one.level == "error"]
     warnings = [one for one in found if one.level == "warning"]
-    counts = f"{_count(len(errors), 'error')}, {_count(len(warnings), 'warning')}"
+    ignored = sum(one.ignored for one in doubts)
+    counts = f"{_count(len(errors), 'error')}, {_warnings(len(warnings), ignored)}"
     summary = f"{path}: {counts}; policy {policy.name} of {_count(len(files), 'file')}, {_holds(policy)}"
     return errors, warnings, "\n".join([summary, *_scan_lines(policy)])
 
@@ -104,15 +113,70 @@ def _count(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
+def _warnings(number: int, ignored: int) -> str:
+    return _count(number, "warning") + (f" ({ignored} ignored)" if ignored else "")
+
+
+MAX_NAMED = 3  # entries in a line
+
+
 def _scan_lines(policy: CompiledPolicy) -> list[str]:
-    """How the keys of each entry are enumerated."""
-    patterns = {
-        (target.name, printable(scan_pattern(target))): None
-        for target in policy.targets
-        if target.kind == "entry" and not target.pattern.is_literal
-    }
+    """How the keys of each entry are enumerated, and which other entries' keys that finds too."""
+    entries = [target for target in policy.targets if target.kind == "entry"]
+    scopes = _families(policy.targets)
+    beginnings = sorted((one.pattern.literal_prefix, one.name) for one in entries)
+    patterns: dict[tuple[str, str], set[str]] = {}
+    for one in entries:
+        if one.pattern.is_literal:
+            continue
+        text, beginning = _scan_text(one, scopes), _beginning(one, scopes)
+        if len(beginning) > 1:
+            found = {other.name for other in entries if lies_in(other.pattern, begins(beginning))}
+        else:
+            found = _names_behind(one.pattern.literal_prefix, beginnings)
+        patterns.setdefault((one.name, text), set()).update(found - {one.name})
     width = max((len(name) for name, _ in patterns), default=0)
-    return [f"  {name:{width}}  SCAN 0 MATCH {pattern}" for name, pattern in sorted(patterns)]
+    return [
+        f"  {name:{width}}  SCAN 0 MATCH {pattern}{_also(also)}"
+        for (name, pattern), also in sorted(patterns.items())
+    ]
+
+
+def _names_behind(prefix: bytes, beginnings: Sequence[tuple[bytes, str]]) -> set[str]:
+    """The entries all of whose keys begin with a prefix. `beginnings` are sorted."""
+    first = bisect_left(beginnings, (prefix, ""))
+    last = bisect_right(beginnings, prefix, lo=first, key=lambda row: row[0][: len(prefix)])
+    return {name for _, name in beginnings[first:last]}
+
+
+def _also(names: set[str]) -> str:
+    """What else a SCAN finds, in words."""
+    if not names:
+        return ""
+    rest = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"  (also finds {', '.join(sorted(names)[:MAX_NAMED])}{rest})"
+
+
+def _families(targets: Iterable[Target]) -> list[Target]:
+    """The scopes with a placeholder in their prefix."""
+    return [target for target in targets if target.kind == "scope" and not target.pattern.is_prefix]
+
+
+def _beginning(target: Target, scopes: Iterable[Target]) -> tuple[Part, ...]:
+    """How an entry's keys begin: up to the first placeholder behind their scope's prefix."""
+    around = next((scope for scope in scopes if lies_in(target.pattern, scope.pattern)), None)
+    if around is not None:
+        return behind(target.pattern, around.pattern)
+    prefix = target.pattern.literal_prefix
+    return (Literal(prefix),) if prefix else ()
+
+
+def _scan_text(target: Target, scopes: Iterable[Target]) -> str:
+    """The glob under which an entry's keys are enumerated, with the placeholders of its scope's prefix."""
+    beginning = _beginning(target, scopes)
+    if len(beginning) > 1:
+        return written(beginning) + "*"
+    return printable(scan_pattern(target))
 
 
 class _Doubts:
@@ -128,13 +192,13 @@ class _Doubts:
         self.source = source
         self.today = today
         self.found: list[Diagnostic] = []
+        self.ignored = 0
 
     def all(self, *, whole: bool) -> list[Diagnostic]:
         """Every doubt; of a policy that isn't whole, those that what is missing could not have settled."""
         self._overlaps()
         self._shadowed()
         self._separators()
-        self._spoilt_scans()
         self._expiries()
         self._never_created()
         self._short_hashes()
@@ -143,7 +207,10 @@ class _Doubts:
         if whole:
             self._idle_services()
             self._unwritten_scopes()
-            self._widenings()
+            self._foreign_entries()
+            self._idle_rights()
+            self._unclear_forms()
+        self.found, self.ignored = settle(self.source, self.found, whole=whole)
         return self.found
 
     def _error(
@@ -152,9 +219,10 @@ class _Doubts:
         self.found.append(self.source.error(path, message, of_key=of_key, example=example))
 
     def _warn(
-        self, path: tuple[str | int, ...], message: str, *, of_key: bool = False, example: str = ""
+        self, code: str, path: tuple[str | int, ...], message: str, *, of_key: bool = False, example: str = ""
     ) -> None:
-        self.found.append(self.source.warning(path, message, of_key=of_key, example=example))
+        """Note a warning. `code` is one of `ignores.CODES`."""
+        self.found.append(self.source.warning(code, path, message, of_key=of_key, example=example))
 
     def _path(self, target: Target) -> tuple[str, ...]:
         return ("legacy", "keys", target.text) if target.kind == "legacy" else ("keys", target.name, "key")
@@ -165,6 +233,9 @@ class _Doubts:
         for one, other in overlapping_pairs(self.policy.classifier.automaton):
             left, right = targets[one], targets[other]
             kinds = {left.kind, right.kind}
+            if kinds == {"scope"} and right.home == self.home:
+                self._tied_scopes(left, right)
+                continue
             if not kinds <= {"entry", "legacy"} or right.home != self.home:
                 continue
             if left.home != self.home and "entry" in kinds:
@@ -185,11 +256,26 @@ class _Doubts:
                 )
             else:
                 self._warn(
+                    "legacy-overlap",
                     self._path(right),
                     f"the legacy form {right.text!r} also matches {example!r}, a key of {left.name}",
                     of_key=True,
                     example=example,
                 )
+
+    def _tied_scopes(self, left: Target, right: Target) -> None:
+        """Two families of prefixes that are equally long and begin the same keys."""
+        if order(left.pattern) != order(right.pattern):
+            return
+        key = overlap(left.pattern, right.pattern)
+        if key is not None:
+            example = printable(key)
+            self._error(
+                ("scopes", right.name, "prefix"),
+                f"the prefixes of {right.name} and {left.name} are equally long and both begin {example!r}; "
+                "write literal text in one of them, or let their placeholders share no value",
+                example=example,
+            )
 
     def _shadowed(self) -> None:
         """Entries that never decide because more specific ones take all their keys."""
@@ -207,30 +293,37 @@ class _Doubts:
                 example = printable(target.pattern.example())
                 take = f"{', '.join(takers)} {'takes' if len(takers) == 1 else 'take'}"
                 message = f"{target.text!r} can never match: {take} all its keys, as {example!r}"
-                self._warn(self._path(target), message, example=example)
+                self._warn("never-matches", self._path(target), message, example=example)
 
     def _idle_services(self) -> None:
+        channels = [one for one in self.policy.channels if one.kind == "channel"]
         for number, name in enumerate(self.policy.services):
             if name not in self.model.services or self.policy.grants.get(number):
                 continue
-            if not any(target.rights[number] & ~target.denied[number] for target in self.policy.targets):
+            targets = (*self.policy.targets, *channels)
+            if not any(target.rights[number] & ~target.denied[number] for target in targets):
                 index = self.model.services.index(name)
-                self._warn(("services", index), f"the service {name} can do nothing with any key")
+                message = f"the service {name} can do nothing with any key"
+                self._warn("idle-service", ("services", index), message)
 
     def _unwritten_scopes(self) -> None:
-        for target in self.mine:
-            if target.kind == "scope" and not target.names_with(WRITE, self.policy.services):
-                example = self._example(target)
-                message = f"nobody may write to the scope {target.name}, for example {example!r}"
-                self._warn(("scopes", target.name), message, of_key=True, example=example)
+        """Scopes that nobody can write to. Where entries name their own writers, a scope needs none."""
+        for scope in self.mine:
+            if scope.kind != "scope":
+                continue
+            inside = [one for one in self.mine if one.kind == "entry" and lies_in(one.pattern, scope.pattern)]
+            if not any(one.names_with(WRITE, self.policy.services) for one in (scope, *inside)):
+                example = self._example(scope)
+                message = f"nobody may write to the scope {scope.name}, for example {example!r}"
+                self._warn("unwritten-scope", ("scopes", scope.name), message, of_key=True, example=example)
 
     def _example(self, scope: Target) -> str:
         """A key of a scope that is of the scope alone, or else of one of its entries."""
-        plain = scope.pattern.literal_prefix + b"x"
+        plain = scope.pattern.literal_prefix + b"x" if scope.pattern.is_prefix else scope.pattern.example()
         inside = (
             target.pattern.example()
             for target in self.policy.targets
-            if target.kind == "entry" and scope.pattern.matches(target.pattern.literal_prefix)
+            if target.kind == "entry" and lies_in(target.pattern, scope.pattern)
         )
         return printable(next(inside, plain))
 
@@ -251,33 +344,10 @@ class _Doubts:
                 hole, key = found
                 example = printable(key)
                 self._warn(
+                    "colon",
                     ("placeholders", names),
                     f"<{hole.name}> may hold a colon, so that it can reach over segments, as in {example!r}; "
                     "exclude it, or write <name...> where several segments are meant",
-                    example=example,
-                )
-
-    def _spoilt_scans(self) -> None:
-        """A placeholder before literal text: scanning for the entry then also finds the keys of others."""
-        entries = [target for target in self.mine if target.kind == "entry"]
-        for target in entries:
-            holes = [at for at, part in enumerate(target.pattern.parts) if isinstance(part, Hole)]
-            after = target.pattern.parts[holes[0] + 1 :] if holes else ()
-            if not any(isinstance(part, Literal) and part.text.strip(b":") for part in after):
-                continue
-            prefix = target.pattern.literal_prefix
-            others = {
-                one.name
-                for one in entries
-                if one.name != target.name and one.pattern.literal_prefix.startswith(prefix)
-            }
-            if others:
-                pattern, names = printable(scan_pattern(target)), ", ".join(sorted(others))
-                example = printable(next(one.pattern.example() for one in entries if one.name == min(others)))
-                self._warn(
-                    self._path(target),
-                    f"SCAN 0 MATCH {pattern} also finds keys of {names}, as {example!r}: "
-                    f"<{target.pattern.holes[0].name}> stands before literal text",
                     example=example,
                 )
 
@@ -294,37 +364,74 @@ class _Doubts:
                 shown = printable(key)
                 message = fault.message.replace("{lower}", lowered(shown)).replace("{key}", repr(shown))
                 self._warn(
+                    "name-rules",
                     self._path(target),
                     f"every key of {target.name} breaks the naming rules: {message}",
                     example=shown,
                 )
 
-    def _widenings(self) -> None:
-        """An entry that gives a service more than its scope does: allowed, but worth a look."""
+    def _foreign_entries(self) -> None:
+        """Entries that others than their scope's writers write. More readers, or one more writer, are what
+        an entry's own rights are for."""
         scopes = [target for target in self.mine if target.kind == "scope"]
-        told: set[tuple[str, str]] = set()
+        told: set[str] = set()
         for target in self.mine:
-            if target.kind != "entry":
+            homes = [
+                scope for scope in scopes if target.kind == "entry" and lies_in(target.pattern, scope.pattern)
+            ]
+            if not homes or target.name in told:
                 continue
-            home = next(
-                (s for s in scopes if target.pattern.literal_prefix.startswith(s.pattern.literal_prefix)),
-                None,
+            home = min(homes, key=lambda scope: order(scope.pattern))
+            writers = target.names_with(WRITE, self.policy.services)
+            owners = home.names_with(WRITE, self.policy.services)
+            if writers and owners and not set(writers) & set(owners):
+                told.add(target.name)
+                example = printable(target.pattern.example())
+                self._warn(
+                    "foreign-entry",
+                    ("keys", target.name),
+                    f"{', '.join(writers)} may write {target.name}, and no writer of its scope {home.name} "
+                    f"may ({', '.join(owners)}), for example {example!r}",
+                    of_key=True,
+                    example=example,
+                )
+
+    def _idle_rights(self) -> None:
+        """Rights at the policy's top that no entry takes."""
+        given = [word for word in Rights.model_fields if getattr(self.model, word)]
+        if not given:
+            return
+        scopes = [target for target in self.mine if target.kind == "scope"]
+        for target in self.mine:
+            if target.kind != "entry" or any(lies_in(target.pattern, scope.pattern) for scope in scopes):
+                continue
+            model = self.model.keys.get(target.name.rpartition("/")[2])
+            has_own = model is not None and (model.writers or model.readers or model.consumers)
+            if not has_own or "deny_write" in given or "deny_read" in given:
+                return
+        message = "rights at the policy's top are for entries in no scope that have none of their own"
+        self._warn("idle-rights", (given[0],), f"{message}, and there is no such entry", of_key=True)
+
+    def _unclear_forms(self) -> None:
+        """Legacy forms that may stand for several keys of one service."""
+        services = self.policy.services
+        for target in self.mine:
+            if target.kind != "legacy" or not target.unclear or target.standard is None:
+                continue
+            family = [one for one in self.mine if one.kind == "entry" and one.name == target.name]
+            service = min(target.unclear)
+            keys = [one.text for one in own_members(family, service)]
+            who = ", ".join(services[number] for number in sorted(target.unclear))
+            names = (*self.model.bind, SCOPE_HOLE)
+            name = next((hole.name for hole in target.standard.holes if hole.name in names), "")
+            self._warn(
+                "unclear-form",
+                self._path(target),
+                f"the legacy form {target.text!r} may stand for several keys of {who}, "
+                f"as {' and '.join(keys[:2])}; name the value in the form, as <{name}>, "
+                f"or say which it is: member: {{{name}: …}}",
+                of_key=True,
             )
-            if home is None:
-                continue
-            for word, right in (("write", WRITE), ("read", READ)):
-                more = set(target.names_with(right, self.policy.services))
-                more -= set(home.names_with(right, self.policy.services))
-                if more and (target.name, word) not in told:
-                    told.add((target.name, word))
-                    who, example = ", ".join(sorted(more)), printable(target.pattern.example())
-                    self._warn(
-                        ("keys", target.name),
-                        f"{who} may {word} {target.name} though not the rest of the scope {home.name}, "
-                        f"for example {example!r}",
-                        of_key=True,
-                        example=example,
-                    )
 
     def _never_created(self) -> None:
         """Entries that must have a time to live from their first write on, which no such write can bring."""
@@ -341,6 +448,7 @@ class _Doubts:
                 word = "immediate" if rule.immediate else "at: write"
                 example = printable(target.pattern.example())
                 self._warn(
+                    "ttl-at-write",
                     ("keys", target.name),
                     f"{word} asks of each write that it brings the time to live of {target.name}, and no "
                     f"command that writes a {' or '.join(entry.types)} can; without it an EXPIRE may follow",
@@ -354,6 +462,7 @@ class _Doubts:
             for index, text in enumerate(model.sha1):
                 if text.endswith(("...", "…")):
                     self._warn(
+                        "short-sha1",
                         ("scripts", name, "sha1", index),
                         f"{text!r} is the beginning of a SHA-1: whoever may run scripts can make another one "
                         f"that begins so and counts as {name}; write all {SHA1_DIGITS} digits",
@@ -364,7 +473,8 @@ class _Doubts:
         mine, holds = self.model.unregistered_scripts, self.policy.unregistered_scripts
         if mine == "declared" != holds:
             message = f"another file of the folder is stricter, so {holds} holds"
-            self._warn(("unregistered_scripts",), f"{message}; register the scripts, or say declared in all")
+            message += "; register the scripts, or say declared in all"
+            self._warn("stricter-file", ("unregistered_scripts",), message)
 
     def _expiries(self) -> None:
         dates: list[tuple[str, tuple[str, ...], datetime.date | None]] = [
@@ -383,7 +493,8 @@ class _Doubts:
             if until < self.today:
                 self._error(path, f"{what} ended on {until}; take it out or move the date")
             elif until - self.today <= NOTICE:
-                self._warn(path, f"{what} ends on {until}, in {(until - self.today).days} days")
+                message = f"{what} ends on {until}, in {(until - self.today).days} days"
+                self._warn("ends-soon", path, message)
 
 
 _ANYTHING = Repeat(Bytes(ANY_BYTE), 0, None)

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from .automaton import Classifier
 from .bind import read_bindings
 from .build_automaton import TooManyStates, classify
-from .build_catalogue import build_entries, build_scopes
+from .build_catalogue import build_entries, build_scopes, is_claimed
 from .build_channels import build_channels, order_channels
 from .build_content import read_type_words
 from .build_grants import build_grants, build_selectors
-from .build_legacy import build_exceptions, build_legacy, build_strays
+from .build_legacy import build_exceptions, build_legacy, build_strays, build_versions
 from .build_names import build_names, surely_named, surely_tagged
 from .build_scripts import build_functions, build_scripts
 from .build_targets import build_targets
@@ -125,6 +125,7 @@ def _part(number: int, draft: Draft) -> _Part:
     draft.type_words = read_type_words(draft)
     build_scopes(draft)
     build_entries(draft)
+    build_versions(draft)
     build_legacy(draft)
     build_strays(draft)
     names = build_names(draft)
@@ -132,7 +133,7 @@ def _part(number: int, draft: Draft) -> _Part:
     return _Part(
         draft=draft,
         home=home_of(draft, names=names, type_words=draft.type_words),
-        targets=[_with_names(target, names) for target in build_targets(draft)],
+        targets=[_with_names(target, names, draft.claims) for target in build_targets(draft)],
         channels=[dataclasses.replace(one, home=number, should=should) for one in build_channels(draft)],
         scripts=build_scripts(draft),
         functions=build_functions(draft),
@@ -193,15 +194,16 @@ def _check_services(draft: Draft) -> None:
         draft.error(("services",), "no services; list who uses this Redis")
 
 
-def _with_names(target: Target, names: Names) -> Target:
-    """The target, marked if none of its keys need be held against the naming rules."""
+def _with_names(target: Target, names: Names, claims: frozenset[str]) -> Target:
+    """The target, marked if none of its keys need be held against the naming rules, which hold for what is in
+    the claims."""
     if target.kind not in ("entry", "scope"):
         return target
     limit = target.entry.max_length if target.entry is not None else None
     sure = (
         (limit is None or target.pattern.longest <= limit.most)
         and surely_tagged(target.pattern, target.hash_tag)
-        and surely_named(target.pattern, names)
+        and (surely_named(target.pattern, names) or not is_claimed(claims, target.pattern))
     )
     return dataclasses.replace(target, names_sure=sure)
 

@@ -22,6 +22,7 @@ from .secrecy import Secrecy
 from .ttl import TtlRule
 from .values import Form, NumberRange
 
+TOP = "the policy's top"  # stands for a scope's name where rights are said for all entries in none
 UNKNOWN = "unknown"  # the service of a client that nothing identifies
 # Counting the lengths within a key takes up to 1.5 µs a byte, so a key of more bytes than this counts as one
 # whose lengths are wrong.
@@ -96,6 +97,9 @@ class Target:
     text: str  # the pattern for people
     secrets: frozenset[str]  # placeholders whose content is masked
     standard: KeyPattern | None = None  # of a legacy or malformed key: the form to use instead
+    # By service number, where `standard` or `successor` is a family: the caller's own member of it.
+    own_forms: tuple[KeyPattern | None, ...] = ()
+    unclear: frozenset[int] = frozenset()  # of a legacy form: services that have several such members
     is_open: bool = False  # of a scope: it admits keys that no entry covers
     successor: KeyPattern | None = None  # of an entry that another one replaces: the form to come to
     denied_before: tuple[int, ...] = ()  # of such an entry: `denied` without what its replacement takes
@@ -112,6 +116,15 @@ class Target:
     def is_written_by(self, script: str) -> bool:
         """Whether this script may write here; "" is a plain command."""
         return not self.written_by or script in self.written_by
+
+    def own_form(self, service: int) -> KeyPattern | None:
+        """The form that this service is to use in place of this one; None where it is the same for all, or no
+        single one is its own."""
+        return self.own_forms[service] if self.own_forms else None
+
+    def is_others(self, service: int) -> bool:
+        """Whether this is one member of a family, with values that belong to other services."""
+        return bool(self.bound) and not self.rights[service]
 
     def names_with(self, right: int, services: Sequence[str]) -> list[str]:
         """The services that hold `right` here."""

@@ -141,7 +141,9 @@ def rules_of(entry: Entry) -> Iterator[str]:
         forms = [*entry.fields.named.values(), *(form for _, form in entry.fields.patterned)]
         if any(form is not BUILTIN["any"] for form in forms):
             yield "value.invalid"
-    if entry.values is not None and entry.values is not BUILTIN["any"]:
+    if any(form not in (None, BUILTIN["any"]) for form in (entry.values, entry.members)):
+        yield "value.invalid"
+    if entry.scores is not None:
         yield "value.invalid"
     if entry.maxlen is not None:
         yield "stream.maxlen"
@@ -189,7 +191,8 @@ def _rules_of_policy(policy: CompiledPolicy) -> Iterator[str]:
 def _is_open(policy: CompiledPolicy) -> bool:
     """Whether every key lies in a scope that takes keys of no entry."""
     scopes = [target for target in policy.targets if target.kind == "scope"]
-    return any(not one.pattern.literal_prefix for one in scopes) and all(one.is_open for one in scopes)
+    everything = [one for one in scopes if one.pattern.is_prefix and not one.pattern.literal_prefix]
+    return bool(everything) and all(one.is_open for one in scopes)
 
 
 def effective_accesses(touches: Touches, registration: Registration | None) -> list[Access]:

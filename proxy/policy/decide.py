@@ -278,10 +278,9 @@ class Decider(WideDecider):
 
     def _lets_unknown(self, service: int, name: str, argv: Sequence[bytes], command: Command | None) -> bool:
         """Whether a command that no known server has is allowed all the same."""
-        policy, spelled = self.policy, {name}
-        if command is None and argv:
-            first = fold(argv[0]).decode("latin-1")
-            spelled = {first, f"{first} {word(argv[1]).decode('latin-1')}"} if len(argv) > 1 else {first}
+        policy, spelled = self.policy, {name} if command is not None else set()
+        first = fold(argv[0]).decode("latin-1") if argv else ""
+        spelled |= {first, f"{first} {word(argv[1]).decode('latin-1')}"} if len(argv) > 1 else {first}
         grants = [grant.selectors for grant in policy.grants.get(service, ())]
         if any(command is not None and names(granted, command) for granted in grants):
             return True

@@ -15,6 +15,7 @@ from .compiled import MAX_CONFIRMED, CompiledPolicy, Grant, Target
 from .content import Fault, content_faults, fits, ttl_fault, type_fault, types_in
 from .masking import standard_key
 from .names import NameFault, hash_tag_fault, lowered
+from .patterns import REST
 from .pending import MAX_KEYS, Pending
 from .permissions import selects_name
 from .show import printable
@@ -96,7 +97,7 @@ class KeyDecider(Wording):
                 ),
             )
         elif target.kind == "claim":
-            yield self._about("key.format", access, target, lambda: self._in_no_scope(key, target))
+            yield self._about("key.format", access, target, lambda: self._in_no_scope(service, key, target))
         elif target.kind == "scope" and not target.is_open:
             yield self._about(
                 "key.unregistered",
@@ -112,9 +113,14 @@ class KeyDecider(Wording):
         if target.kind in ("entry", "scope"):
             yield from self._content(name, access, target)
 
-    def _in_no_scope(self, key: bytes, target: Target) -> tuple[str, str]:
-        targets = self.policy.targets
-        scopes = sorted({one.text for one in targets if one.kind == "scope" and one.home == target.home})
+    def _in_no_scope(self, service: int, key: bytes, target: Target) -> tuple[str, str]:
+        scopes = sorted(
+            {
+                one.text
+                for one in self.policy.targets
+                if one.kind == "scope" and one.home == target.home and not one.is_others(service)
+            }
+        )
         hint = f"a key begins with one of {', '.join(scopes)}" if scopes else ""
         return f"{self._shown(key, target)} is in no scope of the policy", hint
 
@@ -184,7 +190,7 @@ class KeyDecider(Wording):
             )
         newer = target.successor
         if lacking and newer is not None and not any(_lacking(service, access.needs, target, True)):
-            text = newer.text
+            text = (target.own_form(service) or newer).text
             yield self._about(
                 "key.legacy", access, target, lambda: (f"{refused()}, which is replaced", f"use {text}")
             )
@@ -208,20 +214,22 @@ class KeyDecider(Wording):
         def words() -> tuple[str, str, str]:
             who, shown = self.who(service), self._shown(key, stray)
             message = f"{who} may not {name} {shown}: no entry of the policy covers it"
-            return shown, message, self._instead(key, stray)
+            return shown, message, self._instead(service, access, stray)
 
         found = self._violation("key.unregistered", access.position, key, stray, said("", ""))
         # No entry's: the report has such keys by their shape.
         return found._replace(entry="", shape="", words=words)
 
-    def _instead(self, key: bytes, stray: Target | None) -> str:
+    def _instead(self, service: int, access: Access, stray: Target | None) -> str:
         """What to write in place of a key that no entry covers: what the policy says, or the same key behind
-        a scope's prefix where that makes one that an entry covers."""
+        a scope's prefix where that makes an entry's key that the service may use."""
+        key = access.key
         if stray is not None:
-            return f"use {standard_key(key, stray)}"
+            return f"use {standard_key(key, stray, service)}"
         for prefix in self._prefixes if len(key) <= MAX_CONFIRMED else ():
             target = self.policy.target(prefix + key)
-            if target is not None and target.kind == "entry":
+            is_entry = target is not None and target.kind == "entry"
+            if target is not None and is_entry and not any(_lacking(service, access.needs, target)):
                 return f"use {self._shown(prefix + key, target)}"
         claims = " or ".join(self.policy.claims)
         return f"every key begins with {claims}" if claims else "register the key in the policy first"
@@ -236,7 +244,7 @@ class KeyDecider(Wording):
             message = f"{self.who(service)} may not {name} {self._shown(key, target)}, a deprecated form"
             if target.has_lapsed:
                 message += " that was tolerated for a while"
-            return message, f"use {standard_key(key, target)}"
+            return message, f"use {standard_key(key, target, service)}"
 
         yield self._about("key.legacy", access, target, words)
 
@@ -301,11 +309,14 @@ def _lacking(service: int, needs: int, target: Target, all_held: bool = False) -
 
 def _prefixes(policy: CompiledPolicy) -> tuple[bytes, ...]:
     """What may be missing before a key that no entry covers: the prefixes of scopes, so many at most."""
-    scopes = [one.pattern.literal_prefix for one in policy.targets if one.kind == "scope"]
+    scopes = [
+        one.pattern.literal_prefix for one in policy.targets if one.kind == "scope" and one.pattern.is_prefix
+    ]
     return tuple(dict.fromkeys(prefix for prefix in scopes if prefix))[:MAX_PREFIXES]
 
 
 def _form_hint(key: bytes, target: Target) -> str:
-    if len(key) <= len(target.pattern.literal_prefix):
+    held = target.pattern.capture(key)
+    if held is not None and not held.get(REST):
         return "the part after the prefix is missing"
-    return f"for example {printable(target.standard.example())}" if target.standard else ""
+    return f"for example {printable(target.standard.example(held or {}))}" if target.standard else ""

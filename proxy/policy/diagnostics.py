@@ -32,18 +32,22 @@ class Diagnostic(NamedTuple):
     width: int = 1  # how many of its characters are meant
     example: str = ""  # a key that shows the fault; the message names it too
     path: tuple[str | int, ...] = ()  # where in the file's data it is
+    code: str = ""  # of a warning: what a file or a CI job calls it
+    # Parts of the file that would settle it: where one of them is faulty itself, this only follows.
+    relies_on: tuple[tuple[str | int, ...], ...] = ()
 
     def __str__(self) -> str:
         return f"{self.place}: {self.level}: {self.message}"
 
     def illustrated(self) -> str:
-        """The message, the line at fault, and a caret below what is meant."""
+        """The message, with its code, the line at fault, and a caret below what is meant."""
+        message = f"{self} [{self.code}]" if self.code else str(self)
         if not self.excerpt.strip():
-            return str(self)
+            return message
         before, shown, width = _window(self.excerpt, self.place.column - 1, self.width)
         number = str(self.place.line)
         margin = " " * len(number)
-        return f"{self}\n {number} | {shown}\n {margin} | {' ' * _columns(before)}{'^' * width}"
+        return f"{message}\n {number} | {shown}\n {margin} | {' ' * _columns(before)}{'^' * width}"
 
 
 MAX_SHOWN = 110  # characters of a line
@@ -71,6 +75,15 @@ class FileError(Exception):
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = sorted(diagnostics, key=lambda d: (d.place.file, d.place.line, d.place.column))
         super().__init__("\n".join(str(d) for d in self.diagnostics))
+
+
+def follows(fault: Diagnostic, at: tuple[str | int, ...]) -> bool:
+    """Whether a fault may be there only because there is another one at this path."""
+    return any(_is_within(at, part) or _is_within(part, at) for part in fault.relies_on)
+
+
+def _is_within(path: tuple[str | int, ...], part: tuple[str | int, ...]) -> bool:
+    return path[: len(part)] == part
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -315,7 +315,8 @@ def _place_text(target: Target | None) -> str:
 def _meaning(target: Target, policy: CompiledPolicy) -> Any:
     """All that a target says, so that equal meanings are equal values."""
     rights = dict(zip(policy.services, zip(target.rights, target.denied, strict=True), strict=False))
-    others = (target.written_by, target.should, target.bound, target.standard, target.secrets)
+    forms = (target.standard, dict(zip(policy.services, target.own_forms, strict=False)))
+    others = (target.written_by, target.should, target.bound, *forms, target.secrets)
     return (target.kind, target.name, target.pattern, rights, target.is_open, *others, _asks(target.entry))
 
 

@@ -6,27 +6,35 @@ Rule: a fault is noted with its place and the work goes on, so that all faults o
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections import ChainMap
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..commands.model import DELETE, GROUP, READ, WRITE
-from .builtin_classes import class_named
+from .builtin_classes import builtin_classes, class_named
 from .compiled import Entry, Target
-from .diagnostics import Diagnostic, FileError, did_you_mean
+from .diagnostics import Diagnostic, FileError, did_you_mean, follows
 from .model import EntryModel, HashTag, PolicyModel, Rights, ScopeModel
-from .patterns import ClassExpression, KeyPattern, PatternError, parse_pattern
+from .patterns import ANYTHING, ClassExpression, KeyPattern, PatternError, parse_pattern
+from .prefixes import parse_prefix
 from .values import Form, parse_form
-from .yaml_source import Source
+from .yaml_source import PathKey, Source
 
 MAX_FAULTS = 1_000  # of a file; each takes a search for what may have been meant
 SCOPE_HOLE = "scope"  # <scope> in an entry's key expands over the policy's scopes
 
 
+Values = tuple[tuple[str, bytes], ...]  # (placeholder, value)
+
+
 @dataclasses.dataclass(slots=True)
 class Scope:
-    """A scope with its rights by service number."""
+    """A scope with its rights by service number; of a bound placeholder in its prefix, one value's."""
 
     name: str
-    prefix: str
+    prefix: str  # as the policy has it, with bound values filled in
+    pattern: KeyPattern  # of all keys with this prefix
     rights: tuple[int, ...]
     denied: tuple[int, ...]
     bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders in the prefix
@@ -45,22 +53,43 @@ class Draft:
         self.services = services  # in their numbers' order
         self._numbers = {name: number for number, name in enumerate(services)}
         self.faults: list[Diagnostic] = []
-        self.classes: dict[str, ClassExpression] = {}
+        self.declared: dict[str, ClassExpression] = {}  # the file's own placeholders, the bound ones too
+        self.classes = ChainMap(self.declared, dict(builtin_classes()))
         self.secrets: dict[str, int] = {}  # the least bytes that keep one, by placeholder
         self.texts: list[bytes] = []  # of scripts, read from files of their own
         self.bound: dict[str, dict[str, set[int]]] = {}  # bound placeholder: value: whose it is
         self.claims = frozenset(model.claims)
         self.scopes: list[Scope] = []
-        self.by_prefix: dict[str, Scope] = {}  # the scopes
+        self.by_prefix: dict[str, Scope] = {}  # the scopes of one literal prefix
+        self.families: dict[str, list[Scope]] = {}  # the others, by what their prefixes begin with
+        self.denying: list[Scope] = []  # those with denials, by what their prefixes begin with
+        # By entry: the values of bound placeholders and of <scope>, and the index among the entries.
+        self.members: dict[str, list[tuple[Values, int]]] = {}
+        self.standards: dict[tuple[str, Values], Any] = {}  # `families` remembers what it found
+        self.homes: list[Scope | None] = []  # of the entries, in their order
         self.entries: list[Target] = []
         self.legacy: list[Target] = []
         self.strays: list[Target] = []
         self.type_words: dict[bytes, tuple[str, ...]] = {}
         self._placeholders()
 
-    def error(self, path: Sequence[str | int], message: str, *, of_key: bool = False) -> None:
-        """Note a fault. Raises FileError with all of them once nobody would read them any more."""
-        self.faults.append(self.source.error(path, message, of_key=of_key))
+    def error(
+        self,
+        path: Sequence[str | int],
+        message: str,
+        *,
+        of_key: bool = False,
+        relies_on: Sequence[PathKey] = (),
+    ) -> None:
+        """Note a fault. Raises FileError with all of them once nobody would read them any more.
+
+        `relies_on` are the parts of the file that could have prevented it: the fault isn't noted where one of
+        these is faulty itself, since it may only follow from that.
+        """
+        found = self.source.error(path, message, of_key=of_key, relies_on=relies_on)
+        if any(follows(found, fault.path) for fault in self.faults):
+            return
+        self.faults.append(found)
         if len(self.faults) >= MAX_FAULTS:
             raise FileError(self.faults)
 
@@ -118,6 +147,23 @@ class Draft:
             self.error(path, f"{text!r}: {exc}{known}", of_key=path[0] in ("legacy", "instead"))
             return None
 
+    def placeholder_in(self, text: str) -> str:
+        """A placeholder that stands in a text that isn't a pattern; "" where none does."""
+        found = (name for name in re.findall("<([^<>]+)>", text) if name.removesuffix("...") in self.classes)
+        return next((f"<{name}>" for name in found), "")
+
+    def prefix(self, text: str, path: tuple[str, ...]) -> KeyPattern | None:
+        """The pattern of all keys with a scope's prefix, or None and a fault."""
+        try:
+            return parse_prefix(text, self.classes, self.secrets)
+        except PatternError as exc:
+            remedy = ""
+            if exc.name and exc.name not in self.classes:
+                remedy = "; declare it under placeholders, or its values under bind"
+                remedy += did_you_mean(exc.name, self.classes)
+            self.error(path, f"{text!r}: {exc}{remedy}")
+            return None
+
     def form(self, spec: str | list[str], path: tuple[str, ...], *, of_key: bool = False) -> Form | None:
         """The form of a value, or None and a fault."""
         try:
@@ -133,19 +179,19 @@ class Draft:
                 expression = class_named(model.is_)
             except PatternError as exc:
                 self.error(path, f"{model.is_!r}: {exc}")
-                continue
+                expression = ANYTHING  # the file isn't used; its keys are still looked at
             for name in names.split("|"):
                 if not name.replace("_", "").replace("-", "").isalnum():
                     self.error(
                         path, f"{name!r} is no placeholder name; use letters, digits, _ and -", of_key=True
                     )
-                elif name in self.classes:
+                elif name in self.declared:
                     self.error(path, f"the placeholder {name} is declared twice", of_key=True)
                 elif name == SCOPE_HOLE:
                     self.error(
                         path, "<scope> stands for the policy's scopes; choose another name", of_key=True
                     )
                 else:
-                    self.classes[name] = expression
+                    self.declared[name] = expression
                     if model.secret:
                         self.secrets[name] = model.secret_from

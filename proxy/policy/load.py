@@ -13,6 +13,7 @@ from .compile import compile_policies, compile_policy
 from .compiled import CompiledPolicy
 from .diagnostics import Diagnostic, FileError, Place
 from .model import PolicyModel
+from .salvage import Salvaged
 from .validate import validate
 from .yaml_source import Source, read_source
 
@@ -64,14 +65,43 @@ def read_policies(path: str | Path) -> list[tuple[PolicyModel, Source]]:
     return read
 
 
+def policy_faults(path: str | Path) -> list[Diagnostic]:
+    """Every error of a policy, also those behind the faults at which compiling it ends."""
+    sources: list[Source] = []
+    faults: list[Diagnostic] = []
+    try:
+        files = policy_files(path)
+    except FileError as exc:
+        return exc.diagnostics
+    for file in files:
+        try:
+            sources.append(read_source(file, keep_going=True))
+        except FileError as exc:
+            faults += exc.diagnostics
+    if not faults:
+        return Salvaged(*sources).errors
+    # A file that can't be read may hold the names that others use, so these are only held against their form.
+    for source in sources:
+        try:
+            faults += source.faults
+            validate(PolicyModel, source)
+        except FileError as exc:
+            faults += exc.diagnostics
+    return faults
+
+
 def load_policy(path: str | Path, *, name_services: bool = True) -> CompiledPolicy:
-    """Read, check and compile a policy file, or a folder of them as one policy. Raises FileError.
+    """Read, check and compile a policy file, or a folder of them as one policy. Raises FileError with every
+    fault.
 
     `name_services`: hints may name the services that do have a right.
     """
-    files = read_policies(path)
-    name = policy_name(path, [model for model, _ in files])
-    return compile_policies(files, name, name_services=name_services)
+    try:
+        files = read_policies(path)
+        name = policy_name(path, [model for model, _ in files])
+        return compile_policies(files, name, name_services=name_services)
+    except FileError as exc:
+        raise FileError(policy_faults(path) or exc.diagnostics) from None
 
 
 def parse_policy(text: str, file: str = "<policy>") -> CompiledPolicy:

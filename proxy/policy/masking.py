@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from .compiled import CompiledPolicy, Target
-from .patterns import KeyPattern, Literal
+from .patterns import KeyPattern, Literal, written
 from .secrecy import MASKED, Secrecy
 from .show import printable
 
@@ -65,15 +65,16 @@ def _masked(name: bytes, secrecy: Secrecy, beginnings: tuple[bytes, ...]) -> byt
 _NOTIFICATIONS = re.compile(rb"__key(?:space|event)@(?:[0-9]{1,5}|\*)__:")
 
 
-def standard_key(key: bytes, target: Target) -> str:
-    """The standard key that stands for a legacy key, filled in where that shows no secret."""
-    standard = target.standard
+def standard_key(key: bytes, target: Target, service: int) -> str:
+    """The standard key that stands for a legacy key of this service, filled in where that shows no secret."""
+    standard = target.own_form(service) or target.standard
     if standard is None:
         return target.text
     captured = None if target.secrets else target.pattern.capture(key)
-    if captured is not None and {hole.name for hole in standard.holes} <= captured.keys():
-        return printable(fill(standard, captured))
-    return standard.text
+    if captured is None or not any(hole.name in captured for hole in standard.holes):
+        return standard.text if standard.holes else printable(fill(standard, {}))
+    unknown = {hole.name: written((hole,)).encode() for hole in standard.holes}
+    return printable(fill(standard, unknown | captured))
 
 
 def fill(pattern: KeyPattern, values: Mapping[str, bytes]) -> bytes:

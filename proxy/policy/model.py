@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from .units import milliseconds
+from .validate import file_kind
 from .verdict import RULES
 
 
@@ -94,7 +95,10 @@ Date = Annotated[datetime.date, BeforeValidator(_date)]
 RuleName = Annotated[str, AfterValidator(_rule)]
 # Whether a key must have one pair of braces that isn't empty, or may.
 HashTag = Literal["required", "optional", "any"]
-ValueType = Literal["string", "hash", "list", "set", "zset", "stream"]
+ValueType = Literal[
+    "string", "hash", "list", "set", "zset", "stream", "array", "vectorset",
+    "json", "bloom", "cuckoo", "cms", "topk", "tdigest", "timeseries",
+]  # fmt: skip
 # A form that a value must have: a class expression, a built-in class or <placeholder>, or a list of words.
 Form = str | list[str]
 
@@ -204,6 +208,7 @@ class LegacyKeyModel(_Model):
     """One deprecated form. What it doesn't say is as its section says."""
 
     entry: str  # the entry that replaces it
+    member: dict[str, str] = {}  # of a family: which one, as {stage: dev}; scope is the name for <scope>
     allow: list[Literal["read", "delete", "write"]] | None = None
     services: Names | None = None
     until: Date | None = None
@@ -336,8 +341,9 @@ class NamesModel(NameRules):
     should: NameRules = NameRules()  # what is told and never refused
 
 
-class PolicyModel(_Model):
-    """A policy file."""
+@file_kind("a policy, which --policy names")
+class PolicyModel(Rights):
+    """A policy file. Its own rights are those of entries that lie in no scope and have none themselves."""
 
     policy: str
     about: str = ""

@@ -11,9 +11,10 @@ values, none of them empty, with `:` between.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 from .expressions import ClassExpression, PatternError, literal_class, parse_class
 from .matching import Simulation, linear_regex
@@ -45,6 +46,7 @@ __all__ = [
     "parse_class",
     "parse_pattern",
     "prefix_pattern",
+    "written",
 ]
 
 ANYTHING = ClassExpression(".*", Repeat(Bytes(ANY_BYTE), 0, None))
@@ -178,8 +180,9 @@ class KeyPattern:
     def holes(self) -> tuple[Hole, ...]:
         return tuple(part for part in self.parts if isinstance(part, Hole))
 
-    def example(self) -> bytes:
-        """A key that matches and reads well; for a prefix pattern, one under the prefix."""
+    def example(self, held: Mapping[str, bytes] = MappingProxyType({})) -> bytes:
+        """A key that matches and reads well, with these values in their placeholders; for a prefix pattern,
+        one under the prefix."""
         key = b""
         number = 0
         for part in self.parts:
@@ -187,6 +190,9 @@ class KeyPattern:
                 key += part.text
                 continue
             number += 1
+            if part.name in held:
+                key += held[part.name]
+                continue
             key += part.expression.example(number)
             if part.variadic:
                 number += 1
@@ -374,6 +380,14 @@ def prefix_pattern(prefix: bytes) -> KeyPattern:
     """Every byte string that begins with `prefix`, itself too: what a scope or a claim owns."""
     rest = Hole(REST, ANYTHING)
     return KeyPattern(_display(prefix) + "*", (Literal(prefix), rest) if prefix else (rest,))
+
+
+def written(parts: Iterable[Part]) -> str:
+    """Parts as a pattern has them."""
+    return "".join(
+        _display(part.text) if isinstance(part, Literal) else f"<{part.name}{'...' if part.variadic else ''}>"
+        for part in parts
+    )
 
 
 def exact_pattern(key: bytes) -> KeyPattern:

@@ -13,9 +13,10 @@ from ..commands.model import GROUP, READ, WRITE, Channel, Script, Streamed, Touc
 from ..commands.table import COMMANDS
 from ..commands.words import fold, word
 from .build_grants import KNOWN_COMMANDS
-from .compiled import MAX_CONFIRMED, CompiledPolicy, Target
+from .compiled import MAX_CONFIRMED, TOP, CompiledPolicy, Target
 from .decide import Decider
 from .diagnostics import did_you_mean
+from .families import own_members
 from .globs import Glob
 from .masking import fill, shown_in, standard_key
 from .patterns import Hole, KeyPattern, Literal, Mismatch
@@ -76,11 +77,35 @@ def _rights(question: Question) -> Ways:
         yield Way(f"deny_{verb} takes it from {question.who}, for {place} or for a scope around it")
     elif verb == "write" and not keeps_books and not target.is_written_by(_script_name(question)):
         yield Way(f"only a script may write here: {', '.join(sorted(target.written_by))}")
-    elif target.bound:
-        values = ", ".join(f"{printable(value)} of <{one}>" for one, value in target.bound)
-        yield Way(f"who has the value {values} is said under bind")
+    elif target.is_others(question.service) and not _owns(question, target):
+        yield from _own_key(question, target)
     else:
         yield _by_listing(question, target, right, verb, field)
+
+
+def _owns(question: Question, target: Target) -> bool:
+    """Whether the service has rights on another key with the same bound values."""
+    others = (one for one in question.policy.targets if one.bound == target.bound)
+    return any(one.rights[question.service] for one in others)
+
+
+def _own_key(question: Question, target: Target) -> Ways:
+    """The same key with the service's own values, in place of those of another."""
+    key = question.violation.key or b""
+    told = ", ".join(f"<{name}> {printable(value)}" for name, value in target.bound)
+    yield Way(f"{told} belongs to others; bind says whose it is")
+    captured = target.pattern.capture(key)
+    family = [
+        one
+        for one in question.policy.targets
+        if (one.kind, one.name, one.home) == (target.kind, target.name, target.home) and one.bound
+    ]
+    for own in own_members(family, question.service) if captured is not None else ():
+        if {hole.name for hole in own.pattern.holes} <= (captured or {}).keys():
+            meant = fill(own.pattern, captured or {})
+            argv = question.with_key(meant)
+            if offered := question.instead(argv) if argv else []:
+                yield Way(f"or use its own key {shown_in(question.policy, meant, own)}", offered)
 
 
 def _by_listing(question: Question, target: Target, right: int, verb: str, field: str) -> Way:
@@ -90,11 +115,14 @@ def _by_listing(question: Question, target: Target, right: int, verb: str, field
     if target.rights_of:  # its entry has no rights of its own: with some, the scope's would be lost
         section, name = "scopes", target.rights_of
         place = f"the scope {name}, whose rights {question.place[1]} has"
+    lines = adding((section, name), **{field: [question.who]})
+    if target.rights_of == TOP:
+        place, lines = f"{TOP}, whose rights {question.place[1]} has", {field: [question.who]}
     text = f"list {question.who} under {field} of {place}"
     if question.policy.name_services:
         holders = target.names_with(right, question.policy.services)
         text = f"{', '.join(holders) if holders else 'nobody'} may {verb} it; or {text}"
-    return Way(text, add=adding((section, name), **{field: [question.who]}))
+    return Way(text, add=lines)
 
 
 def _script_name(question: Question) -> str:
@@ -108,7 +136,7 @@ def _legacy(question: Question) -> Ways:
     target, key = question.target, question.violation.key
     if target is None or key is None:
         return
-    standard = _standard(key, target)
+    standard = _standard(key, target, question.service)
     argv = question.with_key(standard.encode()) if question.key_is_shown and "<" not in standard else []
     offered = question.instead(argv) if argv else []
     if offered or not argv:
@@ -123,10 +151,10 @@ def _legacy(question: Question) -> Ways:
         yield Way(f"what may still be done with {target.name} is the allow of the entry that replaces it")
 
 
-def _standard(key: bytes, target: Target) -> str:
+def _standard(key: bytes, target: Target, service: int) -> str:
     """The key to use instead, of the legacy form's entry or of the entry that replaces the key's own."""
     if target.successor is None:
-        return standard_key(key, target)
+        return standard_key(key, target, service)
     captured = None if target.secrets else target.pattern.capture(key)
     if captured is None or not {hole.name for hole in target.successor.holes} <= captured.keys():
         return target.successor.text
@@ -179,7 +207,9 @@ def _nearest(question: Question) -> Ways:
     key = question.violation.key
     if key is None:
         return
-    entries = [one for one in question.policy.targets if one.kind == "entry"]
+    entries = [
+        one for one in question.policy.targets if one.kind == "entry" and not one.is_others(question.service)
+    ]
     near = sorted(entries, key=lambda one: -_likeness(one.pattern, key))[:1]
     for target in near:
         if _likeness(target.pattern, key) >= 0.5:
@@ -354,7 +384,8 @@ def _channel(question: Question) -> Ways:
 
 
 def _new_channel(question: Question, name: bytes, field: str) -> Ways:
-    texts = [one.text for one in question.policy.channels if one.kind == "channel"]
+    channels = [one for one in question.policy.channels if one.kind == "channel"]
+    texts = [one.text for one in channels if not one.is_others(question.service)]
     near = did_you_mean(printable(name), texts).removeprefix("; ")
     if near:
         yield Way(near)

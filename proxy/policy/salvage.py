@@ -1,74 +1,104 @@
-"""What is left of a policy file when its faults are taken out, so that one run of `check` tells all of them.
+"""What is left of policy files when their faults are taken out, so that one run tells all of them.
 
 Rule: a fault that only follows from what was taken out is not told; what is left is checked, never run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from .compile import compile_policy
+from .compile import compile_policies
 from .compiled import CompiledPolicy
-from .diagnostics import Diagnostic, FileError
+from .diagnostics import Diagnostic, FileError, follows
 from .model import PolicyModel
 from .validate import validate
 from .yaml_source import PathKey, Pruned, Source
 
 MAX_ROUNDS = 16
 
+# What messages say where a name isn't there: expected of all names once a whole section is out.
+_LOST: Mapping[str | int, str] = {
+    "services": " is not listed under services",
+    "placeholders": " is not declared",
+    "keys": " is no entry under keys",
+    "scripts": " is registered under neither scripts nor functions",
+    "functions": " is registered under neither scripts nor functions",
+}
+
+_Part = tuple[str, PathKey]  # a file's name, and where in its data
+
 
 class Salvaged:
-    """The errors of a policy file, and what could be compiled: of a file without errors, all of it."""
+    """The errors of a policy's files, and what could be compiled: of files without errors, all of it."""
 
-    def __init__(self, whole: Source) -> None:
-        self.errors: list[Diagnostic] = list(whole.faults)
-        self.source = whole
-        self.model: PolicyModel | None = None
+    def __init__(self, *wholes: Source) -> None:
+        self.errors: list[Diagnostic] = [fault for one in wholes for fault in one.faults]
+        self.sources: list[Source] = list(wholes)
+        self.models: list[PolicyModel] = []  # of each source, where there is a policy
         self.policy: CompiledPolicy | None = None
-        self._whole = whole
-        self._out: set[PathKey] = set()
+        self._wholes = {one.file: one for one in wholes}
+        self._out: set[_Part] = set()
         for _ in range(MAX_ROUNDS):
-            try:
-                model = validate(PolicyModel, self.source)
-                self.policy = compile_policy(model, self.source)
-            except FileError as exc:
-                if not self._take_out(exc.diagnostics):
-                    break
-            else:
-                self.model = model
+            faults = self._round()
+            if not faults or not self._take_out(faults):
                 break
 
+    def _round(self) -> list[Diagnostic]:
+        """Compile what is left; returns the faults of the first stage that has any."""
+        models, faults = [], []
+        for source in self.sources:
+            try:
+                models.append(validate(PolicyModel, source))
+            except FileError as exc:
+                faults += exc.diagnostics
+        if faults:
+            return faults
+        try:
+            name = models[0].policy
+            self.policy = compile_policies(list(zip(models, self.sources, strict=True)), name)
+        except FileError as exc:
+            return exc.diagnostics
+        self.models = models
+        return []
+
     def _take_out(self, faults: Sequence[Diagnostic]) -> bool:
-        """Note the faults and take them out; whether anything is left."""
+        """Note the faults and take them out; whether anything is left of each file."""
         before = frozenset(self._out)
         for fault in faults:
             self._out.add(self._part(fault, before))
         self.errors += [fault for fault in faults if not self._follows(fault, before)]
-        self.source = Pruned(self._whole, self._out)
-        return () not in self._out
+        self.sources = [
+            Pruned(one, {path for file, path in self._out if file == name})
+            for name, one in self._wholes.items()
+        ]
+        return all(path for _, path in self._out)
 
-    def _part(self, fault: Diagnostic, before: Collection[PathKey]) -> PathKey:
+    def _part(self, fault: Diagnostic, before: Collection[_Part]) -> _Part:
         """What to take out for a fault: where it is, or if that is out already, what it was part of."""
-        path = fault.path
-        while path and path in before:
+        file, path = fault.place.file, fault.path
+        while path and (file, path) in before:
             path = path[:-1]
-        return path
+        return file, path
 
-    def _follows(self, fault: Diagnostic, before: Collection[PathKey]) -> bool:
+    def _follows(self, fault: Diagnostic, before: Collection[_Part]) -> bool:
         """Whether a fault is there only because something was taken out."""
-        if any(path[: len(fault.path)] == fault.path for path in before):
-            return True
         mine = self._part(fault, before)
-        return any(name in fault.message for path in self._out - {mine} for name in self._names(path))
+        here = [path for file, path in before if file == mine[0]]
+        if any(path[: len(fault.path)] == fault.path or follows(fault, path) for path in here):
+            return True
+        return any(name in fault.message for part in self._out - {mine} for name in self._names(part))
 
-    def _names(self, path: PathKey) -> Iterator[str]:
+    def _names(self, part: _Part) -> Iterator[str]:
         """The names that go with a part, as messages show them."""
+        file, path = part
+        if len(path) == 1 and path[0] in _LOST:
+            yield _LOST[path[0]]
         if len(path) != 2:
             return
         section, name = path
         if section == "services":
-            name = self._whole.data[section][name]
+            name = self._wholes[file].data[section][name]
         if isinstance(name, str):
             yield repr(name)
-            if section == "placeholders":
+            if section in ("placeholders", "bind"):
                 yield from (f"<{one}>" for one in name.split("|"))

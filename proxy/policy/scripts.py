@@ -30,6 +30,10 @@ _TEMPLATE_PART = re.compile(
 )
 
 
+class Uncaptured(ValueError):
+    """A template names a placeholder that no pattern of the declared keys has."""
+
+
 class Reference(NamedTuple):
     """`<KEYS.1>`, `<ARGV.2>`, or (list "") a placeholder of a pattern over the declared keys."""
 
@@ -103,7 +107,7 @@ class Template:
             elif match["name"] in captured:
                 self.parts.append(Reference("", 0, match["name"]))
             else:
-                raise ValueError(
+                raise Uncaptured(
                     f"<{match['name']}> is nothing that a call shows; write <KEYS.n>, <ARGV.n>, "
                     "or a placeholder of the patterns under keys"
                 )

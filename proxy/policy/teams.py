@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
+from .build_catalogue import is_bare
 from .compiled import UNKNOWN, Home, Target
 from .draft import Draft
 from .model import PolicyModel, UnregisteredScripts
+from .prefixes import beginnings
 from .yaml_source import PathKey
 
 Key = TypeVar("Key")
@@ -22,6 +24,8 @@ Value = TypeVar("Value")
 
 # What must have one name over all files: it is what reports and waivers call it.
 _NAMED = ("channels", "scripts", "functions")
+# What may lie outside its file's claims, in the order in which it decides there.
+_OUTSIDE = ("entry", "legacy", "stray")
 
 
 def services_of(models: Iterable[PolicyModel]) -> tuple[str, ...]:
@@ -74,7 +78,8 @@ def common_home(homes: Sequence[Home]) -> Home:
 def in_order(parts: Sequence[tuple[Home, Sequence[Target]]]) -> list[Target]:
     """The targets of all files in the order in which they decide, each with its file's number.
 
-    A legacy form that isn't under its file's claims speaks for keys that no file claims, and only there.
+    A legacy form that isn't under its file's claims speaks for keys that no file claims, and only there; so
+    does an entry that is one key without a prefix.
     Entries of one name in several files, as `lock`, are told apart by their policy: `shop/lock`.
     """
     named = Counter(name for _, targets in parts for name in {one.name for one in targets if one.entry})
@@ -88,7 +93,7 @@ def in_order(parts: Sequence[tuple[Home, Sequence[Target]]]) -> list[Target]:
     rest = [targets for home, targets in stamped if not home.claims]
     inside = [[one for one in targets if not _is_outside(one, home)] for home, targets in claimed]
     outside = [one for home, targets in claimed for one in targets if _is_outside(one, home)]
-    outside.sort(key=lambda one: (one.kind == "stray", one.pattern.specificity))
+    outside.sort(key=lambda one: (_OUTSIDE.index(one.kind), one.pattern.specificity))
     return list(itertools.chain(*inside, outside, *rest))
 
 
@@ -116,7 +121,7 @@ def _at_home(target: Target, number: int, home: Home, named: Mapping[str, int]) 
 
 def _is_outside(target: Target, home: Home) -> bool:
     beginning = target.pattern.literal_prefix.decode("utf-8", "surrogateescape")
-    return target.kind in ("legacy", "stray") and not beginning.startswith(home.claims)
+    return target.kind in _OUTSIDE and not beginning.startswith(home.claims)
 
 
 def _check_claims(drafts: Sequence[Draft]) -> None:
@@ -130,6 +135,29 @@ def _check_claims(drafts: Sequence[Draft]) -> None:
             draft.error(("policy",), message)
         catch_all = catch_all or draft
     _check_overlaps(drafts)
+    _check_bare_keys(drafts)
+
+
+def _check_bare_keys(drafts: Sequence[Draft]) -> None:
+    """Keys without a prefix that lie outside their file's claims, and belong to another file too."""
+    claims = {claim: (draft, path) for draft in drafts for path, claim in _claims(draft)}
+    first: dict[bytes, tuple[Draft, str]] = {}
+    for draft in drafts:
+        for target in draft.entries:
+            if not is_bare(target.pattern):
+                continue
+            key = target.pattern.literal_prefix
+            text, path = key.decode("utf-8", "surrogateescape"), ("keys", target.name, "key")
+            claim = next(beginnings(text, claims), "")
+            other, there = claims[claim] if claim else (draft, path)
+            if other is not draft:
+                place = other.source.place(there)
+                told = f"{text!r} is in the claim {claim!r} of {place.file}:{place.line}"
+                draft.error(path, f"{told}; register it there")
+            other, name = first.setdefault(key, (draft, target.name))
+            if other is not draft:
+                place = other.source.place(("keys", name, "key"))
+                draft.error(path, f"{text!r} is also an entry's key in {place.file}:{place.line}")
 
 
 def _check_overlaps(drafts: Sequence[Draft]) -> None:

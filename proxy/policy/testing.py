@@ -25,7 +25,7 @@ from .load import load_policy
 from .model import Date, Duration, RuleName
 from .rehearsal import Late, Rehearsal
 from .units import duration_text, milliseconds
-from .validate import validate
+from .validate import file_kind, validate
 from .verdict import Verdict
 from .yaml_source import Source, read_source
 
@@ -68,6 +68,7 @@ class CaseModel(ExpectationModel):
     mode: Literal["enforce", "observe"] = "enforce"  # enforce: what breaks a rule isn't run
 
 
+@file_kind("a test file, which 'keyfence test' runs")
 class FileModel(_Model):
     """A policy test file."""
 
@@ -155,8 +156,8 @@ class CaseFile:
             self._fault((*path, "rule"), "either rule (the first one) or rules (all of them)", of_key=True)
         elif rules and verdict != "violation":
             self._fault((*path, "verdict"), "a rule is broken where the verdict is violation")
-        elif verdict == "violation" and not rules:
-            self._fault(path, "a violation names its rule")
+        elif verdict == "violation" and model.rules == []:
+            self._fault((*path, "rules"), "no rules; name those that are broken, or leave rules out for any")
         for field in ("ttl", "given"):
             self._lives(getattr(model, field, {}), (*path, field))
         return Step(

@@ -5,7 +5,9 @@ Rule: pydantic finds the faults; here they only get their line, their column and
 
 from __future__ import annotations
 
+import re
 import typing
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -15,6 +17,31 @@ from .diagnostics import Diagnostic, FileError, did_you_mean
 from .yaml_source import Source
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_kinds: dict[type[BaseModel], str] = {}  # every kind of file, and the words for it
+
+
+def file_kind(words: str) -> Callable[[type[_Model]], type[_Model]]:
+    """Register a model as a kind of file. `words` say what it is and how it is used."""
+
+    def register(model: type[_Model]) -> type[_Model]:
+        _kinds[model] = words
+        return model
+
+    return register
+
+
+def other_kind(model: type[BaseModel], data: Any) -> type[BaseModel] | None:
+    """The model whose kind of file this is, if it is plainly another kind than expected.
+
+    That is so if no key at the top is the expected kind's alone, and some are another kind's.
+    """
+    keys = set(data) if isinstance(data, dict) else set()
+    mine = set(_field_names(model))
+    others = {one: set(_field_names(one)) for one in _kinds if one is not model}
+    if keys & mine.difference(*others.values()):
+        return None
+    found = [one for one, known in others.items() if keys & (known - mine)]
+    return max(found, key=lambda one: (len(keys & others[one]), -len(others[one])), default=None)
 
 
 def validate(model: type[_Model], source: Source) -> _Model:
@@ -22,6 +49,10 @@ def validate(model: type[_Model], source: Source) -> _Model:
     try:
         return model.model_validate(source.data)
     except ValidationError as exc:
+        other = other_kind(model, source.data)
+        if other is not None:
+            message = f"this is {_kinds[other]}; expected {_kinds[model].partition(',')[0]}"
+            raise FileError([source.error((), message)]) from None
         found: dict[tuple[Any, ...], Diagnostic] = {}
         for error in exc.errors(include_url=False, include_input=True):
             diagnostic = _diagnostic(model, source, error)
@@ -43,12 +74,19 @@ def _diagnostic(model: type[BaseModel], source: Source, error: ErrorDetails) -> 
     return source.error(loc, _message(error))
 
 
+def _not_admitted(value: object, expected: str) -> str:
+    """`expected` is pydantic's list: `'string', 'hash' or 'list'`."""
+    near = did_you_mean(value, re.findall(r"'([^']*)'", expected)) if isinstance(value, str) else ""
+    meant = near if near.startswith("; did") else f"; expected {expected.replace(chr(39), '')}"
+    return f"{value!r} is not admitted here{meant}"
+
+
 def _message(error: ErrorDetails) -> str:
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "value_error":
         return str(context["error"])
     if kind == "literal_error":
-        return f"{value!r} is not admitted here; expected {context['expected'].replace(chr(39), '')}"
+        return _not_admitted(value, context["expected"])
     if kind in ("dict_type", "model_type", "model_attributes_type"):
         return f"expected a mapping (name: value), not {_what(value)}"
     if kind in ("list_type", "tuple_type"):

@@ -21,7 +21,7 @@ from .compiled import CompiledPolicy
 from .diagnostics import Diagnostic, FileError, did_you_mean
 from .model import Date, RuleName
 from .modes import Waiver, best_waiver
-from .validate import validate
+from .validate import file_kind, validate
 from .yaml_source import Source, read_source
 
 NOTICE = datetime.timedelta(days=14)
@@ -48,6 +48,7 @@ class WaiverModel(BaseModel):
         return Waiver(self.service, self.rule, self.entry, _command(self.command), self.keys)
 
 
+@file_kind("a waivers file, which --waivers names")
 class WaiversModel(BaseModel):
     """A waivers file."""
 

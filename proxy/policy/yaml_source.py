@@ -76,16 +76,24 @@ class Source:
         return self.original(path) in self._values
 
     def error(
-        self, path: Sequence[str | int], message: str, *, of_key: bool = False, example: str = ""
+        self,
+        path: Sequence[str | int],
+        message: str,
+        *,
+        of_key: bool = False,
+        example: str = "",
+        relies_on: Sequence[PathKey] = (),
     ) -> Diagnostic:
         place = self.place(path, of_key=of_key)
-        return self._diagnostic("error", place, message, self.original(path), example)
+        found = self._diagnostic("error", place, message, self.original(path), example)
+        return found._replace(relies_on=tuple(map(self.original, relies_on))) if relies_on else found
 
     def warning(
-        self, path: Sequence[str | int], message: str, *, of_key: bool = False, example: str = ""
+        self, code: str, path: Sequence[str | int], message: str, *, of_key: bool = False, example: str = ""
     ) -> Diagnostic:
         place = self.place(path, of_key=of_key)
-        return self._diagnostic("warning", place, message, self.original(path), example)
+        found = self._diagnostic("warning", place, message, self.original(path), example)
+        return found._replace(code=code)
 
     def _diagnostic(
         self,

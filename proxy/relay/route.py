@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from proxy.commands.model import Command
-from proxy.commands.table import COMMANDS
+from proxy.commands.table import ASKED_SERVERS, COMMANDS
 
 # How long a client stays on its own connection after a command that needed one (seconds).
 STAY = 60.0
@@ -73,11 +73,16 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _data_commands() -> frozenset[str]:
-    """The commands of the known servers that read or write a data type and never block."""
+    """The commands that read or write a data type and never block, of servers that have been asked.
+
+    HIMPORT goes by what HIMPORT PREPARE has left behind on the connection.
+    """
     return frozenset(
         row.command.name
         for row in COMMANDS.values()
         if row.command.categories & _DATA
+        and ASKED_SERVERS.intersection(row.command.servers)
+        and not row.command.name.startswith("HIMPORT")
         and not row.command.flags & {"blocking", "admin"}
         and not row.subcommands
     )

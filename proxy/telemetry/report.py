@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import IO, Any
@@ -19,18 +20,20 @@ from rich.text import Text
 
 from proxy.telemetry.tally import Row, Tally
 
+_ACTIONS = frozenset({"observed", "refused", "waived", "late"})
+_COLUMNS = ("refused", "observed", "waived", "late")  # what became of violations
 _HEADINGS = (
     "service",
     "rule",
     "command",
     "entry or key shape",
-    "count",
+    *_COLUMNS,
     "first seen",
     "last seen",
     "example",
     "hint",
 )
-_ACTIONS = frozenset({"observed", "refused", "waived", "late"})
+_INDENT = "    "
 
 
 def rows_from_snapshot(values: Iterable[Any]) -> list[Row]:
@@ -61,62 +64,78 @@ def rows_from_log(lines: Iterable[str | bytes], complain: Callable[[str], None])
 
 
 def render(rows: Iterable[Row], file: IO[str] | None = None, width: int | None = None) -> None:
-    """Write the table, the most frequent row first. On a terminal long cells are folded into its width;
-    elsewhere each row is one line, as wide as it needs to be, without colour."""
+    """Write the table, the most frequent row first: each row is one line, as wide as it needs to be. On a
+    terminal that is too narrow for it, each row is a few lines instead."""
     file = file if file is not None else sys.stdout
     ordered = sorted(rows, key=lambda row: -row["count"])
-    console = Console(file=file, width=width, highlight=False, markup=False, emoji=False)
-    plain = not console.is_terminal
     if not ordered:
-        console.print("No violations.")
+        file.write("No violations.\n")
         return
-    table = _table(ordered, fold=not plain)
-    if plain and width is None:
-        console = Console(
-            file=file,
-            width=_natural_width(ordered),
-            highlight=False,
-            markup=False,
-            emoji=False,
-            no_color=True,
-        )
-    console.print(table)
+    headings = [one for one in _HEADINGS if one != "late" or any(row["actions"].get(one) for row in ordered)]
+    table = _table(ordered, headings)
+    console = Console(file=file, width=width, highlight=False, markup=False, emoji=False)
+    natural = Console(width=100_000, color_system=None).measure(table).maximum
+    if not console.is_terminal:
+        natural = natural if width is None else width
+        console = Console(file=file, width=natural, highlight=False, markup=False, emoji=False, no_color=True)
+    if natural <= console.width:
+        console.print(table)
+    else:
+        file.write(_as_blocks(ordered, [one for one in headings if one in _COLUMNS], console.width))
     decisions = sum(row["count"] for row in ordered)
     plural = "" if decisions == 1 else "s"
-    console.print(f"{decisions} violation{plural} in {len(ordered)} row{'' if len(ordered) == 1 else 's'}")
+    file.write(f"{decisions} violation{plural} in {len(ordered)} row{'' if len(ordered) == 1 else 's'}\n")
 
 
-def _table(rows: list[Row], *, fold: bool) -> Table:
+def _table(rows: list[Row], headings: list[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in _HEADINGS:
-        table.add_column(
-            heading,
-            justify="right" if heading == "count" else "left",
-            overflow="fold",
-            no_wrap=not fold or heading == "count",
-        )
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in _COLUMNS else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(cell) for cell in _cells(row)))
+        cells = _cells(row)
+        table.add_row(*(Text(cells[heading]) for heading in headings))
     return table
 
 
-def _natural_width(rows: list[Row]) -> int:
-    console = Console(width=100_000, color_system=None)
-    return max(100, console.measure(_table(rows, fold=False)).maximum)
+def _as_blocks(rows: list[Row], counts: list[str], width: int) -> str:
+    """The rows for a narrow terminal: the counts in columns, and the rest in lines that break between words.
+    A key is never broken, so that it can be copied; the terminal does what it does with a longer line."""
+    lines = ["  ".join(counts)]
+    for row in rows:
+        cells = _cells(row)
+        numbers = "  ".join(f"{cells[one]:>{len(one)}}" for one in counts) + "  "
+        lines += _wrapped("  ".join(cells[one] for one in _HEADINGS[:4] if cells[one]), width, numbers)
+        lines.append(f"{_INDENT}{cells['first seen']} to {cells['last seen']}")
+        for text in (cells["example"], cells["hint"]):
+            lines += _wrapped(text, width, _INDENT) if text else []
+    return "\n".join(lines) + "\n"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    return (
-        _clean(row["service"]),
-        _clean(row["rule"] + (" (should)" if row["severity"] == "should" else "")),
-        _clean(row["command"]),
-        _clean(row["shape"] or row["entry"] or "–"),
-        str(row["count"]),
-        _clock(row["first"]),
-        _clock(row["last"]),
-        _clean(row["example"]),
-        _clean(row["hint"]),
+def _wrapped(text: str, width: int, before: str) -> list[str]:
+    """A text in lines, broken between words only; `before` stands before the first one."""
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=before,
+        subsequent_indent=" " * len(before),
+        break_long_words=False,
+        break_on_hyphens=False,
     )
+
+
+def _cells(row: Row) -> dict[str, str]:
+    """heading → what stands below it."""
+    return {
+        "service": _clean(row["service"]),
+        "rule": _clean(row["rule"] + (" (should)" if row["severity"] == "should" else "")),
+        "command": _clean(row["command"]),
+        "entry or key shape": _clean(row["shape"] or row["entry"] or "–"),
+        **{action: str(row["actions"].get(action, 0)) for action in _COLUMNS},
+        "first seen": _clock(row["first"]),
+        "last seen": _clock(row["last"]),
+        "example": _clean(row["example"]),
+        "hint": _clean(row["hint"]),
+    }
 
 
 def _clean(text: str) -> str:

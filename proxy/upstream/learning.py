@@ -12,8 +12,8 @@ from typing import cast
 
 import hiredis
 
+from proxy.upstream.own_commands import COMMAND
 from proxy.upstream.target import Greeting, GreetingError, Upstream, describe
-from proxy.wire import encode
 from proxy.wire.replies import ReplyError, ReplyFramer
 
 MAX_REPLY = 16 * 1024 * 1024  # bytes; Redis 8 with all of its modules needs less than one MiB
@@ -85,7 +85,7 @@ async def ask_for_commands(upstream: Upstream) -> object:
         async with asyncio.timeout(upstream.connect_timeout):
             transport, _ = await upstream.knock(lambda: answer)
             try:
-                transport.write(b"".join([*greeting, encode.command(b"COMMAND")]))
+                transport.write(b"".join([*greeting, COMMAND.request()]))
                 raw = await answer.raw
             finally:
                 transport.abort()

@@ -13,9 +13,11 @@ import dataclasses
 import random
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from typing import Literal
 
+from proxy.upstream.own_commands import PING, SELECT
 from proxy.wire import encode
 from proxy.wire.replies import ReplyError, ReplyFramer
 
@@ -49,9 +51,13 @@ class UpstreamAddress:
             return [encode.command(b"AUTH", self.username, self.password)]
         return [encode.command(b"AUTH", self.password)] if self.password else []
 
+    def without_login(self) -> UpstreamAddress:
+        """The same place for nobody in particular."""
+        return dataclasses.replace(self, username="", password="", shown="")
+
     def greeting(self) -> list[bytes]:
         """The commands that open a connection; each must be answered without an error."""
-        select = [encode.command(b"SELECT", self.database)] if self.database else []
+        select = [SELECT.request(self.database)] if self.database else []
         return self.login() + select
 
     @property
@@ -71,23 +77,32 @@ class Upstream:
         on_change: Callable[[bool], None] = lambda _up: None,
         on_failure: Callable[[], None] = lambda: None,
         on_fault: Callable[[str], None] = lambda _kind: None,
+        on_state: Callable[[bool, str], None] = lambda _up, _reason: None,
     ) -> None:
-        """`on_fault` is called with what came unasked on a shared connection: `push` or `out_of_step`."""
+        """`on_change` hears that it is up or down, `on_state` also each new reason.
+        `on_fault` is called with what came unasked on a shared connection: `push` or `out_of_step`."""
         self.address = address
         self.connect_timeout = connect_timeout
         self.up: bool | None = None  # None: not tried yet
         self.reason = "not tried yet"
+        self.since = time.time()  # when `up` became what it is
         self.connects = 0
         self.failures = 0
         self._tls = tls
         self._on_change = on_change
         self._on_failure = on_failure
+        self._on_state = on_state
         self.on_fault = on_fault
         self._backoff = 0.0
         self._retry_at = 0.0
         self._drops = 0  # in a row
         self._trying = False  # to connect, while it is down
         self._turns = asyncio.Semaphore(ATTEMPTS_AT_ONCE)
+
+    def take(self, address: UpstreamAddress, tls: ssl.SSLContext | None) -> None:
+        """Open connections with this login and these certificates from now on. The place is the same."""
+        self.address = dataclasses.replace(address, shown=self.address.shown)
+        self._tls = tls
 
     @property
     def state(self) -> str:
@@ -126,10 +141,13 @@ class Upstream:
         self._set(up=False, reason=reason)
 
     def _set(self, *, up: bool, reason: str) -> None:
-        changed = self.up is not up
+        before = self.up, self.reason
         self.up, self.reason = up, reason
-        if changed:
+        if before[0] is not up:
+            self.since = time.time()
             self._on_change(up)
+        if before != (up, reason):
+            self._on_state(up, reason)
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> None:
         """Open a connection for a client, in its turn. Raises UpstreamDown, after an attempt or for a failure
@@ -199,7 +217,7 @@ class Upstream:
         probe = _Probe(len(self.address.greeting()))
         transport, _ = await self.knock(lambda: probe)
         try:
-            transport.write(b"".join([*self.address.greeting(), encode.command(b"PING")]))
+            transport.write(b"".join([*self.address.greeting(), PING.request()]))
             await probe.settled
             return probe
         finally:

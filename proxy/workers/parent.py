@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy.loading import Packed
+from proxy.notices import Changes, elapsed, warn
 from proxy.policy.modes import BreakGlass
-from proxy.runtime import Runtime, StartError, warn
+from proxy.runtime import Runtime, StartError
 from proxy.sockets import Bound
 from proxy.telemetry.counters import Counters
 from proxy.telemetry.log_relay import LogRelay
@@ -48,6 +49,7 @@ class Workers:
         self._rolling = asyncio.Lock()
         self._jobs: set[asyncio.Task[None]] = set()
         self._backoff = [0.0] * len(slots)
+        self._changes = [Changes() for _ in slots]
 
     @property
     def bound(self) -> list[tuple[str, str]]:
@@ -94,17 +96,32 @@ class Workers:
             return
         self._runtime.telemetry.counters.worker_restarts += 1
         wait = self._next_wait(worker)
-        warn(f"worker {worker.pid} has ended ({worker.why_ended}); another takes its place")
+        gone = time.monotonic()
+        self._changes[worker.slot].add(
+            f"worker {worker.pid} has ended ({worker.why_ended}); another takes its place"
+        )
         while not self.closing:
             await asyncio.sleep(wait)
             if self.closing:
                 return
             try:
-                await self._launch(worker.slot)
-                return
+                successor = await self._launch(worker.slot)
             except OSError as exc:
-                warn(f"no worker can be started: {(exc.strerror or str(exc)).lower()}")
+                self._changes[worker.slot].add(
+                    f"no worker can be started: {(exc.strerror or str(exc)).lower()}"
+                )
                 wait = self._next_wait(worker)
+                continue
+            await self._say_when_it_serves(successor, worker, gone)
+            return
+
+    async def _say_when_it_serves(self, successor: WorkerProcess, worker: WorkerProcess, gone: float) -> None:
+        with contextlib.suppress(WorkerFailed):  # its own end is told by who looks after it
+            await successor.wait_ready()
+            took = elapsed(time.monotonic() - gone)
+            self._changes[worker.slot].add(
+                f"worker {successor.pid} serves in place of {worker.pid} after {took}"
+            )
 
     def _next_wait(self, worker: WorkerProcess) -> float:
         """Seconds until a slot gets its next worker: none, but where they die again and again."""
@@ -119,7 +136,8 @@ class Workers:
 
     async def take(self, packed: Packed, loaded_at: float) -> None:
         """Have all workers take a policy and its configuration; returns when they have."""
-        self._start = dataclasses.replace(self._start, packed=packed, loaded_at=loaded_at)
+        upstream = packed.settings.upstream or self._start.upstream
+        self._start = dataclasses.replace(self._start, packed=packed, loaded_at=loaded_at, upstream=upstream)
         await self._tell_all("take", (packed, loaded_at))
 
     async def set_glass(self, glass: Sequence[BreakGlass]) -> None:
@@ -206,6 +224,8 @@ class Workers:
 
     async def tick(self) -> None:
         self._relay.flush()
+        for changes in self._changes:
+            changes.tick()
 
     # -- the end of some, and of all
 

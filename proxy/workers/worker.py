@@ -19,10 +19,11 @@ from proxy.children import admit_signals, end_with_parent
 from proxy.config import Settings
 from proxy.listeners import Listeners
 from proxy.loading import Packed, unpack
+from proxy.notices import warn
 from proxy.policy.diagnostics import FileError
 from proxy.policy.modes import BreakGlass
 from proxy.recording import Recorder
-from proxy.runtime import Runtime, StartError, background, run_loop, settle_modules, warn
+from proxy.runtime import Runtime, StartError, background, run_loop, settle_modules
 from proxy.sockets import Bound
 from proxy.telemetry.deltas import Deltas
 from proxy.telemetry.telemetry import Telemetry

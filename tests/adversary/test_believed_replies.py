@@ -18,6 +18,7 @@ from tests.adversary.calls import Argv
 from tests.adversary.conftest import Search
 from tests.adversary.resp import requests
 from tests.adversary.stage import Attacker, Ended, Stage, attacker
+from tests.servers import PATIENCE_SECONDS
 
 OWN = b"hunt:audit:"
 OTHERS = ("stock", "web")
@@ -237,7 +238,7 @@ def test_a_login_that_fails_behind_other_commands_is_answered(stage: Stage, logi
     """Servers in which CVE-2025-21605 is mended (Redis 8.0.2, Valkey 8.1.1) don't answer a login that
     fails while other replies wait to be written (redis/redis#15640): one reply is missing then."""
     with contextlib.closing(attacker(stage, "audit")) as one:
-        one.socket.settimeout(5)
+        one.socket.settimeout(PATIENCE_SECONDS)
         one.ask("WATCH", OWN + b"k")
         one.send(requests([[b"GET", OWN + b"k"], login.encode().split(), [b"GET", OWN + b"k"]]))
         before, refusal, behind = one.frames(3)
@@ -265,7 +266,7 @@ def test_a_login_that_fails_in_a_transaction_holds_nobody_up(stage: Stage) -> No
     ]
     vault = Vault(stage)
     with contextlib.closing(attacker(stage, "audit")) as one:
-        one.socket.settimeout(5)
+        one.socket.settimeout(PATIENCE_SECONDS)
         vault.attack([requests(calls)], one)
         assert answers_or_ends(one)
 

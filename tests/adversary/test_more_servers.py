@@ -27,6 +27,23 @@ def run_with(path: Path, cache: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_a_suite_that_is_gone_is_passed_over_in_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [TOOL],
+        env=os.environ | {"KEYFENCE_DEBIAN_MIRROR": "http://127.0.0.1:1", "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "not installed" in done.stdout or "it needs" in done.stdout:
+        pytest.skip(done.stdout)
+    assert done.returncode == 77
+    lines = done.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["more servers", "more servers"]
+    assert ["trixie" in lines[0], "sid" in lines[1]] == [True, True]
+    assert not any((tmp_path / "keyfence" / "servers").iterdir())
+
+
 def test_a_machine_without_apt_is_passed_over_in_one_line(tmp_path: Path) -> None:
     uname = shutil.which("uname")
     assert uname is not None
@@ -43,10 +60,11 @@ def test_servers_in_the_cache_that_dont_run_here_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = tmp_path / "keyfence" / "servers" / "trixie" / "bin"
-    folder.mkdir(parents=True)
-    (folder / "valkey-server").write_text("#!/bin/sh\nexit 1\n")
-    (folder / "valkey-server").chmod(0o755)
+    for suite in ("trixie", "sid"):
+        folder = tmp_path / "keyfence" / "servers" / suite / "bin"
+        folder.mkdir(parents=True)
+        (folder / "valkey-server").write_text("#!/bin/sh\nexit 1\n")
+        (folder / "valkey-server").chmod(0o755)
     all_server_binaries.cache_clear()
     try:
         assert all_server_binaries() == server_binaries()

@@ -18,7 +18,10 @@ from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer
 
 MIB = 1024 * 1024
 # What keyfence may say on stderr while its Redis is ill.
-ILL = r"\A(keyfence: (the upstream doesn't tell its commands|[^\n]*doesn't read its replies)[^\n]*\n)*\Z"
+ILL = (
+    r"\A(keyfence: (the upstream doesn't tell its commands|[^\n]*doesn't read its replies|"
+    r"upstream \S+ is (unreachable|up again))[^\n]*\n)*\Z"
+)
 # The connections to Redis that are made where they are first needed, and then kept.
 POOLED = 4
 # What allocators keep of memory that is free again, and caches that have a limit.

@@ -16,7 +16,7 @@ def main() -> None:
         "group": group(add.s(n, n) for n in range(10))().get(timeout=25),
         "again": second_time.delay().get(timeout=25),
         "failed": str(fails.delay().get(timeout=25, propagate=False)),
-        "pong": [next(iter(answer.values())) for answer in app.control.ping(timeout=5, limit=1)],
+        "pong": [next(iter(answer.values())) for answer in app.control.ping(timeout=25, limit=1)],
     }
     print(json.dumps(seen))
 

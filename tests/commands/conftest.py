@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from typing import Any
 
 import pytest
 from redis.connection import UnixDomainSocketConnection
 from redis.exceptions import ResponseError
 
-from tests.servers import running_redis, server_binaries
+from tests.servers import ServerBinary, all_server_binaries, running_redis
 
 
 class Live:
@@ -45,32 +47,42 @@ class Live:
         return set(walk(self("COMMAND")))
 
 
-def _live(major: int) -> Iterator[Live]:
-    binary = next((b for b in server_binaries() if int(b.version.split(".")[0]) == major), None)
-    if binary is None:
-        pytest.skip(f"no redis-server {major}.x here")
-    with running_redis(binary) as server:
-        live = Live(str(server.socket_path), binary.version)
-        try:
-            yield live
-        finally:
-            live.connection.disconnect()
-
-
 @pytest.fixture(scope="session")
-def redis7() -> Iterator[Live]:
-    """Redis 7: it has key specs, COMMAND GETKEYSANDFLAGS and ACL DRYRUN."""
-    yield from _live(7)
+def _live_of() -> Iterator[Callable[[ServerBinary], Live]]:
+    """Starts a server when it is first asked for."""
+    with ExitStack() as running:
+
+        @cache
+        def live_of(binary: ServerBinary) -> Live:
+            server = running.enter_context(running_redis(binary))
+            live = Live(str(server.socket_path), binary.version)
+            running.callback(live.connection.disconnect)
+            return live
+
+        yield live_of
 
 
-@pytest.fixture(scope="session")
-def redis6() -> Iterator[Live]:
+def _each(binaries: Iterable[ServerBinary]) -> list[object]:
+    return [pytest.param(binary, id=binary.id) for binary in binaries]
+
+
+OLD = [binary for binary in all_server_binaries() if binary.version.startswith("6")]
+NEWER = [binary for binary in all_server_binaries() if binary not in OLD]
+
+
+@pytest.fixture(params=_each(NEWER))
+def newer(request: pytest.FixtureRequest, _live_of: Callable[[ServerBinary], Live]) -> Live:
+    """Each server at hand that has key specs, COMMAND GETKEYSANDFLAGS and ACL DRYRUN."""
+    return _live_of(request.param)
+
+
+@pytest.fixture(params=_each(OLD))
+def redis6(request: pytest.FixtureRequest, _live_of: Callable[[ServerBinary], Live]) -> Live:
     """Redis 6.2."""
-    yield from _live(6)
+    return _live_of(request.param)
 
 
-@pytest.fixture(scope="session", params=[6, 7], ids=["redis-6", "redis-7"])
-def redis(request: pytest.FixtureRequest) -> Live:
-    """Each of the two."""
-    live: Live = request.getfixturevalue(f"redis{request.param}")
-    return live
+@pytest.fixture(params=_each(all_server_binaries()))
+def redis(request: pytest.FixtureRequest, _live_of: Callable[[ServerBinary], Live]) -> Live:
+    """Each server at hand."""
+    return _live_of(request.param)

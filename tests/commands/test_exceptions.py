@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.commands.model import DELETE, GROUP, READ, WRITE
+from proxy.commands.extract import extract
+from proxy.commands.model import DELETE, GROUP, READ, WRITE, Pattern
 
 from .conftest import Live
 from .test_extract import keys, touched
@@ -262,3 +263,31 @@ def test_only_the_removal_of_whole_keys_is_a_delete() -> None:
     for text in ("HDEL k f", "SREM k m", "XDEL k 1", "LTRIM k 0 1", "SPOP k", "SET k v", "MOVE k 1"):
         assert not touched(text).accesses[0].needs & DELETE, text
     assert not touched("RENAME k d").accesses[1].needs & DELETE
+
+
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [
+        ("HGETEX k FIELDS 2 a b", READ),
+        ("HGETEX k EX 9 FIELDS 1 a", READ | WRITE),
+        ("HGETEX k FIELDS 1 a EX 9", READ | WRITE),
+        ("HGETEX k PERSIST FIELDS 1 FIELDS", READ | WRITE),
+        ("DELEX k", WRITE | DELETE),
+        ("DELEX k IFEQ v", READ | WRITE | DELETE),
+        ("DELIFEQ k v", READ | WRITE | DELETE),
+    ],
+)
+def test_what_the_newest_commands_tell_is_read(text: str, needs: int) -> None:
+    assert [access.needs for access in extract(text.encode().split()).accesses] == [needs]
+
+
+def test_fields_that_an_earlier_command_has_named_cant_be_known() -> None:
+    touches = extract(b"HIMPORT SET k fieldset a b".split())
+    assert [(access.key, access.needs) for access in touches.accesses] == [(b"k", WRITE)]
+    assert touches.problem is not None
+    assert touches.problem.rule == "command.unknown"
+
+
+def test_a_scan_of_a_whole_cluster_is_a_scan() -> None:
+    assert extract(b"CLUSTERSCAN 0 SLOT 7 MATCH a:*".split()).pattern == Pattern(5, b"a:*")
+    assert extract(b"CLUSTERSCAN 0".split()).pattern == Pattern(0, b"*")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +11,15 @@ from hypothesis import strategies as st
 from proxy.commands.extract import adopt, extract
 from proxy.commands.learn import MAX_LEARNED, NOTHING, SERVER, learn
 from proxy.commands.model import READ, WRITE
-from proxy.commands.table import COMMANDS
+from proxy.commands.table import ASKED_SERVERS, COMMANDS, Row
+from tests.servers import running_redis
 
 from .calls import GRAMMATICAL, NAMES, TRICKY, Argv, calls
 from .conftest import Live
 from .test_against_servers import live
 from .test_extract import keys, touched
+
+SEARCH = Path("/usr/lib/redis/modules/redisearch.so")  # Debian's redis-redisearch
 
 
 @pytest.fixture(autouse=True)
@@ -67,29 +71,41 @@ def problem(text: str) -> str:
 
 def test_a_modules_command_has_the_keys_that_its_key_specs_tell() -> None:
     learned(
-        entry(b"json.set", b"write denyoom module", [index(1, b"RW", b"access", b"update")]),
-        entry(b"json.get", b"readonly module", [index(1, b"RO", b"access")]),
-        entry(b"json.mget", b"readonly module", [index(1, b"RO", b"access", last=-2)]),
+        entry(b"doc.set", b"write denyoom module", [index(1, b"RW", b"access", b"update")]),
+        entry(b"doc.get", b"readonly module", [index(1, b"RO", b"access")]),
+        entry(b"doc.mget", b"readonly module", [index(1, b"RO", b"access", last=-2)]),
     )
-    assert keys("JSON.SET doc $ 1") == [(1, b"doc", READ | WRITE)]
-    assert keys("Json.Get doc") == [(1, b"doc", READ)]
-    assert keys("json.mget a b $") == [(1, b"a", READ), (2, b"b", READ)]
-    assert problem("JSON.SET doc $ 1") == ""
-    command = touched("JSON.GET doc").command
+    assert keys("DOC.SET doc $ 1") == [(1, b"doc", READ | WRITE)]
+    assert keys("Doc.Get doc") == [(1, b"doc", READ)]
+    assert keys("doc.mget a b $") == [(1, b"a", READ), (2, b"b", READ)]
+    assert problem("DOC.SET doc $ 1") == ""
+    command = touched("DOC.GET doc").command
     assert command is not None
-    assert (command.name, command.servers, command.names_keys) == ("JSON.GET", (SERVER,), True)
+    assert (command.name, command.servers, command.names_keys) == ("DOC.GET", (SERVER,), True)
+
+
+def test_a_modules_command_that_only_reads_does_so_whatever_redis_makes_of_its_keys() -> None:
+    spec = index(1, b"RW", b"access", b"update")  # what Redis says where the module says nothing
+    learned(
+        entry(b"doc.get", b"readonly module", [spec]),
+        entry(b"doc.pop", b"write module", [spec]),
+        entry(b"fork.get", b"readonly", [spec]),
+        entry(b"doc.mark", b"readonly module", [index(1, b"RW", b"update")]),
+    )
+    assert keys("DOC.GET a") == [(1, b"a", READ)]
+    assert keys("DOC.POP a") == keys("FORK.GET a") == keys("DOC.MARK a") == [(1, b"a", READ | WRITE)]
 
 
 def test_a_range_without_key_specs_needs_what_the_flags_admit() -> None:
     learned(
-        entry_6(b"bf.add", b"write denyoom", 1, 1, 1),
-        entry_6(b"bf.exists", b"readonly fast", 1, 1, 1),
-        entry_6(b"ts.madd", b"write", 1, -1, 3),
+        entry_6(b"few.add", b"write denyoom", 1, 1, 1),
+        entry_6(b"few.has", b"readonly fast", 1, 1, 1),
+        entry_6(b"old.madd", b"write", 1, -1, 3),
         entry(b"odd.touch", b"fast", [], place=(1, 2, 1)),
     )
-    assert keys("BF.ADD f x") == [(1, b"f", READ | WRITE)]
-    assert keys("BF.EXISTS f x") == [(1, b"f", READ)]
-    assert keys("TS.MADD a 1 2 b 1 2") == [(1, b"a", READ | WRITE), (4, b"b", READ | WRITE)]
+    assert keys("FEW.ADD f x") == [(1, b"f", READ | WRITE)]
+    assert keys("FEW.HAS f x") == [(1, b"f", READ)]
+    assert keys("OLD.MADD a 1 2 b 1 2") == [(1, b"a", READ | WRITE), (4, b"b", READ | WRITE)]
     assert keys("ODD.TOUCH a b c") == [(1, b"a", READ | WRITE), (2, b"b", READ | WRITE)]
 
 
@@ -219,10 +235,10 @@ def test_an_administrative_flag_is_a_category_too() -> None:
 
 
 def test_what_is_adopted_takes_the_place_of_what_was() -> None:
-    learned(entry_6(b"bf.add", b"write", 1, 1, 1))
-    learned(entry_6(b"cf.add", b"write", 1, 1, 1))
-    assert touched("BF.ADD f x").command is None
-    assert keys("CF.ADD f x") == [(1, b"f", READ | WRITE)]
+    learned(entry_6(b"few.add", b"write", 1, 1, 1))
+    learned(entry_6(b"new.add", b"write", 1, 1, 1))
+    assert touched("FEW.ADD f x").command is None
+    assert keys("NEW.ADD f x") == [(1, b"f", READ | WRITE)]
 
 
 def test_no_more_are_learned_than_there_is_room_for() -> None:
@@ -363,4 +379,55 @@ def test_what_a_live_server_tells_is_judged_no_laxer_than_by_the_table(redis: Li
 
 
 def test_a_live_server_of_a_known_version_teaches_nothing(redis: Live) -> None:
+    if not any(known.endswith(f"-{redis.version.rpartition('.')[0]}") for known in ASKED_SERVERS):
+        pytest.skip(f"{redis.version} isn't among the servers of the table")
     assert learn(redis("COMMAND")) == NOTHING
+
+
+def renamed_away(names: tuple[bytes, ...]) -> dict[bytes, Row]:
+    """The table without these."""
+    return {name: row for name, row in COMMANDS.items() if not name.startswith(names)}
+
+
+def test_what_is_learned_of_vector_sets_is_what_the_table_has(newer: Live) -> None:
+    vectors = (
+        b"VADD",
+        b"VCARD",
+        b"VDIM",
+        b"VEMB",
+        b"VGET",
+        b"VINFO",
+        b"VISM",
+        b"VLINKS",
+        b"VRA",
+        b"VREM",
+        b"VS",
+    )
+    if b"VADD" not in newer.names():
+        pytest.skip(f"{newer.version} has no vector sets")
+    found = learn(newer("COMMAND"), renamed_away(vectors)).rows
+    assert found.keys() == {name for name in newer.names() if name.startswith(vectors)}
+    for name, row in found.items():
+        assert [spec.needs for spec in row.specs] == [spec.needs for spec in COMMANDS[name].specs]
+        assert [spec.start for spec in row.specs] == [spec.start for spec in COMMANDS[name].specs]
+        assert not row.problem
+
+
+@pytest.mark.skipif(not SEARCH.exists(), reason="apt install redis-redisearch")
+def test_a_search_module_is_not_believed_to_touch_only_its_index() -> None:
+    with running_redis(arguments=["--loadmodule", str(SEARCH)]) as server:
+        live_server = Live(str(server.socket_path), server.version)
+        found = learn(live_server("COMMAND"), renamed_away((b"FT.",)))
+        live_server.connection.disconnect()
+    assert not found.unreadable
+    assert {b"FT.SEARCH", b"FT.ADDHASH"} <= found.rows.keys()
+    assert all(row.problem for row in found.rows.values())
+
+
+def test_a_renamed_command_is_told_by_its_old_name_only() -> None:
+    with running_redis(arguments=["--rename-command", "GET", "FETCH"]) as server:
+        live_server = Live(str(server.socket_path), server.version)
+        assert live_server("FETCH", "k") is None
+        assert learn(live_server("COMMAND")) == NOTHING
+        live_server.connection.disconnect()
+    assert extract([b"FETCH", b"k"]).problem is not None

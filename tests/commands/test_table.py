@@ -2,14 +2,20 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from proxy.commands.table import COMMANDS, known_names, lookup
+from proxy.commands.effects import CONTENT_OF, TTL_OF
+from proxy.commands.exceptions import FINDERS, NEEDS
+from proxy.commands.mentions import MENTIONS
+from proxy.commands.table import ASKED_SERVERS, COMMANDS, known_names, lookup
+from tests.servers import ServerBinary, all_server_binaries, running_redis
 
 TOOL = Path(__file__).parents[2] / "tools" / "commands_table.py"
+REPLIES = TOOL.parent / "command_replies"
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +111,9 @@ def test_what_is_no_name_is_not_found(name: bytes) -> None:
 
 def test_the_table_says_which_servers_have_a_command() -> None:
     assert COMMANDS[b"STRALGO"].command.servers == ("redis-6.2",)
-    assert COMMANDS[b"GET"].command.servers == ("redis-6.2", "redis-7.0", "redis-8.0-dev", "valkey-8.1-dev")
+    everywhere = ("redis-6.2", "redis-7.0", "redis-8.0", "redis-8.6", "valkey-8.1", "valkey-9.1")
+    assert COMMANDS[b"GET"].command.servers == everywhere == tuple(sorted(ASKED_SERVERS))
+    assert COMMANDS[b"ARSET"].command.servers == ("redis-8.10",)
     assert "redis-6.2" not in COMMANDS[b"LMPOP"].command.servers
 
 
@@ -123,3 +131,70 @@ def test_a_command_that_may_name_keys_says_so_whatever_one_call_names(name: str)
 @pytest.mark.parametrize("name", ["KEYS", "SCAN", "FLUSHALL", "DBSIZE", "PING", "SPUBLISH", "OBJECT HELP"])
 def test_a_command_that_names_no_keys_says_so(name: str) -> None:
     assert not COMMANDS[name.encode()].command.names_keys
+
+
+# The options of commands whose arguments keyfence parses itself: those that its parsers know, and those that
+# change nothing of what is judged. Whoever adds one has looked which of the two it is.
+JUDGED_OPTIONS = {
+    "BITFIELD": "FAIL GET INCRBY OVERFLOW SAT SET WRAP",
+    "COPY": "DB REPLACE",
+    "DELEX": "IFDEQ IFDNE IFEQ IFNE",
+    "EXPIRE": "GT LT NX XX",
+    "EXPIREAT": "GT LT NX XX",
+    "GEOADD": "CH NX XX",
+    "GEORADIUS": "ANY ASC COUNT DESC FT KM M MI STORE STOREDIST WITHCOORD WITHDIST WITHHASH",
+    "GEORADIUSBYMEMBER": "ANY ASC COUNT DESC FT KM M MI STORE STOREDIST WITHCOORD WITHDIST WITHHASH",
+    "GETEX": "EX EXAT PERSIST PX PXAT",
+    "HGETEX": "EX EXAT FIELDS PERSIST PX PXAT",
+    "HSETEX": "EX EXAT FIELDS FNX FXX KEEPTTL NX PX PXAT XX",
+    "MIGRATE": "AUTH AUTH2 COPY KEYS REPLACE",
+    "MSETEX": "EX EXAT KEEPTTL NX PX PXAT XX",
+    "PEXPIRE": "GT LT NX XX",
+    "PEXPIREAT": "GT LT NX XX",
+    "RESTORE": "ABSTTL FREQ IDLETIME REPLACE",
+    "LINSERT": "AFTER BEFORE",
+    "RESTORE-ASKING": "ABSTTL FREQ IDLETIME REPLACE",
+    "SCAN": "COUNT MATCH TYPE",
+    "SET": "EX EXAT GET IFDEQ IFDNE IFEQ IFNE KEEPTTL NX PX PXAT XX",
+    "SORT": "ALPHA ASC BY DESC GET LIMIT STORE",
+    "SORT_RO": "ALPHA ASC BY DESC GET LIMIT",
+    "XADD": "* = ACKED DELREF IDMP IDMPAUTO KEEPREF LIMIT MAXLEN MINID NOMKSTREAM ~",
+    "XAUTOCLAIM": "COUNT JUSTID",
+    "XCLAIM": "FORCE IDLE JUSTID LASTID RETRYCOUNT TIME",
+    "XGROUP CREATE": "$ ENTRIESREAD MKSTREAM",
+    "XREAD": "BLOCK COUNT STREAMS",
+    "XREADGROUP": "BLOCK CLAIM COUNT GROUP NOACK STREAMS",
+    "ZADD": "CH GT INCR LT NX XX",
+    "CLIENT TRACKING": "BCAST NOLOOP OFF ON OPTIN OPTOUT PREFIX REDIRECT",
+    "CLUSTERSCAN": "COUNT MATCH SLOT TYPE",
+}
+
+
+def parsed() -> set[str]:
+    """Commands of which some argument's meaning depends on words before it."""
+    functions = [*FINDERS, *NEEDS, *(name for name, _ in [*TTL_OF, *CONTENT_OF]), *MENTIONS]
+    return set(functions)
+
+
+def test_every_option_of_a_command_that_is_parsed_has_been_looked_at() -> None:
+    for path in sorted(REPLIES.glob("*.json")):
+        options = json.loads(path.read_text()).get("options", {})
+        for name in parsed() & options.keys():
+            unknown = set(options[name]) - set(JUDGED_OPTIONS.get(name, "").split())
+            assert not unknown, f"{path.name}: {name} has {unknown}: does that change what it touches?"
+
+
+@pytest.mark.parametrize("binary", all_server_binaries(), ids=lambda binary: binary.id)
+def test_a_server_at_hand_says_what_the_table_was_made_of(
+    binary: ServerBinary, tool: ModuleType, tmp_path: Path
+) -> None:
+    for path in REPLIES.iterdir():
+        shutil.copy(path, tmp_path)
+    with running_redis(binary) as server:
+        name, said = tool.ask(f"unix:{server.socket_path}")
+    if tool.server_name(Path(name)) not in ASKED_SERVERS:
+        pytest.skip(f"{name} isn't among the servers of the table: make commands FROM=… adds it")
+    for older in tmp_path.glob(f"{tool.server_name(Path(name))}.*"):
+        older.unlink()
+    (tmp_path / name).write_text(json.dumps(said))
+    assert tool.build(tmp_path, tool.SENT_AT_CONNECT) == tool.TABLE.read_text()

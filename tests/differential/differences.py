@@ -201,9 +201,31 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
     (
         "MONITOR",
         "–",
-        "shows the PING by which keyfence asks each second whether Redis is there, and its barriers: ECHO, a "
-        "HELLO with a syntax error or PING, with a random number of 32 hexadecimal digits",
-        "keyfence is a client of Redis too. A barrier proves that replies are in step with requests.",
+        "shows what keyfence asks for itself too: PING each second; COMMAND and a trial of each of "
+        "its commands (`keyfence acl self`) when Redis comes up; PTTL, with SELECT, for keys whose "
+        "time to live it asks for; PING before a client's WAIT; "
+        "and barriers: ECHO, a HELLO with a syntax error or PING, with a random number of 32 "
+        "hexadecimal digits",
+        "keyfence is a client of Redis too, and MONITOR shows what Redis is asked: keyfence leaves no "
+        "line out. A barrier proves that replies are in step with requests.",
+    ),
+    (
+        "MONITOR",
+        "shows AUTH, HELLO, SELECT, `CLIENT SETNAME` and `CLIENT SETINFO` where a client sends them",
+        "shows AUTH, HELLO and SELECT again for each connection that clients share, and all five for a "
+        "connection that a client gets of its own later; commands of several clients come from one "
+        "address, and those of one client may come from two",
+        "A new connection is told what its clients have told theirs.",
+    ),
+    (
+        "CLIENT LIST",
+        "a line for each client",
+        "a line for each connection to Redis: those that clients share, up to `shared_connections` "
+        "for each database, protocol and user, without name and library; one for each client that has "
+        "one of its own, or has been shown its id there (HELLO shows it); and keyfence's own, for its "
+        "PING and for times to live",
+        "These are Redis' connections, and operators count and end them by this list: keyfence leaves "
+        "no line out. The metrics of keyfence count its clients.",
     ),
     (
         "a refusal or a protocol error in a session that runs MONITOR",

@@ -75,7 +75,7 @@ def test_no_command_of_the_table_breaks_the_widest_policy(name: str) -> None:
     [
         "FROBNICATE a",
         "CONFIG FROB",
-        "FT.SEARCH index query",
+        "XT.FIND index query",
         "PUBSUB CHANNELS",
         "PSUBSCRIBE *",
         "PSUBSCRIBE __keyspace@*",
@@ -149,10 +149,10 @@ def test_a_pattern_of_sort_that_can_t_be_read_reaches_any_key() -> None:
 def test_what_isn_t_known_must_be_allowed_too() -> None:
     wide = ROOMY.replace("writers: [other]", "writers: [other, app]")
     assert rules(wide, "FROBNICATE a") == ["command.unknown"]
-    for allow in ('"*"', "FT.SEARCH"):
+    for allow in ('"*"', "XT.FIND"):
         allowed = f"{wide}commands: {{allow: {allow}}}\n"
-        assert rules(allowed, "FT.SEARCH a") == []
-        assert rules(allowed, "ft.search a", "reader") == ["command.unknown"]  # it may write
+        assert rules(allowed, "XT.FIND a") == []
+        assert rules(allowed, "xt.find a", "reader") == ["command.unknown"]  # it may write
     assert rules(f"{wide}commands: {{allow: CONFIG}}\n", "CONFIG FROB") == []
     assert rules(f"{wide}commands: {{allow: '@admin'}}\n", "CONFIG FROB") == ["command.unknown"]
 
@@ -169,11 +169,13 @@ def test_what_isn_t_known_must_be_allowed_too() -> None:
         ("CONFIG GET", "CONFIG SET x y", []),
         ("'@dangerous'", "FLUSHALL", ["command.forbidden"]),
         ("'@dangerous'", "FROBNICATE", ["command.unknown"]),
-        ("FT.SEARCH", "FT.SEARCH a", ["command.unknown"]),
-        ("FT.SEARCH", "ft.search a", ["command.unknown"]),
-        ("FT.CONFIG SET", "FT.CONFIG set a", ["command.unknown"]),
-        ("FT.CONFIG SET", "FT.CONFIG get a", []),
+        ("XT.FIND", "XT.FIND a", ["command.unknown"]),
+        ("XT.FIND", "xt.find a", ["command.unknown"]),
+        ("XT.CONFIG SET", "XT.CONFIG set a", ["command.unknown"]),
+        ("XT.CONFIG SET", "XT.CONFIG get a", []),
         ("SORT", "FROBNICATE", []),
+        ("FT.SEARCH", "FT.SEARCH i q", ["command.forbidden", "command.unknown"]),
+        ("FT.CONFIG SET", "FT.CONFIG SET a b", ["command.unknown"]),
     ],
 )
 @pytest.mark.parametrize("said", ["allow", "grant"])

@@ -67,7 +67,7 @@ def test_a_policy_s_summary_counts_what_it_holds(tmp_path: Path) -> None:
         rf"{file}: 0 errors, 0 warnings; policy p, 2 services, 1 scope, 2 entries, 1 legacy form, \d+ states",
         first,
     )
-    assert scans == ["  k  SCAN 0 MATCH a:*"]
+    assert scans == ["  k  SCAN 0 MATCH a:*  (also finds one)"]
 
 
 @pytest.mark.parametrize("name", ["none", "x/y"])

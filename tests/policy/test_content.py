@@ -217,7 +217,7 @@ HEAD = 'policy: p\nservices: [a]\nplaceholders: {id: "[a-z]+"}\nscopes: {s: {pre
         ),
         ('type_words: {"a:b": list}', "'a:b' is no word between two colons"),
         ("type_words: {list: []}", "no type; name one, as list"),
-        ("type_words: {list: array}", "'array' is not admitted here"),
+        ("type_words: {list: heap}", "'heap' is not admitted here"),
         ('keys: {e: {key: "k:<id>", ttl: {none: yes, or_none: yes}}}', "none excludes or_none"),
         ('keys: {e: {key: "k:<id>", ttl: {or_none: yes, at: write}}}', "at: write is for a time to live"),
         ('keys: {e: {key: "k:<id>", ttl: {immediate: yes, grace: 1s}}}', "immediate leaves no grace"),

@@ -20,11 +20,23 @@ from proxy.wire.encode import command
 from proxy.wire.limits import IDENTIFIED
 from proxy.wire.requests import RequestReader
 from tests.policy.cases import POLICIES, steps_of
+from tests.policy.test_scope_families import FAMILIES
 
 ALL = frozenset(row.command.name for row in COMMANDS.values())
 NAMES = ("cubesandbox", "cosky", "card-relay", "container-registry", "general")
 DECIDERS = {name: Decider(load_policy(POLICIES / f"{name}.yaml")) for name in NAMES}
 CASES = {name: [case.argv for case in steps_of(POLICIES / f"{name}.test.yaml")[1]] for name in NAMES}
+# Scopes by families of prefixes, and entries in no scope.
+DECIDERS["families"] = Decider(parse_policy(FAMILIES))
+CASES["families"] = [
+    [command, key, b"60"]
+    for key in (
+        *(b"ac:stg:a:item:x ac:dev:a:item:X ac:dev:b:lock:x ac:prod12:a:lock:x ac:prod1234:a:y".split()),
+        *(b"ac:stg:a: ac:stg:a ac:stg:c:x ac:nix:a:item:x ac:stg:tmp:y queues rl:10.0.0.7 rl:x".split()),
+    )
+    for command in (b"GET", b"EXPIRE", b"SADD")
+]
+NAMES = (*NAMES, "families")
 KEYS = {name: sorted({word for argv in CASES[name] for word in argv[1:3]}) for name in NAMES}
 CUBE = DECIDERS["cubesandbox"]
 # They live on from example to example: what they remember must be right for the next command too.

@@ -46,7 +46,7 @@ def client(tmp_path_factory):
     )
     connection = redis.Redis(unix_socket_path=str(socket))
     try:
-        for _ in range(200):
+        for _ in range(600):  # 30 seconds
             try:
                 connection.ping()
                 break

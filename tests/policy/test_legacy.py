@@ -219,8 +219,11 @@ def test_a_stray_shows_no_secret() -> None:
 
 def test_a_key_that_only_lacks_its_scope_s_prefix_is_told_the_whole() -> None:
     policy = parse_policy(HEAD)
-    assert rules(policy, "other", "GET k:a") == [("key.unregistered", "use p:s:k:a")]
-    assert rules(policy, "other", "GET t:geheim") == [("key.unregistered", "use p:s:t:<token>")]
+    assert rules(policy, "reader", "GET k:a") == [("key.unregistered", "use p:s:k:a")]
+    assert rules(policy, "reader", "GET t:geheim") == [("key.unregistered", "use p:s:t:<token>")]
+    # Who may not use that key isn't sent there.
+    assert rules(policy, "reader", "SET k:a 1") == [("key.unregistered", "every key begins with p:")]
+    assert rules(policy, "other", "GET k:a") == [("key.unregistered", "every key begins with p:")]
 
 
 def test_a_stray_inside_the_policy_s_own_part_is_an_error() -> None:

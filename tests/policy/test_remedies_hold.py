@@ -143,7 +143,7 @@ PARTS: list[dict[str, Any]] = yaml.load((HERE / "remedy_policies.txt").read_text
 KEYS = [
     *b"a:p:x a:p:lock:x a:p:flag:x a:p:log a:s:cart:x a:s:x a:b:x a:t:hunter a:p:{x} a:p:old:x a:x:m".split(),
     *b"cart:x x crt:x b:s:cart:x a:p:X a:p:old:A a:p:x:y a:p:lock a:s:cart:abcd a: a:s: z:x n:x n:q".split(),
-    *b"news a:\\ \xff<id>".split(),
+    *b"a:s:m:x a:s:n:x st:x cart:bare news a:\\ \xff<id>".split(),
     b"",
     b"a:p:" + b"x" * 9000,
 ]

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from proxy.policy.coverage import Coverage
 from proxy.policy.diagnostics import FileError
+from proxy.policy.load import load_policy
 from proxy.policy.testing import FileResult, Runner, test_files
 from tests.policy.cases import POLICIES
 from tests.servers import PROJECT
@@ -48,6 +50,7 @@ def faults(folder: Path, tests: str) -> list[str]:
 
 
 HOLDS = [
+    '{service: two, command: "SET a:lease:x v", verdict: violation}',
     '{service: one, command: "HSET a:lease:x f v"}',
     "{service: one, command: [HSET, 'a:lease:x', 'a b', v], verdict: allow, entry: lease}",
     '{service: two, command: "HSET a:lease:x f v", rule: scope.write, entry: lease}',
@@ -143,6 +146,9 @@ FAILS = {
     "{about: x, service: one, sequence: [{command: MULTI}, {command: EXEC, verdict: aborted}]}": [
         "3:84: error: x: expected aborted, got allow"
     ],
+    "{about: x, service: one, command: PING, verdict: violation}": [
+        "3:54: error: x: expected violation, got allow"
+    ],
     "{about: x, service: one, command: PING, late: ttl.range}": [
         "3:51: error: x: expected late ttl.range, got nothing"
     ],
@@ -164,7 +170,9 @@ FAULTS = {
     "{service: one, command: PING, rule: scope.wirte}": [
         "3:41: error: 'scope.wirte' is no rule; did you mean scope.write?"
     ],
-    "{service: one, command: PING, verdict: violation}": ["3:6: error: a violation names its rule"],
+    "{service: one, command: PING, verdict: violation, rules: []}": [
+        "3:62: error: no rules; name those that are broken, or leave rules out for any"
+    ],
     "{service: one, command: PING, verdict: allow, rule: scope.read}": [
         "3:44: error: a rule is broken where the verdict is violation"
     ],
@@ -235,6 +243,25 @@ def test_coverage_names_what_was_never_exercised(tmp_path: Path) -> None:
         "ttl.required of lock",
     ]
     assert 0 < coverage.percent < 50
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "type: string, values: integer",
+        "type: set, members: integer",
+        "type: list, members: [a, b]",
+        "type: zset, scores: 0..5",
+        "type: hash, fields: {a: integer}",
+    ],
+)
+def test_what_an_entry_asks_of_values_is_to_be_exercised(asked: str, tmp_path: Path) -> None:
+    text = f"policy: p\nservices: [a]\nkeys: {{k: {{key: k, writers: a, {asked}}}}}\n"
+    (tmp_path / "p.yaml").write_text(text)
+    coverage = Coverage(load_policy(tmp_path / "p.yaml"))
+    missing = {section.name: section.missing for section in coverage.sections()}
+    assert "value.invalid of k" in missing["rules of entries"]
+    assert "value.invalid" in missing["rules"]
 
 
 def test_the_test_files_of_a_folder(tmp_path: Path) -> None:

@@ -552,9 +552,13 @@ SCRIPTS = (
 AROUND = {
     "policy": "",
     "names": HEAD + CART,
-    "legacy": HEAD + CART,
+    "legacy": HEAD
+    + CART.replace("}}\n", '}, staged-cart: {key: "<stage>:cart:<id>", writers: web}}\n')
+    + "bind: {stage: {web: stg, audit: dev}}\n",
     "bind": HEAD + SCRIPTS,
     "keys": HEAD + SCOPE,
+    "writers": HEAD,
+    "placeholders": "policy: p\nservices: [web, audit]\n",
     "unregistered_scripts": EXAMPLE,
 }
 

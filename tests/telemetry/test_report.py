@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from typing import Any
 
 import pytest
@@ -94,12 +95,54 @@ def test_when_piped_each_row_is_one_whole_line_without_colour() -> None:
     assert lines[-1] == "51 violations in 2 rows"
 
 
-def test_on_a_terminal_long_cells_are_folded_and_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_became_of_violations_stands_in_columns() -> None:
+    out = io.StringIO()
+    render([row(count=7, actions={"refused": 4, "waived": 3}), row(count=2, actions={"observed": 2})], out)
+    heading, _, first, second, _ = out.getvalue().splitlines()
+    assert re.split(" {2,}", heading.strip())[4:7] == ["refused", "observed", "waived"]
+    assert re.split(" {2,}", first.strip())[4:7] == ["4", "0", "3"]
+    assert re.split(" {2,}", second.strip())[4:7] == ["0", "2", "0"]
+    out = io.StringIO()
+    render([row(count=1, actions={"late": 1})], out)
+    assert re.split(" {2,}", out.getvalue().splitlines()[0].strip())[4:8] == [
+        "refused",
+        "observed",
+        "waived",
+        "late",
+    ]
+
+
+def on_a_terminal(width: int, monkeypatch: pytest.MonkeyPatch, **given: Any) -> str:
     monkeypatch.setenv("TERM", "xterm")
     out = Terminal()
-    render([row(example="".join(chr(0x4E00 + number) for number in range(60)))], out, width=120)
-    text = out.getvalue()
-    assert all(chr(0x4E00 + number) in text for number in range(60))
+    render([row(**given)], out, width=width)
+    return out.getvalue()
+
+
+def test_on_a_narrow_terminal_lines_break_between_words_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = "cube:v1:shared:sandbox:lifecycle:state:with-a-name-of-some-length-" + "0" * 40
+    hint = "its writers: CubeMaster, cube-proxy-sidecar; ask for the right with the team that owns the scope"
+    given = {"rule": "script.unregistered", "command": "XREADGROUP", "example": example, "hint": hint}
+    text = on_a_terminal(80, monkeypatch, **given, count=12, actions={"refused": 10, "observed": 2})
+    lines = text.splitlines()
+    assert lines[0] == "refused  observed  waived"
+    assert lines[1].startswith("     10         2       0  ")
+    assert all(len(line) <= 80 for line in lines if example not in line)
+    assert f"    {example}" in lines
+    words = set(text.split())
+    assert {"script.unregistered", "XREADGROUP", *hint.split()} <= words
+
+
+def test_on_a_wide_terminal_it_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = on_a_terminal(250, monkeypatch).splitlines()
+    assert lines[0].lstrip("\x1b[01m").startswith("service")
+    assert len(lines) == 4
+
+
+def test_on_a_narrow_terminal_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = "".join(chr(0x4E00 + number) for number in range(60))
+    text = on_a_terminal(60, monkeypatch, example=example)
+    assert example in text
     assert "…" not in text
 
 

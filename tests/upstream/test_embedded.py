@@ -9,8 +9,10 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -146,13 +148,22 @@ def test_a_server_that_ends_at_once_is_an_error_with_its_last_words(
     assert list(temporary_root.iterdir()) == []
 
 
-def test_a_server_that_keeps_silent_is_an_error(temporary_root: Path, tmp_path: Path) -> None:
+def test_a_server_that_keeps_silent_is_an_error(
+    temporary_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     silent = script(
         tmp_path / "redis-server",
         'if [ "$1" = --version ]; then echo "Redis server v=9.9.9"; else echo waits; exec sleep 600; fi',
     )
-    with pytest.raises(EmbeddedRedisError, match=r"did not answer within 0\.2 s: waits"):
-        EmbeddedRedis(silent, start_seconds=0.2).start()
+    server = EmbeddedRedis(silent, start_seconds=5)
+
+    def now() -> float:
+        """The time is up once the server has said something."""
+        return 6.0 if server._directory and "waits" in server._log_tail() else 0.0
+
+    monkeypatch.setattr(embedded, "time", SimpleNamespace(monotonic=now, sleep=time.sleep))
+    with pytest.raises(EmbeddedRedisError, match=r"did not answer within 5 s: waits"):
+        server.start()
     assert list(temporary_root.iterdir()) == []
 
 

@@ -1,0 +1,30 @@
+"""`keyfence acl`: what stands in Redis' access lists because of keyfence."""
+
+from __future__ import annotations
+
+import click
+
+from .terminal import say
+from .upstream.own_commands import OWN_COMMANDS, acl_rules
+
+
+@click.group()
+def acl() -> None:
+    """Rules for Redis' access control lists."""
+
+
+@acl.command("self")
+@click.option("--user", metavar="NAME", default="keyfence", help="The user's name.  [default: keyfence]")
+@click.option("--rules", is_flag=True, help="Print the rules alone, to put behind ACL SETUSER NAME.")
+def own(user: str, rules: bool) -> None:
+    """Print what keyfence's own user in Redis needs."""
+    if rules:
+        say(acl_rules())
+        return
+    say(f"user {user} on >PASSWORD {acl_rules()}\n")
+    for one in OWN_COMMANDS:
+        say(f"  {one.permission:10}to {one.purpose}")
+    say(
+        "\nPut your password in place of PASSWORD. Where clients don't log in themselves, their commands\n"
+        "run as this user too: then add what they need."
+    )

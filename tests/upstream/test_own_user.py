@@ -1,0 +1,191 @@
+"""What keyfence asks of Redis for itself, and a user of Redis that may do exactly that."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from proxy.upstream.own_commands import OWN_COMMANDS, OwnCommand, acl_rules
+from tests.clients.running import eventually
+from tests.servers import PROJECT, Keyfence, RedisServer
+
+APP = "app on >app-password ~* &* +@all"
+POLICY = """
+policy: p
+services: [app]
+scopes: {all: {prefix: "k:", writers: [app]}}
+keys: {a: {key: "k:<any>", ttl: {max: 100s, grace: 100ms}}}
+placeholders: {any: "[a-z0-9]+"}
+"""
+
+
+def configuration(folder: Path, server: RedisServer, *more: str, password: str = "kf-password") -> Path:
+    (folder / "policy.yaml").write_text(POLICY)
+    path = folder / "keyfence.yaml"
+    upstream = f"url: '{server.url}', username: kf, password: {password}"
+    lines = [
+        f"upstream: {{{upstream}}}",
+        "policy: policy.yaml",
+        "admin: none",
+        "decision_log: decisions.jsonl",
+        'listeners: [{listen: "127.0.0.1:0", service: app}]',
+        *more,
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+class Monitor:
+    """Everything that a server is asked, by the connection that asks it."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.commands: dict[str, list[list[str]]] = {}
+        self._client = server.client()
+        self._monitor = self._client.monitor()
+        self._monitor.__enter__()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                one = self._monitor.next_command()
+                address = f"{one['client_address']}:{one['client_port']}"
+                self.commands.setdefault(address, []).append(one["command"].split(" "))
+        except (redis.ConnectionError, OSError, ValueError):
+            pass  # it is closed
+
+    def close(self) -> None:
+        self._monitor.connection.disconnect()
+        self._thread.join()
+        self._client.close()
+
+
+@pytest.fixture
+def server(start_redis: Callable[..., RedisServer]) -> RedisServer:
+    users = [f"kf on >kf-password {acl_rules()}", APP]
+    return start_redis(acl=users, password="admin", tcp=True)
+
+
+@pytest.fixture
+def monitor(server: RedisServer) -> Iterator[Monitor]:
+    one = Monitor(server)
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("more", [(), ("workers: 2",)], ids=["one process", "workers"])
+def test_keyfence_needs_what_the_list_says_and_nothing_else(
+    more: tuple[str, ...],
+    server: RedisServer,
+    monitor: Monitor,
+    start_keyfence: Callable[..., Keyfence],
+    tmp_path: Path,
+) -> None:
+    keyfence = start_keyfence("--config", configuration(tmp_path, server, *more))
+    logged_in = {"username": "app", "password": "app-password"}
+    for protocol, database in [(2, 0), (3, 1), (2, 0)]:
+        with keyfence.client(protocol=protocol, db=database, **logged_in) as client:
+            client.hset(f"k:x{database}", "f", "v")
+            client.eval("return redis.call('SET', KEYS[1], 'v')", 1, "k:script")
+            with client.pipeline() as pipeline:
+                pipeline.get("k:x").expire("k:x", 10)
+                pipeline.execute()
+            for number in range(600):  # more than a barrier admits before the next one
+                client.get(f"k:{number}")
+    log = tmp_path / "decisions.jsonl"
+    eventually(lambda: {"k:x0", "k:x1"} <= late_keys(log), "keyfence has asked for times to live")
+    with server.client() as admin:
+        assert admin.execute_command("ACL", "LOG") == []
+    own = [commands for commands in monitor.commands.values() if not is_of_a_client(commands)]
+    sent = {command[0].upper() for commands in own for command in commands}
+    assert sent - {"AUTH", "HELLO"} == {one.name.decode() for one in OWN_COMMANDS}
+
+
+def late_keys(log: Path) -> set[object]:
+    lines = map(json.loads, log.read_text().splitlines())
+    return {line["key"] for line in lines if line["action"] == "late"}
+
+
+def is_of_a_client(commands: list[list[str]]) -> bool:
+    """Whether a connection has carried commands of clients, or is the test's own."""
+    own = {one.name.decode() for one in OWN_COMMANDS} | {"AUTH", "HELLO"}
+    of_clients = {"HSET", "EVAL", "GET", "MULTI", "EXPIRE", "SET", "CLIENT", "ACL", "CONFIG"}
+    names = {command[0].upper() for command in commands}
+    assert names <= own | of_clients | {"EXEC", "INFO"}, names
+    return bool(names & of_clients)
+
+
+@pytest.mark.parametrize("lacking", OWN_COMMANDS, ids=lambda one: one.name.decode())
+def test_a_missing_permission_is_one_sentence_at_the_start(
+    lacking: OwnCommand,
+    start_redis: Callable[..., RedisServer],
+    start_keyfence: Callable[..., Keyfence],
+    tmp_path: Path,
+) -> None:
+    denied = f"-{lacking.name.decode().lower()}"
+    server = start_redis(acl=[f"kf on >kf-password {acl_rules()} {denied}", APP], password="admin")
+    keyfence = start_keyfence(
+        "--config",
+        configuration(tmp_path, server),
+        expect_stderr=rf"\Akeyfence: the upstream's user kf lacks \+{denied[1:]} \([^\n]*: ACL SETUSER kf "
+        rf"\+{denied[1:]} \(`keyfence acl self` prints all that keyfence needs\)\n\Z",
+    )
+    if lacking.name != b"SELECT":
+        with keyfence.client(username="app", password="app-password") as client:
+            assert client.hset("k:x", "f", "v")
+
+
+def test_a_user_without_any_permission_is_one_sentence(
+    start_redis: Callable[..., RedisServer], start_keyfence: Callable[..., Keyfence], tmp_path: Path
+) -> None:
+    server = start_redis(acl=["kf on >kf-password", APP], password="admin")
+    everything = " ".join(re.escape(one.permission) for one in OWN_COMMANDS)
+    config = configuration(tmp_path, server)
+    start_keyfence("--config", config, expect_stderr=rf"\A[^\n]* user kf lacks {everything} [^\n]*\n\Z")
+
+
+def test_a_user_that_may_read_some_keys_only_lacks_nothing(
+    start_redis: Callable[..., RedisServer], start_keyfence: Callable[..., Keyfence], tmp_path: Path
+) -> None:
+    rules = acl_rules().replace("~*", "~k:*")
+    server = start_redis(acl=[f"kf on >kf-password {rules}", APP], password="admin")
+    start_keyfence("--config", configuration(tmp_path, server))
+
+
+def test_the_permissions_are_printed() -> None:
+    def printed(*arguments: str) -> str:
+        command = [sys.executable, "-m", "proxy", "acl", "self", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=PROJECT).stdout
+
+    assert printed("--rules") == f"{acl_rules()}\n"
+    assert printed("--user", "kf").startswith(f"user kf on >PASSWORD {acl_rules()}\n")
+    assert all(f"{one.permission} " in printed() for one in OWN_COMMANDS)
+
+
+def test_the_documentation_has_the_rules() -> None:
+    assert acl_rules() in (PROJECT / "docs" / "operations.md").read_text()
+
+
+def test_what_keyfence_sends_for_itself_is_made_by_the_list() -> None:
+    """In the rooms that talk to Redis on connections of keyfence's own, the login aside."""
+    room = PROJECT / "proxy" / "upstream"
+    files = [*room.glob("*.py"), PROJECT / "proxy" / "pending_ttl.py"]
+    allowed = {b"AUTH"}
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "encode.command":
+                first = node.args[0]
+                if path.name == "own_commands.py":
+                    continue
+                assert isinstance(first, ast.Constant), (path, ast.unparse(node))
+                assert first.value in allowed, (path, ast.unparse(node))
