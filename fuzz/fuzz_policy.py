@@ -17,12 +17,15 @@ with instrumented("proxy.policy"):
 
 REAL = (PROJECT / "policies" / "cubesandbox.yaml").read_text().splitlines()
 LINES = [line for line in REAL if line.strip() and not line.lstrip().startswith("#")]
+LINES += ["    max_value: 4b", "    max_fields: 1", "    max_members: 1"]
 BASE = "policy: p\nowner: {team: t, contact: c}\nclaims: ['a:']\nservices: [s, r]\n"
 MAX_LINES = 60
 ARGVS = [
     [b"GET", b"a:b"],
     [b"HSET", b"a:b:c", b"f", b"v"],
     [b"SET", b"a:" + b"x" * 300, b"v", b"EX", b"9"],
+    [b"APPEND", b"a:b", b"12345"],
+    [b"SADD", b"a:b", b"1", b"2", b"2"],
     [b"SCAN", b"0", b"MATCH", b"a:*"],
     [b"PSUBSCRIBE", b"a:?[b-d]*"],
     [b"EVAL", b"return 1", b"1", b"a:b"],

@@ -26,6 +26,7 @@ from .cli_options import (
     print_json,
     source_url,
 )
+from .cli_scripts import scripts
 from .cli_status import modes, status
 from .cli_waivers import waivers
 from .config import (
@@ -44,6 +45,7 @@ from .references import is_plain_password
 from .runtime import StartError, run_loop, settle_modules
 from .serve import serve
 from .sockets import parse_address, parse_listen
+from .telemetry.by_key import as_objects, render_by_key
 from .telemetry.report import render, rows_from_log, rows_from_snapshot
 from .terminal import console, fail, fail_with, say
 from .upstream.embedded import EmbeddedRedisError
@@ -197,8 +199,15 @@ def demo(connect: str, policy: str) -> None:
 @click.argument("source", metavar="[LOG|ADMIN]", default="")
 @admin_option
 @format_option("text", "json")
+@click.option(
+    "--by",
+    type=click.Choice(["command", "key"]),
+    default="command",
+    show_default=True,
+    help="A row for each rule, command and key shape; or for each key shape and service.",
+)
 @click.pass_context
-def report(context: click.Context, source: str, admin: str, form: str) -> None:
+def report(context: click.Context, source: str, admin: str, form: str, by: str) -> None:
     """Print what broke the policy: from a running keyfence, or from a decision log.
 
     ADMIN is the address of a running keyfence, as --admin has it; "-" is a log on standard input.
@@ -223,7 +232,9 @@ def report(context: click.Context, source: str, admin: str, form: str) -> None:
         except OSError as exc:
             fail(f"{source}: {exc.strerror}")
     if form == "json":
-        print_json(rows)
+        print_json(as_objects(rows) if by == "key" else rows)
+    elif by == "key":
+        render_by_key(rows)
     else:
         render(rows)
     if dropped:
@@ -330,7 +341,7 @@ def commands(form: str) -> None:
         console().print(listed.as_table(rows))
 
 
-for _tool in (*cli_tools.COMMANDS, acl, modes, status, waivers):
+for _tool in (*cli_tools.COMMANDS, acl, modes, scripts, status, waivers):
     cli.add_command(_tool)
 
 

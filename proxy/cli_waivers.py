@@ -16,14 +16,22 @@ from rich.text import Text
 
 from .cli_options import admin_option, answer_of, asked, format_option, is_given, print_json, source_url
 from .config import Overrides, load_settings
+from .policy.baseline import baseline
 from .policy.diagnostics import FileError
 from .policy.load import load_policy
-from .policy.waivers import Use, WaiverModel, baseline, read_waivers, uses, waiver_faults
+from .policy.waivers import Use, WaiverModel, read_waivers, uses, waiver_faults
 from .telemetry.report import rows_from_log, rows_from_snapshot
 from .telemetry.tally import Row
 from .terminal import fail, fail_with, print_table, say
 
-_STYLES = {"lapsed": "bold red", "unused": "yellow", "ending": "yellow", "in use": "green", "": ""}
+_STYLES = {
+    "lapsed": "bold red",
+    "unused": "yellow",
+    "too early": "dim",
+    "ending": "yellow",
+    "in use": "green",
+    "": "",
+}
 
 
 def _date(_context: click.Context, _parameter: click.Parameter, value: str) -> datetime.date | None:
@@ -82,12 +90,28 @@ def waivers(
         with answer_of(url):
             listed = [WaiverModel.model_validate(one) for one in asked(url, "/waivers")]
     asks = in_force or source or is_given(context, "admin")
-    found = uses(listed, _rows(url or source) if asks else None, datetime.datetime.now(datetime.UTC).date())
+    rows = _rows(url or source) if asks else None
+    since = None if rows is None else _since(url, rows)
+    found = uses(listed, rows, datetime.datetime.now(datetime.UTC).date(), since)
     if form == "json":
         print_json([one.as_object() for one in found])
     else:
         _print_uses(found)
+        if any(one.state == "too early" for one in found):
+            say(f"too early: uses are counted since {since:%Y-%m-%d %H:%M:%SZ}; a log may go back further")
     sys.exit(1 if any(one.state == "lapsed" for one in found) else 0)
+
+
+def _since(url: str, rows: Sequence[Row]) -> datetime.datetime | None:
+    """Since when a running keyfence, or a log, counts what was needed. Whatever was before isn't known."""
+    if url:
+        with answer_of(url):
+            start = float(asked(url, "/status")["started"])
+    elif rows:
+        start = min(row["first"] for row in rows)
+    else:
+        return None
+    return datetime.datetime.fromtimestamp(start, datetime.UTC)
 
 
 def _listed(config: str, file: str, policy: str) -> Sequence[WaiverModel]:
@@ -123,11 +147,12 @@ def _rows(source: str) -> list[Row]:
 def _print_baseline(rows: Sequence[Row], owner: str, reason: str, until: datetime.date | None) -> None:
     if not owner or until is None:
         fail("--baseline needs --owner and --until: who mends all this, and by when?")
-    text, left = baseline(rows, owner, reason, until)
-    say(text.rstrip("\n"))
-    if left:
-        rows_text = "one row of the report" if left == 1 else f"{left} rows of the report"
-        say(f"keyfence: {rows_text} can't be covered: their keys have nothing in common", err=True)
+    found = baseline(rows, owner, reason, until)
+    say(found.text.rstrip("\n"))
+    for sentence in found.wide:
+        say(f"keyfence: wider than what was seen: {_line(sentence)}", err=True)
+    for sentence in found.left:
+        say(f"keyfence: not covered by any waiver: {_line(sentence)}", err=True)
 
 
 def _print_uses(found: Sequence[Use]) -> None:
@@ -135,7 +160,18 @@ def _print_uses(found: Sequence[Use]) -> None:
         say("No waivers.")
         return
     table = Table(title="waivers", title_justify="left")
-    for name in ("state", "until", "uses", "service", "rule", "entry", "command", "keys", "owner", "reason"):
+    for name in (
+        "state",
+        "until",
+        "uses",
+        "service",
+        "rule",
+        "entry",
+        "command",
+        "keys or script",
+        "owner",
+        "reason",
+    ):
         table.add_column(name, justify="right" if name == "uses" else "left")
     for one in sorted(found, key=lambda one: (one.state != "lapsed", one.waiver.until)):
         table.add_row(*_cells(one))
@@ -145,7 +181,13 @@ def _print_uses(found: Sequence[Use]) -> None:
 def _cells(use: Use) -> list[Text]:
     one = use.waiver
     texts: list[Any] = [str(one.until), "-" if use.times is None else str(use.times)]
-    texts += [one.service, one.rule, one.entry or "any", one.command or "any", one.keys or "any"]
+    texts += [
+        one.service,
+        one.rule,
+        one.entry or "any",
+        one.command or "any",
+        one.keys or one.script or "any",
+    ]
     texts += [one.owner, one.reason]
     return [Text(use.state or "-", style=_STYLES[use.state]), *(Text(_line(text)) for text in texts)]
 

@@ -1,4 +1,4 @@
-"""Asks Redis about times to live that commands left open, and tells what it finds.
+"""Asks Redis about times to live and sizes that commands left open, and tells what it finds.
 
 Rule: on a connection of keyfence's own, in batches, each key in its database. What can't be answered is
 counted, told of once, and accuses nobody; whatever goes wrong here, clients don't notice.
@@ -7,20 +7,25 @@ counted, told of once, and accuses nobody; whatever goes wrong here, clients don
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import cast
+from typing import TypeVar, cast
 
 from .policy.pending import Pending, PendingTtls
+from .policy.pending_sizes import PendingSize
+from .policy.sizes import Question
 from .telemetry.telemetry import Telemetry
-from .upstream.own_commands import PTTL, SELECT
+from .upstream.own_commands import PTTL, SELECT, SIZES
 from .upstream.target import Greeting, GreetingError, Upstream, describe, keep_alive
 
 LOOK_SECONDS = 0.5  # between two looks at what is due
 BATCH = 500  # keys in one write
 MAX_LINE = 64 * 1024  # bytes of a reply that is one line
 MAX_TOLD = 100  # reasons
+_OF_ANOTHER_TYPE = b"-WRONGTYPE"
+
+_Open = TypeVar("_Open", Pending, PendingSize)
 
 
 class CannotAsk(Exception):
@@ -45,7 +50,7 @@ class TtlWatch:
         self._on_failure = on_failure
         self._on_error = on_error
         self._told: set[str] = set()
-        self._dropped = 0  # as far as counted
+        self._dropped = self._dropped_sizes = 0  # as far as counted
         self._link: _Link | None = None
 
     async def watch_forever(self) -> None:
@@ -66,19 +71,21 @@ class TtlWatch:
         counters = self._telemetry.counters
         counters.pending_ttl_dropped += self.table.dropped - self._dropped
         self._dropped = self.table.dropped
+        counters.pending_size_dropped += self.table.sizes.dropped - self._dropped_sizes
+        self._dropped_sizes = self.table.sizes.dropped
         while due := self.table.due():
-            due.sort(key=attrgetter("database"))
-            for database, keys in groupby(due, attrgetter("database")):
-                of_one = list(keys)
-                for start in range(0, len(of_one), BATCH):
-                    await self._ask(database, of_one[start : start + BATCH])
+            for database, batch in _batches(due):
+                await self._ask(database, batch)
+        while sizes := self.table.sizes.due():
+            for database, of_size in _batches(sizes):
+                await self._ask_sizes(database, of_size)
 
     async def _ask(self, database: int, batch: Sequence[Pending]) -> None:
         """Settle each key of a batch, whatever happens."""
         awaited = list(batch)
         try:
-            replies = await self._pttls(database, [one.key for one in batch])
-            for reply in replies:
+            commands = [PTTL.request(one.key) for one in batch]
+            for reply in await self._replies(database, commands):
                 self._settle(awaited.pop(0), reply)
         except CannotAsk as exc:
             self._close()
@@ -105,18 +112,60 @@ class TtlWatch:
         self.table.unanswered(pending)
         self._telemetry.counters.pending_ttl_unanswered += 1
 
+    async def _ask_sizes(self, database: int, batch: Sequence[PendingSize]) -> None:
+        """The same for sizes; a key whose type isn't known is asked about by several commands."""
+        awaited = list(batch)
+        # What is asked is settled here: another write may come meanwhile, with other questions.
+        asked = [[write.question for write in one.writes.values()] for one in batch]
+        try:
+            commands = [
+                SIZES[question.command].request(one.key)
+                for one, questions in zip(batch, asked, strict=True)
+                for question in questions
+            ]
+            replies = iter(await self._replies(database, commands))
+            for questions in asked:
+                self._settle_size(awaited.pop(0), questions, [next(replies) for _ in questions])
+        except CannotAsk as exc:
+            self._close()
+            self._tell(str(exc))
+        finally:
+            for one in awaited:
+                self._size_unanswered(one)
+
+    def _settle_size(
+        self, pending: PendingSize, questions: Sequence[Question], replies: Sequence[bytes]
+    ) -> None:
+        sizes = [_integer(reply) for reply in replies]
+        refused = [reply for reply in replies if reply[:1] != b":" and not reply.startswith(_OF_ANOTHER_TYPE)]
+        if refused:
+            self._size_unanswered(pending)
+            self._tell(refused[0][1:].decode("utf-8", "replace"))
+            return
+        found = self.table.sizes.answer(pending, questions, sizes)
+        if found is not None:
+            write, size = found
+            policy = write.judge.policy
+            findings = write.judge.late_size(pending.key, write, size)
+            service = policy.services[write.service]
+            self._telemetry.violations(service, write.client, write.command, findings, policy.revision)
+
+    def _size_unanswered(self, pending: PendingSize) -> None:
+        self.table.sizes.unanswered(pending)
+        self._telemetry.counters.pending_size_unanswered += 1
+
     def _tell(self, reason: str) -> None:
         if reason not in self._told and len(self._told) < MAX_TOLD:
             self._told.add(reason)
             self._on_failure(reason)
 
-    async def _pttls(self, database: int, keys: Sequence[bytes]) -> list[bytes]:
-        """Redis' replies to PTTL, a line each. Raises CannotAsk."""
+    async def _replies(self, database: int, commands: Sequence[bytes]) -> list[bytes]:
+        """Redis' replies to commands about keys of one database, a line each. Raises CannotAsk."""
         upstream = self._upstream
         try:
             async with asyncio.timeout(upstream.connect_timeout):
                 link = await self._connected()
-                return await link.pttls(database, keys)
+                return await link.ask(database, commands)
         except OSError as exc:
             raise CannotAsk(describe(exc)) from None
 
@@ -151,14 +200,13 @@ class _Link(asyncio.Protocol):
         self._wanted = 0
         self._answer: asyncio.Future[list[bytes]] | None = None
 
-    async def pttls(self, database: int, keys: Sequence[bytes]) -> list[bytes]:
-        """Ask for times to live in one database. Raises CannotAsk."""
+    async def ask(self, database: int, commands: Sequence[bytes]) -> list[bytes]:
+        """Send commands about one database, each of which is answered by one line. Raises CannotAsk."""
         if self._transport is None or self.lost:
             raise CannotAsk("the connection was lost")
-        commands = [PTTL.request(key) for key in keys]
         changes = database != self._database
         if changes:
-            commands.insert(0, SELECT.request(database))
+            commands = [SELECT.request(database), *commands]
         self._wanted = len(commands)
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(b"".join(commands))
@@ -186,7 +234,7 @@ class _Link(asyncio.Protocol):
             return
         *lines, self._unread = (self._unread + data).split(b"\r\n")
         if len(self._unread) > MAX_LINE or any(line[:1] not in (b":", b"+", b"-") for line in lines):
-            self._fail("its answer to PTTL is none")
+            self._fail("it answers with something else than a number")
             return
         self._lines += lines
         awaited = self._wanted if self._answer is not None and not self._answer.done() else 0
@@ -210,3 +258,12 @@ def _integer(reply: bytes) -> int | None:
     digits = reply[1:]
     is_number = reply[:1] == b":" and len(digits) <= 20 and digits.lstrip(b"-").isdigit()
     return int(digits) if is_number else None
+
+
+def _batches(due: list[_Open]) -> Iterator[tuple[int, list[_Open]]]:
+    """Keys by their database, so many at a time."""
+    due.sort(key=attrgetter("database"))
+    for database, keys in groupby(due, attrgetter("database")):
+        of_one = list(keys)
+        for start in range(0, len(of_one), BATCH):
+            yield database, of_one[start : start + BATCH]

@@ -274,7 +274,9 @@ class Runtime:
 
     def _cannot_ask(self, reason: str) -> None:
         """Where clients bring all credentials, keyfence may not ask: then it is no fault."""
-        self.tell(f"the upstream can't be asked for times to live ({reason}): what has none isn't found late")
+        self.tell(
+            f"the upstream can't be asked for times to live and sizes ({reason}): nothing is found late"
+        )
 
     def _count_lapsed(self) -> None:
         today = datetime.datetime.now(datetime.UTC).date()

@@ -35,6 +35,7 @@ _FLAG = {"anyOf": [{"type": "boolean"}, {"enum": ["true", "false", "yes", "no"]}
 # How a value is written that these functions read.
 _WRITTEN: Mapping[str, JsonSchemaValue] = {
     "_duration": _DURATION,
+    "_size": {"type": ["string", "integer"], "pattern": "^[0-9]{1,12} *([kKmMgG]?[bB])?$"},
     "_yes_or_no": _FLAG,
     "_date": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"},
     "_rule": {"enum": list(RULES)},

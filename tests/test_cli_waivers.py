@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 
@@ -116,3 +117,12 @@ def test_a_name_that_the_policy_lacks_is_told_with_its_place(folder: Path) -> No
     assert (
         f"{folder / 'w.yaml'}:2:46: error: 'kk' is no entry, scope or channel of the policy" in result.output
     )
+
+
+def test_a_young_log_makes_no_waiver_unused(folder: Path) -> None:
+    now = datetime.datetime.now(datetime.UTC).isoformat()
+    (folder / "log").write_text(json.dumps(LINE | {"time": now}) + "\n")
+    result = run(folder / "log", "--config", folder / "keyfence.yaml")
+    assert result.exit_code == 0, result.output
+    assert "unused" not in result.output
+    assert "too early: uses are counted since 20" in result.output

@@ -448,3 +448,34 @@ def test_a_signal_ends_keyfence_and_the_redis_it_started(number: signal.Signals)
         assert connection.recv(100) == b""
     assert not Path(f"/proc/{int(found[1])}").exists()
     assert not path.exists()
+
+
+def test_a_script_debugger_works_in_observe_and_counts_as_one_session(
+    fresh_redis: RedisServer, start_keyfence: Callable[..., Keyfence], tmp_path: Path
+) -> None:
+    """What it is told (`s`, `c`) was judged as commands, and was unknown."""
+    log = tmp_path / "decisions.log"
+    policy = tmp_path / "p.yaml"
+    policy.write_text("policy: p\nservices: [one]\ncommands: {allow: [SCRIPT]}\n")
+    keyfence = start_keyfence(
+        "--policy", policy, "--upstream", fresh_redis.url, "--listen", "127.0.0.1:0", "--service", "one",
+        "--mode", "observe", "--decision-log", log, "--admin", "127.0.0.1:0",
+    )  # fmt: skip
+    with keyfence.connect() as client:
+        stopped = b"*2\r\n+* Stopped at %d, stop reason = step over\r\n+-> %d   %s\r\n"
+        for words, reply in [
+            (["SCRIPT", "DEBUG", "YES"], b"+OK\r\n"),
+            (["EVAL", "local a=1\nreturn a", "0"], stopped % (1, 1, b"local a=1")),
+            (["s"], stopped % (2, 2, b"return a")),
+            (["c"], b"*1\r\n+<endsession>\r\n:1\r\n"),
+        ]:
+            client.sendall(encode.command(*[word.encode() for word in words]))
+            got = b""
+            while len(got) < len(reply):
+                got += client.recv(len(reply) - len(got))
+            assert got == reply
+        assert client.recv(1) == b""
+    eventually(lambda: log.exists() and log.read_text().endswith("\n"), "a decision is logged")
+    assert [(one["rule"], one["command"]) for one in map(json.loads, log.read_text().splitlines())] == [
+        ("session.opaque", "SCRIPT DEBUG")
+    ]

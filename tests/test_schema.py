@@ -73,6 +73,8 @@ HEAD = "policy: p\nservices: [one]\n"
         ("policy", HEAD + "keys: {k: {key: a, type: hsh}}".replace("type: hsh", "typ: hash")),
         ("policy", HEAD + "legacy: {until: tomorrow}"),
         ("policy", HEAD + "keys: {k: {key: a, ttl: {max: 60}}}"),
+        ("policy", HEAD + "keys: {k: {key: a, max_value: much}}"),
+        ("policy", HEAD + "keys: {k: {key: a, max_fields: 0}}"),
         ("config", "modes: [{mode: sometimes}]"),
         ("config", "identify: {passwords: {u: secret}}"),
         ("waivers", "waivers: [{rule: scope.read}]"),
@@ -93,6 +95,11 @@ def test_a_faulty_file_is_told(kind: str, text: str) -> None:
         (
             "policy",
             HEAD + "placeholders: {id: '[a]', t: {is: '[b]', secret: true}}\nlegacy: {until: 2027-06-30}",
+        ),
+        (
+            "policy",
+            HEAD + "keys: {k: {key: a, writers: one, max_value: 64kb, max_fields: 5}}\n"
+            "scopes: {s: {prefix: b, writers: one, max_value: 512, max_members: 7}}",
         ),
         ("tests", "policy: p.yaml\nnow: 2030-01-01\ntests: [{service: o, command: [GET, k], after: 6s}]"),
     ],

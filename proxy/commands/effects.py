@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .model import DELETE, GROUP, READ, WRITE, Content, Field, Members, Ttl, sequence
+from .model import DELETE, GROUP, READ, WRITE, Content, Field, Members, Streamed, Ttl, sequence
 from .table import Row
 from .words import LONG_LONG_MAX, integer, word
 
@@ -412,6 +412,33 @@ def _value_at(offset: int) -> ContentOf:
     return content
 
 
+def _appended(argv: Argv, position: int) -> Content | None:
+    """APPEND key value."""
+    at = position + 1
+    return Content(least=_length(argv[at]), value_position=at) if at < len(argv) else None
+
+
+def _overwritten(argv: Argv, position: int) -> Content | None:
+    """SETRANGE key offset value; an empty value changes nothing (`src/t_string.c`, setrangeCommand)."""
+    at = position + 2
+    offset = integer(argv[at - 1]) if at < len(argv) else None
+    if offset is None or offset < 0 or not argv[at]:
+        return None
+    return Content(least=offset + _length(argv[at]), value_position=at)
+
+
+def _bit_set(argv: Argv, position: int) -> Content | None:
+    """SETBIT key offset bit."""
+    offset = integer(argv[position + 1]) if position + 1 < len(argv) else None
+    if offset is None or offset < 0:
+        return None
+    return Content(least=offset // 8 + 1, value_position=position + 1)
+
+
+def _length(value: bytes) -> int:
+    return value.size if isinstance(value, Streamed) else len(value)
+
+
 def _pairs(argv: Argv, start: int) -> Sequence[Field]:
     places = range(start, len(argv) - 1, 2)
     return sequence(len(places), lambda: (Field(i, argv[i], i + 1, argv[i + 1]) for i in places))
@@ -533,9 +560,10 @@ def _places(argv: Argv, position: int) -> Content | None:
     return Content(members=Members(start + 2, 3, argv[start + 2 :: 3]))
 
 
-# By command and role. APPEND, SETRANGE, SETBIT, BITFIELD and INCR show only part of the value that results;
-# what LMOVE, RESTORE and the commands that store a result write isn't in argv at all.
+# By command and role. APPEND, SETRANGE and SETBIT show how long the value is at least, BITFIELD and INCR
+# nothing of it; what LMOVE, RESTORE and the commands that store a result write isn't in argv at all.
 CONTENT_OF: dict[tuple[str, int], ContentOf] = {
+    ("APPEND", 0): _appended,
     ("GEOADD", 0): _places,
     ("GETSET", 0): _value_at(1),
     ("HINCRBY", 0): _field_without_value,
@@ -556,8 +584,10 @@ CONTENT_OF: dict[tuple[str, int], ContentOf] = {
     ("RPUSHX", 0): _members_from(1),
     ("SADD", 0): _members_from(1),
     ("SET", 0): _value_at(1),
+    ("SETBIT", 0): _bit_set,
     ("SETEX", 0): _value_at(2),
     ("SETNX", 0): _value_at(1),
+    ("SETRANGE", 0): _overwritten,
     ("SMOVE", 1): _member_at(1),
     ("XADD", 0): _entry,
     ("ZADD", 0): _scored,

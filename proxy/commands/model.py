@@ -121,6 +121,8 @@ class Content(NamedTuple):
     maxlen_approximate: bool = False
     maxlen_position: int = 0
     members: Members | None = None
+    # Where only part of a string value is shown (APPEND, SETRANGE): it is at least so long afterwards.
+    least: int = 0
 
 
 class Access(NamedTuple):

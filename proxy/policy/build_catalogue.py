@@ -16,7 +16,7 @@ from .diagnostics import did_you_mean
 from .draft import SCOPE_HOLE, Draft, Scope
 from .model import EntryModel
 from .patterns import KeyPattern
-from .prefixes import beginnings, length, lies_in, meeting, order
+from .prefixes import PrefixIndex, beginnings, length, lies_in, meeting, order
 from .regular import SEPARATOR
 from .show import printable
 
@@ -65,20 +65,17 @@ def build_scopes(draft: Draft) -> None:
 
 def _find_places(draft: Draft) -> None:
     """The scopes by what their prefixes begin with."""
-    for scope in draft.scopes:
-        literal = text_of(scope.pattern.literal_prefix)
-        if scope.pattern.is_prefix:
-            draft.by_prefix[literal] = scope
-        else:
-            draft.families.setdefault(literal, []).append(scope)
+    literal = [scope for scope in draft.scopes if scope.pattern.is_prefix]
+    draft.by_prefix = {text_of(scope.pattern.literal_prefix): scope for scope in literal}
+    draft.families = PrefixIndex(
+        (scope.pattern, scope) for scope in draft.scopes if not scope.pattern.is_prefix
+    )
 
 
 def _inherit_denials(draft: Draft) -> None:
     """A denial holds for all that a scope's prefix begins, the scopes inside included."""
     own = {id(scope): scope.denied for scope in draft.scopes if any(scope.denied)}
-    draft.denying = sorted(
-        (one for one in draft.scopes if id(one) in own), key=lambda one: one.pattern.literal_prefix
-    )
+    draft.denying = PrefixIndex((one.pattern, one) for one in draft.scopes if id(one) in own)
     for scope in draft.scopes if own else ():
         for outer in scopes_around(draft, scope.pattern):
             if id(outer) in own:
@@ -96,11 +93,7 @@ def _check_denials(
     draft: Draft, pattern: KeyPattern, text: str, admitted: Sequence[int], path: tuple[str, ...]
 ) -> None:
     """Keys of which only some are under a prefix with denials: these would hold for some of them only."""
-    literal = pattern.literal_prefix
-    for scope in draft.denying:
-        prefix = scope.pattern
-        if prefix.literal_prefix > literal and not prefix.literal_prefix.startswith(literal):
-            break  # they are sorted
+    for prefix, scope in draft.denying.near(pattern):
         if (
             not any(map(operator.and_, admitted, scope.denied))
             or prefix == pattern
@@ -127,8 +120,7 @@ def scopes_around(draft: Draft, pattern: KeyPattern) -> Iterator[Scope]:
     """The scopes in which all keys of a pattern lie."""
     literal = text_of(pattern.literal_prefix)
     yield from (draft.by_prefix[prefix] for prefix in beginnings(literal, draft.by_prefix))
-    for beginning in beginnings(literal, draft.families):
-        yield from (scope for scope in draft.families[beginning] if lies_in(pattern, scope.pattern))
+    yield from draft.families.around(pattern)
 
 
 def build_entries(draft: Draft) -> None:

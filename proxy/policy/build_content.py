@@ -25,6 +25,9 @@ _HOLDERS = {  # which types have what is asked for
     "members": ("set", "list", "zset"),
     "scores": ("zset",),
     "maxlen": ("stream",),
+    "max_value": ("string", "hash", "list", "set", "zset", "stream"),
+    "max_fields": ("hash", "stream"),
+    "max_members": ("list", "set", "zset", "stream"),
 }
 
 
@@ -46,6 +49,9 @@ def build_requirements(
             maxlen=None if model.maxlen is None else int(model.maxlen.lstrip("~")),
             maxlen_exact=model.maxlen is not None and not model.maxlen.startswith("~"),
             max_length=model.max_length,
+            max_value=model.max_value,
+            max_fields=model.max_fields,
+            max_members=model.max_members,
             is_plain=False,
             looks_into_values=False,
         )
@@ -127,7 +133,7 @@ def _check_types(draft: Draft, model: Requirements, path: tuple[str, ...]) -> No
 
 
 def _is(item: str) -> str:
-    return "is" if item == "maxlen" else "are"
+    return "is" if item in ("maxlen", "max_value") else "are"
 
 
 def _ttl(draft: Draft, model: TtlModel | None, path: tuple[str, ...]) -> TtlRule | None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import itertools
 from collections.abc import Iterable
 
 from .compiled import Target
 from .draft import Draft, Scope
 from .patterns import KeyPattern, Literal, prefix_pattern, written
-from .prefixes import begins, behind, fixed_parts, lies_in, order
+from .prefixes import PrefixIndex, begins, behind, fixed_parts, order
 
 
 def build_targets(draft: Draft) -> list[Target]:
@@ -36,7 +35,7 @@ def _malformed(draft: Draft) -> list[Target]:
         secrets[beginning] = secrets.get(beginning, frozenset()) | target.secrets
     targets = []
     seen: set[KeyPattern] = set()
-    covers = _Covers(draft)
+    covers = _Covers(draft, secrets)
     for beginning, target in sorted(begun, key=lambda one: order(one[0])):
         if target.pattern.is_literal or beginning in seen or covers.a_scope(beginning):
             continue
@@ -69,22 +68,18 @@ def _beginning(pattern: KeyPattern, home: Scope | None) -> KeyPattern:
 class _Covers:
     """Which beginnings say nothing, since a whole scope has them."""
 
-    def __init__(self, draft: Draft) -> None:
-        self._sorted = sorted(draft.scopes, key=lambda scope: scope.pattern.literal_prefix)
-        self._prefixes = [scope.pattern.literal_prefix for scope in self._sorted]
+    def __init__(self, draft: Draft, beginnings: Iterable[KeyPattern]) -> None:
+        self._sorted = sorted(scope.pattern.literal_prefix for scope in draft.scopes)
+        families = PrefixIndex((one, one) for one in dict.fromkeys(beginnings) if not one.is_prefix)
+        self._families = {one for scope in draft.scopes for one in families.around(scope.pattern)}
 
     def a_scope(self, beginning: KeyPattern) -> bool:
         """Whether a beginning is empty, or begins all keys of a scope."""
+        if not beginning.is_prefix:
+            return beginning in self._families
         literal = beginning.literal_prefix
-        if not literal and beginning.is_prefix:
-            return True
-        at = bisect.bisect_left(self._prefixes, literal)
-        for scope in itertools.islice(self._sorted, at, None):
-            if not scope.pattern.literal_prefix.startswith(literal):
-                return False
-            if lies_in(scope.pattern, beginning):
-                return True
-        return False
+        at = bisect.bisect_left(self._sorted, literal)
+        return not literal or (at < len(self._sorted) and self._sorted[at].startswith(literal))
 
 
 def _scope_targets(draft: Draft) -> list[Target]:

@@ -63,6 +63,14 @@ class Entry:
     max_length: Length | None
     is_plain: bool  # nothing but rights and the key's form is asked of it
     looks_into_values: bool  # something is asked of what a command writes into it
+    max_value: int | None = None  # bytes, of a string, a field's value or an element
+    max_fields: int | None = None
+    max_members: int | None = None
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether there is a limit on how large its keys may get."""
+        return not (self.max_value is None and self.max_fields is None and self.max_members is None)
 
 
 TargetKind = Literal[

@@ -6,14 +6,16 @@ that is too long to be looked at where its form is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..commands.model import Access, Content, Field, Members, Streamed
 from .budget import Budget, cost
 from .compiled import Entry, Fields
 from .show import printable
+from .sizes import at_most_bytes, length
 from .ttl import REQUIRED, TtlRule, fault_of, rule_of
+from .units import size_text
 from .values import Form
 
 Shown = Callable[[], str]  # how messages show the key
@@ -72,6 +74,8 @@ def content_faults(access: Access, entry: Entry, shown: Shown, budget: Budget) -
         yield from _field_faults(content, entry.fields, shown, budget)
     if content.members is not None:
         yield from _member_faults(content.members, entry, shown, budget)
+    if entry.is_sized:
+        yield from _size_faults(content, access, entry, shown, budget)
     if entry.maxlen is not None and content.stream_add:
         position = content.maxlen_position or access.position
         yield from _maxlen_faults(content, position, entry.maxlen, entry.maxlen_exact, shown)
@@ -146,6 +150,68 @@ def _member_faults(members: Members, entry: Entry, shown: Shown, budget: Budget)
                 words = (f"a score for {shown()} is not {text}", f"give {text}")
                 yield Fault("value.invalid", position - 1, lambda: words)  # noqa: B023 - the loop ends here
                 break
+
+
+def _size_faults(
+    content: Content, access: Access, entry: Entry, shown: Shown, budget: Budget
+) -> Iterator[Fault | None]:
+    """Of all values that one command shows the first that is too long is told."""
+    if entry.max_value is not None:
+        yield from _long_values(content, entry.max_value, shown, budget)
+    if entry.max_fields is not None:
+        names = content.fields
+        for at in _beyond([] if len(names) <= entry.max_fields else names, entry.max_fields, budget):
+            yield None if at is None else _too_many("fields", names[at].position, entry.max_fields, shown)
+    members, most = content.members, entry.max_members
+    may_add_nothing = access.ttl is not None and not access.ttl.creates  # ZADD XX, LPUSHX
+    if most is None or members is None or len(members.values) <= most or may_add_nothing:
+        return
+    if "list" in access.types:
+        yield _too_many("elements", members.position + most * members.step, most, shown)
+        return
+    for at in _beyond(members.values, most, budget):
+        position = 0 if at is None else members.position + at * members.step
+        yield None if at is None else _too_many("elements", position, most, shown)
+
+
+def _beyond(given: Iterable[bytes | Field], most: int, budget: Budget) -> Iterator[int | None]:
+    """The place of the first that is one too many; those that are alike count as one."""
+    seen = set()
+    for at, one in enumerate(given):
+        if budget.works(1):
+            yield None
+        seen.add(one.name if isinstance(one, Field) else one)
+        if len(seen) > most:
+            yield at
+            return
+
+
+def _too_many(what: str, position: int, most: int, shown: Shown) -> Fault:
+    return Fault("key.members", position, lambda: (f"too many {what} for {shown()}", f"at most {most}"))
+
+
+def _long_values(content: Content, most: int, shown: Shown, budget: Budget) -> Iterator[Fault | None]:
+    position, what = 0, "the value for"
+    if content.least > most or (content.value is not None and length(content.value) > most):
+        position = content.value_position
+    for field in content.fields:
+        if position:
+            break
+        if budget.works(1):
+            yield None
+        if field.value_position and length(field.value) > most:
+            position, what = field.value_position, "a field's value for"
+    members = content.members
+    for index, value in enumerate(members.values if members is not None else ()):
+        if position or members is None:
+            break
+        if budget.works(1):
+            yield None
+        if length(value) > most:
+            position, what = members.position + index * members.step, "an element for"
+    if position:
+        told = f"longer than {size_text(most)}"
+        yield Fault("value.size", position, lambda: (f"{what} {shown()} is {told}", at_most_bytes(most)))
 
 
 def _maxlen_faults(

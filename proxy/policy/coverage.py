@@ -13,6 +13,7 @@ from ..commands.model import READ, WRITE, Access, Touches
 from .compiled import CompiledPolicy, Entry
 from .permissions import selects
 from .scripts import MissingArgument, Registration
+from .sizes import testable_rules
 from .values import BUILTIN
 from .verdict import Verdict
 
@@ -145,6 +146,7 @@ def rules_of(entry: Entry) -> Iterator[str]:
         yield "value.invalid"
     if entry.scores is not None:
         yield "value.invalid"
+    yield from testable_rules(entry)
     if entry.maxlen is not None:
         yield "stream.maxlen"
     ttl = entry.ttl

@@ -13,22 +13,27 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..commands.extract import extract
-from ..commands.model import ANY_KEY, READ, WRITE, Access, Command, Problem, Touches
+from ..commands.model import ANY_KEY, READ, WRITE, Access, Channel, Command, Problem, Touches
+from ..commands.table import COMMANDS
 from ..commands.words import fold, integer, word
 from .bind import differing
 from .budget import Budget, cost
 from .compiled import CompiledPolicy, Target
 from .content import fits
 from .decide_wide import WideDecider
+from .keyspace import INVALIDATIONS
 from .permissions import forbidden_by_default, lets_unknown, names, selects
 from .show import printable, shown_name
+from .sizes import asks
 from .slots import hash_slot
-from .ttl import FAULTS, FINE, outcome
+from .ttl import FAULTS, FINE, SIZED, outcome
 from .verdict import ALLOWED, Found, Gathering, Verdict
 from .wording import said
 
 if TYPE_CHECKING:
     from .glance import Glance
+
+_TRACKING = COMMANDS[b"CLIENT"].subcommands[b"TRACKING"].command
 
 
 _MOST_SHOWN = 4  # globs in a hint
@@ -89,9 +94,9 @@ class Decider(WideDecider):
             return False
         if self._binds and len(accesses) > 1:
             return False
-        return all(self._is_clean(service, access) for access in accesses)
+        return all(self._is_clean(service, command.name, access) for access in accesses)
 
-    def _is_clean(self, service: int, access: Access) -> bool:
+    def _is_clean(self, service: int, name: str, access: Access) -> bool:
         """The same for one access: a catalogued key, all rights, and nothing to look into."""
         target = self.policy.target(access.key)
         if target is None or not self._is_registered(target):
@@ -111,17 +116,20 @@ class Decider(WideDecider):
             return False
         if not fits(entry.types, access.types):
             return False
-        if entry.ttl is not None:
-            found = outcome(entry.ttl, access, self._clock)
-            if found in FAULTS:
-                return False
-            if found:
-                self._leave_open(found, access, target, entry.ttl)
+        found = FINE if entry.ttl is None else outcome(entry.ttl, access, self._clock)
+        if found in FAULTS:
+            return False
+        if entry.is_sized and asks(name, access, entry):
+            found = SIZED[found]
+        if found:
+            self._leave_open(found, access, target, entry.ttl)
         return True
 
     def at_a_glance(self, service: int, command: Command, access: Access, target: Target) -> int:
-        """What an access means for its key's time to live (`ttl.outcome`), where nothing is wrong with it
-        whatever the key is called, whatever is written, and at any time; -1: that can't be told."""
+        """What an access means for its key's time to live and size (`ttl.outcome`, `ttl.SIZED`).
+
+        -1, unless nothing is wrong with it whatever the key is called, whatever is written, and at any time.
+        """
         if self._looks_closer or (self._next_lapse is not None and service in self.policy.grants):
             return -1
         if next(self._permission(service, command), None) is not None or not self._is_registered(target):
@@ -134,12 +142,14 @@ class Decider(WideDecider):
         types = entry.types if entry is not None else ()
         if not fits(types, access.types) or (not types and self.policy.home(target).type_words):
             return -1
-        if entry is None or entry.ttl is None:
+        if entry is None:
             return FINE
-        if access.ttl is not None and access.ttl.absolute:
+        if entry.ttl is not None and access.ttl is not None and access.ttl.absolute:
             return -1
-        found = outcome(entry.ttl, access, self._clock)
-        return -1 if found in FAULTS else found
+        found = FINE if entry.ttl is None else outcome(entry.ttl, access, self._clock)
+        if found in FAULTS:
+            return -1
+        return SIZED[found] if entry.is_sized and asks(command.name, access, entry) else found
 
     def admits_alone(self, service: int, name: bytes) -> bool:
         """Whether nothing is wrong with a command that has no arguments, at any time."""
@@ -216,7 +226,7 @@ class Decider(WideDecider):
         for access in accesses:
             if self.budget.works(cost(access.key)):
                 yield None
-            if not (several and self._is_clean(service, access)):
+            if not (several and self._is_clean(service, name, access)):
                 yield from self._access(service, name, access)
 
     # -- the command itself
@@ -245,6 +255,12 @@ class Decider(WideDecider):
             return ""
         return forbidden_by_default(command, command.names_keys)
 
+    def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Found | None]:
+        """Who may track keys may hear of their changes."""
+        hears = channel.name == INVALIDATIONS and not channel.publish
+        if not hears or next(self._permission(service, _TRACKING), None) is not None:
+            yield from super()._channel(service, name, channel)
+
     def _unknown_parts(
         self, service: int, name: str, argv: Sequence[bytes], touches: Touches
     ) -> Iterator[Found]:
@@ -260,6 +276,8 @@ class Decider(WideDecider):
         script, may = touches.script, self.policy.unregistered_scripts
         if script is not None and (may == "forbid" or (may == "load_only" and name != "SCRIPT LOAD")):
             yield self._unregistered_script(service, name, script)
+        elif script is not None and may == "load_only":
+            self._loaded(script)
 
     def _may_do_all(
         self, service: int, name: str, argv: Sequence[bytes], command: Command | None, problem: Problem

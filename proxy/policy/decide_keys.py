@@ -17,9 +17,11 @@ from .masking import standard_key
 from .names import NameFault, hash_tag_fault, lowered
 from .patterns import REST
 from .pending import MAX_KEYS, Pending
+from .pending_sizes import Write
 from .permissions import selects_name
 from .show import printable
-from .ttl import FAULTS, QUESTIONS, TtlRule, late_fault, outcome
+from .sizes import answers, asks, late_excess
+from .ttl import FAULTS, FINE, QUESTIONS, SIZED, UNSIZED, TtlRule, late_fault, outcome
 from .verdict import Found, Violation
 from .wording import Wording, said
 
@@ -33,8 +35,8 @@ class KeyDecider(Wording):
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._grants_known: dict[tuple[int, str], list[Grant]] = {}
-        # What the last command means for times to live, where that isn't nothing.
-        self.left_open: list[tuple[int, Access, Target, TtlRule]] = []
+        # What the last command means for times to live and sizes, where that isn't nothing.
+        self.left_open: list[tuple[int, Access, Target, TtlRule | None]] = []
         self.not_kept = 0  # keys of it that Redis isn't asked about, since there are too many
         self.budget = Budget()  # of the command that is judged
         self._take(policy)
@@ -132,25 +134,30 @@ class KeyDecider(Wording):
         def shown() -> str:
             return self._shown(access.key, target)
 
+        is_sized = entry is not None and entry.is_sized
         if not fits(types, access.types):
             yield self._fault(type_fault(name, access, types, shown), access, target)
+            is_sized = False
         elif entry is not None and entry.looks_into_values:
             for fault in content_faults(access, entry, shown, self.budget):
                 yield None if fault is None else self._fault(fault, access, target)
-        if entry is None or entry.ttl is None:
+                is_sized = is_sized and (fault is None or not answers(fault.rule, access))
+        if entry is None:
             return
-        found = outcome(entry.ttl, access, self._clock)
-        if found in FAULTS:
+        found = FINE if entry.ttl is None else outcome(entry.ttl, access, self._clock)
+        if found in FAULTS and entry.ttl is not None:
             yield self._fault(ttl_fault(found, name, access, entry.ttl, shown), access, target)
-        elif found:
+        if is_sized and asks(name, access, entry):
+            found = SIZED[found]
+        if found:
             self._leave_open(found, access, target, entry.ttl)
 
-    def _leave_open(self, found: int, access: Access, target: Target, rule: TtlRule) -> None:
+    def _leave_open(self, found: int, access: Access, target: Target, rule: TtlRule | None) -> None:
         """Keep what is to be asked of Redis, or need no longer be, of as many keys as anybody remembers."""
         if len(self.left_open) < MAX_KEYS:
             self.left_open.append((found, access, target, rule))
         else:
-            self.not_kept += found in QUESTIONS
+            self.not_kept += found in QUESTIONS or found in UNSIZED
 
     def _types(self, key: bytes, target: Target) -> Sequence[str]:
         """The types that a key may have, by its entry or else by its words; none: any."""
@@ -170,6 +177,15 @@ class KeyDecider(Wording):
         access = Access(pending.position, pending.key, WRITE)
         words = said(found.message, found.hint)
         return self._about(found.rule, access, pending.target, words).worded()
+
+    def late_size(self, key: bytes, write: Write, size: int) -> Violation | None:
+        """What is wrong with a key that is so large after a write."""
+        shown = self._shown(key, write.target)
+        found = late_excess(write.question, size, write.command, shown)
+        if found is None:
+            return None
+        access = Access(write.position, key, WRITE)
+        return self._about(found.rule, access, write.target, said(found.message, found.hint)).worded()
 
     def _rights(self, service: int, name: str, access: Access, target: Target, by: str) -> Iterator[Found]:
         lacking = set(_lacking(service, access.needs, target))

@@ -15,14 +15,16 @@ from .budget import cost
 from .channels import Channels
 from .compiled import CompiledPolicy, Grant, Target, beginning_of
 from .decide_keys import KeyDecider
-from .keyspace import KEYSPACE, NOTIFICATIONS
+from .keyspace import INVALIDATIONS, KEYSPACE, NOTIFICATIONS
+from .masking import shown_code
 from .reach import Holds, Nearest, Reach, scan_pattern
-from .scripts import MissingArgument, Name, Registration, how_to_register
+from .scripts import MissingArgument, Name, Registration, first_line, how_to_register, whole_sha1_of
 from .show import printable
 from .verdict import Found
 
 # Where a pattern has used up its budget.
 _TOO_LONG = "what it reaches takes too long to tell"
+MAX_FIRST_LINES = 1_000
 _LESS = "use fewer wildcards, or fewer patterns at a time"
 _BEYOND = "it reaches channels that the service may not use"
 _TRACKING = "CLIENT TRACKING"
@@ -36,6 +38,7 @@ class WideDecider(KeyDecider):
         super()._take(policy)
         self._readable: dict[int, Nearest] = {}  # by the service's number: the patterns that it may scan
         self._keys = Reach(policy.classifier, policy.targets)
+        self._first_lines: dict[str, str] = {}  # of unregistered scripts, by SHA-1, as people may see them
         self._channels = Channels(policy, self._keys, lambda service: self._holds(service, READ, ""))
 
     def _holds(self, service: int, right: int, name: str, by: str = "") -> Holds:
@@ -222,12 +225,12 @@ class WideDecider(KeyDecider):
                 return f"{message}: {_TOO_LONG}", _LESS
             if is_pattern and channel.startswith(KEYSPACE + b"*"):
                 return message, "name the database: the * also matches what comes before a later __: in a key"
-            return message, _BEYOND if is_pattern else self._channel_hint(target, publish)
+            return message, _BEYOND if is_pattern else self._channel_hint(channel, target, publish)
 
         rule = "channel.write" if publish else "channel.read"
         return self._violation(rule, position, channel, target, words)
 
-    def _channel_hint(self, target: Target | None, publish: bool) -> str:
+    def _channel_hint(self, channel: bytes, target: Target | None, publish: bool) -> str:
         right, verb = (WRITE, "publishers") if publish else (READ, "subscribers")
         who = target.names_with(right, self.policy.services) if target is not None else []
         if target is not None and target.kind in ("keyspace", "keyevent"):
@@ -236,17 +239,44 @@ class WideDecider(KeyDecider):
             return f"the form is {target.text}"
         if target is not None:
             return self._who_may(verb, who)
+        if channel == INVALIDATIONS and not publish:
+            return "it is for services that may use CLIENT TRACKING"
         return "no channel of the policy covers it"
 
     # -- scripts
 
     def _unregistered_script(self, service: int, name: str, script: Script) -> Found:
         """A script can touch any key, whatever it declares."""
-        what = "function" if script.kind == "function" else "script"
-        message = f"{self.who(service)} may not {name} a {what} that the policy doesn't know"
-        shown = self._shown(script.name, None)
-        hint = how_to_register(script, shown, is_run=name != "SCRIPT LOAD")
-        return self._plain("script.unregistered", script.position, message, hint)
+        rule, contact = "script.unregistered", self.policy.common.contact
+        is_function = script.kind == "function"
+        function = self._shown(script.name, None) if is_function else ""
+        sha1 = "" if is_function else whole_sha1_of(script)
+        if script.kind == "text":
+            self._remember(script, sha1)
+
+        def words() -> tuple[str, str, str]:
+            what = "function" if is_function else "script"
+            message = f"{self.who(service)} may not {name} a {what} that the policy doesn't know"
+            return (
+                self._first_lines.get(sha1, ""),
+                message,
+                how_to_register(script, function, sha1, is_run=name != "SCRIPT LOAD"),
+            )
+
+        shape = function or sha1
+        return Found(rule, self._severity(rule), script.position, None, "", shape, contact, words)
+
+    def _remember(self, script: Script, sha1: str) -> None:
+        """By its first line people know a script, of which EVALSHA tells only the SHA-1."""
+        if sha1 and sha1 not in self._first_lines:
+            if len(self._first_lines) >= MAX_FIRST_LINES:
+                del self._first_lines[next(iter(self._first_lines))]
+            self._first_lines[sha1] = shown_code(self.policy, first_line(script.name))
+
+    def _loaded(self, script: Script) -> None:
+        """SCRIPT LOAD of a script that the policy doesn't know, which it may load."""
+        if not isinstance(script.name, Streamed):
+            self._remember(script, whole_sha1_of(script))
 
     def _registered(
         self,

@@ -32,6 +32,7 @@ from .masking import shown_in
 from .names import Names
 from .show import printable
 from .territories import NOTHING, Territories
+from .units import size_text
 
 _NO_COMMAND = b"\0"  # no server has it
 # What may be done to a key, each as a command needs it.
@@ -326,7 +327,10 @@ def _asks(entry: Entry | None) -> dict[str, str]:
         return {}
     passed_over = {"name", "text", "is_plain", "looks_into_values"}
     names = [field.name for field in dataclasses.fields(entry) if field.name not in passed_over]
-    return {name: text for name in names if (text := plain(getattr(entry, name)))}
+    asked = {name: text for name in names if (text := plain(getattr(entry, name)))}
+    if entry.max_value is not None:
+        asked["max_value"] = size_text(entry.max_value)
+    return asked
 
 
 def _from_to(was: str, now: str) -> str:

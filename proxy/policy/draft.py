@@ -17,7 +17,7 @@ from .compiled import Entry, Target
 from .diagnostics import Diagnostic, FileError, did_you_mean, follows
 from .model import EntryModel, HashTag, PolicyModel, Rights, ScopeModel
 from .patterns import ANYTHING, ClassExpression, KeyPattern, PatternError, parse_pattern
-from .prefixes import parse_prefix
+from .prefixes import PrefixIndex, parse_prefix
 from .values import Form, parse_form
 from .yaml_source import PathKey, Source
 
@@ -61,8 +61,8 @@ class Draft:
         self.claims = frozenset(model.claims)
         self.scopes: list[Scope] = []
         self.by_prefix: dict[str, Scope] = {}  # the scopes of one literal prefix
-        self.families: dict[str, list[Scope]] = {}  # the others, by what their prefixes begin with
-        self.denying: list[Scope] = []  # those with denials, by what their prefixes begin with
+        self.families: PrefixIndex[Scope] = PrefixIndex()  # the others
+        self.denying: PrefixIndex[Scope] = PrefixIndex()  # those with denials
         # By entry: the values of bound placeholders and of <scope>, and the index among the entries.
         self.members: dict[str, list[tuple[Values, int]]] = {}
         self.standards: dict[tuple[str, Values], Any] = {}  # `families` remembers what it found

@@ -39,7 +39,7 @@ from .regular import (
 # Positions that one expression may have with its counters unrolled. It bounds the memory of a match.
 MAX_POSITIONS = 4096
 MAX_NESTING = 30
-_TOO_LARGE = f"too large: more than {MAX_POSITIONS} bytes would have to be counted"
+TOO_LARGE = f"too large: more than {MAX_POSITIONS} bytes would have to be counted"
 
 DIGITS = sum(1 << byte for byte in b"0123456789")
 WORD = sum(1 << byte for byte in b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
@@ -184,7 +184,7 @@ class _Parser:
         if self.at < len(self.text):
             raise PatternError("')' closes nothing", self.at)
         if size(node) > MAX_POSITIONS:
-            raise PatternError(_TOO_LARGE, 0)
+            raise PatternError(TOO_LARGE, 0)
         return node
 
     def _peek(self) -> str:
@@ -223,7 +223,7 @@ class _Parser:
                 "only one counter may follow (no lazy or possessive ones: all mean the same)", self.at
             )
         if size(atom) * max(least, most or 0) > MAX_POSITIONS:
-            raise PatternError(_TOO_LARGE, begin)
+            raise PatternError(TOO_LARGE, begin)
         return repeat(atom, least, most)
 
     def _bounds(self) -> tuple[int, int | None]:

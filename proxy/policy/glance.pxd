@@ -5,7 +5,7 @@ from proxy.policy.automaton cimport Classifier
 from proxy.policy.repeats cimport Admitted, Repeat
 from proxy.policy.skeletons cimport skeleton
 
-cdef int _UNASKED, _UNSURE, _NAME, _VALUE, _FIELDS, _OUTCOME, _UNTOLD, _MOST_FAULTS, _ZERO, _NINE
+cdef int _UNASKED, _UNSURE, _NAME, _VALUE, _FIELDS, _OUTCOME, _UNTOLD, _MOST_FAULTS, _MOST_OUTCOMES, _ZERO, _NINE
 cdef Py_ssize_t _SEEN, _MAX_CONFIRMED
 cdef int _CONSTANT, _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _SEVERAL, _XADD, _XADD_ID, _SCORED, _KEYLESS
 

@@ -48,6 +48,7 @@ _NAME = 2  # the key's name must be looked at …
 _VALUE = 4  # … or the value
 _FIELDS = 8  # … or the fields
 _OUTCOME = 16
+_MOST_OUTCOMES = 15
 _UNASKED = 255
 _UNTOLD = -2  # no slot: what is wrong with such a command can't be told from what else may be wrong
 _MOST_FAULTS = 15  # of a kind in one command that are told apart
@@ -83,6 +84,11 @@ _KINDS = {
 _SCORED_OPTIONS = frozenset({b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"})
 _XADD_ID = 5
 # Where the value is, and where the first field.
+# What stands behind the key is no longer than the arguments are, and no more.
+_ELEMENTS = frozenset(
+    {"APPEND", "GEOADD", "LINSERT", "LPUSH", "LPUSHX", "LSET", "RPUSH", "RPUSHX", "SADD", "ZADD", "ZINCRBY"}
+)
+_LENGTHS = frozenset({"SETBIT", "SETRANGE"})  # … or is longer, by a number
 _VALUE_AT = {"SET": 2, "SETNX": 2, "GETSET": 2, "SETEX": 3, "PSETEX": 3}
 _FIELDS_AT = {"HSET": 2, "HMSET": 2, "HSETNX": 2}  # and XADD's, by its form
 _ANY = BUILTIN["any"]
@@ -375,11 +381,8 @@ class Glance:
             return looks
         if not way.shows_content or not entry.looks_into_values:
             return looks
-        if way.value_at:
-            return looks + (_VALUE if entry.values is not None else 0)
-        if not way.fields_at:
-            return -1
-        return looks + (_FIELDS if entry.fields is not None else 0)
+        more = _looks_at(way, entry)
+        return -1 if more < 0 else looks + more
 
     def _way(self, name: bytes) -> Way | None:
         one = ONE_KEY.get(name)
@@ -461,17 +464,16 @@ class Glance:
 
     def _answer(self, way: Way, command: Command, access: Access, target: Target) -> int:
         found = self._decider.at_a_glance(self.service, command, access, target)
-        if found < 0:
+        if found < 0 or found > _MOST_OUTCOMES:
             return _UNSURE
         known = found * _OUTCOME + (0 if target.names_sure else _NAME)
         entry = target.entry
         if not way.shows_content or entry is None or not entry.looks_into_values:
             return known
-        if way.value_at:
-            return known + (_VALUE if entry.values is not None else 0)
-        if not way.fields_at or (way.kind == _XADD and not _trims(access, entry)):
+        more = _looks_at(way, entry)
+        if more < 0 or (way.kind == _XADD and not _trims(access, entry)):
             return _UNSURE
-        return known + (_FIELDS if entry.fields is not None else 0)
+        return known + more
 
     def _faults(self, way: Way, looks: int, target: int, argv: list[bytes], at: int) -> int:
         """Look at what isn't the same for every command of the form: the name of the key at `at`, the value,
@@ -486,10 +488,19 @@ class Glance:
         if entry is None:
             return -1
         if looks & _VALUE:
-            if way.value_at >= len(argv) or entry.values is None:
+            if way.value_at == 0:
+                return 0 if _are_few_and_short(argv, at + 1, 1, entry.max_value, entry.max_members) else -1
+            if way.value_at >= len(argv):
                 return -1
-            return 0 if _has_form(argv[way.value_at], entry.values) else 1
-        return self._faults_of_fields(target, entry.fields, argv, way.fields_at)
+            value = argv[way.value_at]
+            wrong = entry.values is not None and not _has_form(value, entry.values)
+            too_long = entry.max_value is not None and len(value) > entry.max_value
+            return (1 if wrong else 0) + (2 if too_long else 0)
+        if entry.is_sized and not _are_few_and_short(
+            argv, way.fields_at + 1, 2, entry.max_value, entry.max_fields
+        ):
+            return -1
+        return self._faults_of_fields(target, entry.fields, argv, way.fields_at) if entry.fields else 0
 
     def _faults_of_fields(self, target: int, fields: Fields | None, argv: list[bytes], at: int) -> int:
         """The same for the pairs from `at` on: how many values are wrong, how many fields not listed."""
@@ -514,6 +525,30 @@ class Glance:
         if unknown > _MOST_FAULTS or wrong > _MOST_FAULTS:
             return -1
         return unknown * (_MOST_FAULTS + 1) + wrong
+
+
+def _looks_at(way: Way, entry: Entry) -> int:
+    """What has to be looked at of what a command of this way writes: the value, or the fields; -1: something
+    else, too."""
+    if way.value_at:
+        return _VALUE if entry.values is not None or entry.max_value is not None else 0
+    if way.fields_at:
+        sized = entry.max_value is not None or entry.max_fields is not None
+        return _FIELDS if entry.fields is not None or sized else 0
+    if way.name in _LENGTHS:
+        return 0 if entry.max_value is None else -1
+    if way.name not in _ELEMENTS or entry.members is not None or entry.scores is not None:
+        return -1
+    return _VALUE if entry.max_value is not None or entry.max_members is not None else 0
+
+
+def _are_few_and_short(
+    argv: list[bytes], start: int, step: int, longest: int | None, most: int | None
+) -> bool:
+    """Whether the arguments from `start` on, `step` apart, are surely within limits."""
+    if most is not None and len(argv) - start > most * step:
+        return False
+    return longest is None or max(map(len, argv[start::step]), default=0) <= longest
 
 
 def _has_form(value: bytes, form: Form) -> bool:

@@ -11,14 +11,16 @@ from collections.abc import Callable, Container, Generator, Sequence
 
 from ..commands.extract import extract
 from ..commands.model import MANY, Streamed, Touches
-from .compiled import CompiledPolicy
+from .compiled import CompiledPolicy, Target
 from .decide import Decider, Transaction
 from .glance import Glance, Way
 from .modes import BreakGlass, Modes
 from .pending import Pending, PendingTtls
+from .pending_sizes import Write
 from .show import shown_name
-from .ttl import FINE, QUESTIONS, SETTLING
-from .verdict import PASS, Action, Finding, Gathering, Ruling, Verdict, Violation
+from .sizes import Question, questions
+from .ttl import ASKS_ALL, ASKS_PRESENCE, FAULTS, FINE, QUESTIONS, REQUIRED, SETTLING, UNSIZED, TtlRule
+from .verdict import PASS, Action, Finding, Gathering, Peer, Ruling, Verdict, Violation
 
 # Whether these are broken is told by the form of the command, by what the key is, and by what the glance sees
 # of the value.
@@ -36,6 +38,7 @@ ALIKE = frozenset(
         "ttl.range",
         "field.unknown",
         "value.invalid",
+        "value.size",
         "stream.maxlen",
     }
 )
@@ -77,6 +80,7 @@ class Judge:
         self.pending = pending
         self.steps_on_patterns = 0  # of the command that was weighed last
         self._glances: dict[int, Glance] = {}
+        self._questions_known: dict[tuple[str, int], tuple[Question, ...]] = {}
         self._clock = clock
         self._on_error = on_error
 
@@ -94,7 +98,7 @@ class Judge:
         argv: Sequence[bytes],
         transaction: Transaction | None = None,
         database: int = 0,
-        client: str = "",
+        client: Peer | str = "",
         connection: object = None,
     ) -> tuple[Ruling, Touches]:
         """What is done about a command (queued in `transaction`, if any), and what it touches.
@@ -112,7 +116,7 @@ class Judge:
         argv: Sequence[bytes],
         transaction: Transaction | None = None,
         database: int = 0,
-        client: str = "",
+        client: Peer | str = "",
         connection: object = None,
     ) -> Steps:
         """As `weigh`; yields whenever a turn is over, so that others can be judged before it goes on.
@@ -144,7 +148,7 @@ class Judge:
         key: bytes,
         transaction: Transaction | None,
         database: int,
-        client: str,
+        client: Peer | str,
         sender: object,
     ) -> None:
         """As `weigh` does for a command that the glance has admitted last, and that has something to keep."""
@@ -153,14 +157,38 @@ class Judge:
             return
         target = self.policy.targets[glance.target]
         rule = target.entry.ttl if target.entry is not None else None
-        if found in SETTLING:
-            if pending:
-                pending.settle(database, key, found, transaction, sender)
-        elif found in QUESTIONS and rule is not None:
-            name, position = way.name, way.index
-            pending.ask(
-                self, service, client, name, sender, transaction, database, key, position, target, rule, found
+        name, position = way.name, way.index
+        if found in UNSIZED:
+            found = UNSIZED[found]
+            asked = self._questions(name, position, glance.target)
+            pending.sizes.ask(
+                database, key, [Write(self, service, client, name, position, target, one) for one in asked]
             )
+        if rule is not None:
+            self._keep(
+                pending,
+                found,
+                service,
+                client,
+                name,
+                sender,
+                transaction,
+                database,
+                key,
+                position,
+                target,
+                rule,
+            )
+
+    def _questions(self, name: str, position: int, target: int) -> tuple[Question, ...]:
+        """What to ask about the size of a key that a command with one key has written, by its target."""
+        known = self._questions_known.get((name, target))
+        if known is None:
+            entry = self.policy.targets[target].entry
+            touches = extract([name.encode()] * (position + 1))
+            known = questions(entry, touches.accesses[0]) if entry is not None and touches.accesses else ()
+            self._questions_known[name, target] = known
+        return known
 
     def repeats(
         self, service: int, glance: Glance, argv: list[bytes], touches: Touches, ruling: Ruling
@@ -205,7 +233,7 @@ class Judge:
         touches: Touches,
         transaction: Transaction | None,
         database: int,
-        client: str,
+        client: Peer | str,
         sender: object,
     ) -> None:
         """Keep what the command leaves open about times to live, and let go what it settles."""
@@ -214,13 +242,26 @@ class Judge:
         for found, access, target, rule in self.decider.left_open:
             if isinstance(access.key, Streamed):
                 continue  # what is at hand of it is another key's name
-            if found in QUESTIONS:
-                where = database
-                if touches.databases and access.ttl is not None and access.ttl.kind == "carries":
-                    where = touches.databases[0][1]  # MOVE and COPY … DB write elsewhere
-                key, position = access.key, access.position
-                pending.ask(
-                    self,
+            if UNSIZED.get(found, found) in SETTLING and name in _MAY_LEAVE:
+                continue
+            where = database
+            if touches.databases and access.ttl is not None and access.ttl.kind == "carries":
+                where = touches.databases[0][1]  # MOVE and COPY … DB write elsewhere
+            key, position = access.key, access.position
+            if found in UNSIZED and target.entry is not None:
+                pending.sizes.ask(
+                    where,
+                    key,
+                    [
+                        Write(self, service, client, name, position, target, one)
+                        for one in questions(target.entry, access)
+                    ],
+                )
+            if rule is not None:
+                what = UNSIZED.get(found, found)
+                self._keep(
+                    pending,
+                    what,
                     service,
                     client,
                     name,
@@ -231,17 +272,65 @@ class Judge:
                     position,
                     target,
                     rule,
-                    found,
                 )
-            elif found in SETTLING and name not in _MAY_LEAVE:
-                pending.settle(database, access.key, found, transaction, sender)
+
+    def _keep(
+        self,
+        pending: PendingTtls,
+        found: int,
+        service: int,
+        client: Peer | str,
+        command: str,
+        sender: object,
+        transaction: Transaction | None,
+        database: int,
+        key: bytes,
+        position: int,
+        target: Target,
+        rule: TtlRule,
+    ) -> None:
+        """Keep what a command that passes means for the time to live of one key (`ttl.outcome`)."""
+        if found in SETTLING:
+            if pending:
+                pending.settle(database, key, found, transaction, sender)
+            return
+        question = found
+        if found in FAULTS:
+            if not pending or not pending.knows(database, key):
+                return
+            if transaction is None:
+                pending.told(database, key, found)
+                return
+            # It may never run, so that what was open before may still be.
+            question = ASKS_PRESENCE if found == REQUIRED else ASKS_ALL
+        if question in QUESTIONS:
+            pending.ask(
+                self,
+                service,
+                client,
+                command,
+                sender,
+                transaction,
+                database,
+                key,
+                position,
+                target,
+                rule,
+                question,
+            )
 
     def late(self, pending: Pending, left: int) -> tuple[Finding, ...]:
         """What is told of a key whose PTTL turned out to be `left`; it can't be refused any more."""
-        violation = self.decider.late(pending, left)
+        return self._late(self.decider.late(pending, left), pending.service, pending.command)
+
+    def late_size(self, key: bytes, write: Write, size: int) -> tuple[Finding, ...]:
+        """What is told of a key that a write has made too large."""
+        return self._late(self.decider.late_size(key, write, size), write.service, write.command)
+
+    def _late(self, violation: Violation | None, service: int, command: str) -> tuple[Finding, ...]:
         if violation is None:
             return ()
-        ruling = self._rule_on(Verdict((violation,)), pending.service, pending.command)
+        ruling = self._rule_on(Verdict((violation,)), service, command)
         return tuple(
             Finding(found, "waived" if action == "waived" else "late") for found, action in ruling.findings
         )

@@ -12,6 +12,9 @@ from collections.abc import Collection
 
 from .patterns import Hole, KeyPattern, Literal, parse_class, prefix_pattern
 
+# Where a RESP2 connection hears of keys that were read under CLIENT TRACKING and have changed since. Redis
+# sends it to those alone whom a tracking client redirects to (`src/tracking.c`), whoever else listens.
+INVALIDATIONS = b"__redis__:invalidate"
 KEYSPACE = b"__keyspace@"
 NOTIFICATIONS = b"__key"  # all of them begin so
 # What stands before the key.

@@ -8,7 +8,7 @@ of no form is shown as far as `secrecy` knows it to be none.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from .compiled import CompiledPolicy, Target
 from .patterns import KeyPattern, Literal, written
@@ -63,6 +63,41 @@ def _masked(name: bytes, secrecy: Secrecy, beginnings: tuple[bytes, ...]) -> byt
 
 # What Redis itself puts before a key, in a name or a pattern.
 _NOTIFICATIONS = re.compile(rb"__key(?:space|event)@(?:[0-9]{1,5}|\*)__:")
+
+
+def shown_code(policy: CompiledPolicy, line: bytes) -> str:
+    """A line of a script as people may see it: what may be a secret in it is masked."""
+    secrecy = policy.secrecy
+    if secrecy is None:
+        return printable(line)
+    if any(secrecy.may_hold(byte) for byte in _BETWEEN_RUNS):
+        return MASKED.decode() if line else ""
+    return printable(_CODE_RUN.sub(_masked_unless(secrecy), line))
+
+
+# The text between what separates words in Lua. Masked runs may be longer, never shorter.
+_CODE_RUN = re.compile(rb"[^\s()\[\],;'\"]+")
+_BETWEEN_RUNS = (b" ", b"\t", b"(", b")", b",", b";", b"'", b'"')  # signs of globs are never told apart
+_LUA = frozenset(
+    b"and break do else elseif end false for function if in local nil not or repeat return then true until "
+    b"while redis call pcall server KEYS ARGV tonumber tostring ipairs pairs unpack table insert concat "
+    b"string format sub math floor min max cjson encode decode cmsgpack struct error_reply status_reply log "
+    b"redis.call redis.pcall server.call server.pcall get set del exists expire pexpire ttl pttl incr decr "
+    b"incrby hget hset hdel hgetall zadd zrem zrange lpush rpush lpop rpop sadd srem GET SET DEL EXISTS "
+    b"EXPIRE PEXPIRE TTL PTTL INCR DECR INCRBY HGET HSET HDEL HGETALL ZADD ZREM ZRANGE LPUSH RPUSH LPOP RPOP "
+    b"SADD SREM = == ~= < > <= >= + - * / .. # { } --".split()
+)
+
+
+def _masked_unless(secrecy: Secrecy) -> Callable[[re.Match[bytes]], bytes]:
+    shortest = min(one.shortest for one in secrecy.secrets)
+
+    def masked(run: re.Match[bytes]) -> bytes:
+        text = run[0]
+        is_open = text in _LUA or text in secrecy.words or len(text) < shortest
+        return text if is_open else MASKED
+
+    return masked
 
 
 def standard_key(key: bytes, target: Target, service: int) -> str:

@@ -20,7 +20,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from .units import milliseconds
+from .units import milliseconds, size_bytes
 from .validate import file_kind
 from .verdict import RULES
 
@@ -33,6 +33,12 @@ def _duration(value: Any) -> Any:
     if not isinstance(value, str):
         raise ValueError("expected a duration such as 60s")
     return milliseconds(value)
+
+
+def _size(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError("expected a size such as 64kb")
+    return size_bytes(value)
 
 
 def _yes_or_no(value: Any) -> Any:
@@ -90,6 +96,8 @@ LengthText = Annotated[
 ]
 Names = Annotated[list[str], BeforeValidator(_as_list)]
 Duration = Annotated[int, BeforeValidator(_duration)]  # milliseconds
+Size = Annotated[int, BeforeValidator(_size), Field(ge=1)]  # bytes
+Count = Annotated[int, Field(ge=1, le=2**32 - 1)]
 Flag = Annotated[bool, BeforeValidator(_yes_or_no)]
 Date = Annotated[datetime.date, BeforeValidator(_date)]
 RuleName = Annotated[str, AfterValidator(_rule)]
@@ -177,6 +185,9 @@ class Requirements(_Model):
     scores: str | None = None  # of a sorted set, as 0..100
     maxlen: Annotated[str | None, Field(pattern=r"^~?[0-9]{1,18}$")] = None  # of a stream
     max_length: LengthText | None = None  # of the whole key
+    max_value: Size | None = None  # of a string, and of each field's value and each element
+    max_fields: Count | None = None  # of a hash, and of each entry of a stream
+    max_members: Count | None = None  # elements of a list, set or sorted set, entries of a stream
 
 
 class ScopeModel(Rights, Requirements):

@@ -7,15 +7,13 @@ refuses, and an observed violation never masks an enforced one.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from .compiled import CompiledPolicy
 from .diagnostics import did_you_mean
-from .globs import Glob
-from .verdict import PASS, RULES, Action, Finding, Found, Mode, Ruling, Verdict, Violation
+from .verdict import PASS, RULES, Action, Finding, Found, Mode, Ruling, Verdict, Violation, script_in
+from .waiver_keys import waiver_keys
 
 
 class ModeRule(NamedTuple):
@@ -33,11 +31,18 @@ class Waiver(NamedTuple):
     rule: str
     entry: str = ""
     command: str = ""
-    keys: str = ""  # a glob
+    keys: str = ""  # a glob with placeholders (`waiver_keys`)
+    script: str = ""  # the SHA-1 of an unregistered script, or a function's name
 
 
 def best_waiver(
-    waivers: Iterable[Waiver], service: str, rule: str, entry: str, command: str, key: bytes
+    waivers: Iterable[Waiver],
+    service: str,
+    rule: str,
+    entry: str,
+    command: str,
+    key: bytes,
+    script: str = "",
 ) -> Waiver | None:
     """The waiver that tolerates a violation, the one that says most of several; None where none does."""
     fits = (
@@ -46,21 +51,14 @@ def best_waiver(
         if (one.service, one.rule) == (service, rule)
         and one.entry in ("", entry)
         and one.command in ("", command)
-        and (not one.keys or _matches(one.keys, key))
+        and one.script in ("", script)
+        and (not one.keys or waiver_keys(one.keys).matches(key))
     )
-    return max(fits, key=lambda one: (bool(one.entry), bool(one.keys), bool(one.command)), default=None)
+    return max(fits, key=_says, default=None)
 
 
-def _matches(keys: str, key: bytes) -> bool:
-    beginning, glob = _glob(keys)
-    return key.startswith(beginning) and glob.matches(key)
-
-
-@lru_cache(maxsize=10_000)
-def _glob(text: str) -> tuple[bytes, Glob]:
-    """A glob, behind what all that it matches begins with: of many waivers few are worth a closer look."""
-    glob = text.encode("utf-8", "surrogateescape")
-    return re.split(rb"[*?\[]", glob, maxsplit=1)[0], Glob(glob)
+def _says(one: Waiver) -> tuple[bool, ...]:
+    return bool(one.entry), bool(one.keys or one.script), bool(one.command)
 
 
 @dataclasses.dataclass(slots=True)
@@ -118,7 +116,8 @@ class Modes:
         if not waivers:
             return False
         key = violation.key or b""
-        return best_waiver(waivers, service, violation.rule, violation.entry, command, key) is not None
+        rule, entry, script = violation.rule, violation.entry, script_in(violation.rule, violation.shape)
+        return best_waiver(waivers, service, rule, entry, command, key, script) is not None
 
     def rule_on(
         self, verdict: Verdict, service: int, command: str, now: float, glass: Sequence[BreakGlass] = ()

@@ -6,7 +6,7 @@ cimport cython
 cdef class Pending:
     cdef readonly object judge
     cdef readonly int service
-    cdef readonly str client
+    cdef readonly object client
     cdef readonly str command
     cdef readonly object sender
     cdef readonly object transaction
@@ -15,25 +15,28 @@ cdef class Pending:
     cdef readonly long long position
     cdef readonly object target
     cdef readonly object rule
-    cdef readonly bint everything
+    cdef public bint everything
     cdef public double since
     cdef public double last
     cdef public double due
     cdef public bint alone
     cdef public bint asked
     cdef public bint twice
+    cdef public Pending later
+    cdef public bint may_be_gone
 
 
 @cython.final
 cdef class PendingTtls:
     cdef public long long limit
     cdef public long long dropped
+    cdef readonly object sizes
     cdef object _clock
     cdef object _table
 
-    @cython.locals(known=Pending)
+    @cython.locals(known=Pending, asked=Pending, newest=Pending)
     cpdef object ask(
-        self, object judge, int service, str client, str command, object sender, object transaction,
+        self, object judge, int service, object client, str command, object sender, object transaction,
         long long database, object key, long long position, object target, object rule, int question,
     )
     @cython.locals(known=Pending)

@@ -3,7 +3,8 @@
 
 Rule: bounded, and no one is accused in doubt. Of a full table the oldest key is dropped and counted; a key is
 found wrong only by what Redis says of it a whole grace time after a write, when nothing has mended it since
-and no later write is within its own grace time.
+and no later write is within its own grace time. The last write is accused: one before it may have left a
+key that was right, or removed it.
 
 A table belongs to one process and to its event loop's thread. It does no I/O: `due` says what to ask, and
 `answer` takes what Redis said.
@@ -17,7 +18,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from .compiled import Target
-from .ttl import ASKS_ALL, GIVES, TtlRule, late_fault
+from .pending_sizes import PendingSizes
+from .ttl import ASKS_GONE, ASKS_PRESENCE, GIVES, GONE, NO_TTL, REQUIRED, TtlRule, late_fault
+from .verdict import Peer
 
 if TYPE_CHECKING:
     from .judge import Judge
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 MAX_KEYS: Final = 10_000
 MAX_KEY: Final = 1024  # bytes; a longer key isn't followed, and counts as dropped
 MAX_ASKED: Final = 1_000  # keys given out at once
+SOON: Final = 0.2  # seconds; a script that removes its key has run by then, and few keys are made anew
 
 
 class Pending:
@@ -34,7 +38,7 @@ class Pending:
         self,
         judge: Judge,
         service: int,
-        client: str,
+        client: Peer | str,
         command: str,
         sender: object,
         transaction: object,
@@ -63,6 +67,8 @@ class Pending:
         self.alone = True  # nothing was written to it since on another connection or in another transaction
         self.asked = False
         self.twice = False  # it was found wrong once, while a later write was within its grace time
+        self.later: Pending | None = None  # the last write since, where another command or client wrote
+        self.may_be_gone = False  # the write may have removed the key, so that is asked first
 
 
 class PendingTtls:
@@ -74,6 +80,7 @@ class PendingTtls:
         self._clock = clock
         # A plain dict takes ever longer to find its first item where items go at the front.
         self._table: OrderedDict[tuple[int, bytes], Pending] = OrderedDict()
+        self.sizes = PendingSizes(limit, clock)  # the same for sizes
 
     def __len__(self) -> int:
         return len(self._table)
@@ -86,7 +93,7 @@ class PendingTtls:
         self,
         judge: Judge,
         service: int,
-        client: str,
+        client: Peer | str,
         command: str,
         sender: object,
         transaction: object,
@@ -100,35 +107,79 @@ class PendingTtls:
         """A command leaves a key's time to live open: `question` is one of `ttl.QUESTIONS`."""
         name = (database, key)
         known = self._table.get(name)
-        everything = question == ASKS_ALL
+        everything = question != ASKS_PRESENCE
+        now = self._clock()
+        if known is None or (everything and not known.everything):
+            asked = Pending(
+                judge,
+                service,
+                client,
+                command,
+                sender,
+                transaction,
+                database,
+                key,
+                position,
+                target,
+                rule,
+                everything,
+                now,
+            )
+            if question == ASKS_GONE and transaction is None:  # else it may run much later
+                asked.may_be_gone = True
+                asked.due = min(asked.due, now + SOON)
+            self._keep(name, known, asked)
+            return
+        known.last = now
+        if known.sender != sender or known.transaction is not transaction:
+            known.alone = False
+        if question == ASKS_GONE:
+            known.twice = False
+        newest = known if known.later is None else known.later
+        if newest.command != command or newest.service != service or newest.client != client:
+            known.later = Pending(
+                judge,
+                service,
+                client,
+                command,
+                sender,
+                transaction,
+                database,
+                key,
+                position,
+                target,
+                rule,
+                everything,
+                now,
+            )
+
+    def _keep(self, name: tuple[int, bytes], known: Pending | None, asked: Pending) -> None:
+        """Put a key into the table, in place of what is `known` of it."""
         if known is not None:
-            if known.everything or not everything:
-                known.last = self._clock()
-                if known.sender != sender or known.transaction is not transaction:
-                    known.alone = False
-                return
             del self._table[name]  # the key was replaced as a whole, so the earlier write is over
-        elif len(key) > MAX_KEY:
+        elif len(asked.key) > MAX_KEY:
             self.dropped += 1
             return
         elif len(self._table) >= self.limit:
             self._table.popitem(last=False)
             self.dropped += 1
-        self._table[name] = Pending(
-            judge,
-            service,
-            client,
-            command,
-            sender,
-            transaction,
-            database,
-            key,
-            position,
-            target,
-            rule,
-            everything,
-            self._clock(),
-        )
+        self._table[name] = asked
+
+    def knows(self, database: int, key: bytes) -> bool:
+        """Whether something about the key is open."""
+        return (database, key) in self._table
+
+    def told(self, database: int, key: bytes, fault: int) -> None:
+        """A command that passes leaves the key with what is wrong, one of `ttl.FAULTS`, and that is told of
+        at once: no earlier write answers for it."""
+        name = (database, key)
+        known = self._table.get(name)
+        if known is None:
+            return
+        if fault == REQUIRED:
+            del self._table[name]
+        else:
+            known.everything = False
 
     def settle(self, database: int, key: bytes, how: int, transaction: object, sender: object) -> None:
         """A command brings the time to live, or removes the key: `how` is one of `ttl.SETTLING`.
@@ -138,9 +189,13 @@ class PendingTtls:
         """
         name = (database, key)
         known = self._table.get(name)
-        if known is None or not known.alone or known.sender != sender:
+        if known is None:
             return
-        if transaction is not None and known.transaction is not transaction:
+        ends_it = known.alone and known.sender == sender
+        if not ends_it or (transaction is not None and known.transaction is not transaction):
+            if how != GIVES:  # the key may be right by now, or gone: what comes then is another one
+                known.twice = False
+                known.last = self._clock()
             return
         if how != GIVES or not known.everything:
             del self._table[name]
@@ -162,13 +217,16 @@ class PendingTtls:
         name = (pending.database, pending.key)
         if self._table.get(name) is not pending:
             return False  # settled or dropped meanwhile
+        if pending.may_be_gone:
+            pending.may_be_gone = False
+            if left != GONE or pending.last > pending.since:
+                pending.due = pending.since + pending.rule.grace / 1000
+                pending.asked = False
+                return False
         wrong = late_fault(left, pending.everything, pending.rule, pending.command, "") is not None
         if pending.last > pending.since and not (wrong and pending.twice):
             # The later write has a grace time too; but once only: a key that is always written to is found.
-            pending.twice = wrong
-            pending.since = pending.last
-            pending.due = pending.last + pending.rule.grace / 1000
-            pending.asked = False
+            self._table[name] = _asked_about_last(pending, left, wrong)
             return False
         del self._table[name]
         return wrong
@@ -178,3 +236,19 @@ class PendingTtls:
         name = (pending.database, pending.key)
         if self._table.get(name) is pending:
             del self._table[name]
+
+
+def _asked_about_last(pending: Pending, left: int, wrong: bool) -> Pending:
+    """What is asked about the last write to a key, of which Redis' PTTL was `left` before its grace time
+    was over."""
+    later = pending.later
+    asked = pending
+    if later is not None and (later.everything or left in (NO_TTL, GONE)):
+        asked = later
+        asked.alone = False
+        asked.last = pending.last
+    asked.since = pending.last
+    asked.due = pending.last + asked.rule.grace / 1000
+    asked.twice = wrong
+    asked.asked = False
+    return asked

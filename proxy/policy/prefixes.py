@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import Generic, TypeVar
 
 from .languages import TooLarge, overlap, uncovered
 from .patterns import (
@@ -28,6 +29,8 @@ from .regular import SEPARATOR, SEPARATOR_MASK
 _REST = Hole(REST, ANYTHING)
 
 Segment = tuple[Part, ...]
+Words = tuple[bytes, ...]
+Item = TypeVar("Item")
 
 
 def parse_prefix(
@@ -95,11 +98,63 @@ def lies_in(pattern: KeyPattern, prefix: KeyPattern) -> bool:
     if len(given) <= len(closed):
         return False
     for mine, theirs in zip(given, closed, strict=False):
-        if any(isinstance(part, Hole) and _may_hold_colon(part) for part in mine):
+        if _is_open(mine):
             return False
         if mine != theirs and not _is_within(mine, theirs):
             return False
     return not tail or _text_of(given[len(closed)]).startswith(_text_of(tail))
+
+
+class PrefixIndex(Generic[Item]):
+    """Finds among many prefixes those around a pattern, without looking at each."""
+
+    def __init__(self, prefixes: Iterable[tuple[KeyPattern, Item]] = ()) -> None:
+        # By which of the closed segments are literal, then by their text.
+        self._groups: dict[tuple[bool, ...], dict[Words, list[tuple[KeyPattern, Item]]]] = {}
+        for prefix, item in prefixes:
+            words = [_word(segment) for segment in segments(fixed_parts(prefix))[:-1]]
+            group = self._groups.setdefault(tuple(word is not None for word in words), {})
+            literal = tuple(word for word in words if word is not None)
+            group.setdefault(literal, []).append((prefix, item))
+
+    def around(self, pattern: KeyPattern) -> Iterator[Item]:
+        """The items of the prefixes in which all keys of a pattern lie."""
+        for _, found in self._found(pattern):
+            yield from (item for prefix, item in found if lies_in(pattern, prefix))
+
+    def near(self, pattern: KeyPattern) -> Iterator[tuple[KeyPattern, Item]]:
+        """The prefixes that may begin a key of a pattern, and perhaps others."""
+        is_closed = not any(map(_is_open, segments(pattern.parts)))
+        colons = len(segments(pattern.parts)) - 1
+        found = dict(self._found(pattern))
+        for is_literal, group in self._groups.items():
+            if is_literal in found:
+                yield from found[is_literal]
+            elif not (is_closed and len(is_literal) > colons):
+                for some in group.values():
+                    yield from some
+
+    def _found(self, pattern: KeyPattern) -> Iterator[tuple[tuple[bool, ...], list[tuple[KeyPattern, Item]]]]:
+        """Of each group whose literal text shows in a pattern: the prefixes with this very text."""
+        given = segments(pattern.parts)
+        closed = next((at for at, segment in enumerate(given) if _is_open(segment)), len(given) - 1)
+        words = [_word(segment) for segment in given[:closed]]
+        for is_literal, group in self._groups.items():
+            known = [word for word, literal in zip(words, is_literal, strict=False) if literal]
+            if len(is_literal) <= closed and None not in known:
+                yield is_literal, group.get(tuple(word for word in known if word is not None), [])
+
+
+def _is_open(segment: Segment) -> bool:
+    """Whether a segment may hold colons, and so be several."""
+    return any(isinstance(part, Hole) and _may_hold_colon(part) for part in segment)
+
+
+def _word(segment: Segment) -> bytes | None:
+    """The text of a segment without placeholders."""
+    if any(isinstance(part, Hole) for part in segment):
+        return None
+    return b"".join(part.text for part in segment if isinstance(part, Literal))
 
 
 def meeting(one: KeyPattern, other: KeyPattern) -> bytes | None:

@@ -21,7 +21,7 @@ from .globs import Glob
 from .masking import fill, shown_in, standard_key
 from .patterns import Hole, KeyPattern, Literal, Mismatch
 from .permissions import EVERY
-from .remedies_values import adding, field_ways, hint_of, maxlen_ways, ttl_ways, type_ways
+from .remedies_values import adding, field_ways, hint_of, maxlen_ways, size_ways, ttl_ways, type_ways
 from .remedy import Question, Remedy, Way, Ways
 from .scripts import registered_as
 from .show import printable
@@ -485,6 +485,8 @@ _WAYS: Mapping[str, Callable[[Question], Ways]] = {
     "ttl.range": ttl_ways,
     "field.unknown": field_ways,
     "value.invalid": hint_of,
+    "value.size": size_ways,
+    "key.members": size_ways,
     "stream.maxlen": maxlen_ways,
     "command.unknown": _unknown,
     "command.forbidden": _forbidden,

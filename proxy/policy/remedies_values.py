@@ -100,6 +100,13 @@ def maxlen_ways(question: Question) -> Ways:
     yield Way(question.violation.hint, question.instead([*argv[:2], *trim, *_untrimmed(argv[2:])]))
 
 
+def size_ways(question: Question) -> Ways:
+    """For `value.size` and `key.members`."""
+    target = question.target
+    raised = f"; or raise the limit of {target.name}" if target is not None else ""
+    yield Way(f"{question.violation.hint}{raised}")
+
+
 def _untrimmed(arguments: Argv) -> list[bytes]:
     """XADD's arguments behind the key without what trims."""
     kept: list[bytes] = []

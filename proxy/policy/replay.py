@@ -151,7 +151,8 @@ def _makes_keys_of_arguments(policy: CompiledPolicy, script: Script | None) -> b
 def _values_text(entry: Entry | None) -> str:
     if entry is None:
         return ""
-    asked = (entry.fields, entry.values, entry.members, entry.scores)
+    sizes = (entry.max_value, entry.max_fields, entry.max_members)
+    asked = (entry.fields, entry.values, entry.members, entry.scores, *sizes)
     return "|".join(map(plain, asked))
 
 

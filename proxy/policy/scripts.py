@@ -24,6 +24,10 @@ LEAST_DIGITS = 8
 
 _TTL = re.compile(r"<ARGV\.(?P<number>[1-9][0-9]{0,3})>(?P<unit>ms|s)", re.ASCII)
 _SHA1 = re.compile(rb"[0-9a-f]{40}")
+_LOOKED_AT = 4_096  # bytes of a text
+_LONGEST_LINE = 120
+_LAST_RUN = re.compile(rb"[^\s()\[\],;'\"]+\Z")  # where a line is cut, it may be part of a word
+_SAYS = re.compile(rb"[^\W\d_]{2}")
 _INTEGER = re.compile(rb"-?[0-9]{1,18}")
 _TEMPLATE_PART = re.compile(
     r"<(?P<list>KEYS|ARGV)\.(?P<number>[1-9][0-9]{0,3})>|<(?P<name>[^<>]+)>|(?P<star>\*)"
@@ -223,22 +227,36 @@ def registered_as(script: Script) -> tuple[str, str] | None:
         return None
     if script.kind == "function":
         return "functions", script.name.decode("utf-8", "surrogateescape")
+    sha1 = whole_sha1_of(script)
+    return ("scripts", sha1) if sha1 else None
+
+
+def whole_sha1_of(script: Script) -> str:
+    """The SHA-1 of a script; "" where it isn't known, as of a text that isn't at hand."""
     sha1 = sha1_of(script)
-    return ("scripts", sha1.decode()) if _SHA1.fullmatch(sha1) else None
+    return sha1.decode() if _SHA1.fullmatch(sha1) else ""
 
 
-def how_to_register(script: Script, function: str, *, is_run: bool = True) -> str:
+def how_to_register(script: Script, function: str, sha1: str, *, is_run: bool = True) -> str:
     """What to write into the policy, so that it knows a script, or this function. One that is only loaded
     doesn't show how many keys it has."""
     keys = len(script.keys) if is_run else "…"
     if script.kind == "function":
         return f"register it under functions: {{{function}: {{keys: {keys}}}}}"
-    known = registered_as(script)
     if isinstance(script.name, Streamed):
         return "register it under scripts by its SHA-1, and run it by EVALSHA: so long a text isn't at hand"
-    if known is None:
+    if not sha1:
         return "register it under scripts by its SHA-1"
-    return f"register it under scripts: {{NAME: {{sha1: {known[1]}, keys: {keys}}}}}"
+    return f"register it under scripts: {{NAME: {{sha1: {sha1}, keys: {keys}}}}}"
+
+
+def first_line(text: bytes) -> bytes:
+    """The line by which people know a script: the first one that says something, without a shebang."""
+    for line in text[:_LOOKED_AT].splitlines():
+        if _SAYS.search(line) and not line.startswith(b"#!"):
+            line = line.strip()
+            return line if len(line) <= _LONGEST_LINE else _LAST_RUN.sub(b"", line[:_LONGEST_LINE])
+    return b""
 
 
 def script_of(scripts: Mapping[bytes, Registration], sha1: bytes) -> Registration | None:

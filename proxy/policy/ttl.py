@@ -40,6 +40,7 @@ ASKS_PRESENCE: Final = 5  # the key may be left without one
 ASKS_ALL: Final = 6  # the key may be left with any, or with none
 GIVES: Final = 7  # the key has one afterwards, though perhaps not this one
 SETTLES: Final = 8  # the key has one afterwards that is right, or is gone
+ASKS_GONE: Final = 9  # as ASKS_ALL, and the key may be gone
 
 # The types that a plain command can create together with their time to live (SET … EX); the others need a
 # dump or a key that has one: RESTORE, RENAME, COPY.
@@ -47,7 +48,11 @@ BRING_TTL: Final = frozenset({"string"})
 
 FAULTS: Final = frozenset({FORBIDDEN, REQUIRED, TOO_SHORT, TOO_LONG})
 SETTLING: Final = frozenset({GIVES, SETTLES})
-QUESTIONS: Final = frozenset({ASKS_PRESENCE, ASKS_ALL})
+QUESTIONS: Final = frozenset({ASKS_PRESENCE, ASKS_ALL, ASKS_GONE})
+
+# Each of these, where besides it is left open how large the key is (`sizes`).
+SIZED: Final = {found: found + 10 for found in (FINE, *sorted(FAULTS), *sorted(QUESTIONS | SETTLING))}
+UNSIZED: Final = {sized: found for found, sized in SIZED.items()}
 
 GONE: Final = -2  # as PTTL answers for a key that doesn't exist,
 NO_TTL: Final = -1  # and for one without a time to live
@@ -59,7 +64,7 @@ def outcome(rule: TtlRule, access: Access, clock: Callable[[], float]) -> int:
     if ttl is None:
         if access.needs & DELETE:
             return SETTLES
-        return ASKS_ALL if access.needs & WRITE else FINE  # a script's key: nobody knows what becomes of it
+        return ASKS_GONE if access.needs & WRITE else FINE  # a script's key: nobody knows what becomes of it
     if ttl.kind == "keeps":
         return _without(rule) if ttl.creates and rule.required else FINE
     if ttl.kind == "drops":

@@ -36,6 +36,14 @@ def duration_text(ms: int) -> str:
     return f"{ms}ms"
 
 
+def size_text(count: int) -> str:
+    """The shortest exact way to write a size: 65536 is `64kb`."""
+    for unit in ("gb", "mb", "kb"):
+        if count and count % _BYTES[unit] == 0:
+            return f"{count // _BYTES[unit]}{unit}"
+    return f"{count} bytes"
+
+
 def size_bytes(text: str) -> int:
     """`64mb`, `16 kb`, `512` in bytes (1 kb is 1024, as in redis.conf). Raises ValueError."""
     match = _SIZE.fullmatch(text.strip().lower())

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from .diagnostics import did_you_mean
-from .expressions import ClassExpression, PatternError, parse_class
+from .expressions import TOO_LARGE, ClassExpression, PatternError, parse_class
 from .msgpack import is_msgpack
+from .units import size_text
 
 # A longer text isn't parsed: judging must not hold up the other clients.
 MAX_PARSED = 1024 * 1024
@@ -194,4 +195,12 @@ def parse_form(spec: str | list[str], placeholders: Mapping[str, ClassExpression
     try:
         return class_form(parse_class(spec), f"of the form {spec}")
     except PatternError as exc:
-        raise ValueError(f"{spec!r}: {exc}") from None
+        instead = f"; limit a value's length by {_max_value(spec)}" if TOO_LARGE in str(exc) else ""
+        raise ValueError(f"{spec!r}: {exc}{instead}") from None
+
+
+def _max_value(spec: str) -> str:
+    """The setting to write in place of a counter as large as that of `.{0,65536}`."""
+    counted = re.findall(r"\{(?:[0-9]*,)?([0-9]{1,12})\}", spec)
+    size = size_text(int(counted[0])).removesuffix(" bytes") if len(counted) == 1 else "64kb"
+    return f"max_value: {size}, and say the form without it"

@@ -40,6 +40,8 @@ RULES: dict[str, str] = {
     "ttl.range": "the time to live is out of range",
     "field.unknown": "the hash or stream field isn't listed for the key",
     "value.invalid": "the value isn't of the listed form",
+    "value.size": "the value is longer than it may be",
+    "key.members": "the key has more fields or elements than it may",
     "stream.maxlen": "the stream isn't trimmed as it must be",
 }
 
@@ -47,6 +49,16 @@ Severity = Literal["must", "should"]
 Mode = Literal["observe", "enforce", "disabled"]
 # late: found out when it could no longer be refused, in whatever mode.
 Action = Literal["observed", "refused", "waived", "late"]
+
+
+class Peer(NamedTuple):
+    """Who sent a command. A client can give any name and library; only the address and the user are known."""
+
+    address: str  # with the port, where there is one
+    user: str = ""  # that Redis accepted
+    name: str = ""  # CLIENT SETNAME
+    library: str = ""  # CLIENT SETINFO LIB-NAME
+    version: str = ""  # CLIENT SETINFO LIB-VER
 
 
 class Violation(NamedTuple):
@@ -58,7 +70,9 @@ class Violation(NamedTuple):
     key: bytes | None  # the key (or channel, or pattern) as sent; None where the rule is about no key
     shown: str  # the key for logs and reports: printable, cut, secrets masked; "" for none
     entry: str  # the catalogue entry, legacy key or scope that decided; "" for none
-    shape: str  # for keys that no entry covers: "" (telemetry learns one), else equal to `entry`
+    # For keys that no entry covers: "" (telemetry learns one). Of an unregistered script: its SHA-1, or
+    # the function's name. Else equal to `entry`.
+    shape: str
     message: str  # "CubeProxy may not HSET cube:…; its writers: CubeMaster."
     hint: str  # what to do about it; may be ""
     contact: str = ""  # whom to ask: the owner of the key's file; "" where the decision knows none
@@ -82,6 +96,11 @@ class Found(NamedTuple):
         shown, message, hint = self.words()
         rule, severity, position, key, entry, shape, contact, _ = self
         return Violation(rule, severity, position, key, shown, entry, shape, message, hint, contact)
+
+
+def script_in(rule: str, shape: str) -> str:
+    """The SHA-1 of an unregistered script, or its function's name, where a shape tells which it is."""
+    return shape if rule == "script.unregistered" else ""
 
 
 # So many violations of one rule are listed for one command, and the first of each entry besides.

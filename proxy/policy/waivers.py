@@ -7,7 +7,6 @@ end refuses nothing: it is told of, until somebody mends the cause or moves the 
 from __future__ import annotations
 
 import datetime
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,18 +14,24 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from ..commands.words import glob_escape
 from .build_grants import KNOWN_COMMANDS
 from .compiled import CompiledPolicy
 from .diagnostics import Diagnostic, FileError, did_you_mean
 from .model import Date, RuleName
 from .modes import Waiver, best_waiver
 from .validate import file_kind, validate
+from .verdict import script_in
+from .waiver_keys import KINDS, keys_of_shape, unknown_placeholders
 from .yaml_source import Source, read_source
 
 NOTICE = datetime.timedelta(days=14)
+# What was not needed for so long is unused; before that, a weekly job may still come.
+ENOUGH = datetime.timedelta(days=7)
+State = Literal["lapsed", "unused", "too early", "ending", "in use", ""]
 # What stands as `entry` in a report where a key is in a policy's claims and in no scope of it.
 _NAMELESS = {"claim", "keyspace", "keyevent"}
+SHA1 = re.compile("[0-9a-f]{40}")
+_KINDS = ", ".join(f"<{name}>" for name in KINDS)
 
 
 class WaiverModel(BaseModel):
@@ -38,14 +43,17 @@ class WaiverModel(BaseModel):
     rule: RuleName
     entry: str = ""  # or scope; "" is any, and none
     command: str = ""  # "" is any
-    keys: str = ""  # a glob that the key must match; "" is any. For keys that no entry covers
+    keys: str = ""  # a glob with placeholders that the key must match; "" is any. For what no entry covers
+    script: str = ""  # the SHA-1 of an unregistered script, or a function's name; "" is any
     owner: str
     reason: str
     until: Date  # the last day
 
     @property
     def waiver(self) -> Waiver:
-        return Waiver(self.service, self.rule, self.entry, _command(self.command), self.keys)
+        command, script = command_as_waived(self.command), self.script
+        script = script.lower() if SHA1.fullmatch(script.lower()) else script
+        return Waiver(self.service, self.rule, self.entry, command, self.keys, script)
 
 
 @file_kind("a waivers file, which --waivers names")
@@ -57,7 +65,8 @@ class WaiversModel(BaseModel):
     waivers: list[WaiverModel]
 
 
-def _command(name: str) -> str:
+def command_as_waived(name: str) -> str:
+    """A command's name as waivers compare it."""
     return " ".join(name.upper().split())
 
 
@@ -77,6 +86,12 @@ def read_waivers(path: str | Path) -> tuple[tuple[WaiverModel, ...], Source]:
                 faults.append(
                     source.error(("waivers", index, field), f"{field!r} is empty; say it in a word")
                 )
+        for name in unknown_placeholders(one.keys):
+            text = f"{name} stands for no kind of text; write {_KINDS}, or \\{name} for the text itself"
+            faults.append(source.error(("waivers", index, "keys"), text))
+        if one.script and one.rule != "script.unregistered":
+            text = "only script.unregistered is about a script; take this out"
+            faults.append(source.error(("waivers", index, "script"), text))
     if faults:
         raise FileError(faults)
     return waivers, source
@@ -100,7 +115,7 @@ def waiver_faults(
             known = did_you_mean(one.entry, entries)
             message = f"{one.entry!r} is no entry, scope or channel of the policy{known}"
             faults.append(source.error((*path, "entry"), message))
-        command = _command(one.command)
+        command = command_as_waived(one.command)
         # Modules' commands, and those that are the fault themselves, are in no table.
         unlisted = "." in command or one.rule == "command.unknown"
         if command and not unlisted and command not in KNOWN_COMMANDS:
@@ -116,18 +131,28 @@ class Use(NamedTuple):
     waiver: WaiverModel
     times: int | None
     last: float | None  # Unix seconds
-    state: Literal["lapsed", "unused", "ending", "in use", ""]
+    state: State
+    since: float | None = None  # since when uses are counted, in Unix seconds, where that is known
 
     def as_object(self) -> dict[str, Any]:
         """As `keyfence waivers --json` prints it."""
         one = self.waiver
-        return {**one.model_dump(mode="json"), "uses": self.times, "last": self.last, "state": self.state}
+        return {**one.model_dump(mode="json"), "uses": self.times, "last": self.last, "state": self.state} | {
+            "since": self.since
+        }
 
 
 def uses(
-    waivers: Sequence[WaiverModel], rows: Iterable[Mapping[str, Any]] | None, today: datetime.date
+    waivers: Sequence[WaiverModel],
+    rows: Iterable[Mapping[str, Any]] | None,
+    today: datetime.date,
+    since: datetime.datetime | None = None,
 ) -> list[Use]:
-    """What became of each waiver. `rows` are those of a report; None where there is none to ask."""
+    """What became of each waiver. `rows` are those of a report; None where there is none to ask. They count
+    from `since` on, where that is known."""
+    midnight = datetime.datetime.combine(today, datetime.time(), datetime.UTC)
+    is_early = since is not None and since > midnight - ENOUGH
+    start = None if since is None else since.timestamp()
     counts = [0] * len(waivers)
     last: list[float | None] = [None] * len(waivers)
     numbers = {one.waiver: number for number, one in enumerate(waivers)}
@@ -139,18 +164,22 @@ def uses(
             counts[number] += times
             last[number] = max(last[number] or 0.0, row["last"])
     return [
-        Use(one, None if rows is None else counts[at], last[at], _state(one, rows, counts[at], today))
+        Use(
+            one,
+            None if rows is None else counts[at],
+            last[at],
+            _state(one, rows, counts[at], today, is_early=is_early),
+            start,
+        )
         for at, one in enumerate(waivers)
     ]
 
 
-def _state(
-    waiver: WaiverModel, rows: object, count: int, today: datetime.date
-) -> Literal["lapsed", "unused", "ending", "in use", ""]:
+def _state(waiver: WaiverModel, rows: object, count: int, today: datetime.date, *, is_early: bool) -> State:
     if waiver.until < today:
         return "lapsed"
     if rows is not None and not count:
-        return "unused"
+        return "too early" if is_early else "unused"
     if waiver.until - today <= NOTICE:
         return "ending"
     return "in use" if rows is not None else ""
@@ -158,58 +187,9 @@ def _state(
 
 def _waiver_of(row: Mapping[str, Any], waivers: Sequence[Waiver]) -> Waiver | None:
     """Which waiver tolerated what a row counts. Its example stands for all of its keys."""
-    shape = shape_glob(row["shape"]) if row["shape"] else ""
+    script = script_in(row["rule"], row["shape"])
+    shape = "" if script else keys_of_shape(row["shape"])
     alike = [one._replace(keys="") if one.keys and one.keys == shape else one for one in waivers]
     key = row["example"].encode("utf-8", "surrogateescape")
-    best = best_waiver(alike, row["service"], row["rule"], row["entry"], row["command"], key)
+    best = best_waiver(alike, row["service"], row["rule"], row["entry"], row["command"], key, script)
     return None if best is None else waivers[alike.index(best)]
-
-
-_HOLE = re.compile(r"<[a-z*]+>")
-
-
-def shape_glob(shape: str) -> str:
-    """A glob over the keys of a learnt shape; "" where it would match any key."""
-    literals = _HOLE.split(shape)
-    if not any(literal.strip(":") for literal in literals) or shape == "other":
-        return ""
-    return "*".join(glob_escape(literal.encode()).decode() for literal in literals)
-
-
-def baseline(
-    rows: Iterable[Mapping[str, Any]], owner: str, reason: str, until: datetime.date
-) -> tuple[str, int]:
-    """A waivers file for all violations of a report that aren't tolerated yet, and how many rows it can't
-    cover: those of keys that have nothing in common. A `should` needs no waiver."""
-    found: dict[Waiver, int] = {}
-    left = 0
-    for row in rows:
-        times = row["count"] - row["actions"].get("waived", 0)
-        if row["severity"] == "should" or times <= 0:
-            continue
-        keys = shape_glob(row["shape"]) if row["shape"] else ""
-        if "other" in (row["service"], row["rule"]) or (row["shape"] and not keys):
-            left += 1
-            continue
-        command = "" if row["command"] == "other" else row["command"]
-        waiver = Waiver(row["service"], row["rule"], row["entry"], command, keys)
-        found[waiver] = found.get(waiver, 0) + times
-    lines = [
-        "# Violations that were known when this was written. Whoever mends one takes it out.",
-        "waivers:",
-    ]
-    for waiver in sorted(found):
-        fields = {name: value for name, value in waiver._asdict().items() if value}
-        fields |= {"owner": owner, "reason": reason, "until": str(until)}
-        text = ", ".join(f"{name}: {_yaml(value)}" for name, value in fields.items())
-        lines.append(f"  - {{{text}}}  # {found[waiver]} so far")
-    if not found:
-        lines[-1] = "waivers: []"
-    return "\n".join(lines) + "\n", left
-
-
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*|\d{4}-\d\d-\d\d")
-
-
-def _yaml(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) else json.dumps(text)

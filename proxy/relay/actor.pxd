@@ -6,6 +6,9 @@ from proxy.relay.conversation cimport Conversation
 
 cdef class Actor(Conversation):
     cdef str _origin
+    cdef object _peer
+    cdef object _peer_of
+    cdef object _library
     cdef int _port
     cdef readonly str at_connect
     cdef readonly object identities

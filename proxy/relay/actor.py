@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 
 from proxy.policy.compiled import UNKNOWN
 from proxy.policy.judge import InForce, Judge
-from proxy.policy.verdict import Ruling
+from proxy.policy.show import printable
+from proxy.policy.verdict import Peer, Ruling
 from proxy.relay.conversation import POISON, Conversation
 from proxy.relay.identity import Identities, host_port
 from proxy.relay.observer import Observer
@@ -27,6 +28,7 @@ from proxy.wire.profile import Profile
 
 # What a command that isn't in the table is called where names are counted: its own is the client's to word.
 OTHER = "other"
+MAX_SAID = 64  # bytes of a name that a client gives itself, as logs show it
 
 
 class Actor(Conversation):
@@ -57,6 +59,9 @@ class Actor(Conversation):
         self.selects_later = selects_later
         self.request = b""  # the bytes of the request that a special has in hand
         self.ids = ids if ids is not None else ShownIds()
+        self._peer: Peer | None = None  # made when it is asked for, of this profile:
+        self._peer_of: Profile | None = None
+        self._library = (b"", b"")  # name and version that the client has given, known to Redis or not
         self._sender: object = None  # tells its commands from those of other connections, once it is needed
         self._origin = client  # where it comes from; `client` adds the port, once it is asked
         self._port = port
@@ -77,6 +82,22 @@ class Actor(Conversation):
         if self._port:
             self._origin, self._port = host_port(self._origin, self._port), 0
         return self._origin
+
+    @property
+    def peer(self) -> Peer:
+        """Who the client is, as logs show it."""
+        profile = self.profile
+        if self._peer is None or self._peer_of is not profile:
+            said = (profile.user, profile.name, *self._library)
+            self._peer = Peer(self.client, *(printable(text, MAX_SAID) for text in said))
+            self._peer_of = profile
+        return self._peer
+
+    def says_library(self, *, name: bytes | None = None, version: bytes | None = None) -> None:
+        """CLIENT SETINFO, which servers before Redis 7.2 refuse."""
+        known, of_version = self._library
+        self._library = (known if name is None else name, of_version if version is None else version)
+        self._peer = None
 
     @property
     def sender(self) -> object:
@@ -120,7 +141,7 @@ class Actor(Conversation):
         if not ruling.findings:
             return ""
         return self._observer.violations(
-            self.service, self.client, command, ruling.findings, judge.policy.revision
+            self.service, self.peer, command, ruling.findings, judge.policy.revision
         )
 
     def _judge(self) -> tuple[Judge, int]:

@@ -11,7 +11,7 @@ from typing import Protocol
 from proxy.commands.model import Touches
 from proxy.policy.compiled import CompiledPolicy
 from proxy.policy.repeats import Admitted, Repeat
-from proxy.policy.verdict import Finding
+from proxy.policy.verdict import Finding, Peer
 
 
 class Observer(Protocol):
@@ -28,7 +28,7 @@ class Observer(Protocol):
         `is_gathered` for as long as it looks there."""
 
     def violations(
-        self, service: str, client: str, command: str, findings: Sequence[Finding], revision: str
+        self, service: str, client: Peer | str, command: str, findings: Sequence[Finding], revision: str
     ) -> str:
         """Violations were found in one command. Returns the decision's id, for the reply."""
 

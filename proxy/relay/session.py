@@ -32,6 +32,7 @@ from proxy.relay.route import FIXED_SHAPE, SCRIPTS, SHAREABLE, Route
 from proxy.relay.shown_ids import ShownIds
 from proxy.relay.specials import (
     LONGEST_SPECIAL,
+    SPECIAL_SUBCOMMANDS,
     SPECIALS,
     TOO_LARGE,
     UNCERTAIN,
@@ -277,7 +278,7 @@ class Session(Actor):
         judge, number = self._judge()
         judged = self.transaction.judged if self.transaction is not None else None
         database = self.profile.database
-        judge.keep_open(number, glance, way, key, judged, database, self.client, self.sender)
+        judge.keep_open(number, glance, way, key, judged, database, self.peer, self.sender)
 
     def _refuse_alike(self, glance: Glance, repeat: Repeat, argv: list[bytes]) -> None:
         """Have a request refused as others like it were, unless break-glass is open."""
@@ -411,9 +412,7 @@ class Session(Actor):
         if len(argv) > MANY:
             request = self._reader.span(self._reader.start, self._reader.end)
             judged = self.transaction.judged if self.transaction is not None else None
-            steps = judge.weigh_in_steps(
-                number, argv, judged, self.profile.database, self.client, self.sender
-            )
+            steps = judge.weigh_in_steps(number, argv, judged, self.profile.database, self.peer, self.sender)
             case = Case(judge, number, argv, special, request, steps)
             if not self._goes_on(case):
                 return False
@@ -435,12 +434,14 @@ class Session(Actor):
     ) -> bool:
         """Tell of a judgement. True where the request, of which `size` bytes are here, goes upstream as it is
         and gives exactly one reply; else `_ruled` has what was decided."""
+        command = touches.command
+        if special is None and command is not None:
+            special = SPECIAL_SUBCOMMANDS.get(command.name)
         too_large = self._streaming and (special is not None or touches.name_a_streamed)
         recorder = self._observer.recorder
         if recorder is not None and not too_large:
             recorder(judge.policy, self.service, argv, touches)
         self._observer.judged_at_length(self._why_at_length(ruling, special, size))
-        command = touches.command
         label = command.name if command is not None else OTHER
         reply = None
         if ruling is not PASS:
@@ -523,7 +524,7 @@ class Session(Actor):
         judged = self.transaction.judged if self.transaction is not None else None
         self._until_timed -= 1
         start = perf_counter() if self._until_timed < 0 else 0.0
-        answer = judge.weigh(number, argv, judged, self.profile.database, self.client, self.sender)
+        answer = judge.weigh(number, argv, judged, self.profile.database, self.peer, self.sender)
         if self._until_timed < 0:
             self._until_timed = TIMED_EACH - 1
             self._observer.decided(perf_counter() - start)

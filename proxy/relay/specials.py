@@ -418,6 +418,11 @@ def _if_ok(session: Actor, reply: bytes, name: bytes) -> None:
 
 
 def _client_setinfo(session: Actor, argv: Argv) -> None:
+    if word(argv[2]) == b"LIB-NAME":
+        session.says_library(name=argv[3])
+    elif word(argv[2]) == b"LIB-VER":
+        session.says_library(version=argv[3])
+
     def answered(reply: bytes) -> None:
         name, version = session.profile.library
         if not reply.startswith(b"+"):
@@ -542,6 +547,16 @@ def _replication(session: Actor, _argv: Argv) -> None:
     session.opaque_request("its replies can't be followed")
 
 
+def _script_debug(session: Actor, argv: Argv) -> None:
+    """With YES or SYNC the next EVAL opens a debugger, and what follows is for that (`ldbStartSession`
+    in `src/eval.c`). Inside MULTI Redis refuses it."""
+    if session.transaction is not None or len(argv) != 3 or word(argv[2]) not in (b"YES", b"SYNC"):
+        session.mark_shapeable(True)
+        session.pass_one()
+    else:
+        session.opaque_request("what its debugger is told isn't commands")
+
+
 hang_up = Special(_hang_up)
 _subscribing = Special(_subscription)
 _replicating = Special(_replication)
@@ -574,6 +589,8 @@ SPECIALS: dict[bytes, Special] = {
     b"WATCH": Special(_watch),
 }
 LONGEST_SPECIAL = max(map(len, SPECIALS))
+# Subcommands of which the container isn't special, by their full names.
+SPECIAL_SUBCOMMANDS: dict[str, Special] = {"SCRIPT DEBUG": Special(_script_debug)}
 
 TOO_LARGE = Special(
     lambda session, _argv: session.opaque_request("what it depends on is too long to be judged")

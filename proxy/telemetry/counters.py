@@ -55,6 +55,8 @@ SCALARS = (
     "break_glass_started",
     "pending_ttl_dropped",
     "pending_ttl_unanswered",
+    "pending_size_dropped",
+    "pending_size_unanswered",
     "accept_pauses",
     "worker_restarts",
     "log_lines",
@@ -113,6 +115,8 @@ class Counters(Traffic):
         self.break_glass_started = 0
         self.pending_ttl_dropped = 0  # keys whose time to live was to be asked, forgotten for want of room
         self.pending_ttl_unanswered = 0  # and those of which Redis couldn't be asked
+        self.pending_size_dropped = 0  # the same for keys whose size was to be asked
+        self.pending_size_unanswered = 0
         self.accept_pauses = 0  # for want of file descriptors or memory
         self.workers = 0  # worker processes that serve now; 0 where there is but one process
         self.worker_restarts = 0  # of workers that ended unasked

@@ -22,11 +22,13 @@ import re
 import select
 import stat
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from proxy.policy.verdict import Violation
+from proxy.policy.verdict import Peer, Violation, script_in
+from proxy.telemetry.clients import as_peer, fields_of
 from proxy.telemetry.counters import Counters
 from proxy.telemetry.shapes import looks_like_word
 
@@ -60,7 +62,7 @@ def mask(key: bytes) -> str:
 def masked_hint(violation: Violation) -> str:
     """The hint without the pieces of the key that tell one key from another."""
     hint = violation.hint
-    if not hint or not violation.shown:
+    if not hint or not violation.shown or script_in(violation.rule, violation.shape):
         return hint
     hint = hint.replace(violation.shown, "…")
     pieces = [piece for piece in re.split(r"[^\w.@-]+", violation.shown) if piece]
@@ -73,6 +75,10 @@ def masked_hint(violation: Violation) -> str:
 def rfc3339(at: float) -> str:
     """Unix seconds as RFC 3339 in UTC with microseconds."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 class Sink:
@@ -201,8 +207,9 @@ class Sink:
             name = "standard output" if self._target == "-" else str(self._target)
             with contextlib.suppress(OSError, ValueError):
                 print(
-                    f"keyfence: can't write the decision log to {name}: {failure.strerror or failure}; "
-                    "lines are being lost and counted (keyfence_log_write_failures_total)",
+                    f"keyfence: {_now()} can't write the decision log to {name}: "
+                    f"{failure.strerror or failure}; lines are being lost and counted "
+                    "(keyfence_log_write_failures_total)",
                     file=sys.stderr,
                     flush=True,
                 )
@@ -260,7 +267,7 @@ class _Merging:
         self.promised = ""  # the id that the next line must carry, since a reply carries it
         # Of the last decision:
         self.violation = violation
-        self.client = ""
+        self.client = Peer("")
         self.revision = ""
         self.shape = ""
         self.at = 0.0
@@ -294,7 +301,7 @@ class DecisionLog:
         group: Group,
         violation: Violation,
         *,
-        client: str,
+        client: Peer | str,
         revision: str,
         now: float,
         at: float,
@@ -308,7 +315,7 @@ class DecisionLog:
         if merging is None:
             merging = self._add(group, violation, now)
         merging.violation = self._slim(violation)
-        merging.client = client
+        merging.client = as_peer(client)
         merging.revision = revision
         merging.shape = shape
         merging.at = at
@@ -406,7 +413,8 @@ class DecisionLog:
             "decision": decision,
             "revision": merging.revision,
             "service": service,
-            "client": merging.client,
+            "client": merging.client.address,
+            **fields_of(merging.client),
             "command": command,
             "rule": rule,
             "severity": violation.severity,
@@ -414,7 +422,7 @@ class DecisionLog:
         if violation.entry:
             line["entry"] = violation.entry
         if merging.shape:
-            line["shape"] = merging.shape
+            line["script" if script_in(rule, merging.shape) else "shape"] = merging.shape
         line |= self._words(violation)
         line |= {"position": violation.position, "action": action, "merged": merged, "dropped": retold}
         self._sink.write(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n", 1 + merged, retold)
@@ -431,6 +439,9 @@ class DecisionLog:
 
     def _words(self, violation: Violation) -> dict[str, object]:
         """What a line says of the key. Where keys are masked there is no message, since it quotes the key."""
+        if script_in(violation.rule, violation.shape):
+            line = "" if self._mask_keys else violation.shown
+            return {"key": "", "script_line": line, "hint": violation.hint}
         if self._mask_keys:
             key = violation.shown if violation.key is None else mask(violation.key)
             return {"key": key, "hint": masked_hint(violation)}

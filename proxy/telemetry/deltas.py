@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from proxy.telemetry.counters import COUNTED, GAUGES, SCALARS
-from proxy.telemetry.tally import Row
+from proxy.telemetry.tally import Key, Row
 from proxy.telemetry.telemetry import Telemetry
 
 
@@ -21,7 +21,7 @@ class Deltas:
         self._plain: dict[str, Any] = dict.fromkeys(SCALARS, 0)
         self._tables: dict[str, dict[Any, int]] = {name: {} for name in COUNTED}
         self._buckets: list[int] = [0] * len(telemetry.counters.decision_buckets)
-        self._rows: dict[tuple[str, str, str, str], tuple[int, dict[str, int]]] = {}
+        self._rows: dict[Key, tuple[int, dict[str, int]]] = {}
 
     def take(self) -> dict[str, Any]:
         """{"counters": for `Counters.absorb(…, live=False)`, "gauges": for `Counters.absorb_gauges`,
@@ -56,7 +56,7 @@ class Deltas:
         new: list[Row] = []
         for key, row in self._telemetry.tally.rows():
             count, actions = self._rows.get(key, (0, {}))
-            if row["count"] != count:
+            if row["count"] != count or row["actions"] != actions:
                 more = {name: n - actions.get(name, 0) for name, n in row["actions"].items()}
                 new.append({**row, "count": row["count"] - count, "actions": more})
                 self._rows[key] = row["count"], dict(row["actions"])

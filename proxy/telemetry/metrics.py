@@ -71,6 +71,16 @@ _PLAIN = (
         "pending_ttl_unanswered",
         "Keys awaiting a TTL of which the upstream couldn't be asked.",
     ),
+    (
+        "pending_size_dropped",
+        "pending_size_dropped",
+        "Keys whose size was to be asked that were forgotten for want of room.",
+    ),
+    (
+        "pending_size_unanswered",
+        "pending_size_unanswered",
+        "Keys whose size was to be asked of which the upstream couldn't be asked.",
+    ),
     ("accept_pauses", "accept_pauses", "Pauses in accepting, for want of file descriptors or memory."),
     ("worker_restarts", "worker_restarts", "Worker processes that ended unasked and were replaced."),
     ("log_lines", "log_lines", "Lines written to the decision log."),

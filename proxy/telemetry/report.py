@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from proxy.telemetry.clients import MAX_CLIENTS, Client, from_fields, text_of
 from proxy.telemetry.tally import Row, Tally
 
 _ACTIONS = frozenset({"observed", "refused", "waived", "late"})
@@ -31,6 +32,7 @@ _HEADINGS = (
     "first seen",
     "last seen",
     "example",
+    "clients",
     "hint",
 )
 _INDENT = "    "
@@ -106,7 +108,7 @@ def _as_blocks(rows: list[Row], counts: list[str], width: int) -> str:
         numbers = "  ".join(f"{cells[one]:>{len(one)}}" for one in counts) + "  "
         lines += _wrapped("  ".join(cells[one] for one in _HEADINGS[:4] if cells[one]), width, numbers)
         lines.append(f"{_INDENT}{cells['first seen']} to {cells['last seen']}")
-        for text in (cells["example"], cells["hint"]):
+        for text in (cells["example"], cells["clients"], cells["hint"]):
             lines += _wrapped(text, width, _INDENT) if text else []
     return "\n".join(lines) + "\n"
 
@@ -134,6 +136,7 @@ def _cells(row: Row) -> dict[str, str]:
         "first seen": _clock(row["first"]),
         "last seen": _clock(row["last"]),
         "example": _clean(row["example"]),
+        "clients": _clean(text_of(row.get("clients", []))),
         "hint": _clean(row["hint"]),
     }
 
@@ -169,12 +172,13 @@ def _row_of_line(record: object) -> tuple[Row, int]:
         severity=_text(record, "severity", "must"),
         command=_text(record, "command"),
         entry=_text(record, "entry", ""),
-        shape=_text(record, "shape", ""),
+        shape=_text(record, "shape", "") or _text(record, "script", ""),
         count=times,
         actions={action: times},
         first=at,
         last=at,
-        example=_text(record, "key", ""),
+        clients=[from_fields(record, "client")],
+        example=_text(record, "key", "") or _text(record, "script_line", ""),
         hint=_text(record, "hint", ""),
     )
     return row, _number(record, "dropped")
@@ -197,9 +201,16 @@ def _row(value: object) -> Row:
         actions={str(action): number for action, number in actions.items()},
         first=_time(value, "first"),
         last=_time(value, "last"),
+        clients=_clients(value.get("clients", [])),
         example=_text(value, "example", ""),
         hint=_text(value, "hint", ""),
     )
+
+
+def _clients(values: Any) -> list[Client]:
+    if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
+        raise ValueError('"clients" isn\'t a list of objects')
+    return [from_fields(one, "address") for one in values[:MAX_CLIENTS]]
 
 
 def _text(record: Mapping[str, Any], name: str, default: str | None = None) -> str:

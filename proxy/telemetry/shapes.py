@@ -1,14 +1,14 @@
 """The shapes of keys that no entry of the policy covers: `jwt_active:<uuid>:<uuid>`, `user_roles:<int>`.
 
-Rule: a piece of a key shows in a shape only if it looks like a word and recurs at its place; all else becomes
-a placeholder. Between calls nothing of a key is held but salted 64-bit hashes of words and the shapes
-themselves.
+Rule: a piece of a key shows in a shape only if it looks like a word; all else becomes a placeholder. Where
+keys aren't to be shown, a word must recur at its place too. Between calls nothing of a key is held but salted
+64-bit hashes of words and the shapes themselves.
 
 "Looks like a word": letters only, in runs of at most 20, joined by `_`, `-` or `.`, 32 characters at most, in
 one case or in camel humps of three letters on average, without six consonants in a row; or a version (`v1`).
 "Recurs": the words before it were the same, the rest of the key was of the same kind, and it isn't the first
 time. A place that has held more than MAX_WORDS different words holds names rather than words, and shows `<*>`
-from then on.
+from then on, except for the words that were seen ESTABLISHED times before.
 
 Where the policy has secrets, a piece that may be one (`policy.secrecy`) shows only if it is a word as a
 whole, doesn't stand where a form of the policy has its secret, and has stood at its place in DISTINCT
@@ -29,12 +29,12 @@ ANY = "<*>"
 ID = "<id>"
 MORE = "<more>"
 HOLE = "\0"  # can't be in a key that is taken apart, since it isn't printable
-MAX_SHAPES = 1_000
+MAX_SHAPES = 4_000
 MAX_KINDS = 1_000  # sequences of separators and placeholders, one tree of words each
 MAX_NODES = 20_000
 MAX_FIRST_WORDS = 256  # different words at the first place of a longer key: these tell the offenders apart
-MAX_WORDS = 24  # at any other place
-ESTABLISHED = 16  # times that a first word must have been seen to outlive its place's widening
+MAX_WORDS = 48  # at any other place
+ESTABLISHED = 16  # times that a word must have been seen to outlive its place's widening
 DISTINCT = 16  # different keys in which a word must have stood that may be a secret
 TRIED = 64  # times that it has been seen, after which a key keeps the shape that it has without this word
 MAX_LENGTH = 256  # characters of a key that are looked at
@@ -44,7 +44,8 @@ MAX_CACHED = 4_096
 # What holds a separator itself is found before the key is split.
 _COMPOUND = re.compile(
     r"""(?<![^\W_])(?:
-      (?P<date>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)
+      (?P<uuid>[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12})
+    | (?P<date>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)
     | (?P<email>[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){0,4}\.[A-Za-z]{2,24})
     | (?P<mac>(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2})
     | (?P<ip>(?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}
@@ -52,7 +53,7 @@ _COMPOUND = re.compile(
     )(?![^\W_])""",
     re.VERBOSE,
 )
-_MAY_HOLD_COMPOUND = re.compile(r"[@T ]|::|(?::[^:]{1,4}){5}").search
+_MAY_HOLD_COMPOUND = re.compile(r"[@T ]|::|(?::[^:]{1,4}){5}|-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-").search
 _SEPARATORS = re.compile(r"([:|{}@#*?\[\]()<>\"'`!$%^\\\s]+)").split
 _INNER = re.compile(r"([/_.,;=&~+-]+)")
 _IPV4 = r"\d{1,3}(?:\.\d{1,3}){3}"
@@ -129,16 +130,16 @@ class _Node:
             self.rest.take(other.rest)
         self.wide = self.wide or other.wide
         if len(self.children) > MAX_WORDS:
-            self.widen(spare=None)
+            self.widen(MAX_WORDS)
 
-    def widen(self, spare: int | None) -> None:
-        """Forget the words of this place, but for those seen `spare` times: they are names of things."""
+    def widen(self, most: int) -> None:
+        """Forget the words of this place, which are names of things, except for up to `most` words that are
+        established."""
         rest = self.rest or _Node()
-        kept: dict[int, _Node] = {}
-        for word, child in self.children.items():
-            if spare is not None and child.count >= spare:
-                kept[word] = child
-            else:
+        often = sorted(self.children.items(), key=lambda item: -item[1].count)
+        kept = {word: child for word, child in often[:most] if child.count >= ESTABLISHED}
+        for word, child in often:
+            if word not in kept:
                 rest.take(child)
         self.children, self.rest, self.wide = kept, rest, True
 
@@ -147,8 +148,8 @@ class Shapes:
     """Learns shapes from the keys that it is shown. Not for use by several threads at once."""
 
     def __init__(self, *, trusting: bool = False, secrecy: Secrecy | None = None) -> None:
-        """`trusting`: the first word of a longer key shows at once, so that a single key of a family has the
-        family's shape. For where keys themselves may be shown. `secrecy`: of a policy with secrets."""
+        """`trusting`: words show at once, so that a finding's shape is right from its first key on. For where
+        keys themselves may be shown. `secrecy`: of a policy with secrets."""
         self._trusting = trusting
         self.secrecy = secrecy
         self._roots: dict[str, _Node] = {}
@@ -156,6 +157,8 @@ class Shapes:
         self._cache: dict[int, str] = {}  # by the key's hash; only what is learnt for good
         self._nodes = 0
         self.turns = 0  # how often what was learnt for good was forgotten again
+        self.learned = 0  # how many words have begun to show after they were hidden
+        self.is_open = False  # the last shape hides a word that may show once more keys were seen
 
     def settled(self, key: bytes) -> str | None:
         """The shape that a key has been shown with and keeps, until `turns` changes; None where that isn't
@@ -168,22 +171,32 @@ class Shapes:
         mark = hash(key)
         known = self._cache.get(mark)
         if known is not None:
+            self.is_open = False
             return known
-        guarded, suspects = (key, _NONE) if self.secrecy is None else _guarded(key, self.secrecy)
-        anatomy = take_apart(guarded)
+        anatomy, suspects = self._taken_apart(key)
         words, settled = self._learn(anatomy, mark, suspects)
-        shape = anatomy.filled(words)
-        if ANY in shape and ID in shape:
-            shape = _BLURRED.sub(ID, shape)
-        if shape not in self._shapes:
-            if len(self._shapes) < MAX_SHAPES:
-                self._shapes.add(shape)
-            else:
-                shape = OTHER
+        shape = self._admitted(_filled(anatomy, words))
         if settled:
             if len(self._cache) >= MAX_CACHED:
                 self._cache.clear()
             self._cache[mark] = shape
+        return shape
+
+    def reshaped(self, key: bytes) -> str:
+        """The shape of a key that was seen before, by what was learned since. It teaches nothing."""
+        anatomy, suspects = self._taken_apart(key)
+        return self._admitted(_filled(anatomy, self._known(anatomy, suspects)))
+
+    def _taken_apart(self, key: bytes) -> tuple[Anatomy, Set[str]]:
+        guarded, suspects = (key, _NONE) if self.secrecy is None else _guarded(key, self.secrecy)
+        return take_apart(guarded), suspects
+
+    def _admitted(self, shape: str) -> str:
+        """The shape, or `other` where there are too many."""
+        if shape not in self._shapes:
+            if len(self._shapes) >= MAX_SHAPES:
+                return OTHER
+            self._shapes.add(shape)
         return shape
 
     def _learn(self, anatomy: Anatomy, key: int, suspects: Set[str]) -> tuple[list[str], bool]:
@@ -191,6 +204,7 @@ class Shapes:
         that may be secrets."""
         words = anatomy.words
         kind = "".join(anatomy.frame)
+        self.is_open = False
         node = self._roots.get(kind)
         if node is None:
             if len(self._roots) >= MAX_KINDS:
@@ -205,19 +219,34 @@ class Shapes:
                 return shown + [ANY] * (len(words) - len(shown)), False
             child.count += 1
             named = child is not node.rest
-            recurs = child.count > 1 or (first and self._trusting)
-            steady = child.count > 1 if named else node.wide
-            if named and word in suspects:
-                if len(child.keys) < DISTINCT:
-                    child.keys.add(key)
-                recurs = len(child.keys) >= DISTINCT
-                steady = recurs or child.count >= TRIED
-            shown.append(word if named and recurs else ANY)
-            settled = settled and steady
-            # A first word is counted on until it is established, so that its place's widening spares it.
-            settled = settled and (not first or not named or child.count >= ESTABLISHED)
+            is_suspect = word in suspects
+            hidden = not self._shows(child, is_suspect, child.count - 1)
+            if named and is_suspect and len(child.keys) < DISTINCT:
+                child.keys.add(key)
+            shows = named and self._shows(child, is_suspect, child.count)
+            self.learned += shows and hidden and child.count > 1
+            self.is_open = self.is_open or (named and not shows)
+            shown.append(word if shows else ANY)
+            steady = shows or not named or (is_suspect and child.count >= TRIED)
+            # A word is counted on until it is established, so that its place's widening spares it.
+            settled = settled and steady and (not named or child.count >= ESTABLISHED)
             node = child
         return shown, settled
+
+    def _shows(self, node: _Node, is_suspect: bool, times: int) -> bool:
+        """Whether a word that was seen so many times shows."""
+        return len(node.keys) >= DISTINCT if is_suspect else self._trusting or times > 1
+
+    def _known(self, anatomy: Anatomy, suspects: Set[str]) -> list[str]:
+        """The words to show, by what is learned already."""
+        node = self._roots.get("".join(anatomy.frame))
+        shown: list[str] = []
+        for word in anatomy.words:
+            child = None if node is None else node.children.get(hash(word))
+            shows = child is not None and self._shows(child, word in suspects, child.count)
+            shown.append(word if shows else ANY)
+            node = child if child is not None or node is None else node.rest
+        return shown
 
     def _step(self, node: _Node, word: str, first: bool) -> _Node | None:
         """The node behind a word; None where there is no room for one."""
@@ -225,7 +254,7 @@ class Shapes:
         if child is not None:
             return child
         if not node.wide and len(node.children) >= (MAX_FIRST_WORDS if first else MAX_WORDS):
-            self._widen(node, spare=ESTABLISHED if first else None)
+            self._widen(node, MAX_FIRST_WORDS if first else MAX_WORDS)
         if node.wide and node.rest is not None:
             return node.rest
         if self._nodes >= MAX_NODES:
@@ -238,12 +267,17 @@ class Shapes:
             node.children[hash(word)] = child
         return child
 
-    def _widen(self, node: _Node, spare: int | None) -> None:
+    def _widen(self, node: _Node, most: int) -> None:
         before = node.size()
-        node.widen(spare)
+        node.widen(most)
         self._nodes += node.size() - before
         self._cache.clear()
         self.turns += 1
+
+
+def _filled(anatomy: Anatomy, words: list[str]) -> str:
+    shape = anatomy.filled(words)
+    return _BLURRED.sub(ID, shape) if ANY in shape and ID in shape else shape
 
 
 def _guarded(key: bytes, secrecy: Secrecy) -> tuple[bytes, set[str]]:

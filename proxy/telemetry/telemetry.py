@@ -15,14 +15,17 @@ from typing import Any, NamedTuple, cast
 
 from proxy.policy.repeats import Admitted, Repeat
 from proxy.policy.secrecy import Secrecy
-from proxy.policy.verdict import Finding, Violation
+from proxy.policy.verdict import Finding, Peer, Violation, script_in
+from proxy.telemetry.clients import as_peer, listed, meet
 from proxy.telemetry.counters import OTHER, Counters, Outcome
 from proxy.telemetry.decision_log import DecisionLog, Group, Sink, mask, masked_hint, new_decision_id
 from proxy.telemetry.shapes import Shapes
 from proxy.telemetry.tally import Row, Tally
+from proxy.telemetry.unsettled import Place, Unsettled
 
 MAX_KNOWN = 10_000
 MAX_REPEATS = 4_096  # that live at a time
+MAX_SCRIPTS = 1_000
 RETIRED = 100  # of them in a second, the oldest first: of each the next command is told of in full
 Schedule = Callable[[Callable[[], None]], object]
 # What a client sent in place of a command is its own text; what doesn't read as a command's name isn't shown.
@@ -36,7 +39,7 @@ class _Origin(NamedTuple):
     """Whose command it was, and by which revision of the policy it was judged."""
 
     service: str
-    client: str
+    client: Peer
     command: str
     revision: str
 
@@ -67,6 +70,8 @@ class Telemetry:
         self._wall = wall
         self._new_id = new_id
         self._shapes = Shapes(trusting=not mask_keys)
+        self._unsettled = Unsettled()
+        self._scripts: set[str] = set()  # unregistered ones that have rows of their own
         # The rows that the violations of a group count in, to find them with one look-up.
         self._known: dict[Group, tuple[str, tuple[str, str, str, str, str], Row]] = {}
         self._repeats: deque[Repeat] = deque()  # that live, the oldest first
@@ -82,8 +87,9 @@ class Telemetry:
 
     @property
     def tally(self) -> Tally:
-        """The tally, up to date."""
+        """The tally, up to date; each key's findings under the shape that is known by now."""
         self.gather()
+        self._unsettled.move(self._shapes, self._tally, self._row)
         return self._tally
 
     @classmethod
@@ -115,14 +121,19 @@ class Telemetry:
         """Whether keys are masked in the log and in the tally's new rows, from now on."""
         if mask_keys != self._mask_keys:
             self._mask_keys = mask_keys
-            self._shapes = Shapes(trusting=not mask_keys, secrecy=self._shapes.secrecy)
+            self._reshape(self._shapes.secrecy)
             if self._log is not None:
                 self._log.mask(mask_keys)
 
     def guard(self, secrecy: Secrecy | None) -> None:
         """What the policy that is in force says of its secrets: none becomes a word of a shape."""
         if secrecy != self._shapes.secrecy:
-            self._shapes = Shapes(trusting=not self._mask_keys, secrecy=secrecy)
+            self._reshape(secrecy)
+
+    def _reshape(self, secrecy: Secrecy | None) -> None:
+        self._unsettled.move(self._shapes, self._tally, self._row)
+        self._unsettled.forget()
+        self._shapes = Shapes(trusting=not self._mask_keys, secrecy=secrecy)
 
     def command(self, service: str, command: str, outcome: Outcome, times: int = 1) -> None:
         """Count a command, or several alike; `command` is a name of the command table, or `other`."""
@@ -151,7 +162,7 @@ class Telemetry:
     def violations(
         self,
         service: str,
-        client: str,
+        client: Peer | str,
         command: str,
         findings: Sequence[Finding],
         revision: str,
@@ -163,7 +174,7 @@ class Telemetry:
         are counted with it as merged. Returns the decision id for the reply, which is that of the first
         refused finding's line; "" if nothing was refused."""
         now = self._clock()
-        origin = _Origin(service, client, command, revision)
+        origin = _Origin(service, as_peer(client), command, revision)
         refused = ""
         for violation, action in findings:
             decision = self._tell(origin, violation, action, now=now, times=times * (1 + violation.more))
@@ -215,7 +226,9 @@ class Telemetry:
         service, client, command, revision = origin
         rule = violation.rule
         shape = ""
-        if not violation.shape and violation.key is not None:
+        if violation.key is None:
+            shape = self._script(script_in(rule, violation.shape))
+        elif not violation.shape:
             shape = self._shapes.shape(violation.key)
         group = (service, rule, shape or violation.entry, command, action)
         at = self._epoch + now
@@ -226,10 +239,14 @@ class Telemetry:
             row["count"] += times
             row["actions"][action] += times
             row["last"] = at
+            meet(row["clients"], listed(client))
             if violation.severity == "must":  # some of a row may be a should
                 row["severity"] = "must"
         else:
-            group = self._count(group, violation, shape, at=at, times=times)
+            group = self._count(group, violation, shape, client, at=at, times=times)
+        if shape and self._shapes.is_open and violation.key is not None:
+            place = Place(service, rule, group[3], violation.entry, shape, violation.key, action)
+            self._unsettled.hold(place, violation, times, at)
         if self._log is None:
             return self._new_id() if action == "refused" else ""
         return self._log.record(
@@ -243,20 +260,32 @@ class Telemetry:
             times=times,
         )
 
-    def _count(self, group: Group, violation: Violation, shape: str, *, at: float, times: int) -> Group:
+    def _script(self, script: str) -> str:
+        """Which script it is, as rows and lines name it; there may be as many as there are requests."""
+        if script and script not in self._scripts:
+            if len(self._scripts) >= MAX_SCRIPTS:
+                return OTHER
+            self._scripts.add(script)
+        return script
+
+    def _count(
+        self, group: Group, violation: Violation, shape: str, client: Peer, *, at: float, times: int
+    ) -> Group:
         """Count a violation where the tables may lack a row for it. Returns the group as the log names it."""
         service, rule, label, command, action = group
         self._counters.violation(service, rule, command, violation.entry, action, times=times)
         named = command
         if command == OTHER and rule == "command.unknown":
             named = _unknown_name(violation)
-        row = self._tally.find(service, rule, named, label)
+        row = self._tally.find(service, rule, named, violation.entry, shape)
         if row is None:
             row = self._row(service, named, violation, shape, at)
             row["count"] = row["actions"][action] = times
+            row["clients"] = [listed(client)]
             self._tally.add(row)
             return service, rule, label, named, action
         self._tally.count(row, action, at, times)
+        meet(row["clients"], listed(client))
         if violation.severity == "must":
             row["severity"] = "must"
         series = (service, rule, command, violation.entry, action)
@@ -303,7 +332,7 @@ class Telemetry:
     def snapshot(self) -> dict[str, Any]:
         """What a worker hands to the parent: {"counters": …, "tally": […]}, as plain values."""
         self.gather()
-        return {"counters": self._counters.snapshot(), "tally": self._tally.snapshot()}
+        return {"counters": self._counters.snapshot(), "tally": self.tally.snapshot()}
 
     def reopen(self) -> None:
         """Open the log file anew, after it was moved."""

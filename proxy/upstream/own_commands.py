@@ -42,7 +42,13 @@ ECHO = OwnCommand(
     b"ECHO", "prove the order of replies on shared connections", "a dearer proof is used", (b"keyfence",)
 )
 
-OWN_COMMANDS = (PING, COMMAND, SELECT, PTTL, ECHO)
+# Where a policy limits sizes: one for each type of key.
+SIZES = {
+    name: OwnCommand(name, "ask how large keys are", "sizes aren't checked late", (_NO_KEY,))
+    for name in (b"STRLEN", b"HLEN", b"LLEN", b"SCARD", b"ZCARD", b"XLEN")
+}
+
+OWN_COMMANDS = (PING, COMMAND, SELECT, PTTL, *SIZES.values(), ECHO)
 
 
 def acl_rules() -> str:

@@ -128,7 +128,7 @@ def test_keyfences_own_questions_take_any_answer(search: Search) -> None:
                 _decoded(answer.raw.result())
         link = _Link([], 0)
         link.connection_made(Written())
-        asked = asyncio.ensure_future(link.pttls(0, [b"k"] * rng.randrange(1, 4)))
+        asked = asyncio.ensure_future(link.ask(0, [b"PTTL k\r\n"] * rng.randrange(1, 4)))
         await asyncio.sleep(0)
         feed(link.data_received, stream(rng), rng)
         link.close()

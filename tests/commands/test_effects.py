@@ -263,8 +263,29 @@ def test_each_key_of_mset_has_its_value() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["APPEND k v", "SETRANGE k 0 v", "GET k", "DEL k", "INCR k", "SETEX k 5", "LMOVE k a LEFT LEFT"]
+    ("text", "least", "position"),
+    [
+        ("APPEND k vw", 2, 2),
+        ("APPEND k", None, 0),
+        ("SETRANGE k 7 vw", 9, 3),
+        ("SETRANGE k 7", None, 0),
+        ("SETRANGE k -1 v", None, 0),
+        ("SETRANGE k x v", None, 0),
+        ("SETBIT k 0 1", 1, 2),
+        ("SETBIT k 7 0", 1, 2),
+        ("SETBIT k 8 0", 2, 2),
+        ("SETBIT k -8 0", None, 0),
+        ("SETBIT k", None, 0),
+    ],
 )
+def test_a_part_of_a_value_shows_how_long_the_whole_is_at_least(
+    text: str, least: int | None, position: int
+) -> None:
+    shown = None if least is None else Content(least=least, value_position=position)
+    assert content(text) == shown
+
+
+@pytest.mark.parametrize("text", ["GET k", "DEL k", "INCR k", "SETEX k 5", "LMOVE k a LEFT LEFT"])
 def test_no_content_is_shown(text: str) -> None:
     assert content(text) is None
 

@@ -168,6 +168,12 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "As above.",
     ),
     (
+        "`SCRIPT DEBUG YES` or `SYNC`",
+        "the next EVAL opens Lua's debugger, and what follows is for that",
+        "`-NOPERM [session.opaque]` in enforce, also where it is granted; passed unread in observe",
+        "What a debugger is told (`s`, `c`, `redis GET key`) isn't commands.",
+    ),
+    (
         "`CLIENT TRACKING … REDIRECT id` with an id that no client of the same service was shown",
         "sends it there, or `-ERR The client ID you want redirect to does not exist`",
         "`-NOPERM [command.forbidden]` in enforce; passes in observe",

@@ -110,6 +110,33 @@ def test_channel_patterns_must_lie_within_the_rules(
     assert rules(decider, service, "PSUBSCRIBE", pattern) == broken
 
 
+INVALIDATE = "__redis__:invalidate"
+
+
+@pytest.mark.parametrize(
+    ("commands", "argv", "broken"),
+    [
+        ("{}", f"SUBSCRIBE {INVALIDATE}", []),
+        ("{}", f"SUBSCRIBE {INVALIDATE} news", ["channel.read"]),
+        ("{}", f"PSUBSCRIBE {INVALIDATE}", []),
+        ("{}", f"PSUBSCRIBE {INVALIDATE}*", ["channel.read"]),
+        ("{}", f"PUBLISH {INVALIDATE} x", ["channel.write"]),
+        ("{forbid: [CLIENT TRACKING]}", f"SUBSCRIBE {INVALIDATE}", ["channel.read"]),
+        ("{forbid: [CLIENT]}", f"SUBSCRIBE {INVALIDATE}", ["channel.read"]),
+        ("{forbid: [SUBSCRIBE]}", f"SUBSCRIBE {INVALIDATE}", ["command.forbidden"]),
+    ],
+)
+def test_who_may_track_keys_may_hear_of_their_changes(commands: str, argv: str, broken: list[str]) -> None:
+    grants = "grants: {b: {commands: [CLIENT TRACKING]}}"
+    policy = f"policy: p\nservices: [a, b]\ncommands: {commands}\n{grants}\n"
+    decider = Decider(parse_policy(policy))
+    assert rules(decider, "a", *argv.split()) == broken
+    if "forbid: [CLIENT" in commands:
+        verdict = decider.decide(0, argv.encode().split())
+        assert verdict.violations[0].hint == "it is for services that may use CLIENT TRACKING"
+        assert rules(decider, "b", *argv.split()) == []  # by its grant
+
+
 @pytest.mark.parametrize(
     ("service", "command", "broken"),
     [

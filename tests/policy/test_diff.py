@@ -67,6 +67,14 @@ CHANGES: list[tuple[str, str, list[str]]] = [
             "for example a:s:k:x"
         ],
     ),
+    (
+        "type: hash, ",
+        "type: hash, max_value: 64kb, max_fields: 9, ",
+        [
+            "k: max value is asked now (64kb), for example a:s:k:x",
+            "k: max fields is asked now (9), for example a:s:k:x",
+        ],
+    ),
     ("type: hash", "type: [hash, string]", ["k: types is hash, string, was hash, for example a:s:k:x"]),
     ("type: hash, ", "", ["k: types is asked no more (was hash), for example a:s:k:x"]),
     (

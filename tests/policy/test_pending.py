@@ -7,11 +7,23 @@ from typing import Any
 import pytest
 
 from proxy.policy.compiled import Target
+from proxy.policy.decide import Transaction
 from proxy.policy.judge import Judge
 from proxy.policy.load import parse_policy
 from proxy.policy.modes import ModeRule, Modes
 from proxy.policy.pending import MAX_KEY, PendingTtls
-from proxy.policy.ttl import ASKS_ALL, ASKS_PRESENCE, GIVES, NO_TTL, SETTLES, TtlRule
+from proxy.policy.ttl import (
+    ASKS_ALL,
+    ASKS_GONE,
+    ASKS_PRESENCE,
+    GIVES,
+    GONE,
+    NO_TTL,
+    REQUIRED,
+    SETTLES,
+    TOO_LONG,
+    TtlRule,
+)
 
 TARGET: Target = parse_policy("policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', writers: a}}").targets[0]
 RULE = TtlRule(max=100_000)
@@ -24,15 +36,20 @@ class Bench:
 
     def ask(
         self, key: bytes = b"k", question: int = ASKS_PRESENCE, client: str = "c", transaction: object = None,
-        rule: TtlRule = RULE, database: int = 0,
+        rule: TtlRule = RULE, database: int = 0, command: str = "HSET",
     ) -> None:  # fmt: skip
         judge: Any = None
         self.table.ask(
-            judge, 0, "10.0.0.1:5", "HSET", client, transaction, database, key, 1, TARGET, rule, question
+            judge, 0, "10.0.0.1:5", command, client, transaction, database, key, 1, TARGET, rule, question
         )  # fmt: skip
 
     def keys(self) -> list[bytes]:
         return [pending.key for pending in self.table]
+
+    def accused_at(self, now: float, left: int) -> list[str]:
+        """The commands of what is found wrong then."""
+        self.now = now
+        return [pending.command for pending in self.table.due() if self.table.answer(pending, left)]
 
     def answer_at(self, now: float, left: int) -> list[bool]:
         self.now = now
@@ -193,6 +210,80 @@ def test_a_key_that_is_always_written_to_is_found_all_the_same() -> None:
     assert found == [10.0]
 
 
+def test_a_script_is_asked_about_soon_and_once_where_its_key_is_gone() -> None:
+    bench = Bench()
+    bench.ask(question=ASKS_GONE, command="EVALSHA")
+    assert bench.answer_at(0.2, GONE) == [False]
+    assert len(bench.table) == 0
+
+
+def test_a_script_that_leaves_its_key_is_asked_about_again_after_the_grace_time() -> None:
+    bench = Bench()
+    bench.ask(question=ASKS_GONE, command="EVALSHA")
+    assert bench.accused_at(0.2, NO_TTL) == []
+    assert bench.accused_at(4.9, NO_TTL) == []
+    assert bench.accused_at(5.0, NO_TTL) == ["EVALSHA"]
+
+
+def test_a_script_in_a_transaction_is_asked_about_after_the_grace_time_alone() -> None:
+    bench = Bench()
+    bench.ask(question=ASKS_GONE, command="EVALSHA", transaction=object())
+    assert bench.answer_at(0.2, GONE) == []
+    assert bench.accused_at(5.0, NO_TTL) == ["EVALSHA"]
+
+
+def test_the_write_that_made_a_key_anew_is_accused_and_none_before_it() -> None:
+    bench = Bench()
+    bench.ask(question=ASKS_GONE, command="EVALSHA")
+    bench.now = 0.1
+    bench.ask(command="SETNX", client="b")
+    assert bench.accused_at(0.2, GONE) == []  # SETNX may run behind this question
+    assert bench.accused_at(5.0, NO_TTL) == []
+    assert bench.accused_at(5.1, NO_TTL) == ["SETNX"]
+
+
+def test_a_key_that_is_removed_and_made_again_and_again_accuses_nobody_until_that_ends() -> None:
+    """A lock without a time to live, taken and released by many: none of its lives is as long as a grace
+    time."""
+    bench = Bench()
+    found: list[tuple[float, str]] = []
+    for tick in range(200):
+        bench.now = tick / 10
+        if tick < 100:
+            bench.ask(command="SETNX", client="b")
+            bench.ask(question=ASKS_GONE, command="EVALSHA")
+            bench.ask(command="SETNX", client="c")
+        found += [(bench.now, command) for command in bench.accused_at(bench.now, NO_TTL)]
+    assert [command for _, command in found] == ["SETNX"]
+    assert 9.9 + 5.0 <= found[0][0] <= 9.9 + 10.0
+
+
+def test_what_another_connection_removes_gives_the_next_write_a_grace_time_of_its_own() -> None:
+    bench = Bench()
+    found: list[float] = []
+    for tick in range(160):
+        bench.now = tick / 10
+        if tick < 100:
+            bench.ask(client="a")
+            bench.table.settle(0, b"k", SETTLES, None, "b")
+        found += [bench.now for wrong in bench.answer_at(bench.now, NO_TTL) if wrong]
+    assert len(found) == 1
+    assert found[0] >= 14.9
+
+
+def test_what_is_told_of_at_once_is_no_earlier_write_s_fault() -> None:
+    bench = Bench()
+    bench.ask(b"k")
+    bench.ask(b"any", ASKS_ALL)
+    for key in (b"k", b"any", b"other"):
+        assert bench.table.knows(0, key) == (key != b"other")
+        bench.table.told(0, key, TOO_LONG)
+    assert bench.answer_at(5.0, 200_000) == [False, False]
+    bench.ask(b"any", ASKS_ALL)
+    bench.table.told(0, b"any", REQUIRED)
+    assert bench.keys() == []
+
+
 def test_a_key_that_is_right_now_is_asked_for_again_where_it_was_written_to() -> None:
     bench = Bench()
     bench.ask()
@@ -253,3 +344,39 @@ def test_a_rename_that_may_not_happen_settles_nothing(command: str, is_open: boo
     for text in ("LPUSH k:a 1", command):
         judge.weigh(0, text.encode().split(), client="c", connection=1)
     assert (b"k:a" in {one.key for one in table}) == is_open
+
+
+@pytest.mark.parametrize(
+    ("commands", "accused"),
+    [
+        (["EVAL x 1 k:a", "SET k:a v"], []),  # told of at once
+        (["HSET k:a f v", "SET k:a v"], []),
+        (["EVAL x 1 k:a", "EXPIRE k:a 500"], ["EVAL ttl.required"]),
+        (["EVAL x 1 k:a", "MULTI", "SET k:a v", "EXEC"], ["SET ttl.required"]),
+        (["EVAL x 1 k:a", "SET k:a v KEEPTTL"], ["SET ttl.required"]),
+        (["SET k:a v"], []),
+    ],
+)
+def test_after_a_write_that_is_told_of_at_once_no_earlier_one_is_accused(
+    commands: list[str], accused: list[str]
+) -> None:
+    policy = parse_policy(
+        "policy: p\nservices: [x]\nplaceholders: {id: '[a-z]'}\nunregistered_scripts: declared\n"
+        'keys: {k: {key: "k:<id>", writers: x, ttl: {max: 100s}}}\n'
+    )
+    now = [0.0]
+    table = PendingTtls(clock=lambda: now[0])
+    judge = Judge(policy, Modes([], policy.services), pending=table)
+    transaction = None
+    for number, text in enumerate(commands):
+        transaction = Transaction() if text == "MULTI" else None if text == "EXEC" else transaction
+        now[0] += 0.001
+        if text not in ("MULTI", "EXEC"):
+            judge.weigh(0, text.encode().split(), transaction, client=f"c{number}", connection=number)
+    found = []
+    while len(table):
+        now[0] += 0.1
+        for one in table.due():
+            if table.answer(one, NO_TTL):
+                found += [f"{one.command} {late.violation.rule}" for late in judge.late(one, NO_TTL)]
+    assert found == accused

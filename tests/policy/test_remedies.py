@@ -32,6 +32,7 @@ keys:
   log: {key: "a:s:log", type: stream, maxlen: "~100"}
   tag: {key: "a:s:{<id>}", hash_tag: required}
   tok: {key: "a:s:tok:<t>"}
+  sized: {key: "a:s:z:<id>", max_value: 4b, max_members: 2}
 legacy: {allow: [read], keys: {"cart:<id>": cart}}
 channels: {news: {channel: "n:<id>", publishers: one, subscribers: one}}
 scripts: {f: {sha1: [aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa], keys: 1}}
@@ -43,6 +44,8 @@ POLICY = parse_policy(TEXT)
 
 # (service, command, rule, what is told: text, command in its place)
 CASES: list[tuple[str, str, str, list[tuple[str, str | None]]]] = [
+    ("one", "SET a:s:z:x 12345", "value.size", [("at most 4 bytes; or raise the limit of sized", None)]),
+    ("one", "RPUSH a:s:z:x 1 2 3", "key.members", [("at most 2; or raise the limit of sized", None)]),
     (
         "two",
         "HSET a:s:cart:x colour red",

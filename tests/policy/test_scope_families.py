@@ -14,6 +14,8 @@ from proxy.policy.compiled import CompiledPolicy
 from proxy.policy.decide import Decider
 from proxy.policy.diagnostics import FileError
 from proxy.policy.load import parse_policy
+from proxy.policy.patterns import parse_class, parse_pattern
+from proxy.policy.prefixes import PrefixIndex, lies_in, meeting, parse_prefix
 from proxy.policy.salvage import Salvaged
 from proxy.policy.yaml_source import Source
 
@@ -329,3 +331,24 @@ def test_the_scope_of_a_key_is_that_of_the_longest_prefix(
         longest = {name for name, size in sizes.items() if size == max(sizes.values()) >= 0}
         target = policy.target(key.encode())
         assert (target.name if target is not None else "") in (longest or {""})
+
+
+PARSED = {name: parse_class(text) for name, text in CLASSES.items()} | {"w": parse_class("[a:]*")}
+KEY_PATTERNS = st.lists(PIECES | st.sampled_from(["c", "<w>", "<s...>"]), min_size=1, max_size=4).map(
+    ":".join
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(prefixes(), max_size=6, unique=True), KEY_PATTERNS)
+def test_prefixes_are_found_as_if_each_were_looked_at(texts: list[str], key: str) -> None:
+    holes = re.findall(r"<(.)", key)
+    assume(len(holes) == len(set(holes)))
+    pattern = parse_pattern(key, PARSED)
+    known = [parse_prefix(text, PARSED) for text in texts]
+    index = PrefixIndex((one, one) for one in known)
+    around = [one for one in known if lies_in(pattern, one)]
+    assert sorted(map(str, index.around(pattern))) == sorted(map(str, around))
+    assert {one for one in known if meeting(pattern, one)} <= {one for _, one in index.near(pattern)}
+    for one in around:
+        assert one.matches(pattern.example())

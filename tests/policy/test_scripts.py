@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from proxy.commands.model import Script, Streamed, Ttl
 from proxy.policy.decide import Decider
 from proxy.policy.load import parse_policy
-from proxy.policy.scripts import MissingArgument, Registration, how_to_register, parse_ttl, script_of
+from proxy.policy.scripts import (
+    MissingArgument,
+    Registration,
+    how_to_register,
+    parse_ttl,
+    script_of,
+    whole_sha1_of,
+)
 
 Kind = Literal["text", "sha1", "function"]
 TEXT = "return redis.call('set', KEYS[1], ARGV[1])"
@@ -77,7 +84,7 @@ def test_a_script_is_shared_only_where_its_registration_says_so() -> None:
 def test_no_sha1_is_told_of_a_text_that_is_not_at_hand() -> None:
     script = Script("text", 1, Streamed(b"return", 10_000_000), (b"k",), ())
     told = "register it under scripts by its SHA-1, and run it by EVALSHA: so long a text isn't at hand"
-    assert how_to_register(script, "") == told
+    assert how_to_register(script, "", whole_sha1_of(script)) == told
 
 
 def rules(decider: Decider, *argv: str) -> list[str]:

@@ -24,6 +24,7 @@ RULES = {
 }
 NAMES = {getattr(ttl, name): name for name in (
     "FINE", "FORBIDDEN", "REQUIRED", "TOO_SHORT", "TOO_LONG", "ASKS_PRESENCE", "ASKS_ALL", "GIVES", "SETTLES",
+    "ASKS_GONE",
 )}  # fmt: skip
 
 # command: what it is under `must`, `none`, `may` and `write`. The key is k.
@@ -91,7 +92,7 @@ MOVE k 1                      ASKS_ALL       ASKS_ALL   ASKS_ALL   ASKS_ALL
 DEL k                         SETTLES        SETTLES    SETTLES    SETTLES
 GETDEL k                      SETTLES        SETTLES    SETTLES    SETTLES
 GET k                         FINE           FINE       FINE       FINE
-EVAL "return 1" 1 k           ASKS_ALL       ASKS_ALL   ASKS_ALL   ASKS_ALL
+EVAL "return 1" 1 k           ASKS_GONE      ASKS_GONE  ASKS_GONE  ASKS_GONE
 EVAL_RO "return 1" 1 k        FINE           FINE       FINE       FINE
 """
 ROWS = [line.rsplit(maxsplit=4) for line in TABLE.strip().splitlines()]

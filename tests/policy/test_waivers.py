@@ -11,12 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.commands.extract import extract
+from proxy.policy.baseline import baseline
 from proxy.policy.diagnostics import FileError
 from proxy.policy.globs import Glob
 from proxy.policy.judge import Judge
 from proxy.policy.load import parse_policy
 from proxy.policy.modes import ModeRule, Modes, Waiver, best_waiver
-from proxy.policy.waivers import baseline, read_waivers, shape_glob, uses, waiver_faults
+from proxy.policy.waiver_keys import WaiverKeys, keys_of_shape
+from proxy.policy.waivers import read_waivers, uses, waiver_faults
+from proxy.telemetry.shapes import Shapes
 
 TODAY = datetime.date(2026, 6, 15)
 POLICY = parse_policy(
@@ -145,6 +148,17 @@ def test_uses_go_to_the_waiver_that_says_most(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("days", "state"), [(0, "too early"), (6, "too early"), (7, "unused"), (90, "unused")]
+)
+def test_what_was_not_needed_is_unused_after_some_days_only(days: int, state: str, tmp_path: Path) -> None:
+    since = datetime.datetime.combine(TODAY, datetime.time(), datetime.UTC) - datetime.timedelta(days=days)
+    listed = read(tmp_path, GOOD, GOOD | {"until": "2026-06-14", "command": "DEL"}, GOOD | {"command": "SET"})
+    found = uses(listed, [row()], TODAY, since)
+    assert [one.state for one in found] == [state, "lapsed", "in use"]
+    assert found[0].as_object()["since"] == since.timestamp()
+
+
 def test_the_last_day_is_tolerated_still(tmp_path: Path) -> None:
     [one] = uses(read(tmp_path, GOOD | {"until": "2026-06-15"}), None, TODAY)
     assert one.state == "ending"
@@ -156,27 +170,35 @@ def test_a_baseline_tolerates_what_a_report_shows_and_nothing_else(tmp_path: Pat
         row(actions={"observed": 1, "refused": 2, "waived": 2}, command="DEL"),
         row(actions={"waived": 5}, command="HSET"),
         row(severity="should", actions={"observed": 5}),
-        row(rule="key.unregistered", entry="", shape="jwt_active:<uuid>:<*>", example="jwt_active:x:y"),
+        row(rule="key.unregistered", entry="", shape="jwt_active:<uuid>:<*>", example="jwt_active:x:y…"),
         row(rule="key.unregistered", entry="", shape="other", actions={"observed": 1}),
-        row(rule="key.unregistered", entry="", shape="<*>:<int>", actions={"observed": 1}),
+        row(rule="key.unregistered", entry="", shape="<*>:<*>", actions={"observed": 1}, example="a:b…"),
         row(rule="command.unknown", command="other", entry="", actions={"observed": 1}),
     ]
     rows[4]["actions"] = {"observed": 5}
-    text, left = baseline(rows, "team: a", "known", datetime.date(2026, 12, 31))
-    assert left == 2
-    assert text.splitlines() == [
+    found = baseline(rows, "team: a", "known", datetime.date(2026, 12, 31))
+    assert found.left == [
+        "two, key.unregistered, SET other, for example p:s:k:a: 5 times",
+        "two, key.unregistered, SET <*>:<*>, for example a:b…: 5 times",
+    ]
+    assert found.wide == [
+        "two, command.unknown, any command: admits any command; seen: p:s:k:a",
+        "two, key.unregistered, SET: admits any key jwt_active:<uuid>:<*>; seen: jwt_active:x:y…",
+    ]
+    assert found.text.splitlines() == [
         "# Violations that were known when this was written. Whoever mends one takes it out.",
         "waivers:",
         '  - {service: two, rule: command.unknown, owner: "team: a", reason: known, '
-        "until: 2026-12-31}  # 5 so far",
-        '  - {service: two, rule: key.unregistered, command: SET, keys: "jwt_active:*:*", owner: "team: a", '
-        "reason: known, until: 2026-12-31}  # 5 so far",
+        "until: 2026-12-31}  # 5 so far; admits more than was seen: any command",
+        '  - {service: two, rule: key.unregistered, command: SET, keys: "jwt_active:<uuid>:<*>", '
+        'owner: "team: a", reason: known, until: 2026-12-31}'
+        "  # 5 so far; admits more than was seen: any key jwt_active:<uuid>:<*>",
         '  - {service: two, rule: scope.write, entry: k, command: DEL, owner: "team: a", reason: known, '
         "until: 2026-12-31}  # 3 so far",
         '  - {service: two, rule: scope.write, entry: k, command: SET, owner: "team: a", reason: known, '
         "until: 2026-12-31}  # 5 so far",
     ]
-    assert faults(tmp_path, text) == []
+    assert faults(tmp_path, found.text) == []
     listed = read_waivers(tmp_path / "w.yaml")[0]
     assert [
         one.times
@@ -189,19 +211,108 @@ def test_a_baseline_tolerates_what_a_report_shows_and_nothing_else(tmp_path: Pat
     ]
 
 
-def test_a_baseline_of_nothing_is_a_file_too(tmp_path: Path) -> None:
-    text, left = baseline([], "o", "r", TODAY)
-    assert left == 0
+def test_a_key_that_was_seen_once_is_tolerated_as_itself() -> None:
+    rows = [row(entry="", rule="key.unregistered", shape="a:<*>", example="a:b?c", count=1, actions={})]
+    found = baseline(rows, "o", "r", TODAY)
+    assert 'keys: "a:b\\\\?c"' in found.text
+    assert (found.wide, found.left) == ([], [])
+
+
+def test_a_shape_that_its_own_key_does_not_match_is_not_used() -> None:
+    """A key may hold what reads as a placeholder."""
+    rows = [row(entry="", rule="key.unregistered", shape="a:<int>", example="a:<int>", actions={})]
+    assert 'keys: "a:\\\\<int>"' in baseline(rows, "o", "r", TODAY).text
+    assert WaiverKeys("a:\\<int>").matches(b"a:<int>")
+
+
+def test_each_unregistered_script_has_a_waiver_of_its_own(tmp_path: Path) -> None:
+    one, other = "9e6a55cff378f0e77ccf141b5cf64605b2f850a0", "0" * 40
+    rows = [row(entry="", rule="script.unregistered", command="EVALSHA", shape=one, example="return 1")]
+    rows[0]["actions"] = {"observed": 5}
+    text = baseline(rows, "o", "r", TODAY).text
+    assert f'script: "{one}"' in text
     assert faults(tmp_path, text) == []
+    [waiver] = [one.waiver for one in read_waivers(tmp_path / "w.yaml")[0]]
+    found = [
+        best_waiver([waiver], "two", "script.unregistered", "", "EVALSHA", b"", sha1) for sha1 in (one, other)
+    ]
+    assert found == [waiver, None]
+
+
+def test_a_waiver_names_a_script_only_where_its_rule_is_about_scripts(tmp_path: Path) -> None:
+    assert faults(tmp_path, text_of(GOOD | {"script": "0" * 40})) == [
+        "2:97: error: only script.unregistered is about a script; take this out"
+    ]
+
+
+def test_a_placeholder_that_stands_for_nothing_is_an_error(tmp_path: Path) -> None:
+    [fault] = faults(tmp_path, text_of(GOOD | {"keys": "a:<uid>"}))
+    assert "<uid> stands for no kind of text; write <uuid>, <ip>," in fault
+
+
+def test_a_baseline_of_nothing_is_a_file_too(tmp_path: Path) -> None:
+    found = baseline([], "o", "r", TODAY)
+    assert found.left == []
+    assert faults(tmp_path, found.text) == []
 
 
 @given(st.text("ab:*?[<>\\", min_size=1, max_size=8))
-def test_a_shape_s_glob_takes_its_signs_for_themselves(literal: str) -> None:
-    if "<" in literal or ">" in literal or not literal.strip(":"):
+def test_a_shape_s_keys_take_its_signs_for_themselves(literal: str) -> None:
+    if "<*>" in literal:
         return
-    glob = shape_glob(f"{literal}:<int>")
-    assert Glob(glob.encode()).matches(f"{literal}:42".encode())
-    assert not Glob(glob.encode()).matches(f"x{literal}:42".encode())
+    keys = WaiverKeys(keys_of_shape(f"{literal}:<int>"))
+    assert keys.matches(f"{literal}:42".encode())
+    assert not keys.matches(f"x{literal}:42".encode())
+    assert not keys.matches(f"{literal}:42:x".encode())
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "expected"),
+    [
+        ("a:<uuid>", "a:585e0676-0782-4952-b1f4-7a5b8ad38c3e", True),
+        ("a:<uuid>", "a:585e0676-0782-4952-b1f4-7a5b8ad38c3e:x", False),
+        ("a:<uuid>:<int>", "a:585e0676-0782-4952-b1f4-7a5b8ad38c3e:17", True),
+        ("a:<hex>", "a:0123456789abcdef", True),
+        ("a:<hex>", "a:0123", False),
+        ("a:<int>", "a:-1.5", True),
+        ("a:<int>", "a:x", False),
+        ("a:<id>", "a:x9Zk-_P1", True),
+        ("a:<id>", "a:", False),
+        ("a:<id>", "a:x:y", False),
+        ("a:<*>:b", "a:word:b", True),
+        ("a:<*>:b", "a:two:words:b", False),
+        ("a:<*>-<*>:<*>", "a:b-c-d:e", True),
+        ("a:*:<int>", "a:b:c:1", True),
+        ("a:<more>", "a:", True),
+        ("a:<date>", "a:2024-01-02T03:04:05.123Z", True),
+        ("a:<ip>", "a:2001:db8::1", True),
+        ("a:<mac>", "a:00:1b:44:11:3a:b7", True),
+        ("a:<email>", "a:b.c@example.com", True),
+        ("ac:stg:\\*", "ac:stg:*", True),
+        ("ac:stg:\\*", "ac:stg:x", False),
+    ],
+)
+def test_a_placeholder_matches_text_of_its_kind_within_a_segment(keys: str, key: str, expected: bool) -> None:
+    assert WaiverKeys(keys).matches(key.encode()) == expected
+
+
+@given(st.text("ab:*?[]<>\\", max_size=8), st.text("ab:*<", min_size=1, max_size=8))
+def test_a_glob_without_placeholders_matches_as_redis_does(glob: str, key: str) -> None:
+    if "<*>" not in glob and glob:
+        assert WaiverKeys(glob).matches(key.encode()) == Glob(glob.encode()).matches(key.encode())
+
+
+def test_a_long_key_takes_no_longer_than_its_length() -> None:
+    keys = WaiverKeys("a:" + "<id>-" * 20 + "<int>")
+    assert not keys.matches(b"a:" + b"a-" * 4_000 + b"x")
+    assert keys.matches(b"a:" + b"a-" * 4_000 + b"1")
+
+
+@given(st.lists(st.one_of(st.uuids().map(str), st.integers().map(str), st.text("abXY09-_.:", max_size=12))))
+def test_the_keys_of_a_learned_shape_match_the_key_that_it_was_learned_of(pieces: list[str]) -> None:
+    key = ":".join(["app", *pieces]).encode()
+    shape = Shapes(trusting=True).shape(key)
+    assert WaiverKeys(keys_of_shape(shape)).matches(key), shape
 
 
 def judged(waivers: list[Waiver], service: str, command: str) -> list[tuple[str, str]]:
@@ -230,6 +341,7 @@ WAIVERS = st.lists(
         st.sampled_from(["", "k", "l"]),
         st.sampled_from(["", "SET", "GET"]),
         st.sampled_from(["", "a*", "*b", "a?"]),
+        st.just(""),
     ),
     max_size=6,
 )

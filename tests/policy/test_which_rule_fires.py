@@ -37,6 +37,7 @@ keys:
   session: {key: "shop:v1:web:session:<token>", type: string, ttl: {min: 10s, max: 1h, at: write}}
   level: {key: "shop:v1:stock:level:<id...>", writers: [stock], readers: [web]}
   short: {key: "shop:v1:stock:s:<id>", max_length: 20}
+  sized: {key: "shop:v1:stock:size:<id>", max_value: 4b, max_fields: 2, max_members: 2, writers: [stock]}
   log: {key: "shop:v1:stock:log", type: stream, maxlen: "100", consumers: [audit], writers: [stock]}
 legacy:
   allow: [read, delete]
@@ -218,6 +219,26 @@ TABLE = [
         "SET shop:v1:web:session:t x EX soon",
         [],
     ),
+    Row("a long value", "stock", "SET shop:v1:stock:size:a 12345", ["value.size"], "sized"),
+    Row("the rest of one", "stock", "APPEND shop:v1:stock:size:a 12345", ["value.size"], "sized"),
+    Row("the end of one", "stock", "SETRANGE shop:v1:stock:size:a 3 12", ["value.size"], "sized"),
+    Row("a bit behind its end", "stock", "SETBIT shop:v1:stock:size:a 32 1", ["value.size"], "sized"),
+    Row("one that just fits", "stock", "SETBIT shop:v1:stock:size:a 31 1", []),
+    Row("nothing where nothing is", "stock", "SETRANGE shop:v1:stock:size:a 30 ''", []),
+    Row("a field's long value", "stock", "HSET shop:v1:stock:size:a f 1 g 12345", ["value.size"], "sized"),
+    Row("a long element", "stock", "ZADD shop:v1:stock:size:a 1 12345", ["value.size"], "sized"),
+    Row("many fields", "stock", "HSET shop:v1:stock:size:a f 1 g 2 h 3", ["key.members"], "sized"),
+    Row("one field often", "stock", "HSET shop:v1:stock:size:a f 1 f 2 f 3", []),
+    Row("many elements", "stock", "LPUSH shop:v1:stock:size:a 1 1 1", ["key.members"], "sized"),
+    Row("one element often", "stock", "SADD shop:v1:stock:size:a 1 1 1", []),
+    Row("many that needn't be new", "stock", "ZADD shop:v1:stock:size:a XX 1 a 1 b 1 c", []),
+    Row(
+        "long and many",
+        "stock",
+        "SADD shop:v1:stock:size:a 12345 2 3",
+        ["value.size", "key.members"],
+        "sized",
+    ),
     Row("an untrimmed stream", "stock", "XADD shop:v1:stock:log * a b", ["stream.maxlen"], "log"),
     Row("trimmed too late", "stock", "XADD shop:v1:stock:log MAXLEN 101 * a b", ["stream.maxlen"], "log"),
     Row(
@@ -320,6 +341,8 @@ def test_each_rule_of_this_table_is_broken_by_a_row_of_it() -> None:
         "ttl.range",
         "field.unknown",
         "value.invalid",
+        "value.size",
+        "key.members",
         "stream.maxlen",
     }
 

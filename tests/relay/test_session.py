@@ -502,6 +502,8 @@ OPAQUE = [
     "PSYNC ? -1",
     "SYNC",
     "replconf ack 1",
+    "SCRIPT DEBUG YES",
+    "script debug sync",
 ]
 
 
@@ -526,6 +528,16 @@ def test_what_cant_be_followed_is_refused_in_enforce(words: str) -> None:
     one.from_client(cmd(words) + ADMITTED)
     assert is_refusal(sent(one), "session.opaque")
     assert passed(one) == ADMITTED
+    assert not one.opaque
+
+
+def test_a_script_debugger_that_is_refused_leaves_the_session_as_it_is() -> None:
+    one = in_multi(observed())
+    one.from_client(cmd("SCRIPT DEBUG YES") + cmd("EXEC") + ADMITTED)
+    one.from_upstream(b"+QUEUED\r\n*1\r\n-ERR SCRIPT DEBUG must be called outside a pipeline\r\n")
+    assert not one.opaque
+    one = observed()
+    one.from_client(cmd("SCRIPT DEBUG NO") + cmd("SCRIPT DEBUG") + ADMITTED)
     assert not one.opaque
 
 
@@ -855,7 +867,7 @@ def test_who_blocks_stays_on_his_own_connection_for_a_while() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["CLIENT TRACKING ON", "READONLY", "NO.SUCH", "SCRIPT DEBUG YES", "CLIENT NO-TOUCH ON"]
+    "words", ["CLIENT TRACKING ON", "READONLY", "NO.SUCH", "SCRIPT DEBUG NO", "CLIENT NO-TOUCH ON"]
 )
 def test_what_leaves_something_behind_keeps_its_client_for_good(words: str) -> None:
     now = 100.0

@@ -23,7 +23,7 @@ POLICY = """
 policy: p
 services: [app]
 scopes: {all: {prefix: "k:", writers: [app]}}
-keys: {a: {key: "k:<any>", ttl: {max: 100s, grace: 100ms}}}
+keys: {a: {key: "k:<any>", ttl: {max: 100s, grace: 100ms}, max_value: 1kb, max_fields: 9, max_members: 9}}
 placeholders: {any: "[a-z0-9]+"}
 """
 
@@ -104,11 +104,17 @@ def test_keyfence_needs_what_the_list_says_and_nothing_else(
                 client.get(f"k:{number}")
     log = tmp_path / "decisions.jsonl"
     eventually(lambda: {"k:x0", "k:x1"} <= late_keys(log), "keyfence has asked for times to live")
+    listed = {one.name.decode() for one in OWN_COMMANDS}
+    eventually(lambda: sent_by_keyfence(monitor) >= listed, "keyfence has asked how large keys are")
     with server.client() as admin:
         assert admin.execute_command("ACL", "LOG") == []
-    own = [commands for commands in monitor.commands.values() if not is_of_a_client(commands)]
-    sent = {command[0].upper() for commands in own for command in commands}
-    assert sent - {"AUTH", "HELLO"} == {one.name.decode() for one in OWN_COMMANDS}
+    assert sent_by_keyfence(monitor) - {"AUTH", "HELLO"} == listed
+
+
+def sent_by_keyfence(monitor: Monitor) -> set[str]:
+    """The commands on connections that carry none of a client."""
+    own = [commands for commands in list(monitor.commands.values()) if not is_of_a_client(commands)]
+    return {command[0].upper() for commands in own for command in commands}
 
 
 def late_keys(log: Path) -> set[object]:

@@ -1,0 +1,63 @@
+"""`keyfence scripts`: the scripts that clients ran and no policy registers, and what registers them.
+
+Rule: it changes nothing; the section is printed, for people to complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from .cli_options import admin_option, format_option, is_given, print_json, source_url
+from .cli_waivers import _line, _rows
+from .policy.seen_scripts import Seen, section, seen_scripts
+from .terminal import fail, print_table, say
+
+
+@click.command()
+@click.argument("source", metavar="[LOG|ADMIN]", default="")
+@admin_option
+@format_option("text", "json", "yaml")
+@click.pass_context
+def scripts(context: click.Context, source: str, admin: str, form: str) -> None:
+    """List the scripts that no policy registers, and write the section that registers them.
+
+    A running keyfence or a decision log ("-" is standard input) says which were seen. --format yaml prints
+    the section.
+    """
+    if source and is_given(context, "admin"):
+        fail("give either --admin or an argument")
+    url = source_url(source) if source else admin
+    found, untold = seen_scripts(_rows(url or source))
+    if form == "json":
+        print_json([one.as_object() for one in found])
+    elif form == "yaml":
+        say(section(found).rstrip("\n") if found else "scripts: {}")
+    else:
+        _print(found)
+    if untold:
+        calls = "one call was" if untold == 1 else f"{untold} calls were"
+        say(f"keyfence: {calls} of scripts whose SHA-1 isn't known", err=True)
+
+
+def _print(found: Sequence[Seen]) -> None:
+    if not found:
+        say("No unregistered scripts.")
+        return
+    table = Table(title="unregistered scripts", title_justify="left")
+    for name in ("script", "keys", "count", "refused", "last seen", "services", "commands", "first line"):
+        table.add_column(name, justify="right" if name in ("keys", "count", "refused") else "left")
+    for one in found:
+        keys = "-" if one.keys is None else str(one.keys)
+        cells = [one.script, keys, str(one.count), str(one.refused), _clock(one.last)]
+        cells += [", ".join(one.services), ", ".join(one.commands), one.line or "-"]
+        table.add_row(*(Text(_line(cell)) for cell in cells))
+    print_table(table)
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
