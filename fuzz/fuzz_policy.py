@@ -33,6 +33,8 @@ ARGVS = [
     [b"PSUBSCRIBE", b"a:?[b-d]*"],
     [b"EVAL", b"return 1", b"1", b"a:b"],
     [b"NO.SUCH", b"\xff\r\n"],
+    [b"SORT", b"a:b", b"BY", b"a:w_*->f", b"GET", b"*"],
+    [b"EVAL_RO", b"return 1", b"0"],
     [b"XREADGROUP", b"GROUP", b"g", b"c", b"STREAMS", b"a:b", b">"],
 ]
 

@@ -16,7 +16,7 @@ from .effects import Effect, effect_of
 from .exceptions import FINDERS, NEEDS, Finder, numkeys
 from .learn import Learned
 from .mentions import MENTIONS, Mention
-from .model import DELETE, READ, WRITE, Access, Command, Problem, Touches, sequence
+from .model import ANY_KEY, DELETE, READ, WRITE, Access, Command, Problem, Touches, sequence
 from .table import COMMANDS, KeySpec, Row
 from .words import fold, word
 
@@ -202,7 +202,7 @@ def _by_specs(row: Row, specs: list[tuple[KeySpec, Effect]]) -> Accesses:
     if row.problem:
         problem = Problem("command.unknown", 0, row.problem)
     elif not all(spec.is_complete for spec, _ in specs) or (not specs and "movablekeys" in row.command.flags):
-        problem = Problem("command.unknown", 0, "its key specs don't tell all of its keys")
+        problem = Problem("command.unknown", 0, "its key specs don't tell all of its keys", ANY_KEY)
     keywords = {spec.keyword for spec, _ in specs if spec.begin == "keyword"}
 
     def accesses(argv: Argv) -> tuple[Sequence[Access], Problem | None]:
@@ -219,7 +219,7 @@ def _repeated(keywords: Collection[bytes], argv: Argv) -> Problem | None:
         places = list(islice(found, 2))
         if len(places) > 1:
             reason = f"{keyword.decode()} stands in it twice, and only one of them is before a key"
-            return Problem("command.unknown", places[1], reason)
+            return Problem("command.unknown", places[1], reason, ANY_KEY)
     return None
 
 

@@ -181,12 +181,25 @@ class Script(NamedTuple):
     args: tuple[bytes, ...]
 
 
+class Unseen(NamedTuple):
+    """Keys that a command may touch and doesn't name: any that the glob matches."""
+
+    glob: bytes
+    needs: int  # READ | WRITE
+
+
+# What nothing limits.
+ANY_KEY = (Unseen(b"*", READ | WRITE),)
+
+
 class Problem(NamedTuple):
-    """Why the accesses of a command can't be known in full. `rule` is the policy rule that it breaks."""
+    """Why the accesses of a command can't be known in full. `rule` is the policy rule that it breaks, unless
+    the service may touch all that it might."""
 
     rule: str  # command.unknown, script.keys, …
     position: int
     reason: str  # completes "can't be judged: …"
+    unseen: tuple[Unseen, ...] = ()  # all that it might touch besides; empty: nobody knows what it does
 
 
 class Command(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from ..commands.model import DELETE, GROUP, READ, WRITE
 from .bind import alike, bound_texts, escaped, held_by, holders, tenancy_of
 from .build_content import build_requirements, in_outer_scope, in_scope
-from .compiled import Target
+from .compiled import TOP, Target
 from .diagnostics import did_you_mean
 from .draft import SCOPE_HOLE, Draft, Scope
 from .model import EntryModel
@@ -183,6 +183,7 @@ def build_entries(draft: Draft) -> None:
                         bound=one.values,
                         alike=alike(draft, one.values),
                         written_by=scripts or (home.written_by if home is not None else scripts),
+                        rights_of="" if any(own[0]) else TOP if home is None else home.name,
                     )
                 )
                 which = ((SCOPE_HOLE, scope[0].name.encode()),) if scope else ()

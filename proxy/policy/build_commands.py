@@ -12,16 +12,25 @@ from .diagnostics import did_you_mean
 from .draft import Draft
 from .key_commands import KeyCommands
 from .model import KeyCommandsModel
-from .permissions import selects, selects_name
+from .permissions import EVERY, selects, selects_name
 
 KNOWN_COMMANDS, KNOWN_CATEGORIES = known_names()
 
 
-def build_selectors(draft: Draft, names: Iterable[str], path: tuple[str | int, ...]) -> frozenset[str]:
-    """Command names in upper case and @categories in lower case; each must be known."""
+def build_selectors(
+    draft: Draft, names: Iterable[str], path: tuple[str | int, ...], *, may_be_every: bool = True
+) -> frozenset[str]:
+    """Command names in upper case and @categories in lower case; each must be known. `*` is every command,
+    where that may be said."""
     selectors = set()
     for index, name in enumerate(names):
         selector = _selector(name)
+        if selector == EVERY:
+            if not may_be_every:
+                message = "* stands under allow and in grants; forbid commands by name or @category"
+                draft.error((*path, index), message)
+            selectors.add(selector)
+            continue
         if "." in selector:  # a module's command, which only the server that has it can tell
             selectors.add(selector)
             continue
@@ -40,7 +49,7 @@ def build_key_commands(
     """What an entry or scope says of the commands on its keys; None where it says nothing."""
     if model is None:
         return None
-    forbid = build_selectors(draft, model.forbid, (*path, "forbid"))
+    forbid = build_selectors(draft, model.forbid, (*path, "forbid"), may_be_every=False)
     allow = build_selectors(draft, model.allow or (), (*path, "allow"))
     if model.allow is not None and not model.allow:
         draft.error((*path, "allow"), "an empty list admits no command; name some, or leave allow out")

@@ -28,6 +28,7 @@ def build_grants(draft: Draft, home: int) -> dict[int, tuple[Grant, ...]]:
                 draft.error((*path, "keys", index), f"{message}; write * in its place")
         texts = tuple(key.encode() for key in model.keys if key != "legacy")
         ends = end_of(model.until) if model.on_expiry == "refuse" else None
-        grant = Grant(selectors, tuple(map(Glob, texts)), "legacy" in model.keys, texts, ends, home)
+        channels = tuple(channel.encode() for channel in model.channels)
+        grant = Grant(selectors, tuple(map(Glob, texts)), "legacy" in model.keys, texts, ends, home, channels)
         grants[number] = (grant,)
     return grants

@@ -20,6 +20,7 @@ from ..commands.model import (
     Script,
     Touches,
     Ttl,
+    Unseen,
 )
 from ..commands.table import COMMANDS
 from .compiled import CompiledPolicy, Target
@@ -72,7 +73,7 @@ def as_line(
             len(script.args),
         ],
         "databases": [list(one) for one in touches.databases],
-        "problem": touches.problem and list(touches.problem),
+        "problem": touches.problem and _problem(policy, touches.problem),
     }
     return {name: value for name, value in line.items() if value not in (None, [], False)}
 
@@ -148,6 +149,15 @@ def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
     return told
 
 
+def _problem(policy: CompiledPolicy, problem: Problem) -> list[Any]:
+    unseen = [[shown_in(policy, one.glob, None), one.needs] for one in problem.unseen]
+    return [problem.rule, problem.position, problem.reason, *([unseen] if unseen else [])]
+
+
+def _read_problem(rule: str, position: int, reason: str, unseen: Sequence[Any] = ()) -> Problem:
+    return Problem(rule, position, reason, tuple(Unseen(_bytes(glob), int(needs)) for glob, needs in unseen))
+
+
 def _field_name(field: Field, target: Target | None) -> bytes:
     fields = target.entry.fields if target is not None and target.entry is not None else None
     if fields is not None and fields.hides_names and field.name not in fields.named:
@@ -205,7 +215,7 @@ def _from_line(line: Mapping[str, Any]) -> Recorded:
         if script
         else None,
         databases=tuple((at, number) for at, number in line.get("databases", [])),
-        problem=Problem(*problem) if problem else None,
+        problem=_read_problem(*problem) if problem else None,
     )
     argv = [str(one) for one in line["argv"]]
     return Recorded(

@@ -146,7 +146,7 @@ def _part(draft: Draft, bindings: list[Binding]) -> _Part:
         scripts=build_scripts(draft),
         functions=build_functions(draft),
         grants=build_grants(draft, number),
-        forbid=build_selectors(draft, commands.forbid, ("commands", "forbid")),
+        forbid=build_selectors(draft, commands.forbid, ("commands", "forbid"), may_be_every=False),
         allow=build_selectors(draft, commands.allow, ("commands", "allow")),
     )
 

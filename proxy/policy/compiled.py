@@ -24,6 +24,7 @@ from .tenants import Binding, Caller, Tenancy, Values, owners_values, values_of
 from .ttl import TtlRule
 from .values import Form, NumberRange
 
+TOP = "the policy's top"  # stands for a scope's name where rights are said for all entries in none
 UNKNOWN = "unknown"  # the service of a client that nothing identifies
 # Counting the lengths within a key takes up to 1.5 µs a byte, so a key of more bytes than this counts as one
 # whose lengths are wrong.
@@ -136,6 +137,7 @@ class Target:
     ends: float | None = None  # of a legacy form that is refused then: Unix seconds
     has_lapsed: bool = False
     home: int = 0  # the number of its file
+    rights_of: str = ""  # of an entry without rights of its own: the scope whose rights it has
 
     def is_written_by(self, script: str) -> bool:
         """Whether this script may write here; "" is a plain command."""
@@ -177,6 +179,7 @@ class Grant:
     texts: tuple[bytes, ...] = ()
     ends: float | None = None  # Unix seconds; nothing is granted any more then
     home: int = 0  # the number of its file, which can grant nothing on keys of another
+    channels: tuple[bytes, ...] = ()  # globs
 
     def includes(self, target: Target) -> bool:
         """Whether the grant covers every key of a target, as far as its globs' beginnings show."""
@@ -197,6 +200,23 @@ class Grant:
         if self.legacy and target is not None and target.kind == "legacy":
             return True
         return b"*" in self.texts or any(glob.matches(key) for glob in self.globs)
+
+    def covers_channel(self, name: bytes) -> bool:
+        """Whether the grant covers a channel."""
+        return any(text == b"*" or Glob(text).matches(name) for text in self.channels)
+
+    def covers_channels(self, pattern: bytes) -> bool:
+        """Whether it covers all channels that a pattern can match, as far as the beginnings show."""
+        beginning = beginning_of(pattern)
+        return any(
+            beginning_of(text) == text[:-1] and text.endswith(b"*") and beginning.startswith(text[:-1])
+            for text in self.channels
+        )
+
+
+def beginning_of(glob: bytes) -> bytes:
+    """What of a glob stands before its first sign."""
+    return next((glob[:at] for at, byte in enumerate(glob) if byte in _GLOB_SIGNS), glob)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

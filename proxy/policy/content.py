@@ -14,7 +14,7 @@ from .budget import Budget, cost
 from .compiled import Entry, Fields
 from .show import printable
 from .sizes import at_most_bytes, length
-from .ttl import TtlRule, fault_of, rule_of
+from .ttl import REQUIRED, TtlRule, fault_of, rule_of
 from .units import size_text
 from .values import Form
 
@@ -244,6 +244,8 @@ def ttl_fault(found: int, command: str, access: Access, rule: TtlRule, shown: Sh
 
     def words() -> tuple[str, str]:
         _, message, hint = fault_of(found, rule, command, shown())
+        if found == REQUIRED and access.ttl is not None and access.ttl.kind == "keeps" and command != "SET":
+            hint = f"{command} can't bring one"
         return message, hint
 
     return Fault(rule_of(found), position or access.position, words)

@@ -179,7 +179,8 @@ def _granted(policy: CompiledPolicy) -> dict[str, str]:
 
 def _grant_text(grant: Grant) -> str:
     keys = [*map(printable, grant.texts), *(["legacy keys"] if grant.legacy else [])]
-    return f"{_joined(grant.selectors)} on {', '.join(keys) or 'no keys'}"
+    channels = f" and the channels {', '.join(map(printable, grant.channels))}" if grant.channels else ""
+    return f"{_joined(grant.selectors)} on {', '.join(keys) or 'no keys'}{channels}"
 
 
 def changes_of_scripts(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Change]:

@@ -258,10 +258,11 @@ class LegacyModel(_Model):
 
 
 class GrantModel(_Model):
-    """Commands (by name or @category) that a service may use beyond the default, and on which keys."""
+    """Commands (by name or @category, or `*`) that a service may use beyond the default, and on what."""
 
     commands: Names
     keys: Names = []  # globs, or the word legacy; these keys are then open to these commands
+    channels: Names = []  # globs; these channels are too
     until: Date | None = None
     on_expiry: OnExpiry = "report"
     owner: str = ""
@@ -329,7 +330,7 @@ class CommandsModel(_Model):
     """Commands (by name or @category) forbidden or allowed to everyone, beyond the built-in default."""
 
     forbid: Names = []
-    allow: Names = []
+    allow: Names = []  # `*` is every command that isn't forbidden here
 
 
 class CallerModel(_Model):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from heapq import nsmallest
 from typing import Generic, TypeVar
 
-from ..commands.mentions import glob_escape
+from ..commands.words import glob_escape
 from .automaton import Classifier
 from .budget import PATTERN_STEPS, Budget
 from .compiled import Target

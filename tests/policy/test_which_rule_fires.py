@@ -584,13 +584,13 @@ SCRIPTS = (
 )
 # By their first word, what stands around the document's parts of a policy.
 AROUND = {
+    "policy": "",
     "names": HEAD + CART,
     "legacy": HEAD
     + CART.replace("}}\n", '}, staged-cart: {key: "<stage>:cart:<id>", writers: web}}\n')
     + "bind: {stage: {web: stg, audit: dev}}\n",
     "bind": HEAD + SCRIPTS,
     "keys": HEAD + SCOPE,
-    "policy": "",
     "scripts": HEAD + SCOPE,
     "writers": HEAD,
     "placeholders": "policy: p\nservices: [web, audit]\n",
