@@ -24,12 +24,17 @@ ARGVS = [
     [b"GET", b"a:b"],
     [b"HSET", b"a:b:c", b"f", b"v"],
     [b"SET", b"a:" + b"x" * 300, b"v", b"EX", b"9"],
+    [b"RENAME", b"a:b", b"a:b:c"],
+    [b"SUNIONSTORE", b"a:b", b"a:c", b"b"],
+    [b"RESTORE", b"a:b", b"0", b"\x04"],
     [b"APPEND", b"a:b", b"12345"],
     [b"SADD", b"a:b", b"1", b"2", b"2"],
     [b"SCAN", b"0", b"MATCH", b"a:*"],
     [b"PSUBSCRIBE", b"a:?[b-d]*"],
     [b"EVAL", b"return 1", b"1", b"a:b"],
     [b"NO.SUCH", b"\xff\r\n"],
+    [b"SORT", b"a:b", b"BY", b"a:w_*->f", b"GET", b"*"],
+    [b"EVAL_RO", b"return 1", b"0"],
     [b"XREADGROUP", b"GROUP", b"g", b"c", b"STREAMS", b"a:b", b">"],
 ]
 

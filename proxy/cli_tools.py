@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
+import yaml
 from rich.table import Table
 from rich.text import Text
 
@@ -144,7 +145,9 @@ def _print_sequence(told: Sequence[dict[str, Any]]) -> None:
 
 
 def _remedy_text(remedy: dict[str, Any]) -> str:
-    return f"{remedy['text']}: {remedy['command']}" if remedy["command"] else str(remedy["text"])
+    lines = yaml.safe_dump(remedy["add"], default_flow_style=True, width=1_000_000, sort_keys=False)
+    parts = [remedy["text"], remedy["command"], lines.strip()[1:-1] if remedy["add"] else None]
+    return ": ".join(part for part in parts if part)
 
 
 def _print_explanation(told: dict[str, Any]) -> None:
@@ -170,12 +173,15 @@ def _print_explanation(told: dict[str, Any]) -> None:
         out.print(text, markup=False, highlight=False, soft_wrap=True)
         if violation["more"]:
             out.print(f"  and {violation['more']} more like it")
-    if told["remedies"]:
-        out.print("to let it pass:")
-    for remedy in told["remedies"]:
-        out.print(
-            f"  {remedy['rule']}: {_remedy_text(remedy)}", markup=False, highlight=False, soft_wrap=True
-        )
+    hold = [remedy for remedy in told["remedies"] if remedy["command"] or remedy["add"]]
+    others = [remedy for remedy in told["remedies"] if remedy not in hold]
+    for title, shown in (("to let it pass", hold), ("to know", others)):
+        if shown:
+            out.print(f"{title}:")
+        for remedy in shown:
+            out.print(
+                f"  {remedy['rule']}: {_remedy_text(remedy)}", markup=False, highlight=False, soft_wrap=True
+            )
 
 
 def _cell(value: object) -> Text:

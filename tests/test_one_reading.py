@@ -46,6 +46,8 @@ RAW = {
         "policy/glance.py",
         "Glance._form",
     ): "a form is found by its spelling; `*` that isn't plainly one is judged",
+    ("policy/compiled.py", "Fields.form_of"): "a field in another case is another field, and is told so",
+    ("policy/compiled.py", "Fields.meant"): "as in form_of",
     ("policy/glance.py", "Glance._faults_of_fields"): "the names of fields are bytes, for Redis too",
 }
 # Where what is folded is no request's: the server's, the policy's, or text that is shown.
@@ -56,7 +58,8 @@ OTHERS = {
     ("commands/extract.py", "_one_key_commands"): "the table's names",
     ("commands/extract.py", "_compile_all"): "the table's names",
     ("commands/extract.py", "_keyless_commands"): "the table's names",
-    ("policy/build_grants.py", "*"): "the policy's text",
+    ("policy/build_commands.py", "*"): "the policy's text",
+    ("policy/build_content.py", "*"): "the policy's text",
     ("policy/build_scripts.py", "*"): "the policy's text",
     ("policy/diagnostics.py", "*"): "the policy's text",
     ("policy/teams.py", "*"): "the policy's text",

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from .carried import CARRIED_OF
+from .losses import losses_of
 from .model import DELETE, GROUP, READ, WRITE, Content, Field, Members, Streamed, Ttl, sequence
 from .table import Row
 from .words import LONG_LONG_MAX, integer, word
@@ -27,6 +29,7 @@ class Effect(NamedTuple):
     ttl: Ttl | None  # if it is the same for every argv
     ttl_of: TtlOf | None  # if it isn't
     content_of: ContentOf | None
+    does: int  # to what the key holds, whatever argv says
 
 
 def effect_of(row: Row, role: int) -> Effect:
@@ -46,6 +49,7 @@ def effect_of(row: Row, role: int) -> Effect:
         ttl=_constant_ttl(row, role),
         ttl_of=TTL_OF.get((name, role)),
         content_of=CONTENT_OF.get((name, role)),
+        does=losses_of(name, spec, takes_key=(name, role) in WHOLE_KEY or name in GROUP_COMMANDS),
     )
 
 
@@ -561,8 +565,9 @@ def _places(argv: Argv, position: int) -> Content | None:
 
 
 # By command and role. APPEND, SETRANGE and SETBIT show how long the value is at least, BITFIELD and INCR
-# nothing of it; what LMOVE, RESTORE and the commands that store a result write isn't in argv at all.
+# nothing of it; of what LMOVE, RESTORE and the like write it shows at most where that comes from.
 CONTENT_OF: dict[tuple[str, int], ContentOf] = {
+    **CARRIED_OF,
     ("APPEND", 0): _appended,
     ("GEOADD", 0): _places,
     ("GETSET", 0): _value_at(1),

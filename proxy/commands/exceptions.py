@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from .model import DELETE, GROUP, READ, WRITE, Problem
-from .words import integer, may_hold, word
+from .model import ANY_KEY, DELETE, GROUP, READ, WRITE, Problem, Streamed, Unseen
+from .words import glob_escape, integer, may_hold, word
 
 Argv = Sequence[bytes]
 
@@ -34,6 +34,13 @@ class Keys(NamedTuple):
 
 
 Finder = Callable[[Argv], Keys]
+MOST_UNSEEN = 16  # globs that are told of one command; beyond, it may touch any key
+
+
+def few(unseen: Iterable[Unseen]) -> tuple[Unseen, ...]:
+    """Each of them once, or one that stands for all where they are many."""
+    found = dict.fromkeys(unseen)
+    return tuple(found) if len(found) <= MOST_UNSEEN else (next(iter(found))._replace(glob=b"*"),)
 
 
 # -- what options change of one key's access: functions from argv to needs, for the key at position 1
@@ -119,7 +126,7 @@ def sort(argv: Argv) -> Keys:
     `GET #` is the element itself.
     """
     stores: list[int] = []
-    problem = None
+    patterns: list[int] = []
     index = 2
     while index < len(argv):
         name, left = word(argv[index]), len(argv) - index - 1
@@ -130,14 +137,30 @@ def sort(argv: Argv) -> Keys:
             stores = [index]
         elif name in (b"BY", b"GET") and left >= 1:
             index += 1
-            if may_hold(argv[index], b"*") and problem is None:
-                reason = "the keys that its BY and GET patterns read are made of the sorted elements"
-                problem = Problem("command.unknown", index, reason)
+            if may_hold(argv[index], b"*"):
+                patterns.append(index)
         elif name not in _SORT_FLAGS:
             stores += _after(argv, _SORT_STORES, index)
             break
         index += 1
+    problem = None
+    if patterns:
+        unseen = few(Unseen(_made_of_elements(argv[at]), READ) for at in patterns)
+        problem = Problem("command.unknown", patterns[0], _OF_ELEMENTS, unseen)
     return Keys(_source(argv) + _destinations(stores, 2), problem)
+
+
+_OF_ELEMENTS = "the keys that its BY and GET patterns read are made of the sorted elements"
+
+
+def _made_of_elements(pattern: bytes) -> bytes:
+    """A glob for all keys that a pattern can become: any element in place of its first `*`, without the
+    field behind `->` (`src/sort.c`, lookupKeyByPattern, which searches C strings)."""
+    if isinstance(pattern, Streamed) or b"\0" in pattern:
+        return b"*"
+    before, _, after = pattern.partition(b"*")
+    name, _, field = after.partition(b"->")
+    return glob_escape(before) + b"*" + glob_escape(name if field else after)
 
 
 _SORT_FLAGS = frozenset({b"ASC", b"DESC", b"ALPHA"})
@@ -306,7 +329,7 @@ def debug(argv: Argv) -> Keys:
         return Keys([Run(range(2, len(argv)), READ)])
     if name in _DEBUG_NO_KEY:
         return Keys([])
-    return Keys([], Problem("command.unknown", 1, "this DEBUG subcommand may touch any key"))
+    return Keys([], Problem("command.unknown", 1, "this DEBUG subcommand may touch any key", ANY_KEY))
 
 
 _DEBUG_ONE_KEY = frozenset({b"OBJECT", b"SDSLEN", b"ZIPLIST", b"LISTPACK", b"QUICKLIST", b"HTSTATS-KEY"})
@@ -350,10 +373,11 @@ def _script(argv: Argv, needs: int) -> Keys:
         return Keys([])
     count = integer(argv[2])
     if count == 0:
-        return Keys([], Problem("script.keys", 2, "it declares no keys"))
+        return Keys([], Problem("script.keys", 2, "it declares no keys", (Unseen(b"*", needs),)))
     problem = None
     if count is None or not 0 < count <= len(argv) - 3:
-        problem = Problem("script.keys", 2, "its number of keys is not the number of keys that follow")
+        reason = "its number of keys is not the number of keys that follow"
+        problem = Problem("script.keys", 2, reason, (Unseen(b"*", needs),))
     return Keys([Run(numkeys(argv, 2, 3), needs)], problem)
 
 

@@ -16,7 +16,7 @@ from .effects import Effect, effect_of
 from .exceptions import FINDERS, NEEDS, Finder, numkeys
 from .learn import Learned
 from .mentions import MENTIONS, Mention
-from .model import DELETE, READ, WRITE, Access, Command, Problem, Touches, sequence
+from .model import ANY_KEY, DELETE, READ, WRITE, Access, Command, Problem, Touches, sequence
 from .table import COMMANDS, KeySpec, Row
 from .words import fold, word
 
@@ -143,7 +143,7 @@ def _is_one_key(spec: KeySpec) -> bool:
 def _one_key(command: Command, index: int, effect: Effect) -> Plan:
     """GET, SET, HSET, EXPIRE …: by far the most, so it takes no detour."""
     bare = Touches(command)
-    needs, types, ttl, ttl_of, content_of = effect
+    needs, types, ttl, ttl_of, content_of, does = effect
     needs_of = NEEDS.get(command.name)
     if not needs & WRITE or needs & DELETE:
         ttl = ttl_of = content_of = None
@@ -151,7 +151,7 @@ def _one_key(command: Command, index: int, effect: Effect) -> Plan:
     def constant(argv: Argv) -> Touches:
         if len(argv) <= index:
             return bare
-        return Touches(command, (Access(index, argv[index], needs, types, ttl),))
+        return Touches(command, (Access(index, argv[index], needs, types, ttl, None, does),))
 
     def plan(argv: Argv) -> Touches:
         if len(argv) <= index:
@@ -161,7 +161,7 @@ def _one_key(command: Command, index: int, effect: Effect) -> Plan:
             return Touches(command, (Access(index, argv[index], needed, types),))
         effect_on_ttl = ttl if ttl_of is None else ttl_of(argv)
         content = None if content_of is None else content_of(argv, index)
-        return Touches(command, (Access(index, argv[index], needed, types, effect_on_ttl, content),))
+        return Touches(command, (Access(index, argv[index], needed, types, effect_on_ttl, content, does),))
 
     return constant if needs_of is None and ttl_of is None and content_of is None else plan
 
@@ -202,7 +202,7 @@ def _by_specs(row: Row, specs: list[tuple[KeySpec, Effect]]) -> Accesses:
     if row.problem:
         problem = Problem("command.unknown", 0, row.problem)
     elif not all(spec.is_complete for spec, _ in specs) or (not specs and "movablekeys" in row.command.flags):
-        problem = Problem("command.unknown", 0, "its key specs don't tell all of its keys")
+        problem = Problem("command.unknown", 0, "its key specs don't tell all of its keys", ANY_KEY)
     keywords = {spec.keyword for spec, _ in specs if spec.begin == "keyword"}
 
     def accesses(argv: Argv) -> tuple[Sequence[Access], Problem | None]:
@@ -219,7 +219,7 @@ def _repeated(keywords: Collection[bytes], argv: Argv) -> Problem | None:
         places = list(islice(found, 2))
         if len(places) > 1:
             reason = f"{keyword.decode()} stands in it twice, and only one of them is before a key"
-            return Problem("command.unknown", places[1], reason)
+            return Problem("command.unknown", places[1], reason, ANY_KEY)
     return None
 
 
@@ -259,10 +259,11 @@ def _made(argv: Argv, runs: list[_Run]) -> Iterator[Access]:
         if needs & WRITE and not needs & DELETE and places:
             ttl = effect.ttl if effect.ttl_of is None else effect.ttl_of(argv)
         content_of = effect.content_of if needs & WRITE else None
+        does = effect.does if needs & WRITE else 0
         for position in places:
             if content_of is not None:
                 content = content_of(argv, position)
-            yield Access(position, argv[position], needs, effect.types, ttl, content)
+            yield Access(position, argv[position], needs, effect.types, ttl, content, does)
 
 
 def _general(command: Command, accesses: Accesses) -> Plan:

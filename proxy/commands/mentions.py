@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from .exceptions import numkeys
-from .model import Channel, Pattern, Problem, Script, sequence
-from .words import integer, word
+from .exceptions import few, numkeys
+from .model import READ, Channel, Pattern, Problem, Script, Unseen, sequence
+from .words import glob_escape, integer, word
 
 Argv = Sequence[bytes]
 
@@ -110,14 +110,9 @@ def tracking(argv: Argv) -> Mentions:
     if not prefixes:
         return _ALL_NAMES
     if len(prefixes) > 1:
-        reason = "it asks for the names under several prefixes; ask for one at a time"
-        return Mentions(problem=Problem("scan.scope", prefixes[1], reason))
+        unseen = few(Unseen(glob_escape(argv[at]) + b"*", READ) for at in prefixes)
+        return Mentions(problem=Problem("scan.scope", prefixes[0], "it asks for several prefixes", unseen))
     return Mentions(pattern=Pattern(prefixes[0], glob_escape(argv[prefixes[0]]) + b"*"))
-
-
-def glob_escape(text: bytes) -> bytes:
-    """A glob that matches this text only (`src/util.c`, stringmatchlen)."""
-    return b"".join(b"\\" + bytes([c]) if c in b"*?[]\\" else bytes([c]) for c in text)
 
 
 def databases(*positions: int) -> Mention:

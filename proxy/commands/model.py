@@ -18,6 +18,12 @@ WRITE = 2
 DELETE = 4  # the write only removes the whole key (DEL, UNLINK, GETDEL; the source of RENAME)
 GROUP = 8  # consumer-group bookkeeping of a stream (XREADGROUP, XACK, XCLAIM, XGROUP …)
 
+# What may become of what a key holds (`Access.does`), beyond that it is written; DELETE above says the same
+# of the commands that only remove the whole key.
+REMOVES = 1  # elements are taken out; Redis removes a key with its last one (HDEL, LPOP, SREM, LTRIM …)
+DELETES = 2  # the key goes, or its time to do so is set (MOVE)
+REPLACES = 4  # the command's own value takes the place of all that was there (SET, GETSET)
+OVERWRITES = 8  # another key's content or a result does (the target of RENAME, SUNIONSTORE, RESTORE)
 
 # So many things that a command names are made at once; more are made one by one, as they are looked at.
 MANY = 1000
@@ -110,6 +116,16 @@ class Members(NamedTuple):
     scores: Sequence[bytes] = ()  # each one argument before its element; empty where argv shows no final ones
 
 
+class Carried(NamedTuple):
+    """Content that a command takes from other keys, or from a dump; argv shows nothing of it."""
+
+    # The value as it is; elements of it; or what is made of it.
+    kind: Literal["value", "elements", "result"]
+    position: int = 0  # of the first key that it comes from; the others stand behind it
+    keys: Sequence[bytes] = ()  # none: from a dump
+    types: tuple[str, ...] = ()  # of what a dump holds; empty: any
+
+
 class Content(NamedTuple):
     """What a command shows of the value that it writes."""
 
@@ -121,6 +137,7 @@ class Content(NamedTuple):
     maxlen_approximate: bool = False
     maxlen_position: int = 0
     members: Members | None = None
+    carried: Carried | None = None
     # Where only part of a string value is shown (APPEND, SETRANGE): it is at least so long afterwards.
     least: int = 0
 
@@ -135,6 +152,7 @@ class Access(NamedTuple):
     # None: the command does not write to this key, only removes it (DELETE), or hands it to a script.
     ttl: Ttl | None = None
     content: Content | None = None
+    does: int = 0  # REMOVES | DELETES | REPLACES | OVERWRITES
 
 
 class Channel(NamedTuple):
@@ -163,12 +181,25 @@ class Script(NamedTuple):
     args: tuple[bytes, ...]
 
 
+class Unseen(NamedTuple):
+    """Keys that a command may touch and doesn't name: any that the glob matches."""
+
+    glob: bytes
+    needs: int  # READ | WRITE
+
+
+# What nothing limits.
+ANY_KEY = (Unseen(b"*", READ | WRITE),)
+
+
 class Problem(NamedTuple):
-    """Why the accesses of a command can't be known in full. `rule` is the policy rule that it breaks."""
+    """Why the accesses of a command can't be known in full. `rule` is the policy rule that it breaks, unless
+    the service may touch all that it might."""
 
     rule: str  # command.unknown, script.keys, …
     position: int
     reason: str  # completes "can't be judged: …"
+    unseen: tuple[Unseen, ...] = ()  # all that it might touch besides; empty: nobody knows what it does
 
 
 class Command(NamedTuple):

@@ -12,6 +12,7 @@ from .model import Streamed
 LONG_LONG_MAX = 2**63 - 1
 LONG_LONG_MIN = -(2**63)
 LONGEST_WORD = 64  # bytes; no option, and no command's or subcommand's name, is longer
+_ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
 
@@ -43,6 +44,16 @@ def function_name(name: bytes) -> bytes:
     names hash to one bucket, `bump\\0x` runs `bump`.
     """
     return name.split(b"\0", 1)[0].lower()
+
+
+def glob_escape(text: bytes) -> bytes:
+    """A glob that matches this text only (`src/util.c`, stringmatchlen)."""
+    return b"".join(b"\\" + bytes([c]) if c in b"*?[]\\" else bytes([c]) for c in text)
+
+
+def literal_of(glob: bytes) -> bytes:
+    """The text that a glob without wildcards matches, as `glob_escape` writes it."""
+    return _ESCAPED.sub(rb"\1", glob)
 
 
 def may_hold(argument: bytes, part: bytes) -> bool:

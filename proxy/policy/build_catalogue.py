@@ -10,8 +10,8 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 
 from ..commands.model import DELETE, GROUP, READ, WRITE
 from .bind import alike, bound_texts, escaped, held_by, holders, tenancy_of
-from .build_content import build_requirements, in_scope
-from .compiled import Target
+from .build_content import build_requirements, in_outer_scope, in_scope
+from .compiled import TOP, Target
 from .diagnostics import did_you_mean
 from .draft import SCOPE_HOLE, Draft, Scope
 from .model import EntryModel
@@ -44,7 +44,7 @@ def build_scopes(draft: Draft) -> None:
             )
             draft.error((*path, "prefix"), message)
         hash_tag, should = draft.asked(model)
-        scripts = _scripts(draft, model.written_by, (*path, "written_by"))
+        scripts = named_scripts(draft, model.written_by, (*path, "written_by"))
         asked = build_requirements(draft, name, model.prefix + "…", model, path)
         for one in bound_texts(draft, model.prefix, (*path, "prefix")):
             pattern = draft.prefix(one.text, (*path, "prefix"))
@@ -80,10 +80,15 @@ def _inherit_denials(draft: Draft) -> None:
     """A denial holds for all that a scope's prefix begins, the scopes inside included."""
     own = {id(scope): scope.denied for scope in draft.scopes if any(scope.denied)}
     draft.denying = PrefixIndex((one.pattern, one) for one in draft.scopes if id(one) in own)
-    for scope in draft.scopes if own else ():
+    asked = {id(scope): scope.asked for scope in draft.scopes}
+    restricts = any(one is not None and one.commands is not None for one in asked.values())
+    for scope in draft.scopes if own or restricts else ():
         for outer in scopes_around(draft, scope.pattern):
             if id(outer) in own:
                 scope.denied = tuple(map(operator.or_, scope.denied, own[id(outer)]))
+            around = asked[id(outer)]
+            if around is not None and scope.asked is not None and outer is not scope:
+                scope.asked = in_outer_scope(scope.asked, around)
         if not scope.pattern.is_prefix:
             admitted = tuple(map(_without, scope.rights, scope.denied))
             _check_denials(draft, scope.pattern, scope.prefix, admitted, ("scopes", scope.name, "prefix"))
@@ -134,7 +139,7 @@ def build_entries(draft: Draft) -> None:
         path = ("keys", name)
         requirements = build_requirements(draft, name, model.key, model, path)
         own = draft.rights(model, path)
-        scripts = _scripts(draft, model.written_by, (*path, "written_by"))
+        scripts = named_scripts(draft, model.written_by, (*path, "written_by"))
         outside: list[tuple[str, Scope]] = []
         for text, scope in _expansions(draft, model, path):
             for one in bound_texts(draft, text, (*path, "key")):
@@ -178,6 +183,7 @@ def build_entries(draft: Draft) -> None:
                         bound=one.values,
                         alike=alike(draft, one.values),
                         written_by=scripts or (home.written_by if home is not None else scripts),
+                        rights_of="" if any(own[0]) else TOP if home is None else home.name,
                     )
                 )
                 which = ((SCOPE_HOLE, scope[0].name.encode()),) if scope else ()
@@ -186,7 +192,7 @@ def build_entries(draft: Draft) -> None:
         _tell_outside(draft, outside, path)
 
 
-def _scripts(draft: Draft, names: Sequence[str], path: tuple[str, ...]) -> frozenset[str]:
+def named_scripts(draft: Draft, names: Sequence[str], path: tuple[str, ...]) -> frozenset[str]:
     """The scripts and functions that alone may write."""
     for index, name in enumerate(names):
         if name not in draft.model.scripts and name not in draft.model.functions:

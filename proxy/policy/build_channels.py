@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from ..commands.model import READ, WRITE
 from .bind import bound_texts, held_by, holders, tenancy_of
+from .build_catalogue import named_scripts
 from .build_targets import secrets_behind
 from .compiled import Target
 from .draft import Draft
@@ -30,6 +31,7 @@ def build_channels(draft: Draft) -> list[Target]:
         ):
             for number in draft.numbers(names, (*path, field)):
                 held[number] |= bit
+        scripts = named_scripts(draft, model.written_by, (*path, "written_by"))
         for one in bound_texts(draft, model.channel, (*path, "channel")):
             pattern = draft.pattern(one.text, (*path, "channel"))
             if pattern is None:
@@ -49,6 +51,7 @@ def build_channels(draft: Draft) -> list[Target]:
                     text=one.text,
                     secrets=frozenset(draft.secrets.keys() & {hole.name for hole in pattern.holes}),
                     bound=one.values,
+                    written_by=scripts,
                 )
             )
     return channels

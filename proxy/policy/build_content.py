@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from .build_commands import build_key_commands
 from .compiled import Entry, Fields
 from .content import types_in
 from .draft import Draft, Scope
-from .model import Requirements, TtlModel
+from .key_commands import KeyCommands
+from .model import Requirements, ScopeModel, TtlModel
 from .patterns import KeyPattern, Literal
 from .ttl import TtlRule
 from .units import duration_text
@@ -36,6 +38,8 @@ def build_requirements(
 ) -> Entry:
     """All that an entry or scope asks beyond rights and form. `text` is how its keys are written."""
     _check_types(draft, model, path)
+    if model.field_case and not _has_fields(draft, model):
+        draft.error((*path, "field_case"), "no fields are listed; list them under fields")
     return _finished(
         Entry(
             name=name,
@@ -43,12 +47,14 @@ def build_requirements(
             types=tuple(model.type),
             ttl=_ttl(draft, model.ttl, (*path, "ttl")),
             fields=_fields(draft, model, path),
+            field_case=model.field_case or "",
             values=None if model.values is None else draft.form(model.values, (*path, "values")),
             members=None if model.members is None else draft.form(model.members, (*path, "members")),
             scores=_scores(draft, model, path),
             maxlen=None if model.maxlen is None else int(model.maxlen.lstrip("~")),
             maxlen_exact=model.maxlen is not None and not model.maxlen.startswith("~"),
             max_length=model.max_length,
+            commands=build_key_commands(draft, model.commands, (*path, "commands")),
             max_value=model.max_value,
             max_fields=model.max_fields,
             max_members=model.max_members,
@@ -85,7 +91,9 @@ def in_scope(draft: Draft, own: Entry, text: str, pattern: KeyPattern, home: Sco
             own,
             types=types,
             ttl=own.ttl if own.ttl is not None else scope.ttl,
+            field_case=own.field_case or scope.field_case,
             max_length=own.max_length or scope.max_length,
+            commands=own.commands.within(scope.commands) if own.commands is not None else scope.commands,
             **inherited,
         )
     )
@@ -116,9 +124,30 @@ def _finished(entry: Entry) -> Entry:
     ttl = entry.ttl
     asks_nothing = ttl is not None and not (ttl.none or ttl.required) and ttl.min is None and ttl.max is None
     looks = any(getattr(entry, item) is not None for item in _HOLDERS)
+    fields = entry.fields
+    if fields is not None:
+        fields = fields._replace(exact=entry.field_case == "exact")
     return dataclasses.replace(
-        entry, is_plain=not (looks or entry.types or (ttl and not asks_nothing)), looks_into_values=looks
+        entry,
+        fields=fields,
+        is_plain=not (looks or entry.types or entry.commands or (ttl and not asks_nothing)),
+        looks_into_values=looks,
     )
+
+
+def in_outer_scope(asked: Entry, outer: Entry) -> Entry:
+    """What a scope asks of its keys, with what one around it takes away of commands."""
+    if outer.commands is None:
+        return asked
+    commands = (asked.commands or KeyCommands()).within(outer.commands.without_allow())
+    return _finished(dataclasses.replace(asked, commands=commands))
+
+
+def _has_fields(draft: Draft, model: Requirements) -> bool:
+    """Whether fields are listed, here or where they may come from or go to."""
+    if isinstance(model, ScopeModel):
+        return True
+    return model.fields is not None or any(one.fields is not None for one in draft.model.scopes.values())
 
 
 def _check_types(draft: Draft, model: Requirements, path: tuple[str, ...]) -> None:
@@ -199,4 +228,7 @@ def _fields(draft: Draft, model: Requirements, path: tuple[str, ...]) -> Fields 
                 hides_names = hides_names or any(hole.name in draft.secrets for hole in pattern.holes)
         else:
             named[field.encode()] = form
-    return Fields(named, tuple(patterned), ", ".join(model.fields), hides_names)
+    folded: dict[bytes, bytes] = {}
+    for name in named:
+        folded.setdefault(name.lower(), name)
+    return Fields(named, tuple(patterned), ", ".join(model.fields), hides_names, folded)

@@ -1,37 +1,15 @@
-"""Commands and grants: what is forbidden or allowed by name, to everybody or to one service, and until when.
+"""Grants: what one service may do beyond all else, and until when.
 
-Rule: a command's name or category is one that Redis or Valkey has, or a module's with a dot.
+Rule: a grant is of a service that there is, and its commands are known as `build_commands` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from ..commands.table import known_names
+from .build_commands import build_selectors
 from .build_legacy import end_of
 from .compiled import Grant
-from .diagnostics import did_you_mean
 from .draft import Draft
 from .globs import Glob
-
-KNOWN_COMMANDS, KNOWN_CATEGORIES = known_names()
-
-
-def build_selectors(draft: Draft, names: Iterable[str], path: tuple[str | int, ...]) -> frozenset[str]:
-    """Command names in upper case and @categories in lower case; each must be known."""
-    selectors = set()
-    for index, name in enumerate(names):
-        selector = name.lower() if name.startswith("@") else " ".join(name.upper().split())
-        if "." in selector:  # a module's command, which only the server that has it can tell
-            selectors.add(selector)
-            continue
-        known = KNOWN_CATEGORIES if selector.startswith("@") else KNOWN_COMMANDS
-        if selector not in known:
-            kind = "category" if selector.startswith("@") else "command"
-            near = did_you_mean(selector, known)
-            draft.error((*path, index), f"{name!r} is no {kind} of Redis or Valkey{near}")
-        selectors.add(selector)
-    return frozenset(selectors)
 
 
 def build_grants(draft: Draft, home: int) -> dict[int, tuple[Grant, ...]]:
@@ -50,6 +28,7 @@ def build_grants(draft: Draft, home: int) -> dict[int, tuple[Grant, ...]]:
                 draft.error((*path, "keys", index), f"{message}; write * in its place")
         texts = tuple(key.encode() for key in model.keys if key != "legacy")
         ends = end_of(model.until) if model.on_expiry == "refuse" else None
-        grant = Grant(selectors, tuple(map(Glob, texts)), "legacy" in model.keys, texts, ends, home)
+        channels = tuple(channel.encode() for channel in model.channels)
+        grant = Grant(selectors, tuple(map(Glob, texts)), "legacy" in model.keys, texts, ends, home, channels)
         grants[number] = (grant,)
     return grants

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..commands.model import READ, WRITE
 from ..commands.words import function_name
+from .build_commands import build_run_commands
 from .draft import Draft
 from .files import Unreadable, read_file
 from .model import FunctionModel, ScriptModel, TouchModel
@@ -99,6 +100,7 @@ def _registration(
         declared={"none": 0, "read": READ, "write": WRITE, "both": READ | WRITE}[declared],
         shared=model.shared,
         bound=tuple(draft.callers.items()),
+        runs=build_run_commands(draft, model.commands, (*path, "commands")),
         **templates,
     )
 
@@ -109,7 +111,8 @@ def _templates(
     for index, one in enumerate(touched):
         try:
             ttl = parse_ttl(one.ttl) if one.ttl else None
-            yield Template(one.key, captured, one.type, ttl)
+            runs = build_run_commands(draft, one.commands, (*path, index, "commands"))
+            yield Template(one.key, captured, one.type, ttl, runs)
         except ValueError as exc:
             relies_on = [(*path[:2], "keys")] if isinstance(exc, Uncaptured) else []
             draft.error((*path, index), f"{one.key!r}: {exc}", relies_on=relies_on)

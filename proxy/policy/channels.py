@@ -74,9 +74,11 @@ class Channels:
                 return None if places is None else True
         return False
 
-    def admits(self, service: int, channel: Channel, budget: Budget, values: Values = ()) -> bool | None:
+    def admits(
+        self, service: int, channel: Channel, budget: Budget, values: Values = (), by: str = ""
+    ) -> bool | None:
         """Whether the service may use the channel, or all that the pattern can match; None where that takes
-        too long to find out."""
+        too long to find out. `by` is the registered script that publishes, "" for a plain command."""
         if channel.is_pattern:
             return self.covers(service, channel.name, READ, budget, values)
         target = self.target(channel.name)
@@ -84,15 +86,15 @@ class Channels:
             return False
         if target.kind == "keyevent" and not channel.publish:
             return self._reads_every_key(service, budget)
-        if target.kind == "malformed":
+        if target.kind == "malformed" or (channel.publish and not target.is_written_by(by)):
             return False
         return bool(target.held(service, channel.name, values) & (WRITE if channel.publish else READ))
 
     def covers(
-        self, service: int, glob: bytes, right: int, budget: Budget, values: Values = ()
+        self, service: int, glob: bytes, right: int, budget: Budget, values: Values = (), by: str = ""
     ) -> bool | None:
         """Whether the service may use every channel that the glob can match; None where that takes too long
-        to find out."""
+        to find out. `by` is as for `admits`."""
         listens = right == READ
         own = self._reach.own_places(glob, values)
 
@@ -104,9 +106,9 @@ class Channels:
             held = target.rights[service]
             if target.tenancy is not None:
                 held = target.tenancy.held(service, target.rights, own)
-            return bool(held & right)
+            return bool(held & right) and (listens or target.is_written_by(by))
 
-        covered = self._reach.covers(glob, holds, (service, right), budget, own=own)
+        covered = self._reach.covers(glob, holds, (service, right, by), budget, own=own)
         if not covered or not listens:
             return covered
         key = _NAMED_DATABASE.match(glob)

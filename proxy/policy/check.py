@@ -34,6 +34,7 @@ from .salvage import Salvaged
 from .scripts import SHA1_DIGITS
 from .show import printable
 from .tenants import head
+from .ttl import BRING_TTL
 from .yaml_source import Source, read_source
 
 NOTICE = datetime.timedelta(days=14)
@@ -202,6 +203,7 @@ class _Doubts:
         self._shadowed()
         self._separators()
         self._expiries()
+        self._never_created()
         self._short_hashes()
         self._stricter_files()
         self._misnamed()
@@ -431,6 +433,29 @@ class _Doubts:
                 f"or say which it is: member: {{{name}: …}}",
                 of_key=True,
             )
+
+    def _never_created(self) -> None:
+        """Entries that must have a time to live from their first write on, which no such write can bring."""
+        told: set[str] = set()
+        for target in self.mine:
+            entry = target.entry
+            rule = entry.ttl if entry is not None and target.kind == "entry" else None
+            if entry is None or rule is None or not rule.required or target.name in told:
+                continue
+            if not (rule.at == "write" or rule.immediate) or target.written_by:
+                continue
+            if entry.types and not BRING_TTL & set(entry.types):
+                told.add(target.name)
+                word = "immediate" if rule.immediate else "at: write"
+                example = printable(target.pattern.example())
+                self._warn(
+                    "ttl-at-write",
+                    ("keys", target.name),
+                    f"{word} asks of each write that it brings the time to live of {target.name}, and no "
+                    f"command that writes a {' or '.join(entry.types)} can; without it an EXPIRE may follow",
+                    of_key=True,
+                    example=example,
+                )
 
     def _short_hashes(self) -> None:
         """Scripts that are known by the beginning of their SHA-1."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..commands.model import (
     Access,
+    Carried,
     Channel,
     Content,
     Field,
@@ -19,6 +20,7 @@ from ..commands.model import (
     Script,
     Touches,
     Ttl,
+    Unseen,
 )
 from ..commands.table import COMMANDS
 from .compiled import CompiledPolicy, Target
@@ -71,7 +73,7 @@ def as_line(
             len(script.args),
         ],
         "databases": [list(one) for one in touches.databases],
-        "problem": touches.problem and list(touches.problem),
+        "problem": touches.problem and _problem(policy, touches.problem),
     }
     return {name: value for name, value in line.items() if value not in (None, [], False)}
 
@@ -131,6 +133,8 @@ def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
             for name, value in access.ttl._asdict().items()
             if value != Ttl._field_defaults.get(name)
         }
+    if access.does:
+        told["does"] = access.does
     content = access.content
     if content is not None:
         told["content"] = {
@@ -139,7 +143,19 @@ def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
             if content.stream_add
             else None,
         }
+        if content.carried is not None:
+            keys = [_text(_without_secrets(policy, key)) for key in content.carried.keys]
+            told["content"]["carried"] = content.carried._asdict() | {"keys": keys}
     return told
+
+
+def _problem(policy: CompiledPolicy, problem: Problem) -> list[Any]:
+    unseen = [[shown_in(policy, one.glob, None), one.needs] for one in problem.unseen]
+    return [problem.rule, problem.position, problem.reason, *([unseen] if unseen else [])]
+
+
+def _read_problem(rule: str, position: int, reason: str, unseen: Sequence[Any] = ()) -> Problem:
+    return Problem(rule, position, reason, tuple(Unseen(_bytes(glob), int(needs)) for glob, needs in unseen))
 
 
 def _field_name(field: Field, target: Target | None) -> bytes:
@@ -154,7 +170,12 @@ def _writes_values(content: Content | None) -> bool:
     if content is None:
         return False
     kept = content._replace(
-        fields=(), stream_add=False, maxlen=None, maxlen_approximate=False, maxlen_position=0
+        fields=(),
+        stream_add=False,
+        maxlen=None,
+        maxlen_approximate=False,
+        maxlen_position=0,
+        carried=None,
     )
     return kept != Content() or any(field.value_position for field in content.fields)
 
@@ -194,7 +215,7 @@ def _from_line(line: Mapping[str, Any]) -> Recorded:
         if script
         else None,
         databases=tuple((at, number) for at, number in line.get("databases", [])),
-        problem=Problem(*problem) if problem else None,
+        problem=_read_problem(*problem) if problem else None,
     )
     argv = [str(one) for one in line["argv"]]
     return Recorded(
@@ -223,13 +244,17 @@ def _read_access(told: Mapping[str, Any]) -> Access:
         types=tuple(told.get("types", [])),
         ttl=Ttl(**told["ttl"]) if told.get("ttl") else None,
         content=_read_content(content) if content else None,
+        does=int(told.get("does", 0)),
     )
 
 
 def _read_content(told: Mapping[str, Any]) -> Content:
     """What is left of a content: names of fields, and how a stream was trimmed."""
     fields = tuple(Field(at, _bytes(name), 0, b"") for at, name in told.get("fields", []))
-    stream = told.get("stream")
+    stream, carried = told.get("stream"), told.get("carried")
+    if carried:
+        keys = tuple(map(_bytes, carried["keys"]))
+        return Content(carried=Carried(**{**carried, "keys": keys, "types": tuple(carried["types"])}))
     if not stream:
         return Content(fields=fields)
     maxlen, approximate, position = stream

@@ -21,8 +21,9 @@ from .bind import read_bindings
 from .build_automaton import TooManyStates, classify
 from .build_catalogue import build_entries, build_scopes, is_claimed
 from .build_channels import build_channels, order_channels
+from .build_commands import build_selectors
 from .build_content import read_type_words
-from .build_grants import build_grants, build_selectors
+from .build_grants import build_grants
 from .build_legacy import build_exceptions, build_legacy, build_strays, build_versions
 from .build_names import build_names, surely_named, surely_tagged
 from .build_scripts import build_functions, build_scripts
@@ -145,7 +146,7 @@ def _part(draft: Draft, bindings: list[Binding]) -> _Part:
         scripts=build_scripts(draft),
         functions=build_functions(draft),
         grants=build_grants(draft, number),
-        forbid=build_selectors(draft, commands.forbid, ("commands", "forbid")),
+        forbid=build_selectors(draft, commands.forbid, ("commands", "forbid"), may_be_every=False),
         allow=build_selectors(draft, commands.allow, ("commands", "allow")),
     )
 

@@ -14,6 +14,7 @@ from ..commands.model import Script, Streamed
 from ..commands.words import function_name
 from .automaton import Classifier
 from .globs import Glob
+from .key_commands import KeyCommands
 from .model import HashTag, Length, UnregisteredScripts
 from .names import Names
 from .patterns import KeyPattern
@@ -23,6 +24,7 @@ from .tenants import Binding, Caller, Tenancy, Values, owners_values, values_of
 from .ttl import TtlRule
 from .values import Form, NumberRange
 
+TOP = "the policy's top"  # stands for a scope's name where rights are said for all entries in none
 UNKNOWN = "unknown"  # the service of a client that nothing identifies
 # Counting the lengths within a key takes up to 1.5 µs a byte, so a key of more bytes than this counts as one
 # whose lengths are wrong.
@@ -37,13 +39,25 @@ class Fields(NamedTuple):
     patterned: tuple[tuple[Form, Form], ...]  # (form of the name, form of the value)
     text: str
     hides_names: bool  # a secret placeholder stands for some of them
+    folded: dict[bytes, bytes]  # those with a name, by that in lower case
+    exact: bool = False  # one that differs from a listed one in case is none, and must not be written
 
     def form_of(self, name: bytes) -> Form | None:
         """The form that the field's value must have; None for a field that isn't listed."""
         form = self.named.get(name)
         if form is not None:
             return form
+        if self.exact and name.lower() in self.folded:
+            return None
         return next((value for of_name, value in self.patterned if of_name.accepts(name)), None)
+
+    def meant(self, name: bytes) -> bytes | None:
+        """The listed field from which one that isn't differs only in case; None where there is none."""
+        listed = self.folded.get(name.lower())
+        if listed is not None or self.hides_names:
+            return listed
+        spelled = (other for other in (name.lower(), name.upper()) if other != name)
+        return next((one for one in spelled if any(form.accepts(one) for form, _ in self.patterned)), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,12 +69,14 @@ class Entry:
     types: tuple[str, ...]
     ttl: TtlRule | None
     fields: Fields | None
+    field_case: str  # "exact": see Fields.exact; "": nothing is said
     values: Form | None  # of a string
     members: Form | None  # of the elements of a set, list or sorted set
     scores: NumberRange | None
     maxlen: int | None
     maxlen_exact: bool  # the policy admits no approximate trimming
     max_length: Length | None
+    commands: KeyCommands | None  # which ones may be used on its keys
     is_plain: bool  # nothing but rights and the key's form is asked of it
     looks_into_values: bool  # something is asked of what a command writes into it
     max_value: int | None = None  # bytes, of a string, a field's value or an element
@@ -121,6 +137,7 @@ class Target:
     ends: float | None = None  # of a legacy form that is refused then: Unix seconds
     has_lapsed: bool = False
     home: int = 0  # the number of its file
+    rights_of: str = ""  # of an entry without rights of its own: the scope whose rights it has
 
     def is_written_by(self, script: str) -> bool:
         """Whether this script may write here; "" is a plain command."""
@@ -162,6 +179,7 @@ class Grant:
     texts: tuple[bytes, ...] = ()
     ends: float | None = None  # Unix seconds; nothing is granted any more then
     home: int = 0  # the number of its file, which can grant nothing on keys of another
+    channels: tuple[bytes, ...] = ()  # globs
 
     def includes(self, target: Target) -> bool:
         """Whether the grant covers every key of a target, as far as its globs' beginnings show."""
@@ -182,6 +200,23 @@ class Grant:
         if self.legacy and target is not None and target.kind == "legacy":
             return True
         return b"*" in self.texts or any(glob.matches(key) for glob in self.globs)
+
+    def covers_channel(self, name: bytes) -> bool:
+        """Whether the grant covers a channel."""
+        return any(text == b"*" or Glob(text).matches(name) for text in self.channels)
+
+    def covers_channels(self, pattern: bytes) -> bool:
+        """Whether it covers all channels that a pattern can match, as far as the beginnings show."""
+        beginning = beginning_of(pattern)
+        return any(
+            beginning_of(text) == text[:-1] and text.endswith(b"*") and beginning.startswith(text[:-1])
+            for text in self.channels
+        )
+
+
+def beginning_of(glob: bytes) -> bytes:
+    """What of a glob stands before its first sign."""
+    return next((glob[:at] for at, byte in enumerate(glob) if byte in _GLOB_SIGNS), glob)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

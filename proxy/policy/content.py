@@ -14,7 +14,7 @@ from .budget import Budget, cost
 from .compiled import Entry, Fields
 from .show import printable
 from .sizes import at_most_bytes, length
-from .ttl import TtlRule, fault_of, rule_of
+from .ttl import REQUIRED, TtlRule, fault_of, rule_of
 from .units import size_text
 from .values import Form
 
@@ -27,6 +27,7 @@ class Fault(NamedTuple):
     rule: str
     position: int
     words: Callable[[], tuple[str, str]]
+    is_must: bool = False  # whatever is said of its rule
 
 
 # -- types
@@ -114,11 +115,16 @@ def _field_faults(content: Content, fields: Fields, shown: Shown, budget: Budget
 
 
 def _unknown_field(field: Field, fields: Fields, shown: Shown) -> Fault:
-    return Fault(
-        "field.unknown",
-        field.position,
-        lambda: (f"{shown()} has no field {_field_name(field.name, fields)}", f"its fields: {fields.text}"),
-    )
+    meant = None if isinstance(field.name, Streamed) else fields.meant(field.name)
+
+    def words() -> tuple[str, str]:
+        message = f"{shown()} has no field {_field_name(field.name, fields)}"
+        if meant is None:
+            return message, f"its fields: {fields.text}"
+        listed = printable(meant, 64)
+        return f"{message}, which differs from {listed} only in case", f"write {listed}"
+
+    return Fault("field.unknown", field.position, words, is_must=fields.exact and meant is not None)
 
 
 def _field_name(name: bytes, fields: Fields) -> str:
@@ -238,6 +244,8 @@ def ttl_fault(found: int, command: str, access: Access, rule: TtlRule, shown: Sh
 
     def words() -> tuple[str, str]:
         _, message, hint = fault_of(found, rule, command, shown())
+        if found == REQUIRED and access.ttl is not None and access.ttl.kind == "keeps" and command != "SET":
+            hint = f"{command} can't bring one"
         return message, hint
 
     return Fault(rule_of(found), position or access.position, words)

@@ -132,12 +132,14 @@ def _items(policy: CompiledPolicy) -> Iterator[Item]:
 
 def rules_of(entry: Entry) -> Iterator[str]:
     """The rules that an entry states beyond rights and form."""
+    if entry.commands is not None:
+        yield "command.forbidden"
     if entry.types:
         yield "type.mismatch"
     if entry.max_length is not None:
         yield "key.length"
     if entry.fields is not None:
-        if not any(form is BUILTIN["any"] for form, _ in entry.fields.patterned):
+        if entry.fields.exact or not any(form is BUILTIN["any"] for form, _ in entry.fields.patterned):
             yield "field.unknown"
         forms = [*entry.fields.named.values(), *(form for _, form in entry.fields.patterned)]
         if any(form is not BUILTIN["any"] for form in forms):

@@ -13,15 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..commands.extract import extract
-from ..commands.model import READ, WRITE, Access, Channel, Command, Touches
+from ..commands.model import ANY_KEY, READ, WRITE, Access, Channel, Command, Problem, Touches
 from ..commands.table import COMMANDS
+from ..commands.words import fold, integer, word
 from .bind import differing
 from .budget import Budget, cost
 from .compiled import CompiledPolicy, Target
 from .content import fits
 from .decide_wide import WideDecider
 from .keyspace import INVALIDATIONS
-from .permissions import forbidden_by_default, selects
+from .permissions import forbidden_by_default, lets_unknown, names, selects
 from .show import printable, shown_name
 from .sizes import asks
 from .slots import hash_slot
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from .glance import Glance
 
 _TRACKING = COMMANDS[b"CLIENT"].subcommands[b"TRACKING"].command
+
+
+_MOST_SHOWN = 4  # globs in a hint
 
 
 class Transaction:
@@ -106,12 +110,18 @@ class Decider(WideDecider):
             return False
         if not target.names_sure and not self.is_well_named(access.key, target):
             return False
-        entry = target.entry
+        entry, content = target.entry, access.content
+        if content is not None and content.carried is not None:
+            if not self._is_harmless(access, content.carried, target):
+                return False
+            content = None
         if self._reads_words and not fits(self._types(access.key, target), access.types):
             return False
         if entry is None or entry.is_plain:
             return True
-        if access.content is not None and entry.looks_into_values:
+        if entry.commands is not None:
+            return False
+        if content is not None and entry.looks_into_values:
             return False
         if not fits(entry.types, access.types):
             return False
@@ -144,7 +154,9 @@ class Decider(WideDecider):
             return -1
         if entry is None:
             return FINE
-        if entry.ttl is not None and access.ttl is not None and access.ttl.absolute:
+        if entry.commands is not None and entry.commands.fault(command, access, self._clock):
+            return -1
+        if (entry.ttl or entry.commands) and access.ttl is not None and access.ttl.absolute:
             return -1
         found = FINE if entry.ttl is None else outcome(entry.ttl, access, self._clock)
         if found in FAULTS:
@@ -219,10 +231,10 @@ class Decider(WideDecider):
         accesses = touches.accesses
         registration = self.policy.registration(touches.script) if touches.script is not None else None
         if touches.script is not None and registration is not None:
-            yield from self._registered(service, name, touches.script, registration, accesses)
+            yield from self._registered(service, touches, touches.script, registration)
         else:
-            yield from self._unknown_parts(service, name, touches)
-            yield from self._all_accesses(service, name, accesses)
+            yield from self._unknown_parts(service, name, argv, touches)
+            yield from self._all_accesses(service, name, touches)
         if registration is not None and touches.script is not None:
             accesses = (*accesses, *registration.made(touches.script, values))
         crosses = False
@@ -232,12 +244,14 @@ class Decider(WideDecider):
         if not crosses:
             yield from self._bindings(service, name, accesses)
 
-    def _all_accesses(self, service: int, name: str, accesses: Sequence[Access]) -> Iterator[Found | None]:
+    def _all_accesses(self, service: int, name: str, touches: Touches) -> Iterator[Found | None]:
+        accesses, is_script = touches.accesses, touches.script is not None
         several = len(accesses) > 1  # one alone was looked at, and isn't clean
         for access in accesses:
             if self.budget.works(cost(access.key)):
                 yield None
             if not (several and self._is_clean(service, name, access)):
+                yield from self._restriction(service, touches.command, access, is_script=is_script)
                 yield from self._access(service, name, access)
 
     # -- the command itself
@@ -246,7 +260,7 @@ class Decider(WideDecider):
         key = (service, command.name)
         reason = self._permissions.get(key)
         if reason is None:
-            reason = self._permissions[key] = self._why_forbidden(service, command)
+            reason = self._permissions[key] = self.why_forbidden(service, command)
         if reason:
             yield self._plain(
                 "command.forbidden",
@@ -255,15 +269,14 @@ class Decider(WideDecider):
                 "the policy can grant it to a service",
             )
 
-    def _why_forbidden(self, service: int, command: Command) -> str:
+    def why_forbidden(self, service: int, command: Command) -> str:
         policy = self.policy
-        if any(selects(grant.selectors, command) for grant in policy.grants.get(service, ())):
+        grants = [grant.selectors for grant in policy.grants.get(service, ())]
+        if command.name in policy.allow or any(names(granted, command) for granted in grants):
             return ""
-        if command.name in policy.allow:
-            return ""
-        if selects(policy.forbid, command):
+        if names(policy.forbid, command):
             return "the policy forbids it"
-        if selects(policy.allow, command):
+        if any(selects(allowed, command) for allowed in (policy.allow, *grants)):
             return ""
         return forbidden_by_default(command, command.names_keys)
 
@@ -273,15 +286,17 @@ class Decider(WideDecider):
         if not hears or next(self._permission(service, _TRACKING), None) is not None:
             yield from super()._channel(service, name, channel)
 
-    def _unknown_parts(self, service: int, name: str, touches: Touches) -> Iterator[Found]:
-        """What can't be known of the command, unless it is granted for all keys."""
+    def _unknown_parts(
+        self, service: int, name: str, argv: Sequence[bytes], touches: Touches
+    ) -> Iterator[Found]:
+        """What can't be known of the command, unless the service may do all that it might."""
         problem = touches.problem
-        if problem is not None and not self._is_granted_everything(service, name, touches.command):
+        if problem is not None and not self._may_do_all(service, name, argv, touches.command, problem):
             yield self._plain(
                 problem.rule,
                 problem.position,
                 f"{name} can't be judged: {problem.reason}",
-                "use a command whose keys are known, or ask for a grant on all keys",
+                self._unknown_hint(service, name, argv, touches.command, problem),
             )
         script, may = touches.script, self.policy.unregistered_scripts
         if script is not None and (may == "forbid" or (may == "load_only" and name != "SCRIPT LOAD")):
@@ -289,11 +304,50 @@ class Decider(WideDecider):
         elif script is not None and may == "load_only":
             self._loaded(script)
 
-    def _is_granted_everything(self, service: int, name: str, command: Command | None) -> bool:
-        grants = self.policy.grants.get(service, ())
-        return self._on_all_keys(
-            one for one in grants if (selects(one.selectors, command) if command else name in one.selectors)
+    def _may_do_all(
+        self, service: int, name: str, argv: Sequence[bytes], command: Command | None, problem: Problem
+    ) -> bool:
+        """Whether the service may do whatever the command might: to all keys that it might touch, by rights
+        and grants, as with a pattern. What it does must be known, or else be allowed by name or `*`."""
+        unseen = problem.unseen
+        if not unseen and self._lets_unknown(service, name, argv, command):
+            unseen = ANY_KEY
+        return bool(unseen) and all(
+            self._reaches_only_own(service, name, one.glob, right)
+            for one in unseen
+            for right in (READ, WRITE)
+            if one.needs & right
         )
+
+    def _lets_unknown(self, service: int, name: str, argv: Sequence[bytes], command: Command | None) -> bool:
+        """Whether a command that no known server has is allowed all the same."""
+        policy, spelled = self.policy, {name} if command is not None else set()
+        first = fold(argv[0]).decode("latin-1") if argv else ""
+        spelled |= {first, f"{first} {word(argv[1]).decode('latin-1')}"} if len(argv) > 1 else {first}
+        grants = [grant.selectors for grant in policy.grants.get(service, ())]
+        if any(command is not None and names(granted, command) for granted in grants):
+            return True
+        is_granted = any(not granted.isdisjoint(spelled) for granted in grants)
+        return is_granted or lets_unknown(policy.allow.union(*grants), policy.forbid, spelled)
+
+    def _unknown_hint(
+        self, service: int, name: str, argv: Sequence[bytes], command: Command | None, problem: Problem
+    ) -> str:
+        """What would let it be judged, or pass."""
+        if problem.rule == "script.keys":
+            section = "functions" if name.startswith("FCALL") else "scripts"
+            at = problem.position
+            if at < len(argv) and integer(argv[at]) == 0:
+                return f"register it under {section}, with keys: 0 and what it touches"
+            return "say how many keys follow"
+        if problem.unseen:
+            globs = " and ".join(self._shown(one.glob, None) for one in problem.unseen[:_MOST_SHOWN])
+            writes = any(one.needs & WRITE for one in problem.unseen)
+            verb = "read and write" if writes else "read"
+            return f"it needs the right to {verb} every key that matches {globs}"
+        if self._lets_unknown(service, name, argv, command):
+            return "it needs the right to read and write every key"
+        return "use a command that keyfence knows; or the policy allows this one by its name"
 
     def _databases(self, service: int, name: str, touches: Touches) -> Iterator[Found | None]:
         for position, number in touches.databases:

@@ -9,16 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Streamed
-from .budget import Budget
+from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Carried, Command, Streamed
+from .budget import Budget, cost
+from .carried import Moves, type_doubt
 from .compiled import MAX_CONFIRMED, CompiledPolicy, Grant, Target
 from .content import Fault, content_faults, fits, ttl_fault, type_fault, types_in
+from .key_commands import UNNAMED
 from .masking import standard_key
 from .names import NameFault, hash_tag_fault, lowered
 from .patterns import REST
 from .pending import MAX_KEYS, Pending
 from .pending_sizes import Write
 from .permissions import selects_name
+from .scripts import Registration
 from .show import printable
 from .sizes import answers, asks, late_excess
 from .tenants import Values, own_key, own_values, value_in
@@ -27,6 +30,8 @@ from .verdict import Found, Violation
 from .wording import Wording, said
 
 MAX_PREFIXES = 64
+MAX_NAMED = 3  # services, in a message about several
+MAX_SOURCES = 8  # keys whose content a command takes elsewhere; more take a closer look
 MAX_GRANTS_KNOWN = 10_000  # services and commands: a name that isn't in the table is the client's to word
 
 
@@ -52,6 +57,10 @@ class KeyDecider(Wording):
             range(len(policy.homes))
         )
         self._prefixes = _prefixes(policy)
+        self._moves = Moves(policy)
+        self._restricts = any(
+            one.entry is not None and one.entry.commands is not None for one in policy.targets
+        )
 
     def _grants_of(self, service: int, name: str) -> list[Grant]:
         known = self._grants_known.get((service, name))
@@ -68,7 +77,10 @@ class KeyDecider(Wording):
         target = policy.target(access.key)
         if isinstance(access.key, Streamed):
             access = access._replace(key=bytes(access.key))  # how it begins, for the message
+        carried = access.content.carried if access.content is not None else None
         if policy.grants and self._granted(service, name, access, target):
+            if carried is not None:  # the grant is on this key, and not on those that it comes from
+                yield from self._carried(service, name, access, carried, target, is_granted=True)
             return
         if target is None or target.kind == "stray":
             yield self._unregistered(service, name, access, target)
@@ -76,6 +88,42 @@ class KeyDecider(Wording):
             yield from self._legacy(service, name, access, target)
         else:
             yield from self._standard(service, name, access, target, by)
+        if carried is not None:
+            yield from self._carried(service, name, access, carried, target)
+
+    def _restriction(
+        self,
+        service: int,
+        command: Command | None,
+        access: Access,
+        script: Registration | None = None,
+        runs: frozenset[str] | None = None,
+        *,
+        is_script: bool = False,
+    ) -> Iterator[Found]:
+        """What an entry or scope says of commands on its keys. `runs` are those of a registered script."""
+        target = self.policy.target(access.key) if self._restricts else None
+        commands = target.entry.commands if target is not None and target.entry is not None else None
+        if target is None or commands is None or command is None:
+            return
+        if is_script:
+            fault = commands.fault_of_script(command, access, runs)
+        else:
+            fault = commands.fault(command, access, self._clock)
+        if not fault or self._granted(service, command.name, access, target):
+            return
+
+        def words() -> tuple[str, str]:
+            place = f"the {'scope' if target.kind == 'scope' else 'entry'} {target.name}"
+            message = f"{self.who(service)} may not {command.name} {self._shown(access.key, target)}"
+            hint = "a grant of the command on such keys is the exception"
+            if fault == UNNAMED and script is not None:
+                hint = f"name them under {script.name}, as commands: [HSET, EXPIRE]"
+            elif fault == UNNAMED:
+                hint = "register the script, and name the commands that it runs"
+            return f"{message}: {place} {fault}", hint
+
+        yield self._about("command.forbidden", access, target, words)
 
     def _granted(self, service: int, name: str, access: Access, target: Target | None) -> bool:
         grants = self._grants_of(service, name)
@@ -154,6 +202,110 @@ class KeyDecider(Wording):
         if found:
             self._leave_open(found, access, target, entry.ttl)
 
+    def _carried(
+        self,
+        service: int,
+        name: str,
+        access: Access,
+        carried: Carried,
+        target: Target | None,
+        *,
+        is_granted: bool = False,
+    ) -> Iterator[Found | None]:
+        """What is wrong with content that comes from other keys: who may read it here, and, unless that is
+        granted, what is asked of it. Of the latter the first source that is wrong is told."""
+        if target is None:
+            return
+        is_asked = target.kind in ("entry", "scope") and not is_granted
+        if is_asked and not carried.keys:
+            yield from self._unlike(name, access, carried, target, None)
+        for position, key in enumerate(carried.keys, carried.position):
+            if self.budget.works(cost(key)):
+                yield None
+            source = self.policy.target(key)
+            gained = self._moves.gained_by(source, target)
+            origin = Access(position, key, READ)
+            if source is not None and gained and not self._granted(service, name, origin, source):
+                yield self._shows(service, name, origin, source, access.key, target, gained)
+            if is_asked:
+                wrong = next(self._unlike(name, access, carried, target, key), None)
+                is_asked = wrong is None
+                if wrong is not None:
+                    yield wrong
+
+    def _shows(
+        self,
+        service: int,
+        name: str,
+        origin: Access,
+        source: Target,
+        key: bytes,
+        target: Target,
+        gained: Sequence[int],
+    ) -> Found:
+        """What a key holds goes where services may read it that may not read that key."""
+
+        def words() -> tuple[str, str]:
+            from_, to = self._shown(origin.key, source), self._shown(key, target)
+            who = "services that may not read the first may read the second"
+            if self.policy.name_services:
+                names = ", ".join(map(self.who, gained[:MAX_NAMED]))
+                more = f" and {len(gained) - MAX_NAMED} more" if len(gained) > MAX_NAMED else ""
+                who = f"{names}{more} may read the second and not the first"
+            message = f"{self.who(service)} may not {name} from {from_} to {to}: {who}"
+            return message, "give both the same readers, or take it where no more services may read it"
+
+        return self._about("scope.read", origin, source, words)
+
+    def _unlike(
+        self, name: str, access: Access, carried: Carried, target: Target, key: bytes | None
+    ) -> Iterator[Found]:
+        """What is asked of a target and can't be known of the content that `key` has, or a dump (None)."""
+        source = self.policy.target(key) if key is not None else None
+        wanted, given = self._types(access.key, target), carried.types
+        if key is not None and source is not None:
+            given = tuple(self._types(key, source))
+
+        def names() -> tuple[str, str]:
+            whose = "the dump" if key is None else self._shown(key, source)
+            return whose, self._shown(access.key, target)
+
+        differs = type_doubt(given, wanted) if carried.kind == "value" else False
+        if differs or (differs is None and key is not None):
+
+            def of_types() -> tuple[str, str]:
+                whose, shown = names()
+                what = f"may be a {' or '.join(given)}" if given else "may be of any type"
+                what = f"is a {' or '.join(given)}" if differs else what
+                message = f"{shown} is a {' or '.join(wanted)}, but {whose} {what}"
+                return message, f"{name} keeps the type; give both entries the same"
+
+            yield self._about("type.mismatch", access, target, of_types)
+            return
+        types = (given or wanted) if carried.kind == "value" else wanted
+        item = self._moves.unequal(source, target, carried, types)
+        if not item:
+            return
+
+        def content() -> tuple[str, str]:
+            whose, shown = names()
+            message = f"what {name} takes from {whose} to {shown} can't be checked"
+            return message, f"{shown} asks for {item}; ask the same of the source, or write them plainly"
+
+        yield self._about("value.invalid", access, target, content)
+
+    def _is_harmless(self, access: Access, carried: Carried, target: Target) -> bool:
+        """Whether nothing is wrong with content that comes from few other keys."""
+        if len(carried.keys) > MAX_SOURCES:
+            return False
+        sources = [self.policy.target(key) for key in carried.keys]
+        if sources and all(self._moves.are_harmless(source, target, carried) for source in sources):
+            return True
+        if any(found is not None for found in self._carried(0, "", access, carried, target)):
+            return False
+        self._moves.remember(sources, target, carried)
+        return True
+
     def _leave_open(self, found: int, access: Access, target: Target, rule: TtlRule | None) -> None:
         """Keep what is to be asked of Redis, or need no longer be, of as many keys as anybody remembers."""
         if len(self.left_open) < MAX_KEYS:
@@ -168,7 +320,8 @@ class KeyDecider(Wording):
         return types_in(key, self.policy.home(target).type_words)
 
     def _fault(self, fault: Fault, access: Access, target: Target) -> Found:
-        return self._violation(fault.rule, fault.position, access.key, target, fault.words)
+        found = self._violation(fault.rule, fault.position, access.key, target, fault.words)
+        return found._replace(severity="must") if fault.is_must else found
 
     def late(self, pending: Pending, left: int) -> Violation | None:
         """What is wrong with a key whose PTTL turned out to be `left`; None if nothing is."""

@@ -6,14 +6,16 @@ of a named rule and never a silent yes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
-from ..commands.model import READ, WRITE, Access, Channel, Script, Streamed
+from ..commands.model import READ, WRITE, Access, Channel, Command, Script, Streamed, Touches
+from ..commands.table import COMMANDS
+from ..commands.words import glob_escape, literal_of
 from .budget import cost
 from .channels import Channels
-from .compiled import CompiledPolicy, Grant, Target
+from .compiled import CompiledPolicy, Grant, Target, beginning_of
 from .decide_keys import KeyDecider
-from .keyspace import INVALIDATIONS, KEYSPACE
+from .keyspace import INVALIDATIONS, KEYSPACE, NOTIFICATIONS
 from .masking import shown_code
 from .reach import NOWHERE, Holds, Nearest, Reach, own_scan_pattern, scan_pattern
 from .scripts import MissingArgument, Name, Registration, first_line, how_to_register, whole_sha1_of
@@ -26,6 +28,9 @@ MAX_OWN_SCANS = 100  # patterns among which a hint looks for one
 _TOO_LONG = "what it reaches takes too long to tell"
 MAX_FIRST_LINES = 1_000
 _LESS = "use fewer wildcards, or fewer patterns at a time"
+_BEYOND = "it reaches channels that the service may not use"
+_TRACKING = "CLIENT TRACKING"
+_PATTERNED = frozenset({"SCAN", "KEYS", _TRACKING})  # for which another pattern can be offered
 
 
 class WideDecider(KeyDecider):
@@ -36,6 +41,7 @@ class WideDecider(KeyDecider):
         self._readable: dict[int, Nearest] = {}  # by the service's number: the patterns that it may scan
         self._keys = Reach(policy.classifier, policy.targets)
         self._first_lines: dict[str, str] = {}  # of unregistered scripts, by SHA-1, as people may see them
+        self._opened = Reach(policy.classifier, policy.targets, elsewhere=True)
         self._channels = Channels(
             policy, self._keys, lambda service, own: self._holds(service, READ, "", own)
         )
@@ -74,7 +80,7 @@ class WideDecider(KeyDecider):
             return True  # what no target covers, too
         if isinstance(glob, Streamed):
             return False
-        who = (service, right, name if granted else "", by)
+        who = (service, right, tuple(map(id, granted)), by)
         own = self._keys.own_places(glob, self.values)
         return self._keys.covers(glob, self._holds(service, right, name, own, by), who, self.budget, own=own)
 
@@ -90,12 +96,26 @@ class WideDecider(KeyDecider):
             message = f"{self.who(service)} may not {name} {self._shown(glob, None)}"
             if only_own is None:
                 return f"{message}: {_TOO_LONG}", _LESS
-            return f"{message}: it reaches keys that it may not {verb}", self._scan_hint(service, glob)
+            return f"{message}: it reaches keys that it may not {verb}", self._scan_hint(service, name, glob)
 
         yield self._violation("scan.scope", position, glob, None, words)
 
-    def _scan_hint(self, service: int, glob: bytes) -> str:
+    def _scan_hint(self, service: int, name: str, glob: bytes) -> str:
         """A pattern near the glob that would pass."""
+        near = self.near(service, name, glob)
+        if near is None:
+            return ""
+        how = "PREFIX" if name == _TRACKING else "SCAN 0 MATCH"
+        return f"{how} {printable(near)} would pass"
+
+    def near(self, service: int, name: str, glob: bytes) -> bytes | None:
+        """A pattern, or for CLIENT TRACKING a prefix, near the glob of this command, that the service may
+        look for: by SCAN in place of KEYS. None where there is none, or the command takes no such thing."""
+        if name not in _PATTERNED:
+            return None
+        scan = COMMANDS[b"SCAN"].command
+        if name != _TRACKING and self.why_forbidden(service, scan):
+            return None
         readable = self._readable.get(service)
         if readable is None:
             holds = self._holds(service, READ, "")
@@ -105,9 +125,20 @@ class WideDecider(KeyDecider):
                 if target.kind in ("entry", "scope") and holds(target)
             )
         for text in [*self._own_scans(glob), *readable.to(glob, 20)]:
-            if self._reaches_only_own(service, "SCAN", text, READ):
-                return f"SCAN 0 MATCH {printable(text)} would pass"
-        return ""
+            prefix = literal_of(text[:-1]) if text.endswith(b"*") else b""
+            if name == _TRACKING and (not prefix or glob_escape(prefix) + b"*" != text):
+                continue
+            if self._reaches_only_own(service, name if name == _TRACKING else "SCAN", text, READ):
+                return prefix if name == _TRACKING else text
+        return None
+
+    def why_forbidden(self, service: int, command: Command) -> str:
+        """Why the service may not use the command at all; "" where it may."""
+        raise NotImplementedError
+
+    def channel(self, name: bytes) -> Target | None:
+        """What decides about one channel; None where nothing does."""
+        return self._channels.target(name)
 
     def _own_scans(self, glob: bytes) -> list[bytes]:
         """The patterns of the caller's own keys that are nearest to the glob."""
@@ -139,7 +170,8 @@ class WideDecider(KeyDecider):
     def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Found | None]:
         if isinstance(channel.name, Streamed):
             begins = bytes(channel.name)
-            yield self._no_channel(service, name, channel.position, begins, None, channel.publish)
+            if not self._is_granted_channel(service, name, channel):
+                yield self._no_channel(service, name, channel.position, begins, None, channel.publish)
             return
         database = self._channels.database_of(channel)
         leaves = False if database is not None else self._channels.leaves_databases(channel, self.budget)
@@ -156,13 +188,48 @@ class WideDecider(KeyDecider):
         if key is not None:
             yield from self._access(service, name, Access(channel.position, key, READ))
             return
-        admitted = self._channels.admits(service, channel, self.budget, self.values)
+        is_granted = self._is_granted_channel(service, name, channel)
+        admitted = is_granted or self._channels.admits(service, channel, self.budget, self.values)
         if not admitted or leaves is None:
             target = None if channel.is_pattern else self._channels.target(channel.name)
             is_told = admitted is not None and leaves is not None
             yield self._no_channel(
-                service, name, channel.position, channel.name, target, channel.publish, is_told=is_told
+                service,
+                name,
+                channel.position,
+                channel.name,
+                target,
+                channel.publish,
+                is_told=is_told,
+                is_pattern=channel.is_pattern,
             )
+
+    def _is_granted_channel(self, service: int, name: str, channel: Channel) -> bool:
+        """Whether a grant covers a channel, or all that a pattern can match. What Redis tells of keys there
+        is heard by whoever may read these."""
+        grants = [grant for grant in self._grants_of(service, name) if grant.channels]
+        if not grants:
+            return False
+        everywhere = set(range(len(self.policy.homes)))
+        if channel.is_pattern or isinstance(channel.name, Streamed):
+            if {grant.home for grant in grants if grant.covers_channels(channel.name)} != everywhere:
+                return False
+            return channel.publish or self._hears_only_own(service, name, channel.name)
+        granting = {grant.home for grant in grants if grant.covers_channel(channel.name)}
+        target = self._channels.target(channel.name)
+        if target is None or target.kind in ("keyspace", "keyevent"):
+            is_told = not channel.publish and target is not None and target.kind == "keyevent"
+            return granting >= self._unclaimed_by and (not is_told or self._reads_all(service, name))
+        return target.home in granting
+
+    def _hears_only_own(self, service: int, name: str, pattern: bytes) -> bool:
+        """Whether a pattern reaches no channel on which Redis tells of keys that the service may not read."""
+        beginning = beginning_of(pattern)
+        apart = not (beginning.startswith(NOTIFICATIONS) or NOTIFICATIONS.startswith(beginning))
+        return apart or self._reads_all(service, name)
+
+    def _reads_all(self, service: int, name: str) -> bool:
+        return self._reaches_only_own(service, name, b"*", READ) is True
 
     def _no_channel(
         self,
@@ -174,6 +241,7 @@ class WideDecider(KeyDecider):
         publish: bool,
         *,
         is_told: bool = True,
+        is_pattern: bool = False,
     ) -> Found:
         """`is_told`: it was found out what the pattern reaches."""
 
@@ -181,10 +249,25 @@ class WideDecider(KeyDecider):
             message = f"{self.who(service)} may not {name} {self._shown(channel, target)}"
             if not is_told:
                 return f"{message}: {_TOO_LONG}", _LESS
+            if is_pattern and channel.startswith(KEYSPACE + b"*"):
+                return message, "name the database: the * also matches what comes before a later __: in a key"
+            if publish and self._is_for_scripts(service, target):
+                message += ": only scripts publish there"
+            if is_pattern:
+                return message, _BEYOND
             return message, self._channel_hint(service, channel, target, publish)
 
         rule = "channel.write" if publish else "channel.read"
         return self._violation(rule, position, channel, target, words)
+
+    def _is_for_scripts(self, service: int, target: Target | None) -> bool:
+        """Whether a service may publish on a channel, but only by other scripts than it uses, if any."""
+        return (
+            target is not None
+            and target.kind == "channel"
+            and bool(target.written_by)
+            and bool(target.rights[service] & WRITE)
+        )
 
     def _channel_hint(self, service: int, channel: bytes, target: Target | None, publish: bool) -> str:
         right, verb = (WRITE, "publishers") if publish else (READ, "subscribers")
@@ -193,6 +276,8 @@ class WideDecider(KeyDecider):
             return "only Redis speaks there" if publish else "it tells of keys that the service may not read"
         if target is not None and target.kind == "malformed":
             return f"the form is {target.text}"
+        if target is not None and publish and self._is_for_scripts(service, target):
+            return f"it is written by {', '.join(sorted(target.written_by))}"
         if (
             target is not None
             and target.tenancy is not None
@@ -203,8 +288,6 @@ class WideDecider(KeyDecider):
             return self._who_may(verb, who)
         if channel == INVALIDATIONS and not publish:
             return "it is for services that may use CLIENT TRACKING"
-        if channel.startswith(KEYSPACE + b"*"):
-            return "name the database: the * also matches what comes before a later __: in a key"
         return "no channel of the policy covers it"
 
     # -- scripts
@@ -221,7 +304,11 @@ class WideDecider(KeyDecider):
         def words() -> tuple[str, str, str]:
             what = "function" if is_function else "script"
             message = f"{self.who(service)} may not {name} a {what} that the policy doesn't know"
-            return self._first_lines.get(sha1, ""), message, how_to_register(script, function, sha1)
+            return (
+                self._first_lines.get(sha1, ""),
+                message,
+                how_to_register(script, function, sha1, is_run=name != "SCRIPT LOAD"),
+            )
 
         shape = function or sha1
         return Found(rule, self._severity(rule), script.position, None, "", shape, contact, words)
@@ -241,12 +328,13 @@ class WideDecider(KeyDecider):
     def _registered(
         self,
         service: int,
-        name: str,
+        touches: Touches,
         script: Script,
         registration: Registration,
-        accesses: Sequence[Access],
     ) -> Iterator[Found | None]:
         """A script that the policy knows touches what its registration says."""
+        command = touches.command
+        name = command.name if command is not None else ""
         if name == "SCRIPT LOAD":
             return
         if not registration.takes(len(script.keys)):
@@ -261,25 +349,28 @@ class WideDecider(KeyDecider):
                 yield self._plain("script.keys", script.position + 2, message, f"its keys: {forms}")
         # Where script.keys is only observed, what is known of the keys must still be judged.
         if registration.declared:
-            for access in accesses:
+            for access in touches.accesses:
                 if self.budget.works(cost(access.key)):
                     yield None
                 # A variant for reading (EVAL_RO) can't write, whatever is registered.
                 needs = access.needs & registration.declared or access.needs & READ
-                yield from self._access(service, name, access._replace(needs=needs), by=registration.name)
-        if captured is not None:
-            yield from self._templates(service, name, script, registration, captured)
+                one = access._replace(needs=needs)
+                runs = registration.runs
+                yield from self._restriction(service, command, one, registration, runs, is_script=True)
+                yield from self._access(service, name, one, by=registration.name)
+        if captured is not None and command is not None:
+            yield from self._templates(service, command, script, registration, captured)
 
     def _templates(
         self,
         service: int,
-        name: str,
+        command: Command,
         script: Script,
         registration: Registration,
         captured: Mapping[str, bytes],
     ) -> Iterator[Found | None]:
         """The keys and channels that a script makes of its arguments."""
-        missing = ""
+        name, missing = command.name, ""
         captured = registration.own(self.values) | dict(captured)
         for template, right in registration.touches:
             try:
@@ -288,25 +379,42 @@ class WideDecider(KeyDecider):
             except MissingArgument as exc:
                 missing = missing or str(exc)
             else:
-                yield from self._script_key(service, name, access, key.is_pattern, registration.name)
+                runs = template.runs if template.runs is not None else registration.runs
+                if key.is_pattern:
+                    yield from self._script_pattern(service, command, access, registration, runs)
+                else:
+                    yield from self._restriction(service, command, access, registration, runs, is_script=True)
+                    yield from self._access(service, name, access, by=registration.name)
         for template in registration.publishes:
             try:
                 channel = template.fill(script, captured)
             except MissingArgument as exc:
                 missing = missing or str(exc)
             else:
-                yield from self._script_channel(service, name, script.position, channel)
+                yield from self._script_channel(service, name, script.position, channel, registration.name)
         if missing:
             message = f"{name} of {registration.name} lacks {missing}, of which its keys are made"
             yield self._plain("script.keys", script.position, message, "give it all its arguments")
 
-    def _script_key(
-        self, service: int, name: str, access: Access, is_pattern: bool, by: str
-    ) -> Iterator[Found | None]:
+    def _script_pattern(
+        self,
+        service: int,
+        command: Command,
+        access: Access,
+        registration: Registration,
+        runs: frozenset[str] | None,
+    ) -> Iterator[Found]:
+        """Keys that only Redis knows: all that they can be must be the service's, and open to the script."""
         position, key, right = access.position, access.key, access.needs
-        if not is_pattern:
-            yield from self._access(service, name, access, by=by)
-            return
+        name, by = command.name, registration.name
+        if self._restricts and not self._is_open_to(service, command, access, runs):
+
+            def forbidden() -> tuple[str, str]:
+                message = f"{self.who(service)} may not {name} a script that touches {self._shown(key, None)}"
+                hint = f"name the commands of {by} there, as commands: [HSET, EXPIRE]"
+                return f"{message}: entries among these restrict commands", hint
+
+            yield self._violation("command.forbidden", position, key, None, forbidden)
         only_own = self._reaches_only_own(service, name, key, right, by)
         if only_own:
             return
@@ -320,13 +428,40 @@ class WideDecider(KeyDecider):
 
         yield self._violation(rule, position, key, None, words)
 
-    def _script_channel(self, service: int, name: str, position: int, channel: Name) -> Iterator[Found]:
+    def _is_open_to(
+        self,
+        service: int,
+        command: Command,
+        access: Access,
+        runs: frozenset[str] | None,
+    ) -> bool | None:
+        """Whether no key that a script's pattern can mean is closed to its commands; None where that takes
+        too long to find out."""
+        name = command.name
+        grants = self._grants_of(service, name)
+        if self._on_all_keys(grants):
+            return True
+
+        def holds(target: Target) -> bool:
+            commands = target.entry.commands if target.entry is not None else None
+            if commands is None or not commands.fault_of_script(command, access, runs):
+                return True
+            return any(grant.includes(target) for grant in grants)
+
+        who = (service if grants else -1, name, access.needs, runs)
+        return self._opened.covers(access.key, holds, who, self.budget)
+
+    def _script_channel(
+        self, service: int, name: str, position: int, channel: Name, by: str
+    ) -> Iterator[Found]:
+        one = Channel(position, channel.text, True, channel.is_pattern)
+        if self._is_granted_channel(service, name, one):
+            return
         if channel.is_pattern:
-            admitted = self._channels.covers(service, channel.text, WRITE, self.budget, self.values)
+            admitted = self._channels.covers(service, channel.text, WRITE, self.budget, self.values, by)
         else:
-            one = Channel(position, channel.text, True, False)
-            admitted = self._channels.admits(service, one, self.budget, self.values)
+            admitted = self._channels.admits(service, one, self.budget, self.values, by)
         if not admitted:
             target = None if channel.is_pattern else self._channels.target(channel.text)
-            is_told = admitted is not None
-            yield self._no_channel(service, name, position, channel.text, target, True, is_told=is_told)
+            told = {"is_told": admitted is not None, "is_pattern": channel.is_pattern}
+            yield self._no_channel(service, name, position, channel.text, target, True, **told)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
+from ..commands.extract import extract
 from ..commands.model import DELETE, GROUP, READ, WRITE, Access, Touches
 from ..commands.table import COMMANDS
 from .compiled import UNKNOWN, CompiledPolicy, Entry, Home, Target
@@ -33,6 +34,7 @@ from .show import printable
 from .territories import NOTHING, Territories
 from .units import size_text
 
+_NO_COMMAND = b"\0"  # no server has it
 # What may be done to a key, each as a command needs it.
 NEEDS: dict[str, int] = {
     "read": READ,
@@ -223,23 +225,37 @@ class Difference:
                         example = printable(name)
                         sentence = f"{', '.join(who)} {may} {verb} {target.text}, for example {example}"
                         yield Change("channels", sentence, tuple(who), example=example)
+            yield from self._publishing_scripts(before, after, printable(name))
+
+    def _publishing_scripts(
+        self, before: Target | None, after: Target | None, example: str
+    ) -> Iterator[Change]:
+        """Which scripts alone may publish on a channel that is in both policies."""
+        if before is None or after is None or before.written_by == after.written_by:
+            return
+        was, now = (", ".join(sorted(one.written_by)) for one in (before, after))
+        who = f"only {now} may publish" if now else "plain commands may publish"
+        sentence = f"{who} to {after.text}, for example {example}"
+        publishers = tuple(after.names_with(WRITE, self.new.services))
+        yield Change("channels", sentence, publishers, was, now, example)
 
     def _commands(self) -> Iterator[Change]:
         """Which commands become open or closed to whom."""
         if _selectors(self.old) == _selectors(self.new):
             return
         old, new = Decider(self.old), Decider(self.new)
-        rows = [row for one in COMMANDS.values() for row in (one, *one.subcommands.values())]
+        rows = [row.command for one in COMMANDS.values() for row in (one, *one.subcommands.values())]
+        every = [(one.name, [one.name.encode()], Touches(one)) for one in rows]
+        every.insert(0, ("commands that keyfence doesn't know", [_NO_COMMAND], extract([_NO_COMMAND])))
         groups: dict[tuple[str, ...], list[str]] = {}
         for service in self.services:
             lost: list[str] = []
             gained: list[str] = []
-            for row in rows:
-                name, touches = [row.command.name.encode()], Touches(row.command)
-                had = old.judge(self.old.number(service), name, touches).allowed
-                has = new.judge(self.new.number(service), name, touches).allowed
+            for shown, argv, touches in every:
+                had = old.judge(self.old.number(service), argv, touches).allowed
+                has = new.judge(self.new.number(service), argv, touches).allowed
                 if had != has:
-                    (lost if had else gained).append(row.command.name)
+                    (lost if had else gained).append(shown)
             for names, may in ((lost, "may no longer"), (gained, "may now")):
                 if names:
                     groups.setdefault((may, *names), []).append(service)

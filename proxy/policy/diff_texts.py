@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from .compiled import CompiledPolicy, Fields, Grant, Home
 from .names import Names
+from .scripts import Template
 from .show import printable
 from .ttl import TtlRule
 from .units import duration_text
@@ -178,7 +179,8 @@ def _granted(policy: CompiledPolicy) -> dict[str, str]:
 
 def _grant_text(grant: Grant) -> str:
     keys = [*map(printable, grant.texts), *(["legacy keys"] if grant.legacy else [])]
-    return f"{_joined(grant.selectors)} on {', '.join(keys) or 'no keys'}"
+    channels = f" and the channels {', '.join(map(printable, grant.channels))}" if grant.channels else ""
+    return f"{_joined(grant.selectors)} on {', '.join(keys) or 'no keys'}{channels}"
 
 
 def changes_of_scripts(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Change]:
@@ -196,9 +198,13 @@ def changes_of_scripts(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Cha
                 yield Change("scripts", sentence, (), was, now)
 
 
+def _template_text(template: Template) -> str:
+    return f"{template.text} by {_joined(template.runs)}" if template.runs else template.text
+
+
 def _registration_text(registration: Any) -> str:
     told = {field.name: getattr(registration, field.name) for field in dataclasses.fields(registration)}
     for field in ("reads", "writes", "publishes"):
-        told[field] = ", ".join(template.text for template in told.get(field, ()))
+        told[field] = ", ".join(map(_template_text, told.get(field, ())))
     told["patterns"] = ", ".join(pattern.text for pattern in told.get("patterns", ()))
     return _mapping(told)

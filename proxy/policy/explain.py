@@ -123,7 +123,12 @@ def _told(
         "accesses": [_access(policy, access) for access in touches.accesses],
         "violations": [_violation(violation) for violation in verdict.violations],
         "remedies": [
-            {"rule": one.rule, "text": one.text, "command": _offered(policy, one.command)}
+            {
+                "rule": one.rule,
+                "text": one.text,
+                "command": _offered(policy, one.command),
+                "add": dict(one.add),
+            }
             for one in remedies(policy, policy.number(service), argv, touches, verdict.violations, values)
         ],
     }

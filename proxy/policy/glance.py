@@ -553,6 +553,8 @@ class Glance:
                 if form is not None and len(named) < MAX_FIELDS and len(argv[at]) <= LONGEST_FIELD:
                     named[argv[at]] = form
             if form is None:
+                if fields.exact and fields.meant(argv[at]) is not None:
+                    return -1
                 unknown += 1
             elif form is not _ANY and not _has_form(argv[at + 1], form):
                 wrong += 1

@@ -29,6 +29,7 @@ CODES: Mapping[str, str] = {
     "never-matches": "more specific entries take all keys of an entry",
     "short-sha1": "a script is known by the beginning of its SHA-1",
     "stricter-file": "another file of the folder takes back what this one allows scripts",
+    "ttl-at-write": "an entry asks each write for a time to live, and no command of its type can bring one",
     "unclear-form": "a legacy form may stand for several keys of one service",
     "unwritten-scope": "nobody may write to a scope, nor to any entry in it",
 }

@@ -16,6 +16,7 @@ from .patterns import Hole, KeyPattern, Literal, parse_class, prefix_pattern
 # sends it to those alone whom a tracking client redirects to (`src/tracking.c`), whoever else listens.
 INVALIDATIONS = b"__redis__:invalidate"
 KEYSPACE = b"__keyspace@"
+NOTIFICATIONS = b"__key"  # all of them begin so
 # What stands before the key.
 KEYSPACE_BEGINNING = KeyPattern(
     "__keyspace@<db>__:", (Literal(KEYSPACE), Hole("db", parse_class("[0-9]+")), Literal(b"__:"))

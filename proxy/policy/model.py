@@ -176,12 +176,28 @@ class Rights(_Model):
     deny_read: Names = []
 
 
+# What must never become of a key, whichever command does it.
+Loss = Literal["delete", "replace", "remove"]
+
+
+class KeyCommandsModel(_Model):
+    """Which commands (by name or @category) may be used on keys, whoever uses them."""
+
+    forbid: Names = []
+    allow: Names | None = None  # only these
+    never: Annotated[list[Loss], BeforeValidator(_as_list)] = []
+
+
 class Requirements(_Model):
-    """What is asked of the value of a key, and of its time to live."""
+    """What is asked of the commands on a key, of its value, and of its time to live."""
+
+    commands: KeyCommandsModel | None = None
 
     type: Annotated[list[ValueType], BeforeValidator(_as_list)] = []
     ttl: Annotated[TtlModel | None, BeforeValidator(_ttl)] = None
     fields: dict[str, Form] | None = None  # of a hash or stream, by name or pattern
+    # A field that differs from a listed one only in case is refused, whatever `should` says.
+    field_case: Literal["exact"] | None = None
     values: Form | None = None  # of a string
     members: Form | None = None  # of a set, list or sorted set
     scores: str | None = None  # of a sorted set, as 0..100
@@ -242,10 +258,11 @@ class LegacyModel(_Model):
 
 
 class GrantModel(_Model):
-    """Commands (by name or @category) that a service may use beyond the default, and on which keys."""
+    """Commands (by name or @category, or `*`) that a service may use beyond the default, and on what."""
 
     commands: Names
     keys: Names = []  # globs, or the word legacy; these keys are then open to these commands
+    channels: Names = []  # globs; these channels are too
     until: Date | None = None
     on_expiry: OnExpiry = "report"
     owner: str = ""
@@ -259,6 +276,7 @@ class ChannelModel(_Model):
     about: str = ""
     publishers: Names = []
     subscribers: Names = []
+    written_by: Names = []  # scripts and functions; nothing else may publish here
 
 
 def _keys_of_script(value: Any) -> Any:
@@ -276,6 +294,7 @@ class TouchModel(_Model):
     type: Annotated[list[ValueType], BeforeValidator(_as_list)] = []
     # What time to live it leaves the key with: 30s, <ARGV.1>s or <ARGV.1>ms; a negative argument means none.
     ttl: str = ""
+    commands: Names = []  # those that it runs on this key; else those of the script
 
 
 Touched = Annotated[
@@ -294,6 +313,7 @@ class FunctionModel(_Model):
     reads: Touched = []
     writes: Touched = []
     publishes: Names = []
+    commands: Names = []  # those that it runs on its keys, where an entry restricts them
     # Nothing that a client sends shapes its replies and error texts, so a connection that clients share may
     # carry it.
     shared: Flag = False
@@ -310,7 +330,7 @@ class CommandsModel(_Model):
     """Commands (by name or @category) forbidden or allowed to everyone, beyond the built-in default."""
 
     forbid: Names = []
-    allow: Names = []
+    allow: Names = []  # `*` is every command that isn't forbidden here
 
 
 class CallerModel(_Model):

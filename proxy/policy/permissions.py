@@ -5,6 +5,8 @@ Rule: the servers' own categories decide; what they don't tell is listed here by
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ..commands.model import Command
 from ..commands.table import COMMANDS
 
@@ -48,7 +50,16 @@ def forbidden_by_default(command: Command, names_keys: bool) -> str:
     return ""
 
 
+# Stands for every command, under `allow` and in grants. It never lifts what is forbidden.
+EVERY = "*"
+
+
 def selects(selectors: frozenset[str], command: Command) -> bool:
+    """Whether a command is among those that the selectors stand for."""
+    return EVERY in selectors or names(selectors, command)
+
+
+def names(selectors: frozenset[str], command: Command) -> bool:
     """Whether a command is named by its name, its container's name, or one of its categories."""
     if not selectors:
         return False
@@ -63,4 +74,14 @@ def selects(selectors: frozenset[str], command: Command) -> bool:
 def selects_name(selectors: frozenset[str], name: str) -> bool:
     """The same for a command's name; one that isn't in the table can only be named itself."""
     row = COMMANDS.get(name.encode())
-    return selects(selectors, row.command) if row is not None else name in selectors
+    return selects(selectors, row.command) if row is not None else name in selectors or EVERY in selectors
+
+
+def lets_unknown(allow: frozenset[str], forbid: frozenset[str], spelled: Collection[str]) -> bool:
+    """Whether a command that nobody knows is allowed: by a name that it has, or with every other one. It may
+    be of any category, so where one is forbidden only its name will do."""
+    if not forbid.isdisjoint(spelled):
+        return False
+    if not allow.isdisjoint(spelled):
+        return True
+    return EVERY in allow and not any(selector.startswith("@") for selector in forbid)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from heapq import nsmallest
 from typing import Generic, TypeVar
 
-from ..commands.mentions import glob_escape
+from ..commands.words import glob_escape
 from .automaton import Classifier
 from .budget import PATTERN_STEPS, Budget
 from .compiled import Target
@@ -68,8 +68,10 @@ class Remembered(Generic[Question, Answer]):
 class Reach:
     """Answers over one set of targets (a policy's keys, or its channels), and remembers the answers."""
 
-    def __init__(self, classifier: Classifier, targets: Sequence[Target]) -> None:
+    def __init__(self, classifier: Classifier, targets: Sequence[Target], *, elsewhere: bool = False) -> None:
+        """`elsewhere`: what holds of names that are in no target."""
         self.targets = targets
+        self._elsewhere = elsewhere
         self._classifier = classifier
         self._graph: Graph | None = None
         self._territories: dict[Hashable, Territory] = {}
@@ -135,14 +137,14 @@ class Reach:
     def _all_hold(self, accept: int, holds: Holds, own: frozenset[Place]) -> bool:
         """Whether `holds` is true of every target that may decide what the automaton accepts so."""
         if accept < 0:
-            return False
+            return self._elsewhere
         for index in self._classifier.automaton.sets[accept]:
             target = self.targets[index]
             if not holds(target):
                 return False
             if not _may_be_another(target, own):
                 return True  # it takes every such name; what comes behind it never decides
-        return False  # its lengths may fit no target at all
+        return self._elsewhere  # its lengths may fit no target at all
 
 
 def _may_be_another(target: Target, own: frozenset[Place]) -> bool:

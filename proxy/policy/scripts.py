@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..commands.mentions import glob_escape
 from ..commands.model import READ, WRITE, Access, Script, Streamed, Ttl
+from ..commands.words import glob_escape
 from .patterns import KeyPattern
 from .slots import hash_tag
 from .tenants import Values
@@ -91,12 +91,19 @@ class Template:
     """`<KEYS.1>:cfg:<ARGV.1>`: literal text, references, and `*` for what can't be known from the call."""
 
     def __init__(
-        self, text: str, captured: frozenset[str], types: Sequence[str] = (), ttl: TtlOf | None = None
+        self,
+        text: str,
+        captured: frozenset[str],
+        types: Sequence[str] = (),
+        ttl: TtlOf | None = None,
+        runs: frozenset[str] | None = None,
     ) -> None:
         """`captured` are the placeholders that the declared keys' patterns have. Raises ValueError.
 
-        `types` and `ttl` are what the script makes of the key, where its registration says so.
+        `types` and `ttl` are what the script makes of the key, where its registration says so, and `runs` are
+        the commands that it does so by.
         """
+        self.runs = runs
         self.text = text
         self.types = tuple(types)
         self.ttl = ttl
@@ -182,6 +189,7 @@ class Registration:
     publishes: tuple[Template, ...]
     shared: bool = False  # a connection that clients share may carry it
     bound: tuple[tuple[str, int], ...] = ()  # placeholders that are bound to the caller, and their numbers
+    runs: frozenset[str] | None = None  # the commands that it runs on its keys; None: any
 
     def takes(self, keys: int) -> bool:
         """Whether a call may declare so many keys."""
@@ -233,19 +241,34 @@ def sha1_of(script: Script) -> bytes:
     return script.name.lower()
 
 
+def registered_as(script: Script) -> tuple[str, str] | None:
+    """The section of a policy and the function's name or the script's SHA-1 there; None for a text that isn't
+    at hand, and for what is no SHA-1."""
+    if isinstance(script.name, Streamed):
+        return None
+    if script.kind == "function":
+        return "functions", script.name.decode("utf-8", "surrogateescape")
+    sha1 = whole_sha1_of(script)
+    return ("scripts", sha1) if sha1 else None
+
+
 def whole_sha1_of(script: Script) -> str:
     """The SHA-1 of a script; "" where it isn't known, as of a text that isn't at hand."""
     sha1 = sha1_of(script)
     return sha1.decode() if _SHA1.fullmatch(sha1) else ""
 
 
-def how_to_register(script: Script, function: str, sha1: str) -> str:
-    """What to write into the policy, so that it knows a script, or this function."""
+def how_to_register(script: Script, function: str, sha1: str, *, is_run: bool = True) -> str:
+    """What to write into the policy, so that it knows a script, or this function. One that is only loaded
+    doesn't show how many keys it has."""
+    keys = len(script.keys) if is_run else "…"
     if script.kind == "function":
-        return f"register it under functions: {{{function}: {{keys: {len(script.keys)}}}}}"
+        return f"register it under functions: {{{function}: {{keys: {keys}}}}}"
+    if isinstance(script.name, Streamed):
+        return "register it under scripts by its SHA-1, and run it by EVALSHA: so long a text isn't at hand"
     if not sha1:
         return "register it under scripts by its SHA-1"
-    return f"register it under scripts: {{NAME: {{sha1: {sha1}, keys: {len(script.keys)}}}}}"
+    return f"register it under scripts: {{NAME: {{sha1: {sha1}, keys: {keys}}}}}"
 
 
 def first_line(text: bytes) -> bytes:

@@ -42,6 +42,10 @@ GIVES: Final = 7  # the key has one afterwards, though perhaps not this one
 SETTLES: Final = 8  # the key has one afterwards that is right, or is gone
 ASKS_GONE: Final = 9  # as ASKS_ALL, and the key may be gone
 
+# The types that a plain command can create together with their time to live (SET … EX); the others need a
+# dump or a key that has one: RESTORE, RENAME, COPY.
+BRING_TTL: Final = frozenset({"string"})
+
 FAULTS: Final = frozenset({FORBIDDEN, REQUIRED, TOO_SHORT, TOO_LONG})
 SETTLING: Final = frozenset({GIVES, SETTLES})
 QUESTIONS: Final = frozenset({ASKS_PRESENCE, ASKS_ALL, ASKS_GONE})

@@ -18,7 +18,7 @@ RULES: dict[str, str] = {
     "internal.error": "the decision itself failed",
     "session.opaque": "the session turned into one that can't be read command by command",
     "command.unknown": "the command, or what it touches, isn't known",
-    "command.forbidden": "the service isn't granted this command",
+    "command.forbidden": "the command is forbidden to the service, or on this key",
     "database.forbidden": "the database is outside the policy",
     "scope.read": "the service may not read this key",
     "scope.write": "the service may not write this key",

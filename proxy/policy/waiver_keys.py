@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..commands.mentions import glob_escape
+from ..commands.words import glob_escape
 from .globs import STAR, Glob
 from .regular import ANY_BYTE
 

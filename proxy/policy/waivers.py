@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from .build_grants import KNOWN_COMMANDS
+from .build_commands import KNOWN_COMMANDS
 from .compiled import CompiledPolicy
 from .diagnostics import Diagnostic, FileError, did_you_mean
 from .model import Date, RuleName

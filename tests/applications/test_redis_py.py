@@ -13,6 +13,8 @@ import redis
 import redis.asyncio
 
 from tests.applications.application import Fence, shipped
+from tests.clients.test_redis_py import play
+from tests.policy.test_any_key import EVERYTHING
 
 POLICY = """
 policy: services
@@ -25,6 +27,30 @@ keys:
 channels:
   news: {channel: "app:news:<name>", publishers: [app], subscribers: [app]}
 """
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_the_widest_policy_refuses_nothing(fence: Callable[[str | Path], Fence], protocol: int) -> None:
+    one = fence(EVERYTHING)
+    with one.redis.client(protocol=protocol) as direct:
+        expected = play(direct)
+    one.redis.clear()
+    with redis.Redis.from_url(one.url, protocol=protocol) as client:
+        assert play(client) == expected
+        client.rpush("l", "a", "b")
+        client.mset({"w_a": 2, "w_b": 1, "o_a": "A", "o_b": "B"})
+        assert client.sort("l", by="w_*", get="o_*") == [b"B", b"A"]
+        assert client.eval("return redis.call('GET', 'o_a')", 0) == b"A"
+        with client.pubsub() as subscriber:
+            subscriber.psubscribe("*")
+            assert subscriber.get_message(timeout=30)
+            assert client.publish("any", "x") == 1
+            assert client.pubsub_channels() == []
+        with pytest.raises(redis.ResponseError, match="unknown command"):
+            client.execute_command("FROBNICATE", "a")
+        assert client.dbsize()
+        assert client.flushall()
+    one.found_nothing()
 
 
 @pytest.mark.parametrize("protocol", [2, 3])

@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from redis.exceptions import ResponseError
 
 from proxy.commands.extract import extract
-from proxy.commands.mentions import glob_escape
 from proxy.commands.model import READ, WRITE
-from proxy.commands.words import integer, word
+from proxy.commands.words import glob_escape, integer, word
 
 from .calls import GRAMMATICAL, NAMES, TRICKY, Argv, calls
 from .conftest import Live

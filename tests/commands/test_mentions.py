@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.commands.mentions import glob_escape
-from proxy.commands.model import Channel, Pattern, Script
+from proxy.commands.exceptions import MOST_UNSEEN
+from proxy.commands.extract import extract
+from proxy.commands.model import READ, Channel, Pattern, Script, Unseen
+from proxy.commands.words import glob_escape
 
 from .conftest import Live
 from .test_extract import keys, touched
@@ -51,6 +53,34 @@ def test_the_last_match_of_scan_is_what_servers_use(redis: Live) -> None:
     assert redis("SCAN", "0", "COUNT", "99", "MATCH", "b", "MATCH", "*")[1] != [b"b"]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "key", "field", "glob"),
+    [
+        ("w_*", "w_e", "", b"w_*"),
+        ("*", "e", "", b"*"),
+        ("w_*:x*y", "w_e:x*y", "", b"w_*:x\\*y"),
+        ("[w]*", "[w]e", "", b"\\[w\\]*"),
+        ("w_*->f", "w_e", "f", b"w_*"),
+        ("w_*->f->*", "w_e", "f->*", b"w_*"),
+        ("w_*x->f", "w_ex", "f", b"w_*x"),
+        ("w_*->", "w_e->", "", b"w_*->"),
+        ("w->x_*", "w->x_e", "", b"w->x_*"),
+    ],
+)
+def test_what_a_pattern_of_sort_reads_is_matched_by_its_glob(
+    redis: Live, pattern: str, key: str, field: str, glob: bytes
+) -> None:
+    redis("FLUSHALL")
+    redis("RPUSH", "l", "e")
+    redis("HSET", key, field, "found") if field else redis("SET", key, "found")
+    assert redis("SORT", "l", "BY", "nosort", "GET", pattern) == [b"found"]
+    assert key.encode() in redis("KEYS", glob)
+    for option in ("BY", "GET"):
+        problem = extract([b"SORT", b"l", option.encode(), pattern.encode()]).problem
+        assert problem is not None
+        assert problem.unseen == (Unseen(glob, READ),)
+
+
 def test_an_escaped_glob_matches_its_own_text_only(redis: Live) -> None:
     name = b"a*?[b]\\c^-"
     redis("FLUSHALL")
@@ -59,10 +89,18 @@ def test_an_escaped_glob_matches_its_own_text_only(redis: Live) -> None:
     assert redis("KEYS", glob_escape(name)) == [name]
 
 
-def test_several_broadcast_prefixes_are_too_many_to_judge() -> None:
-    problem = touched("CLIENT TRACKING ON BCAST PREFIX a PREFIX b").problem
+def test_several_broadcast_prefixes_reach_what_each_reaches() -> None:
+    problem = touched("CLIENT TRACKING ON BCAST PREFIX a PREFIX b* PREFIX a").problem
     assert problem is not None
-    assert (problem.rule, problem.position) == ("scan.scope", 7)
+    assert (problem.rule, problem.position) == ("scan.scope", 5)
+    assert problem.unseen == (Unseen(b"a*", READ), Unseen(b"b\\**", READ))
+
+
+def test_many_broadcast_prefixes_reach_every_key() -> None:
+    prefixes = " ".join(f"PREFIX p{number}" for number in range(MOST_UNSEEN + 1))
+    problem = touched(f"CLIENT TRACKING ON BCAST {prefixes}").problem
+    assert problem is not None
+    assert problem.unseen == (Unseen(b"*", READ),)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from proxy.commands.carried import CARRIED_OF
 from proxy.commands.extract import extract
 from proxy.commands.model import READ, WRITE
 from proxy.commands.words import word
@@ -158,6 +159,13 @@ BEYOND = [
         "PUBSUB CHANNELS",
         ALL,
         "an ACL doesn't look at the channels that a command shows",
+    ),
+    Beyond(
+        "scope.read",
+        ", ".join(sorted({name for name, _ in CARRIED_OF})),
+        "COPY b a",
+        ALL,
+        "an ACL doesn't look at who else may read what is taken from one key to another",
     ),
     Beyond("script.keys", "", "EVAL x 0", ALL, "what a script without declared keys touches can't be known"),
     Beyond("script.unregistered", "", "EVAL x 1 a", ALL, "the ACL sees what a script touches when it runs"),

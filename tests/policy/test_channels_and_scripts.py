@@ -16,6 +16,7 @@ from proxy.policy.load import load_policy, parse_policy
 SHA = "62f78b8d" + "0" * 32
 RENEW = "9e6a55cf" + "0" * 32
 INSTANCES = "dfc6f2e6" + "0" * 32
+OTHER = "77f6e2e6" + "0" * 32
 USER_STATE = "05a232a4" + "0" * 32
 TEXT = "return redis.call('get', KEYS[1])"
 
@@ -40,6 +41,11 @@ keys:
 channels:
   config: {{channel: "mesh-{{default}}:cfg:<id>", publishers: [app], subscribers: [app, viewer]}}
   instance: {{channel: "mesh-{{default}}:svc_itc:<id>", publishers: [app], subscribers: [app]}}
+  job:
+    channel: "mesh-jobs:<id>"
+    publishers: [app, admin]
+    subscribers: [viewer]
+    written_by: [job_done, announce]
 scripts:
   config_set:
     sha1: {SHA}
@@ -51,8 +57,12 @@ scripts:
     keys: ["<ns>"]
     reads: ["<ns>:svc_itc:*"]
   user_state: {{sha1: {USER_STATE}, keys: 3}}
+  job_done: {{sha1: {RENEW}, declared: none, publishes: ["mesh-jobs:<ARGV.1>"]}}
+  job_all: {{sha1: {OTHER}, declared: none, publishes: ["mesh-jobs:a"]}}
   getter: {{sha1: "{hashlib.sha1(TEXT.encode()).hexdigest()}", keys: 1, declared: read}}
 functions:
+  announce: {{declared: none, publishes: ["mesh-jobs:*"]}}
+  shout: {{declared: none, publishes: ["mesh-jobs:*"]}}
   bump: {{keys: 1}}
   echo: {{keys: 1, declared: read, writes: ["mesh-{{system}}:echo:<KEYS.1>"]}}
 unregistered_scripts: forbid
@@ -89,6 +99,42 @@ def test_channels_are_held_against_their_rules(
     decider: Decider, service: str, command: str, broken: list[str]
 ) -> None:
     assert rules(decider, service, *command.split()) == broken
+
+
+@pytest.mark.parametrize(
+    ("service", "command", "broken"),
+    [
+        ("app", "PUBLISH mesh-jobs:a done", ["channel.write"]),
+        ("app", "SPUBLISH mesh-jobs:a done", ["channel.write"]),
+        ("viewer", "PUBLISH mesh-jobs:a done", ["channel.write"]),
+        ("viewer", "SUBSCRIBE mesh-jobs:a", []),
+        ("viewer", "PSUBSCRIBE mesh-jobs:*", []),
+        ("app", f"EVALSHA {RENEW} 0 a", []),
+        ("admin", f"EVALSHA {RENEW} 0 a", []),
+        ("viewer", f"EVALSHA {RENEW} 0 a", ["channel.write"]),
+        ("app", f"EVALSHA {OTHER} 0", ["channel.write"]),
+        ("app", "FCALL announce 0", []),
+        ("app", "FCALL shout 0", ["channel.write"]),
+    ],
+)
+def test_a_channel_that_only_scripts_publish(
+    decider: Decider, service: str, command: str, broken: list[str]
+) -> None:
+    assert rules(decider, service, *command.split()) == broken
+
+
+def test_a_plain_publish_is_told_which_scripts_publish(decider: Decider) -> None:
+    (found,) = decider.decide(decider.policy.number("app"), b"PUBLISH mesh-jobs:a x".split()).violations
+    assert found.message == "app may not PUBLISH mesh-jobs:a: only scripts publish there"
+    assert found.hint == "it is written by announce, job_done"
+    (found,) = decider.decide(decider.policy.number("viewer"), b"PUBLISH mesh-jobs:a x".split()).violations
+    assert found.hint == "its publishers: app, admin"
+
+
+def test_a_channel_names_scripts_that_are_registered() -> None:
+    channel = "{channel: c, publishers: [a], written_by: [announc]}"
+    with pytest.raises(FileError, match="announc' is registered under neither scripts nor functions"):
+        parse_policy(f"policy: p\nservices: [a]\nchannels: {{c: {channel}}}\nfunctions: {{announce: {{}}}}\n")
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,8 @@ grants: {ops: {commands: [COPY], keys: ["{n*"], owner: o, reason: r, until: 2099
 
 def test_nothing_else_is_asked_of_granted_keys_not_even_whose_they_are() -> None:
     assert rules(BOUND, "ops", "COPY {n1}:k:a {n2}:k:a") == []
-    assert rules(BOUND, "x", "COPY {n1}:k:a {n2}:k:a") == ["scope.write", "key.format"]
+    # y may read what x would copy there.
+    assert rules(BOUND, "x", "COPY {n1}:k:a {n2}:k:a") == ["scope.write", "scope.read", "key.format"]
 
 
 def test_an_exception_ends_with_its_last_day() -> None:

@@ -10,7 +10,10 @@ from proxy.commands.extract import extract
 from proxy.commands.model import Streamed
 from proxy.policy.decide import Decider
 from proxy.policy.diagnostics import FileError
+from proxy.policy.judge import Judge
 from proxy.policy.load import parse_policy
+from proxy.policy.modes import ModeRule, Modes
+from proxy.policy.remedies import remedies
 from proxy.policy.verdict import Violation
 
 POLICY = """
@@ -19,6 +22,7 @@ services: [app]
 placeholders:
   id: "[a-z0-9]{1,8}"
   path: "[a-z0-9:]{1,20}"
+  any: "[A-Za-z]{1,20}"
   port: "[0-9]{1,5}"
   token: {is: "[a-z]{1,9}", secret: true}
 type_words: {list: list, hash: hash, zset: zset, set: set}
@@ -27,6 +31,7 @@ scopes:
   tmp: {prefix: "tmp:", writers: [app], unregistered: allow, ttl: {max: 1d}, type: string, values: json}
   open: {prefix: "open:", writers: [app], unregistered: allow}
   closed: {prefix: "closed:", writers: [app], ttl: {max: 1d}}
+  case: {prefix: "case:", writers: [app], field_case: exact, should: [field.unknown]}
 keys:
   route:
     key: "k:route:<id>"
@@ -42,6 +47,9 @@ keys:
   deep: {key: "k:deep:<path>"}
   named: {key: "tmp:named:<id>", ttl: any}
   inner: {key: "tmp:inner:<id>", type: hash}
+  contract: {key: "case:<id>", type: hash, fields: {HostIP: ip, port: integer, "<port>": any}}
+  loose: {key: "any:<id>", writers: app, fields: {HostIP: ip, "x-<id>": any, "<any>": any}}
+  tight: {key: "only:<id>", writers: app, fields: {HostIP: ip, "<any>": any}, field_case: exact}
   strict: {key: "tmp:strict:<id>", ttl: {max: 1h, at: write}}
 """
 DECIDER = Decider(parse_policy(POLICY))
@@ -251,3 +259,85 @@ def test_short_words_for_a_time_to_live(word: str) -> None:
         "{}": (["ttl.required"], []),
         "{or_none: yes, min: 7d}": ([], ["ttl.range"]),
     }[word]
+
+
+@pytest.mark.parametrize(
+    ("command", "severity", "message", "hint"),
+    [
+        # A spelling that is a contract is a must, though field.unknown is only advised here …
+        (
+            "HSET case:a hostip 10.0.0.1",
+            "must",
+            "case:a has no field hostip, which differs from HostIP only in case",
+            "write HostIP",
+        ),
+        (
+            "HINCRBY case:a PORT 1",
+            "must",
+            "case:a has no field PORT, which differs from port only",
+            "",
+        ),
+        # … any other field is not.
+        (
+            "HSET case:a host 10.0.0.1",
+            "should",
+            "case:a has no field host",
+            "its fields: HostIP, port",
+        ),
+        # A pattern doesn't take it where the case is exact.
+        ("HSET only:a hostip x", "must", "only:a has no field hostip, which differs from HostIP only in", ""),
+        (
+            "HSET any:a X-A 1",
+            "must",
+            "any:a has no field X-A, which differs from x-a only in case",
+            "write x-a",
+        ),
+        (
+            "HSET k:route:a HOST 1",
+            "must",
+            "k:route:a has no field <masked>, which differs from Host",
+            "",
+        ),
+    ],
+)
+def test_a_field_that_differs_only_in_case_is_told_with_the_listed_one(
+    command: str, severity: str, message: str, hint: str
+) -> None:
+    (found,) = violations([word.encode() for word in command.split()])
+    assert (found.rule, found.severity) == ("field.unknown", severity)
+    assert found.message.startswith(message)
+    assert hint in found.hint
+
+
+@pytest.mark.parametrize(
+    "command", ["HSET any:a hostip nowhere", "HSET only:a HostIP 10.0.0.1 other x", "HSET case:a 8080 x"]
+)
+def test_fields_that_patterns_take_pass(command: str) -> None:
+    assert rules(command) == []
+
+
+def test_a_refused_spelling_is_refused_and_an_advised_field_is_not() -> None:
+    judge = Judge(DECIDER.policy, Modes([ModeRule("enforce")], DECIDER.policy.services))
+    service, glance = 0, judge.glance(0, frozenset({"HSET"}))
+    for _ in range(3):
+        argv = [b"HSET", b"case:a", b"hostip", b"10.0.0.1", b"more", b"1"]
+        ruling = judge.rule(service, argv)
+        assert [(one.severity, action) for one, action in ruling.findings] == [
+            ("must", "refused"),
+            ("should", "observed"),
+        ]
+        assert glance.admits(argv) is None
+        assert not glance.may_repeat(argv)
+
+
+def test_the_case_of_fields_is_asked_only_where_there_are_fields() -> None:
+    text = "policy: p\nservices: [a]\nkeys: {k: {key: k, writers: a, type: hash, field_case: exact}}\n"
+    with pytest.raises(FileError, match="no fields are listed; list them under fields"):
+        parse_policy(text)
+
+
+def test_the_remedy_is_the_listed_field() -> None:
+    argv = [b"HSET", b"case:a", b"hostip", b"10.0.0.1"]
+    (first, *_) = remedies(DECIDER.policy, 0, argv, extract(argv), violations(argv))
+    assert first.text == "the nearest field is HostIP"
+    assert first.command == [b"HSET", b"case:a", b"HostIP", b"10.0.0.1"]

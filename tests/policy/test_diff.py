@@ -37,6 +37,11 @@ def sentences(old: str, new: str) -> list[str]:
 
 CHANGES: list[tuple[str, str, list[str]]] = [
     (
+        "publishers: [one], ",
+        "publishers: [one], written_by: f, ",
+        ["only f may publish to news:<id>, for example news:x"],
+    ),
+    (
         "writers: [one], readers: [two]",
         "writers: [one]",
         [

@@ -124,7 +124,7 @@ def remedies_of(policy: CompiledPolicy, service: str, command: str) -> list[tupl
 def test_explain_offers_the_caller_s_own_key() -> None:
     policy = parse_policy(BOUND.replace("ALLOW", "[]"))
     assert remedies_of(policy, "b", "SET ac:stg:cart:x 1") == [
-        ("<stage> stg belongs to others; bind it to b too", b""),
+        ("<stage> stg belongs to others; bind says whose it is", b""),
         ("or use its own key ac:dev:cart:x", b"SET ac:dev:cart:x 1"),
     ]
     assert remedies_of(policy, "b", "SET cart:x 1")[0] == (
@@ -136,7 +136,7 @@ def test_explain_offers_the_caller_s_own_key() -> None:
         b"GET ac:dev:cart:x",
     )
     assert [text for text, _ in remedies_of(policy, "ops", "SET ac:stg:cart:x 1")] == [
-        "<stage> stg belongs to others; bind it to ops too"
+        "<stage> stg belongs to others; bind says whose it is"
     ]
 
 

@@ -27,6 +27,43 @@ ALL = frozenset(row.command.name for row in COMMANDS.values())
 NAMES = ("cubesandbox", "cosky", "card-relay", "container-registry", "general")
 DECIDERS = {name: Decider(load_policy(POLICIES / f"{name}.yaml")) for name in NAMES}
 CASES = {name: [case.argv for case in steps_of(POLICIES / f"{name}.test.yaml")[1]] for name in NAMES}
+# What no shipped policy says: commands on keys, fields whose case is a contract.
+CONTRACTS = """
+policy: contracts
+services: [app, reader]
+placeholders: {id: "[a-z0-9]{1,8}"}
+should: [field.unknown]
+scopes:
+  all: {prefix: "c:", writers: app, readers: reader, unregistered: allow, commands: {forbid: "@geo"}}
+keys:
+  payment: {key: "c:payment:<id>", commands: {never: [delete, replace]}, values: integer}
+  set: {key: "c:set:<id>", commands: {never: remove}, ttl: {max: 1h}}
+  flag: {key: "c:flag:<id>", type: string, commands: {allow: [GET, SET, SETEX, EXPIRE]}}
+  route: {key: "c:route:<id>", type: hash, fields: {HostIP: ip, port: integer}, field_case: exact}
+"""
+DECIDERS["contracts"] = Decider(parse_policy(CONTRACTS))
+CASES["contracts"] = [
+    text.split()
+    for text in (
+        b"SET c:payment:1 1 NX",
+        b"EXPIRE c:payment:1 0",
+        b"EXPIREAT c:payment:1 5",
+        b"GETDEL c:payment:1",
+        b"DEL c:payment:1",
+        b"SET c:set:1 1 EX 60",
+        b"SREM c:set:1 x",
+        b"SADD c:set:1 x",
+        b"SET c:flag:1 x",
+        b"SETNX c:flag:1 x",
+        b"GEOADD c:payment:1 1 1 x",
+        b"GEOADD c:other 1 1 x",
+        b"HSET c:route:1 HostIP 10.0.0.1 port 5",
+        b"HSET c:route:1 hostip 10.0.0.1",
+        b"HSET c:route:1 Port x other 1",
+        b"HSET c:route:1 other 1",
+    )
+]
+NAMES = (*NAMES, "contracts")
 # Scopes by families of prefixes, and entries in no scope.
 DECIDERS["families"] = Decider(parse_policy(FAMILIES))
 CASES["families"] = [
@@ -48,6 +85,7 @@ GLANCES = {
 }
 WORDS = st.sampled_from(
     [
+        *b"HostIP hostip PORT port".split(),
         *b"EX 60 PX 5000 EXAT 99999999999 KEEPTTL GET NX XX ex 0 -1 x PERSIST FIELDS MAXLEN ~ =".split(),
         *b"cube:v1:master:instance:meta:a cube:v1:shared:sandbox:lifecycle:state:b CH INCR 1.5 inf".split(),
         *b"* 5 100000 100001 op create HostIP 10.0.0.1 8080 running paused MINID NOMKSTREAM LIMIT".split(),

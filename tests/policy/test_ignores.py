@@ -33,6 +33,7 @@ scopes:
   s: {prefix: "a:", writers: [one], readers: [two]}
   t: {prefix: "t:"}  # {unwritten}
 keys:
+  timed: {key: "a:timed", writers: one, type: list, ttl: {max: 1h, at: write}}  # {timed}
   foreign: {key: "a:f:<id>", writers: [two]}  # {foreign}
   colon: {key: "a:c:<w>"}
   long: {key: "a:b:c:d:e"}  # {long}
@@ -58,6 +59,7 @@ PLACES = {
     "legacy": "legacy-overlap",
     "ends": "ends-soon",
     "sha1": "short-sha1",
+    "timed": "ttl-at-write",
 }
 
 

@@ -83,7 +83,8 @@ def test_a_script_is_shared_only_where_its_registration_says_so() -> None:
 
 def test_no_sha1_is_told_of_a_text_that_is_not_at_hand() -> None:
     script = Script("text", 1, Streamed(b"return", 10_000_000), (b"k",), ())
-    assert how_to_register(script, "", whole_sha1_of(script)) == "register it under scripts by its SHA-1"
+    told = "register it under scripts by its SHA-1, and run it by EVALSHA: so long a text isn't at hand"
+    assert how_to_register(script, "", whole_sha1_of(script)) == told
 
 
 def rules(decider: Decider, *argv: str) -> list[str]:

@@ -271,9 +271,17 @@ TABLE = [
         "the source and the destination",
         "lost",
         "COPY shop:v1:web:cart:c1 shop:v1:web:session:t",
-        ["scope.read", "scope.write"],
+        ["scope.read", "scope.write", "type.mismatch"],
         "cart",
     ),
+    Row(
+        "content that may be of another type",
+        "web",
+        "RENAME shop:v1:scratch:x shop:v1:web:session:t",
+        ["scope.read", "type.mismatch"],
+        "scratch",
+    ),
+    Row("and of no other", "web", "RENAME shop:v1:web:cart:c1 shop:v1:web:cart:c2", []),
     # -- the command itself
     Row("an administrative command", "web", "CONFIG GET maxmemory", ["command.forbidden"]),
     Row("a dangerous one without keys", "web", "KEYS shop:v1:web:*", ["command.forbidden"]),
@@ -576,13 +584,14 @@ SCRIPTS = (
 )
 # By their first word, what stands around the document's parts of a policy.
 AROUND = {
+    "policy": "",
     "names": HEAD + CART,
     "legacy": HEAD
     + CART.replace("}}\n", '}, staged-cart: {key: "<stage>:cart:<id>", writers: web}}\n')
     + "bind: {stage: {web: stg, audit: dev}}\n",
     "bind": HEAD + SCRIPTS,
     "keys": HEAD + SCOPE,
-    "policy": "",
+    "scripts": HEAD + SCOPE,
     "writers": HEAD,
     "placeholders": "policy: p\nservices: [web, audit]\n",
     "unregistered_scripts": EXAMPLE,
