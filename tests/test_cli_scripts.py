@@ -162,6 +162,22 @@ def test_scripts_that_are_only_loaded_ask_for_their_keys(tmp_path: Path) -> None
     parse_policy(POLICY + out)
 
 
+def test_a_script_that_services_call_with_different_numbers_of_keys_takes_any(tmp_path: Path) -> None:
+    lines = [
+        {
+            "time": "2026-01-01T00:00:00Z", "service": service, "command": "EVALSHA", "action": "observed",
+            "rule": "script.unregistered", "script": "0" * 40, "key": "", "script_line": "",
+            "hint": f"register it under scripts: {{NAME: {{sha1: {'0' * 40}, keys: {keys}}}}}",
+        }
+        for service, keys in (("web", 1), ("jobs", 3))
+    ]  # fmt: skip
+    (tmp_path / "log").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, out, _ = process("scripts", str(tmp_path / "log"), "--format", "yaml")
+    assert code == 0
+    assert "keys: any, declared: both" in out
+    parse_policy(POLICY + out)
+
+
 def test_no_scripts_are_told_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("")
     assert process("scripts", str(tmp_path / "log"))[:2] == (0, "No unregistered scripts.\n")
