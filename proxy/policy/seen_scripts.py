@@ -73,7 +73,7 @@ def _add(one: Seen, row: Mapping[str, Any]) -> None:
 def section(scripts: Iterable[Seen]) -> str:
     """The `scripts` and `functions` of a policy."""
     listed = list(scripts)
-    lines = ["# Say of each what else it reads and writes: docs/policy.md, Channels, scripts, hash slots."]
+    lines = ["# Say of each what else it reads and writes: docs/policy.md, Scripts."]
     for title, of_functions in (("scripts", False), ("functions", True)):
         of_kind = [one for one in listed if one.is_function == of_functions]
         if of_kind:
