@@ -91,6 +91,8 @@ def waivers(
     except FileError as exc:
         fail_with(exc)
     if writes:
+        if not owner or until is None:
+            fail("--baseline needs --owner and --until: who mends all this, and by when?")
         _print_baseline(rows_of(source), owner, reason, until)
         return
     in_force = not (config or file)
@@ -139,9 +141,7 @@ def _listed(config: str, file: str, policy: str) -> Sequence[WaiverModel]:
     return listed
 
 
-def _print_baseline(rows: Sequence[Row], owner: str, reason: str, until: datetime.date | None) -> None:
-    if not owner or until is None:
-        fail("--baseline needs --owner and --until: who mends all this, and by when?")
+def _print_baseline(rows: Sequence[Row], owner: str, reason: str, until: datetime.date) -> None:
     found = baseline(rows, owner, reason, until)
     say(found.text.rstrip("\n"))
     for sentence in found.wide:
