@@ -281,7 +281,8 @@ class KeyDecider(Wording):
                 what = f"may be a {' or '.join(given)}" if given else "may be of any type"
                 what = f"is a {' or '.join(given)}" if differs else what
                 message = f"{shown} is a {' or '.join(wanted)}, but {whose} {what}"
-                return message, f"{name} keeps the type; give both entries the same"
+                remedy = "give both entries the same" if key is not None else "write it to a key that has it"
+                return message, f"{name} keeps the type; {remedy}"
 
             yield self._about("type.mismatch", access, target, of_types)
             return
