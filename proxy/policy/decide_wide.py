@@ -30,6 +30,7 @@ MAX_FIRST_LINES = 1_000
 _LESS = "use fewer wildcards, or fewer patterns at a time"
 _BEYOND = "it reaches channels that the service may not use"
 _TRACKING = "CLIENT TRACKING"
+_COUNTING = frozenset({"PUBSUB NUMSUB", "PUBSUB SHARDNUMSUB"})  # how many listen to a channel
 _PATTERNED = frozenset({"SCAN", "KEYS", _TRACKING})  # for which another pattern can be offered
 
 
@@ -190,6 +191,9 @@ class WideDecider(KeyDecider):
             return
         is_granted = self._is_granted_channel(service, name, channel)
         admitted = is_granted or self._channels.admits(service, channel, self.budget, self.values)
+        if not admitted and name in _COUNTING:  # as PUBLISH does, which answers the number too
+            speaks = channel._replace(publish=True)
+            admitted = self._channels.admits(service, speaks, self.budget, self.values)
         if not admitted or leaves is None:
             target = None if channel.is_pattern else self._channels.target(channel.name)
             is_told = admitted is not None and leaves is not None
