@@ -29,6 +29,7 @@ from .ttl import FAULTS, FINE, QUESTIONS, SIZED, UNSIZED, TtlRule, late_fault, o
 from .verdict import Found, Violation
 from .wording import Wording, said
 
+_NOBODY = -1  # no service's number: what holds for it holds without any grant
 MAX_PREFIXES = 64
 MAX_NAMED = 3  # services, in a message about several
 MAX_SOURCES = 8  # keys whose content a command takes elsewhere; more take a closer look
@@ -223,10 +224,11 @@ class KeyDecider(Wording):
             if self.budget.works(cost(key)):
                 yield None
             source = self.policy.target(key)
-            gained = self._moves.gained_by(source, target)
+            gained, freed = self._moves.gained_by(source, target), self._moves.is_freed(source, target)
             origin = Access(position, key, READ)
-            if source is not None and gained and not self._granted(service, name, origin, source):
-                yield self._shows(service, name, origin, source, access.key, target, gained)
+            shows = source is not None and (gained or freed)
+            if source is not None and shows and not self._granted(service, name, origin, source):
+                yield self._shows(service, name, origin, source, access.key, target, gained, freed)
             if is_asked:
                 wrong = next(self._unlike(name, access, carried, target, key), None)
                 is_asked = wrong is None
@@ -242,13 +244,17 @@ class KeyDecider(Wording):
         key: bytes,
         target: Target,
         gained: Sequence[int],
+        freed: str,
     ) -> Found:
-        """What a key holds goes where services may read it that may not read that key."""
+        """What a key holds goes where services may read it that may not read that key, or others than the
+        caller that is its placeholder's value."""
 
         def words() -> tuple[str, str]:
             from_, to = self._shown(origin.key, source), self._shown(key, target)
             who = "services that may not read the first may read the second"
-            if self.policy.name_services:
+            if freed:
+                who = f"others than its {freed} may read the second"
+            elif self.policy.name_services:
                 names = ", ".join(map(self.who, gained[:MAX_NAMED]))
                 more = f" and {len(gained) - MAX_NAMED} more" if len(gained) > MAX_NAMED else ""
                 who = f"{names}{more} may read the second and not the first"
@@ -301,7 +307,7 @@ class KeyDecider(Wording):
         sources = [self.policy.target(key) for key in carried.keys]
         if sources and all(self._moves.are_harmless(source, target, carried) for source in sources):
             return True
-        if any(found is not None for found in self._carried(0, "", access, carried, target)):
+        if any(found is not None for found in self._carried(_NOBODY, "", access, carried, target)):
             return False
         self._moves.remember(sources, target, carried)
         return True
