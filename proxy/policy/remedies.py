@@ -43,6 +43,7 @@ def remedies(
     decider = Decider(policy)
     told: dict[tuple[str, str], Remedy] = {}
     for violation in found:
+        decider.values = values
         question = Question(policy, decider, service, argv, touches, violation, values)
         for text, command, add in _WAYS.get(violation.rule, _nothing)(question):
             told.setdefault((violation.rule, text), Remedy(violation.rule, text, command, add))
@@ -452,7 +453,7 @@ def _reached(question: Question, glob: bytes) -> Iterator[bytes]:
 
 
 def _is_refused(question: Question, name: bytes) -> bool:
-    return bool(question.decider.decide(question.service, [b"SUBSCRIBE", name]).violations)
+    return bool(question.decider.decide(question.service, [b"SUBSCRIBE", name], question.values).violations)
 
 
 def _script(question: Question) -> Ways:
