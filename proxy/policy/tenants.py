@@ -28,6 +28,7 @@ class Caller(NamedTuple):
 
 
 NOBODY = Caller()
+OWN = "the caller's own "  # how a hint begins about a key that is another's; the placeholder's name follows
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
