@@ -339,6 +339,9 @@ def _scan(question: Question) -> Ways:
 
 def _forbidden(question: Question) -> Ways:
     if question.violation.key is not None:
+        if question.touches.script is not None:  # to admit EVALSHA on the keys may not be enough
+            yield from hint_of(question)
+            return
         name = question.violation.entry or "the entries among these"
         yield Way(f"commands of {name} would have to admit {question.name}, for every service")
         return
