@@ -175,7 +175,7 @@ def test_on_a_narrow_terminal_waivers_are_blocks(config: Path, terminal: Callabl
         ["rule", "scope.write"],
         ["entry", "lock"],
         ["command", "any"],
-        ["keys", "any"],
+        ["keys", "or", "script", "any"],
         ["owner", "ada"],
         ["reason", "moves"],
     ]

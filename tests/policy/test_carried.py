@@ -234,7 +234,7 @@ def test_the_remedy_speaks_of_both_keys(command: str, text: str) -> None:
     argv = [word.encode() for word in command.split()]
     (one,) = remedies(DECIDER.policy, 0, argv, extract(argv), violations(command))
     assert one.text.startswith(text)
-    assert one.command == []
+    assert not one.command
 
 
 def test_a_recorded_command_is_judged_as_it_was() -> None:
