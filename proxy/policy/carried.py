@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..commands.model import READ, Carried
 from .compiled import CompiledPolicy, Entry, Fields, Target
-from .tenants import Place
 from .values import BUILTIN, Form, NumberRange
 
 MAX_KNOWN = 10_000  # pairs of targets whose answer is remembered
@@ -44,13 +43,6 @@ class Moves:
                 self._gained[pair] = known
         return known
 
-    def is_freed(self, source: Target | None, target: Target) -> str:
-        """The placeholder whose value the source's readers must have and the target's needn't; "": none."""
-        if source is None or source is target or source.tenancy is None or target.kind not in _OWN:
-            return ""
-        kept = {one.binding for one in _read_bound(target)}
-        return next((one.name for one in _read_bound(source) if one.binding not in kept), "")
-
     def are_harmless(self, source: Target | None, target: Target, carried: Carried) -> bool:
         """Whether nothing was wrong with such content before, whatever the keys were."""
         return (id(source), id(target), carried.kind) in self._harmless
@@ -79,12 +71,6 @@ class Moves:
             if not _is_as_strict(mine, getattr(asked, item), same_file):
                 return item
         return ""
-
-
-def _read_bound(target: Target) -> Sequence[Place]:
-    """Where the keys of a target have the value of whoever may read them."""
-    places = target.tenancy.places if target.tenancy is not None else ()
-    return [place for place in places if not place.writes_only]
 
 
 def type_doubt(given: Sequence[str], wanted: Sequence[str]) -> bool | None:

@@ -249,8 +249,9 @@ class KeyDecider(Wording):
         def words() -> tuple[str, str]:
             from_, to = self._shown(origin.key, source), self._shown(key, target)
             who = "services that may not read the first may read the second"
-            if source.tenancy is not None:
-                who = "callers that may not read the first may read the second"
+            if source.tenancy is not None and any(source.rights[one] & READ for one in gained):
+                names = " and ".join(place.name for place in source.tenancy.places)
+                who = f"others than its {names} may read the second"
             elif self.policy.name_services:
                 names = ", ".join(map(self.who, gained[:MAX_NAMED]))
                 more = f" and {len(gained) - MAX_NAMED} more" if len(gained) > MAX_NAMED else ""
