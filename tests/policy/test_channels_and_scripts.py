@@ -123,6 +123,15 @@ def test_a_channel_that_only_scripts_publish(
     assert rules(decider, service, *command.split()) == broken
 
 
+@pytest.mark.parametrize(("service", "broken"), [("app", []), ("viewer", []), ("admin", ["channel.read"])])
+def test_whoever_has_any_right_on_a_channel_may_count_its_subscribers(
+    decider: Decider, service: str, broken: list[str]
+) -> None:
+    argv = [b"PUBSUB", b"NUMSUB", b"mesh-{default}:cfg:a"]
+    found = decider.decide(decider.policy.number(service), argv).violations
+    assert [one.rule for one in found] == broken
+
+
 def test_a_plain_publish_is_told_which_scripts_publish(decider: Decider) -> None:
     (found,) = decider.decide(decider.policy.number("app"), b"PUBLISH mesh-jobs:a x".split()).violations
     assert found.message == "app may not PUBLISH mesh-jobs:a: only scripts publish there"
