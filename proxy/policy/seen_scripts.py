@@ -25,7 +25,7 @@ class Seen:
     """One script or function."""
 
     script: str  # the SHA-1, or the function's name
-    keys: int | None = None  # that a call declared; None: it was only loaded
+    keys: int | str | None = None  # that calls declared, any: different numbers; None: it was only loaded
     line: str = ""  # the first of its text, as far as it was seen
     count: int = 0
     refused: int = 0
@@ -66,8 +66,8 @@ def _add(one: Seen, row: Mapping[str, Any]) -> None:
     one.services = sorted({*one.services, row["service"]})
     one.commands = sorted({*one.commands, row["command"]})
     declared = _KEYS.search(row["hint"])
-    if one.keys is None and declared is not None and row["command"] != _LOADS:
-        one.keys = int(declared[1])
+    if declared is not None and row["command"] != _LOADS:
+        one.keys = int(declared[1]) if one.keys in (None, int(declared[1])) else "any"
 
 
 def section(scripts: Iterable[Seen]) -> str:

@@ -32,6 +32,13 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
+def printable_code(line: bytes) -> str:
+    """The same for a line of a script, with its quotes as they are: it stands nowhere between quotes."""
+    return (
+        printable(line).replace("\\'", "'").replace('\\"', '"')
+    )  # each is escaped by the backslash before it
+
+
 def shown_name(name: bytes) -> str:
     """The name of a command that isn't in the table, in upper case as servers fold it: ASCII letters only."""
     return printable(name[:64].upper(), 32)
