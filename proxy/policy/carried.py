@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..commands.model import READ, Carried
 from .compiled import CompiledPolicy, Entry, Fields, Target
-from .tenants import Place
 from .values import BUILTIN, Form, NumberRange
 
 MAX_KNOWN = 10_000  # pairs of targets whose answer is remembered
@@ -44,13 +43,6 @@ class Moves:
                 self._gained[pair] = known
         return known
 
-    def is_freed(self, source: Target | None, target: Target) -> str:
-        """The placeholder whose value the source's readers must have and the target's needn't; "": none."""
-        if source is None or source is target or source.tenancy is None or target.kind not in _OWN:
-            return ""
-        kept = {one.binding for one in _read_bound(target)}
-        return next((one.name for one in _read_bound(source) if one.binding not in kept), "")
-
     def are_harmless(self, source: Target | None, target: Target, carried: Carried) -> bool:
         """Whether nothing was wrong with such content before, whatever the keys were."""
         return (id(source), id(target), carried.kind) in self._harmless
@@ -81,12 +73,6 @@ class Moves:
         return ""
 
 
-def _read_bound(target: Target) -> Sequence[Place]:
-    """Where the keys of a target have the value of whoever may read them."""
-    places = target.tenancy.places if target.tenancy is not None else ()
-    return [place for place in places if not place.writes_only]
-
-
 def type_doubt(given: Sequence[str], wanted: Sequence[str]) -> bool | None:
     """Whether a value of one of the types `given` surely has none of those `wanted`; None where that isn't
     known, False where it surely has one."""
@@ -115,8 +101,18 @@ def _is_its_new_form(source: Target, target: Target) -> bool:
 def _readers_beside(source: Target, target: Target) -> Iterator[int]:
     gone = source.denied_before or source.denied
     for number, held in enumerate(target.rights):
-        if held & READ & ~target.denied[number] and not source.rights[number] & READ & ~gone[number]:
+        if not held & READ & ~target.denied[number]:
+            continue
+        if not source.rights[number] & READ & ~gone[number] or _asked_more(source, target, number):
             yield number
+
+
+def _asked_more(source: Target, target: Target, service: int) -> bool:
+    """Whether some callers of a service that may read both may only read the target."""
+    if source.tenancy is None:
+        return False
+    asked = set(source.tenancy.bindings_to_read(service))
+    return not asked <= set(target.tenancy.bindings_to_read(service) if target.tenancy is not None else ())
 
 
 def _is_as_strict(mine: object, asked: object, same_file: bool) -> bool:

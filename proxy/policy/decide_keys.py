@@ -29,8 +29,8 @@ from .ttl import FAULTS, FINE, QUESTIONS, SIZED, UNSIZED, TtlRule, late_fault, o
 from .verdict import Found, Violation
 from .wording import Wording, said
 
-_NOBODY = -1  # no service's number: what holds for it holds without any grant
 MAX_PREFIXES = 64
+NO_SERVICE = -1  # a number that has no rights and no grants
 MAX_NAMED = 3  # services, in a message about several
 MAX_SOURCES = 8  # keys whose content a command takes elsewhere; more take a closer look
 MAX_GRANTS_KNOWN = 10_000  # services and commands: a name that isn't in the table is the client's to word
@@ -224,11 +224,10 @@ class KeyDecider(Wording):
             if self.budget.works(cost(key)):
                 yield None
             source = self.policy.target(key)
-            gained, freed = self._moves.gained_by(source, target), self._moves.is_freed(source, target)
+            gained = self._moves.gained_by(source, target)
             origin = Access(position, key, READ)
-            shows = source is not None and (gained or freed)
-            if source is not None and shows and not self._granted(service, name, origin, source):
-                yield self._shows(service, name, origin, source, access.key, target, gained, freed)
+            if source is not None and gained and not self._granted(service, name, origin, source):
+                yield self._shows(service, name, origin, source, access.key, target, gained)
             if is_asked:
                 wrong = next(self._unlike(name, access, carried, target, key), None)
                 is_asked = wrong is None
@@ -244,16 +243,14 @@ class KeyDecider(Wording):
         key: bytes,
         target: Target,
         gained: Sequence[int],
-        freed: str,
     ) -> Found:
-        """What a key holds goes where services may read it that may not read that key, or others than the
-        caller that is its placeholder's value."""
+        """What a key holds goes where services may read it that may not read that key."""
 
         def words() -> tuple[str, str]:
             from_, to = self._shown(origin.key, source), self._shown(key, target)
             who = "services that may not read the first may read the second"
-            if freed:
-                who = f"others than its {freed} may read the second"
+            if source.tenancy is not None:
+                who = "callers that may not read the first may read the second"
             elif self.policy.name_services:
                 names = ", ".join(map(self.who, gained[:MAX_NAMED]))
                 more = f" and {len(gained) - MAX_NAMED} more" if len(gained) > MAX_NAMED else ""
@@ -284,7 +281,8 @@ class KeyDecider(Wording):
                 what = f"may be a {' or '.join(given)}" if given else "may be of any type"
                 what = f"is a {' or '.join(given)}" if differs else what
                 message = f"{shown} is a {' or '.join(wanted)}, but {whose} {what}"
-                return message, f"{name} keeps the type; give both entries the same"
+                remedy = "give both entries the same" if key is not None else "write it to a key that has it"
+                return message, f"{name} keeps the type; {remedy}"
 
             yield self._about("type.mismatch", access, target, of_types)
             return
@@ -307,7 +305,8 @@ class KeyDecider(Wording):
         sources = [self.policy.target(key) for key in carried.keys]
         if sources and all(self._moves.are_harmless(source, target, carried) for source in sources):
             return True
-        if any(found is not None for found in self._carried(_NOBODY, "", access, carried, target)):
+        # Of no service: the answer is remembered for all, so that nobody's grants may take part in it.
+        if any(found is not None for found in self._carried(NO_SERVICE, "", access, carried, target)):
             return False
         self._moves.remember(sources, target, carried)
         return True

@@ -341,7 +341,7 @@ class WideDecider(KeyDecider):
         name = command.name if command is not None else ""
         if name == "SCRIPT LOAD":
             return
-        if len(script.keys) != registration.keys:
+        if not registration.takes(len(script.keys)):
             message = f"{name} of {registration.name} declares {len(script.keys)} keys"
             yield self._plain("script.keys", script.position + 1, message, f"exactly {registration.keys}")
             captured = None

@@ -259,7 +259,7 @@ keys:
         for _ in range(2):
             found = decider.decide(0, argv, values).violations
             assert [one.rule for one in found] == expected, command
-        assert all("others than its tenant may read the second" in one.message for one in found)
+        assert all("callers that may not read the first may read the second" in one.message for one in found)
 
 
 @pytest.mark.parametrize(
@@ -300,3 +300,47 @@ def test_very_many_sources_are_judged_in_turns() -> None:
         found += one is not None
     assert found == 5000
     assert turns > 5
+
+
+MOVES = """
+policy: p
+services: [ops, app, other]
+bind: {tenant: {from: user}, author: {write: {from: user}}}
+keys:
+  mine: {key: "mine:<date>", writers: app}
+  shared: {key: "shared:<date>", writers: app, readers: other}
+  own: {key: "own:<tenant>:<date>", writers: app}
+  also-own: {key: "also:<tenant>:<date>", writers: app}
+  signed: {key: "signed:<author>:<date>", writers: app, readers: app}
+  open: {key: "open:<date>", writers: app}
+grants: {ops: {commands: "*", keys: "*", channels: "*"}}
+"""
+DAY = b"20270630"
+
+
+def moved(source: bytes, target: bytes) -> list[str]:
+    """Returns the rules that a COPY breaks, twice over: what is remembered changes nothing."""
+    decider = Decider(parse_policy(MOVES))
+    argv = [b"COPY", source + DAY, target + DAY]
+    touches = extract(argv)
+    number, values = decider.policy.number("app"), decider.policy.values(Caller(b"acme"))
+    found: list[list[str]] = []
+    for _ in range(2):
+        admitted = decider.admits(number, touches, values)
+        found.append([one.rule for one in decider.judge(number, argv, touches, values=values).violations])
+        assert not (admitted and found[-1])
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_a_grant_of_one_service_opens_nothing_to_another() -> None:
+    assert moved(b"mine:", b"shared:") == ["scope.read"]
+    assert moved(b"shared:", b"mine:") == []
+
+
+def test_what_one_tenant_may_read_goes_nowhere_where_others_read_it() -> None:
+    assert moved(b"own:acme:", b"also:acme:") == []
+    assert moved(b"open:", b"own:acme:") == []
+    assert moved(b"own:acme:", b"open:") == ["scope.read"]
+    assert moved(b"own:acme:", b"signed:acme:") == ["scope.read"]
+    assert moved(b"signed:acme:", b"open:") == []

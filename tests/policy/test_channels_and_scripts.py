@@ -447,7 +447,7 @@ def test_a_script_is_known_by_its_source_file(tmp_path: Path) -> None:
         ("{s: {sha1: abc}}", "'abc' is no SHA-1; it has 40 hex digits"),
         ("{s: {source: none.lua}}", "none.lua can't be read: No such file or directory"),
         (f"{{s: {{sha1: {SHA}, reads: ['<nix>:x']}}}}", "'<nix>:x': <nix> is nothing that a call shows"),
-        (f"{{s: {{sha1: {SHA}, keys: one}}}}", "'one': write how many keys it declares, or a list"),
+        (f"{{s: {{sha1: {SHA}, keys: one}}}}", "'one': write how many keys it declares, any, or a list"),
         (f"{{s: {{sha1: {SHA}}}, t: {{sha1: {SHA}}}}}", "the script s has the same SHA-1"),
     ],
 )
