@@ -301,7 +301,7 @@ HEAD = 'policy: p\nservices: [a]\nscopes: {s: {prefix: "k:", writers: [a]}}\n'
     [
         ("{forbid: [DELL]}", "'DELL' is no command of Redis or Valkey; did you mean DEL"),
         ('{forbid: ["@wrote"]}', "'@wrote' is no category"),
-        ("{never: [deleted]}", "'deleted' is not admitted here; did you mean delete?"),
+        ("{never: [deleted]}", "'deleted' is not admitted here; expected delete, replace or remove"),
         ("{allow: []}", "an empty list admits no command; name some, or leave allow out"),
         (
             "{allow: [PING]}",
