@@ -24,7 +24,7 @@ from .permissions import selects_name
 from .scripts import Registration
 from .show import printable
 from .sizes import answers, asks, late_excess
-from .tenants import Values, own_key, own_values, value_in
+from .tenants import OWN, Values, own_key, own_values, value_in
 from .ttl import FAULTS, FINE, QUESTIONS, SIZED, UNSIZED, TtlRule, late_fault, outcome
 from .verdict import Found, Violation
 from .wording import Wording, said
@@ -249,8 +249,9 @@ class KeyDecider(Wording):
         def words() -> tuple[str, str]:
             from_, to = self._shown(origin.key, source), self._shown(key, target)
             who = "services that may not read the first may read the second"
-            if source.tenancy is not None:
-                who = "callers that may not read the first may read the second"
+            if source.tenancy is not None and any(source.rights[one] & READ for one in gained):
+                names = " and ".join(place.name for place in source.tenancy.places)
+                who = f"others than its {names} may read the second"
             elif self.policy.name_services:
                 names = ", ".join(map(self.who, gained[:MAX_NAMED]))
                 more = f" and {len(gained) - MAX_NAMED} more" if len(gained) > MAX_NAMED else ""
@@ -396,7 +397,7 @@ class KeyDecider(Wording):
                 return binding.why_none()
         own = own_key(key, target.pattern, tenancy, self.values)
         names = " and ".join(place.name for place in tenancy.places)
-        return f"the caller's own {names}: {self._shown(own, target)}" if own else f"use its own {names}"
+        return f"{OWN}{names}: {self._shown(own, target)}" if own else f"use its own {names}"
 
     def _holders_hint(self, holders: str, target: Target) -> str:
         return self._who_may(holders, target.names_with(_RIGHTS[holders], self.policy.services))

@@ -125,7 +125,10 @@ class WideDecider(KeyDecider):
                 for target in self.policy.targets
                 if target.kind in ("entry", "scope") and holds(target)
             )
+        begins = beginning_of(glob)[:1]
         for text in [*self._own_scans(glob), *readable.to(glob, 20)]:
+            if not text.startswith(begins):
+                continue  # it has nothing to do with the glob
             prefix = literal_of(text[:-1]) if text.endswith(b"*") else b""
             if name == _TRACKING and (not prefix or glob_escape(prefix) + b"*" != text):
                 continue
@@ -145,15 +148,15 @@ class WideDecider(KeyDecider):
         """The patterns of the caller's own keys that are nearest to the glob."""
         if not any(value is not None for value in self.values):
             return []
-        found: dict[bytes, None] = {}
+        found: dict[bytes, bytes] = {}
         for target in self.policy.targets:
             if target.tenancy is not None and target.kind in ("entry", "scope"):
-                text = own_scan_pattern(target, self.values)
-                if text is not None:
-                    found[text] = None
+                texts = own_scan_pattern(target, self.values, glob)
+                if texts is not None:
+                    found[texts[0]] = texts[1]
             if len(found) >= MAX_OWN_SCANS:
                 break
-        return Nearest(found).to(glob, 8)
+        return [found[text] for text in Nearest(found).to(glob, 8)]
 
     def _databases_hint(self) -> str:
         return f"the policy speaks for database {', '.join(map(str, sorted(self.policy.databases or ())))}"
