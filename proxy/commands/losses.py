@@ -44,4 +44,4 @@ def losses_of(name: str, role: int, spec: KeySpec | None, *, takes_key: bool) ->
     if "OW" in flags:
         return OVERWRITES
     takes_out = "delete" in flags and not takes_key
-    return REMOVES if takes_out or name in _EXPIRING_FIELDS else 0
+    return REMOVES if takes_out or name in _EXPIRING_FIELDS or name == "LSET" else 0

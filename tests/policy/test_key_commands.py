@@ -193,6 +193,7 @@ def test_what_is_never_deleted_may_be_written(command: str) -> None:
         ("HDEL K f", "never loses an element"),
         ("LPOP K", "never loses an element"),
         ("LTRIM K 0 1", "never loses an element"),
+        ("LSET K 0 x", "never loses an element"),
         ("LMOVE K bank:plain:a LEFT LEFT", "never loses an element"),
         ("LMOVE bank:plain:a K LEFT LEFT", ""),
         ("ZREMRANGEBYRANK K 0 1", "never loses an element"),
