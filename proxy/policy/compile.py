@@ -72,7 +72,7 @@ def compile_policies(
     drafts = [Draft(model, source, services, number) for number, (model, source) in enumerate(files)]
     bindings: list[Binding] = []
     parts = [_part(draft, bindings) for draft in drafts]
-    check_together(drafts)
+    check_together(drafts, [part.scripts for part in parts])
     _raise_faults(drafts)
     homes = tuple(part.home for part in parts)
     targets = in_order([(part.home, part.targets) for part in parts])

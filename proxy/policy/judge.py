@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Generator, Sequence
 
 from ..commands.extract import extract
 from ..commands.model import MANY, Streamed, Touches
+from .budget import Budget
 from .compiled import CompiledPolicy, Target
 from .decide import Decider, Transaction
 from .glance import Glance, Way
@@ -165,9 +166,7 @@ class Judge:
         if found in UNSIZED:
             found = UNSIZED[found]
             asked = self._questions(name, position, glance.target)
-            pending.sizes.ask(
-                database, key, [Write(self, service, client, name, position, target, one) for one in asked]
-            )
+            self._ask_sizes(pending, asked, service, client, name, database, key, position, target)
         if rule is not None:
             self._keep(
                 pending,
@@ -255,14 +254,8 @@ class Judge:
                 where = touches.databases[0][1]  # MOVE and COPY … DB write elsewhere
             key, position = access.key, access.position
             if found in UNSIZED and target.entry is not None:
-                pending.sizes.ask(
-                    where,
-                    key,
-                    [
-                        Write(self, service, client, name, position, target, one)
-                        for one in questions(target.entry, access)
-                    ],
-                )
+                asked = questions(target.entry, access)
+                self._ask_sizes(pending, asked, service, client, name, where, key, position, target)
             if rule is not None:
                 what = UNSIZED.get(found, found)
                 self._keep(
@@ -279,6 +272,22 @@ class Judge:
                     target,
                     rule,
                 )
+
+    def _ask_sizes(
+        self,
+        pending: PendingTtls,
+        asked: Sequence[Question],
+        service: int,
+        client: Peer | str,
+        command: str,
+        database: int,
+        key: bytes,
+        position: int,
+        target: Target,
+    ) -> None:
+        """Have Redis asked how large a key is that a command has written."""
+        writes = [Write(self, service, client, command, position, target, one) for one in asked]
+        pending.sizes.ask(database, key, writes)
 
     def _keep(
         self,
@@ -356,7 +365,8 @@ class Judge:
             for found in decider.violations(service, argv, touches, transaction, values):
                 if found is None:
                     kept = decider.left_open, decider.not_kept, decider.budget
-                    decider.left_open = []
+                    # Those judged meanwhile have a budget of their own.
+                    decider.left_open, decider.budget = [], Budget()
                     yield
                     decider.left_open, decider.not_kept, decider.budget = kept
                     decider.values = values

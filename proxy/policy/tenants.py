@@ -8,9 +8,10 @@ the value is the caller's own, and whether it is, is asked anew each time.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from ..commands.model import READ
 from .expressions import ClassExpression
 from .patterns import Hole, KeyPattern
 from .patterns import Literal as Text
@@ -148,6 +149,11 @@ class Tenancy(NamedTuple):
         if not others:
             return rights[service]
         return self.reading[service] if all(place.writes_only for place in others) else 0
+
+    def bindings_to_read(self, service: int) -> Iterator[int]:
+        """The numbers of the bindings whose values a key must have for a caller of the service to read it."""
+        reads = self.reading[service] & READ
+        return (place.binding for place in self.places if not (place.writes_only and reads))
 
     def own_places(self, key: bytes, pattern: KeyPattern, values: Values) -> list[Place]:
         """Those of its places where a key has the caller's own value."""

@@ -74,6 +74,10 @@ def rules(service: str, command: str, caller: Caller = ACME) -> list[str]:
         ("HGETALL t:acmes:cart:1", ["scope.read"]),
         ("HGETALL t:acm:cart:1", ["scope.read"]),
         ("HGETALL t:ACME:cart:1", ["scope.read"]),
+        ("PUBSUB NUMSUB t:acme:events:1", []),
+        ("PUBSUB NUMSUB t:acme:events:1 t:globex:events:1", ["channel.read"]),
+        ("PUBSUB SHARDNUMSUB t:globex:events:1", ["channel.read"]),
+        ("PUBSUB NUMSUB __keyspace@0__:t:globex:name", ["scope.read"]),
         ("GET t:acme:name", []),
         ("GET t:acme", ["key.format"]),
         ("GET t::name", ["key.format"]),
@@ -528,3 +532,19 @@ def test_what_is_remembered_of_patterns_does_not_grow_with_tenants() -> None:
     reach = decider._keys
     assert len(reach._territories) < 10
     assert len(reach._known._young) + len(reach._known._old) <= 1000
+
+
+def test_check_offers_a_scan_that_passes_where_a_caller_has_one_key(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(
+        "policy: p\nservices: [app]\nbind: {tenant: {from: user}}\n"
+        'keys: {one: {key: "k:<tenant>", writers: app}, many: {key: "m:<tenant>:<id>", writers: app}}\n'
+        'placeholders: {id: "[a-z]+"}\n'
+    )
+    _, _, summary = check_policy(path)
+    assert [line.split()[-1] for line in summary.splitlines()[1:]] == ["m:<tenant>:*", "k:<tenant>"]
+    decider = Decider(load_policy(path))
+    values = decider.policy.values(Caller(b"acme"))
+    for pattern in (b"m:acme:*", b"k:acme"):
+        verdict = decider.decide(decider.policy.number("app"), [b"SCAN", b"0", b"MATCH", pattern], values)
+        assert not verdict.violations
