@@ -30,6 +30,8 @@ def printable(data: bytes, limit: int = 128) -> str:
 def one_line(text: str) -> str:
     """A text from elsewhere for a table or a comment: one line that moves no cursor."""
     return "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
 def printable_code(line: bytes) -> str:
     """The same for a line of a script, with its quotes as they are: it stands nowhere between quotes."""
     return (
