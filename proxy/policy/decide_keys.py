@@ -400,7 +400,10 @@ class KeyDecider(Wording):
         return f"{OWN}{names}: {self._shown(own, target)}" if own else f"use its own {names}"
 
     def _holders_hint(self, holders: str, target: Target) -> str:
-        return self._who_may(holders, target.names_with(_RIGHTS[holders], self.policy.services))
+        who = target.names_with(_RIGHTS[holders], self.policy.services)
+        if target.kind == "scope" and not who:
+            return f"no entry of the policy covers it, and the scope {target.name} has no {holders}"
+        return self._who_may(holders, who)
 
     def _unregistered(self, service: int, name: str, access: Access, stray: Target | None) -> Found:
         key = access.key

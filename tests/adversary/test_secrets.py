@@ -14,6 +14,7 @@ import random
 from typing import Any
 
 from proxy.commands.extract import extract
+from proxy.policy.baseline import baseline
 from proxy.policy.command_log import as_line
 from proxy.policy.compiled import CompiledPolicy
 from proxy.policy.decide import Decider
@@ -22,7 +23,6 @@ from proxy.policy.load import parse_policy
 from proxy.policy.masking import shown_in
 from proxy.policy.show import printable
 from proxy.policy.verdict import Finding, Violation
-from proxy.policy.waivers import baseline
 from proxy.relay.refusal import refusal
 from proxy.telemetry.telemetry import Telemetry
 from tests.adversary.conftest import Search
@@ -143,7 +143,7 @@ class Everything:
         self.telemetry.flush()
         rows = self.telemetry.tally.snapshot()
         self.telemetry.close()
-        waivers, _ = baseline(rows, "o", "r", datetime.date(2099, 1, 1))
+        waivers = baseline(rows, "o", "r", datetime.date(2099, 1, 1)).text
         log = self.path.read_text()
         self.path.unlink()
         return log + json.dumps(rows) + waivers

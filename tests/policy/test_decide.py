@@ -99,3 +99,14 @@ def test_the_everyday_commands_are_admitted_at_a_glance() -> None:
             CUBE.judge(service, case.argv, touches)
             legacy = any(CUBE.policy.target(access.key).kind == "legacy" for access in touches.accesses)
             assert CUBE.admits(service, touches) != legacy or case.service == "ops", case
+
+
+def test_a_key_of_no_entry_in_a_scope_without_rights_is_said_to_be_one() -> None:
+    policy = parse_policy(
+        "policy: p\nservices: [a]\nscopes: {s: {prefix: 's:'}}\nkeys: {k: {key: 's:k', writers: a}}\n"
+    )
+    violation = Decider(policy).decide(0, [b"SET", b"s:other", b"1"]).violations[0]
+    assert (violation.rule, violation.hint) == (
+        "scope.write",
+        "no entry of the policy covers it, and the scope s has no writers",
+    )
