@@ -24,7 +24,8 @@ from .cli_options import (
     format_option,
     is_given,
     print_json,
-    source_url,
+    read_rows,
+    source_of,
 )
 from .cli_scripts import scripts
 from .cli_status import modes, status
@@ -46,7 +47,7 @@ from .runtime import StartError, run_loop, settle_modules
 from .serve import serve
 from .sockets import parse_address, parse_listen
 from .telemetry.by_key import as_objects, render_by_key
-from .telemetry.report import render, rows_from_log, rows_from_snapshot
+from .telemetry.report import render
 from .terminal import console, fail, fail_with, say
 from .upstream.embedded import EmbeddedRedisError
 
@@ -212,34 +213,16 @@ def report(context: click.Context, source: str, admin: str, form: str, by: str) 
 
     ADMIN is the address of a running keyfence, as --admin has it; "-" is a log on standard input.
     """
-    if source and is_given(context, "admin"):
-        fail("give either --admin or an argument")
-    url = source_url(source) if source else admin
-    broken = 0
-
-    def complain(text: str) -> None:
-        nonlocal broken
-        broken += 1
-        say(f"keyfence: {source}: {text}", err=True)
-
-    if url:
-        with answer_of(url):
-            rows, dropped = rows_from_snapshot(asked(url, "/report")), 0
-    else:
-        try:
-            with click.open_file(source, "rb") as lines:
-                rows, dropped = rows_from_log(lines, complain)
-        except OSError as exc:
-            fail(f"{source}: {exc.strerror}")
+    found = read_rows(source_of(context, source, admin))
+    rows = found.rows
     if form == "json":
         print_json(as_objects(rows) if by == "key" else rows)
     elif by == "key":
         render_by_key(rows)
     else:
         render(rows)
-    if dropped:
-        say(f"keyfence: {source}: {dropped} more violations passed the log's limits", err=True)
-    if broken:
+    found.say_what_is_missing()
+    if found.faults:
         sys.exit(1)
 
 
@@ -297,7 +280,7 @@ def reload(admin: str, token_file: str, form: str, config: str) -> None:
         if is_given(click.get_current_context(), "admin"):
             fail("give either --admin or --config")
         try:
-            settings = load_settings(config, Overrides())
+            settings = load_settings(config, Overrides(), needs_policy=False)
         except FileError as exc:
             fail_with(exc)
         if settings.admin is None:

@@ -6,6 +6,7 @@ Rule: one option has one name, one spelling of its value and one default, whatev
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -14,9 +15,11 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from .admin_client import TIMEOUT, TOKEN_VARIABLE, AskError, ask
+from .admin_client import TIMEOUT, TOKEN_VARIABLE, AskError, ask, url_of
 from .config import DEFAULT_ADMIN
 from .sockets import parse_address
+from .telemetry.report import rows_from_log, rows_from_snapshot
+from .telemetry.tally import Row
 from .terminal import fail, say
 from .upstream_url import without_password
 
@@ -80,8 +83,7 @@ def admin_url(text: str) -> str:
     """The URL of an admin listener that is given as HOST:PORT or as a URL. Raises ValueError."""
     if "://" in text:
         return text
-    address = parse_address(text)
-    return f"http://{address}" if address.host_port[0] else f"http://localhost{address}"
+    return url_of(parse_address(text))
 
 
 def _admin(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
@@ -131,9 +133,21 @@ def change_options(command: _Command) -> _Command:
     return admin_option(token_file(command))
 
 
+def is_url(source: str) -> bool:
+    """Whether a source of findings is a running keyfence, and no log."""
+    return source.startswith(("http://", "https://"))
+
+
+def source_of(context: click.Context, source: str, admin: str) -> str:
+    """Where findings are read: the URL of a running keyfence, or a decision log's path."""
+    if source and is_given(context, "admin"):
+        fail("give either --admin or an argument")
+    return (source_url(source) or source) if source else admin
+
+
 def source_url(text: str) -> str:
     """The admin URL that an argument stands for which may also be a file; "" for a file."""
-    if text.startswith(("http://", "https://")):
+    if is_url(text):
         return text
     host, _, port = text.rpartition(":")
     if not host or "/" in host or not port.isascii() or not port.isdigit():
@@ -174,6 +188,46 @@ def answer_of(base: str) -> Iterator[None]:
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as exc:
         why = f"{exc} is missing" if isinstance(exc, KeyError) else " ".join(str(exc).split())
         fail(f"{without_password(base)}: this is no keyfence's answer: {why}", 1)
+
+
+@dataclasses.dataclass
+class Findings:
+    """The rows of a report, and what is missing from them."""
+
+    source: str
+    rows: list[Row]
+    dropped: int = 0  # violations that a log left out
+    faults: int = 0  # lines of a log that can't be read
+
+    def say_what_is_missing(self) -> None:
+        if self.dropped:
+            say(f"keyfence: {self.source}: {self.dropped} more violations passed the log's limits", err=True)
+
+
+def read_rows(source: str) -> Findings:
+    """What a running keyfence or a decision log has found. A line that can't be read is told and skipped."""
+    if is_url(source):
+        with answer_of(source):
+            return Findings(source, rows_from_snapshot(asked(source, "/report")))
+    found = Findings(source, [])
+
+    def complain(text: str) -> None:
+        found.faults += 1
+        say(f"keyfence: {source}: {text}", err=True)
+
+    try:
+        with click.open_file(source, "rb") as lines:
+            found.rows, found.dropped = rows_from_log(lines, complain)
+    except OSError as exc:
+        fail(f"{source}: {exc.strerror}")
+    return found
+
+
+def rows_of(source: str) -> list[Row]:
+    """The rows alone; what is missing from them is told at once."""
+    found = read_rows(source)
+    found.say_what_is_missing()
+    return found.rows
 
 
 def print_json(value: Any) -> None:

@@ -6,16 +6,16 @@ Rule: it changes nothing; the section is printed, for people to complete.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import click
 from rich.table import Table
 from rich.text import Text
 
-from .cli_options import admin_option, format_option, is_given, print_json, source_url
-from .cli_waivers import _line, _rows
+from .cli_options import admin_option, format_option, print_json, rows_of, source_of
 from .policy.seen_scripts import Seen, section, seen_scripts
-from .terminal import fail, print_table, say
+from .policy.show import one_line
+from .policy.units import clock_text
+from .terminal import print_table, say
 
 
 @click.command()
@@ -29,10 +29,7 @@ def scripts(context: click.Context, source: str, admin: str, form: str) -> None:
     A running keyfence or a decision log ("-" is standard input) says which were seen. --format yaml prints
     the section.
     """
-    if source and is_given(context, "admin"):
-        fail("give either --admin or an argument")
-    url = source_url(source) if source else admin
-    found, untold = seen_scripts(_rows(url or source))
+    found, untold = seen_scripts(rows_of(source_of(context, source, admin)))
     if form == "json":
         print_json([one.as_object() for one in found])
     elif form == "yaml":
@@ -53,11 +50,7 @@ def _print(found: Sequence[Seen]) -> None:
         table.add_column(name, justify="right" if name in ("keys", "count", "refused") else "left")
     for one in found:
         keys = "-" if one.keys is None else str(one.keys)
-        cells = [one.script, keys, str(one.count), str(one.refused), _clock(one.last)]
+        cells = [one.script, keys, str(one.count), str(one.refused), clock_text(one.last)]
         cells += [", ".join(one.services), ", ".join(one.commands), one.line or "-"]
-        table.add_row(*(Text(_line(cell)) for cell in cells))
+        table.add_row(*(Text(one_line(cell)) for cell in cells))
     print_table(table)
-
-
-def _clock(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -6,7 +6,6 @@ Rule: these read and change nothing. The text is made of what --format json prin
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +18,8 @@ from .config import Overrides, load_settings
 from .loading import load
 from .policy.diagnostics import FileError
 from .policy.modes import Modes, advised
+from .policy.show import one_line
+from .policy.units import clock_text
 from .terminal import fail, fail_with, fits, print_table, say, wrapped
 
 _STYLES = {"enforce": "bold red", "observe": "green", "disabled": "dim"}
@@ -41,25 +42,25 @@ def status(admin: str, form: str) -> None:
         print_json(told)
     else:
         for name, text in lines:
-            say(f"{name:12}{_plain(text)}")
+            say(f"{name:12}{one_line(text)}")
     sys.exit(0 if is_ready else 1)
 
 
 def _status_lines(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     policy, upstream = told["policy"], told["upstream"]
-    lines = [("keyfence", f"{told['version']}, process {told['pid']}, since {_clock(told['started'])}")]
+    lines = [("keyfence", f"{told['version']}, process {told['pid']}, since {clock_text(told['started'])}")]
     lines.append(("ready", "yes" if told["ready"] else f"no: {'; '.join(told['reasons'])}"))
     if policy is None:
         lines.append(("policy", "none: it runs with --splice and reads nothing"))
     else:
-        text = f"{policy['name']}, revision {policy['revision']}, since {_clock(policy['loaded'])}"
+        text = f"{policy['name']}, revision {policy['revision']}, since {clock_text(policy['loaded'])}"
         lines.append(("policy", f"{text}: {policy['file']}"))
         lines.append(("modes", _modes_text(told["modes"])))
         lines += [("break-glass", _glass_text(one)) for one in told["break_glass"]]
         lines.append(("waivers", str(told["waivers"])))
     if upstream is not None:
         state = "up" if upstream["up"] else f"down ({upstream['reason']})"
-        lines.append(("upstream", f"{upstream['address']}, {state} since {_clock(upstream['since'])}"))
+        lines.append(("upstream", f"{upstream['address']}, {state} since {clock_text(upstream['since'])}"))
     lines += [("listener", f"{one['address']}, {one['service'] or 'unknown'}") for one in told["listeners"]]
     lines += [("process", _worker_text(one)) for one in told["workers"]]
     clients = {service: number for service, number in sorted(told["clients"].items()) if number}
@@ -86,20 +87,12 @@ def _rules(number: int) -> str:
 
 def _glass_text(one: Mapping[str, Any]) -> str:
     what = " ".join([one["rule"] or "every rule", *(["by", one["service"]] if one["service"] else [])])
-    return f"violations of {what} are not refused until {_clock(one['until'])}"
+    return f"violations of {what} are not refused until {clock_text(one['until'])}"
 
 
 def _worker_text(one: Mapping[str, Any]) -> str:
     connections = f"{one['connections']} connection{'' if one['connections'] == 1 else 's'}"
-    return f"{one['pid']}, {one['state']}, {connections}, since {_clock(one['started'])}"
-
-
-def _clock(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
-
-
-def _plain(text: str) -> str:
-    return "".join(char if char.isprintable() else "�" for char in text)
+    return f"{one['pid']}, {one['state']}, {connections}, since {clock_text(one['started'])}"
 
 
 @click.command()

@@ -21,7 +21,7 @@ from rich.text import Text
 from . import formats
 from . import schema as schemas
 from .checking import check_file
-from .cli_options import format_option
+from .cli_options import format_option, print_json
 from .policy.compiled import CompiledPolicy
 from .policy.coverage import Coverage
 from .policy.diagnostics import FileError
@@ -60,7 +60,7 @@ def check(policies: Sequence[str], form: str, strict: bool) -> None:
         if form == "text":
             say(summary)
     if form == "json":
-        say(json.dumps(objects, indent=1))
+        print_json(objects)
     sys.exit(1 if failed else 0)
 
 
@@ -117,7 +117,7 @@ def _explain_file(policy: CompiledPolicy, service: str, caller: Caller, file: st
     except (Unreadable, ValueError) as exc:
         fail(f"{file}: {exc}")
     if form == "json":
-        say(json.dumps(told, indent=1))
+        print_json(told)
     else:
         _print_sequence(told)
     sys.exit(1 if any(one.get("violations") or one["late"] for one in _with_late(told)) else 0)
@@ -221,7 +221,7 @@ def run_tests(paths: Sequence[str], form: str, min_coverage: int, coverage: bool
     short = [path for path, one in runner.coverage.items() if one.percent < min_coverage]
     if form == "json":
         told = formats.tests_as_object(results, runner.coverage)
-        say(json.dumps(told | {"errors": [formats.as_object(one) for one in faults]}, indent=1))
+        print_json(told | {"errors": [formats.as_object(one) for one in faults]})
     elif form == "junit":
         say(formats.as_junit(results))
         for one in faults:
@@ -278,7 +278,7 @@ def diff(old: str, new: str, form: str, replay: str) -> None:
     except TooLarge as exc:
         fail(f"{old} and {new} can't be compared: {exc}")
     if form == "json":
-        say(json.dumps([formats.change_as_object(one) for one in changes], indent=1))
+        print_json([formats.change_as_object(one) for one in changes])
     else:
         for one in changes:
             say(one.sentence)
@@ -302,7 +302,7 @@ def _replay(old: CompiledPolicy, new: CompiledPolicy, log: str, form: str) -> No
     rows = replay.rows()
     if form == "json":
         told = [dataclasses.asdict(row) for row in rows]
-        say(json.dumps({"commands": replay.commands, "undecided": replay.undecided, "rows": told}, indent=1))
+        print_json({"commands": replay.commands, "undecided": replay.undecided, "rows": told})
     else:
         for row in rows:
             say(f"{row.service} {row.what} {row.rule} with {row.command}, {row.count} times: {row.example}")
@@ -322,7 +322,7 @@ def schema(kind: str) -> None:
     \b
         # yaml-language-server: $schema=URL
     """
-    say(json.dumps(schemas.schema(kind), indent=1))
+    print_json(schemas.schema(kind))
 
 
 COMMANDS: tuple[click.Command, ...] = (check, explain, run_tests, diff, schema)

@@ -14,13 +14,23 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from .cli_options import admin_option, answer_of, asked, format_option, is_given, print_json, source_url
+from .cli_options import (
+    admin_option,
+    answer_of,
+    asked,
+    format_option,
+    is_given,
+    is_url,
+    print_json,
+    rows_of,
+    source_of,
+)
 from .config import Overrides, load_settings
 from .policy.baseline import baseline
 from .policy.diagnostics import FileError
 from .policy.load import load_policy
+from .policy.show import one_line
 from .policy.waivers import Use, WaiverModel, read_waivers, uses, waiver_faults
-from .telemetry.report import rows_from_log, rows_from_snapshot
 from .telemetry.tally import Row
 from .terminal import fail, fail_with, print_table, say
 
@@ -73,15 +83,17 @@ def waivers(
 
     Exit code 1: a waiver has lapsed.
     """
-    if source and is_given(context, "admin"):
-        fail("give either --admin or an argument")
-    url = source_url(source) if source else admin
+    asks_for_uses = bool(source) or is_given(context, "admin")
+    source = source_of(context, source, admin)
+    url = source if is_url(source) else ""
     try:
         listed = _listed(config, file, policy)
     except FileError as exc:
         fail_with(exc)
     if writes:
-        _print_baseline(_rows(url or source), owner, reason, until)
+        if not owner or until is None:
+            fail("--baseline needs --owner and --until: who mends all this, and by when?")
+        _print_baseline(rows_of(source), owner, reason, until)
         return
     in_force = not (config or file)
     if in_force and not url:
@@ -89,8 +101,7 @@ def waivers(
     if in_force:
         with answer_of(url):
             listed = [WaiverModel.model_validate(one) for one in asked(url, "/waivers")]
-    asks = in_force or source or is_given(context, "admin")
-    rows = _rows(url or source) if asks else None
+    rows = rows_of(source) if in_force or asks_for_uses else None
     since = None if rows is None else _since(url, rows)
     found = uses(listed, rows, datetime.datetime.now(datetime.UTC).date(), since)
     if form == "json":
@@ -130,29 +141,13 @@ def _listed(config: str, file: str, policy: str) -> Sequence[WaiverModel]:
     return listed
 
 
-def _rows(source: str) -> list[Row]:
-    if source.startswith(("http://", "https://")):
-        with answer_of(source):
-            return rows_from_snapshot(asked(source, "/report"))
-    try:
-        with click.open_file(source, "rb") as lines:
-            rows, dropped = rows_from_log(lines, lambda text: say(f"keyfence: {source}: {text}", err=True))
-    except OSError as exc:
-        fail(f"{source}: {exc.strerror}")
-    if dropped:
-        say(f"keyfence: {source}: {dropped} more violations passed the log's limits", err=True)
-    return rows
-
-
-def _print_baseline(rows: Sequence[Row], owner: str, reason: str, until: datetime.date | None) -> None:
-    if not owner or until is None:
-        fail("--baseline needs --owner and --until: who mends all this, and by when?")
+def _print_baseline(rows: Sequence[Row], owner: str, reason: str, until: datetime.date) -> None:
     found = baseline(rows, owner, reason, until)
     say(found.text.rstrip("\n"))
     for sentence in found.wide:
-        say(f"keyfence: wider than what was seen: {_line(sentence)}", err=True)
+        say(f"keyfence: wider than what was seen: {one_line(sentence)}", err=True)
     for sentence in found.left:
-        say(f"keyfence: not covered by any waiver: {_line(sentence)}", err=True)
+        say(f"keyfence: not covered by any waiver: {one_line(sentence)}", err=True)
 
 
 def _print_uses(found: Sequence[Use]) -> None:
@@ -189,8 +184,4 @@ def _cells(use: Use) -> list[Text]:
         one.keys or one.script or "any",
     ]
     texts += [one.owner, one.reason]
-    return [Text(use.state or "-", style=_STYLES[use.state]), *(Text(_line(text)) for text in texts)]
-
-
-def _line(text: str) -> str:
-    return "".join(char if char.isprintable() else "�" for char in text)
+    return [Text(use.state or "-", style=_STYLES[use.state]), *(Text(one_line(text)) for text in texts)]

@@ -8,17 +8,14 @@ the other side's reading pause, so that no buffer here grows past its limit.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-import sys
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
 from .admission import ClientLimits, Place, Places
 from .links import Links, Owner
-from .notices import notice
+from .notices import notice, warn
 from .policy.judge import InForce
 from .relay.identity import Evidence, Identities, certificate_names, host_port
 from .relay.session import Session
@@ -561,7 +558,4 @@ def report_fault(exc: Exception) -> None:
     if _reported <= 20:
         import traceback
 
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        text = "".join(traceback.format_exception(exc))
-        with contextlib.suppress(OSError, ValueError):  # whoever read it is gone
-            sys.stderr.write(f"keyfence: {stamp} internal error, please report it:\n{text}")
+        warn(f"internal error, please report it:\n{''.join(traceback.format_exception(exc)).rstrip()}")

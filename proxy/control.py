@@ -342,9 +342,9 @@ class Control:
                 text = f"the decision log {settings.decision_log} can't be written: {exc.strerror}"
                 raise FileError([settings.fault(("decision_log",), text)]) from None
         now = time.time()
+        self._runtime.take(settings, policy, now)  # may yet fail, and changes nothing then
         if self._access is not None:
             self._access.take(settings.admin_names, token)
-        self._runtime.take(settings, policy, now)
         await self._front.take(packed, now)
         revision = "" if policy is None else policy.revision
         told = f"reloaded: policy {policy.name}, revision {revision}" if policy is not None else "reloaded"

@@ -8,8 +8,10 @@ and its last state is always printed.
 from __future__ import annotations
 
 import collections
+import contextlib
 import sys
 import time
+from typing import TextIO
 
 INTERVAL_SECONDS = 60.0
 MAX_KINDS = 1000  # kinds come from code and configuration; this only guards against slips
@@ -24,9 +26,20 @@ def stamped(text: str) -> str:
 
 
 def warn(text: str) -> None:
-    """Print a line."""
-    sys.stderr.write(f"{stamped(text)}\n")
-    sys.stderr.flush()
+    """Print a line on standard error."""
+    _print(text, sys.stderr)
+
+
+def tell(text: str) -> None:
+    """Print a line on standard output."""
+    _print(text, sys.stdout)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """Whoever reads the stream may have gone; keyfence serves on."""
+    with contextlib.suppress(OSError, ValueError):
+        stream.write(f"{stamped(text)}\n")
+        stream.flush()
 
 
 def notice(kind: str, text: str) -> None:

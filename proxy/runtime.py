@@ -21,7 +21,7 @@ from .commands.extract import adopt
 from .commands.learn import learn
 from .config import Settings
 from .listeners import Listeners
-from .notices import notice, stamped, warn
+from .notices import notice, tell, warn
 from .open_files import room_for
 from .outages import Outages
 from .pending_ttl import TtlWatch
@@ -188,7 +188,7 @@ class Runtime:
         if self._quiet:
             return
         if self._told is None:
-            print(stamped(text), flush=True)
+            tell(text)
         else:
             self._told.append(text)
 

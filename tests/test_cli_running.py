@@ -100,7 +100,7 @@ def test_every_command_that_asks_takes_the_same_address(name: str, monkeypatch: 
 
 def test_an_address_is_host_and_port_or_a_url() -> None:
     assert admin_url("redis-1:9464") == "http://redis-1:9464"
-    assert admin_url(":9464") == "http://localhost:9464"
+    assert admin_url(":9464") == "http://127.0.0.1:9464"
     assert admin_url("https://x/y") == "https://x/y"
     with pytest.raises(ValueError, match="write HOST:PORT"):
         admin_url("redis-1")
@@ -175,7 +175,7 @@ def test_on_a_narrow_terminal_waivers_are_blocks(config: Path, terminal: Callabl
         ["rule", "scope.write"],
         ["entry", "lock"],
         ["command", "any"],
-        ["keys", "any"],
+        ["keys", "or", "script", "any"],
         ["owner", "ada"],
         ["reason", "moves"],
     ]

@@ -77,7 +77,7 @@ def test_different_scripts_are_different_rows_and_the_section_registers_them(
     assert {
         name: (one["keys"], one["count"], one["refused"], one["line"]) for name, one in listed.items()
     } == {
-        sha1(COUNT): (2, 2, 2, "return redis.call(\\'incr\\', KEYS[1])"),
+        sha1(COUNT): (2, 2, 2, "return redis.call('incr', KEYS[1])"),
         sha1(UNLOCK): (1, 1, 1, "-- unlocks p:session:hunter2hunter2"),
         "bump": (1, 1, 1, ""),
     }
@@ -119,9 +119,9 @@ def line_of(policy: str, text: bytes) -> str:
     ("text", "line"),
     [
         (UNLOCK, "-- <masked> <masked>"),
-        (b"return redis.call('get', KEYS[1])", "return redis.call(\\'get\\', KEYS[1])"),
-        (b"local a = 'hunter2hunter2'", "local a = \\'<masked>\\'"),
-        (b"local a = 'p:session:hunter2'..b", "local a = \\'<masked>\\'..b"),
+        (b"return redis.call('get', KEYS[1])", "return redis.call('get', KEYS[1])"),
+        (b"local a = 'hunter2hunter2'", "local a = '<masked>'"),
+        (b"local a = 'p:session:hunter2'..b", "local a = '<masked>'..b"),
         (b"local a = 1 -- " + b"h" * 5_000, "local a = 1 -- "),
     ],
 )

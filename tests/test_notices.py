@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import sys
+from collections.abc import Callable
+
 import pytest
 
 from proxy import notices
@@ -96,3 +100,18 @@ def test_an_outage_at_the_start_is_told_once_the_start_is_through(
 )
 def test_a_time_span_is_told_in_few_words(seconds: float, text: str) -> None:
     assert notices.elapsed(seconds) == text
+
+
+@pytest.mark.parametrize(("say", "stream"), [(notices.warn, "stderr"), (notices.tell, "stdout")])
+def test_a_reader_that_has_gone_stops_nothing(
+    say: Callable[[str], None], stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gone(io.StringIO):
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, stream, Gone())
+    say("draining")
+    monkeypatch.setattr(sys, stream, io.StringIO())
+    getattr(sys, stream).close()
+    say("draining")

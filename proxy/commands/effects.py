@@ -49,7 +49,7 @@ def effect_of(row: Row, role: int) -> Effect:
         ttl=_constant_ttl(row, role),
         ttl_of=TTL_OF.get((name, role)),
         content_of=CONTENT_OF.get((name, role)),
-        does=losses_of(name, spec, takes_key=(name, role) in WHOLE_KEY or name in GROUP_COMMANDS),
+        does=losses_of(name, role, spec, takes_key=(name, role) in WHOLE_KEY or name in GROUP_COMMANDS),
     )
 
 

@@ -48,9 +48,14 @@ def psubscribe(argv: Argv) -> Mentions:
     return Mentions(channels=_channels(argv, is_pattern=True))
 
 
-def _channels(argv: Argv, *, is_pattern: bool) -> Sequence[Channel]:
-    """All arguments as channels to listen to."""
-    places = range(1, len(argv))
+def counted_channels(argv: Argv) -> Mentions:
+    """PUBSUB NUMSUB, SHARDNUMSUB [channel …]: they answer how many listen to each."""
+    return Mentions(channels=_channels(argv, 2, is_pattern=False))
+
+
+def _channels(argv: Argv, first: int = 1, *, is_pattern: bool) -> Sequence[Channel]:
+    """All arguments from this one on as channels to listen to."""
+    places = range(first, len(argv))
     return sequence(len(places), lambda: (Channel(i, argv[i], False, is_pattern) for i in places))
 
 
@@ -166,7 +171,9 @@ MENTIONS: dict[str, Mention] = {
     "PSUBSCRIBE": psubscribe,
     "PUBLISH": publish,
     "PUBSUB CHANNELS": active_channels,
+    "PUBSUB NUMSUB": counted_channels,
     "PUBSUB SHARDCHANNELS": active_channels,
+    "PUBSUB SHARDNUMSUB": counted_channels,
     "RANDOMKEY": every_name,
     "SCAN": scan,
     "SCRIPT LOAD": script_load,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .modes import Waiver
+from .tenants import OWN
 from .verdict import script_in
 from .waiver_keys import exactly, is_wide, keys_of_shape, waiver_keys
 from .waivers import command_as_waived
@@ -40,6 +41,7 @@ def baseline(rows: Iterable[Mapping[str, Any]], owner: str, reason: str, until: 
     """A waivers file for all violations of a report that aren't tolerated yet. A `should` needs no waiver."""
     found: dict[Waiver, int] = {}
     examples: dict[Waiver, str] = {}
+    of_others: dict[Waiver, str] = {}  # whose keys were seen that were another's: the placeholder's name
     left = []
     for row in rows:
         times = row["count"] - row["actions"].get("waived", 0)
@@ -51,13 +53,15 @@ def baseline(rows: Iterable[Mapping[str, Any]], owner: str, reason: str, until: 
             continue
         found[waiver] = found.get(waiver, 0) + times
         examples.setdefault(waiver, row["example"])
+        if row["hint"].startswith(OWN):
+            of_others[waiver] = row["hint"].removeprefix(OWN).partition(":")[0]
     lines = [
         "# Violations that were known when this was written. Whoever mends one takes it out.",
         "waivers:",
     ]
     wide = []
     for waiver in sorted(found):
-        more = _more_than_seen(waiver)
+        more = _more_than_seen(waiver, of_others.get(waiver, ""))
         fields = {name: value for name, value in waiver._asdict().items() if value}
         fields |= {"owner": owner, "reason": reason, "until": str(until)}
         text = ", ".join(f"{name}: {_yaml(value)}" for name, value in fields.items())
@@ -98,12 +102,14 @@ def _narrowest(row: Mapping[str, Any], keys: str) -> str:
     return keys if not keys or waiver_keys(keys).matches(example.encode()) else exact
 
 
-def _more_than_seen(waiver: Waiver) -> str:
+def _more_than_seen(waiver: Waiver, others: str) -> str:
     """What a waiver admits that needn't have been seen; "" for nothing but keys of the same kind."""
     if is_wide(waiver.keys):
         return f"any key {waiver.keys}"
     if waiver.rule == "script.unregistered" and not waiver.script:
         return "any script"
+    if others and not waiver.keys:
+        return f"the keys of any {others}"
     if not waiver.command:
         return "any command"
     return _ANY_OF.get(waiver.rule, "")

@@ -54,8 +54,7 @@ def build_scopes(draft: Draft) -> None:
                 if one.text:
                     draft.error((*path, "prefix"), f"the scope {known[pattern]} has the same prefix")
             elif one.text and not is_claimed(draft.claims, pattern):
-                claims = ", ".join(draft.model.claims)
-                message = f"{one.text!r} is outside the policy's claims ({claims})"
+                message = _not_claimed(draft, one.text, pattern)
                 draft.error((*path, "prefix"), message, relies_on=[("claims",)])
             known.setdefault(pattern, name)
             whose = holders(draft, one.values)
@@ -147,8 +146,7 @@ def build_entries(draft: Draft) -> None:
                 if pattern is None:
                     continue
                 if not scope and not (is_claimed(draft.claims, pattern) or is_bare(pattern)):
-                    claims = ", ".join(draft.model.claims)
-                    message = f"{one.text!r} is outside the policy's claims ({claims})"
+                    message = _not_claimed(draft, one.text, pattern)
                     draft.error((*path, "key"), message, relies_on=[("claims",), ("scopes",)])
                 home = next((inside for inside in scope if lies_in(pattern, inside.pattern)), None)
                 if scope and home is None:
@@ -205,6 +203,13 @@ def named_scripts(draft: Draft, names: Sequence[str], path: tuple[str, ...]) -> 
 def is_claimed(claims: Container[str], pattern: KeyPattern) -> bool:
     """Whether all keys of a pattern lie in the claims; without claims they all do."""
     return not claims or next(beginnings(text_of(pattern.literal_prefix), claims), None) is not None
+
+
+def _not_claimed(draft: Draft, text: str, pattern: KeyPattern) -> str:
+    """What is wrong with a text that no claim takes in, and what to claim."""
+    before, colon, _ = pattern.literal_prefix.partition(b":")
+    remedy = f"; list {printable(before + colon)!r} under claims too" if colon else ""
+    return f"{text!r} is outside the policy's claims ({', '.join(draft.model.claims)}){remedy}"
 
 
 def is_bare(pattern: KeyPattern) -> bool:

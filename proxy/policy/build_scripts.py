@@ -95,7 +95,7 @@ def _registration(
     declared = model.declared or ("none" if templates["reads"] or templates["writes"] else "both")
     return Registration(
         name=name,
-        keys=len(texts) if isinstance(model.keys, list) else model.keys,
+        keys=None if model.keys == "any" else len(texts) if isinstance(model.keys, list) else model.keys,
         patterns=tuple(known),
         declared={"none": 0, "read": READ, "write": WRITE, "both": READ | WRITE}[declared],
         shared=model.shared,

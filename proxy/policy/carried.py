@@ -101,8 +101,18 @@ def _is_its_new_form(source: Target, target: Target) -> bool:
 def _readers_beside(source: Target, target: Target) -> Iterator[int]:
     gone = source.denied_before or source.denied
     for number, held in enumerate(target.rights):
-        if held & READ & ~target.denied[number] and not source.rights[number] & READ & ~gone[number]:
+        if not held & READ & ~target.denied[number]:
+            continue
+        if not source.rights[number] & READ & ~gone[number] or _asked_more(source, target, number):
             yield number
+
+
+def _asked_more(source: Target, target: Target, service: int) -> bool:
+    """Whether some callers of a service that may read both may only read the target."""
+    if source.tenancy is None:
+        return False
+    asked = set(source.tenancy.bindings_to_read(service))
+    return not asked <= set(target.tenancy.bindings_to_read(service) if target.tenancy is not None else ())
 
 
 def _is_as_strict(mine: object, asked: object, same_file: bool) -> bool:

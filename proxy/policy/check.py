@@ -139,6 +139,8 @@ def _scan_lines(policy: CompiledPolicy) -> list[str]:
         if not one.pattern.is_literal:
             beginning = beginnings[one.pattern]
             text = printable(scan_pattern(one)) if beginning.is_prefix else beginning.text
+            if text == f"{one.pattern.text}*":
+                text = one.pattern.text  # the caller has this key alone, and not all that begin so
             also = behind_family.get(beginning) or _names_behind(one.pattern.literal_prefix, prefixes)
             patterns.setdefault((one.name, text), set()).update(also - {one.name})
     width = max((len(name) for name, _ in patterns), default=0)

@@ -35,7 +35,7 @@ from .model import PolicyModel
 from .names import Names
 from .regular import SEPARATOR_MASK
 from .scripts import Registration
-from .secrecy import secrecy_of
+from .secrecy import leading_to_secret, secrecy_of
 from .teams import check_together, common_home, home_of, in_order, merged, services_of, strictest
 from .tenants import Binding
 from .yaml_source import Source
@@ -72,7 +72,7 @@ def compile_policies(
     drafts = [Draft(model, source, services, number) for number, (model, source) in enumerate(files)]
     bindings: list[Binding] = []
     parts = [_part(draft, bindings) for draft in drafts]
-    check_together(drafts)
+    check_together(drafts, [part.scripts for part in parts])
     _raise_faults(drafts)
     homes = tuple(part.home for part in parts)
     targets = in_order([(part.home, part.targets) for part in parts])
@@ -108,9 +108,9 @@ def compile_policies(
         homes=homes,
         common=common,
         secret_beginnings=tuple(
-            one.pattern.literal_prefix
+            beginning
             for one in itertools.chain(*map(_formed, drafts), channels)
-            if one.secrets and one.pattern.literal_prefix
+            if (beginning := leading_to_secret(one.pattern, one.secrets))
         ),
         secrecy=secrecy_of(
             ((draft.classes[name], least) for draft in drafts for name, least in draft.secrets.items()),

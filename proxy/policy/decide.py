@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..commands.extract import extract
-from ..commands.model import ANY_KEY, READ, WRITE, Access, Channel, Command, Problem, Touches
+from ..commands.model import ANY_KEY, READ, WRITE, Access, Channel, Command, Problem, Touches, Unseen
 from ..commands.table import COMMANDS
 from ..commands.words import fold, integer, word
 from .bind import differing
@@ -314,11 +314,30 @@ class Decider(WideDecider):
         unseen = problem.unseen
         if not unseen and self._lets_unknown(service, name, argv, command):
             unseen = ANY_KEY
-        return bool(unseen) and all(
+        is_reached = bool(unseen) and all(
             self._reaches_only_own(service, name, one.glob, right)
             for one in unseen
             for right in (READ, WRITE)
             if one.needs & right
+        )
+        return is_reached and self._are_open(service, name, command, problem, unseen)
+
+    def _are_open(
+        self, service: int, name: str, command: Command | None, problem: Problem, unseen: Sequence[Unseen]
+    ) -> bool:
+        """Whether no entry among these keys restricts commands in a way that this one might not keep to."""
+        if not self._restricts:
+            return True
+        is_known = command is not None and problem.rule != "script.keys" and tuple(unseen) != ANY_KEY
+        one = command if command is not None else Command(name, 0, frozenset(), frozenset(), (), True)
+        return all(
+            self._is_open_to(
+                service,
+                one,
+                Access(problem.position, may.glob, may.needs),
+                is_script=not is_known,
+            )
+            for may in unseen
         )
 
     def _lets_unknown(self, service: int, name: str, argv: Sequence[bytes], command: Command | None) -> bool:
@@ -346,10 +365,13 @@ class Decider(WideDecider):
             globs = " and ".join(self._shown(one.glob, None) for one in problem.unseen[:_MOST_SHOWN])
             writes = any(one.needs & WRITE for one in problem.unseen)
             verb = "read and write" if writes else "read"
-            return f"it needs the right to {verb} every key that matches {globs}"
+            return f"it needs the right to {verb} every key that matches {globs}{self._also_open()}"
         if self._lets_unknown(service, name, argv, command):
-            return "it needs the right to read and write every key"
+            return f"it needs the right to read and write every key{self._also_open()}"
         return "use a command that keyfence knows; or the policy allows this one by its name"
+
+    def _also_open(self) -> str:
+        return ", and that no entry of these restricts commands" if self._restricts else ""
 
     def _databases(self, service: int, name: str, touches: Touches) -> Iterator[Found | None]:
         for position, number in touches.databases:

@@ -24,12 +24,13 @@ from .permissions import selects_name
 from .scripts import Registration
 from .show import printable
 from .sizes import answers, asks, late_excess
-from .tenants import Values, own_key, own_values, value_in
+from .tenants import OWN, Values, own_key, own_values, value_in
 from .ttl import FAULTS, FINE, QUESTIONS, SIZED, UNSIZED, TtlRule, late_fault, outcome
 from .verdict import Found, Violation
 from .wording import Wording, said
 
 MAX_PREFIXES = 64
+NO_SERVICE = -1  # a number that has no rights and no grants
 MAX_NAMED = 3  # services, in a message about several
 MAX_SOURCES = 8  # keys whose content a command takes elsewhere; more take a closer look
 MAX_GRANTS_KNOWN = 10_000  # services and commands: a name that isn't in the table is the client's to word
@@ -248,7 +249,10 @@ class KeyDecider(Wording):
         def words() -> tuple[str, str]:
             from_, to = self._shown(origin.key, source), self._shown(key, target)
             who = "services that may not read the first may read the second"
-            if self.policy.name_services:
+            if source.tenancy is not None and any(source.rights[one] & READ for one in gained):
+                names = " and ".join(place.name for place in source.tenancy.places)
+                who = f"others than its {names} may read the second"
+            elif self.policy.name_services:
                 names = ", ".join(map(self.who, gained[:MAX_NAMED]))
                 more = f" and {len(gained) - MAX_NAMED} more" if len(gained) > MAX_NAMED else ""
                 who = f"{names}{more} may read the second and not the first"
@@ -278,7 +282,8 @@ class KeyDecider(Wording):
                 what = f"may be a {' or '.join(given)}" if given else "may be of any type"
                 what = f"is a {' or '.join(given)}" if differs else what
                 message = f"{shown} is a {' or '.join(wanted)}, but {whose} {what}"
-                return message, f"{name} keeps the type; give both entries the same"
+                remedy = "give both entries the same" if key is not None else "write it to a key that has it"
+                return message, f"{name} keeps the type; {remedy}"
 
             yield self._about("type.mismatch", access, target, of_types)
             return
@@ -301,7 +306,8 @@ class KeyDecider(Wording):
         sources = [self.policy.target(key) for key in carried.keys]
         if sources and all(self._moves.are_harmless(source, target, carried) for source in sources):
             return True
-        if any(found is not None for found in self._carried(0, "", access, carried, target)):
+        # Of no service: the answer is remembered for all, so that nobody's grants may take part in it.
+        if any(found is not None for found in self._carried(NO_SERVICE, "", access, carried, target)):
             return False
         self._moves.remember(sources, target, carried)
         return True
@@ -391,7 +397,7 @@ class KeyDecider(Wording):
                 return binding.why_none()
         own = own_key(key, target.pattern, tenancy, self.values)
         names = " and ".join(place.name for place in tenancy.places)
-        return f"the caller's own {names}: {self._shown(own, target)}" if own else f"use its own {names}"
+        return f"{OWN}{names}: {self._shown(own, target)}" if own else f"use its own {names}"
 
     def _holders_hint(self, holders: str, target: Target) -> str:
         return self._who_may(holders, target.names_with(_RIGHTS[holders], self.policy.services))

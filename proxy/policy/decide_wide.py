@@ -30,6 +30,7 @@ MAX_FIRST_LINES = 1_000
 _LESS = "use fewer wildcards, or fewer patterns at a time"
 _BEYOND = "it reaches channels that the service may not use"
 _TRACKING = "CLIENT TRACKING"
+_COUNTING = frozenset({"PUBSUB NUMSUB", "PUBSUB SHARDNUMSUB"})  # how many listen to a channel
 _PATTERNED = frozenset({"SCAN", "KEYS", _TRACKING})  # for which another pattern can be offered
 
 
@@ -124,7 +125,10 @@ class WideDecider(KeyDecider):
                 for target in self.policy.targets
                 if target.kind in ("entry", "scope") and holds(target)
             )
+        begins = beginning_of(glob)[:1]
         for text in [*self._own_scans(glob), *readable.to(glob, 20)]:
+            if not text.startswith(begins):
+                continue  # it has nothing to do with the glob
             prefix = literal_of(text[:-1]) if text.endswith(b"*") else b""
             if name == _TRACKING and (not prefix or glob_escape(prefix) + b"*" != text):
                 continue
@@ -144,15 +148,15 @@ class WideDecider(KeyDecider):
         """The patterns of the caller's own keys that are nearest to the glob."""
         if not any(value is not None for value in self.values):
             return []
-        found: dict[bytes, None] = {}
+        found: dict[bytes, bytes] = {}
         for target in self.policy.targets:
             if target.tenancy is not None and target.kind in ("entry", "scope"):
-                text = own_scan_pattern(target, self.values)
-                if text is not None:
-                    found[text] = None
+                texts = own_scan_pattern(target, self.values, glob)
+                if texts is not None:
+                    found[texts[0]] = texts[1]
             if len(found) >= MAX_OWN_SCANS:
                 break
-        return Nearest(found).to(glob, 8)
+        return [found[text] for text in Nearest(found).to(glob, 8)]
 
     def _databases_hint(self) -> str:
         return f"the policy speaks for database {', '.join(map(str, sorted(self.policy.databases or ())))}"
@@ -190,6 +194,9 @@ class WideDecider(KeyDecider):
             return
         is_granted = self._is_granted_channel(service, name, channel)
         admitted = is_granted or self._channels.admits(service, channel, self.budget, self.values)
+        if not admitted and name in _COUNTING:  # as PUBLISH does, which answers the number too
+            speaks = channel._replace(publish=True)
+            admitted = self._channels.admits(service, speaks, self.budget, self.values)
         if not admitted or leaves is None:
             target = None if channel.is_pattern else self._channels.target(channel.name)
             is_told = admitted is not None and leaves is not None
@@ -337,7 +344,7 @@ class WideDecider(KeyDecider):
         name = command.name if command is not None else ""
         if name == "SCRIPT LOAD":
             return
-        if len(script.keys) != registration.keys:
+        if not registration.takes(len(script.keys)):
             message = f"{name} of {registration.name} declares {len(script.keys)} keys"
             yield self._plain("script.keys", script.position + 1, message, f"exactly {registration.keys}")
             captured = None
@@ -435,10 +442,12 @@ class WideDecider(KeyDecider):
         service: int,
         command: Command,
         access: Access,
-        runs: frozenset[str] | None,
+        runs: frozenset[str] | None = None,
+        *,
+        is_script: bool = True,
     ) -> bool | None:
-        """Whether no key that a script's pattern can mean is closed to its commands; None where that takes
-        too long to find out."""
+        """Whether no key that a pattern can mean is closed to a command, or to what a script runs; None where
+        that takes too long to find out. What isn't known of a command's doings is as a script's."""
         name = command.name
         grants = self._grants_of(service, name)
         if self._on_all_keys(grants):
@@ -446,11 +455,15 @@ class WideDecider(KeyDecider):
 
         def holds(target: Target) -> bool:
             commands = target.entry.commands if target.entry is not None else None
-            if commands is None or not commands.fault_of_script(command, access, runs):
+            if commands is None:
                 return True
-            return any(grant.includes(target) for grant in grants)
+            if is_script:
+                fault = commands.fault_of_script(command, access, runs)
+            else:
+                fault = commands.fault(command, access, self._clock)
+            return not fault or any(grant.includes(target) for grant in grants)
 
-        who = (service if grants else -1, name, access.needs, runs)
+        who = (service if grants else -1, name, access.needs, runs, is_script)
         return self._opened.covers(access.key, holds, who, self.budget)
 
     def _script_channel(

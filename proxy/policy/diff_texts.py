@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..commands.model import READ, WRITE
 from .compiled import CompiledPolicy, Fields, Grant, Home
 from .names import Names
 from .scripts import Template
@@ -203,8 +204,16 @@ def _template_text(template: Template) -> str:
 
 
 def _registration_text(registration: Any) -> str:
+    """A registration in the words of the policy file."""
     told = {field.name: getattr(registration, field.name) for field in dataclasses.fields(registration)}
     for field in ("reads", "writes", "publishes"):
         told[field] = ", ".join(map(_template_text, told.get(field, ())))
     told["patterns"] = ", ".join(pattern.text for pattern in told.get("patterns", ()))
+    told["declared"] = _DECLARED[told["declared"]]
+    del told["bound"]  # told for the whole policy, as placeholders of callers
+    runs = told.pop("runs")
+    told["commands"] = "none" if runs == frozenset() else _joined(runs or ())
     return _mapping(told)
+
+
+_DECLARED = {0: "none", READ: "read", WRITE: "write", READ | WRITE: "both"}

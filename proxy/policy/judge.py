@@ -11,7 +11,8 @@ from collections.abc import Callable, Container, Generator, Sequence
 
 from ..commands.extract import extract
 from ..commands.model import MANY, Streamed, Touches
-from .compiled import CompiledPolicy
+from .budget import Budget
+from .compiled import CompiledPolicy, Target
 from .decide import Decider, Transaction
 from .glance import Glance, Way
 from .modes import BreakGlass, Modes
@@ -149,11 +150,8 @@ class Judge:
         if self.pending is None:
             return
         target, name, position = self.policy.targets[glance.target], way.name, way.index
-        writes = [
-            Write(self, glance.service, client, name, position, target, one)
-            for one in self._questions(name, position, glance.target)
-        ]
-        self.pending.sizes.ask(database, key, writes)
+        asked = self._questions(name, position, glance.target)
+        self._ask_sizes(self.pending, asked, glance.service, client, name, database, key, position, target)
 
     def _questions(self, name: str, position: int, target: int) -> tuple[Question, ...]:
         """What to ask about the size of a key that a command with one key has written, by its target."""
@@ -226,14 +224,8 @@ class Judge:
                 where = touches.databases[0][1]  # MOVE and COPY … DB write elsewhere
             key, position = access.key, access.position
             if found in UNSIZED and target.entry is not None:
-                pending.sizes.ask(
-                    where,
-                    key,
-                    [
-                        Write(self, service, client, name, position, target, one)
-                        for one in questions(target.entry, access)
-                    ],
-                )
+                asked = questions(target.entry, access)
+                self._ask_sizes(pending, asked, service, client, name, where, key, position, target)
             if rule is not None:
                 pending.keep(
                     self,
@@ -249,6 +241,22 @@ class Judge:
                     rule,
                     UNSIZED.get(found, found),
                 )
+
+    def _ask_sizes(
+        self,
+        pending: PendingTtls,
+        asked: Sequence[Question],
+        service: int,
+        client: Peer | str,
+        command: str,
+        database: int,
+        key: bytes,
+        position: int,
+        target: Target,
+    ) -> None:
+        """Have Redis asked how large a key is that a command has written."""
+        writes = [Write(self, service, client, command, position, target, one) for one in asked]
+        pending.sizes.ask(database, key, writes)
 
     def late(self, pending: Pending, left: int) -> tuple[Finding, ...]:
         """What is told of a key whose PTTL turned out to be `left`; it can't be refused any more."""
@@ -281,7 +289,8 @@ class Judge:
             for found in decider.violations(service, argv, touches, transaction, values):
                 if found is None:
                     kept = decider.left_open, decider.not_kept, decider.budget
-                    decider.left_open = []
+                    # Those judged meanwhile have a budget of their own.
+                    decider.left_open, decider.budget = [], Budget()
                     yield
                     decider.left_open, decider.not_kept, decider.budget = kept
                     decider.values = values

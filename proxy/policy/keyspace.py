@@ -7,7 +7,6 @@ publish there, so hearing it tells nothing.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 from .patterns import Hole, KeyPattern, Literal, parse_class, prefix_pattern
@@ -21,8 +20,6 @@ NOTIFICATIONS = b"__key"  # all of them begin so
 KEYSPACE_BEGINNING = KeyPattern(
     "__keyspace@<db>__:", (Literal(KEYSPACE), Hole("db", parse_class("[0-9]+")), Literal(b"__:"))
 )
-# The same in a name or a glob, where the number may be anything.
-KEYSPACE_NAME = re.compile(rb"__keyspace@.{0,32}?__:", re.DOTALL)
 KEYSPACE_NAMES = prefix_pattern(KEYSPACE)
 KEYEVENT_NAMES = prefix_pattern(b"__keyevent@")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from .compiled import CompiledPolicy, Target
 from .patterns import KeyPattern, Literal, written
 from .secrecy import MASKED, Secrecy
-from .show import printable
+from .show import printable, printable_code
 
 
 def shown(key: bytes, target: Target | None) -> str:
@@ -69,10 +69,10 @@ def shown_code(policy: CompiledPolicy, line: bytes) -> str:
     """A line of a script as people may see it: what may be a secret in it is masked."""
     secrecy = policy.secrecy
     if secrecy is None:
-        return printable(line)
+        return printable_code(line)
     if any(secrecy.may_hold(byte) for byte in _BETWEEN_RUNS):
         return MASKED.decode() if line else ""
-    return printable(_CODE_RUN.sub(_masked_unless(secrecy), line))
+    return printable_code(_CODE_RUN.sub(_masked_unless(secrecy), line))
 
 
 # The text between what separates words in Lua. Masked runs may be longer, never shorter.

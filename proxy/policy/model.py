@@ -280,9 +280,9 @@ class ChannelModel(_Model):
 
 
 def _keys_of_script(value: Any) -> Any:
-    if isinstance(value, str):
+    if isinstance(value, str) and value != "any":
         if not value.isascii() or not value.isdigit() or len(value) > 4:
-            raise ValueError(f"{value!r}: write how many keys it declares, or a list of their patterns")
+            raise ValueError(f"{value!r}: write how many keys it declares, any, or a list of their patterns")
         return int(value)
     return value
 
@@ -307,8 +307,8 @@ class FunctionModel(_Model):
     """What a library's function touches: its exact declared keys, and templates over KEYS and ARGV."""
 
     about: str = ""
-    # How many keys a call declares; or one pattern for each, whose placeholders the templates may use.
-    keys: Annotated[int | list[str], BeforeValidator(_keys_of_script)] = 0
+    # How many keys a call declares (or any), or one pattern for each, whose placeholders templates may use.
+    keys: Annotated[int | Literal["any"] | list[str], BeforeValidator(_keys_of_script)] = 0
     declared: Literal["both", "read", "write", "none"] | None = None  # what is done to the declared keys
     reads: Touched = []
     writes: Touched = []

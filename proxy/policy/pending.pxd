@@ -48,7 +48,7 @@ cdef class PendingTtls:
         self, object judge, int service, object client, str command, object sender, object transaction,
         long long database, object key, long long position, object target, object rule, int found,
     )
-    @cython.locals(known=Pending, asked=Pending, newest=Pending, is_same_client=bint)
+    @cython.locals(known=Pending, asked=Pending, newest=Pending, is_same_client=bint, begins=bint)
     cpdef object ask(
         self, object judge, int service, object client, str command, object sender, object transaction,
         long long database, object key, long long position, object target, object rule, int question,

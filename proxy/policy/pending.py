@@ -209,50 +209,39 @@ class PendingTtls:
         known = self._table.get(name)
         everything = question != _ASKS_PRESENCE
         now = self._clock()
-        if known is None or (everything and not known.everything):
-            asked = Pending(
-                judge,
-                service,
-                client,
-                command,
-                sender,
-                transaction,
-                database,
-                key,
-                position,
-                target,
-                rule,
-                everything,
-                now,
-            )
-            if question == _ASKS_GONE and transaction is None:  # else it may run much later
-                asked.may_be_gone = True
-                asked.due = min(asked.due, now + SOON)
-            self._keep(name, known, asked)
+        begins = known is None or (everything and not known.everything)
+        if known is not None and not begins:
+            known.last = now
+            if known.sender != sender or known.transaction is not transaction:
+                known.alone = False
+            if question == _ASKS_GONE:
+                known.twice = False
+            newest = known if known.later is None else known.later
+            is_same_client = newest.client is client or newest.client == client
+            if newest.command == command and newest.service == service and is_same_client:
+                return
+        asked = Pending(
+            judge,
+            service,
+            client,
+            command,
+            sender,
+            transaction,
+            database,
+            key,
+            position,
+            target,
+            rule,
+            everything,
+            now,
+        )
+        if known is not None and not begins:
+            known.later = asked
             return
-        known.last = now
-        if known.sender != sender or known.transaction is not transaction:
-            known.alone = False
-        if question == _ASKS_GONE:
-            known.twice = False
-        newest = known if known.later is None else known.later
-        is_same_client = newest.client is client or newest.client == client
-        if newest.command != command or newest.service != service or not is_same_client:
-            known.later = Pending(
-                judge,
-                service,
-                client,
-                command,
-                sender,
-                transaction,
-                database,
-                key,
-                position,
-                target,
-                rule,
-                everything,
-                now,
-            )
+        if question == _ASKS_GONE and transaction is None:  # else it may run much later
+            asked.may_be_gone = True
+            asked.due = min(asked.due, now + SOON)
+        self._keep(name, known, asked)
 
     def _keep(self, name: tuple[int, bytes], known: Pending | None, asked: Pending) -> None:
         """Put a key into the table, in place of what is `known` of it."""

@@ -16,7 +16,7 @@ from .automaton import Classifier
 from .budget import PATTERN_STEPS, Budget
 from .compiled import Target
 from .globs import Glob, Graph, Territory, included, places_after
-from .patterns import KeyPattern, Literal
+from .patterns import Hole, KeyPattern, Literal
 from .tenants import Place, Places, Values, value_in
 
 MAX_CACHED = 1000
@@ -162,21 +162,46 @@ def scan_pattern(target: Target) -> bytes:
     return prefix if target.pattern.is_literal else prefix + b"*"
 
 
-def own_scan_pattern(target: Target, values: Values) -> bytes | None:
-    """The same for the caller's own keys, as far as its values lead; None where it has none."""
-    text = b""
-    names = {one.name: one.binding for one in target.tenancy.places} if target.tenancy is not None else {}
-    for part in target.pattern.parts:
+def own_scan_pattern(target: Target, values: Values, glob: bytes = b"") -> tuple[bytes, bytes] | None:
+    """The same for the caller's own keys, as far as its values lead; None where it has none.
+
+    What the glob shows of other placeholders stands in it. The first is the pattern with the values that the
+    glob shows in place of the caller's: how near it is to the glob tells how near the caller's own is.
+    """
+    parts = target.pattern.parts
+    bound = (
+        {place.name: place.binding for place in target.tenancy.places} if target.tenancy is not None else {}
+    )
+    last = max(
+        (at for at, part in enumerate(parts) if isinstance(part, Hole) and part.name in bound), default=-1
+    )
+    begins: bytes | None = Glob(
+        glob[:MAX_GLOB]
+    ).literal_prefix  # what is left of it; None: it goes on otherwise
+    theirs = own = b""
+    for at, part in enumerate(parts):
         if isinstance(part, Literal):
-            text += glob_escape(part.text)
-        elif part.name not in names:
-            return text + b"*"
-        else:
-            value = value_in(values, names[part.name])
+            theirs, own = theirs + glob_escape(part.text), own + glob_escape(part.text)
+            begins = begins[len(part.text) :] if begins is not None and begins.startswith(part.text) else None
+            continue
+        held, begins = _held(begins, parts[at + 1 : at + 2])
+        if part.name in bound:
+            value = value_in(values, bound[part.name])
             if value is None:
                 return None
-            text += glob_escape(value)
-    return text
+            theirs, own = theirs + glob_escape(value if held is None else held), own + glob_escape(value)
+        elif at > last or held is None:
+            return theirs + b"*", own + b"*"
+        else:
+            theirs, own = theirs + glob_escape(held), own + glob_escape(held)
+    return theirs, own
+
+
+def _held(text: bytes | None, behind: Sequence[Literal | Hole]) -> tuple[bytes | None, bytes | None]:
+    """The value of a placeholder with which a text begins, by what stands behind it in the pattern, and the
+    rest of the text; None where the text doesn't show where it ends."""
+    end = text.find(behind[0].text[:1]) if text and behind and isinstance(behind[0], Literal) else -1
+    return (text[:end], text[end:]) if text is not None and end >= 0 else (None, None)
 
 
 class Nearest:

@@ -43,6 +43,7 @@ def remedies(
     decider = Decider(policy)
     told: dict[tuple[str, str], Remedy] = {}
     for violation in found:
+        decider.values = values
         question = Question(policy, decider, service, argv, touches, violation, values)
         for text, command, add in _WAYS.get(violation.rule, _nothing)(question):
             told.setdefault((violation.rule, text), Remedy(violation.rule, text, command, add))
@@ -90,7 +91,7 @@ def _rights(question: Question) -> Ways:
         yield Way(f"deny_{verb} takes it from {question.who}, for {place} or for a scope around it")
     elif verb == "write" and not keeps_books and not target.is_written_by(_script_name(question)):
         yield Way(f"only a script may write here: {', '.join(sorted(target.written_by))}")
-    elif target.is_others(question.service) and not _owns(question, target):
+    elif target.bound and _is_anothers(question, target, right):
         yield from _own_key(question, target)
     elif verb == "read" and target.rights[question.service] & right:
         yield from hint_of(question)  # it may read it, but others may not to whom it would show it
@@ -106,10 +107,21 @@ def _own_tenants_key(question: Question, target: Target) -> Ways:
     yield Way(question.violation.hint, question.instead(argv) if argv else [])
 
 
-def _owns(question: Question, target: Target) -> bool:
-    """Whether the service has rights on another key with the same bound values."""
+def _is_anothers(question: Question, target: Target, right: int) -> bool:
+    """Whether the service lacks a right on a member of a family because its value belongs to others: it has
+    the right on a member of its own, or no right on any key with these values."""
+    if any(one.rights[question.service] & right for one in _family(question, target)):
+        return True
     others = (one for one in question.policy.targets if one.bound == target.bound)
-    return any(one.rights[question.service] for one in others)
+    return not any(one.rights[question.service] for one in others)
+
+
+def _family(question: Question, target: Target) -> list[Target]:
+    return [
+        one
+        for one in question.policy.targets
+        if (one.kind, one.name, one.home) == (target.kind, target.name, target.home) and one.bound
+    ]
 
 
 def _own_key(question: Question, target: Target) -> Ways:
@@ -118,17 +130,12 @@ def _own_key(question: Question, target: Target) -> Ways:
     told = ", ".join(f"<{name}> {printable(value)}" for name, value in target.bound)
     yield Way(f"{told} belongs to others; bind says whose it is")
     captured = target.pattern.capture(key)
-    family = [
-        one
-        for one in question.policy.targets
-        if (one.kind, one.name, one.home) == (target.kind, target.name, target.home) and one.bound
-    ]
-    for own in own_members(family, question.service) if captured is not None else ():
+    for own in own_members(_family(question, target), question.service) if captured is not None else ():
         if {hole.name for hole in own.pattern.holes} <= (captured or {}).keys():
             meant = fill(own.pattern, captured or {})
             argv = question.with_key(meant)
             if offered := question.instead(argv) if argv else []:
-                yield Way(f"or use its own key {shown_in(question.policy, meant, own)}", offered)
+                yield Way(f"use its own key {shown_in(question.policy, meant, own)}", offered)
 
 
 def _by_listing(question: Question, target: Target, right: int, verb: str, field: str) -> Way:
@@ -332,6 +339,9 @@ def _scan(question: Question) -> Ways:
 
 def _forbidden(question: Question) -> Ways:
     if question.violation.key is not None:
+        if question.touches.script is not None:  # to admit EVALSHA on the keys may not be enough
+            yield from hint_of(question)
+            return
         name = question.violation.entry or "the entries among these"
         yield Way(f"commands of {name} would have to admit {question.name}, for every service")
         return
@@ -452,7 +462,7 @@ def _reached(question: Question, glob: bytes) -> Iterator[bytes]:
 
 
 def _is_refused(question: Question, name: bytes) -> bool:
-    return bool(question.decider.decide(question.service, [b"SUBSCRIBE", name]).violations)
+    return bool(question.decider.decide(question.service, [b"SUBSCRIBE", name], question.values).violations)
 
 
 def _script(question: Question) -> Ways:

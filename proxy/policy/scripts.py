@@ -181,7 +181,7 @@ class Registration:
     """A script or function that the policy knows."""
 
     name: str
-    keys: int
+    keys: int | None  # None: any number
     patterns: tuple[KeyPattern, ...]  # of the declared keys; empty: any
     declared: int  # READ | WRITE that it needs on its declared keys; 0: it doesn't touch them
     reads: tuple[Template, ...]
@@ -190,6 +190,10 @@ class Registration:
     shared: bool = False  # a connection that clients share may carry it
     bound: tuple[tuple[str, int], ...] = ()  # placeholders that are bound to the caller, and their numbers
     runs: frozenset[str] | None = None  # the commands that it runs on its keys; None: any
+
+    def takes(self, keys: int) -> bool:
+        """Whether a call may declare so many keys."""
+        return self.keys is None or keys == self.keys
 
     def captured(self, script: Script) -> dict[str, bytes] | None:
         """What the declared keys' placeholders hold; None where a key isn't of its pattern, or two
@@ -210,7 +214,7 @@ class Registration:
 
     def made(self, script: Script, values: Values = ()) -> Iterator[Access]:
         """The keys that a call's arguments make, as far as they show which slot they are in."""
-        captured = self.captured(script) if len(script.keys) == self.keys else None
+        captured = self.captured(script) if self.takes(len(script.keys)) else None
         for template, right in self.touches if captured is not None else ():
             try:
                 known = template.known_part(script, self.own(values) | (captured or {}))

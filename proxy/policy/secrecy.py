@@ -235,6 +235,21 @@ def _none_of(beginnings: Iterable[bytes]) -> bytes:
     return b"(?!" + found + b")" if found else b""
 
 
+def leading_to_secret(pattern: KeyPattern, secrets: Collection[str]) -> bytes:
+    """The beginning of a pattern's keys behind which all may be a secret; b"" where there is none.
+
+    Where a word stands between the first placeholder and the secret (`pc:<env>:session:<token>`), it is the
+    word that leads to the secret: the beginning is that of keys without secrets, too.
+    """
+    for part in pattern.parts:
+        if isinstance(part, Hole):
+            if part.name in secrets:
+                return pattern.literal_prefix
+        elif part is not pattern.parts[0] and any(_SEPARATORS.split(part.text)[2:-1:2]):
+            return b""
+    return b""
+
+
 class _Known:
     """The literal text of patterns, piece by piece."""
 
@@ -245,8 +260,8 @@ class _Known:
         self.begun: set[bytes] = set()  # beginnings of names with secrets
 
     def take(self, pattern: KeyPattern, secrets: frozenset[str]) -> None:
-        if secrets and pattern.literal_prefix:
-            self.begun.add(pattern.literal_prefix)
+        if beginning := leading_to_secret(pattern, secrets):
+            self.begun.add(beginning)
         piece = last = b""
         is_whole = True  # nothing but literal text is in the piece so far
         for part in pattern.parts:

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from .show import one_line
+
 _SHA1 = re.compile("[0-9a-f]{40}")
 _KEYS = re.compile(r"keys: (\d+)\}")
 _PLAIN = re.compile("[A-Za-z_][A-Za-z0-9_]*")
@@ -23,7 +25,7 @@ class Seen:
     """One script or function."""
 
     script: str  # the SHA-1, or the function's name
-    keys: int | None = None  # that a call declared; None: it was only loaded
+    keys: int | str | None = None  # that calls declared, any: different numbers; None: it was only loaded
     line: str = ""  # the first of its text, as far as it was seen
     count: int = 0
     refused: int = 0
@@ -64,14 +66,14 @@ def _add(one: Seen, row: Mapping[str, Any]) -> None:
     one.services = sorted({*one.services, row["service"]})
     one.commands = sorted({*one.commands, row["command"]})
     declared = _KEYS.search(row["hint"])
-    if one.keys is None and declared is not None and row["command"] != _LOADS:
-        one.keys = int(declared[1])
+    if declared is not None and row["command"] != _LOADS:
+        one.keys = int(declared[1]) if one.keys in (None, int(declared[1])) else "any"
 
 
 def section(scripts: Iterable[Seen]) -> str:
     """The `scripts` and `functions` of a policy."""
     listed = list(scripts)
-    lines = ["# Say of each what else it reads and writes: docs/policy.md, Channels, scripts, hash slots."]
+    lines = ["# Say of each what else it reads and writes: docs/policy.md, Scripts."]
     for title, of_functions in (("scripts", False), ("functions", True)):
         of_kind = [one for one in listed if one.is_function == of_functions]
         if of_kind:
@@ -84,7 +86,7 @@ def section(scripts: Iterable[Seen]) -> str:
 def _entry(one: Seen) -> Iterator[str]:
     line = f": {one.line}" if one.line else ""
     told = f"{', '.join(one.services)}: {', '.join(one.commands)}, {one.count} times{line}"
-    yield "  # " + "".join(char if char.isprintable() else "\ufffd" for char in told)
+    yield f"  # {one_line(told)}"
     if one.keys is None:
         yield "  # It was only loaded so far: say how many keys it takes."
     name = one.script if one.is_function else f"script_{one.script[:8]}"

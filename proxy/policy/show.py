@@ -27,6 +27,18 @@ def printable(data: bytes, limit: int = 128) -> str:
     return text if len(data) <= limit else text + "…"
 
 
+def one_line(text: str) -> str:
+    """A text from elsewhere for a table or a comment: one line that moves no cursor."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
+def printable_code(line: bytes) -> str:
+    """The same for a line of a script, with its quotes as they are: it stands nowhere between quotes."""
+    return (
+        printable(line).replace("\\'", "'").replace('\\"', '"')
+    )  # each is escaped by the backslash before it
+
+
 def shown_name(name: bytes) -> str:
     """The name of a command that isn't in the table, in upper case as servers fold it: ASCII letters only."""
     return printable(name[:64].upper(), 32)

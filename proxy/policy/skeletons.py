@@ -27,7 +27,6 @@ _DIGIT = 1  # the kinds of byte: 0 ends a part of a key
 _LETTER = 2
 _JOINT = 3  # / _ . , ; = & ~ + -
 _ALIEN = 4  # not printable, or not ASCII
-_HEXES = b"abcdefABCDEF"
 _KIND_OF = bytes(
     _DIGIT
     if chr(byte) in "0123456789"

@@ -17,10 +17,12 @@ from .compiled import UNKNOWN, Home, Target
 from .draft import Draft
 from .model import PolicyModel, UnregisteredScripts
 from .prefixes import beginnings
+from .scripts import Registration
 from .yaml_source import PathKey
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+Scripts = Mapping[bytes, Registration]  # by the SHA-1s of their texts
 
 # What must have one name over all files: it is what reports and waivers call it.
 _NAMED = ("channels", "scripts", "functions")
@@ -33,9 +35,11 @@ def services_of(models: Iterable[PolicyModel]) -> tuple[str, ...]:
     return (*dict.fromkeys(name for model in models for name in model.services), UNKNOWN)
 
 
-def check_together(drafts: Sequence[Draft]) -> None:
-    """Notes what is wrong between files, each time in the later one, with the place in the earlier one."""
+def check_together(drafts: Sequence[Draft], scripts: Sequence[Scripts]) -> None:
+    """Notes what is wrong between files, each time in the later one, with the place in the earlier one.
+    `scripts` are those that each file registers."""
     _check_claims(drafts)
+    _check_scripts(drafts, scripts)
     for section in _NAMED:
         _check_names(drafts, section)
     _check_databases(drafts)
@@ -193,6 +197,32 @@ def _check_names(drafts: Sequence[Draft], section: str) -> None:
                 place = first.source.place((section, name), of_key=True)
                 message = f"{name} is also the name of one of {section} in {place.file}:{place.line}"
                 draft.error((section, name), f"{message}; reports couldn't tell them apart", of_key=True)
+
+
+def _check_scripts(drafts: Sequence[Draft], scripts: Sequence[Scripts]) -> None:
+    """One script, such as the release of a lock, may be in several files where they say the same of it: it
+    touches nothing but the keys that it declares, and goes by the first file's name."""
+    first: dict[bytes, tuple[Draft, Registration]] = {}
+    for draft, known in zip(drafts, scripts, strict=True):
+        for sha1, mine in known.items():
+            other, theirs = first.setdefault(sha1, (draft, mine))
+            if dataclasses.replace(theirs, name=mine.name) != mine:
+                told, remedy = "says something else of its keys", "let both say the same"
+            elif mine.name != theirs.name and mine.name in _writers_by_script(draft):
+                told, remedy = "stands under written_by", "register it in one file"
+            else:
+                continue
+            place = other.source.place(("scripts", theirs.name), of_key=True)
+            message = (
+                f"{mine.name} has the same SHA-1 as {theirs.name} in {place.file}:{place.line}, and {told}"
+            )
+            draft.error(("scripts", mine.name), f"{message}; {remedy}", of_key=True)
+
+
+def _writers_by_script(draft: Draft) -> set[str]:
+    model = draft.model
+    scopes = (name for one in model.scopes.values() for name in one.written_by)
+    return {*scopes, *(name for one in model.keys.values() for name in one.written_by)}
 
 
 def _check_databases(drafts: Sequence[Draft]) -> None:

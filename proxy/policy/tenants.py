@@ -8,9 +8,10 @@ the value is the caller's own, and whether it is, is asked anew each time.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from ..commands.model import READ
 from .expressions import ClassExpression
 from .patterns import Hole, KeyPattern
 from .patterns import Literal as Text
@@ -28,6 +29,7 @@ class Caller(NamedTuple):
 
 
 NOBODY = Caller()
+OWN = "the caller's own "  # how a hint begins about a key that is another's; the placeholder's name follows
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,19 +78,17 @@ class Place(NamedTuple):
 
     binding: int
     name: str
-    # What stands before it, where that is literal text and other values of the caller (by the number of their
-    # bindings); None: something else does, too.
-    before: tuple[bytes | int, ...] | None
+    # What stands before it: literal text, other values of the caller (by the number of their bindings), and
+    # None for a placeholder that isn't bound to it. The byte behind one of these can't be in its value.
+    before: tuple[bytes | int | None, ...]
     after: int  # the byte that ends it, which it can't hold; -1: the key ends
     writes_only: bool  # who reads and consumes needs no value
 
     def beginning(self, values: Values) -> bytes | None:
         """What the caller's own keys begin with, up to the value's end; None where that isn't known."""
-        if self.before is None:
-            return None
         begins = b""
         for part in (*self.before, self.binding):
-            text = part if isinstance(part, bytes) else value_in(values, part)
+            text = _text_of(part, values)
             if text is None:
                 return None
             begins += text
@@ -103,17 +103,32 @@ class Place(NamedTuple):
         if begins is not None and key.startswith(begins):
             behind = key[len(begins) : len(begins) + 1]
             return behind == (bytes([self.after]) if self.after >= 0 else b"")
-        if self.before is not None and len(self.before) < 2:
+        if len(self.before) < 2:
             return False
         return (pattern.capture(key) or {}).get(self.name) == value
 
     def is_own_in_all(self, beginning: bytes, is_whole: bool, values: Values) -> bool:
-        """The same for all names that begin so; `is_whole`: for that name alone."""
-        begins = self.beginning(values)
-        if begins is None or not beginning.startswith(begins):
-            return False
-        behind = beginning[len(begins) : len(begins) + 1]
+        """The same for all names of the pattern that begin so; `is_whole`: for that name alone."""
+        at = 0
+        for number, part in enumerate((*self.before, self.binding)):
+            if part is None:
+                follows = self.before[number + 1]
+                assert isinstance(follows, bytes)
+                at = beginning.find(follows[:1], at)
+                if at < 0:
+                    return False
+                continue
+            text = _text_of(part, values)
+            if text is None or not beginning.startswith(text, at):
+                return False
+            at += len(text)
+        behind = beginning[at : at + 1]
         return behind == bytes([self.after]) if self.after >= 0 else is_whole and not behind
+
+
+def _text_of(part: bytes | int | None, values: Values) -> bytes | None:
+    """The text of a part of a place for this caller; None where it isn't known."""
+    return value_in(values, part) if isinstance(part, int) else part
 
 
 def value_in(values: Values, number: int) -> bytes | None:
@@ -135,6 +150,11 @@ class Tenancy(NamedTuple):
             return rights[service]
         return self.reading[service] if all(place.writes_only for place in others) else 0
 
+    def bindings_to_read(self, service: int) -> Iterator[int]:
+        """The numbers of the bindings whose values a key must have for a caller of the service to read it."""
+        reads = self.reading[service] & READ
+        return (place.binding for place in self.places if not (place.writes_only and reads))
+
     def own_places(self, key: bytes, pattern: KeyPattern, values: Values) -> list[Place]:
         """Those of its places where a key has the caller's own value."""
         return [place for place in self.places if place.is_own(key, pattern, values)]
@@ -155,7 +175,7 @@ def fixed_places(tenancy: Tenancy | None) -> tuple[tuple[int, int, int], ...]:
 def _fixed(place: Place) -> tuple[int, int, int]:
     if place.before == ():
         return place.binding, 0, place.after
-    text = place.before[0] if place.before is not None and len(place.before) == 1 else None
+    text = place.before[0] if len(place.before) == 1 else None
     return (place.binding, len(text), place.after) if isinstance(text, bytes) else (-1, 0, -1)
 
 
@@ -165,9 +185,8 @@ class Places:
     def __init__(self, tenancies: Iterable[Tenancy | None]) -> None:
         self._by_text: dict[bytes, list[Place]] = {}
         for place in dict.fromkeys(place for one in tenancies if one is not None for place in one.places):
-            if place.before is not None:
-                text = place.before[0] if place.before else b""
-                self._by_text.setdefault(text if isinstance(text, bytes) else b"", []).append(place)
+            text = place.before[0] if place.before else b""
+            self._by_text.setdefault(text if isinstance(text, bytes) else b"", []).append(place)
         self._sizes = sorted({len(text) for text in self._by_text})
 
     def own(self, beginning: bytes, is_whole: bool, values: Values) -> frozenset[Place]:
@@ -186,21 +205,17 @@ def places_in(
     Raises ValueError where some key could be read in more than one way.
     """
     places: list[Place] = []
-    before: list[bytes | int] | None = []
+    before: list[bytes | int | None] = []
     last = max((at for at, part in enumerate(pattern.parts) if _is_bound(part, numbers)), default=-1)
     for at, part in enumerate(pattern.parts[: last + 1]):
         if isinstance(part, Text):
-            if before is not None:
-                before.append(part.text)
+            before.append(part.text)
             continue
         after = _byte_after(pattern, at)
-        if part.name not in numbers:
-            before = None
-            continue
-        own = None if before is None else tuple(before)
-        places.append(Place(numbers[part.name], part.name, own, after, part.name in writes_only))
-        if before is not None:
-            before.append(numbers[part.name])
+        number = numbers.get(part.name)
+        if number is not None:
+            places.append(Place(number, part.name, tuple(before), after, part.name in writes_only))
+        before.append(number)
     return tuple(places)
 
 

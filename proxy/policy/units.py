@@ -6,6 +6,7 @@ Rule: a number without its unit is refused where the unit could be mistaken.
 from __future__ import annotations
 
 import re
+import time
 
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _DURATION = re.compile(r"(\d{1,12})(ms|s|m|h|d|w)", re.ASCII)
@@ -34,6 +35,11 @@ def duration_text(ms: int) -> str:
         if ms and ms % _MILLISECONDS[unit] == 0:
             return f"{ms // _MILLISECONDS[unit]}{unit}"
     return f"{ms}ms"
+
+
+def clock_text(at: float) -> str:
+    """Unix seconds as a time in UTC, for tables."""
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
 
 
 def size_text(count: int) -> str:

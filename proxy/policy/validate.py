@@ -79,9 +79,13 @@ def _is_tag(part: int | str) -> bool:
     return isinstance(part, str) and part.startswith("(") and part.endswith(")")
 
 
+MAX_LISTED = 6  # words that an error shows also where one of them is near
+
+
 def _not_admitted(value: object, expected: str) -> str:
     """`expected` is pydantic's list: `'string', 'hash' or 'list'`."""
-    near = did_you_mean(value, re.findall(r"'([^']*)'", expected)) if isinstance(value, str) else ""
+    words = re.findall(r"'([^']*)'", expected)
+    near = did_you_mean(value, words) if isinstance(value, str) and len(words) > MAX_LISTED else ""
     meant = near if near.startswith("; did") else f"; expected {expected.replace(chr(39), '')}"
     return f"{value!r} is not admitted here{meant}"
 

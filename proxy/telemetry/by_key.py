@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from proxy.policy.show import one_line
 from proxy.telemetry.tally import Row
 
 ACTIONS = ("refused", "observed", "waived", "late")
@@ -99,7 +100,7 @@ def _table(found: list[KeyRow], actions: list[str], *, fold: bool) -> Table:
         numbers = [str(one.actions.get(action, 0)) for action in actions]
         example = one.examples[0] if one.examples else ""
         cells = [one.key or "–", one.service, *numbers, _counts(one.commands), ", ".join(one.rules), example]
-        table.add_row(*(Text(_clean(cell)) for cell in cells))
+        table.add_row(*(Text(one_line(cell)) for cell in cells))
     return table
 
 
@@ -113,7 +114,3 @@ def _counts(counts: dict[str, int]) -> str:
 
 def _several(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _clean(text: str) -> str:
-    return "".join(char if char.isprintable() else "\ufffd" for char in text)

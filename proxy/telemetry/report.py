@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from proxy.policy.show import one_line
+from proxy.policy.units import clock_text
 from proxy.telemetry.clients import MAX_CLIENTS, Client, from_fields, text_of
 from proxy.telemetry.tally import Row, Tally
 
@@ -128,26 +130,17 @@ def _wrapped(text: str, width: int, before: str) -> list[str]:
 def _cells(row: Row) -> dict[str, str]:
     """heading → what stands below it."""
     return {
-        "service": _clean(row["service"]),
-        "rule": _clean(row["rule"] + (" (should)" if row["severity"] == "should" else "")),
-        "command": _clean(row["command"]),
-        "entry or key shape": _clean(row["shape"] or row["entry"] or "–"),
+        "service": one_line(row["service"]),
+        "rule": one_line(row["rule"] + (" (should)" if row["severity"] == "should" else "")),
+        "command": one_line(row["command"]),
+        "entry or key shape": one_line(row["shape"] or row["entry"] or "–"),
         **{action: str(row["actions"].get(action, 0)) for action in _COLUMNS},
-        "first seen": _clock(row["first"]),
-        "last seen": _clock(row["last"]),
-        "example": _clean(row["example"]),
-        "clients": _clean(text_of(row.get("clients", []))),
-        "hint": _clean(row["hint"]),
+        "first seen": clock_text(row["first"]),
+        "last seen": clock_text(row["last"]),
+        "example": one_line(row["example"]),
+        "clients": one_line(text_of(row.get("clients", []))),
+        "hint": one_line(row["hint"]),
     }
-
-
-def _clean(text: str) -> str:
-    """A cell is one line, and moves no cursor, whatever the file held."""
-    return "".join(char if char.isprintable() else "�" for char in text)
-
-
-def _clock(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def _reason(fault: Exception) -> str:

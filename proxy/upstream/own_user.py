@@ -13,6 +13,8 @@ import hiredis
 from proxy.upstream.own_commands import OWN_COMMANDS, OwnCommand
 from proxy.upstream.target import Greeting, GreetingError, Upstream, UpstreamAddress
 
+MAX_REPLIES = 64 * 1024  # bytes of all replies together
+
 
 async def missing_permissions(upstream: Upstream) -> list[OwnCommand] | None:
     """The commands that the upstream's user may not run; None: the upstream can't be asked now."""
@@ -61,10 +63,15 @@ class _Trial(asyncio.Protocol):
         self._greeting = Greeting(greeting)
         self._reader = hiredis.Reader()
         self._expected = expected
+        self._room = MAX_REPLIES
         self._collected: list[object] = []
 
     def data_received(self, data: bytes) -> None:
         if self.replies.done():
+            return
+        self._room -= len(data)
+        if self._room < 0:
+            self.replies.set_result(None)
             return
         try:
             self._reader.feed(self._greeting.take(data))

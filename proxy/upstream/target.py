@@ -258,9 +258,9 @@ class Greeting:
                 end = self._framer.advance(data, at, 1)
             except ReplyError as exc:
                 raise GreetingError(f"it doesn't speak RESP ({exc})") from None
-            self._reply += data[at:end]
-            if len(self._reply) > LONGEST_GREETING:
+            if len(self._reply) + end - at > LONGEST_GREETING:
                 raise GreetingError("its answer to keyfence's login is too long")
+            self._reply += data[at:end]
             at = end
             if self._framer.completed:
                 self.expected -= 1

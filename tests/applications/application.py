@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import subprocess
@@ -12,12 +11,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import redis.lock
+import pytest
+import redis
 
 from tests.clients.running import metric
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer
 
 HERE = Path(__file__).parent
+APPLICATIONS = PROJECT / "policies" / "applications"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,21 +50,20 @@ class Fence:
         assert metric(self.keyfence, "keyfence_sessions_opaque_total") == 0
         assert metric(self.keyfence, "keyfence_internal_errors_total") == 0
 
+    def refuses(self, *command: str) -> None:
+        """The policy keeps the application to its own keys: another one is refused."""
+        with redis.Redis.from_url(self.url) as client, pytest.raises(redis.exceptions.NoPermissionError):
+            client.execute_command(*command)
+
+
+def shipped(name: str) -> Path:
+    """The policy that keyfence ships for an application."""
+    return APPLICATIONS / f"{name}.yaml"
+
 
 def is_probe(found: dict[str, object]) -> bool:
     """CLIENT MAINT_NOTIFICATIONS: clients ask at connect whether there is such a thing, and go on without."""
     return (found["command"], found["rule"]) == ("CLIENT", "command.unknown")
-
-
-def lock_scripts() -> str:
-    """What redis-py's locks run, as a policy's section."""
-    texts = {
-        "release": redis.lock.Lock.LUA_RELEASE_SCRIPT,
-        "extend": redis.lock.Lock.LUA_EXTEND_SCRIPT,
-        "reacquire": redis.lock.Lock.LUA_REACQUIRE_SCRIPT,
-    }
-    known = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in texts.items()}
-    return "\n".join(["scripts:", *(f"  {name}: {{sha1: {sha1}, keys: 1}}" for name, sha1 in known.items())])
 
 
 def environment(**more: str) -> dict[str, str]:

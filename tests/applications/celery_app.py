@@ -21,6 +21,11 @@ def add(x: int, y: int) -> int:
     return x + y
 
 
+@app.task
+def add_all(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
 @app.task(bind=True, max_retries=3, acks_late=True)
 def second_time(self) -> str:
     """Fails at first, and is tried again."""

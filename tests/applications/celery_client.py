@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from celery import chain, group
-from celery_app import add, app, fails, second_time
+from celery import chain, chord, group
+from celery_app import add, add_all, app, fails, second_time
 
 
 def main() -> None:
@@ -14,6 +14,7 @@ def main() -> None:
         "later": add.apply_async((3, 4), countdown=0.2).get(timeout=25),
         "chain": chain(add.s(1, 1), add.s(10))().get(timeout=25),
         "group": group(add.s(n, n) for n in range(10))().get(timeout=25),
+        "chord": chord((add.s(n, n) for n in range(4)), add_all.s())().get(timeout=25),
         "again": second_time.delay().get(timeout=25),
         "failed": str(fails.delay().get(timeout=25, propagate=False)),
         "pong": [next(iter(answer.values())) for answer in app.control.ping(timeout=25, limit=1)],

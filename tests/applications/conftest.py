@@ -27,13 +27,17 @@ def redis(_redis: RedisServer) -> RedisServer:
 
 
 @pytest.fixture
-def fence(redis: RedisServer, tmp_path: Path) -> Iterator[Callable[[str], Fence]]:
-    """Starts keyfence with a policy, given as text; its first service is everybody, and all is enforced."""
+def fence(redis: RedisServer, tmp_path: Path) -> Iterator[Callable[[str | Path], Fence]]:
+    """Starts keyfence with a policy, given as text or as a file.
+
+    Its first service is everybody, and all is enforced.
+    """
     with ExitStack() as stack:
 
-        def start(policy: str) -> Fence:
-            path = tmp_path / "policy.yaml"
-            path.write_text(policy)
+        def start(policy: str | Path) -> Fence:
+            path = policy if isinstance(policy, Path) else tmp_path / "policy.yaml"
+            if isinstance(policy, str):
+                path.write_text(policy)
             log = tmp_path / "decisions.jsonl"
             keyfence = stack.enter_context(
                 Keyfence(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.applications.application import Fence, run
+from tests.applications.application import Fence, run, shipped
 from tests.servers import PROJECT
 
 NODE = PROJECT / "tests" / "node"
@@ -17,25 +18,9 @@ pytestmark = [
     pytest.mark.skipif(not (NODE / "node_modules" / "bullmq").is_dir(), reason="`npm ci` wasn't run"),
 ]
 
-POLICY = """
-policy: bullmq
-owner: {team: tests, contact: "#tests"}
-claims: ["app:"]
-services: [app]
-placeholders:
-  id: "[A-Za-z0-9_-]{1,64}"
-scopes:
-  app: {prefix: "app:", writers: [app]}
-keys:
-  base: {key: "app:jobs:", writers: [app]}
-  queue: {key: "app:jobs:<id...>", writers: [app]}
-  events: {key: "app:jobs:events", type: stream, writers: [app]}
-unregistered_scripts: declared   # some fifty, other ones with each version; each declares its keys
-"""
 
-
-def test_jobs_run_at_once_later_again_and_as_a_flow(fence: Callable[[str], Fence]) -> None:
-    one = fence(POLICY)
+def test_jobs_run_at_once_later_again_and_as_a_flow(fence: Callable[[Path], Fence]) -> None:
+    one = fence(shipped("bullmq"))
     host, port = one.address
     seen = json.loads(run("node", "bullmq.js", f"{host}:{port}", cwd=NODE))
     assert seen == {
@@ -48,3 +33,4 @@ def test_jobs_run_at_once_later_again_and_as_a_flow(fence: Callable[[str], Fence
         "counts": {"completed": 11, "failed": 0, "delayed": 0},
     }
     one.found_nothing()
+    one.refuses("SET", "elsewhere", "1")

@@ -6,43 +6,17 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.applications.application import Fence, python, run, running
+from tests.applications.application import Fence, python, run, running, shipped
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("celery") is None, reason="celery is not installed")
 
-POLICY = r"""
-policy: celery
-owner: {team: tests, contact: "#tests"}
-claims: [""]     # the keys of remote control begin with a UUID
-services: [app]
-placeholders:
-  uuid: uuid
-  name: '[A-Za-z0-9][A-Za-z0-9_.@-]*'
-  binding: binding|binding_permanent
-  priority: '(\x06\x16[369])?'
-keys:
-  tasks: {key: "celery<priority>", type: list, writers: [app]}
-  control: {key: "<name>.celery.pidbox<priority>", type: list, writers: [app]}
-  events: {key: "celeryev.<uuid><priority>", type: list, writers: [app]}
-  bindings: {key: "_kombu.<binding>.<name>", type: set, writers: [app]}
-  deadlines: {key: "_kombu.binding_deadlines", type: zset, writers: [app]}
-  unacked: {key: "unacked", type: hash, writers: [app]}
-  unacked-index: {key: "unacked_index", type: zset, writers: [app]}
-  unacked-mutex: {key: "unacked_mutex", type: string, writers: [app], ttl: {max: 10m, at: write}}
-  result: {key: "celery-task-meta-<uuid>", type: string, writers: [app], ttl: {max: 1h, at: write}}
-channels:
-  results: {channel: "celery-task-meta-<uuid>", publishers: [app], subscribers: [app]}
-  control: {channel: "/0.celery.pidbox", publishers: [app], subscribers: [app]}
-  events: {channel: "/0.celeryev/<name>", publishers: [app], subscribers: [app]}
-unregistered_scripts: declared   # kombu's and redis-py's locks, other ones with each version
-"""
 
-
-def test_tasks_run_and_their_results_come_back(fence: Callable[[str], Fence]) -> None:
-    one = fence(POLICY)
+def test_tasks_run_and_their_results_come_back(fence: Callable[[Path], Fence]) -> None:
+    one = fence(shipped("celery"))
     worker = ("-m", "celery", "-A", "celery_app", "worker", "--pool", "solo", "--loglevel", "WARNING")
     with running(sys.executable, *worker, REDIS_URL=one.url):
         seen = json.loads(run(*python("celery_client.py"), REDIS_URL=one.url))
@@ -51,9 +25,11 @@ def test_tasks_run_and_their_results_come_back(fence: Callable[[str], Fence]) ->
         "later": 7,
         "chain": 12,
         "group": [2 * n for n in range(10)],
+        "chord": 12,
         "again": "done",
         "failed": "as it should",
         "pong": [{"ok": "pong"}],
     }
     one.found_nothing()
     assert one.forwarded("BRPOP") > 0
+    one.refuses("SET", "elsewhere", "1")

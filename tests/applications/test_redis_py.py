@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
 
-from tests.applications.application import Fence, lock_scripts
+from tests.applications.application import Fence, shipped
 from tests.clients.test_redis_py import play
 from tests.policy.test_any_key import EVERYTHING
 
@@ -22,7 +23,6 @@ claims: ["app:"]
 services: [app]
 placeholders: {name: "[a-z0-9-]{1,64}"}
 keys:
-  lock: {key: "app:lock:<name>", type: string, writers: [app], ttl: {max: 1m, at: write}}
   stock: {key: "app:stock:<name>", type: string, writers: [app]}
 channels:
   news: {channel: "app:news:<name>", publishers: [app], subscribers: [app]}
@@ -30,7 +30,7 @@ channels:
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_the_widest_policy_refuses_nothing(fence: Callable[[str], Fence], protocol: int) -> None:
+def test_the_widest_policy_refuses_nothing(fence: Callable[[str | Path], Fence], protocol: int) -> None:
     one = fence(EVERYTHING)
     with one.redis.client(protocol=protocol) as direct:
         expected = play(direct)
@@ -54,8 +54,8 @@ def test_the_widest_policy_refuses_nothing(fence: Callable[[str], Fence], protoc
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_a_lock_lets_one_in_at_a_time(fence: Callable[[str], Fence], protocol: int) -> None:
-    one = fence(POLICY + lock_scripts())
+def test_a_lock_lets_one_in_at_a_time(fence: Callable[[str | Path], Fence], protocol: int) -> None:
+    one = fence(shipped("redis-py-lock"))
     inside = 0
     most = 0
     taken: list[int] = []
@@ -64,7 +64,7 @@ def test_a_lock_lets_one_in_at_a_time(fence: Callable[[str], Fence], protocol: i
         nonlocal inside, most
         with redis.Redis.from_url(one.url, protocol=protocol) as client:
             for _ in range(5):
-                with client.lock("app:lock:a", timeout=20, sleep=0.002) as lock:
+                with client.lock("lock:a", timeout=20, sleep=0.002) as lock:
                     inside += 1
                     most = max(most, inside)
                     assert lock.owned()
@@ -81,18 +81,20 @@ def test_a_lock_lets_one_in_at_a_time(fence: Callable[[str], Fence], protocol: i
     assert most == 1
     assert len(taken) == 20
     with redis.Redis.from_url(one.url, protocol=protocol) as client:
-        held = client.lock("app:lock:b", timeout=20)
+        held = client.lock("lock:b", timeout=20)
         assert held.acquire()
-        assert not client.lock("app:lock:b", timeout=20).acquire(blocking=False)
-        client.delete("app:lock:b")
+        assert not client.lock("lock:b", timeout=20).acquire(blocking=False)
+        client.delete("lock:b")
         with pytest.raises(redis.exceptions.LockNotOwnedError):
             held.release()
     one.found_nothing()
+    one.refuses("SET", "lock:c", "1")  # nobody would release it
+    one.refuses("SET", "elsewhere", "1", "EX", "1")
 
 
-def test_watch_and_try_again_counts_everybody_once(fence: Callable[[str], Fence]) -> None:
+def test_watch_and_try_again_counts_everybody_once(fence: Callable[[str | Path], Fence]) -> None:
     """Each takes what is there and writes one more: without WATCH some would be lost."""
-    one = fence(POLICY + lock_scripts())
+    one = fence(POLICY)
 
     def one_more(client: redis.Redis) -> None:
         def step(pipe: Any) -> None:
@@ -118,8 +120,8 @@ def test_watch_and_try_again_counts_everybody_once(fence: Callable[[str], Fence]
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_publish_and_subscribe_in_asyncio(fence: Callable[[str], Fence], protocol: int) -> None:
-    one = fence(POLICY + lock_scripts())
+def test_publish_and_subscribe_in_asyncio(fence: Callable[[str | Path], Fence], protocol: int) -> None:
+    one = fence(POLICY)
     heard: list[tuple[str, bytes]] = []
 
     async def main() -> None:
@@ -155,8 +157,8 @@ def test_publish_and_subscribe_in_asyncio(fence: Callable[[str], Fence], protoco
     one.found_nothing()
 
 
-def test_who_may_not_gets_the_error_that_redis_py_knows(fence: Callable[[str], Fence]) -> None:
-    one = fence(POLICY + lock_scripts())
+def test_who_may_not_gets_the_error_that_redis_py_knows(fence: Callable[[str | Path], Fence]) -> None:
+    one = fence(POLICY)
     with redis.Redis.from_url(one.url) as client:
         with pytest.raises(redis.exceptions.NoPermissionError, match=r"\[key.unregistered\]"):
             client.set("elsewhere", "1")

@@ -20,7 +20,8 @@ def test_channels_are_told_with_what_is_done_to_them() -> None:
     assert touched("UNSUBSCRIBE a").channels == ()
     assert touched("PUBSUB CHANNELS a*").channels == (Channel(2, b"a*", False, True),)
     assert touched("PUBSUB SHARDCHANNELS").channels == (Channel(0, b"*", False, True),)
-    assert touched("PUBSUB NUMSUB a").channels == ()
+    assert touched("PUBSUB NUMSUB a").channels == (Channel(2, b"a", False, False),)
+    assert touched("PUBSUB SHARDNUMSUB").channels == ()
     assert keys("SSUBSCRIBE a b") == []
 
 

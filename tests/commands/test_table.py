@@ -136,6 +136,14 @@ def test_a_command_that_names_no_keys_says_so(name: str) -> None:
 # The options of commands whose arguments keyfence parses itself: those that its parsers know, and those that
 # change nothing of what is judged. Whoever adds one has looked which of the two it is.
 JUDGED_OPTIONS = {
+    "BITOP": "AND ANDOR DIFF DIFF1 NOT ONE OR XOR",
+    "BLMOVE": "LEFT RIGHT",
+    "GEOSEARCHSTORE": "ANY ASC BYBOX BYPOLYGON BYRADIUS COUNT DESC FROMLONLAT FROMMEMBER FT KM M "
+    "MI STOREDIST",
+    "LMOVE": "LEFT RIGHT",
+    "ZINTERSTORE": "AGGREGATE MAX MIN SUM WEIGHTS",
+    "ZRANGESTORE": "BYLEX BYSCORE LIMIT REV",
+    "ZUNIONSTORE": "AGGREGATE MAX MIN SUM WEIGHTS",
     "BITFIELD": "FAIL GET INCRBY OVERFLOW SAT SET WRAP",
     "COPY": "DB REPLACE",
     "DELEX": "IFDEQ IFDNE IFEQ IFNE",

@@ -105,7 +105,7 @@ LOG_ENTRY = Difference(
     "SLOWLOG GET, LATENCY HISTORY, MEMORY STATS, MEMORY DOCTOR",
     "numbers and addresses",
     "They are measurements.",
-    _masked(rb":\d+(?=\r\n)|\$\d+\r\n[^\r\n]*(?::\d+|\.\d+)(?=\r\n)|,[0-9.e+-]+(?=\r\n)", b"<n>"),
+    _masked(rb":\d+(?=\r\n)|\$\d+\r\n(?:\d+|[^\r\n]*(?::\d+|\.\d+))(?=\r\n)|,[0-9.e+-]+(?=\r\n)", b"<n>"),
 )
 
 IGNORED = (

@@ -6,7 +6,7 @@ const { FlowProducer, Queue, QueueEvents, Worker } = require("bullmq");
 async function main() {
   const [host, port] = process.argv[2].split(":");
   const connection = { host, port: Number(port), maxRetriesPerRequest: null };
-  const prefix = "app";
+  const prefix = "bull";
   const queue = new Queue("jobs", { connection, prefix });
   const events = new QueueEvents("jobs", { connection, prefix });
   await events.waitUntilReady();

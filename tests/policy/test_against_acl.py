@@ -155,7 +155,7 @@ BEYOND = [
     ),
     Beyond(
         "channel.read",
-        "PUBSUB CHANNELS, PUBSUB SHARDCHANNELS",
+        "PUBSUB CHANNELS, PUBSUB SHARDCHANNELS, PUBSUB NUMSUB, PUBSUB SHARDNUMSUB",
         "PUBSUB CHANNELS",
         ALL,
         "an ACL doesn't look at the channels that a command shows",

@@ -9,6 +9,7 @@ import pytest
 from proxy.policy.decide import Decider
 from proxy.policy.diagnostics import FileError
 from proxy.policy.diff import Difference
+from proxy.policy.explain import explain
 from proxy.policy.load import parse_policy
 from proxy.policy.testing import Runner
 
@@ -171,3 +172,11 @@ tests:
 """
     )
     assert Runner().run(tmp_path / "fleet.test.yaml").failed == 0
+
+
+def test_a_remedy_for_anothers_key_is_the_own_one_and_no_line_that_is_there() -> None:
+    told = explain(parse_policy(POLICY), "search", b"SET fleet:billing:state:a 1".split())["remedies"]
+    assert [(one["text"], one["command"], one["add"]) for one in told] == [
+        ("<svc> billing belongs to others; bind says whose it is", None, {}),
+        ("use its own key fleet:search:state:a", "SET fleet:search:state:a 1", {}),
+    ]

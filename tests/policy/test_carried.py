@@ -16,6 +16,7 @@ from proxy.policy.command_log import as_line, from_line
 from proxy.policy.decide import Decider
 from proxy.policy.load import parse_policy
 from proxy.policy.remedies import remedies
+from proxy.policy.tenants import Caller
 from proxy.policy.verdict import Violation
 
 POLICY = """
@@ -216,6 +217,51 @@ def test_a_grant_on_the_source_lets_more_read_and_one_on_the_target_asks_nothing
         assert [one.rule for one in found] == content
 
 
+@pytest.mark.parametrize("keys", ["*", "mine:*"])
+def test_a_grant_of_one_service_makes_nothing_harmless_for_another(keys: str) -> None:
+    grant = f'{{commands: "*", keys: "{keys}"}}'
+    text = POLICY.replace("[app, other, ops]", "[ops, app, other]").replace(
+        '{commands: [COPY], keys: ["*"]}', grant
+    )
+    policy = Decider(parse_policy(text))
+    assert policy.policy.number("ops") == 0
+    for command in ("COPY mine:profile:a shared:public:a", "COPY mine:profile:a mine:strict:a"):
+        violations(command, "ops", policy)
+        assert violations(command, "app", policy)
+
+
+def test_what_is_a_tenants_own_goes_where_it_stays_its_own() -> None:
+    policy = parse_policy("""
+policy: tenants
+services: [app]
+placeholders: {id: "[a-z]{1,8}"}
+bind:
+  tenant: {from: user, pattern: "tenant-(.*)"}
+  author: {write: {from: user, pattern: "tenant-(.*)"}}
+scopes:
+  tenant: {prefix: "t:<tenant>:", writers: app, unregistered: allow}
+  common: {prefix: "common:", writers: app, unregistered: allow}
+keys:
+  cart: {key: "t:<tenant>:cart:<id>"}
+  status: {key: "s:<author>:<id>", writers: app, readers: app}
+""")
+    decider, values = Decider(policy), policy.values(Caller(b"tenant-a"))
+    for command, expected in (
+        ("RENAME t:a:cart:x t:a:y", []),
+        ("COPY common:x t:a:cart:x", []),
+        ("COPY s:b:x t:a:cart:x", []),
+        ("COPY s:b:x common:x", []),
+        ("COPY t:a:cart:x common:x", ["scope.read"]),
+        ("RENAME t:a:y s:a:x", ["scope.read"]),
+        ("SUNIONSTORE common:all common:x t:a:y", ["scope.read"]),
+    ):
+        argv = command.encode().split()
+        for _ in range(2):
+            found = decider.decide(0, argv, values).violations
+            assert [one.rule for one in found] == expected, command
+        assert all("others than its tenant may read the second" in one.message for one in found)
+
+
 @pytest.mark.parametrize(
     ("command", "text"),
     [
@@ -234,7 +280,7 @@ def test_the_remedy_speaks_of_both_keys(command: str, text: str) -> None:
     argv = [word.encode() for word in command.split()]
     (one,) = remedies(DECIDER.policy, 0, argv, extract(argv), violations(command))
     assert one.text.startswith(text)
-    assert one.command == []
+    assert not one.command
 
 
 def test_a_recorded_command_is_judged_as_it_was() -> None:
@@ -254,3 +300,41 @@ def test_very_many_sources_are_judged_in_turns() -> None:
         found += one is not None
     assert found == 5000
     assert turns > 5
+
+
+MOVES = """
+policy: p
+services: [app]
+bind: {tenant: {from: user}, author: {write: {from: user}}}
+keys:
+  own: {key: "own:<tenant>:<date>", writers: app}
+  also-own: {key: "also:<tenant>:<date>", writers: app}
+  signed: {key: "signed:<author>:<date>", writers: app, readers: app}
+  noted: {key: "noted:<author>:<date>", writers: app}
+  open: {key: "open:<date>", writers: app}
+"""
+DAY = b"20270630"
+
+
+def moved(source: bytes, target: bytes) -> list[str]:
+    """Returns the rules that a COPY breaks, twice over: what is remembered changes nothing."""
+    decider = Decider(parse_policy(MOVES))
+    argv = [b"COPY", source + DAY, target + DAY]
+    touches = extract(argv)
+    number, values = decider.policy.number("app"), decider.policy.values(Caller(b"acme"))
+    found: list[list[str]] = []
+    for _ in range(2):
+        admitted = decider.admits(number, touches, values)
+        found.append([one.rule for one in decider.judge(number, argv, touches, values=values).violations])
+        assert not (admitted and found[-1])
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_what_one_tenant_may_read_goes_nowhere_where_others_read_it() -> None:
+    assert moved(b"own:acme:", b"also:acme:") == []
+    assert moved(b"open:", b"own:acme:") == []
+    assert moved(b"own:acme:", b"open:") == ["scope.read"]
+    assert moved(b"own:acme:", b"signed:acme:") == ["scope.read"]
+    assert moved(b"signed:acme:", b"open:") == []
+    assert moved(b"noted:acme:", b"open:") == ["scope.read"]  # who may only write there reads its own

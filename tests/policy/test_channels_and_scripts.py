@@ -123,6 +123,15 @@ def test_a_channel_that_only_scripts_publish(
     assert rules(decider, service, *command.split()) == broken
 
 
+@pytest.mark.parametrize(("service", "broken"), [("app", []), ("viewer", []), ("admin", ["channel.read"])])
+def test_whoever_has_any_right_on_a_channel_may_count_its_subscribers(
+    decider: Decider, service: str, broken: list[str]
+) -> None:
+    argv = [b"PUBSUB", b"NUMSUB", b"mesh-{default}:cfg:a"]
+    found = decider.decide(decider.policy.number(service), argv).violations
+    assert [one.rule for one in found] == broken
+
+
 def test_a_plain_publish_is_told_which_scripts_publish(decider: Decider) -> None:
     (found,) = decider.decide(decider.policy.number("app"), b"PUBLISH mesh-jobs:a x".split()).violations
     assert found.message == "app may not PUBLISH mesh-jobs:a: only scripts publish there"
@@ -438,7 +447,7 @@ def test_a_script_is_known_by_its_source_file(tmp_path: Path) -> None:
         ("{s: {sha1: abc}}", "'abc' is no SHA-1; it has 40 hex digits"),
         ("{s: {source: none.lua}}", "none.lua can't be read: No such file or directory"),
         (f"{{s: {{sha1: {SHA}, reads: ['<nix>:x']}}}}", "'<nix>:x': <nix> is nothing that a call shows"),
-        (f"{{s: {{sha1: {SHA}, keys: one}}}}", "'one': write how many keys it declares, or a list"),
+        (f"{{s: {{sha1: {SHA}, keys: one}}}}", "'one': write how many keys it declares, any, or a list"),
         (f"{{s: {{sha1: {SHA}}}, t: {{sha1: {SHA}}}}}", "the script s has the same SHA-1"),
     ],
 )

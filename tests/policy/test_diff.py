@@ -93,7 +93,7 @@ CHANGES: list[tuple[str, str, list[str]]] = [
     (
         "keys: 1}}",
         "keys: 2}}",
-        [f"script {'a' * 40}: name: f, keys: 2, declared: 3, was name: f, keys: 1, declared: 3"],
+        [f"script {'a' * 40}: name: f, keys: 2, declared: both, was name: f, keys: 1, declared: both"],
     ),
     (
         'keys: ["a:*"]',
@@ -223,3 +223,17 @@ def test_every_example_shows_its_change(one: str, other: str) -> None:
             for service in change.services:
                 key = change.example.encode()
                 assert any(before(service, key, n) != after(service, key, n) for n in NEEDS.values()), change
+
+
+def test_a_script_is_the_same_where_another_binding_comes_before_its_own() -> None:
+    old = """
+policy: p
+services: [a]
+bind: {tenant: {from: user}}
+keys: {k: {key: "k:<tenant>", writers: a}}
+scripts: {f: {sha1: 9e6a55cff378f0e77ccf141b5cf64605b2f850a0, keys: ["k:<tenant>"], declared: write}}
+"""
+    new = old.replace("{tenant: {from: user}}", "{node: {from: certificate}, tenant: {from: user}}")
+    new = new.replace("keys: {", 'keys: {n: {key: "n:<node>", writers: a}, ', 1)
+    sentences = [one.sentence for one in Difference(parse_policy(old), parse_policy(new)).changes]
+    assert not [one for one in sentences if one.startswith("script")], sentences

@@ -198,6 +198,17 @@ def test_what_is_never_deleted_may_be_written(command: str) -> None:
         ("ZREMRANGEBYRANK K 0 1", "never loses an element"),
         ("XTRIM K MAXLEN 1", "never loses an element"),
         ("HEXPIRE K 1 FIELDS 1 f", "never loses an element"),
+        ("HSETEX K EX 1 FIELDS 1 f v", "never loses an element"),
+        ("JSON.DEL K", "is never deleted"),
+        ("JSON.SET K $ 1", "is never replaced"),
+        ("JSON.MERGE K $ {}", "is never replaced"),
+        ("JSON.ARRPOP K", "never loses an element"),
+        ("JSON.NUMINCRBY K $ 1", ""),
+        ("VREM K m", "never loses an element"),
+        ("TS.DEL K 0 1", "never loses an element"),
+        ("CF.DEL K m", "never loses an element"),
+        ("CMS.MERGE K 1 bank:plain:a", "is never deleted"),
+        ("CMS.MERGE bank:plain:a 1 K", ""),
         ("XACK K g 1-1", ""),
         ("XADD K MAXLEN 5 * f v", ""),
         ("RPUSH K v", ""),
@@ -371,3 +382,43 @@ def test_files_of_several_teams_say_it_each_for_its_own_keys(tmp_path: Path) -> 
     assert broken("SET a:x 1") == broken("DEL b:x") == []
     (one,) = decider.decide(0, b"DEL a:x".split()).violations
     assert one.message == "app may not DEL a:x: the scope a/s is never deleted"
+
+
+OWNER = """
+policy: own
+services: [app, granted]
+scopes: {all: {prefix: "", writers: [app, granted], unregistered: allow}}
+keys:
+  payment: {key: "pay:<uuid>", commands: {never: delete}}
+  view: {key: "view:<uuid>", commands: {allow: [GET]}}
+commands: {allow: "*"}
+unregistered_scripts: declared
+grants: {granted: {commands: "*", keys: "*"}}
+"""
+OWNED = Decider(parse_policy(OWNER))
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("EVAL x 0", ["script.keys"]),
+        ("EVAL x y", ["script.keys"]),
+        ("FCALL f 0", ["script.keys"]),
+        ("EVAL_RO x 0", ["script.keys"]),
+        ("FROB.NICATE pay:1", ["command.unknown"]),
+        ("DEBUG FROB pay:1", ["command.unknown"]),
+        ("FT.DROPINDEX i DD", ["command.unknown"]),
+        ("SORT l BY view:*", ["command.unknown"]),
+        ("SORT l BY *", ["command.unknown"]),
+        ("SORT l BY pay:*", []),
+        ("SORT l BY w:* GET o:*->f", []),
+    ],
+)
+def test_what_a_command_does_not_name_is_held_to_what_entries_say_of_commands(
+    command: str, expected: list[str]
+) -> None:
+    argv = command.encode().split()
+    found = OWNED.decide(0, argv).violations
+    assert [one.rule for one in found] == expected
+    assert all("no entry of these restricts" in one.hint or "keys" in one.hint for one in found)
+    assert not OWNED.decide(1, argv).violations  # a grant on every key is the exception

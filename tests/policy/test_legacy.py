@@ -184,7 +184,7 @@ def test_a_lapse_fails_check_and_is_told_two_weeks_before(tmp_path: Path) -> Non
         ),
         (
             '{keys: {"a:<id>": {entry: k, on_expiry: refus}}}',
-            "9:49: error: 'refus' is not admitted here; did you mean refuse?",
+            "9:49: error: 'refus' is not admitted here; expected report or refuse",
         ),
     ],
 )

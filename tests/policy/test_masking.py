@@ -70,6 +70,47 @@ def test_no_text_holds_a_secret(command: str, form: str) -> None:
         assert "hush" not in (violation.shown + violation.message + violation.hint).lower()
 
 
+BEHIND_A_WORD = parse_policy(
+    """
+    policy: behind
+    claims: ["pc:"]
+    services: [a]
+    placeholders:
+      env: "stg|dev"
+      id: "[a-z]{1,8}"
+      token: {is: "[a-zA-Z]{8,12}", secret: true}
+    scopes: {all: {prefix: "pc:<env>:{<id>}:"}}
+    keys:
+      session: {key: "pc:<env>:{<id>}:session:<token>", writers: a}
+      order: {key: "pc:<env>:{<id>}:order:<date>", writers: a}
+    """
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("GET pc:prod:fleet:7", "pc:prod:fleet:7"),
+        ("GET pc:stg:{x}:other:7", "pc:stg:{x}:other:7"),
+        ("SCAN 0 MATCH pc:stg:{x}:*", "pc:stg:{x}:*"),
+        ("SUBSCRIBE pc:stg:{x}:news", "pc:stg:{x}:news"),
+        ("GET pc:stg:{x}:session:hu_sh", "pc:<masked>"),  # of that form, but wrong
+        ("GET pc:prod:{x}:session:hush", "pc:prod:{x}:session:<masked>"),
+        ("GET pc:prod:{x}:SESSION:a:hush", "pc:prod:{x}:SESSION:<masked>:<masked>"),
+        ("GET pc:prod:session:{x}:hush", "pc:prod:session:{<masked>}:<masked>"),
+        ("GET pc:stg:{x}:sess:hushhush", "pc:stg:{x}:sess:<masked>"),
+        ("SCAN 0 MATCH pc:*:session:hu*", "pc:*:session:<masked>*"),
+        ("SCAN 0 MATCH pc:*:hu*", "pc:*:<masked>*"),
+        ("SUBSCRIBE __keyspace@0__:pc:prod:{x}:session:hush", "pc:prod:{x}:session:<masked>"),
+    ],
+)
+def test_a_word_before_the_secret_leads_to_it_where_a_placeholder_comes_first(
+    command: str, shown: str
+) -> None:
+    violations = Decider(BEHIND_A_WORD).decide(0, command.encode().split()).violations
+    assert [one.shown for one in violations[:1]] == [shown]
+
+
 def test_what_holds_no_secret_is_shown() -> None:
     decider = Decider(POLICY)
 

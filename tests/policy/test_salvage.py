@@ -30,7 +30,7 @@ def errors(text: str) -> list[str]:
 def test_what_is_malformed_hides_nothing_that_contradicts() -> None:
     assert errors('colour: red\nkeys: {k: {key: "b:<id>", readers: one}, l: {key: "a:<idd>"}}\n') == [
         "6:1: unknown key 'colour'; did you mean cluster?",
-        "7:17: 'b:<id>' is outside the policy's claims (a:)",
+        "7:17: 'b:<id>' is outside the policy's claims (a:); list 'b:' under claims too",
         "7:51: 'a:<idd>': placeholder <idd> is not declared (at offset 2); did you mean id?",
     ]
 

@@ -174,3 +174,21 @@ def test_a_time_needs_its_argument() -> None:
 def test_what_is_no_time_is_told(text: str) -> None:
     with pytest.raises(ValueError, match="is no time to live; write a duration"):
         parse_ttl(text)
+
+
+def test_a_script_may_declare_any_number_of_keys() -> None:
+    policy = parse_policy(
+        f"""
+        policy: p
+        services: [app]
+        placeholders: {{id: "[a-z]+"}}
+        keys: {{k: {{key: "k:<id>", writers: [app]}}}}
+        scripts: {{send: {{sha1: {"a" * 40}, keys: any}}}}
+        """
+    )
+    decider = Decider(policy)
+    for keys in ([], ["k:a"], ["k:a", "k:b", "k:c"]):
+        argv = [b"EVALSHA", b"a" * 40, b"%d" % len(keys), *(key.encode() for key in keys), b"1"]
+        assert decider.decide(policy.number("app"), argv).allowed
+    verdict = decider.decide(policy.number("app"), [b"EVALSHA", b"a" * 40, b"2", b"k:a", b"other", b"1"])
+    assert [one.rule for one in verdict.violations] == ["key.unregistered"]

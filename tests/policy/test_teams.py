@@ -253,6 +253,48 @@ def test_check_tells_of_each_file_what_is_doubtful_in_it(tmp_path: Path) -> None
     assert " of 3 files, 4 services, 3 scopes, 3 entries, 2 legacy forms, " in summary
 
 
+SHA1 = "c3f8721cbb97f72bc19e972846bd7aaf91901658"
+LOCKED = """policy: {name}
+claims: ["{name}:"]
+services: [app]
+placeholders: {{id: "[a-z]{{1,8}}"}}
+keys: {{lock: {{key: "{name}:lock:<id>", writers: [app]{more}}}}}
+scripts: {{{script}: {{sha1: {sha1}, keys: {keys}}}}}
+"""
+
+
+def locked(name: str, script: str, keys: str = "1", more: str = "") -> str:
+    return LOCKED.format(name=name, script=script, keys=keys, more=more, sha1=SHA1)
+
+
+def test_a_script_that_two_files_say_the_same_of_is_for_the_keys_of_both(tmp_path: Path) -> None:
+    policy_of(tmp_path, a=locked("a", "a-unlock"), b=locked("b", "b-unlock"))
+    decider = Decider(load_policy(tmp_path))
+    for key in ("a:lock:x", "b:lock:x"):
+        assert violations(decider, "app", f"EVALSHA {SHA1} 1 {key} token") == ()
+    (violation,) = violations(decider, "app", f"EVALSHA {SHA1} 1 c:lock:x token")
+    assert violation.rule == "key.unregistered"
+
+
+@pytest.mark.parametrize(
+    ("later", "told"),
+    [
+        (locked("b", "b-unlock", '["b:lock:<id>"]'), "a.yaml:6"),
+        (locked("b", "b-unlock", "2"), "says something else of its keys"),
+        (locked("b", "b-unlock", more=", written_by: b-unlock"), "stands under written_by"),
+    ],
+)
+def test_one_script_with_two_meanings_is_an_error(tmp_path: Path, later: str, told: str) -> None:
+    (tmp_path / "a.yaml").write_text(locked("a", "a-unlock"))
+    (tmp_path / "b.yaml").write_text(later)
+    errors, _, _ = check_policy(tmp_path)
+    (error,) = errors
+    assert "b.yaml:6" in str(error)
+    assert "b-unlock" in str(error)
+    assert "the same SHA-1 as a-unlock" in str(error)
+    assert told in str(error)
+
+
 def test_the_shipped_policies_with_claims_go_together(tmp_path: Path) -> None:
     shipped = Path(__file__).parents[2] / "policies"
     for name in ("cubesandbox", "cosky", "container-registry"):

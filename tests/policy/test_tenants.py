@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from proxy.policy.diagnostics import FileError
 from proxy.policy.diff import Difference
 from proxy.policy.explain import explain, explain_sequence, read_sequence
 from proxy.policy.glance import Glance
+from proxy.policy.globs import Glob
 from proxy.policy.load import load_policy, parse_policy
 from proxy.policy.tenants import Caller
 from proxy.policy.testing import Runner
@@ -72,6 +74,10 @@ def rules(service: str, command: str, caller: Caller = ACME) -> list[str]:
         ("HGETALL t:acmes:cart:1", ["scope.read"]),
         ("HGETALL t:acm:cart:1", ["scope.read"]),
         ("HGETALL t:ACME:cart:1", ["scope.read"]),
+        ("PUBSUB NUMSUB t:acme:events:1", []),
+        ("PUBSUB NUMSUB t:acme:events:1 t:globex:events:1", ["channel.read"]),
+        ("PUBSUB SHARDNUMSUB t:globex:events:1", ["channel.read"]),
+        ("PUBSUB NUMSUB __keyspace@0__:t:globex:name", ["scope.read"]),
         ("GET t:acme:name", []),
         ("GET t:acme", ["key.format"]),
         ("GET t::name", ["key.format"]),
@@ -255,6 +261,80 @@ def test_of_a_certificates_names_the_first_counts_that_has_a_value() -> None:
 def test_hints_name_the_callers_own_key(caller: Caller, command: str, hint: str) -> None:
     verdict = Decider(LOADED).decide(0, command.encode().split(), LOADED.values(caller))
     assert verdict.violations[0].hint == hint
+
+
+STAGED = """
+policy: staged
+claims: ["pc:"]
+services: [app, hub]
+placeholders: {env: "stg|dev", id: "[a-z0-9]{1,8}"}
+bind: {tenant: {from: user, pattern: "tenant-(.*)"}}
+scopes: {tenant: {prefix: "pc:<env>:{<tenant>}:"}}
+keys:
+  order: {key: "pc:<env>:{<tenant>}:order:<id>", writers: app}
+  seq: {key: "pc:<env>:{<tenant>}:order:seq", writers: app}
+  other: {key: "pc:<env>:{<tenant>}:hub:<id>", writers: hub}
+  queue: {key: queue, type: list, writers: app}
+channels: {events: {channel: "pc:<env>:{<tenant>}:events:<id>", publishers: app, subscribers: app}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("SCAN 0 MATCH pc:stg:{acme}:order:*", None),
+        ("SCAN 0 MATCH pc:dev:{acme}:order:s*", None),
+        ("SCAN 0 MATCH pc:stg:{acme}:order:seq", None),
+        ("PSUBSCRIBE pc:stg:{acme}:events:*", None),
+        ("PSUBSCRIBE __keyspace@0__:pc:stg:{acme}:order:*", None),
+        ("SCAN 0 MATCH pc:stg:{globex}:order:*", "SCAN 0 MATCH pc:stg:{acme}:order:* would pass"),
+        ("SCAN 0 MATCH pc:stg:{acme}:hub:*", "SCAN 0 MATCH pc:stg:{acme}:order:* would pass"),
+        ("SCAN 0 MATCH pc:stg:{acme}:*", "SCAN 0 MATCH pc:stg:{acme}:order:* would pass"),
+        ("SCAN 0 MATCH pc:*:{acme}:order:*", ""),  # the wildcard could stand for another tenant
+        ("SCAN 0 MATCH pc:stg:{globex}:{acme}:order:*", "SCAN 0 MATCH pc:stg:{acme}:order:* would pass"),
+        ("SCAN 0 MATCH pc:stg:{acme*", "SCAN 0 MATCH pc:stg:{acme}:order:* would pass"),
+        ("PSUBSCRIBE pc:stg:{globex}:events:*", "it reaches channels that the service may not use"),
+        ("PSUBSCRIBE __keyspace@0__:pc:stg:{globex}:*", "it reaches channels that the service may not use"),
+    ],
+)
+def test_a_pattern_may_name_the_tenant_behind_another_placeholder(command: str, hint: str | None) -> None:
+    staged = parse_policy(STAGED)
+    verdict = Decider(staged).decide(0, command.encode().split(), staged.values(ACME))
+    assert [violation.hint for violation in verdict.violations] == ([] if hint is None else [hint])
+
+
+@settings(max_examples=400)
+@given(
+    st.tuples(
+        st.sampled_from(["pc:", "pc", "p?:", "*"]),
+        st.sampled_from(["stg:", "dev:", "*:", "s", ""]),
+        st.sampled_from(["{acme}:", "{globex}:", "{acme}", "{ac*", "{*}:", ""]),
+        st.sampled_from(["order:*", "order:?", "*", "order:seq", "{acme}:order:*", "hub:*"]),
+    ).map("".join)
+)
+def test_a_pattern_that_passes_reaches_own_keys_alone(glob: str) -> None:
+    staged = parse_policy(STAGED)
+    decider, own = Decider(staged), staged.values(ACME)
+    if not decider.decide(0, [b"SCAN", b"0", b"MATCH", glob.encode()], own).allowed:
+        return
+    for env, tenant, rest in product(
+        ("stg", "dev", "x", "stg:{acme}"),
+        ("{acme}", "{globex}", "{acme}:{globex}", "{acmes}"),
+        ("order:1", "order:seq", "order:B", "hub:1", "{acme}:order:1"),
+    ):
+        key = f"pc:{env}:{tenant}:{rest}".encode()
+        if Glob(glob.encode()).matches(key):
+            broken = decider.decide(0, [b"GET", key], own).violations
+            assert not any(one.rule in ("scope.read", "key.unregistered") for one in broken), key
+
+
+def test_remedies_of_patterns_know_the_caller() -> None:
+    staged = parse_policy(STAGED)
+    foreign = b"SCAN 0 MATCH pc:stg:{globex}:order:*".split()
+    told = explain(staged, "app", foreign, ACME)["remedies"]
+    assert told[0]["command"] == "SCAN 0 MATCH 'pc:stg:{acme}:order:*'"
+    told = explain(staged, "app", b"PSUBSCRIBE pc:stg:{acme}:*".split(), ACME)["remedies"]
+    assert not any("also reaches pc:stg:{acme}:events:" in one["text"] for one in told)
 
 
 def test_a_secret_tenant_is_shown_nowhere() -> None:
@@ -452,3 +532,19 @@ def test_what_is_remembered_of_patterns_does_not_grow_with_tenants() -> None:
     reach = decider._keys
     assert len(reach._territories) < 10
     assert len(reach._known._young) + len(reach._known._old) <= 1000
+
+
+def test_check_offers_a_scan_that_passes_where_a_caller_has_one_key(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(
+        "policy: p\nservices: [app]\nbind: {tenant: {from: user}}\n"
+        'keys: {one: {key: "k:<tenant>", writers: app}, many: {key: "m:<tenant>:<id>", writers: app}}\n'
+        'placeholders: {id: "[a-z]+"}\n'
+    )
+    _, _, summary = check_policy(path)
+    assert [line.split()[-1] for line in summary.splitlines()[1:]] == ["m:<tenant>:*", "k:<tenant>"]
+    decider = Decider(load_policy(path))
+    values = decider.policy.values(Caller(b"acme"))
+    for pattern in (b"m:acme:*", b"k:acme"):
+        verdict = decider.decide(decider.policy.number("app"), [b"SCAN", b"0", b"MATCH", pattern], values)
+        assert not verdict.violations

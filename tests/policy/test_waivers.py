@@ -225,6 +225,14 @@ def test_a_shape_that_its_own_key_does_not_match_is_not_used() -> None:
     assert WaiverKeys("a:\\<int>").matches(b"a:<int>")
 
 
+def test_a_baseline_says_where_it_opens_the_keys_of_other_tenants() -> None:
+    hint = "the caller's own tenant: p:acme:k:a"
+    rows = [row(rule="scope.read", command="GET", example="p:globex:k:a", hint=hint, actions={"observed": 5})]
+    found = baseline(rows, "o", "r", TODAY)
+    assert "admits more than was seen: the keys of any tenant" in found.text
+    assert found.wide == ["two, scope.read, GET: admits the keys of any tenant; seen: p:globex:k:a"]
+
+
 def test_each_unregistered_script_has_a_waiver_of_its_own(tmp_path: Path) -> None:
     one, other = "9e6a55cff378f0e77ccf141b5cf64605b2f850a0", "0" * 40
     rows = [row(entry="", rule="script.unregistered", command="EVALSHA", shape=one, example="return 1")]

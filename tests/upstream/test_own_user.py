@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import contextlib
 import json
 import re
 import socket
@@ -14,6 +16,9 @@ from pathlib import Path
 import pytest
 
 from proxy.upstream.own_commands import OWN_COMMANDS, OwnCommand, acl_rules
+from proxy.upstream.own_user import missing_permissions
+from proxy.upstream.target import Upstream
+from proxy.upstream_url import parse_upstream
 from proxy.wire import encode
 from tests.clients.running import eventually
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer
@@ -173,6 +178,22 @@ def test_a_user_that_may_read_some_keys_only_lacks_nothing(
     rules = acl_rules().replace("~*", "~k:*")
     server = start_redis(acl=[f"kf on >kf-password {rules}", APP], password="admin")
     start_keyfence("--config", configuration(tmp_path, server))
+
+
+def test_a_server_that_answers_without_end_tells_nothing_of_permissions() -> None:
+    async def flood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(b"$1000000000\r\n" + b"x" * 65_536)
+                await writer.drain()
+
+    async def ask() -> list[OwnCommand] | None:
+        async with await asyncio.start_server(flood, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            address = parse_upstream(f"redis://127.0.0.1:{port}")
+            return await missing_permissions(Upstream(address, connect_timeout=PATIENCE_SECONDS))
+
+    assert asyncio.run(ask()) is None
 
 
 def test_the_permissions_are_printed() -> None:

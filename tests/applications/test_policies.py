@@ -1,0 +1,76 @@
+"""The policies that keyfence ships for applications: each is sound, alone and with the others."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from proxy.policy.check import check_policy
+from proxy.policy.decide import Decider
+from proxy.policy.load import load_policy
+from proxy.policy.testing import Runner
+from tests.applications.application import APPLICATIONS
+from tests.servers import PROJECT
+
+FILES = sorted(path for path in APPLICATIONS.glob("*.yaml") if ".test." not in path.name)
+EACH = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+
+@EACH
+def test_a_policy_has_no_warning(path: Path) -> None:
+    errors, warnings, _ = check_policy(path)
+    assert [str(one) for one in (*errors, *warnings)] == []
+
+
+@EACH
+def test_a_policy_is_for_one_service_and_refuses_what_is_not_the_applications(path: Path) -> None:
+    policy = load_policy(path)
+    assert policy.name == path.stem
+    decider = Decider(policy)
+    for service, command in (
+        ("app", [b"SET", b"somebody:elses", b"1"]),
+        ("app", [b"SCAN", b"0"]),
+        ("app", [b"FLUSHALL"]),
+        ("app", [b"EVAL", b"return 1", b"0"]),
+        ("unknown", [b"SCAN", b"0"]),
+    ):
+        assert decider.decide(policy.number(service), command).violations, command
+
+
+@EACH
+def test_a_script_is_kept_to_the_keys_of_the_application(path: Path) -> None:
+    policy = load_policy(path)
+    decider = Decider(policy)
+    for sha1, script in policy.scripts.items():
+        number = 1 if script.keys is None else script.keys
+        foreign = [b"somebody:elses"] * number
+        command = [b"EVALSHA", sha1, b"%d" % number, *foreign, *[b"somebody:elses"] * 20]
+        verdict = decider.decide(policy.number("app"), command)
+        assert verdict.violations or not (number or script.writes), script.name
+
+
+@EACH
+def test_the_documentation_has_a_row_for_each(path: Path) -> None:
+    text = (PROJECT / "docs" / "applications.md").read_text()
+    linked = re.findall(r"\]\(\.\./policies/applications/([a-z0-9-]+)\.yaml\)", text)
+    assert linked.count(path.stem) == 1
+    assert sorted(linked) == [one.stem for one in FILES]
+
+
+@pytest.mark.parametrize("file", sorted(APPLICATIONS.glob("*.test.yaml")), ids=lambda file: file.name)
+def test_what_an_application_sends_passes(file: Path) -> None:
+    result = Runner().run(file)
+    assert [str(failure) for one in result.results for failure in one.failures] == []
+
+
+def test_all_of_them_go_together(tmp_path: Path) -> None:
+    """A Redis that many applications share has a folder of policies."""
+    for path in FILES:
+        if path.stem == "bull":
+            continue  # BullMQ's predecessor, with the same keys
+        shutil.copy(path, tmp_path)
+    errors, warnings, _ = check_policy(tmp_path)
+    assert [str(one) for one in (*errors, *warnings)] == []
