@@ -245,13 +245,15 @@ class Decider(WideDecider):
             yield from self._bindings(service, name, accesses)
 
     def _all_accesses(self, service: int, name: str, touches: Touches) -> Iterator[Found | None]:
-        accesses, is_script = touches.accesses, touches.script is not None
+        accesses = touches.accesses
         several = len(accesses) > 1  # one alone was looked at, and isn't clean
         for access in accesses:
             if self.budget.works(cost(access.key)):
                 yield None
             if not (several and self._is_clean(service, name, access)):
-                yield from self._restriction(service, touches.command, access, is_script=is_script)
+                if self._restricts:
+                    is_script = touches.script is not None
+                    yield from self._restriction(service, touches.command, access, is_script=is_script)
                 yield from self._access(service, name, access)
 
     # -- the command itself

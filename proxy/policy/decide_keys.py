@@ -103,7 +103,7 @@ class KeyDecider(Wording):
         is_script: bool = False,
     ) -> Iterator[Found]:
         """What an entry or scope says of commands on its keys. `runs` are those of a registered script."""
-        target = self.policy.target(access.key) if self._restricts else None
+        target = self.policy.target(access.key)
         commands = target.entry.commands if target is not None and target.entry is not None else None
         if target is None or commands is None or command is None:
             return

@@ -363,7 +363,8 @@ class WideDecider(KeyDecider):
                 needs = access.needs & registration.declared or access.needs & READ
                 one = access._replace(needs=needs)
                 runs = registration.runs
-                yield from self._restriction(service, command, one, registration, runs, is_script=True)
+                if self._restricts:
+                    yield from self._restriction(service, command, one, registration, runs, is_script=True)
                 yield from self._access(service, name, one, by=registration.name)
         if captured is not None and command is not None:
             yield from self._templates(service, command, script, registration, captured)
@@ -389,9 +390,10 @@ class WideDecider(KeyDecider):
                 runs = template.runs if template.runs is not None else registration.runs
                 if key.is_pattern:
                     yield from self._script_pattern(service, command, access, registration, runs)
-                else:
+                    continue
+                if self._restricts:
                     yield from self._restriction(service, command, access, registration, runs, is_script=True)
-                    yield from self._access(service, name, access, by=registration.name)
+                yield from self._access(service, name, access, by=registration.name)
         for template in registration.publishes:
             try:
                 channel = template.fill(script, captured)

@@ -1,4 +1,4 @@
-"""Which arguments of a command are options: what tells one form of it from another.
+"""Which arguments of a command are options: what tells one form of it from another; and what the rest is.
 
 Rule: what isn't surely an option is none.
 """
@@ -10,6 +10,11 @@ from ..commands.words import integer, word
 from .compiled import Entry
 
 LONGEST_FORM = 6  # arguments
+# What stands behind the key is no longer than the arguments are, and no more …
+_ELEMENTS = frozenset(
+    {"APPEND", "GEOADD", "LINSERT", "LPUSH", "LPUSHX", "LSET", "RPUSH", "RPUSHX", "SADD", "ZADD", "ZINCRBY"}
+)
+_LENGTHS = frozenset({"SETBIT", "SETRANGE"})  # … or is longer, by a number
 _SCORED_OPTIONS = frozenset({b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"})
 
 
@@ -35,3 +40,13 @@ def trims(access: Access, entry: Entry) -> bool:
     if content is None or content.maxlen is None:
         return False
     return content.maxlen <= entry.maxlen and not (entry.maxlen_exact and content.maxlen_approximate)
+
+
+def looks_at_elements(name: str, entry: Entry) -> bool | None:
+    """Whether the arguments behind the key must be looked at, of a command that writes neither one value nor
+    fields; None: something else, too."""
+    if name in _LENGTHS:
+        return False if entry.max_value is None else None
+    if name not in _ELEMENTS or entry.members is not None or entry.scores is not None:
+        return None
+    return entry.max_value is not None or entry.max_members is not None

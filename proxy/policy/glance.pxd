@@ -41,9 +41,10 @@ cdef class Glance:
     cdef readonly int service
     cdef object _among
     cdef Classifier _classifier
-    cdef tuple _targets
+    cdef readonly tuple targets
     cdef dict _ways
     cdef bytes _covers
+    cdef bytes _sized
     cdef list _kept
     cdef bint _binds
     cdef list _places
@@ -86,6 +87,7 @@ cdef class Glance:
     @cython.locals(target=int, looks=int, faults=int)
     cdef Py_ssize_t _slot(self, Way way, list argv) except -3
     cdef int _must_look(self, Way way, object target) except -2
+    cdef int _looks_at(self, Way way, object entry) except -2
     cdef Way _way(self, bytes name)
     cdef Way _keyless(self, bytes name)
     cdef int _ask(self, Way way, int target, list argv) except -1
@@ -95,7 +97,6 @@ cdef class Glance:
     cdef int _faults(self, Way way, int looks, int target, list argv, Py_ssize_t at) except -2
 
 
-cdef int _looks_at(Way way, object entry) except -2
 cdef bint _are_few_and_short(
     list argv, Py_ssize_t start, Py_ssize_t step, object longest, object most
 ) except -1

@@ -16,7 +16,7 @@ from ..commands.extract import KEYLESS, ONE_KEY, OneKey, extract
 from ..commands.model import Access, Command
 from .automaton import Classifier
 from .compiled import MAX_CONFIRMED, Entry, Fields, Target
-from .forms import LONGEST_FORM, is_trimmed, options_before_scores, trims
+from .forms import LONGEST_FORM, is_trimmed, looks_at_elements, options_before_scores, trims
 from .masking import shown_in
 from .repeats import Admitted, Repeat
 from .skeletons import skeleton
@@ -83,11 +83,6 @@ _KINDS = {
 }
 _XADD_ID = 5
 # Where the value is, and where the first field.
-# What stands behind the key is no longer than the arguments are, and no more.
-_ELEMENTS = frozenset(
-    {"APPEND", "GEOADD", "LINSERT", "LPUSH", "LPUSHX", "LSET", "RPUSH", "RPUSHX", "SADD", "ZADD", "ZINCRBY"}
-)
-_LENGTHS = frozenset({"SETBIT", "SETRANGE"})  # … or is longer, by a number
 _VALUE_AT = {"SET": 2, "SETNX": 2, "GETSET": 2, "SETEX": 3, "PSETEX": 3}
 _FIELDS_AT = {"HSET": 2, "HMSET": 2, "HSETNX": 2}  # and XADD's, by its form
 _ANY = BUILTIN["any"]
@@ -137,9 +132,10 @@ class Glance:
         self.service = service  # its number
         self._among = among
         self._classifier: Classifier = policy.classifier
-        self._targets: tuple[Target, ...] = policy.targets
+        self.targets: tuple[Target, ...] = policy.targets
         self._ways: dict[bytes, Way | None] = {}
         self._covers = bytes(one.kind in COVERED for one in policy.targets)
+        self._sized = bytes(one.entry is not None and one.entry.is_sized for one in policy.targets)
         self._kept: list[Way] = []  # those with repeats, one for each of these
         self._binds = any(one.alike for one in policy.targets)
         # By target, where a caller's own keys have its values (the number of the value, how far behind the
@@ -235,10 +231,7 @@ class Glance:
     def _admits(self, argv: list[bytes], values: Values) -> Way | None:
         self.missed = None
         name = argv[0]
-        if name in self._ways:
-            way = self._ways[name]
-        else:
-            way = self._way(name)
+        way = self._ways[name] if name in self._ways else self._way(name)
         if way is None:
             self.why = COMMAND
             return None
@@ -384,7 +377,7 @@ class Glance:
         if way is None or repeat.refusal is None:
             return b""
         try:
-            shown = shown_in(self.policy, argv[way.index], self._targets[target] if target >= 0 else None)
+            shown = shown_in(self.policy, argv[way.index], self.targets[target] if target >= 0 else None)
             return shown.encode("utf-8", "backslashreplace").join(repeat.refusal)
         except Exception:
             return b""  # the decider will meet the same, and tell of it
@@ -401,23 +394,29 @@ class Glance:
             return target
         looks = way.looks.get(target, _UNASKED)
         if looks == _UNASKED:
-            looks = way.looks[target] = self._must_look(way, self._targets[target])
+            looks = way.looks[target] = self._must_look(way, self.targets[target])
         if looks == 0:
             return target
         faults = -1 if looks < 0 else self._faults(way, looks, target, argv, way.index)
-        return _UNTOLD if faults < 0 else faults * len(self._targets) + target
+        return _UNTOLD if faults < 0 else faults * len(self.targets) + target
 
     def _must_look(self, way: Way, target: Target) -> int:
         """What has to be looked at of a command of this way on a target: the name, the value, the fields; -1:
         something else, too."""
-        looks = 0 if target.names_sure else _NAME
-        entry = target.entry
-        if target.kind not in ("entry", "scope") or entry is None:
-            return looks
-        if not way.shows_content or not entry.looks_into_values:
-            return looks
-        more = _looks_at(way, entry)
-        return -1 if more < 0 else looks + more
+        more = self._looks_at(way, target.entry) if target.kind in ("entry", "scope") else 0
+        return -1 if more < 0 else more + (0 if target.names_sure else _NAME)
+
+    def _looks_at(self, way: Way, entry: Entry | None) -> int:
+        """The same of what the command writes."""
+        if entry is None or not way.shows_content or not entry.looks_into_values:
+            return 0
+        if way.value_at:
+            return _VALUE if entry.values is not None or entry.max_value is not None else 0
+        if way.fields_at:
+            sized = entry.max_value is not None or entry.max_fields is not None
+            return _FIELDS if entry.fields is not None or sized else 0
+        looks = looks_at_elements(way.name, entry)
+        return -1 if looks is None else _VALUE if looks else 0
 
     def _way(self, name: bytes) -> Way | None:
         one = ONE_KEY.get(name)
@@ -427,7 +426,7 @@ class Glance:
         command = one.command.name
         if command in self._among and (not one.options_decide or command in _KINDS):
             kind = _SEVERAL if one.may_have_more else _KINDS.get(command, _CONSTANT)
-            way = Way(one, kind, len(self._targets), name)
+            way = Way(one, kind, len(self.targets), name)
         self._ways[name] = way
         return way
 
@@ -477,7 +476,7 @@ class Glance:
             return found
         if len(way.forms) >= MAX_FORMS or max(map(len, options), default=0) > 32:
             return None
-        form: Way | None = Way(way.one, way.kind, len(self._targets), way.spelled)
+        form: Way | None = Way(way.one, way.kind, len(self.targets), way.spelled)
         if form is not None and way.kind == _XADD:
             form.fields_at = 3 + len(options)
             if options and not is_trimmed(options):
@@ -493,7 +492,7 @@ class Glance:
         touches = extract(argv[: way.index + 1] if way.kind == _SEVERAL else argv)
         known = _UNSURE
         if touches.command is not None and [one.position for one in touches.accesses] == [way.index]:
-            known = self._answer(way, touches.command, touches.accesses[0], self._targets[target])
+            known = self._answer(way, touches.command, touches.accesses[0], self.targets[target])
         way.known[target] = known
         return known
 
@@ -503,10 +502,8 @@ class Glance:
             return _UNSURE
         known = found * _OUTCOME + (0 if target.names_sure else _NAME)
         entry = target.entry
-        if not way.shows_content or entry is None or not entry.looks_into_values:
-            return known
-        more = _looks_at(way, entry)
-        if more < 0 or (way.kind == _XADD and not trims(access, entry)):
+        more = self._looks_at(way, entry)
+        if more < 0 or (way.kind == _XADD and entry is not None and not trims(access, entry)):
             return _UNSURE
         return known + more
 
@@ -514,7 +511,7 @@ class Glance:
         """Look at what isn't the same for every command of the form: the name of the key at `at`, the value,
         the fields. 0: all is right; else a number for how much of which kind is wrong with what is written;
         -1: the name is wrong, or there is too much to tell."""
-        what = self._targets[target]
+        what = self.targets[target]
         if looks & _NAME and not self._decider.is_well_named(argv[at], what):
             return -1
         if not looks & (_VALUE | _FIELDS):
@@ -528,10 +525,12 @@ class Glance:
             if way.value_at >= len(argv):
                 return -1
             value = argv[way.value_at]
+            if not self._sized[target] and entry.values is not None:
+                return 0 if _has_form(value, entry.values) else 1
             wrong = entry.values is not None and not _has_form(value, entry.values)
             too_long = entry.max_value is not None and len(value) > entry.max_value
             return (1 if wrong else 0) + (2 if too_long else 0)
-        if entry.is_sized and not _are_few_and_short(
+        if self._sized[target] and not _are_few_and_short(
             argv, way.fields_at + 1, 2, entry.max_value, entry.max_fields
         ):
             return -1
@@ -562,21 +561,6 @@ class Glance:
         if unknown > _MOST_FAULTS or wrong > _MOST_FAULTS:
             return -1
         return unknown * (_MOST_FAULTS + 1) + wrong
-
-
-def _looks_at(way: Way, entry: Entry) -> int:
-    """What has to be looked at of what a command of this way writes: the value, or the fields; -1: something
-    else, too."""
-    if way.value_at:
-        return _VALUE if entry.values is not None or entry.max_value is not None else 0
-    if way.fields_at:
-        sized = entry.max_value is not None or entry.max_fields is not None
-        return _FIELDS if entry.fields is not None or sized else 0
-    if way.name in _LENGTHS:
-        return 0 if entry.max_value is None else -1
-    if way.name not in _ELEMENTS or entry.members is not None or entry.scores is not None:
-        return -1
-    return _VALUE if entry.max_value is not None or entry.max_members is not None else 0
 
 
 def _are_few_and_short(

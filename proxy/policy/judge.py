@@ -21,7 +21,7 @@ from .pending_sizes import Write
 from .show import shown_name
 from .sizes import Question, questions
 from .tenants import Values
-from .ttl import ASKS_ALL, ASKS_PRESENCE, FAULTS, FINE, QUESTIONS, REQUIRED, SETTLING, UNSIZED, TtlRule
+from .ttl import FINE, SETTLING, UNSIZED
 from .verdict import PASS, Action, Finding, Gathering, Peer, Ruling, Verdict, Violation
 
 # Whether these are broken is told by the form of the command, by what the key is, and by what the glance sees
@@ -137,7 +137,7 @@ class Judge:
     def glance(self, service: int, among: Container[str]) -> Glance:
         """The short way to a yes for a service, for those commands whose names are `among` these.
 
-        What it admits passes in every mode; `keep_open` is to be told of what it leaves open.
+        What it admits passes in every mode; `PendingTtls.keep_open` is to be told of what it leaves open.
         """
         known = self._glances.get(service)
         if known is None or not known.is_current:
@@ -145,43 +145,13 @@ class Judge:
             self.decider.glances.append(known)
         return known
 
-    def keep_open(
-        self,
-        service: int,
-        glance: Glance,
-        way: Way,
-        key: bytes,
-        transaction: Transaction | None,
-        database: int,
-        client: Peer | str,
-        sender: object,
-    ) -> None:
-        """As `weigh` does for a command that the glance has admitted last, and that has something to keep."""
-        pending, found = self.pending, glance.found
-        if pending is None:
+    def keep_size_open(self, glance: Glance, way: Way, key: bytes, database: int, client: Peer | str) -> None:
+        """As `weigh` does for a command that the glance has admitted last, and that leaves a size open."""
+        if self.pending is None:
             return
-        target = self.policy.targets[glance.target]
-        rule = target.entry.ttl if target.entry is not None else None
-        name, position = way.name, way.index
-        if found in UNSIZED:
-            found = UNSIZED[found]
-            asked = self._questions(name, position, glance.target)
-            self._ask_sizes(pending, asked, service, client, name, database, key, position, target)
-        if rule is not None:
-            self._keep(
-                pending,
-                found,
-                service,
-                client,
-                name,
-                sender,
-                transaction,
-                database,
-                key,
-                position,
-                target,
-                rule,
-            )
+        target, name, position = self.policy.targets[glance.target], way.name, way.index
+        asked = self._questions(name, position, glance.target)
+        self._ask_sizes(self.pending, asked, glance.service, client, name, database, key, position, target)
 
     def _questions(self, name: str, position: int, target: int) -> tuple[Question, ...]:
         """What to ask about the size of a key that a command with one key has written, by its target."""
@@ -257,10 +227,8 @@ class Judge:
                 asked = questions(target.entry, access)
                 self._ask_sizes(pending, asked, service, client, name, where, key, position, target)
             if rule is not None:
-                what = UNSIZED.get(found, found)
-                self._keep(
-                    pending,
-                    what,
+                pending.keep(
+                    self,
                     service,
                     client,
                     name,
@@ -271,6 +239,7 @@ class Judge:
                     position,
                     target,
                     rule,
+                    UNSIZED.get(found, found),
                 )
 
     def _ask_sizes(
@@ -288,51 +257,6 @@ class Judge:
         """Have Redis asked how large a key is that a command has written."""
         writes = [Write(self, service, client, command, position, target, one) for one in asked]
         pending.sizes.ask(database, key, writes)
-
-    def _keep(
-        self,
-        pending: PendingTtls,
-        found: int,
-        service: int,
-        client: Peer | str,
-        command: str,
-        sender: object,
-        transaction: Transaction | None,
-        database: int,
-        key: bytes,
-        position: int,
-        target: Target,
-        rule: TtlRule,
-    ) -> None:
-        """Keep what a command that passes means for the time to live of one key (`ttl.outcome`)."""
-        if found in SETTLING:
-            if pending:
-                pending.settle(database, key, found, transaction, sender)
-            return
-        question = found
-        if found in FAULTS:
-            if not pending or not pending.knows(database, key):
-                return
-            if transaction is None:
-                pending.told(database, key, found)
-                return
-            # It may never run, so that what was open before may still be.
-            question = ASKS_PRESENCE if found == REQUIRED else ASKS_ALL
-        if question in QUESTIONS:
-            pending.ask(
-                self,
-                service,
-                client,
-                command,
-                sender,
-                transaction,
-                database,
-                key,
-                position,
-                target,
-                rule,
-                question,
-            )
 
     def late(self, pending: Pending, left: int) -> tuple[Finding, ...]:
         """What is told of a key whose PTTL turned out to be `left`; it can't be refused any more."""

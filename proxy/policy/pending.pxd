@@ -1,6 +1,10 @@
 # C types for pending.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
+from proxy.policy.glance cimport Glance, Way
+
+cdef int _FINE, _REQUIRED, _FIRST_FAULT, _LAST_FAULT, _ASKS_PRESENCE, _ASKS_ALL, _ASKS_GONE, _GIVES, _SETTLES, _FIRST_SIZED
+
 
 @cython.final
 cdef class Pending:
@@ -34,10 +38,23 @@ cdef class PendingTtls:
     cdef object _clock
     cdef object _table
 
-    @cython.locals(known=Pending, asked=Pending, newest=Pending)
+    @cython.locals(found=int)
+    cpdef object keep_open(
+        self, object judge, Glance glance, Way way, object key, object transaction, long long database,
+        object client, object sender,
+    )
+    @cython.locals(question=int)
+    cpdef object keep(
+        self, object judge, int service, object client, str command, object sender, object transaction,
+        long long database, object key, long long position, object target, object rule, int found,
+    )
+    @cython.locals(known=Pending, asked=Pending, newest=Pending, is_same_client=bint, begins=bint)
     cpdef object ask(
         self, object judge, int service, object client, str command, object sender, object transaction,
         long long database, object key, long long position, object target, object rule, int question,
     )
     @cython.locals(known=Pending)
     cpdef object settle(self, long long database, object key, int how, object transaction, object sender)
+    cpdef bint knows(self, long long database, object key) except -1
+    @cython.locals(known=Pending)
+    cpdef object told(self, long long database, object key, int fault)

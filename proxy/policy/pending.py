@@ -19,11 +19,31 @@ from typing import TYPE_CHECKING, Final
 
 from .compiled import Target
 from .pending_sizes import PendingSizes
-from .ttl import ASKS_GONE, ASKS_PRESENCE, GIVES, GONE, NO_TTL, REQUIRED, TtlRule, late_fault
+from .ttl import (
+    ASKS_ALL,
+    ASKS_GONE,
+    ASKS_PRESENCE,
+    FAULTS,
+    FINE,
+    GIVES,
+    GONE,
+    NO_TTL,
+    REQUIRED,
+    SETTLES,
+    SIZED,
+    TtlRule,
+    late_fault,
+)
 from .verdict import Peer
 
 if TYPE_CHECKING:
+    from .glance import Glance, Way
     from .judge import Judge
+
+# As C integers, where this runs compiled.
+_FINE, _REQUIRED, _FIRST_FAULT, _LAST_FAULT = FINE, REQUIRED, min(FAULTS), max(FAULTS)
+_FIRST_SIZED = SIZED[FINE]
+_ASKS_PRESENCE, _ASKS_ALL, _ASKS_GONE, _GIVES, _SETTLES = ASKS_PRESENCE, ASKS_ALL, ASKS_GONE, GIVES, SETTLES
 
 MAX_KEYS: Final = 10_000
 MAX_KEY: Final = 1024  # bytes; a longer key isn't followed, and counts as dropped
@@ -89,6 +109,86 @@ class PendingTtls:
         """All that is open, the oldest first."""
         return iter(tuple(self._table.values()))
 
+    def keep_open(
+        self,
+        judge: Judge,
+        glance: Glance,
+        way: Way,
+        key: bytes,
+        transaction: object,
+        database: int,
+        client: Peer | str,
+        sender: object,
+    ) -> None:
+        """What a command leaves open that the glance has admitted last (`Glance.found`)."""
+        found = glance.found
+        if found >= _FIRST_SIZED:
+            judge.keep_size_open(glance, way, key, database, client)
+            found -= _FIRST_SIZED
+        target = glance.targets[glance.target]
+        rule = target.entry.ttl if target.entry is not None else None
+        if rule is not None:
+            self.keep(
+                judge,
+                glance.service,
+                client,
+                way.name,
+                sender,
+                transaction,
+                database,
+                key,
+                way.index,
+                target,
+                rule,
+                found,
+            )
+
+    def keep(
+        self,
+        judge: Judge,
+        service: int,
+        client: Peer | str,
+        command: str,
+        sender: object,
+        transaction: object,
+        database: int,
+        key: bytes,
+        position: int,
+        target: Target,
+        rule: TtlRule,
+        found: int,
+    ) -> None:
+        """A command that passes means this for the time to live of its key (`ttl.outcome`)."""
+        if found in (_GIVES, _SETTLES):
+            if self._table:
+                self.settle(database, key, found, transaction, sender)
+            return
+        if found == _FINE:
+            return
+        question = found
+        if _FIRST_FAULT <= found <= _LAST_FAULT:
+            if not self.knows(database, key):
+                return
+            if transaction is None:
+                self.told(database, key, found)
+                return
+            # It may never run, so that what was open before may still be.
+            question = _ASKS_PRESENCE if found == _REQUIRED else _ASKS_ALL
+        self.ask(
+            judge,
+            service,
+            client,
+            command,
+            sender,
+            transaction,
+            database,
+            key,
+            position,
+            target,
+            rule,
+            question,
+        )
+
     def ask(
         self,
         judge: Judge,
@@ -107,17 +207,18 @@ class PendingTtls:
         """A command leaves a key's time to live open: `question` is one of `ttl.QUESTIONS`."""
         name = (database, key)
         known = self._table.get(name)
-        everything = question != ASKS_PRESENCE
+        everything = question != _ASKS_PRESENCE
         now = self._clock()
         begins = known is None or (everything and not known.everything)
         if known is not None and not begins:
             known.last = now
             if known.sender != sender or known.transaction is not transaction:
                 known.alone = False
-            if question == ASKS_GONE:
+            if question == _ASKS_GONE:
                 known.twice = False
             newest = known if known.later is None else known.later
-            if newest.command == command and newest.service == service and newest.client == client:
+            is_same_client = newest.client is client or newest.client == client
+            if newest.command == command and newest.service == service and is_same_client:
                 return
         asked = Pending(
             judge,
@@ -137,7 +238,7 @@ class PendingTtls:
         if known is not None and not begins:
             known.later = asked
             return
-        if question == ASKS_GONE and transaction is None:  # else it may run much later
+        if question == _ASKS_GONE and transaction is None:  # else it may run much later
             asked.may_be_gone = True
             asked.due = min(asked.due, now + SOON)
         self._keep(name, known, asked)
@@ -165,7 +266,7 @@ class PendingTtls:
         known = self._table.get(name)
         if known is None:
             return
-        if fault == REQUIRED:
+        if fault == _REQUIRED:
             del self._table[name]
         else:
             known.everything = False
@@ -182,11 +283,11 @@ class PendingTtls:
             return
         ends_it = known.alone and known.sender == sender
         if not ends_it or (transaction is not None and known.transaction is not transaction):
-            if how != GIVES:  # the key may be right by now, or gone: what comes then is another one
+            if how != _GIVES:  # the key may be right by now, or gone: what comes then is another one
                 known.twice = False
                 known.last = self._clock()
             return
-        if how != GIVES or not known.everything:
+        if how != _GIVES or not known.everything:
             del self._table[name]
 
     def due(self, limit: int = MAX_ASKED) -> list[Pending]:

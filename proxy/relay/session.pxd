@@ -2,6 +2,7 @@
 cimport cython
 
 from proxy.policy.glance cimport Glance, Way
+from proxy.policy.pending cimport PendingTtls
 from proxy.policy.repeats cimport Admitted, Repeat
 from proxy.relay.actor cimport Actor
 from proxy.wire.requests cimport RequestReader
@@ -29,6 +30,8 @@ cdef class Session(Actor):
     cdef bint _admits_glimpsed(self, Glance glance) except -1
     cdef bint _needs_its_own(self) except -1
     cdef object _count(self, Admitted admitted)
+    @cython.locals(pending=PendingTtls)
+    cdef object _keep_open(self, Glance glance, Way way, object key)
     @cython.locals(way=Way, repeat=Repeat)
     cdef bint _admits_at_a_glance(self, Glance glance, list argv) except -1
     cdef bint _may_be_whole(self, Glance glance, bytes name) except -1

@@ -229,12 +229,10 @@ class Session(Actor):
         )
         if way is None:
             repeat = glance.repeat_in(reader.data(), reader.key_at, reader.key_end)
-            if repeat is None:
+            way = glance.missed
+            if repeat is None or way is None:
                 return False
             repeat.times += 1
-            way = glance.missed
-            if way is None:
-                return False
         self._until_timed -= 1
         self._count(way)
         if glance.found:
@@ -250,7 +248,6 @@ class Session(Actor):
             way = self._timed(glance, argv)
         else:
             way = glance.admits(argv, self._glance_values)
-        repeat = None
         if way is None:
             repeat = glance.repeat(argv)
             if repeat is None:
@@ -281,10 +278,11 @@ class Session(Actor):
 
     def _keep_open(self, glance: Glance, way: Way, key: bytes) -> None:
         """Keep in mind what a command that was admitted at a glance leaves open."""
-        judge, number = self._judge()
-        judged = self.transaction.judged if self.transaction is not None else None
-        database = self.profile.database
-        judge.keep_open(number, glance, way, key, judged, database, self.peer, self.sender)
+        judge = self.current_judge()
+        pending = judge.pending
+        if pending is not None:
+            judged = self.transaction.judged if self.transaction is not None else None
+            pending.keep_open(judge, glance, way, key, judged, self.profile.database, self.peer, self.sender)
 
     def _refuse_alike(self, glance: Glance, repeat: Repeat, argv: list[bytes]) -> None:
         """Have a request refused as others like it were, unless break-glass is open."""
@@ -503,10 +501,10 @@ class Session(Actor):
         if glance is None or not ruling.findings:
             return
         found = judge.repeats(number, glance, argv, touches, ruling)
-        repeat = None
-        if found is not None:
-            repeat = self._observer.repeats(self.service, label, ruling.findings)
-        if found is not None and repeat is not None:
+        if found is None:
+            return
+        repeat = self._observer.repeats(self.service, label, ruling.findings)
+        if repeat is not None:
             repeat.found = found
             repeat.refusal = parts
             glance.remember(argv, repeat)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from proxy.policy.repeats import Admitted, Repeat
 from proxy.policy.secrecy import Secrecy
 from proxy.policy.verdict import Finding, Peer, Violation, script_in
-from proxy.telemetry.clients import as_peer, listed, meet
+from proxy.telemetry.clients import listed, meet
 from proxy.telemetry.counters import OTHER, Counters, Outcome
 from proxy.telemetry.decision_log import DecisionLog, Group, Sink, mask, masked_hint, new_decision_id
 from proxy.telemetry.shapes import Shapes
@@ -33,6 +33,15 @@ _COMMAND_NAME = re.compile(r"[A-Z][A-Z0-9._-]{0,31}")
 
 
 _Rows = list[tuple[Group, tuple[str, str, str, str, str], Row]]
+
+
+class _Known:
+    """A row that is counted on, and the client that was met there last."""
+
+    __slots__ = ("entry", "met", "row", "series")
+
+    def __init__(self, entry: str, series: tuple[str, str, str, str, str], row: Row, met: Peer) -> None:
+        self.entry, self.series, self.row, self.met = entry, series, row, met
 
 
 class _Origin(NamedTuple):
@@ -73,7 +82,7 @@ class Telemetry:
         self._unsettled = Unsettled()
         self._scripts: set[str] = set()  # unregistered ones that have rows of their own
         # The rows that the violations of a group count in, to find them with one look-up.
-        self._known: dict[Group, tuple[str, tuple[str, str, str, str, str], Row]] = {}
+        self._known: dict[Group, _Known] = {}
         self._repeats: deque[Repeat] = deque()  # that live, the oldest first
         self._admitted: list[tuple[str, Admitted]] = []  # in which commands of a service are counted
         self._turns = 0  # of the shapes, as far as the repeats know
@@ -174,7 +183,7 @@ class Telemetry:
         are counted with it as merged. Returns the decision id for the reply, which is that of the first
         refused finding's line; "" if nothing was refused."""
         now = self._clock()
-        origin = _Origin(service, as_peer(client), command, revision)
+        origin = _Origin(service, client if isinstance(client, Peer) else Peer(client), command, revision)
         refused = ""
         for violation, action in findings:
             decision = self._tell(origin, violation, action, now=now, times=times * (1 + violation.more))
@@ -192,9 +201,9 @@ class Telemetry:
                 label = self._shapes.settled(violation.key)
             group = (service, violation.rule, label or "", command, action)
             known = self._known.get(group)
-            if label is None or known is None or known[0] != violation.entry:
+            if label is None or known is None or known.entry != violation.entry:
                 return None
-            rows += [(group, *known[1:])] * (1 + violation.more)
+            rows += [(group, known.series, known.row)] * (1 + violation.more)
         if len(self._repeats) >= MAX_REPEATS:
             return None
         repeat = Repeat(rows)
@@ -233,13 +242,15 @@ class Telemetry:
         group = (service, rule, shape or violation.entry, command, action)
         at = self._epoch + now
         known = self._known.get(group)
-        if known is not None and known[0] == violation.entry:
-            _, series, row = known
-            self._counters.violations[series] += times
+        if known is not None and known.entry == violation.entry:
+            row = known.row
+            self._counters.violations[known.series] += times
             row["count"] += times
             row["actions"][action] += times
             row["last"] = at
-            meet(row["clients"], listed(client))
+            if known.met is not client:
+                known.met = client
+                meet(row["clients"], listed(client))
             if violation.severity == "must":  # some of a row may be a should
                 row["severity"] = "must"
         else:
@@ -292,7 +303,7 @@ class Telemetry:
         if named == command and series in self._counters.violations:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            self._known[group] = (violation.entry, series, row)
+            self._known[group] = _Known(violation.entry, series, row, client)
         return service, rule, label, named, action
 
     def _row(self, service: str, command: str, violation: Violation, shape: str, at: float) -> Row:
