@@ -77,8 +77,10 @@ def _read_caller(draft: Draft, name: str, model: CallerModel, path: tuple[str, .
         return
     draft.callers[name] = draft.first_binding + len(draft.callers)
     writes_only = name in draft.write_only
+    across = frozenset(draft.numbers(model.across, (*path, "across")))
+    names = ", ".join(sorted(model.across))
     draft.bindings.append(
-        Binding(name, draft.home, model.from_, writes_only, model.pattern, pattern, expression)
+        Binding(name, draft.home, model.from_, writes_only, across, names, model.pattern, pattern, expression)
     )
 
 
@@ -117,7 +119,8 @@ def tenancy_of(
     if not any(hole.name in draft.callers for hole in pattern.holes):
         return None
     try:
-        places = places_in(pattern, draft.callers, draft.write_only)
+        across = {one.name: one.across for one in draft.bindings if one.home == draft.home}
+        places = places_in(pattern, draft.callers, draft.write_only, across)
     except ValueError as exc:
         draft.error(path, f"{pattern.text!r}: {exc}", of_key=path[0] in ("legacy", "instead"))
         return None

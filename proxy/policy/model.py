@@ -338,6 +338,7 @@ class CallerModel(_Model):
 
     from_: Literal["user", "certificate"] = Field(alias="from")  # whose name it is taken from
     pattern: str = "(.*)"  # the form of the name; its one group is the value
+    across: Names = []  # services whose rights hold on the keys of all values
 
 
 def _binding(value: Any) -> str:

@@ -40,6 +40,8 @@ class Binding:
     home: int  # the number of the file that it is the placeholder of
     source: Source
     writes_only: bool  # who reads and consumes needs no value
+    across: frozenset[int]  # services that need none at all, …
+    across_text: str  # … and their names
     text: str  # the form of the names that have a value
     pattern: KeyPattern  # the same, with a hole called `name` for the value
     expression: ClassExpression  # the placeholder's class
@@ -58,7 +60,10 @@ class Binding:
     def described(self) -> str:
         """The binding as a text, equal for equal ones."""
         what = "writing alone, " if self.writes_only else ""
-        return f"<{self.name}> is bound to the {self.source} ({what}{self.text}, {self.expression.text})"
+        some = f", not for {self.across_text}" if self.across else ""
+        return (
+            f"<{self.name}> is bound to the {self.source} ({what}{self.text}, {self.expression.text}{some})"
+        )
 
     def why_none(self) -> str:
         """What a caller lacks that has no value."""
@@ -83,6 +88,7 @@ class Place(NamedTuple):
     before: tuple[bytes | int | None, ...]
     after: int  # the byte that ends it, which it can't hold; -1: the key ends
     writes_only: bool  # who reads and consumes needs no value
+    across: frozenset[int]  # services whose rights hold whatever the value is
 
     def beginning(self, values: Values) -> bytes | None:
         """What the caller's own keys begin with, up to the value's end; None where that isn't known."""
@@ -145,7 +151,7 @@ class Tenancy(NamedTuple):
 
     def held(self, service: int, rights: Sequence[int], own: Iterable[Place]) -> int:
         """The rights that are left of a target's, where the values at these places are the caller's own."""
-        others = [place for place in self.places if place not in own]
+        others = [place for place in self.places if place not in own and service not in place.across]
         if not others:
             return rights[service]
         return self.reading[service] if all(place.writes_only for place in others) else 0
@@ -153,7 +159,11 @@ class Tenancy(NamedTuple):
     def bindings_to_read(self, service: int) -> Iterator[int]:
         """The numbers of the bindings whose values a key must have for a caller of the service to read it."""
         reads = self.reading[service] & READ
-        return (place.binding for place in self.places if not (place.writes_only and reads))
+        return (
+            place.binding
+            for place in self.places
+            if not (place.writes_only and reads) and service not in place.across
+        )
 
     def own_places(self, key: bytes, pattern: KeyPattern, values: Values) -> list[Place]:
         """Those of its places where a key has the caller's own value."""
@@ -198,9 +208,13 @@ class Places:
 
 
 def places_in(
-    pattern: KeyPattern, numbers: Mapping[str, int], writes_only: Iterable[str]
+    pattern: KeyPattern,
+    numbers: Mapping[str, int],
+    writes_only: Iterable[str],
+    across: Mapping[str, frozenset[int]],
 ) -> tuple[Place, ...]:
     """Where the keys of a pattern have the values of the bound placeholders, of which these are the numbers.
+    `across` are the services that need no value, by placeholder.
 
     Raises ValueError where some key could be read in more than one way.
     """
@@ -214,7 +228,8 @@ def places_in(
         after = _byte_after(pattern, at)
         number = numbers.get(part.name)
         if number is not None:
-            places.append(Place(number, part.name, tuple(before), after, part.name in writes_only))
+            freed = across.get(part.name, frozenset())
+            places.append(Place(number, part.name, tuple(before), after, part.name in writes_only, freed))
         before.append(number)
     return tuple(places)
 

@@ -548,3 +548,65 @@ def test_check_offers_a_scan_that_passes_where_a_caller_has_one_key(tmp_path: Pa
     for pattern in (b"m:acme:*", b"k:acme"):
         verdict = decider.decide(decider.policy.number("app"), [b"SCAN", b"0", b"MATCH", pattern], values)
         assert not verdict.violations
+
+
+ACROSS = parse_policy("""
+policy: p
+services: [app, dispatch, audit]
+placeholders: {id: "[a-z0-9]{1,8}", tenant: "[a-z]+"}
+bind:
+  tenant: {from: user, pattern: "tenant-(.*)", across: [dispatch, audit]}
+scopes:
+  tenant: {prefix: "t:<tenant>:", writers: [app, dispatch], readers: [audit]}
+keys:
+  label: {key: "t:<tenant>:label:<id>", type: string, ttl: {max: 1h, at: write}, max_value: 8b}
+channels:
+  events: {channel: "t:<tenant>:events", publishers: [app, dispatch], subscribers: [audit]}
+""")
+
+
+@pytest.mark.parametrize(
+    ("service", "command", "rules"),
+    [
+        ("dispatch", "SET t:acme:label:1 x EX 60", []),
+        ("dispatch", "MGET t:acme:label:1 t:globex:label:1", []),
+        ("dispatch", "SET t:globex:label:1 x", ["ttl.required"]),
+        ("dispatch", "SET t:globex:label:1 123456789 EX 60", ["value.size"]),
+        ("dispatch", "SCAN 0 MATCH t:globex:label:*", []),
+        ("dispatch", "COPY t:acme:label:1 t:globex:label:1", []),
+        ("dispatch", "PUBLISH t:globex:events x", []),
+        ("audit", "GET t:globex:label:1", []),
+        ("audit", "PSUBSCRIBE t:globex:events", []),
+        ("audit", "SET t:globex:label:1 x EX 60", ["scope.write"]),
+        ("app", "GET t:globex:label:1", ["scope.read"]),
+        ("app", "SCAN 0 MATCH t:globex:label:*", ["scan.scope"]),
+        ("app", "PUBLISH t:globex:events x", ["channel.write"]),
+        ("app", "GET t:acme:label:1", []),
+    ],
+)
+@pytest.mark.parametrize("caller", [ACME, STRANGER, Caller()])
+def test_a_service_across_the_tenants_is_held_to_everything_else(
+    service: str, command: str, rules: list[str], caller: Caller
+) -> None:
+    decider, argv = Decider(ACROSS), command.encode().split()
+    number, values = ACROSS.number(service), ACROSS.values(caller)
+    if service == "app" and caller is not ACME and not rules:
+        rules = ["scope.read"]
+    for _ in range(2):
+        found = [one.rule for one in decider.decide(number, argv, values).violations]
+        assert found == rules
+    admitted = Glance(decider, number, ALL).admits(argv, values)
+    assert admitted is None or not rules
+
+
+def test_who_stands_across_is_part_of_what_changes() -> None:
+    text = """
+policy: p
+services: [app, dispatch]
+bind: {tenant: {from: user, pattern: "tenant-(.*)", across: [WHO]}}
+scopes: {tenant: {prefix: "t:<tenant>:", writers: [app, dispatch], unregistered: allow}}
+"""
+    old, new = (parse_policy(text.replace("WHO", who)) for who in ("app", "dispatch"))
+    assert "not for dispatch" in "\n".join(one.sentence for one in Difference(old, new).changes)
+    with pytest.raises(FileError, match="'nobody' is not listed under services"):
+        parse_policy(text.replace("WHO", "nobody"))
