@@ -289,10 +289,11 @@ def reload(admin: str, token_file: str, form: str, config: str) -> None:
     told = asked(admin, "/-/reload", {}, RELOAD_TIMEOUT, token_file, form=form)
     with answer_of(admin):
         name, revision, waiting = told["policy"], told["revision"], list(told["needs_restart"])
+        changed = ", ".join(told["changed"]) or "nothing"
     if form == "json":
         print_json(told)
     else:
-        say(f"reloaded: policy {name}, revision {revision}" if name else "reloaded")
+        say(f"reloaded: policy {name}, revision {revision}; changed: {changed}" if name else "reloaded")
     for name in waiting:
         say(f"keyfence: {name} has changed in the configuration: that needs a restart", err=True)
 

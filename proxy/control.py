@@ -18,7 +18,7 @@ from . import __version__
 from .admin_access import Access
 from .admin_token import token_of, token_warnings
 from .listeners import Listeners
-from .loading import Origin, Packed, admit, unpack
+from .loading import Origin, Packed, admit, changed_settings, unpack
 from .notices import warn
 from .policy.diagnostics import FileError
 from .policy.explain import explain
@@ -330,7 +330,8 @@ class Control:
 
     async def _reload(self) -> dict[str, Any]:
         packed = await self._origin.load_apart()
-        before = self._runtime.settings
+        before, judge = self._runtime.settings, self._runtime.judge
+        revision_before = judge.policy.revision if judge is not None else ""
         settings, waiting = admit(before, packed.settings)
         packed = packed._replace(settings=settings)
         policy = await asyncio.to_thread(unpack, packed)
@@ -347,8 +348,10 @@ class Control:
             self._access.take(settings.admin_names, token)
         await self._front.take(packed, now)
         revision = "" if policy is None else policy.revision
+        changed = ["policy"] if revision != revision_before else []
+        changed += changed_settings(before, settings)
         told = f"reloaded: policy {policy.name}, revision {revision}" if policy is not None else "reloaded"
-        self._runtime.tell(told)
+        self._runtime.tell(f"{told}; changed: {', '.join(changed) or 'nothing'}")
         for text in token_warnings(settings):
             warn(text)
         for name in waiting:
@@ -356,6 +359,7 @@ class Control:
         return {
             "policy": "" if policy is None else policy.name,
             "revision": revision,
+            "changed": changed,
             "needs_restart": waiting,
         }
 

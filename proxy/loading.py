@@ -153,6 +153,13 @@ def unpack(packed: Packed) -> CompiledPolicy | None:
     return policy
 
 
+def changed_settings(before: Settings, after: Settings) -> list[str]:
+    """The names of the settings that differ. The policy's file isn't among them, nor is where they stand."""
+    names = [field.name for field in dataclasses.fields(Settings)]
+    apart = ("policy", "waivers_source", "source")
+    return [name for name in names if name not in apart and getattr(before, name) != getattr(after, name)]
+
+
 def admit(before: Settings, new: Settings) -> tuple[Settings, list[str]]:
     """The settings that can be put in force now, and what of the new ones has to wait for a restart."""
     live = LIVE | ({"upstream"} if _only_the_login_changed(before, new) else set())

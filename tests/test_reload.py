@@ -206,6 +206,8 @@ def test_a_new_policy_is_in_force_everywhere_once_the_reload_is_acknowledged(
         one.allow("CubeProxy")
         status, told = one.reload()
         assert (status, told["policy"], told["needs_restart"]) == (200, "reloaded", [])
+        assert told["changed"] == ["policy"]
+        assert one.reload()[1]["changed"] == []
         connected.sendall(SET)
         assert connected.recv(1000) == b"+OK\r\n"
     assert one.answers("CubeProxy") == {b"+OK\r\n"}
@@ -251,7 +253,8 @@ def test_modes_waivers_and_the_log_are_reloaded_too(
     )
     config = one.config.read_text().replace("decisions.jsonl", "others.jsonl")
     one.write(config + "waivers: waivers.yaml\n")
-    assert one.reload()[0] == 200
+    status, told = one.reload()
+    assert (status, told["changed"]) == (200, ["waivers", "decision_log"])
     assert one.answers("CubeProxy") == {b"+OK\r\n"}
     others = tmp_path / "others.jsonl"
     eventually(lambda: '"action":"waived"' in others.read_text(), "the new log tells of it")
