@@ -33,7 +33,7 @@ GET = encode.command("HGETALL", ROUTE)
 # One outage or several: the reasons, and the end if there is one.
 OUTAGE = (
     r"\A((keyfence: upstream \S+ is unreachable: .*\n)+"
-    r"(keyfence: upstream \S+ is up again after .*\n|\Z))*\Z"
+    r"(keyfence: upstream \S+ is up again after .*\n(keyfence: the upstream doesn't tell .*\n)?|\Z))*\Z"
 )
 REFUSED = encode.command("GET", "cube:v1:master:node:metric:n1")  # by CubeProxy
 
