@@ -4,9 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 
 from huey import PriorityRedisExpireHuey, RedisHuey
+from huey.api import Result
 from huey.consumer import Consumer
+from huey.exceptions import TaskException
+
+
+def last_result(result: Result) -> object:
+    """The result of a task that is tried again; that of its first attempt may be seen before."""
+    end = time.monotonic() + 25
+    while True:
+        try:
+            return result.get(blocking=True, timeout=25)
+        except TaskException:
+            if time.monotonic() > end:
+                raise
+            result.reset()
+            time.sleep(0.05)
 
 
 def used(huey: RedisHuey) -> dict[str, object]:
@@ -40,7 +56,7 @@ def used(huey: RedisHuey) -> dict[str, object]:
             "one": add(1, 2).get(blocking=True, timeout=25),
             "chain": huey.enqueue(add.s(1, 1).then(add, 10)).get(blocking=True, timeout=25),
             "group": [add.map([(n, n) for n in range(3)]).get(blocking=True, timeout=25)],
-            "again": second_time().get(blocking=True, timeout=25),
+            "again": last_result(second_time()),
             "alone": alone().get(blocking=True, timeout=25),
             "later": later.get(blocking=True, timeout=25),
             "revoked": revoked.is_revoked(),
