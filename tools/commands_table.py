@@ -165,21 +165,6 @@ def legacy_specs(rows: list[Row]) -> list[Row]:
     return merge_specs([[spec] for spec in specs])
 
 
-# What redis-py 8 and go-redis 9 send at each connect. Redis Enterprise takes it; other servers answer an
-# error, and the clients go on.
-SENT_AT_CONNECT: list[Row] = [
-    {
-        "name": "CLIENT MAINT_NOTIFICATIONS",
-        "arity": -3,
-        "flags": {"loading", "noscript", "stale"},
-        "categories": {"connection", "slow"},
-        "range": (0, 0, 0),
-        "keys": None,
-        "server": "redis-enterprise",
-    }
-]
-
-
 # -- a published reference
 
 
