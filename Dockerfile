@@ -8,8 +8,9 @@
 FROM python:3.11-slim AS builder
 RUN apt-get update && apt-get install --yes --no-install-recommends build-essential
 WORKDIR /src
-COPY pyproject.toml setup.py README.md Makefile ./
+COPY pyproject.toml setup.py MANIFEST.in README.md Makefile ./
 COPY proxy proxy
+COPY policies policies
 ENV KEYFENCE_COMPILED=required
 RUN make install VENV=/opt/keyfence EDITABLE=
 

@@ -17,8 +17,8 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 # What the extensions are made from: a module is compiled where a .pxd of its name stands beside it.
-PXD = $(wildcard proxy/*.pxd proxy/*/*.pxd)
-COMPILED = $(PXD) $(PXD:.pxd=.py) $(wildcard setup.py proxy/_compiled.py)
+PXD = $(shell find proxy -name '*.pxd')
+COMPILED = $(PXD) $(PXD:.pxd=.py) $(wildcard setup.py proxy/keyfence/_compiled.py)
 
 # Prints the requirements of one list in pyproject.toml, one per line.
 REQUIREMENTS = $(BIN)/python -c 'import functools, sys, tomllib; print(*functools.reduce(dict.__getitem__, \
@@ -46,7 +46,7 @@ define interpreted
   KEYFENCE_PURE=1 $(BIN)/python -m pytest $(SPREAD) $(PYTEST) $(PURE_TESTS); \
 else echo "nothing is compiled here: these tests ran in pure Python"; fi
 endef
-PURE_TESTS = $(wildcard tests/wire tests/policy tests/relay tests/test_compiled.py)
+PURE_TESTS = $(wildcard tests/resp tests/shapes tests/policy tests/identity tests/session tests/test_compiled.py)
 # Over so many processes; 0: all in one. They wait for servers and clocks as often as they compute.
 JOBS ?= 2
 SPREAD = --numprocesses $(JOBS) --dist worksteal
@@ -82,7 +82,7 @@ more-servers: ## Redis 8.0, 8.6 and Valkey 8.1, 9.1 of Debian for tests, beside 
 
 commands: install-test ## the command table anew; FROM=HOST:PORT (or unix:PATH) asks a server that it lacks first
 	@$(BIN)/python -m tools.commands_table $(if $(FROM),--from $(FROM))
-	@$(BIN)/python -m proxy commands --markdown >docs/commands.md
+	@$(BIN)/python -m keyfence commands --markdown >docs/commands.md
 
 soak: install-test ## the comparison with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients
 	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/differential/test_random_sessions.py \

@@ -2,26 +2,30 @@
 
 Rule: a build never fails for want of a compiler, unless KEYFENCE_COMPILED=required says that it must be
 there (for CI and release builds). KEYFENCE_PURE=1 builds nothing. What is compiled is named in
-proxy/_compiled.py, all other metadata is in pyproject.toml.
+proxy/keyfence/_compiled.py, all other metadata is in pyproject.toml.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+SOURCES = ROOT / "proxy"  # the directory that holds the package
+POLICIES = "policies"  # shipped with the package, as keyfence/policies
 GENERATED = Path("build", "cython")
 REQUIRED = os.environ.get("KEYFENCE_COMPILED") == "required"
 
-# By its path: importing it as proxy._compiled would import the package, and refuse the stale extensions
+# By its path: importing it as keyfence._compiled would import the package, and refuse the stale extensions
 # that are about to be replaced.
-_spec = importlib.util.spec_from_file_location("keyfence_compiled", ROOT / "proxy" / "_compiled.py")
+_spec = importlib.util.spec_from_file_location("keyfence_compiled", SOURCES / "keyfence" / "_compiled.py")
 compiled = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(compiled)
 
@@ -32,11 +36,11 @@ def extensions() -> list[Extension]:
     return [
         Extension(
             module,
-            [compiled.source(module, ROOT).relative_to(ROOT).as_posix()],
+            [compiled.source(module, SOURCES).relative_to(ROOT).as_posix()],
             extra_compile_args=["-O2"],
             optional=not REQUIRED,
         )
-        for module in compiled.modules(ROOT)
+        for module in compiled.modules(SOURCES)
     ]
 
 
@@ -51,7 +55,7 @@ def translate(extension: Extension) -> Extension | None:
         print(f"keyfence: no Cython, {extension.name} stays interpreted", file=sys.stderr)
         return None
     marked = GENERATED.joinpath(*extension.name.split(".")).with_suffix(".source.c")
-    mark = compiled.mark(extension.name, ROOT)
+    mark = compiled.mark(extension.name, SOURCES)
     # Time stamps alone don't tell whether generated C is up to date (a checkout may set them back).
     is_new = not marked.exists() or marked.read_text() != mark
     try:
@@ -93,9 +97,19 @@ class BuildExtensions(build_ext):
         # What this build can't replace must not stay behind as a stale extension.
         if self.inplace or getattr(self, "editable_mode", False):
             for module in compiled.MODULES:
-                while (stale := compiled.extension(module, ROOT)) is not None:
+                while (stale := compiled.extension(module, SOURCES)) is not None:
                     stale.unlink()
         super().run()
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExtensions})
+class BuildModules(build_py):
+    """Puts the shipped policies into the package. A checkout has them at its root, where people look."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            target = Path(self.build_lib, "keyfence", POLICIES)
+            shutil.copytree(ROOT / POLICIES, target, dirs_exist_ok=True)
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExtensions, "build_py": BuildModules})

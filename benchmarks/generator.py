@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from benchmarks import traffic
-from proxy.runtime import run_loop
-from proxy.wire.encode import command
-from proxy.wire.replies import ReplyFramer
+from keyfence.process.runtime import run_loop
+from keyfence.resp.encode import command
+from keyfence.resp.replies import ReplyFramer
 
 KEY = "cube:v1:master:instance:meta:"  # CubeMaster may write it, CubeProxy may not
 FOREIGN = "cube:v1:proxy:bench:"

@@ -1,7 +1,7 @@
 """How many processor instructions a command takes in a client's session, counted by callgrind.
 
 Run it from the repository's root: `python -m benchmarks.instructions`. Counts hardly differ from run to run
-and from machine to machine, so that `tests/relay/test_instructions.py` may hold them against limits, which
+and from machine to machine, so that `tests/session/test_instructions.py` may hold them against limits, which
 times may not be. They are told as a multiple of what CPython takes to split the same requests at their CRLFs:
 that compensates for how Python was built. Needs valgrind; under it everything takes fifty times as long.
 """
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import sessions
-from proxy import _compiled
+from keyfence import _compiled
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = 480

@@ -19,10 +19,10 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from proxy.commands.extract import extract
-from proxy.policy import automaton as automaton_module
-from proxy.policy.decide import Decider
-from proxy.policy.load import parse_policy
+from keyfence.commands.extract import extract
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.patterns import automaton as automaton_module
 
 SIZES = (12, 200, 2_000)
 SERVICES = 50

@@ -16,15 +16,15 @@ from pathlib import Path
 import pyperf
 
 from benchmarks import sessions
-from proxy import _compiled
-from proxy.commands.extract import extract
-from proxy.policy.compiled import CompiledPolicy
-from proxy.policy.decide import Decider
-from proxy.policy.load import load_policy, parse_policy
-from proxy.wire.encode import command
-from proxy.wire.limits import IDENTIFIED
-from proxy.wire.replies import ReplyFramer
-from proxy.wire.requests import RequestReader
+from keyfence import _compiled
+from keyfence.commands.extract import extract
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.loading.load import load_policy, parse_policy
+from keyfence.resp.encode import command
+from keyfence.resp.limits import IDENTIFIED
+from keyfence.resp.replies import ReplyFramer
+from keyfence.resp.requests import RequestReader
 
 POLICIES = Path(__file__).parents[1] / "policies"
 SET = command("SET", "cube:v1:shared:sandbox:proxy:7c8f3a", b"x" * 64)

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import traffic
-from proxy.policy.compiled import CompiledPolicy
-from proxy.policy.judge import InForce, Judge
-from proxy.policy.load import load_policy
-from proxy.policy.modes import Mode, ModeRule, Modes
-from proxy.policy.pending import PendingTtls
-from proxy.relay.identity import Identities
-from proxy.relay.session import Session
-from proxy.telemetry.telemetry import Telemetry
-from proxy.wire.encode import command
+from keyfence.identity.resolver import Identities
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.enforcement.modes import Mode, ModeRule, Modes
+from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.loading.load import load_policy
+from keyfence.resp.encode import command
+from keyfence.session.session import Session
+from keyfence.telemetry.telemetry import Telemetry
 
 POLICY = Path(__file__).parents[1] / "policies" / "cubesandbox.yaml"
 VALUE = b"x" * 64

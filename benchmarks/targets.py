@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import traffic
-from proxy import _compiled
+from keyfence import _compiled
 from tests.servers import Keyfence, RedisServer, free_port
 
 CUBE = Path(__file__).parents[1] / "policies" / "cubesandbox.yaml"

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from proxy.wire.encode import command
+from keyfence.resp.encode import command
 
 ROUTE = "cube:v1:shared:sandbox:proxy:"
 EVENTS = "cube:v1:shared:sandbox:lifecycle:events"

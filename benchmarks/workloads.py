@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from benchmarks.processes import cpu_seconds, resident_kib, tree
 from benchmarks.targets import Field, Target, wait_for_port
-from proxy.wire.encode import command
+from keyfence.resp.encode import command
 
 KEY = "cube:v1:master:instance:meta:__rand_int__"
 FOREIGN = "cube:v1:proxy:bench:__rand_int__"  # CubeMaster may not write it, and no entry covers it

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from harness import Choices, fuzz, instrumented
 
-with instrumented("proxy.policy.build_automaton", "proxy.policy.patterns", "proxy.policy.expressions"):
-    from proxy.policy.build_automaton import TooManyStates, classify
-    from proxy.policy.expressions import PatternError
-    from proxy.policy.matching import Simulation
-    from proxy.policy.patterns import parse_class, parse_pattern, prefix_pattern
+with instrumented(
+    "keyfence.policy.patterns.determinize",
+    "keyfence.policy.patterns.patterns",
+    "keyfence.policy.patterns.expressions",
+):
+    from keyfence.policy.patterns.determinize import TooManyStates, classify
+    from keyfence.policy.patterns.expressions import PatternError
+    from keyfence.policy.patterns.matching import Simulation
+    from keyfence.policy.patterns.patterns import parse_class, parse_pattern, prefix_pattern
 
 MAX_STATES = 2_000
 

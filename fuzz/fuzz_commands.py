@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from harness import fuzz, instrumented
 
-with instrumented("proxy.commands"):
-    from proxy.commands.extract import extract
-    from proxy.commands.model import DELETE, GROUP, READ, WRITE
-    from proxy.commands.table import COMMANDS
+with instrumented("keyfence.commands"):
+    from keyfence.commands.extract import extract
+    from keyfence.commands.model import DELETE, GROUP, READ, WRITE
+    from keyfence.commands.table import COMMANDS
 
 NAMES = sorted(name.split() for name in COMMANDS)
 WORDS = [

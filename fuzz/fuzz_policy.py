@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from harness import PROJECT, Choices, fuzz, instrumented
 
-with instrumented("proxy.policy"):
-    from proxy.commands.extract import extract
-    from proxy.policy.decide import Decider
-    from proxy.policy.diagnostics import FileError
-    from proxy.policy.load import parse_policy
+with instrumented("keyfence.policy"):
+    from keyfence.commands.extract import extract
+    from keyfence.policy.diagnostics import FileError
+    from keyfence.policy.engine.evaluator import Decider
+    from keyfence.policy.loading.load import parse_policy
 
 REAL = (PROJECT / "policies" / "cubesandbox.yaml").read_text().splitlines()
 LINES = [line for line in REAL if line.strip() and not line.lstrip().startswith("#")]

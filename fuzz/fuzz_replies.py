@@ -10,10 +10,10 @@ from __future__ import annotations
 import hiredis
 from harness import Choices, fuzz, instrumented, interpreted
 
-with instrumented("proxy.wire"):
-    from proxy.wire.replies import ReplyError, ReplyFramer
+with instrumented("keyfence.resp"):
+    from keyfence.resp.replies import ReplyError, ReplyFramer
 
-_interpreted = interpreted("proxy.wire.replies")
+_interpreted = interpreted("keyfence.resp.replies")
 Frames = tuple[list[tuple[int, bool, int]], bool, str]
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from harness import Choices, fuzz, instrumented, interpreted
 
-with instrumented("proxy.wire"):
-    from proxy.wire import encode
-    from proxy.wire.limits import IDENTIFIED, UNIDENTIFIED, ProtocolError, RequestLimits
-    from proxy.wire.requests import RequestReader
+with instrumented("keyfence.resp"):
+    from keyfence.resp import encode
+    from keyfence.resp.limits import IDENTIFIED, UNIDENTIFIED, ProtocolError, RequestLimits
+    from keyfence.resp.requests import RequestReader
 
-Interpreted = interpreted("proxy.wire.requests").RequestReader
+Interpreted = interpreted("keyfence.resp.requests").RequestReader
 LIMITS = [
     IDENTIFIED,
     UNIDENTIFIED,

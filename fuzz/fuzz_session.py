@@ -16,22 +16,22 @@ from collections.abc import Sequence
 from harness import Choices, fuzz, instrumented
 
 # Not counted: the session's own branches are what is looked for.
-import proxy.policy.judge
-import proxy.policy.load
-import proxy.telemetry.telemetry  # noqa: F401
-from proxy.policy.judge import InForce
-from proxy.policy.modes import ModeRule
-from proxy.wire import encode, requests
-from proxy.wire.limits import IDENTIFIED, MIB, ProtocolError, RequestLimits
-from proxy.wire.requests import RequestReader
+import keyfence.policy.engine.authorizer
+import keyfence.policy.loading.load
+import keyfence.telemetry.telemetry  # noqa: F401
+from keyfence.policy.enforcement.modes import ModeRule
+from keyfence.policy.engine.authorizer import InForce
+from keyfence.resp import encode, requests
+from keyfence.resp.limits import IDENTIFIED, MIB, ProtocolError, RequestLimits
+from keyfence.resp.requests import RequestReader
 
-with instrumented("proxy.relay"):
-    from proxy.relay.conversation import MULTI, POISON, ROOM
+with instrumented("keyfence.session"):
+    from keyfence.session.conversation import MULTI, POISON, ROOM
 
-from proxy.client import reason_label
-from tests.relay.fake_redis import PASSWORD, FakeRedis
-from tests.relay.sessions import ROUTE, ToldInOrder, judge, session
-from tests.relay.test_session_in_any_order import NOTHING, WORDS
+from keyfence.downstream.client import reason_label
+from tests.session.fake_redis import PASSWORD, FakeRedis
+from tests.session.sessions import ROUTE, ToldInOrder, judge, session
+from tests.session.test_session_in_any_order import NOTHING, WORDS
 
 # What is large here, so that inputs may be small.
 requests.LARGE = 1200

@@ -74,10 +74,10 @@ def build() -> str:
 
 def _is_fresh() -> bool:
     """Whether BUILD's extensions are all there and made from the sources beside them."""
-    ask = "from proxy import _compiled; import sys; sys.exit(not all(_compiled.status().values()))"
+    ask = "from keyfence import _compiled; import sys; sys.exit(not all(_compiled.status().values()))"
     env = {name: value for name, value in os.environ.items() if name != "KEYFENCE_PURE"}
     return not subprocess.run(
-        [sys.executable, "-c", ask], cwd=BUILD, env=env, capture_output=True, check=False
+        [sys.executable, "-c", ask], cwd=BUILD / "proxy", env=env, capture_output=True, check=False
     ).returncode
 
 
@@ -92,7 +92,7 @@ def environment(compiler: str) -> dict[str, str]:
         found = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, check=True)
         runtime = Path(found.stdout.decode().strip())
     return env | {
-        "KEYFENCE_FUZZ_BUILD": str(BUILD),
+        "KEYFENCE_FUZZ_BUILD": str(BUILD / "proxy"),
         "LD_PRELOAD": str(runtime),
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",  # CPython leaves much to the system
         "PYTHONMALLOC": "malloc",  # else small objects lie in arenas, where nothing is watched

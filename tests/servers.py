@@ -24,7 +24,7 @@ from typing import NamedTuple, Self
 
 import redis
 
-from proxy.upstream.embedded import (
+from keyfence.upstream.embedded import (
     EmbeddedRedis,
     EmbeddedRedisError,
     find_redis_server,
@@ -245,7 +245,7 @@ class Keyfence:
     def __enter__(self) -> Self:
         self._stderr = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [*self._limited(), sys.executable, "-m", "proxy", "run", *self.arguments],
+            [*self._limited(), sys.executable, "-m", "keyfence", "run", *self.arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy import _compiled
+from keyfence import _compiled
 
-ROOT = Path(_compiled.__file__).parent.parent
-MODULE = "proxy.wire.requests"
+SOURCES = Path(_compiled.__file__).parent.parent
+ROOT = SOURCES.parent
+MODULE = "keyfence.resp.requests"
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_an_edited_source_makes_its_extension_stale(tree: Path, suffix: str) -> 
 
 
 def test_an_edited_declaration_makes_the_extensions_of_other_modules_stale(tree: Path) -> None:
-    edited = _compiled.source("proxy.wire.replies", tree).with_suffix(".pxd")
+    edited = _compiled.source("keyfence.resp.replies", tree).with_suffix(".pxd")
     edited.write_text(edited.read_text() + "\n")
     with pytest.raises(_compiled.StaleExtensionError):
         _compiled.check(tree)
@@ -90,11 +91,11 @@ def test_the_source_finder_prefers_the_source_of_compiled_modules_only(tree: Pat
     spec = finder.find_spec(MODULE, None)
     assert spec is not None
     assert spec.origin == str(_compiled.source(MODULE, tree))
-    assert finder.find_spec("proxy.wire.limits", None) is None
+    assert finder.find_spec("keyfence.resp.limits", None) is None
     assert finder.find_spec("json", None) is None
 
 
-def python(code: str, cwd: Path = ROOT, **environ: str) -> subprocess.CompletedProcess[str]:
+def python(code: str, cwd: Path = SOURCES, **environ: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("KEYFENCE_")}
     return subprocess.run(
         [sys.executable, "-c", code], cwd=cwd, env=kept | environ, capture_output=True, text=True, check=False
@@ -103,8 +104,8 @@ def python(code: str, cwd: Path = ROOT, **environ: str) -> subprocess.CompletedP
 
 def test_with_the_switch_all_modules_are_interpreted() -> None:
     ran = python(
-        "from proxy import _compiled as c\n"
-        "from proxy.wire import replies, requests\n"
+        "from keyfence import _compiled as c\n"
+        "from keyfence.resp import replies, requests\n"
         "assert requests.__file__.endswith('.py') and replies.__file__.endswith('.py')\n"
         "assert not any(c.status().values())\n"
         "print(c.describe())",
@@ -115,13 +116,13 @@ def test_with_the_switch_all_modules_are_interpreted() -> None:
 
 def test_the_package_refuses_to_start_with_a_stale_extension(tree: Path) -> None:
     for name in ("__init__.py", "_compiled.py"):
-        shutil.copy(ROOT / "proxy" / name, tree / "proxy" / name)
+        shutil.copy(SOURCES / "keyfence" / name, tree / "keyfence" / name)
     build(tree).write_bytes(b"\x7fELF")
-    ran = python("import proxy", cwd=tree)
+    ran = python("import keyfence", cwd=tree)
     assert ran.returncode == 1
     assert "StaleExtensionError" in ran.stderr
-    assert python("import proxy.wire.requests as r; r.__file__", cwd=tree).returncode == 1
-    assert "ImportError" not in python("import proxy", cwd=tree, KEYFENCE_PURE="1").stderr
+    assert python("import keyfence.resp.requests as r; r.__file__", cwd=tree).returncode == 1
+    assert "ImportError" not in python("import keyfence", cwd=tree, KEYFENCE_PURE="1").stderr
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_what_the_version_says(found: dict[str, bool], line: str, monkeypatch: p
 
 
 def test_the_status_is_that_of_what_is_loaded() -> None:
-    from proxy.wire import requests
+    from keyfence.resp import requests
 
     assert _compiled.status()[MODULE] == (not requests.__file__.endswith(".py"))
     assert set(_compiled.status()) == set(_compiled.modules())
@@ -154,6 +155,7 @@ def checkout(tmp_path: Path) -> Path:
     root = tmp_path / "checkout"
     ignored = shutil.ignore_patterns("*.so", "*.pyd", "__pycache__")
     shutil.copytree(ROOT / "proxy", root / "proxy", ignore=ignored)
+    shutil.copytree(ROOT / "policies", root / "policies")
     for name in ("setup.py", "pyproject.toml"):
         shutil.copy(ROOT / name, root)
     (root / "README.md").touch()
@@ -173,27 +175,33 @@ def build_in(checkout: Path, **environ: str) -> subprocess.CompletedProcess[str]
 
 
 def built(checkout: Path) -> list[str]:
-    return [module for module in _compiled.MODULES if _compiled.extension(module, checkout) is not None]
+    return [
+        module for module in _compiled.MODULES if _compiled.extension(module, checkout / "proxy") is not None
+    ]
 
 
-DESCRIBE = "from proxy import _compiled as c; from proxy.wire import requests, replies; print(c.describe())"
+DESCRIBE = (
+    "from keyfence import _compiled as c; from keyfence.resp import requests, replies; print(c.describe())"
+)
 
 
 def test_without_a_compiler_the_build_succeeds_and_everything_runs_interpreted(checkout: Path) -> None:
     pytest.importorskip("Cython")
-    stale = _compiled.source(MODULE, checkout).with_suffix(EXTENSION_SUFFIXES[0])
+    stale = _compiled.source(MODULE, checkout / "proxy").with_suffix(EXTENSION_SUFFIXES[0])
     stale.write_bytes(b"\x7fELF of an earlier build")
     ran = build_in(checkout, CC="/bin/false")
     assert ran.returncode == 0, ran.stderr
     assert built(checkout) == []
-    assert python(DESCRIBE, cwd=checkout).stdout == "interpreted (no compiled modules; slower)\n"
+    assert python(DESCRIBE, cwd=checkout / "proxy").stdout == "interpreted (no compiled modules; slower)\n"
     assert build_in(checkout, CC="/bin/false", KEYFENCE_COMPILED="required").returncode != 0
 
 
 def test_a_module_that_cython_refuses_stays_interpreted(checkout: Path) -> None:
     pytest.importorskip("Cython")
-    for module in _compiled.modules(checkout):
-        _compiled.source(module, checkout).with_suffix(".pxd").write_text("this is no declaration\n")
+    for module in _compiled.modules(checkout / "proxy"):
+        _compiled.source(module, checkout / "proxy").with_suffix(".pxd").write_text(
+            "this is no declaration\n"
+        )
     ran = build_in(checkout)
     assert ran.returncode == 0, ran.stderr
     assert "stays interpreted" in ran.stderr
@@ -212,16 +220,16 @@ def test_with_a_compiler_everything_runs_compiled_until_a_source_is_edited(check
     pytest.importorskip("Cython")
     if not (shutil.which("cc") or shutil.which("gcc")):
         pytest.skip("no C compiler is installed")
-    for module in _compiled.modules(checkout):  # one module takes long enough
+    for module in _compiled.modules(checkout / "proxy"):  # one module takes long enough
         if module != MODULE:
-            _compiled.source(module, checkout).with_suffix(".pxd").unlink()
+            _compiled.source(module, checkout / "proxy").with_suffix(".pxd").unlink()
     ran = build_in(checkout, KEYFENCE_COMPILED="required")
     assert ran.returncode == 0, ran.stderr
     assert built(checkout) == [MODULE]
-    assert python(DESCRIBE, cwd=checkout).stdout == "compiled\n"
-    assert "KEYFENCE_PURE" in python(DESCRIBE, cwd=checkout, KEYFENCE_PURE="1").stdout
-    source = _compiled.source(MODULE, checkout)
+    assert python(DESCRIBE, cwd=checkout / "proxy").stdout == "compiled\n"
+    assert "KEYFENCE_PURE" in python(DESCRIBE, cwd=checkout / "proxy", KEYFENCE_PURE="1").stdout
+    source = _compiled.source(MODULE, checkout / "proxy")
     source.write_text(source.read_text() + "\n")
-    assert "StaleExtensionError" in python(DESCRIBE, cwd=checkout).stderr
+    assert "StaleExtensionError" in python(DESCRIBE, cwd=checkout / "proxy").stderr
     assert build_in(checkout, KEYFENCE_COMPILED="required").returncode == 0
-    assert python(DESCRIBE, cwd=checkout).stdout == "compiled\n"
+    assert python(DESCRIBE, cwd=checkout / "proxy").stdout == "compiled\n"

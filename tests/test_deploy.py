@@ -14,10 +14,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from proxy.admin_client import url_of
-from proxy.cli import cli
-from proxy.config import Overrides, load_settings
-from proxy.sockets import Address
+from keyfence.admin.client import url_of
+from keyfence.cli.main import cli
+from keyfence.config.models import Overrides, load_settings
+from keyfence.net.addresses import Address
 from tests.clients.running import configure
 from tests.servers import PROJECT, Keyfence, RedisServer
 

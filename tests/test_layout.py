@@ -15,7 +15,7 @@ from tests.servers import PROJECT
 
 PACKAGE = PROJECT / "proxy"
 
-# Which rooms a room may import; its own modules and `proxy._compiled` are open to all. Rooms that aren't
+# Which rooms a room may import; its own modules and `keyfence._compiled` are open to all. Rooms that aren't
 # listed (server, admin, config, cli …) may import every room.
 MAY_IMPORT: dict[str, set[str]] = {
     "wire": set(),

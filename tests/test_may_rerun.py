@@ -47,7 +47,7 @@ def test_nor_one_of_which_nothing_is_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("wanted", "status"), [("test", 0), ("nothing_is_called_so", 5)])
 def test_how_a_run_ended_is_kept(tmp_path: Path, spread: list[str], wanted: str, status: int) -> None:
     command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={tmp_path}", *spread, "-k", wanted]
-    command.append("tests/wire/test_encode.py")
+    command.append("tests/resp/test_encode.py")
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, timeout=60, check=False)
     assert done.returncode == status
     assert json.loads((tmp_path / "v" / STATUS).read_text()) == status

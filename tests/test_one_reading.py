@@ -1,4 +1,4 @@
-"""A word of a request is read by one function: `proxy.commands.words` compares, and nothing else does.
+"""A word of a request is read by one function: `keyfence.commands.arguments` compares, and nothing else does.
 
 Servers end a word at a NUL byte and fold ASCII letters only. Whatever compares an argument in another way
 judges, or follows, another command than the one that runs. So this looks, in the rooms that judge requests
@@ -17,7 +17,8 @@ import pytest
 
 from tests.servers import PROJECT
 
-ROOMS = ("commands", "relay", "policy")
+PACKAGE = PROJECT / "proxy" / "keyfence"
+ROOMS = ("commands", "identity", "policy", "session", "shapes")
 FOLDS = frozenset({"upper", "lower", "casefold", "swapcase", "title", "capitalize"})
 SEARCHES = frozenset({"startswith", "endswith", "removeprefix", "removesuffix", "find", "index", "isdigit"})
 # What names a request, and what names one argument of it, wherever they are.
@@ -25,11 +26,11 @@ REQUESTS = frozenset({"argv", "arguments"})
 
 # Where a request's argument may be compared as it is, with the reason.
 RAW = {
-    ("commands/words.py", "word"): "it is the reader",
-    ("commands/words.py", "fold"): "it is the reader",
-    ("commands/words.py", "function_name"): "it is the reader",
-    ("commands/words.py", "may_hold"): "it is the reader",
-    ("commands/words.py", "integer"): "it is the reader",
+    ("commands/arguments.py", "word"): "it is the reader",
+    ("commands/arguments.py", "fold"): "it is the reader",
+    ("commands/arguments.py", "function_name"): "it is the reader",
+    ("commands/arguments.py", "may_hold"): "it is the reader",
+    ("commands/arguments.py", "integer"): "it is the reader",
     (
         "commands/exceptions.py",
         "_after",
@@ -39,40 +40,49 @@ RAW = {
         "extract",
     ): "two spellings that are found without folding; others go through fold",
     ("commands/extract.py", "_container.plan"): "as in extract",
-    ("relay/session.py", "_is_named"): "as fold, in C; nothing of that length with a NUL is such a name",
-    ("relay/session.py", "_special"): "as fold, in C; what has a NUL is looked at by word",
-    ("policy/glance.py", "Glance._admits"): "a way is found by the spelling that the decider was asked about",
+    ("session/session.py", "_is_named"): "as fold, in C; nothing of that length with a NUL is such a name",
+    ("session/session.py", "_special"): "as fold, in C; what has a NUL is looked at by word",
     (
-        "policy/glance.py",
+        "policy/engine/decision_cache.py",
+        "Glance._admits",
+    ): "a way is found by the spelling that the decider was asked about",
+    (
+        "policy/engine/decision_cache.py",
         "Glance._form",
     ): "a form is found by its spelling; `*` that isn't plainly one is judged",
-    ("policy/compiled.py", "Fields.form_of"): "a field in another case is another field, and is told so",
-    ("policy/compiled.py", "Fields.meant"): "as in form_of",
-    ("policy/glance.py", "Glance._faults_of_fields"): "the names of fields are bytes, for Redis too",
+    (
+        "policy/compiled/policy.py",
+        "Fields.form_of",
+    ): "a field in another case is another field, and is told so",
+    ("policy/compiled/policy.py", "Fields.meant"): "as in form_of",
+    (
+        "policy/engine/decision_cache.py",
+        "Glance._faults_of_fields",
+    ): "the names of fields are bytes, for Redis too",
 }
 # Where what is folded is no request's: the server's, the policy's, or text that is shown.
 OTHERS = {
-    ("commands/learn.py", "_entries"): "a server's reply",
-    ("commands/learn.py", "_name"): "a server's reply",
+    ("commands/learned.py", "_entries"): "a server's reply",
+    ("commands/learned.py", "_name"): "a server's reply",
     ("commands/table.py", "spec_from"): "a server's reply",
     ("commands/extract.py", "_one_key_commands"): "the table's names",
     ("commands/extract.py", "_compile_all"): "the table's names",
     ("commands/extract.py", "_keyless_commands"): "the table's names",
-    ("policy/build_commands.py", "*"): "the policy's text",
-    ("policy/build_content.py", "*"): "the policy's text",
-    ("policy/build_scripts.py", "*"): "the policy's text",
+    ("policy/compiler/commands.py", "*"): "the policy's text",
+    ("policy/compiler/requirements.py", "*"): "the policy's text",
+    ("policy/compiler/scripts.py", "*"): "the policy's text",
     ("policy/diagnostics.py", "*"): "the policy's text",
-    ("policy/teams.py", "*"): "the policy's text",
+    ("policy/compiler/merge.py", "*"): "the policy's text",
     ("policy/units.py", "*"): "the policy's text",
-    ("policy/names.py", "*"): "a key that is shown",
-    ("policy/validate.py", "*"): "an error's text",
-    ("policy/waivers.py", "*"): "the waivers' text",
-    ("policy/testing.py", "*"): "an error's text",
-    ("policy/explain.py", "*"): "an error's text",
-    ("policy/remedies.py", "_charset"): "a key that is proposed",
+    ("policy/compiled/names.py", "*"): "a key that is shown",
+    ("policy/source/validate.py", "*"): "an error's text",
+    ("policy/enforcement/waivers.py", "*"): "the waivers' text",
+    ("policy/analysis/testing.py", "*"): "an error's text",
+    ("policy/analysis/explain.py", "*"): "an error's text",
+    ("policy/analysis/remedies.py", "_charset"): "a key that is proposed",
     ("policy/show.py", "shown_name"): "a name that is shown",
-    ("policy/scripts.py", "sha1_of"): "a SHA-1: forty hex digits, or none that is known",
-    ("policy/secrecy.py", "*"): "a key that is shown",
+    ("policy/compiled/scripts.py", "sha1_of"): "a SHA-1: forty hex digits, or none that is known",
+    ("shapes/secrecy.py", "*"): "a key that is shown",
 }
 
 
@@ -85,7 +95,7 @@ class Use(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        return f"proxy/{self.module}:{self.line} in {self.function}: {self.text}"
+        return f"{self.module}:{self.line} in {self.function}: {self.text}"
 
 
 class Comparisons(ast.NodeVisitor):
@@ -215,14 +225,12 @@ def comparisons(source: str, module: str) -> list[Use]:
 
 def modules() -> Iterator[Path]:
     for room in ROOMS:
-        yield from sorted((PROJECT / "proxy" / room).glob("*.py"))
+        yield from sorted((PACKAGE / room).rglob("*.py"))
 
 
 def every_use() -> list[Use]:
     return [
-        use
-        for path in modules()
-        for use in comparisons(path.read_text(), str(path.relative_to(PROJECT / "proxy")))
+        use for path in modules() for use in comparisons(path.read_text(), str(path.relative_to(PACKAGE)))
     ]
 
 

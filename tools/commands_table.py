@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Rule: what a server says about itself is never typed by hand; `proxy/commands/table.json` comes from here.
+"""Rule: what a server says about itself is never typed by hand; the table in
+`proxy/keyfence/commands/table.json` comes from here.
 
 The input is what each server that keyfence knows says to `COMMAND` and `COMMAND DOCS`, as JSON, in
 `tools/command_replies/`; of servers that are not at hand, what their published reference says.
@@ -42,7 +43,7 @@ import redis
 
 ROOT = Path(__file__).resolve().parent.parent
 REPLIES = ROOT / "tools" / "command_replies"
-TABLE = ROOT / "proxy" / "commands" / "table.json"
+TABLE = ROOT / "proxy" / "keyfence" / "commands" / "table.json"
 
 # Flags that let a command do more, or let a proxy treat it with less care.
 PERMISSIVE = frozenset({"readonly", "fast", "stale", "loading", "no_auth", "allow_busy", "no_mandatory_keys"})

@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from proxy.commands.table import COMMANDS
-from proxy.relay.route import SHAREABLE
+from keyfence.commands.table import COMMANDS
+from keyfence.session.routing import SHAREABLE
 
 Argv = list[bytes]
 

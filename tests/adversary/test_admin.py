@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
-from proxy import admin, notices
-from proxy.admin import start_admin
-from proxy.admin_access import Access
-from proxy.admin_connections import Bounds, Times
-from proxy.sockets import Address
+from keyfence.admin import server as admin
+from keyfence.admin.access import Access
+from keyfence.admin.connections import Bounds, Times
+from keyfence.admin.server import start_admin
+from keyfence.net.addresses import Address
+from keyfence.telemetry import operator_log as notices
+from tests.admin.test_server import FakeControl
 from tests.adversary.conftest import Search
-from tests.test_admin import FakeControl
 
 TOKEN = "a-token-of-this-search"
 LIMIT = 8

@@ -12,18 +12,18 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.large_policies import policy_text
-from proxy.commands.extract import extract
-from proxy.commands.table import COMMANDS
-from proxy.policy.budget import COMMAND_STEPS
-from proxy.policy.compiled import CompiledPolicy
-from proxy.policy.decide import Decider
-from proxy.policy.judge import Judge, command_name
-from proxy.policy.load import load_policy, parse_policy
-from proxy.policy.modes import ModeRule, Modes, Waiver
-from proxy.policy.verdict import LISTED, RULES
+from keyfence.commands.extract import extract
+from keyfence.commands.table import COMMANDS
+from keyfence.policy.budget import COMMAND_STEPS
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
+from keyfence.policy.engine.authorizer import Judge, command_name
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.loading.load import load_policy, parse_policy
+from keyfence.policy.verdict import LISTED, RULES
 from tests.adversary.conftest import Search
 from tests.commands.calls import NUMBERS, TRICKY, WORDS
-from tests.policy.test_budget import AT_MOST_ONCE, PER_ARGUMENT, PER_ARGUMENT_FOUND, PER_BYTE
+from tests.policy.engine.test_budget import AT_MOST_ONCE, PER_ARGUMENT, PER_ARGUMENT_FOUND, PER_BYTE
 from tests.steps import steps_of
 
 POLICIES = sorted(

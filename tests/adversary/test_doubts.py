@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import random
 
-from proxy.relay.route import STAY
-from proxy.relay.session import Session
+from keyfence.session.routing import STAY
+from keyfence.session.session import Session
 from tests.adversary.conftest import Search
-from tests.relay.sessions import ADMITTED, cmd, replies, sent, session
-from tests.relay.test_doubts import OTHER, SHARED, sharing_scripts
+from tests.session.sessions import ADMITTED, cmd, replies, sent, session
+from tests.session.test_doubts import OTHER, SHARED, sharing_scripts
 
 BARRIER = b"*3\r\n$5\r\nHELLO\r\n$1\r\n2\r\n$32\r\n"
 PIECES = [ADMITTED, SHARED, OTHER, cmd("PING"), cmd("MULTI"), cmd("EXEC"), cmd("BLPOP q 0"), cmd("AUTH u p")]

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from proxy.commands.effects import EXISTENCE, effect_of
-from proxy.commands.extract import extract
-from proxy.commands.model import READ, WRITE
-from proxy.commands.table import COMMANDS
-from proxy.policy.decide import Decider
-from proxy.policy.load import parse_policy
+from keyfence.commands.effects import EXISTENCE, effect_of
+from keyfence.commands.extract import extract
+from keyfence.commands.model import READ, WRITE
+from keyfence.commands.table import COMMANDS
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.loading.load import parse_policy
 from tests.adversary.conftest import Search
 from tests.commands.conftest import Live
 from tests.servers import running_redis, server_binaries

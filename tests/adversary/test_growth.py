@@ -13,8 +13,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-from proxy.policy.diagnostics import FileError
-from proxy.policy.load import parse_policy
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.loading.load import parse_policy
 from tests.adversary.conftest import Search
 
 # Sorting adds a little to twice the work; a loop within a loop would make it four times as much.
@@ -66,7 +66,7 @@ def steps(policy: str) -> Counter[str]:
 
     def trace(frame: FrameType, _event: str, _argument: Any) -> Any:
         code = frame.f_code
-        if "proxy" not in code.co_filename:
+        if "keyfence" not in code.co_filename:
             return None
         lines[f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno} {code.co_qualname}"] += 1
         return trace

@@ -13,12 +13,12 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.pending_ttl import CannotAsk, _Link
-from proxy.relay.session import Session
-from proxy.upstream.learning import CannotLearn, _Answer, _decoded
-from proxy.upstream.target import LONGEST_GREETING, Greeting, GreetingError
+from keyfence.process.ttl_check import CannotAsk, _Link
+from keyfence.session.session import Session
+from keyfence.upstream.discovery import CannotLearn, _Answer, _decoded
+from keyfence.upstream.health import LONGEST_GREETING, Greeting, GreetingError
 from tests.adversary.conftest import Search
-from tests.relay.sessions import ADMITTED, cmd, observed, passed, sent
+from tests.session.sessions import ADMITTED, cmd, observed, passed, sent
 from tests.upstream.test_shared import Shared, Written
 
 LINES = [

@@ -14,11 +14,11 @@ import re
 
 import pytest
 
-from proxy.policy.modes import ModeRule
-from proxy.relay.session import Session
+from keyfence.policy.enforcement.modes import ModeRule
+from keyfence.session.session import Session
 from tests.adversary.conftest import Search
-from tests.relay.fake_redis import PASSWORD, FakeRedis
-from tests.relay.sessions import ROUTE, USERS, cmd, passed, sent, session
+from tests.session.fake_redis import PASSWORD, FakeRedis
+from tests.session.sessions import ROUTE, USERS, cmd, passed, sent, session
 
 HGET = cmd("HGET", ROUTE, "f")
 FORGED = [

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import random
 
-from proxy.policy.judge import InForce
-from proxy.policy.modes import ModeRule
-from proxy.relay.session import Session
-from proxy.relay.shown_ids import ShownIds
+from keyfence.policy.enforcement.modes import ModeRule
+from keyfence.policy.engine.authorizer import InForce
+from keyfence.session.session import Session
+from keyfence.session.shown_ids import ShownIds
 from tests.adversary.conftest import Search
-from tests.relay.sessions import Told, cmd, identities, judge, passed, sent
+from tests.session.sessions import Told, cmd, identities, judge, passed, sent
 
 SERVICES = ("CubeMaster", "CubeProxy", "unknown")
 USERS = {"CubeMaster": "master", "CubeProxy": "proxy"}

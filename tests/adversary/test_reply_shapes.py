@@ -13,14 +13,7 @@ from itertools import takewhile
 import hiredis
 import pytest
 
-from tests.adversary.calls import (
-    LIBRARY,
-    PLANTED,
-    Argv,
-    every_word_in_every_place,
-    mutated,
-    shareable_calls,
-)
+from tests.adversary.calls import LIBRARY, PLANTED, Argv, every_word_in_every_place, mutated, shareable_calls
 from tests.adversary.conftest import Search
 from tests.adversary.resp import BrokenReply, Frames, is_push, requests
 from tests.servers import PATIENCE_SECONDS, RedisServer

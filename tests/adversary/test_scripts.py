@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.policy.decide import Decider
-from proxy.policy.load import parse_policy
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.loading.load import parse_policy
 from tests.adversary.conftest import Search
 from tests.commands.conftest import Live
 from tests.servers import running_redis, server_binaries

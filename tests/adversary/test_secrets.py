@@ -13,18 +13,18 @@ import json
 import random
 from typing import Any
 
-from proxy.commands.extract import extract
-from proxy.policy.baseline import baseline
-from proxy.policy.command_log import as_line
-from proxy.policy.compiled import CompiledPolicy
-from proxy.policy.decide import Decider
-from proxy.policy.explain import explain
-from proxy.policy.load import parse_policy
-from proxy.policy.masking import shown_in
-from proxy.policy.show import printable
-from proxy.policy.verdict import Finding, Violation
-from proxy.relay.refusal import refusal
-from proxy.telemetry.telemetry import Telemetry
+from keyfence.commands.extract import extract
+from keyfence.policy.analysis.baseline import baseline
+from keyfence.policy.analysis.command_log import as_line
+from keyfence.policy.analysis.explain import explain
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.masking import shown_in
+from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.show import printable
+from keyfence.policy.verdict import Finding, Violation
+from keyfence.session.refusal import refusal
+from keyfence.telemetry.telemetry import Telemetry
 from tests.adversary.conftest import Search
 
 CLASSES = {  # of secrets: some of their letters, and how many

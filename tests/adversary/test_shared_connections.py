@@ -12,9 +12,9 @@ import random
 
 import pytest
 
-from proxy.wire.encode import command
-from proxy.wire.limits import IDENTIFIED
-from proxy.wire.requests import RequestReader
+from keyfence.resp.encode import command
+from keyfence.resp.limits import IDENTIFIED
+from keyfence.resp.requests import RequestReader
 from tests.adversary.conftest import Search
 from tests.upstream.test_shared import Shared
 

@@ -9,10 +9,10 @@ import itertools
 import random
 import re
 
-from proxy.policy.decide import Decider
-from proxy.policy.diagnostics import FileError
-from proxy.policy.load import parse_policy
-from proxy.policy.tenants import Caller, Values
+from keyfence.policy.compiled.tenants import Caller, Values
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.loading.load import parse_policy
 from tests.adversary.conftest import Search
 
 KEYS = [bytes(key) for size in range(1, 7) for key in itertools.product(b"ab:", repeat=size)]

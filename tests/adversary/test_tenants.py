@@ -15,18 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from proxy.policy.judge import InForce, Judge
-from proxy.policy.load import parse_policy
-from proxy.policy.modes import ModeRule, Modes
-from proxy.relay.identity import Identities, Password
-from proxy.relay.session import Session
-from proxy.wire.limits import IDENTIFIED
+from keyfence.identity.resolver import Identities, Password
+from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.loading.load import parse_policy
+from keyfence.resp.limits import IDENTIFIED
+from keyfence.session.session import Session
 from tests.adversary.conftest import Search
 from tests.adversary.resp import requests
 from tests.adversary.stage import Client, Ended
-from tests.relay.fake_redis import PASSWORD, FakeRedis
-from tests.relay.sessions import Told, passed
 from tests.servers import Keyfence, RedisServer, ServerBinary, running_redis
+from tests.session.fake_redis import PASSWORD, FakeRedis
+from tests.session.sessions import Told, passed
 
 POLICY = Path(__file__).with_name("tenants.yaml")
 LUA = POLICY.with_name("tenants.lua").read_bytes()

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.policy import budget, judge
-from proxy.relay import session as session_module
+from keyfence.policy import budget
+from keyfence.policy.engine import authorizer as judge
+from keyfence.session import session as session_module
 from tests.adversary.conftest import Search
-from tests.relay.sessions import ROUTE, Told, cmd, session
-from tests.relay.test_session_in_any_order import (
+from tests.session.sessions import ROUTE, Told, cmd, session
+from tests.session.test_session_in_any_order import (
     INLINE,
     NOTHING,
     WORDS,

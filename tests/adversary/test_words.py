@@ -16,23 +16,23 @@ from pathlib import Path
 
 import pytest
 
-from proxy.commands.extract import extract
-from proxy.commands.model import Content, Field, Members, Streamed, Touches
-from proxy.commands.table import COMMANDS
-from proxy.commands.words import word
-from proxy.policy.judge import InForce, Judge
-from proxy.policy.load import load_policy
-from proxy.policy.modes import ModeRule, Modes
-from proxy.relay.conversation import ROOM
-from proxy.relay.identity import Identities
-from proxy.relay.session import Session
-from proxy.wire import encode, requests
-from proxy.wire.limits import IDENTIFIED
-from proxy.wire.replies import ReplyFramer
-from proxy.wire.requests import HEAD, HandedOn, RequestReader
+from keyfence.commands.arguments import word
+from keyfence.commands.extract import extract
+from keyfence.commands.model import Content, Field, Members, Streamed, Touches
+from keyfence.commands.table import COMMANDS
+from keyfence.identity.resolver import Identities
+from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.loading.load import load_policy
+from keyfence.resp import encode, requests
+from keyfence.resp.limits import IDENTIFIED
+from keyfence.resp.replies import ReplyFramer
+from keyfence.resp.requests import HEAD, HandedOn, RequestReader
+from keyfence.session.conversation import ROOM
+from keyfence.session.session import Session
 from tests.adversary.conftest import Search
-from tests.relay.sessions import Told
 from tests.servers import PATIENCE_SECONDS, RedisServer, ServerBinary, running_redis
+from tests.session.sessions import Told
 
 Argv = list[bytes]
 

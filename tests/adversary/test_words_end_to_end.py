@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.wire import encode
-from proxy.wire.replies import ReplyFramer
+from keyfence.resp import encode
+from keyfence.resp.replies import ReplyFramer
 from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer, ServerBinary, running_redis
 
 POLICY = Path(__file__).parent / "words.yaml"

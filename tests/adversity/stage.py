@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from proxy.wire import encode
-from proxy.wire.replies import ReplyFramer
+from keyfence.resp import encode
+from keyfence.resp.replies import ReplyFramer
 from tests.adversity.fault_proxy import FaultProxy
 from tests.clients.running import ask, eventually, metric, open_files, resident_bytes
 from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer

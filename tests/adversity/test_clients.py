@@ -14,8 +14,8 @@ import pytest
 from tests.adversity.fault_proxy import FaultProxy, Way
 from tests.adversity.stage import MIB, Stage, Wire, request
 from tests.clients.running import ask, eventually
-from tests.relay.sessions import replies
 from tests.servers import PATIENCE_SECONDS
+from tests.session.sessions import replies
 
 StartStage = Callable[..., Stage]
 REFUSED = request("GET", "elsewhere")

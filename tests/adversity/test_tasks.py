@@ -8,10 +8,10 @@ import random
 
 import pytest
 
-from proxy import client as client_module
-from proxy.client import Client
-from tests.relay.sessions import ADMITTED, REFUSED, cmd
-from tests.test_client import Handler, Stage, answer_all, in_loop, silent_until_end
+from keyfence.downstream import client as client_module
+from keyfence.downstream.client import Client
+from tests.downstream.test_client import Handler, Stage, answer_all, in_loop, silent_until_end
+from tests.session.sessions import ADMITTED, REFUSED, cmd
 
 
 async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

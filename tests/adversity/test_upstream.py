@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy.upstream.target import ATTEMPTS_AT_ONCE
+from keyfence.upstream.health import ATTEMPTS_AT_ONCE
 from tests.adversity.fault_proxy import NONE, Way, unanswered_port
 from tests.adversity.stage import Stage, Wire, is_sorry, request
 from tests.clients.running import ask, eventually
-from tests.relay.sessions import replies
 from tests.servers import RedisServer, free_port, running_redis, server_binaries
+from tests.session.sessions import replies
 
 StartStage = Callable[..., Stage]
 REFUSED = request("GET", "elsewhere")  # by the policy, whatever Redis does

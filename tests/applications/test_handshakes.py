@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.wire import encode
+from keyfence.resp import encode
 from tests.applications.application import Fence
-from tests.relay.sessions import replies
 from tests.servers import PATIENCE_SECONDS, RedisServer
+from tests.session.sessions import replies
 
 LUA = 'if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end'
 LUA_SHA1 = "bb8cb1b5d21bb2a4ab2d5d5f0ee7ed4e1d5b6b61"  # of nothing that is loaded: NOSCRIPT

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.policy.check import check_policy
-from proxy.policy.decide import Decider
-from proxy.policy.load import load_policy
+from keyfence.policy.analysis.lint import check_policy
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.loading.load import load_policy
 from tests.applications.application import APPLICATIONS
 from tests.servers import PROJECT
 

@@ -14,7 +14,7 @@ import redis.asyncio
 
 from tests.applications.application import Fence, shipped
 from tests.clients.test_redis_py import play
-from tests.policy.test_any_key import EVERYTHING
+from tests.policy.engine.test_any_key import EVERYTHING
 
 POLICY = """
 policy: services

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from proxy.wire import encode
+from keyfence.resp import encode
 from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer
 
 CLI = shutil.which("redis-cli")

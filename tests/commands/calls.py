@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from proxy.commands.table import COMMANDS
+from keyfence.commands.table import COMMANDS
 
 Argv = list[bytes]
 Part = bytes | st.SearchStrategy[bytes] | st.SearchStrategy[Argv]

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from redis.exceptions import ResponseError
 
-from proxy.commands.extract import extract
-from proxy.commands.model import READ, WRITE
-from proxy.commands.words import glob_escape, integer, word
-
-from .calls import GRAMMATICAL, NAMES, TRICKY, Argv, calls
-from .conftest import Live
+from keyfence.commands.arguments import glob_escape, integer, word
+from keyfence.commands.extract import extract
+from keyfence.commands.model import READ, WRITE
+from tests.commands.calls import GRAMMATICAL, NAMES, TRICKY, Argv, calls
+from tests.commands.conftest import Live
 
 live = settings(
     max_examples=300,

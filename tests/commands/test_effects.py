@@ -4,13 +4,12 @@ from typing import get_args
 
 import pytest
 
-from proxy.commands.effects import TTL_OF
-from proxy.commands.extract import extract
-from proxy.commands.model import WRITE, Content, Field, Members, Ttl
-from proxy.policy.model import ValueType
-
-from .conftest import Live
-from .test_extract import touched
+from keyfence.commands.effects import TTL_OF
+from keyfence.commands.extract import extract
+from keyfence.commands.model import WRITE, Content, Field, Members, Ttl
+from keyfence.policy.source.model import ValueType
+from tests.commands.conftest import Live
+from tests.commands.test_extract import touched
 
 YEAR = 31_536_000_000  # milliseconds; the time to live that a key has before a command
 MAX = 2**63 - 1

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.commands.extract import extract
-from proxy.commands.model import DELETE, GROUP, READ, WRITE, Pattern
-
-from .conftest import Live
-from .test_extract import keys, touched
+from keyfence.commands.extract import extract
+from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Pattern
+from tests.commands.conftest import Live
+from tests.commands.test_extract import keys, touched
 
 RW = READ | WRITE
 

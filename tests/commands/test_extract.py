@@ -4,11 +4,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from proxy.commands.extract import PLANS, extract, positions
-from proxy.commands.model import READ, WRITE, Touches
-from proxy.commands.table import COMMANDS, KeySpec
-
-from .calls import ARGUMENTS, GRAMMATICAL, NAMES, calls
+from keyfence.commands.extract import PLANS, extract, positions
+from keyfence.commands.model import READ, WRITE, Touches
+from keyfence.commands.table import COMMANDS, KeySpec
+from tests.commands.calls import ARGUMENTS, GRAMMATICAL, NAMES, calls
 
 
 def touched(text: str) -> Touches:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from proxy.commands.extract import extract
-from proxy.commands.model import DELETE, GROUP, READ, WRITE
-from proxy.commands.words import word
-
-from .calls import GRAMMATICAL, NAMES, TRICKY, WORDS, Argv, calls
+from keyfence.commands.arguments import word
+from keyfence.commands.extract import extract
+from keyfence.commands.model import DELETE, GROUP, READ, WRITE
+from tests.commands.calls import GRAMMATICAL, NAMES, TRICKY, WORDS, Argv, calls
 
 ANY = st.one_of(GRAMMATICAL, calls(TRICKY), calls(NAMES))
 OPTIONS = frozenset(map(word, WORDS))

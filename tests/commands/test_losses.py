@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from proxy.commands.extract import extract
-from proxy.commands.model import DELETE
-
-from .conftest import Live
-from .test_effects import HASH, LIST, OTHERS, SET, STREAM, STRING, WRITES, ZSET
+from keyfence.commands.extract import extract
+from keyfence.commands.model import DELETE
+from tests.commands.conftest import Live
+from tests.commands.test_effects import HASH, LIST, OTHERS, SET, STREAM, STRING, WRITES, ZSET
 
 # Their elements are looked at; of others only whether they are there.
 ELEMENTS: dict[bytes, tuple[str, ...]] = {

@@ -8,10 +8,10 @@ from types import ModuleType
 
 import pytest
 
-from proxy.commands.effects import CONTENT_OF, TTL_OF
-from proxy.commands.exceptions import FINDERS, NEEDS
-from proxy.commands.mentions import MENTIONS
-from proxy.commands.table import ASKED_SERVERS, COMMANDS, known_names, lookup
+from keyfence.commands.effects import CONTENT_OF, TTL_OF
+from keyfence.commands.exceptions import FINDERS, NEEDS
+from keyfence.commands.resources import MENTIONS
+from keyfence.commands.table import ASKED_SERVERS, COMMANDS, known_names, lookup
 from tests.servers import ServerBinary, all_server_binaries, running_redis
 
 TOOL = Path(__file__).parents[2] / "tools" / "commands_table.py"

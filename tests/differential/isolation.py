@@ -13,8 +13,8 @@ import random
 import re
 from collections.abc import Awaitable, Callable
 
-from proxy.wire import encode
-from proxy.wire.replies import ReplyFramer
+from keyfence.resp import encode
+from keyfence.resp.replies import ReplyFramer
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Connect = Callable[[], Awaitable[Streams]]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from proxy.wire import encode
+from keyfence.resp import encode
 from tests.differential.differences import CLIENT_ID, CLIENT_LIST, HELLO_ID, MONITOR_LINE
 from tests.differential.sides import Id, Step
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from proxy.wire.replies import ReplyFramer
+from keyfence.resp.replies import ReplyFramer
 
 # No generated command is this one, so that its error tells a refusal's place.
 STAND_IN = ("GETDEL",)

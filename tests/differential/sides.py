@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from proxy.wire import encode
-from proxy.wire.replies import ReplyError, ReplyFramer
+from keyfence.resp import encode
+from keyfence.resp.replies import ReplyError, ReplyFramer
 from tests.differential.differences import HELLO_ID, Difference, masked
 from tests.servers import PATIENCE_SECONDS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from proxy.upstream.own_commands import OWN_COMMANDS
+from keyfence.upstream.own_commands import OWN_COMMANDS
 from tests.clients.running import eventually
 from tests.differential.pairs import configuration
 from tests.servers import Keyfence, RedisServer

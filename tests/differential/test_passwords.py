@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from proxy.wire import encode
+from keyfence.resp import encode
 from tests.differential.pairs import Pair, running_pair, step
 from tests.servers import ServerBinary
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.wire import encode
+from keyfence.resp import encode
 from tests.differential.differences import Difference
 from tests.differential.pairs import LONG, Pair
 from tests.differential.refusals import STAND_IN, with_refusals_marked

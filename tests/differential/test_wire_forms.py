@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from proxy.wire import encode
+from keyfence.resp import encode
 from tests.differential.pairs import Pair, step
 
 a, b = partial(step, "a"), partial(step, "b")

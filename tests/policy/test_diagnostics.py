@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from proxy.policy.diagnostics import MAX_SHOWN, Diagnostic, Place
+from keyfence.policy.diagnostics import MAX_SHOWN, Diagnostic, Place
 
 
 def shown(line: str, column: int, width: int) -> list[str]:

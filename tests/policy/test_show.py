@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.policy.show import printable
-from proxy.wire.requests import split_inline
+from keyfence.policy.show import printable
+from keyfence.resp.requests import split_inline
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.policy.units import duration_text, milliseconds, size_bytes
+from keyfence.policy.units import duration_text, milliseconds, size_bytes
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from proxy.telemetry import counters as module
-from proxy.telemetry.counters import DECISION_BOUNDS, Counters
-from proxy.telemetry.traffic import Traffic
+from keyfence.telemetry import counters as module
+from keyfence.telemetry.counters import DECISION_BOUNDS, Counters
+from keyfence.telemetry.traffic import Traffic
 
 
 def test_violations_are_counted_by_their_labels() -> None:

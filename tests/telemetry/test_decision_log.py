@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from proxy.telemetry import decision_log as module
-from proxy.telemetry.counters import Counters
-from proxy.telemetry.decision_log import DecisionLog, Sink, new_decision_id, rfc3339
+from keyfence.telemetry import decision_log as module
+from keyfence.telemetry.counters import Counters
+from keyfence.telemetry.decision_log import DecisionLog, Sink, new_decision_id, rfc3339
 from tests.telemetry.violations import violation
 
 EPOCH = 1_750_000_000.0

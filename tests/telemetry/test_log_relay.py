@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.telemetry.counters import Counters
-from proxy.telemetry.decision_log import DecisionLog, Sink
-from proxy.telemetry.log_relay import LogPipe, LogRelay
+from keyfence.telemetry.counters import Counters
+from keyfence.telemetry.decision_log import DecisionLog, Sink
+from keyfence.telemetry.log_relay import LogPipe, LogRelay
 from tests.telemetry.violations import violation
 
 GROUP = ("A", "scope.read", "", "GET", "observed")

@@ -3,8 +3,8 @@ from __future__ import annotations
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.telemetry.counters import DECISION_BOUNDS, Counters
-from proxy.telemetry.metrics import exposition
+from keyfence.telemetry.counters import DECISION_BOUNDS, Counters
+from keyfence.telemetry.metrics import exposition
 
 
 def samples(counters: Counters) -> dict[str, float]:

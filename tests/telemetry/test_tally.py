@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from proxy.telemetry import tally as module
-from proxy.telemetry.tally import Row, Tally
+from keyfence.telemetry import tally as module
+from keyfence.telemetry.tally import Row, Tally
 
 
 def row(**given: Any) -> Row:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from proxy.policy.verdict import Finding
-from proxy.telemetry import Counters, Telemetry
-from proxy.telemetry import telemetry as module
-from proxy.telemetry.decision_log import DecisionLog, Sink
+from keyfence.policy.verdict import Finding
+from keyfence.telemetry import Counters, Telemetry
+from keyfence.telemetry import telemetry as module
+from keyfence.telemetry.decision_log import DecisionLog, Sink
 from tests.telemetry.violations import violation
 
 

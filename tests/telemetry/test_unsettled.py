@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from proxy.policy.verdict import Finding
-from proxy.telemetry import Telemetry, unsettled
-from proxy.telemetry.deltas import Deltas
-from proxy.telemetry.tally import Tally
+from keyfence.policy.verdict import Finding
+from keyfence.telemetry import Telemetry, unsettled
+from keyfence.telemetry.increments import Deltas
+from keyfence.telemetry.tally import Tally
 from tests.telemetry.violations import violation
 
 

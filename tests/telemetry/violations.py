@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.policy.verdict import Violation
+from keyfence.policy.verdict import Violation
 
 
 def violation(

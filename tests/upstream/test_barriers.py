@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from proxy.upstream import shared as shared_module
-from proxy.upstream.pools import MAX_POOLS, Pools
-from proxy.upstream.target import Upstream, UpstreamAddress
-from proxy.wire.profile import Profile
-from tests.test_client import in_loop
+from keyfence.resp.profile import Profile
+from keyfence.upstream import shared as shared_module
+from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.pools import MAX_POOLS, Pools
+from tests.downstream.test_client import in_loop
 from tests.upstream.test_shared import Recorder, Shared, Written
 
 ECHO = re.compile(rb"\*2\r\n\$4\r\nECHO\r\n(\$32\r\n[0-9a-f]{32}\r\n)")

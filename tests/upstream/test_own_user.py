@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.upstream.own_commands import OWN_COMMANDS, OwnCommand, acl_rules
-from proxy.upstream.own_user import missing_permissions
-from proxy.upstream.target import Upstream
-from proxy.upstream_url import parse_upstream
-from proxy.wire import encode
+from keyfence.resp import encode
+from keyfence.upstream.health import Upstream
+from keyfence.upstream.own_commands import OWN_COMMANDS, OwnCommand, acl_rules
+from keyfence.upstream.own_user import missing_permissions
+from keyfence.upstream.url import parse_upstream
 from tests.clients.running import eventually
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer
 
@@ -198,7 +198,7 @@ def test_a_server_that_answers_without_end_tells_nothing_of_permissions() -> Non
 
 def test_the_permissions_are_printed() -> None:
     def printed(*arguments: str) -> str:
-        command = [sys.executable, "-m", "proxy", "acl", "self", *arguments]
+        command = [sys.executable, "-m", "keyfence", "acl", "self", *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True, cwd=PROJECT).stdout
 
     assert printed("--rules") == f"{acl_rules()}\n"
@@ -212,8 +212,8 @@ def test_the_documentation_has_the_rules() -> None:
 
 def test_what_keyfence_sends_for_itself_is_made_by_the_list() -> None:
     """In the rooms that talk to Redis on connections of keyfence's own, the login aside."""
-    room = PROJECT / "proxy" / "upstream"
-    files = [*room.glob("*.py"), PROJECT / "proxy" / "pending_ttl.py"]
+    room = PROJECT / "proxy" / "keyfence" / "upstream"
+    files = [*room.glob("*.py"), PROJECT / "proxy" / "keyfence" / "process" / "ttl_check.py"]
     allowed = {b"AUTH"}
     for path in files:
         for node in ast.walk(ast.parse(path.read_text())):

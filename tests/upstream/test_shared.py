@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from proxy.upstream.pools import Pools
-from proxy.upstream.shared import SharedLink, Sharer
-from proxy.upstream.target import Upstream, UpstreamAddress
-from proxy.wire.profile import Profile
-from tests.test_client import in_loop
+from keyfence.resp.profile import Profile
+from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.pools import Pools
+from keyfence.upstream.shared import SharedLink, Sharer
+from tests.downstream.test_client import in_loop
 
 
 class Recorder(Sharer):

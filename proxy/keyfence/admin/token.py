@@ -1,0 +1,85 @@
+"""The token of the admin listener, as a file holds it.
+
+Rule: a token never stands in a configuration, an argument or a message: only the name of its file does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+
+from keyfence.config.models import Settings
+from keyfence.net.addresses import ip_address
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.source.files import Unreadable, read_file
+
+SHORTEST = 16
+LONGEST = 1024
+_TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  # what a Bearer header can carry: RFC 6750, section 2.1
+
+
+class TokenError(Exception):
+    """A token file can't be used; the message says why, in words that follow the file's name."""
+
+
+def read_token(path: str) -> bytes:
+    """The token of a file: its only line. Raises TokenError."""
+    try:
+        text = read_file(path, LONGEST + 2)
+    except Unreadable as exc:
+        raise TokenError(str(exc)) from None
+    token = text.strip()
+    if not token:
+        raise TokenError("is empty; openssl rand -hex 32 makes a token")
+    if not SHORTEST <= len(token) <= LONGEST:
+        raise TokenError(f"must hold {SHORTEST} to {LONGEST} characters")
+    if not _TOKEN.fullmatch(token):
+        raise TokenError("must hold one line of letters, digits and . _ ~ + / - and nothing else")
+    return token
+
+
+def is_open_to_others(path: str) -> bool:
+    """Whether any user of the machine may read or change a file."""
+    try:
+        return bool(os.stat(path).st_mode & (stat.S_IROTH | stat.S_IWOTH))
+    except OSError:
+        return False
+
+
+def token_of(settings: Settings) -> bytes | None:
+    """The token of the settings; None: there is none, or nothing that takes it. Raises FileError."""
+    if settings.admin is None or not settings.admin_token_file:
+        return None
+    try:
+        return read_token(settings.admin_token_file)
+    except TokenError as exc:
+        text = f"the token file {settings.admin_token_file} {exc}"
+        raise FileError([settings.fault(("admin", "token_file"), text)]) from None
+
+
+def token_warnings(settings: Settings) -> list[str]:
+    """What an operator should know of who may read secrets, and use the admin listener."""
+    open_files = [
+        f"any user of this machine may read or change the secret in {file}: chmod o= it"
+        for file in settings.secret_files
+        if is_open_to_others(file)
+    ]
+    return open_files + _admin_warnings(settings)
+
+
+def _admin_warnings(settings: Settings) -> list[str]:
+    if settings.admin is None:
+        return []
+    if settings.admin_token_file:
+        if is_open_to_others(settings.admin_token_file):
+            file = settings.admin_token_file
+            return [f"any user of this machine may read or change the token file {file}: chmod o= it"]
+        return []
+    host = settings.admin.host_port[0]
+    if host == "localhost" or ((address := ip_address(host)) is not None and address.is_loopback):
+        return []
+    return [
+        f"other machines reach the admin address {settings.admin}, and it has no token: what changes "
+        "something is taken from this machine alone; see admin: token_file in docs/configuration.md"
+    ]

@@ -1,0 +1,1 @@
+"""The command line: each command, what it prints, and the files it checks."""

@@ -1,0 +1,37 @@
+"""`keyfence acl`: what stands in Redis' access lists because of keyfence."""
+
+from __future__ import annotations
+
+import click
+
+from keyfence.upstream.own_commands import OWN_COMMANDS, acl_rules
+
+from .options import format_option, print_json
+from .output import say
+
+
+@click.group()
+def acl() -> None:
+    """Rules for Redis' access control lists."""
+
+
+@acl.command("self")
+@click.option("--user", metavar="NAME", default="keyfence", help="The user's name.  [default: keyfence]")
+@click.option("--rules", is_flag=True, help="Print the rules alone, to put behind ACL SETUSER NAME.")
+@format_option("text", "json")
+def own(user: str, rules: bool, form: str) -> None:
+    """Print what keyfence's own user in Redis needs."""
+    if form == "json":
+        needed = [{"permission": one.permission, "purpose": one.purpose} for one in OWN_COMMANDS]
+        print_json({"user": user, "rules": acl_rules(), "commands": needed})
+        return
+    if rules:
+        say(acl_rules())
+        return
+    say(f"user {user} on >PASSWORD {acl_rules()}\n")
+    for one in OWN_COMMANDS:
+        say(f"  {one.permission:10}to {one.purpose}")
+    say(
+        "\nPut your password in place of PASSWORD. Where clients don't log in themselves, their commands\n"
+        "run as this user too: then add what they need."
+    )

@@ -1,0 +1,52 @@
+"""`keyfence check` of a policy, a folder of policies, or a configuration together with its policy.
+
+Rule: a fault is listed once, although a configuration and its policy are read by turns.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from keyfence.config.models import ConfigModel, Overrides, named_files
+from keyfence.policy.analysis.lint import check_policy
+from keyfence.policy.diagnostics import Diagnostic, FileError
+from keyfence.policy.source.model import PolicyModel
+from keyfence.policy.source.validate import other_kind
+from keyfence.policy.source.yaml import read_source
+from keyfence.process.reload import Origin
+
+Checked = tuple[list[Diagnostic], list[Diagnostic], str]  # errors, warnings, summary
+
+
+def check_file(path: str | Path) -> Checked:
+    """The errors, warnings and summary of a file or folder. Raises nothing for a bad file."""
+    return _check_configuration(str(path)) if _is_configuration(path) else check_policy(path)
+
+
+def _is_configuration(path: str | Path) -> bool:
+    if os.path.isdir(path):
+        return False
+    try:
+        data = read_source(path, keep_going=True).data
+    except FileError:
+        return False
+    return other_kind(PolicyModel, data) is ConfigModel
+
+
+def _check_configuration(path: str) -> Checked:
+    try:
+        settings, _ = Origin(path).load()
+    except FileError as exc:
+        found, policy = exc.diagnostics, named_files(path, Overrides())[0]
+    else:
+        found, policy = [], settings.policy
+    if not policy:
+        return found, [], f"{path}: {_errors(found)}"
+    errors, warnings, summary = check_policy(policy)
+    own = [one for one in found if one not in errors]
+    return [*own, *errors], warnings, f"{path}: {_errors(own)}\n{summary}"
+
+
+def _errors(found: list[Diagnostic]) -> str:
+    return f"{len(found)} error{'' if len(found) == 1 else 's'}"

@@ -1,0 +1,301 @@
+"""The whole command table for people: what keyfence knows of each command, and what it does by default.
+
+Rule: a listing repeats what the code says. Keys and access come from the table's key specs, the default from
+`forbidden_by_default`; words stand here only for what is a function there, and a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich import box
+from rich.table import Table
+
+from keyfence.commands.effects import effect_of
+from keyfence.commands.exceptions import FINDERS, NEEDS
+from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Command
+from keyfence.commands.table import ASKED_SERVERS, COMMANDS, KeySpec, Row
+from keyfence.policy.compiled.permissions import forbidden_by_default
+
+
+class Listed(NamedTuple):
+    """One command or subcommand. Arguments are counted as in the decision log: the command's name is 0."""
+
+    command: str
+    since: str  # the servers that have it
+    keys: str  # where its keys are, and what else it names
+    access: str  # to each of these keys, in the same order
+    kind: str  # see KINDS
+    default: str  # what a policy that says nothing of it does
+    servers: tuple[str, ...]
+
+
+# What `Listed.kind` says, in the order of the listing in docs/commands.md.
+KINDS = {
+    "keys": "It names keys.",
+    "script": "It runs or keeps code, which is registered with the policy or breaks `script.unregistered`; "
+    "judged are the keys that it declares, or is registered for.",
+    "pub/sub": "It names channels.",
+    "whole key space": "It works on keys, or shows names of keys, that its arguments don't name.",
+    "transaction": "It holds other commands together; each of them is judged by itself.",
+    "connection": "It is about the client's own connection.",
+    "no keys": "It touches no key.",
+    "administrative": "It administers the server (Redis' category @admin).",
+    "container": "It runs nothing without a subcommand (but COMMAND lists all); these have own rows.",
+}
+
+# Where options decide which arguments are keys (`commands.exceptions.FINDERS`): keys, and access to them.
+_COUNTED_KEYS = "as many as argument 2 says, from 3 on"
+FOUND: dict[str, tuple[str, str]] = {
+    "DEBUG": ("argument 2 of OBJECT and its like; with others any key", "read"),
+    "EVAL": (_COUNTED_KEYS, "read and write"),
+    "EVALSHA": (_COUNTED_KEYS, "read and write"),
+    "EVALSHA_RO": (_COUNTED_KEYS, "read"),
+    "EVAL_RO": (_COUNTED_KEYS, "read"),
+    "FCALL": (_COUNTED_KEYS, "read and write"),
+    "FCALL_RO": (_COUNTED_KEYS, "read"),
+    "GEORADIUS": ("1; the one behind the last STORE or STOREDIST", "read; write"),
+    "GEORADIUSBYMEMBER": ("1; the one behind the last STORE or STOREDIST", "read; write"),
+    "HIMPORT SET": ("2; what HIMPORT PREPARE has named can't be known", "write"),
+    "MIGRATE": ("3, or all behind KEYS", "read and delete; with COPY read"),
+    "SORT": ("1; the one behind the last STORE; BY and GET patterns can't be known", "read; write"),
+    "SORT_RO": ("1; BY and GET patterns can't be known", "read"),
+    "STRALGO": ("two behind KEYS", "read"),
+    "XREAD": ("the first half of what is behind STREAMS", "read"),
+    "XREADGROUP": ("the first half of what is behind STREAMS", "read and group"),
+}
+
+# Where options decide on the access (`commands.exceptions.NEEDS`).
+ACCESS_BY_OPTIONS = {
+    "BITFIELD": "read and write; with nothing but GET read",
+    "DELEX": "delete; with a condition read and delete",
+    "DELIFEQ": "read and delete",
+    "GETEX": "read and write; without options read",
+    "HGETEX": "read and write; without options read",
+    "SET": "write; with GET and its like read and write",
+    "XAUTOCLAIM": "read and group",
+    "XCLAIM": "read and group; with JUSTID group",
+    "ZADD": "write; with INCR read and write",
+}
+
+# What else it names (`commands.mentions.MENTIONS`): by what it is judged, and where that is.
+MENTIONED: dict[str, tuple[str, str]] = {
+    "CLIENT TRACKING": ("key pattern", "with BCAST all keys, or those that begin as its PREFIX"),
+    "CLUSTER GETKEYSINSLOT": ("key pattern", "all keys"),
+    "CLUSTERSCAN": ("key pattern", "the keys that the last MATCH admits, or all"),
+    "COPY": ("database", "the database behind DB"),
+    "EVAL": ("script", ""),
+    "EVALSHA": ("script", ""),
+    "EVALSHA_RO": ("script", ""),
+    "EVAL_RO": ("script", ""),
+    "FCALL": ("script", ""),
+    "FCALL_RO": ("script", ""),
+    "KEYS": ("key pattern", "the keys that the pattern in 1 matches"),
+    "MOVE": ("database", "the database in 2"),
+    "PSUBSCRIBE": ("channels", "channel patterns from 1 on"),
+    "PUBLISH": ("channels", "a channel in 1"),
+    "PUBSUB CHANNELS": ("channels", "the active channels that the pattern in 2 admits, or all"),
+    "PUBSUB NUMSUB": ("channels", "the channels from 2 on"),
+    "PUBSUB SHARDCHANNELS": ("channels", "the active channels that the pattern in 2 admits, or all"),
+    "PUBSUB SHARDNUMSUB": ("channels", "the channels from 2 on"),
+    "RANDOMKEY": ("key pattern", "all keys"),
+    "SCAN": ("key pattern", "the keys that the last MATCH admits, or all"),
+    "SCRIPT LOAD": ("script", "a script in 2"),
+    "SELECT": ("database", "the database in 1"),
+    "SPUBLISH": ("channels", "a channel in 1"),
+    "SSUBSCRIBE": ("channels", "channels from 1 on"),
+    "SUBSCRIBE": ("channels", "channels from 1 on"),
+    "SWAPDB": ("database", "the databases in 1 and 2"),
+}
+
+
+def listing() -> list[Listed]:
+    """All commands and subcommands, by name."""
+    return [_listed(row) for _, row in sorted(COMMANDS.items())]
+
+
+def _listed(row: Row) -> Listed:
+    command = row.command
+    if row.subcommands:
+        keys, access = "", ""
+    elif command.name in FINDERS:
+        keys, access = FOUND[command.name]
+    elif row.problem:
+        keys, access = "others than it names", ""
+    else:
+        keys, access = _by_specs(row)
+    named = MENTIONED.get(command.name, ("", ""))[1]
+    return Listed(
+        command=command.name,
+        since=since(command.servers),
+        keys="; ".join(filter(None, [keys, named])),
+        access=access,
+        kind=_kind(row),
+        default=_default(row),
+        servers=command.servers,
+    )
+
+
+def _by_specs(row: Row) -> tuple[str, str]:
+    specs = [(spec, effect_of(row, role).needs) for role, spec in enumerate(row.specs) if spec.is_key]
+    places = [place(spec) for spec, _ in specs]
+    accesses = [access_text(needs) for _, needs in specs]
+    if row.command.name in NEEDS:
+        accesses = [ACCESS_BY_OPTIONS[row.command.name]]
+    elif len(set(accesses)) == 1:
+        accesses = accesses[:1]
+    return "; ".join(places), "; ".join(accesses)
+
+
+def place(spec: KeySpec) -> str:
+    """Where a key spec finds keys, in a few words."""
+    if spec.begin == "index" and spec.find == "range":
+        return _range(spec)
+    if spec.begin == "index" and spec.find == "keynum":
+        return f"as many as argument {spec.start + spec.count_at} says, from {spec.start + spec.first} on"
+    if spec.begin == "keyword" and spec.find == "range":
+        parts = {2: "the first half of what is"}
+        what = "the one" if spec.last == 0 else parts.get(spec.limit, "all")
+        return f"{what} behind {spec.keyword.decode()}"
+    return "can't be known"
+
+
+def _range(spec: KeySpec) -> str:
+    start = spec.start
+    if spec.last == 0:
+        return f"{start}"
+    if spec.last < 0:
+        end = "the last" if spec.last == -1 else f"the last but {-spec.last - 1}"
+    else:
+        end = f"{start + spec.last}"
+    if spec.step > 1:
+        return f"{start}, {start + spec.step} … to {end}"
+    return f"{start} and {end}" if spec.last == 1 else f"{start} to {end}"
+
+
+def access_text(needs: int) -> str:
+    """READ | WRITE and what refines it, in words."""
+    words = ["read"] if needs & READ else []
+    if needs & WRITE:
+        words.append("delete" if needs & DELETE else "group" if needs & GROUP else "write")
+    return " and ".join(words) or "existence"
+
+
+def since(servers: Sequence[str]) -> str:
+    """The servers that have a command, of those that keyfence knows: `Redis 7.0, Valkey 8.1`."""
+    if not ASKED_SERVERS.intersection(servers):
+        return ", ".join(server.replace("-", " ").title() for server in servers)
+    known = [server for server in COMMANDS[b"GET"].command.servers if server in ASKED_SERVERS]
+    parts = []
+    for product in dict.fromkeys(server.partition("-")[0] for server in known):
+        versions = [server.partition("-")[2] for server in known if server.startswith(f"{product}-")]
+        had = [version for version in versions if f"{product}-{version}" in servers]
+        if had:
+            end = "" if had[-1] == versions[-1] else " only" if len(had) == 1 else f" to {had[-1]}"
+            parts.append(f"{product.title()} {had[0]}{end}")
+    return ", ".join(parts)
+
+
+def _kind(row: Row) -> str:
+    command = row.command
+    if row.subcommands:
+        return "container"
+    for category, kind in (("admin", "administrative"), ("pubsub", "pub/sub"), ("scripting", "script")):
+        if category in command.categories:
+            return kind
+    if row.problem:
+        return "whole key space"
+    if command.names_keys:
+        return "keys"
+    if "transaction" in command.categories:
+        return "transaction"
+    about_the_connection = "connection" in command.categories
+    if _judged_by(command) == ["key pattern"] or (
+        "keyspace" in command.categories and not about_the_connection
+    ):
+        return "whole key space"
+    return "connection" if about_the_connection else "no keys"
+
+
+def _default(row: Row) -> str:
+    command = row.command
+    if row.subcommands:
+        return "by subcommand"
+    reason = forbidden_by_default(command, command.names_keys)
+    if reason:
+        return f"forbidden: {reason}"
+    if row.problem:
+        return "breaks `command.unknown`"
+    judged_by = _judged_by(command)
+    return f"judged by {' and '.join(judged_by)}" if judged_by else "allowed"
+
+
+def _judged_by(command: Command) -> list[str]:
+    mentioned = MENTIONED.get(command.name, ("", ""))[0]
+    return [*(["keys"] if command.names_keys else []), *([mentioned] if mentioned else [])]
+
+
+def as_table(rows: Sequence[Listed]) -> Table:
+    """For a terminal."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("command", no_wrap=True)
+    for title in ("since", "keys", "access", "class", "default"):
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(row.command, row.since, row.keys or "-", row.access or "-", row.kind, row.default)
+    return table
+
+
+def as_objects(rows: Sequence[Listed]) -> list[dict[str, object]]:
+    """For programs: the listing as JSON's objects."""
+    fields = ("command", "since", "servers", "keys", "access", "class", "default")
+    return [
+        dict(
+            zip(
+                fields,
+                (r.command, r.since, list(r.servers), r.keys, r.access, r.kind, r.default),
+                strict=True,
+            )
+        )
+        for r in rows
+    ]
+
+
+_PAGE = """# Commands
+
+Made by `keyfence commands --markdown`; don't edit it.
+
+This is every command that keyfence knows. {servers}
+have said it of themselves; what Redis 8.10 and its modules have besides is from Redis' own reference.
+keyfence asks its upstream what else that has. A command that neither knows breaks the rule `command.unknown`,
+and so does a command by the name that `rename-command` of redis.conf gave it, which no server tells.
+
+- *since*: the first Redis that has the command, up to which one where a later one lacks it, and the same of
+  Valkey. Redis 6.2 doesn't list subcommands; what it has of them is given as of 7.0.
+- *keys*: which arguments are keys. The command's name is argument 0, a subcommand's name is 1. What else the
+  command names is told here too.
+- *access*: to these keys, in the same order. *existence*: it shows that the key is there, and nothing of what
+  it holds. *delete*: it only removes the whole key. *group*: the bookkeeping of a stream's consumer group.
+- *default*: what happens where a policy says nothing of the command. A policy can `forbid` and `allow`
+  commands and categories for all, and grant them to one service.
+"""
+
+
+def as_markdown(rows: Sequence[Listed]) -> str:
+    """docs/commands.md."""
+    names = [server.replace("-", " ").title() for server in COMMANDS[b"GET"].command.servers]
+    lines = [_PAGE.format(servers=f"{', '.join(names[:-1])} and {names[-1]}")]
+    for kind, meaning in KINDS.items():
+        of_kind = [row for row in rows if row.kind == kind]
+        lines += [f"## {kind[0].upper()}{kind[1:]} ({len(of_kind)})", "", meaning, ""]
+        if kind == "container":
+            lines += [", ".join(f"`{row.command}`" for row in of_kind), ""]
+            continue
+        lines += ["| command | since | keys | access | default |", "|---|---|---|---|---|"]
+        lines += [
+            f"| `{row.command}` | {row.since} | {row.keys or '–'} | {row.access or '–'} | {row.default} |"
+            for row in of_kind
+        ]
+        lines.append("")
+    return "\n".join(lines)

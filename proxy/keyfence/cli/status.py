@@ -1,0 +1,176 @@
+"""`keyfence status` and `keyfence modes`: what a running keyfence does, or what a configuration would do.
+
+Rule: these read and change nothing. The text is made of what --format json prints.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from keyfence.config.models import Overrides, load_settings
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.enforcement.modes import Modes, advised
+from keyfence.policy.show import one_line
+from keyfence.policy.units import clock_text
+from keyfence.process.reload import load
+
+from .options import admin_option, answer_of, asked, format_option, is_given, print_json
+from .output import fail, fail_with, fits, print_table, say, wrapped
+
+_STYLES = {"enforce": "bold red", "observe": "green", "disabled": "dim"}
+_VERBS = {"enforce": "enforced", "observe": "observed", "disabled": "disabled"}
+
+
+@click.command()
+@admin_option
+@format_option("text", "json")
+def status(admin: str, form: str) -> None:
+    """Print what a running keyfence does: policy, modes, Redis, workers, clients.
+
+    Exit code 0: clients can be served, 1: they can't, or no keyfence answers.
+    """
+    told = asked(admin, "/status")
+    with answer_of(admin):
+        is_ready = told["ready"] is True
+        lines = list(_status_lines(told))
+    if form == "json":
+        print_json(told)
+    else:
+        for name, text in lines:
+            say(f"{name:12}{one_line(text)}")
+    sys.exit(0 if is_ready else 1)
+
+
+def _status_lines(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+    policy, upstream = told["policy"], told["upstream"]
+    lines = [("keyfence", f"{told['version']}, process {told['pid']}, since {clock_text(told['started'])}")]
+    lines.append(("ready", "yes" if told["ready"] else f"no: {'; '.join(told['reasons'])}"))
+    if policy is None:
+        lines.append(("policy", "none: it runs with --splice and reads nothing"))
+    else:
+        text = f"{policy['name']}, revision {policy['revision']}, since {clock_text(policy['loaded'])}"
+        lines.append(("policy", f"{text}: {policy['file']}"))
+        lines.append(("modes", _modes_text(told["modes"])))
+        lines += [("break-glass", _glass_text(one)) for one in told["break_glass"]]
+        lines.append(("waivers", str(told["waivers"])))
+    if upstream is not None:
+        state = "up" if upstream["up"] else f"down ({upstream['reason']})"
+        lines.append(("upstream", f"{upstream['address']}, {state} since {clock_text(upstream['since'])}"))
+    lines += [("listener", f"{one['address']}, {one['service'] or 'unknown'}") for one in told["listeners"]]
+    lines += [("process", _worker_text(one)) for one in told["workers"]]
+    clients = {service: number for service, number in sorted(told["clients"].items()) if number}
+    of = ", ".join(f"{service} {number}" for service, number in clients.items())
+    return [*lines, ("clients", f"{sum(clients.values())}{f' ({of})' if of else ''}")]
+
+
+def _modes_text(modes: Mapping[str, Mapping[str, int]]) -> str:
+    """The modes in numbers of rules; services of which the same holds stand together."""
+    alike: dict[str, list[str]] = {}
+    for service, numbers in modes.items():
+        used = {mode: number for mode, number in numbers.items() if number}
+        parts = [f"{_rules(number)} {_VERBS[mode]}" for mode, number in used.items()]
+        text = f"all rules {_VERBS[next(iter(used))]}" if len(used) == 1 else ", ".join(parts)
+        alike.setdefault(text, []).append(service)
+    if len(alike) == 1:
+        return next(iter(alike))
+    return "; ".join(f"{', '.join(services)}: {text}" for text, services in alike.items())
+
+
+def _rules(number: int) -> str:
+    return f"{number} rule{'' if number == 1 else 's'}"
+
+
+def _glass_text(one: Mapping[str, Any]) -> str:
+    what = " ".join([one["rule"] or "every rule", *(["by", one["service"]] if one["service"] else [])])
+    return f"violations of {what} are not refused until {clock_text(one['until'])}"
+
+
+def _worker_text(one: Mapping[str, Any]) -> str:
+    connections = f"{one['connections']} connection{'' if one['connections'] == 1 else 's'}"
+    return f"{one['pid']}, {one['state']}, {connections}, since {clock_text(one['started'])}"
+
+
+@click.command()
+@click.option("--config", metavar="FILE", default="", help="Of this configuration, whether it runs or not.")
+@click.option("--policy", metavar="FILE", default="", help="Policy file, in place of the configuration's.")
+@admin_option
+@format_option("text", "json")
+@click.pass_context
+def modes(context: click.Context, config: str, policy: str, admin: str, form: str) -> None:
+    """Print which rule is observed, enforced or disabled for which service.
+
+    Without --config and --policy, a running keyfence is asked.
+    """
+    if (config or policy) and is_given(context, "admin"):
+        fail("give either --admin, or --config and --policy")
+    told = _configured(config, policy) if config or policy else asked(admin, "/modes")
+    with answer_of(admin):
+        if told.get("splice"):
+            fail("keyfence runs with --splice: it reads nothing", 1)
+        table = _modes_table(told)
+        advice = {rule: ", ".join(what) for rule, what in told.get("advised", {}).items()}
+        glass = [_glass_text(one) for one in told["break_glass"]]
+    if form == "json":
+        print_json(told)
+        return
+    if fits(table):
+        print_table(table)
+    else:
+        _print_modes(told)
+    for rule, what in advice.items():
+        say(f"{rule} is reported and never refused (should) for: {what}")
+    for text in glass:
+        say(f"break-glass: {text}")
+
+
+def _configured(config: str, policy: str) -> dict[str, Any]:
+    """What a running keyfence would answer with this configuration."""
+    try:
+        settings = load_settings(config, Overrides(policy=policy))
+        compiled = load(settings)
+    except FileError as exc:
+        fail_with(exc)
+    return {
+        "policy": compiled.name,
+        "revision": compiled.revision,
+        "should": sorted(compiled.should),
+        "advised": advised(compiled),
+        "modes": Modes(settings.modes, compiled.services, settings.waived()).matrix(),
+        "break_glass": [],
+    }
+
+
+def _print_modes(told: Mapping[str, Any]) -> None:
+    """The modes on a terminal that is too narrow for a column for each service."""
+    say(f"modes of {told['policy']}")
+    margin = max(map(len, told["modes"])) + 2
+    for rule, by_service in told["modes"].items():
+        should = rule in told["should"]
+        services: dict[str, list[str]] = {}
+        for service, mode in by_service.items():
+            services.setdefault(_mode_text(mode, should), []).append(service)
+        parts = [f"{mode}: {', '.join(names)}" for mode, names in services.items()]
+        say(wrapped(next(iter(services)) if len(services) == 1 else "; ".join(parts), f"{rule:{margin}}"))
+
+
+def _mode_text(mode: str, should: bool) -> str:
+    return "observe (should)" if should and mode == "enforce" else mode
+
+
+def _modes_table(told: Mapping[str, Any]) -> Table:
+    table = Table(title=f"modes of {told['policy']}", title_justify="left")
+    table.add_column("rule", no_wrap=True)
+    rows = told["modes"]
+    for service in next(iter(rows.values())):
+        table.add_column(Text(service), no_wrap=True)
+    for rule, by_service in rows.items():
+        should = rule in told["should"]
+        cells = [Text(_mode_text(mode, should), style=_STYLES[mode]) for mode in by_service.values()]
+        table.add_row(rule, *cells)
+    return table

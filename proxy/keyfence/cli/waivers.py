@@ -1,0 +1,188 @@
+"""`keyfence waivers`: what is tolerated, what of it is still needed, and a first list of it.
+
+Rule: it changes nothing; a baseline is printed, for people to read before they put it in force.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from keyfence.config.models import Overrides, load_settings
+from keyfence.policy.analysis.baseline import baseline
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.enforcement.waivers import Use, WaiverModel, read_waivers, uses, waiver_faults
+from keyfence.policy.loading.load import load_policy
+from keyfence.policy.show import one_line
+from keyfence.telemetry.tally import Row
+
+from .options import (
+    admin_option,
+    answer_of,
+    asked,
+    format_option,
+    is_given,
+    is_url,
+    print_json,
+    rows_of,
+    source_of,
+)
+from .output import fail, fail_with, print_table, say
+
+_STYLES = {
+    "lapsed": "bold red",
+    "unused": "yellow",
+    "too early": "dim",
+    "ending": "yellow",
+    "in use": "green",
+    "": "",
+}
+
+
+def _date(_context: click.Context, _parameter: click.Parameter, value: str) -> datetime.date | None:
+    try:
+        return datetime.date.fromisoformat(value) if value else None
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no date; write it as 2027-06-30") from None
+
+
+@click.command()
+@click.argument("source", metavar="[LOG|ADMIN]", default="")
+@click.option("--config", metavar="FILE", default="", help="Configuration file, which names the waivers.")
+@click.option("--waivers", "file", metavar="FILE", default="", help="Waivers file, in place of that one.")
+@click.option("--policy", metavar="FILE", default="", help="Policy file, to hold its names against.")
+@admin_option
+@format_option("text", "json")
+@click.option("--baseline", "writes", is_flag=True, help="Print a waivers file for all that is found now.")
+@click.option("--owner", default="", help="Who mends what the baseline tolerates.")
+@click.option("--reason", default="known before the policy was enforced", show_default=True)
+@click.option("--until", metavar="DATE", default="", callback=_date, help="The baseline's last day.")
+@click.pass_context
+def waivers(
+    context: click.Context,
+    source: str,
+    config: str,
+    file: str,
+    policy: str,
+    admin: str,
+    form: str,
+    writes: bool,
+    owner: str,
+    reason: str,
+    until: datetime.date | None,
+) -> None:
+    """List what is tolerated: what has lapsed, and what nobody needs any more.
+
+    The waivers are those of --config or --waivers, else those that a running keyfence has in force. LOG ("-"
+    is standard input), ADMIN or --admin says which were needed.
+
+    Exit code 1: a waiver has lapsed.
+    """
+    asks_for_uses = bool(source) or is_given(context, "admin")
+    source = source_of(context, source, admin)
+    url = source if is_url(source) else ""
+    try:
+        listed = _listed(config, file, policy)
+    except FileError as exc:
+        fail_with(exc)
+    if writes:
+        if not owner or until is None:
+            fail("--baseline needs --owner and --until: who mends all this, and by when?")
+        _print_baseline(rows_of(source), owner, reason, until)
+        return
+    in_force = not (config or file)
+    if in_force and not url:
+        fail("no waivers; name them with --config or --waivers")
+    if in_force:
+        with answer_of(url):
+            listed = [WaiverModel.model_validate(one) for one in asked(url, "/waivers")]
+    rows = rows_of(source) if in_force or asks_for_uses else None
+    since = None if rows is None else _since(url, rows)
+    found = uses(listed, rows, datetime.datetime.now(datetime.UTC).date(), since)
+    if form == "json":
+        print_json([one.as_object() for one in found])
+    else:
+        _print_uses(found)
+        if any(one.state == "too early" for one in found):
+            say(f"too early: uses are counted since {since:%Y-%m-%d %H:%M:%SZ}; a log may go back further")
+    sys.exit(1 if any(one.state == "lapsed" for one in found) else 0)
+
+
+def _since(url: str, rows: Sequence[Row]) -> datetime.datetime | None:
+    """Since when a running keyfence, or a log, counts what was needed. Whatever was before isn't known."""
+    if url:
+        with answer_of(url):
+            start = float(asked(url, "/status")["started"])
+    elif rows:
+        start = min(row["first"] for row in rows)
+    else:
+        return None
+    return datetime.datetime.fromtimestamp(start, datetime.UTC)
+
+
+def _listed(config: str, file: str, policy: str) -> Sequence[WaiverModel]:
+    """The waivers, checked against their policy where one is named. Raises FileError."""
+    listed: Sequence[WaiverModel] = ()
+    origin = None
+    if config:
+        settings = load_settings(config, Overrides(policy=policy), needs_policy=False)
+        listed, origin, policy = settings.waivers, settings.waivers_source, settings.policy
+    if file:
+        listed, origin = read_waivers(file)
+    if policy and origin is not None:
+        faults = waiver_faults(listed, origin, load_policy(policy))
+        if faults:
+            raise FileError(faults)
+    return listed
+
+
+def _print_baseline(rows: Sequence[Row], owner: str, reason: str, until: datetime.date) -> None:
+    found = baseline(rows, owner, reason, until)
+    say(found.text.rstrip("\n"))
+    for sentence in found.wide:
+        say(f"keyfence: wider than what was seen: {one_line(sentence)}", err=True)
+    for sentence in found.left:
+        say(f"keyfence: not covered by any waiver: {one_line(sentence)}", err=True)
+
+
+def _print_uses(found: Sequence[Use]) -> None:
+    if not found:
+        say("No waivers.")
+        return
+    table = Table(title="waivers", title_justify="left")
+    for name in (
+        "state",
+        "until",
+        "uses",
+        "service",
+        "rule",
+        "entry",
+        "command",
+        "keys or script",
+        "owner",
+        "reason",
+    ):
+        table.add_column(name, justify="right" if name == "uses" else "left")
+    for one in sorted(found, key=lambda one: (one.state != "lapsed", one.waiver.until)):
+        table.add_row(*_cells(one))
+    print_table(table)
+
+
+def _cells(use: Use) -> list[Text]:
+    one = use.waiver
+    texts: list[Any] = [str(one.until), "-" if use.times is None else str(use.times)]
+    texts += [
+        one.service,
+        one.rule,
+        one.entry or "any",
+        one.command or "any",
+        one.keys or one.script or "any",
+    ]
+    texts += [one.owner, one.reason]
+    return [Text(use.state or "-", style=_STYLES[use.state]), *(Text(one_line(text)) for text in texts)]

@@ -1,0 +1,315 @@
+"""Rule: from argv alone, every key that the command can touch, or a named reason why they can't be known.
+
+Each row of the table becomes a *plan* when this module is loaded: a function from argv to `Touches`, with
+all that doesn't depend on argv worked out. Nothing here raises, whatever argv holds, and nothing takes more
+than a fixed number of steps for each argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from types import MappingProxyType
+from typing import NamedTuple
+
+from .arguments import fold, word
+from .effects import Effect, effect_of
+from .exceptions import FINDERS, NEEDS, Finder, numkeys
+from .learned import Learned
+from .model import (
+    ANY_KEY,
+    DELETE,
+    READ,
+    WRITE,
+    Access,
+    Command,
+    Problem,
+    Touches,
+    sequence,
+)
+from .resources import MENTIONS, Mention
+from .table import COMMANDS, KeySpec, Row
+
+Argv = Sequence[bytes]
+Plan = Callable[[Argv], Touches]
+Accesses = Callable[[Argv], tuple[Sequence[Access], Problem | None]]
+
+_EMPTY = Touches(None, problem=Problem("command.unknown", 0, "the request is empty"))
+_UNKNOWN = Touches(None, problem=Problem("command.unknown", 0, "no known server has this command"))
+
+
+def extract(argv: Sequence[bytes]) -> Touches:
+    """What the command `argv` (its name first) touches. Total: it never raises.
+
+    A call with too few or too many arguments runs nowhere; it gives what keys are there, and no problem.
+    """
+    if not argv:
+        return _EMPTY
+    plan = PLANS.get(argv[0]) or PLANS.get(fold(argv[0])) or _learned.plans.get(fold(argv[0]))
+    return plan(argv) if plan is not None else _UNKNOWN
+
+
+class _LearnedPlans:
+    """Plans of what the table lacks, by upper-case name; a subcommand's by its full name too."""
+
+    plans: Mapping[bytes, Plan] = MappingProxyType({})
+
+
+_learned = _LearnedPlans()
+
+
+def adopt(learned: Learned) -> None:
+    """Know a server's further commands from now on, in place of what was adopted before.
+
+    This is the process's one piece of changeable state here: a process serves one upstream.
+    """
+    _learned.plans = {name: _compile(row) for name, row in learned.rows.items() if name not in PLANS}
+
+
+# -- keys by key spec
+
+
+def positions(spec: KeySpec, argv: Argv) -> range:
+    """Where the spec finds keys, as far as there are arguments (Redis `src/db.c`, getKeysUsingKeySpecs)."""
+    if spec.begin == "index":
+        start = spec.start
+    elif spec.begin == "keyword":
+        start = _after_keyword(spec, argv)
+    else:
+        return range(0)
+    if not 0 < start < len(argv):
+        return range(0)
+    if spec.find == "range":
+        return range(start, min(_last(spec, start, len(argv)) + 1, len(argv)), spec.step)
+    if spec.find == "keynum":
+        return numkeys(argv, start + spec.count_at, start + spec.first, spec.step)
+    return range(0)
+
+
+def _last(spec: KeySpec, start: int, count: int) -> int:
+    if spec.last >= 0:
+        return start + spec.last
+    if spec.limit <= 1:
+        return count + spec.last
+    return start + (count - start) // spec.limit + spec.last
+
+
+def _after_keyword(spec: KeySpec, argv: Argv) -> int:
+    """Behind the first such word, searched forwards from `start`, or backwards from that near the end."""
+    if spec.start > 0:
+        search = range(spec.start, len(argv))
+    else:
+        search = range(len(argv) + spec.start, 0, -1)
+    return next((i + 1 for i in search if word(argv[i]) == spec.keyword), 0)
+
+
+# -- plans
+
+
+def _compile(row: Row) -> Plan:
+    """The plan of one row; the cheapest that fits."""
+    if row.subcommands:
+        return _container(row)
+    mention = MENTIONS.get(row.command.name)
+    finder = FINDERS.get(row.command.name)
+    specs = [(spec, effect_of(row, role)) for role, spec in enumerate(row.specs) if spec.is_key]
+    if mention is not None:
+        return _mentioning(row.command, _accesses(row, specs, finder), mention)
+    if finder is None and not specs and "movablekeys" not in row.command.flags and not row.problem:
+        return _constant(row.command)
+    if finder is None and len(specs) == 1 and _is_one_key(specs[0][0]) and not row.problem:
+        return _one_key(row.command, specs[0][0].start, specs[0][1])
+    return _general(row.command, _accesses(row, specs, finder))
+
+
+def _container(row: Row) -> Plan:
+    """A container by itself touches nothing (it answers an error, or describes itself, as COMMAND does)."""
+    bare = Touches(row.command)
+    problem = Problem("command.unknown", 1, "no known server has this subcommand")
+    unknown = Touches(row.command, problem=problem)
+    plans = {name: _compile(subcommand) for name, subcommand in row.subcommands.items()}
+    prefix = row.command.name.encode() + b" "
+
+    def plan(argv: Argv) -> Touches:
+        if len(argv) < 2:
+            return bare
+        subcommand = (
+            plans.get(argv[1]) or plans.get(word(argv[1])) or _learned.plans.get(prefix + word(argv[1]))
+        )
+        return subcommand(argv) if subcommand is not None else unknown
+
+    return plan
+
+
+def _constant(command: Command) -> Plan:
+    touches = Touches(command)
+    return lambda _argv: touches
+
+
+def _is_one_key(spec: KeySpec) -> bool:
+    return spec.is_complete and spec.begin == "index" and spec.find == "range" and spec.last == 0
+
+
+def _one_key(command: Command, index: int, effect: Effect) -> Plan:
+    """GET, SET, HSET, EXPIRE …: by far the most, so it takes no detour."""
+    bare = Touches(command)
+    needs, types, ttl, ttl_of, content_of, does = effect
+    needs_of = NEEDS.get(command.name)
+    if not needs & WRITE or needs & DELETE:
+        ttl = ttl_of = content_of = None
+
+    def constant(argv: Argv) -> Touches:
+        if len(argv) <= index:
+            return bare
+        return Touches(command, (Access(index, argv[index], needs, types, ttl, None, does),))
+
+    def plan(argv: Argv) -> Touches:
+        if len(argv) <= index:
+            return bare
+        needed = needs if needs_of is None else needs_of(argv)
+        if not needed & WRITE:
+            return Touches(command, (Access(index, argv[index], needed, types),))
+        effect_on_ttl = ttl if ttl_of is None else ttl_of(argv)
+        content = None if content_of is None else content_of(argv, index)
+        return Touches(command, (Access(index, argv[index], needed, types, effect_on_ttl, content, does),))
+
+    return constant if needs_of is None and ttl_of is None and content_of is None else plan
+
+
+class OneKey(NamedTuple):
+    """A command with a key at a place that is known beforehand, and no other than those right behind it."""
+
+    command: Command
+    key_at: int
+    options_decide: bool  # what it does to the key depends on its arguments
+    may_have_more: bool  # all that follows are keys too
+    shows_content: bool  # its arguments are, or may be, what the key holds afterwards
+
+
+def _one_key_commands() -> dict[bytes, OneKey]:
+    """All of them by name, in upper and in lower case."""
+    found = {}
+    for name, row in COMMANDS.items():
+        special = row.command.name in MENTIONS or row.command.name in FINDERS
+        specs = [spec for spec in row.specs if spec.is_key]
+        if special or row.subcommands or row.problem or b" " in name or len(specs) != 1:
+            continue
+        several = specs[0].last == -1 and specs[0].step == 1 and specs[0].limit <= 1
+        if _is_one_key(specs[0]._replace(last=0 if several else specs[0].last)):
+            effect = effect_of(row, row.specs.index(specs[0]))
+            decides = row.command.name in NEEDS or effect.ttl_of is not None
+            shows = effect.content_of is not None
+            found[name] = found[name.lower()] = OneKey(row.command, specs[0].start, decides, several, shows)
+    return found
+
+
+def _accesses(row: Row, specs: list[tuple[KeySpec, Effect]], finder: Finder | None) -> Accesses:
+    return _by_finder(row, finder) if finder is not None else _by_specs(row, specs)
+
+
+def _by_specs(row: Row, specs: list[tuple[KeySpec, Effect]]) -> Accesses:
+    problem = None
+    if row.problem:
+        problem = Problem("command.unknown", 0, row.problem)
+    elif not all(spec.is_complete for spec, _ in specs) or (not specs and "movablekeys" in row.command.flags):
+        problem = Problem("command.unknown", 0, "its key specs don't tell all of its keys", ANY_KEY)
+    keywords = {spec.keyword for spec, _ in specs if spec.begin == "keyword"}
+
+    def accesses(argv: Argv) -> tuple[Sequence[Access], Problem | None]:
+        runs = [_Run(positions(spec, argv), effect.needs, effect) for spec, effect in specs]
+        return _accesses_of(argv, runs), problem or _repeated(keywords, argv)
+
+    return accesses
+
+
+def _repeated(keywords: Collection[bytes], argv: Argv) -> Problem | None:
+    """A key spec takes the first such word, but it may be a value, and the server heed the last one."""
+    for keyword in keywords:
+        found = (i for i in range(1, len(argv)) if word(argv[i]) == keyword)
+        places = list(islice(found, 2))
+        if len(places) > 1:
+            reason = f"{keyword.decode()} stands in it twice, and only one of them is before a key"
+            return Problem("command.unknown", places[1], reason, ANY_KEY)
+    return None
+
+
+def _by_finder(row: Row, finder: Finder) -> Accesses:
+    effects = [effect_of(row, role) for role in range(max(1, len(row.specs)))]
+    refinements = [effect.needs & ~(READ | WRITE) for effect in effects]
+
+    def accesses(argv: Argv) -> tuple[Sequence[Access], Problem | None]:
+        found, problem = finder(argv)
+        runs = [
+            _Run(places, needs | refinements[role] if needs & WRITE else needs, effects[role])
+            for places, needs, role in found
+        ]
+        return _accesses_of(argv, runs), problem
+
+    return accesses
+
+
+class _Run(NamedTuple):
+    """Where keys are, and what the command needs and does there."""
+
+    positions: range
+    needs: int
+    effect: Effect
+
+
+def _accesses_of(argv: Argv, runs: list[_Run]) -> Sequence[Access]:
+    count = sum(len(run.positions) for run in runs)
+    return sequence(count, lambda: _made(argv, runs))
+
+
+def _made(argv: Argv, runs: list[_Run]) -> Iterator[Access]:
+    """The accesses, one by one. The effect on a time to live is the same for all of a run, and is asked for
+    once: its options may be as many as its keys."""
+    for places, needs, effect in runs:
+        ttl = content = None
+        if needs & WRITE and not needs & DELETE and places:
+            ttl = effect.ttl if effect.ttl_of is None else effect.ttl_of(argv)
+        content_of = effect.content_of if needs & WRITE else None
+        does = effect.does if needs & WRITE else 0
+        for position in places:
+            if content_of is not None:
+                content = content_of(argv, position)
+            yield Access(position, argv[position], needs, effect.types, ttl, content, does)
+
+
+def _general(command: Command, accesses: Accesses) -> Plan:
+    def plan(argv: Argv) -> Touches:
+        found, problem = accesses(argv)
+        return Touches(command, found, problem=problem)
+
+    return plan
+
+
+def _mentioning(command: Command, accesses: Accesses, mention: Mention) -> Plan:
+    def plan(argv: Argv) -> Touches:
+        found, problem = accesses(argv)
+        channels, pattern, script, databases, other = mention(argv)
+        return Touches(command, found, channels, pattern, script, databases, problem or other)
+
+    return plan
+
+
+def _compile_all() -> dict[bytes, Plan]:
+    """By name in upper and in lower case, the two that clients send; subcommands are in their container."""
+    plans = {name: _compile(row) for name, row in COMMANDS.items() if b" " not in name}
+    return plans | {name.lower(): plan for name, plan in plans.items()}
+
+
+def _keyless_commands() -> dict[bytes, Command]:
+    """Those that touch nothing, whatever their arguments, by name in upper and in lower case."""
+    found = {}
+    for name, row in COMMANDS.items():
+        special = row.command.name in MENTIONS or row.command.name in FINDERS
+        may_touch = row.specs or row.subcommands or row.problem or "movablekeys" in row.command.flags
+        if not special and not may_touch and b" " not in name:
+            found[name] = found[name.lower()] = row.command
+    return found
+
+
+PLANS = _compile_all()
+ONE_KEY: Mapping[bytes, OneKey] = _one_key_commands()
+KEYLESS: Mapping[bytes, Command] = _keyless_commands()

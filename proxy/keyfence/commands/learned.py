@@ -1,0 +1,245 @@
+"""Rule: a server may add to the table what it has besides, never change or loosen what the table has.
+
+A server's reply to `COMMAND` (https://redis.io/docs/latest/commands/command/) tells of what modules, forks
+and later versions brought. It tells less than the table: nothing of what options do, nor of a key's time to
+live. So it is read with suspicion: where it leaves room for a key that it doesn't show, that is a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from .arguments import LONGEST_WORD
+from .model import Command
+from .table import COMMANDS, KeySpec, Row, may_name_keys, spec_from
+
+MAX_LEARNED = 5_000  # commands and subcommands; a server with every known module has some 700 in all
+SERVER = "upstream"  # what stands in `Command.servers`
+
+_NUMBER_LIMIT = 2**31
+_ENTRY_WITH_SPECS = 9  # fields; Redis 6.2 gives seven, and no key specs
+
+
+class Learned(NamedTuple):
+    """What a server has beyond the table. Names are as in `table.COMMANDS`: upper case, `FT.CONFIG GET`."""
+
+    rows: Mapping[bytes, Row]
+    unreadable: int = 0  # entries that make no sense: these commands stay unknown
+    dropped: int = 0  # entries past MAX_LEARNED: these too
+
+
+NOTHING = Learned({})
+
+
+class _Unreadable(ValueError):
+    """An entry, or a part of one, is not of the form that servers give."""
+
+
+def learn(reply: object, known: Mapping[bytes, Row] = COMMANDS) -> Learned:
+    """What a raw reply to `COMMAND` has beyond `known`. Total: what can't be read is counted and left out.
+
+    `reply` is as any client gives it: lists of bytes and integers; maps may be dictionaries or flat lists.
+    """
+    rows: dict[bytes, Row] = {}
+    subcommands: dict[bytes, dict[bytes, Row]] = {}
+    unreadable = dropped = 0
+    for container, entry in _entries(reply):
+        try:
+            name = _name(entry, container)
+            if name in known or name in rows or not _belongs(container, known, subcommands):
+                continue
+            if len(rows) >= MAX_LEARNED:
+                dropped += 1
+                continue
+            own: dict[bytes, Row] = {}
+            row = _row(name.decode(), entry, own)
+        except _Unreadable:
+            unreadable += 1
+            continue
+        rows[name] = row
+        subcommands[name] = own
+        if container in subcommands:
+            subcommands[container][name.partition(b" ")[2]] = row
+    return Learned(rows, unreadable, dropped)
+
+
+def _entries(reply: object) -> Iterator[tuple[bytes, list[Any]]]:
+    """Every entry behind the name of its container, which is empty for a command of its own."""
+    for entry in reply if isinstance(reply, list) else ():
+        if not isinstance(entry, list):
+            yield b"", []
+            continue
+        yield b"", entry
+        within = entry[9] if len(entry) > 9 else ()
+        for subcommand in within if isinstance(within, list) and isinstance(entry[0], bytes) else ():
+            yield entry[0].upper(), subcommand if isinstance(subcommand, list) else []
+
+
+def _belongs(container: bytes, known: Mapping[bytes, Row], learned: Mapping[bytes, Any]) -> bool:
+    """What the table has as a plain command stays one, with the keys that the table says."""
+    return (
+        not container or container in learned or (container in known and bool(known[container].subcommands))
+    )
+
+
+# -- one entry
+
+
+def _row(name: str, entry: list[Any], subcommands: Mapping[bytes, Row]) -> Row:
+    if len(entry) < 6:
+        raise _Unreadable
+    flags = _words(entry[2])
+    categories = {category.removeprefix("@") for category in _words(entry[6] if len(entry) > 6 else [])}
+    if "admin" in flags:
+        categories |= {"admin", "dangerous"}
+    specs = _specs(entry, flags)
+    command = Command(
+        name=name,
+        arity=_number(entry[1]),
+        flags=flags,
+        categories=frozenset(categories),
+        servers=(SERVER,),
+        names_keys=may_name_keys(name, flags, specs),
+    )
+    problem = _problem(command, specs, len(entry) >= _ENTRY_WITH_SPECS)
+    if len(entry) > 9 and entry[9]:  # counts only where none of them can be read
+        problem = problem or "its subcommands are not known"
+    return Row(command, specs, subcommands, problem)
+
+
+def _problem(command: Command, specs: tuple[KeySpec, ...], tells_specs: bool) -> str:
+    """Why the command may touch what its entry doesn't show; empty where that can be ruled out.
+
+    What the specs themselves admit not to tell is `KeySpec.is_complete`.
+    """
+    if "pubsub" in command.categories | command.flags or not all(spec.is_key for spec in specs):
+        return "it names channels, and its server doesn't tell where"
+    if "scripting" in command.categories:
+        return "it is about code, and its server doesn't tell what that touches"
+    is_module = "module" in command.flags or "." in command.name
+    if "search" in command.categories or command.name.startswith(("FT.", "_FT.")):
+        return "it works on an index, and its server doesn't tell which keys are in that"
+    if "movablekeys" in command.flags and (not tells_specs or (is_module and _is_plain_range(specs))):
+        # A module with a function of its own to find keys may give the range of only some of them.
+        return "its server doesn't tell where all of its keys are"
+    if not specs and (is_module or not tells_specs):
+        return "it names no key, and its server doesn't tell that it touches none"
+    return ""
+
+
+def _is_plain_range(specs: tuple[KeySpec, ...]) -> bool:
+    return all(spec.begin == "index" and spec.find == "range" for spec in specs)
+
+
+def _specs(entry: list[Any], flags: frozenset[str]) -> tuple[KeySpec, ...]:
+    given = entry[8] if len(entry) >= _ENTRY_WITH_SPECS else []
+    if not isinstance(given, list):
+        raise _Unreadable
+    specs = [_spec(spec) for spec in given] or _range(entry)
+    if {"module", "readonly"} <= flags and "write" not in flags:
+        specs = [spec._replace(flags=_READS) if spec.flags == _MODULE_DEFAULT else spec for spec in specs]
+    writes = "write" in flags and not any(_WRITES & spec.flags for spec in specs)
+    return tuple(spec._replace(flags=spec.flags | _cautious(spec.flags, flags, writes)) for spec in specs)
+
+
+# What Redis gives the keys of a module's command that has only said where they are, also if it reads them
+# (`src/module.c`). Redis itself lets such a command write nothing.
+_MODULE_DEFAULT = frozenset({"RW", "access", "update"})
+_READS = frozenset({"RO", "access"})
+_WRITES = frozenset({"RW", "OW", "RM", "insert", "update", "delete"})
+
+
+def _cautious(spec: frozenset[str], command: frozenset[str], writes: bool) -> frozenset[str]:
+    """The logical flags to add to a spec's, so that at least what its other flags say is needed."""
+    if not spec & {"RO", "RW", "OW", "RM"}:
+        return frozenset({"access"} if "readonly" in command else {"access", "update"})
+    added = {"access"} if spec & {"RO", "RW"} else set()
+    return frozenset(added | ({"update"} if writes or spec & {"RW", "OW", "RM"} else set()))
+
+
+def _range(entry: list[Any]) -> list[KeySpec]:
+    """The range of keys that every server gives: the first, the last (from the end if negative), the step."""
+    first, last, step = (_number(field) for field in entry[3:6])
+    if first == 0:
+        return []
+    if first < 0 or step < 1 or 0 <= last < first:
+        raise _Unreadable
+    relative = last if last < 0 else last - first
+    return [KeySpec(frozenset(), "index", first, b"", "range", relative, step, 0, 0, 0)]
+
+
+# The integers of a key spec, and from where on they make sense.
+_LEAST = {"index": 1, "keystep": 1, "limit": 0, "keynumidx": 0, "firstkey": 0}
+
+
+def _spec(value: object) -> KeySpec:
+    """A key spec; of a kind that isn't known it is one that can't find its keys."""
+    fields = _map(value)
+    parts: dict[str, Any] = {"flags": _words(fields.get("flags"))}
+    for part, kinds in (("begin_search", ("index", "keyword")), ("find_keys", ("range", "keynum"))):
+        described = _map(fields.get(part))
+        kind = _text(described.get("type"))
+        parts[part] = {"type": "unknown"}
+        if kind in kinds:
+            numbers = _map(described.get("spec"))
+            keyword = _text(numbers.pop("keyword")) if "keyword" in numbers else ""
+            parts[part] = {name: _number(number) for name, number in numbers.items()}
+            parts[part] |= {"type": kind, "keyword": keyword}
+            if any(parts[part].get(name, least) < least for name, least in _LEAST.items()):
+                raise _Unreadable
+            if kind == "keyword" and not (_is_word(keyword) and parts[part].get("startfrom")):
+                raise _Unreadable
+            if kind == "index" and "index" not in numbers:
+                raise _Unreadable
+    return spec_from(parts)
+
+
+# -- values of a reply
+
+
+def _name(entry: list[Any], container: bytes) -> bytes:
+    """`FT.CONFIG`, or `FT.CONFIG GET` for a subcommand, which newer servers call `ft.config|get`."""
+    name = entry[0] if entry else None
+    if not isinstance(name, bytes):
+        raise _Unreadable
+    name = name.upper()
+    if container:
+        name = name.removeprefix(container + b"|")
+    if not 0 < len(name) <= LONGEST_WORD or not set(name) <= _NAME or len(container) > LONGEST_WORD:
+        raise _Unreadable
+    return container + b" " + name if container else name
+
+
+_NAME = frozenset(range(0x21, 0x7F)) - frozenset(b"|")
+
+
+def _is_word(keyword: str) -> bool:
+    """Whether requests can have the keyword as `words.word` reads it."""
+    return 0 < len(keyword) <= LONGEST_WORD and "\0" not in keyword
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, bytes) or not value.isascii():
+        raise _Unreadable
+    return value.decode()
+
+
+def _words(value: object) -> frozenset[str]:
+    if not isinstance(value, list | set | frozenset):
+        raise _Unreadable
+    return frozenset(map(_text, value))
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or abs(value) >= _NUMBER_LIMIT:
+        raise _Unreadable
+    return value
+
+
+def _map(value: object) -> dict[str, Any]:
+    if isinstance(value, list) and len(value) % 2 == 0:
+        return {_text(name): field for name, field in zip(value[::2], value[1::2], strict=True)}
+    if isinstance(value, dict):
+        return {_text(name): field for name, field in value.items()}
+    raise _Unreadable

@@ -1,0 +1,185 @@
+"""Rule: what a command touches besides keys that it names: channels, key patterns, databases, scripts.
+
+One function per command; each gives the fields of `Touches` that it fills. Commands that touch the whole key
+space and name nothing (FLUSHALL, DBSIZE, MONITOR, SLOWLOG GET …) have no function here: their name and
+categories say that they do, and the policy judges it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+from .arguments import glob_escape, integer, word
+from .exceptions import few, numkeys
+from .model import READ, Channel, Pattern, Problem, Script, Unseen, sequence
+
+Argv = Sequence[bytes]
+
+
+class Mentions(NamedTuple):
+    """The fields of `Touches` of the same names."""
+
+    channels: Sequence[Channel] = ()
+    pattern: Pattern | None = None
+    script: Script | None = None
+    databases: tuple[tuple[int, int], ...] = ()
+    problem: Problem | None = None
+
+
+Mention = Callable[[Argv], Mentions]
+
+_ALL_NAMES = Mentions(pattern=Pattern(0, b"*"))
+_NOTHING = Mentions()
+
+
+def publish(argv: Argv) -> Mentions:
+    """PUBLISH, SPUBLISH channel message."""
+    return Mentions(channels=tuple(Channel(1, name, True, False) for name in argv[1:2]))
+
+
+def subscribe(argv: Argv) -> Mentions:
+    """SUBSCRIBE, SSUBSCRIBE channel …"""
+    return Mentions(channels=_channels(argv, is_pattern=False))
+
+
+def psubscribe(argv: Argv) -> Mentions:
+    """PSUBSCRIBE pattern …"""
+    return Mentions(channels=_channels(argv, is_pattern=True))
+
+
+def counted_channels(argv: Argv) -> Mentions:
+    """PUBSUB NUMSUB, SHARDNUMSUB [channel …]: they answer how many listen to each."""
+    return Mentions(channels=_channels(argv, 2, is_pattern=False))
+
+
+def _channels(argv: Argv, first: int = 1, *, is_pattern: bool) -> Sequence[Channel]:
+    """All arguments from this one on as channels to listen to."""
+    places = range(first, len(argv))
+    return sequence(len(places), lambda: (Channel(i, argv[i], False, is_pattern) for i in places))
+
+
+def active_channels(argv: Argv) -> Mentions:
+    """PUBSUB CHANNELS, SHARDCHANNELS [pattern]: they answer the names that others listen to, keys' among them
+    (`__keyspace@0__:key`); without a pattern all."""
+    pattern = Channel(2, argv[2], False, True) if len(argv) > 2 else Channel(0, b"*", False, True)
+    return Mentions(channels=(pattern,))
+
+
+def keys(argv: Argv) -> Mentions:
+    """KEYS pattern."""
+    return Mentions(pattern=Pattern(1, argv[1])) if len(argv) > 1 else _NOTHING
+
+
+def scan(argv: Argv) -> Mentions:
+    """SCAN, CLUSTERSCAN cursor …: the last MATCH counts (`src/db.c`, scanGenericCommand); without one all do.
+
+    It does as well from a word on that isn't understood, since a server that does understand it may read
+    the rest in another way.
+    """
+    pattern = Pattern(0, b"*")
+    index = 2
+    while index < len(argv):
+        name = word(argv[index])
+        if name == b"MATCH" and index + 1 < len(argv):
+            pattern = Pattern(index + 1, argv[index + 1])
+        elif name not in (b"COUNT", b"SLOT", b"TYPE"):
+            return _ALL_NAMES
+        index += 2
+    return Mentions(pattern=pattern)
+
+
+def every_name(_argv: Argv) -> Mentions:
+    """RANDOMKEY, CLUSTER GETKEYSINSLOT: they answer names of keys, any of them."""
+    return _ALL_NAMES
+
+
+def tracking(argv: Argv) -> Mentions:
+    """CLIENT TRACKING ON … BCAST: the server tells the names of all changed keys that begin with a PREFIX.
+
+    Without BCAST it tells only of keys that this client has read (`src/tracking.c`).
+    """
+    prefixes: list[int] = []
+    broadcasts = False
+    index = 3
+    while index < len(argv):
+        name = word(argv[index])
+        if name in (b"PREFIX", b"REDIRECT") and index + 1 < len(argv):
+            index += 1
+            if name == b"PREFIX":
+                prefixes.append(index)
+        broadcasts = broadcasts or name == b"BCAST"
+        index += 1
+    if not broadcasts:
+        return _NOTHING
+    if not prefixes:
+        return _ALL_NAMES
+    if len(prefixes) > 1:
+        unseen = few(Unseen(glob_escape(argv[at]) + b"*", READ) for at in prefixes)
+        return Mentions(problem=Problem("scan.scope", prefixes[0], "it asks for several prefixes", unseen))
+    return Mentions(pattern=Pattern(prefixes[0], glob_escape(argv[prefixes[0]]) + b"*"))
+
+
+def databases(*positions: int) -> Mention:
+    """SELECT db, MOVE key db, SWAPDB db db: what is no integer makes the server answer an error."""
+
+    def mention(argv: Argv) -> Mentions:
+        numbers = [(i, integer(argv[i])) for i in positions if i < len(argv)]
+        return Mentions(databases=tuple((i, number) for i, number in numbers if number is not None))
+
+    return mention
+
+
+def copy(argv: Argv) -> Mentions:
+    """COPY source destination [DB db] [REPLACE]: every DB is named, though the last one counts."""
+    after = [i + 1 for i in range(3, len(argv) - 1) if word(argv[i]) == b"DB"]
+    return databases(*after)(argv)
+
+
+def script(kind: Literal["text", "sha1", "function"]) -> Mention:
+    """EVAL script numkeys key … arg …, and its kin."""
+
+    def mention(argv: Argv) -> Mentions:
+        if len(argv) < 3:
+            return _NOTHING
+        declared = range(3, 3) if integer(argv[2]) == 0 else numkeys(argv, 2, 3)
+        return Mentions(
+            script=Script(kind, 1, argv[1], tuple(argv[3 : declared.stop]), tuple(argv[declared.stop :]))
+        )
+
+    return mention
+
+
+def script_load(argv: Argv) -> Mentions:
+    """SCRIPT LOAD text: the text is kept under its SHA-1, and not run."""
+    return Mentions(script=Script("text", 2, argv[2], (), ())) if len(argv) > 2 else _NOTHING
+
+
+MENTIONS: dict[str, Mention] = {
+    "CLIENT TRACKING": tracking,
+    "CLUSTER GETKEYSINSLOT": every_name,
+    "CLUSTERSCAN": scan,
+    "COPY": copy,
+    "EVAL": script("text"),
+    "EVALSHA": script("sha1"),
+    "EVALSHA_RO": script("sha1"),
+    "EVAL_RO": script("text"),
+    "FCALL": script("function"),
+    "FCALL_RO": script("function"),
+    "KEYS": keys,
+    "MOVE": databases(2),
+    "PSUBSCRIBE": psubscribe,
+    "PUBLISH": publish,
+    "PUBSUB CHANNELS": active_channels,
+    "PUBSUB NUMSUB": counted_channels,
+    "PUBSUB SHARDCHANNELS": active_channels,
+    "PUBSUB SHARDNUMSUB": counted_channels,
+    "RANDOMKEY": every_name,
+    "SCAN": scan,
+    "SCRIPT LOAD": script_load,
+    "SELECT": databases(1),
+    "SPUBLISH": publish,
+    "SSUBSCRIBE": subscribe,
+    "SUBSCRIBE": subscribe,
+    "SWAPDB": databases(1, 2),
+}

@@ -1,0 +1,1 @@
+"""The configuration: how one environment runs a policy."""

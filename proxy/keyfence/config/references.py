@@ -1,0 +1,185 @@
+"""Values that stand elsewhere: `${NAME}` is taken from the environment, `file:PATH` from a file.
+
+Rule: such a value may be a secret. No fault shows it: the reference stands in its place. Only settings
+that hold secrets take `file:`, since the others name files themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+from keyfence.policy.diagnostics import Diagnostic, FileError, Place
+from keyfence.policy.source.files import Unreadable, read_file
+from keyfence.policy.source.yaml import PathKey, Source
+from keyfence.upstream.url import parse_upstream, without_password
+
+FILE = "file:"
+MAX_SECRET = 64 * 1024  # bytes of a file
+_VARIABLE = re.compile(r"(\$?)\$\{([^{}]*)(\}?)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+# Settings that take `file:`. "*" stands for any name or number.
+SECRETS: tuple[PathKey, ...] = (
+    ("upstream",),
+    ("upstream", "url"),
+    ("upstream", "username"),
+    ("upstream", "password"),
+    ("identify", "passwords", "*", "sha256"),
+    ("identify", "passwords", "*", "sha256", "*"),
+    ("identify", "passwords", "*", "password"),
+    ("identify", "passwords", "*", "password", "*"),
+)
+URLS: tuple[PathKey, ...] = (("upstream",), ("upstream", "url"))
+# Settings that take nothing else: a password doesn't stand in a configuration where its hash can.
+ONLY_ELSEWHERE: tuple[PathKey, ...] = (
+    ("identify", "passwords", "*", "password"),
+    ("identify", "passwords", "*", "password", "*"),
+)
+
+
+class BadReference(ValueError):
+    """A reference leads nowhere; the message says why, and shows no value."""
+
+
+def resolved(text: str, folder: Path, *, may_be_file: bool = False, is_url: bool = False) -> str:
+    """The text with its references replaced. A file's path is relative to `folder`. Raises BadReference."""
+    if may_be_file and text.startswith(FILE):
+        return _content(_filled(text.removeprefix(FILE)), folder)
+    # A secret may hold any character, and a URL's user and password may not.
+    quoted_from, quoted_to = (text.find("://"), text.rfind("@")) if is_url else (0, 0)
+    return _filled(text, range(quoted_from, quoted_to))
+
+
+def resolved_url(text: str, folder: Path) -> str:
+    """The URL of an upstream with its references replaced. Raises BadReference, also where it is no URL with
+    them: the reason would show parts of what they stand for."""
+    url = resolved(text, folder, may_be_file=True, is_url=True)
+    if url == text:
+        return url
+    try:
+        parse_upstream(url)
+    except ValueError:
+        raise BadReference(
+            f"{without_password(text)!r} leads to no URL of an upstream; have it lead to redis://HOST:PORT, "
+            "rediss://HOST:PORT or unix:///PATH"
+        ) from None
+    return url
+
+
+def file_of(text: str, folder: Path) -> str:
+    """The path of a `file:` reference that could be resolved; "" for any other text."""
+    return str(folder / _filled(text.removeprefix(FILE))) if text.startswith(FILE) else ""
+
+
+def _filled(text: str, quoted: range = range(0)) -> str:
+    def value(found: re.Match[str]) -> str:
+        escape, name, end = found.groups()
+        if escape:
+            return found[0][1:]
+        if not end or not _NAME.fullmatch(name):
+            raise BadReference(f"{found[0]!r} names no variable; write ${{NAME}}, or $${{ for a literal ${{")
+        if name not in os.environ:
+            literal = f"$${{{name}}}"
+            raise BadReference(f"the environment has no {name}; set it, or write {literal} for a literal one")
+        taken = os.environ[name]
+        return quote(taken, safe="") if found.start() in quoted else taken
+
+    return _VARIABLE.sub(value, text)
+
+
+def _content(path: str, folder: Path) -> str:
+    """A file's only line."""
+    try:
+        text = read_file(folder / path, MAX_SECRET).decode()
+    except Unreadable as exc:
+        raise BadReference(f"{folder / path} {exc}") from None
+    except UnicodeDecodeError:
+        raise BadReference(f"{folder / path} is no UTF-8 text") from None
+    line = text.removesuffix("\n").removesuffix("\r")
+    if not line:
+        raise BadReference(f"{folder / path} is empty; write the secret into it, as its only line")
+    if "\n" in line:
+        raise BadReference(f"{folder / path} has several lines; write the secret into it, as its only line")
+    return line
+
+
+class Resolved(Source):
+    """A configuration with the values that its references stand for. No fault of it shows one of them."""
+
+    def __init__(self, written: Source, folder: Path) -> None:
+        """Raises FileError with every reference that leads nowhere."""
+        self.file = written.file
+        self.lines = written.lines
+        self.faults = []
+        self.files: set[str] = set()  # that `file:` names
+        self._values, self._keys, self._widths = written._values, written._keys, written._widths
+        self._hidden: dict[PathKey, tuple[str, str]] = {}  # the value, and the reference to it
+        self._folder = folder
+        self.data = self._resolve(written.data, ())
+        if self.faults:
+            raise FileError(self.faults)
+
+    def _resolve(self, value: Any, path: PathKey) -> Any:
+        if isinstance(value, dict):
+            return {key: self._resolve(part, (*path, key)) for key, part in value.items()}
+        if isinstance(value, list):
+            return [self._resolve(part, (*path, index)) for index, part in enumerate(value)]
+        return self._scalar(value, path) if isinstance(value, str) else value
+
+    def _scalar(self, text: str, path: PathKey) -> str:
+        may_be_file = _is_one_of(path, SECRETS)
+        try:
+            if _is_one_of(path, URLS):
+                value = resolved_url(text, self._folder)
+            else:
+                value = resolved(text, self._folder, may_be_file=may_be_file)
+        except BadReference as exc:
+            self.faults.append(self.error(path, str(exc)))
+            return text
+        if value == text and _is_one_of(path, ONLY_ELSEWHERE):
+            message = "a password doesn't stand here; write file:PATH or ${NAME}, or its hash under sha256"
+            self.faults.append(self.error(path, message))
+        if value != text:
+            self._hidden[path] = value, text
+        if may_be_file and (file := file_of(text, self._folder)):
+            self.files.add(file)
+        return value
+
+    def _diagnostic(
+        self,
+        level: Literal["error", "warning"],
+        place: Place,
+        message: str,
+        path: PathKey = (),
+        example: str = "",
+    ) -> Diagnostic:
+        for value, written in self._hidden_at(path):
+            for shown in {value, repr(value)[1:-1], quote(value, safe="")} - {""}:
+                message = message.replace(shown, written)
+        return super()._diagnostic(level, place, message, path, example)
+
+    def _hidden_at(self, path: PathKey) -> Iterator[tuple[str, str]]:
+        """The values at a place, in it and around it."""
+        for at, hidden in self._hidden.items():
+            shorter = min(len(at), len(path))
+            if at[:shorter] == path[:shorter]:
+                yield hidden
+
+
+def _is_one_of(path: PathKey, patterns: tuple[PathKey, ...]) -> bool:
+    return any(
+        len(path) == len(pattern)
+        and all(name in ("*", part) for part, name in zip(path, pattern, strict=True))
+        for pattern in patterns
+    )
+
+
+def is_plain_password(written: str) -> bool:
+    """Whether a URL holds a password itself, and no reference to one."""
+    user = written.partition("://")[2].rpartition("@")[0]
+    return ":" in user and "${" not in user.partition(":")[2]

@@ -1,0 +1,1 @@
+"""Clients' sockets: accepting them, limits on them, and the transport of one client."""

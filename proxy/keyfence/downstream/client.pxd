@@ -1,0 +1,62 @@
+# C types for client.py. The same source runs uncompiled; nothing here changes what it does.
+cimport cython
+
+from keyfence.upstream.links cimport Links, Owner
+from keyfence.session.routing cimport Route
+from keyfence.session.base cimport Outlet, Speaker
+from keyfence.telemetry.traffic cimport Traffic
+
+
+cdef class Gate:
+    cdef public object in_force
+    cdef public object identities
+    cdef public object upstream
+    cdef public object telemetry
+    cdef public object limits
+    cdef public object places
+    cdef public set clients
+    cdef public object ids
+    cdef public object ask_others
+    cdef public bint draining
+    cdef public bint reads_on
+    cdef public bint sharing
+    cdef public object pools
+    cdef readonly object _turns
+
+
+cdef class Client(Owner):
+    cdef readonly Gate _gate
+    cdef str _listener
+    cdef readonly object _known
+    cdef str _host
+    cdef int _port
+    cdef object _place
+    cdef str _counted_as
+    cdef Traffic _counters
+    cdef bint _is_served
+    cdef readonly object _transport
+    cdef readonly Speaker _session
+    cdef readonly Links _links
+    cdef bint _upstream_full
+    cdef readonly bint _reading
+    cdef readonly bint _full
+    cdef bint _upstream_paused
+    cdef bint _closing
+    cdef bint _ended
+    cdef object _linger
+    cdef public bint active
+    cdef public double idle_since
+    cdef public double partial_since
+    cdef readonly bint _dismissed
+    cdef bint _awaits_turn
+
+    @cython.locals(before=Py_ssize_t, session=Speaker)
+    cpdef object data_received(self, bytes data)
+    cdef object _note_partial(self, Py_ssize_t before, Py_ssize_t came)
+    cdef object _guarded(self, object step, str reason)
+    @cython.locals(session=Speaker, outlet=Outlet, chunks=list, data=bytes)
+    cpdef object _flush(self)
+    @cython.locals(route=Route, chunks=list, counts=list, chunk=bytes)
+    cdef object _send(self, Speaker session)
+    @cython.locals(wanted=bint)
+    cpdef object _settle_reading(self)

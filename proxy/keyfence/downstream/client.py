@@ -1,0 +1,562 @@
+# cython: annotation_typing=False
+"""A client's transport, and the flow control between it and its upstream.
+
+Rule: bytes are handed to the session and its output is written, nothing more; whoever can't keep up makes
+the other side's reading pause, so that no buffer here grows past its limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from keyfence.identity.resolver import Evidence, Identities, certificate_names, host_port
+from keyfence.policy.engine.authorizer import InForce
+from keyfence.resp import encode
+from keyfence.resp.limits import RequestLimits
+from keyfence.session.base import Speaker
+from keyfence.session.passthrough import Splice
+from keyfence.session.session import Session
+from keyfence.session.shown_ids import Question, ShownIds
+from keyfence.telemetry.operator_log import notice, warn
+from keyfence.telemetry.telemetry import Telemetry
+from keyfence.upstream.health import Upstream, send_with_end
+from keyfence.upstream.links import Links, Owner
+from keyfence.upstream.pools import Pools
+
+from .quotas import ClientLimits, Place, Places
+
+# While a request waits for its connection, so much may come in behind it.
+MAX_UNSENT = 1024 * 1024
+# While a client reads no replies, keyfence doesn't read from its own connection to Redis: the rest of
+# a large reply can wait there. With more replies than this under way it reads on, so that the output limit
+# holds.
+MOST_LEFT_WAITING = 64
+# How long a client has to notice that it was sent the end of everything, before its connection is closed.
+NOTICE_SECONDS = 0.2
+# How long a client that sends no more may wait for replies, where Redis can't be told that it sends no more.
+LINGER_SECONDS = 5.0
+
+
+class Gate:
+    """What all clients of a process share."""
+
+    def __init__(
+        self,
+        in_force: InForce | None,
+        identities: Identities,
+        upstream: Upstream,
+        telemetry: Telemetry,
+        limits: RequestLimits,
+        client_limits: ClientLimits,
+        shared_connections: int = 0,
+    ) -> None:
+        """`in_force` None: pass everything unread. `shared_connections`: how many upstream connections of one
+        kind clients may share; 0: each has its own."""
+        self.in_force = in_force
+        self.identities = identities
+        self.upstream = upstream
+        self.telemetry = telemetry
+        self.limits = limits
+        self.places = Places(client_limits)
+        self.clients: set[Client] = set()
+        self.ids = ShownIds()
+        self.ask_others: Callable[[Question], None] | None = None  # where other processes have clients
+        self.draining = False  # a client that has its answers is dismissed
+        self.reads_on = True  # while draining: whether requests are still taken in
+        self.sharing = shared_connections > 0 and in_force is not None
+        self.pools = Pools(upstream, shared_connections)
+        self._turns: deque[Client] = deque()  # the clients that wait for their turn
+
+    def ask_turn(self, client: Client) -> None:
+        """Let a client go on with a long judgement: one client for each round of the loop, so that the others
+        wait for a turn's length, however many have such requests."""
+        self._turns.append(client)
+        if len(self._turns) == 1:
+            asyncio.get_running_loop().call_soon(self._give_turn)
+
+    def _give_turn(self) -> None:
+        self._turns[0].take_turn()
+        self._turns.popleft()
+        if self._turns:
+            asyncio.get_running_loop().call_soon(self._give_turn)
+
+    def tick(self) -> None:
+        """To be called each second or so: connections that nobody needs any more are given up."""
+        self.pools.tick()
+        if self.sharing:
+            now = asyncio.get_running_loop().time()
+            for client in list(self.clients):
+                client.tick(now)
+
+
+class Client(Owner):
+    """One client's connection (an `asyncio.Protocol`), and the links that its requests take."""
+
+    def __init__(
+        self, gate: Gate, listener: str, known: Evidence, host: str, port: int, place: Place
+    ) -> None:
+        """`host` says in logs where the client comes from, with `port` if that isn't 0; `place` is left when
+        the client goes."""
+        self._gate = gate
+        self._listener = listener
+        self._known: Evidence | None = known  # until it is decided who the client is
+        self._host = host
+        self._port = port
+        self._place = place
+        self._counted_as = ""
+        self._counters = gate.telemetry.counters
+        self._is_served = False  # it is among the gate's clients
+        self._transport: asyncio.Transport | None = None
+        self._session: Speaker = Splice("")
+        self._links = Links(gate.upstream, gate.pools, self)
+        self._upstream_full = False
+        self._reading = True
+        self._full = False  # the client doesn't read what was written to it …
+        self._upstream_paused = False  # … and so its own connection to Redis isn't read
+        self._closing = False  # its transport takes nothing more
+        self._ended = False  # the client has sent its last byte
+        self._linger: asyncio.TimerHandle | None = None
+        # What `timeouts` looks at, in the loop's time.
+        self.active = True  # since it looked last
+        self.idle_since = 0.0
+        self.partial_since = 0.0  # when the request began that has come in part; 0.0: there is none
+        self._dismissed = False
+        self._awaits_turn = False
+
+    @property
+    def shown(self) -> str:
+        """Where the client comes from, as logs show it."""
+        return host_port(self._host, self._port) if self._port else self._host
+
+    # -- the client's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
+        gate = self._gate
+        self._transport = transport
+        service, names = self._identify(transport)
+        if not self._place.serve(service):
+            self._counters.connection_rejected(self._listener, "service")
+            transport.write(too_many(service))
+            self._leave()
+            return
+        gate.clients.add(self)
+        self._is_served = True
+        if gate.in_force is None:
+            self._session = Splice(service, gate.upstream.address.database)
+        else:
+            greeting = gate.upstream.address.greeting()
+            self._session = Session(
+                gate.in_force,
+                gate.identities,
+                service,
+                self._host,
+                gate.telemetry,
+                gate.limits,
+                greeting,
+                sharing=gate.sharing,
+                database=gate.upstream.address.database,
+                selects_later=gate.upstream.address.selects_later,
+                port=self._port,
+                ids=gate.ids,
+                names=names,
+            )
+        self._counted_as = service
+        self._counters.connection_opened(service, self._listener)
+
+    def _identify(self, transport: asyncio.Transport) -> tuple[str, Sequence[str]]:
+        """The client's service, and the names of its certificate."""
+        known, self._known = self._known, None
+        assert known is not None
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            known = dataclasses.replace(known, names=certificate_names(certificate))
+        return self._gate.identities.at_connect(known), known.names
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_served or self._dismissed:
+            return
+        self._counters.client_in += len(data)
+        self.active = True
+        before = self._session.backlog()
+        try:
+            self._session.from_client(data)
+            self._flush()
+        except Exception as exc:
+            self._failed(exc)
+        if self.partial_since or self._session.backlog():
+            self._note_partial(before, len(data))
+
+    def _note_partial(self, before: int, came: int) -> None:
+        """Remember when the request began that is here in part: now, unless all that came belongs to it."""
+        if not self._gate.places.limits.request_time:
+            return
+        after = self._session.backlog()
+        if not after:
+            self.partial_since = 0.0
+        elif not before or after != before + came:
+            self.partial_since = asyncio.get_running_loop().time()
+
+    def eof_received(self) -> bool:
+        """The client sends no more: it has gone, or waits for its last replies."""
+        self._ended = True
+        if self._dismissed:
+            self._leave()
+            return False
+        can_answer = self._links.is_open or self._session.wants_turn
+        if can_answer and self._session.awaits_more and not self._session.closing:
+            self._pass_end()
+            return True
+        self._close("")
+        return False
+
+    def _pass_end(self) -> None:
+        """Tell Redis that no more will come, once that is so.
+
+        It knows best what that means: it answers what it has read, but lets nobody who has gone wait in BLPOP
+        (and take an element with him).
+        """
+        if not self._session.holds_back and self._links.end():
+            self._stop_lingering()
+        elif self._linger is None and not self._session.wants_turn:
+            loop = asyncio.get_running_loop()
+            self._linger = loop.call_later(LINGER_SECONDS, self._close_at_once, "half_closed")
+
+    def _stop_lingering(self) -> None:
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._transport = None
+        self._stop_lingering()
+        self._place.leave()
+        if self._is_served:
+            self._is_served = False
+            self._gate.clients.discard(self)
+            self._counters.connection_closed(self._counted_as, self._listener)
+        self._gate.ids.forget(self._session)
+        self._links.close()
+
+    def pause_writing(self) -> None:
+        """The client doesn't read: stop reading for it from Redis, as far as that may be left waiting."""
+        self._full = True
+        self._settle_upstream()
+        self._settle_reading()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._settle_upstream()
+        self._settle_reading()
+
+    def _settle_upstream(self) -> None:
+        paused = self._full and self._session.outstanding <= MOST_LEFT_WAITING
+        if paused != self._upstream_paused:
+            self._upstream_paused = paused
+            if paused:
+                self._links.pause()
+            else:
+                self._links.resume()
+
+    # -- the upstream's side
+
+    def upstream_data(self, data: bytes) -> None:
+        self._counters.upstream_in += len(data)
+        try:
+            self._session.from_upstream(data)
+            self._flush()
+        except Exception as exc:
+            self._failed(exc)
+
+    def upstream_unasked(self, data: bytes) -> None:
+        self._counters.upstream_in += len(data)
+        try:
+            self._session.from_kept(data)
+            self._flush()
+        except Exception as exc:
+            self._failed(exc)
+
+    def upstream_refused(self, reason: str) -> None:
+        self._guarded(self._session.upstream_refused, reason)
+
+    def upstream_lost(self, reason: str) -> None:
+        if self._ended:
+            self._close("")  # Redis was told so, and has ended it
+        else:
+            self._guarded(self._session.upstream_lost, reason)
+
+    def upstream_full(self, full: bool) -> None:
+        self._upstream_full = full
+        self._settle_reading()
+
+    def shared_replies(self, data: bytes, completed: int, whole: bool) -> None:
+        """Redis sent this on a shared connection. `shared_turn` follows, when no more comes in this turn."""
+        self._counters.upstream_in += len(data)
+        try:
+            self._session.from_shared(data, completed, whole)
+        except Exception as exc:
+            self._failed(exc)
+
+    def shared_turn(self) -> None:
+        try:
+            self._flush()
+        except Exception as exc:
+            self._failed(exc)
+
+    def shared_lost(self, reason: str) -> None:
+        self._guarded(self._session.upstream_lost, reason)
+
+    # -- between the two
+
+    def _guarded(self, step: Callable[[str], None], reason: str) -> None:
+        """Let the session take a step, then write what it has to say. Its faults end this client only."""
+        try:
+            step(reason)
+            self._flush()
+        except Exception as exc:
+            self._failed(exc)
+
+    def _failed(self, exc: Exception) -> None:
+        self._counters.internal_error("relay")
+        self._leave(at_once=True)
+        report_fault(exc)
+
+    def _flush(self) -> None:
+        session, transport = self._session, self._transport
+        if transport is None or self._closing:
+            return
+        if session.service != self._counted_as and self._is_served and not self._become():
+            return
+        if session.wants_turn and not self._awaits_turn:
+            self._awaits_turn = True
+            self._gate.ask_turn(self)
+        outlet = session.outlet
+        if outlet.to_client:
+            self.active = True
+            chunks = outlet.to_client
+            data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            chunks.clear()
+            self._counters.client_out += len(data)
+            if self._gate.draining and self.is_idle and not self._ended:
+                send_with_end(transport)
+            transport.write(data)
+            if self._full and transport.get_write_buffer_size() > self._gate.places.limits.output:
+                notice("output", f"{self.shown} ({session.service}) is closed: it doesn't read its replies")
+                self._close_at_once("output")
+                return
+        if session.reopen:
+            self._drop_own_if_asked()
+        if session.to_upstream and not outlet.closing:
+            self._send(session)
+        if self._full:
+            self._settle_upstream()
+        if session.question is not None:
+            self._ask(session)
+        if outlet.closing or (self._ended and not session.awaits_more):
+            self._close(outlet.closing)
+        elif self._ended and self._links.is_open:
+            self._pass_end()
+        elif self._gate.draining and self.is_idle:
+            self.dismiss()
+        else:
+            self._settle_reading()
+
+    def take_turn(self) -> None:
+        """Go on with a judgement that was broken off."""
+        self._awaits_turn = False
+        if self._transport is None or self._closing or self._dismissed:
+            return
+        try:
+            self._session.take_turn()
+            self._flush()
+        except Exception as exc:
+            self._failed(exc)
+
+    def _send(self, session: Speaker) -> None:
+        """Send on what the session has for Redis, the way that it says."""
+        profile, route = session.profile, session.route
+        if route.is_shared and not self._links.may_share(profile):
+            session.take_own(for_good=not self._links.may_ever_share(profile))
+        chunks, counts = session.to_upstream, session.counts
+        for chunk in chunks:
+            self._counters.upstream_out += len(chunk)
+        if route.is_shared:
+            self._links.send_shared(chunks, counts, session.shapeable)
+            session.shapeable = False
+        else:
+            self._links.send_own(profile, chunks)
+        chunks.clear()
+        counts.clear()
+
+    def _ask(self, session: Speaker) -> None:
+        """Pass the session's question on; it goes on with the answer."""
+        question, session.question = session.question, None
+        if question is None or self._gate.ask_others is None:
+            return
+
+        def answered(is_own: bool) -> None:
+            if self._transport is not None and not self._closing:
+                self._guarded(lambda _: question.answered(is_own), "")
+
+        self._gate.ask_others(question._replace(answered=answered))
+
+    def tick(self, now: float) -> None:
+        """Give up a connection of its own that the client needs no more, or keep it from being closed."""
+        try:
+            self._settle()
+            self._links.keep_alive(now)
+        except Exception as exc:
+            self._failed(exc)
+
+    def _settle(self) -> None:
+        if not self._session.route.is_shared:
+            self._session.settle()
+            self._drop_own_if_asked()
+
+    def _drop_own_if_asked(self) -> None:
+        if self._session.reopen:
+            self._session.reopen = False
+            self._links.drop_own()
+
+    def _become(self) -> bool:
+        """The client has authenticated as another service. False: there are too many of it, so it goes."""
+        counters, service = self._counters, self._session.service
+        if not self._place.serve(service):
+            assert self._transport is not None
+            self._transport.writelines([*self._session.to_client, too_many(service)])
+            self._session.to_client = []
+            self._close("service_connections")
+            return False
+        counters.connection_identified(self._counted_as, service, self._listener)
+        self._counted_as = service
+        return True
+
+    def _settle_reading(self) -> None:
+        """Read from the client only while its requests can go somewhere."""
+        if self._transport is None:
+            return
+        wanted = self._session.wants_input() and not self._upstream_full and self._links.unsent() < MAX_UNSENT
+        # Replies on a shared connection can't be held up: so no more of them are asked for.
+        wanted = wanted and not (self._full and self._session.route.is_shared)
+        wanted = wanted and (self._gate.reads_on or self._session.in_transaction)
+        if wanted != self._reading and not self._transport.is_closing():
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _close(self, reason: str) -> None:
+        """Close once what was written has reached the client."""
+        if self._transport is not None and not self._transport.is_closing():
+            if reason:
+                self._counters.closed_for(reason_label(reason))
+            self._leave()
+            self._links.close()  # it may take its time to read what was written; nothing more is for it
+
+    def _close_at_once(self, reason: str) -> None:
+        self._counters.closed_for(reason)
+        self._leave(at_once=True)
+
+    def _leave(self, *, at_once: bool = False) -> None:
+        """Close the transport: once all that was written has gone, or `at_once`."""
+        self._closing = True
+        if self._transport is not None:
+            if at_once:
+                self._transport.abort()
+            else:
+                self._transport.close()
+
+    @property
+    def waits(self) -> bool:
+        """Whether the client waits for something: a reply, or what it has subscribed to."""
+        return self._session.waits
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether what the client has sent waits here, through no fault of its own."""
+        return self._session.holds_back or not self._reading
+
+    def give_up(self, reason: str) -> None:
+        """Close a client that has reached a limit of time."""
+        self._close(reason)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is awaited for this client, nor held back, and it is in no transaction."""
+        session = self._session
+        return not session.outstanding and not session.in_transaction and not session.holds_back
+
+    def stop_reading(self) -> None:
+        """Take in no more requests, as `Gate.reads_on` has it."""
+        self._settle_reading()
+
+    def dismiss(self) -> None:
+        """The process ends: let the client have what was written, and do nothing more for it.
+
+        Closing at once would reset a connection on which a request has just come in, and a reset may overtake
+        the last reply. So the client is sent the end, what it still sends is dropped unread (it has run
+        nowhere, and gets no answer), and then the connection is closed.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._dismissed:
+            return
+        self._dismissed = True
+        self._counters.closed_for("shutdown")
+        self._links.close()
+        if not transport.can_write_eof():  # TLS
+            self._leave()
+            return
+        transport.write_eof()
+        if not self._reading:
+            self._reading = True
+            transport.resume_reading()
+        asyncio.get_running_loop().call_later(NOTICE_SECONDS, self._leave)
+
+    def abort(self) -> None:
+        """The process has no more time: close, and drop what wasn't sent."""
+        if self._transport is not None:
+            if not self._dismissed:
+                self._counters.closed_for("shutdown")
+            self._leave(at_once=True)
+
+
+def reason_label(reason: str) -> str:
+    """A reason for closing as a metric label: from a closed set, whatever the reason's words."""
+    for beginning, label in (
+        ("QUIT", "quit"),
+        ("protocol error", "protocol_error"),
+        ("HTTP", "http"),
+        ("identity", "identity"),
+        ("upstream sent", "upstream_protocol"),
+        ("upstream", "upstream_lost"),
+        ("shutdown", "shutdown"),
+        ("idle", "idle"),
+        ("request_time", "request_time"),
+        ("service_connections", "service_connections"),
+    ):
+        if reason.startswith(beginning):
+            return label
+    return "other"
+
+
+def too_many(service: str = "") -> bytes:
+    """What Redis says at `maxclients` (networking.c, acceptCommonHandler), and whose limit it was."""
+    return encode.error("ERR max number of clients reached" + (f" for {service}" if service else ""))
+
+
+_reported = 0
+
+
+def report_fault(exc: Exception) -> None:
+    """Tell the operator of a fault of keyfence's own; the counters tell how many there are."""
+    global _reported  # noqa: PLW0603 - one stream, one count
+    _reported += 1
+    if _reported <= 20:
+        import traceback
+
+        warn(f"internal error, please report it:\n{''.join(traceback.format_exception(exc)).rstrip()}")

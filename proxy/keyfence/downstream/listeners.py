@@ -1,0 +1,224 @@
+"""Accepting clients: the listening sockets of a process, and their end.
+
+Rule: nothing is accepted before everything that can fail at start has succeeded, a connection costs a place
+from its first moment on, and what was accepted is let finish before the process goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import ssl
+import struct
+import sys
+from typing import Any
+
+from keyfence.config.models import ListenerModel
+from keyfence.identity.resolver import Evidence, Network
+from keyfence.net.addresses import Bound, bind
+from keyfence.net.proxy_protocol import HeaderError, HeaderReader, Source
+from keyfence.telemetry.operator_log import notice
+from keyfence.upstream.health import keep_alive
+
+from .accepting import Acceptor
+from .client import Client, Gate, too_many
+from .drain import DRAIN_SECONDS, drain
+from .idle import interval, look
+from .quotas import Place
+
+HURRY_SECONDS = 0.5  # for those who are about to be clients when the process ends
+ACCEPTS_PER_TURN = 64
+_UCRED = struct.Struct("3i")  # pid, uid, gid: unix(7), SO_PEERCRED
+
+
+class _Refused(Exception):
+    """A connection is turned away: the reason as a label, and in words for operators."""
+
+    def __init__(self, reason: str, text: str, answer: bytes = b"") -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.answer = answer
+
+
+class Listeners:
+    """The listening sockets of a process."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._listeners: list[_Listener] = []
+        self._looking: asyncio.TimerHandle | None = None
+
+    @property
+    def bound(self) -> list[tuple[str, str]]:
+        """Addresses, as people write them, and their services."""
+        return [(one.name, one.service) for one in self._listeners]
+
+    def open(
+        self, listener: ListenerModel, bound: Bound | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Take an address: bind it, or serve sockets that are `bound` already. Raises OSError."""
+        bound = bound or bind(listener.address, unix_mode=listener.unix_mode)
+        self._listeners.append(_Listener(self._gate, listener, bound, tls))
+
+    def replace_tls(self, contexts: list[ssl.SSLContext | None]) -> None:
+        """Use renewed certificates for what connects from now on: a context for each listener, as opened."""
+        for listener, context in zip(self._listeners, contexts, strict=True):
+            listener.tls = context
+
+    async def start(self) -> None:
+        for listener in self._listeners:
+            listener.listen()
+        self._look()
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        limits = self._gate.places.limits
+        look(self._gate.clients, limits, loop.time())
+        self._gate.tick()
+        self._looking = loop.call_later(interval(limits), self._look)
+
+    async def close(self, seconds: float = DRAIN_SECONDS, at_once: asyncio.Event | None = None) -> None:
+        """Stop accepting, and take leave of all clients in `seconds` at most (see `drain`)."""
+        for listener in self._listeners:
+            listener.stop()
+        for listener in self._listeners:
+            await listener.close(min(seconds, HURRY_SECONDS))
+        if self._looking is not None:
+            self._looking.cancel()
+        await drain(self._gate, seconds, at_once)
+        self._gate.pools.close()
+
+
+class _Listener:
+    """One address."""
+
+    def __init__(self, gate: Gate, model: ListenerModel, bound: Bound, tls: ssl.SSLContext | None) -> None:
+        self.name = bound.name
+        self.service = model.service
+        self.tls = tls
+        self._gate = gate
+        self._acceptor = Acceptor(bound, self._arrived, self._no_room, ACCEPTS_PER_TURN)
+        self._unix = bool(model.address.unix_path)
+        self._proxied = model.proxy_protocol
+        self._trusted: list[Network] = [ipaddress.ip_network(one) for one in model.trusted]
+        self._arriving: set[asyncio.Task[None]] = set()
+
+    # -- accepting
+
+    def listen(self) -> None:
+        self._acceptor.listen()
+
+    def stop(self) -> None:
+        """Accept no more, and give the address up."""
+        self._acceptor.stop()
+
+    async def close(self, seconds: float) -> None:
+        """Let those who have connected become clients for so many seconds, then turn them away."""
+        if self._arriving and seconds:
+            await asyncio.wait(self._arriving, timeout=seconds)
+        for task in self._arriving:
+            task.cancel()
+        await asyncio.gather(*self._arriving, return_exceptions=True)
+
+    def _no_room(self, why: str) -> None:
+        self._gate.telemetry.counters.accept_pauses += 1
+        notice("room", f"{self.name} can't accept: {why}; raise `ulimit -n`, or lower limits.connections")
+
+    def _arrived(self, sock: socket.socket, peer: Any) -> None:
+        place = self._gate.places.take()
+        if place is None:
+            # As in Redis, nothing is said where TLS would have to be spoken first.
+            answer = b"" if self.tls is not None else too_many()
+            text = f"there are {self._gate.places.limits.connections} connections already"
+            self._refuse(sock, _Refused("connections", text, answer))
+            sock.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._admit(sock, peer, place))
+        self._arriving.add(task)
+        task.add_done_callback(self._arriving.discard)
+
+    # -- a connection until it is a client
+
+    async def _admit(self, sock: socket.socket, peer: Any, place: Place) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._gate.places.limits.handshake
+        served = False
+        try:
+            known, port = await self._origin(sock, peer, deadline)
+            host = known.address or ("unknown" if self._proxied else "unix")
+            if not place.at(known.address):
+                text = f"{known.address} has as many connections as limits.connections_per_address admits"
+                raise _Refused("address", text, b"" if self.tls is not None else too_many())
+            await self._serve(sock, deadline, lambda: Client(self._gate, self.name, known, host, port, place))
+            served = True
+        except _Refused as refused:
+            self._refuse(sock, refused)
+        except OSError:
+            pass  # it went before it was a client
+        finally:
+            if not served:
+                sock.close()
+                place.leave()
+
+    async def _serve(self, sock: socket.socket, deadline: float, client: Any) -> None:
+        """Let a client speak, behind TLS where that is asked for. Raises _Refused, OSError."""
+        loop = asyncio.get_running_loop()
+        keep_alive(sock)
+        if self.tls is None:
+            await loop.connect_accepted_socket(client, sock)
+            return
+        left = max(deadline - loop.time(), 0.001)
+        try:
+            await loop.connect_accepted_socket(client, sock, ssl=self.tls, ssl_handshake_timeout=left)
+        except ssl.SSLError as exc:
+            raise _Refused("tls", f"TLS failed: {exc.reason or exc}") from None
+        except ConnectionError:
+            if loop.time() < deadline:
+                raise
+            raise _Refused("handshake", "TLS didn't get done in time") from None
+
+    async def _origin(self, sock: socket.socket, peer: Any, deadline: float) -> tuple[Evidence, int]:
+        """Where a connection comes from, and its port (0: it has none). Raises _Refused, OSError."""
+        address, port, uid = "", 0, None
+        if self._unix:
+            _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        else:
+            address, port = sys.intern(peer[0]), peer[1]  # many come from one address
+        if self._proxied:
+            source = await self._proxy_header(sock, address, deadline)
+            if not source.local:
+                address, port, uid = source.address, source.port, None
+        return Evidence(self.service, address, uid), port
+
+    async def _proxy_header(self, sock: socket.socket, address: str, deadline: float) -> Source:
+        loop = asyncio.get_running_loop()
+        if self._trusted and not any(_ip(address) in network for network in self._trusted):
+            raise _Refused("untrusted", f"{address} is none of those who may send PROXY headers")
+        reader = HeaderReader()
+        try:
+            async with asyncio.timeout_at(deadline):
+                while reader.needed:
+                    data = await loop.sock_recv(sock, reader.needed)
+                    if not data:
+                        raise ConnectionError("it ended")  # as a check of a port does
+                    reader.feed(data)
+        except HeaderError as exc:
+            raise _Refused("proxy_header", str(exc)) from None
+        except TimeoutError:
+            raise _Refused("handshake", "the PROXY header didn't come in time") from None
+        assert reader.source is not None
+        return reader.source
+
+    def _refuse(self, sock: socket.socket, refused: _Refused) -> None:
+        self._gate.telemetry.counters.connection_rejected(self.name, refused.reason)
+        notice(f"{self.name} {refused.reason}", f"{self.name} turned a connection away: {refused}")
+        if refused.answer:
+            with contextlib.suppress(OSError):  # it has gone
+                sock.send(refused.answer)
+
+
+def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    ip = ipaddress.ip_address(address.split("%", maxsplit=1)[0])
+    return ip.ipv4_mapped or ip if isinstance(ip, ipaddress.IPv6Address) else ip

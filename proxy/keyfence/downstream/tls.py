@@ -1,0 +1,110 @@
+"""TLS: the contexts of listeners and of the connection to Redis.
+
+Rule: a certificate, key or authority that can't be used is told with its place in the configuration, before
+anything starts. Contexts are made by the process that uses them.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from keyfence.config.models import Settings
+from keyfence.policy.diagnostics import Diagnostic, FileError
+from keyfence.policy.source.files import Unreadable, read_file
+
+_VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class _Unusable(Exception):
+    """A file can't be used: which setting names it, and why."""
+
+    def __init__(self, setting: str, why: str) -> None:
+        super().__init__(why)
+        self.setting = setting
+
+
+def check_tls(settings: Settings) -> None:
+    """Raise FileError with every fault of every file that TLS needs."""
+    faults: list[Diagnostic] = []
+    for index in range(-1, len(settings.listeners)):
+        try:
+            upstream_context(settings) if index < 0 else listener_context(settings, index)
+        except FileError as exc:
+            faults += exc.diagnostics
+    if faults:
+        raise FileError(faults)
+
+
+def listener_context(settings: Settings, index: int) -> ssl.SSLContext | None:
+    """The context of the listener with this index; None: it has no TLS. Raises FileError."""
+    tls = settings.listeners[index].tls
+    if tls is None:
+        return None
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = _VERSIONS[tls.min_version]
+        _load_chain(context, tls.cert, tls.key)
+        if tls.client_ca:
+            _load_authorities(context, "client_ca", tls.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED if tls.requires_certificate else ssl.CERT_OPTIONAL
+    except _Unusable as exc:
+        raise FileError([settings.fault(("listeners", index, "tls", exc.setting), str(exc))]) from None
+    return context
+
+
+def upstream_context(settings: Settings) -> ssl.SSLContext | None:
+    """The context for connecting to Redis; None: no TLS there. Raises FileError."""
+    if settings.upstream is None or settings.upstream.kind != "tls":
+        return None
+    try:
+        context = ssl.create_default_context()
+        if settings.upstream_ca:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            _load_authorities(context, "ca", settings.upstream_ca)
+        if settings.upstream_cert:
+            _load_chain(context, settings.upstream_cert, settings.upstream_key)
+    except _Unusable as exc:
+        raise FileError([settings.fault(("upstream", exc.setting), str(exc))]) from None
+    if not settings.upstream_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _load_authorities(context: ssl.SSLContext, setting: str, path: str) -> None:
+    _read(setting, path)
+    try:
+        context.load_verify_locations(path)
+    except (OSError, ssl.SSLError):
+        raise _Unusable(setting, f"{path} holds no certificate of an authority in PEM") from None
+
+
+def _load_chain(context: ssl.SSLContext, cert: str, key: str) -> None:
+    _read("cert", cert)
+    _read("key", key)
+    try:
+        context.load_cert_chain(cert, key, password=_refuse_password)
+    except _Encrypted:
+        raise _Unusable("key", f"{key} is encrypted; give keyfence a key without a passphrase") from None
+    except ssl.SSLError as exc:
+        if exc.reason == "KEY_VALUES_MISMATCH":
+            raise _Unusable("key", f"{key} is not the key of the certificate {cert}") from None
+        at_fault = "key" if "-----BEGIN CERTIFICATE-----" in _read("cert", cert) else "cert"
+        path, what = (key, "private key") if at_fault == "key" else (cert, "certificate")
+        raise _Unusable(at_fault, f"{path} holds no {what} in PEM") from None
+
+
+def _read(setting: str, path: str) -> str:
+    try:
+        return read_file(path).decode("latin-1")
+    except Unreadable as exc:
+        raise _Unusable(setting, f"{path} {str(exc).lower()}") from None
+
+
+class _Encrypted(Exception):
+    pass
+
+
+def _refuse_password() -> str:
+    """OpenSSL would ask for it on the terminal."""
+    raise _Encrypted

@@ -1,0 +1,198 @@
+"""Addresses to listen on, and the sockets that are bound to them.
+
+Rule: an address is bound as a whole or not at all: all families of a name, one port. Binding blocks and needs
+no event loop, so a parent can bind and its children serve.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import ipaddress
+import os
+import re
+import socket
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keyfence.identity.resolver import host_port
+
+MAX_UNIX_PATH = 107  # bytes: sockaddr_un.sun_path without its NUL
+PORT_ATTEMPTS = 20
+_Places = Sequence[tuple[int, tuple[Any, ...]]]  # address family, and address as getaddrinfo gives it
+_UNIX_PREFIX = re.compile(r"unix:(?://(?=/))?")
+
+
+class Address(str):
+    """`HOST:PORT`, `[IPV6]:PORT`, `:PORT` (the machine's every address) or `unix:PATH`, as it was written."""
+
+    __slots__ = ()
+
+    @property
+    def unix_path(self) -> str:
+        """The path of a unix socket; "" where it is none."""
+        prefix = _UNIX_PREFIX.match(self)
+        return self[prefix.end() :] if prefix else ""
+
+    @property
+    def host_port(self) -> tuple[str, int]:
+        host, _, port = self.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    def relative_to(self, folder: Path) -> Address:
+        """The same with the path of a unix socket taken relative to a folder."""
+        return Address(f"unix:{folder / self.unix_path}") if self.unix_path else self
+
+
+def parse_address(text: str) -> Address:
+    """Check a TCP address. Raises ValueError with what is admitted."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError(f"{text!r}: put an IPv6 address into brackets, as [::1]:6380")
+    return Address(text)
+
+
+def parse_listen(text: str) -> Address:
+    """Check an address to listen on: a TCP address or `unix:/path`. Raises ValueError."""
+    if not text.startswith("unix:"):
+        return parse_address(text)
+    address = Address(text)
+    if not address.unix_path or address.unix_path.endswith("/"):
+        raise ValueError(f"{text!r} names no socket; write unix:/path/to/keyfence.sock")
+    if len(os.fsencode(address.unix_path)) > MAX_UNIX_PATH:
+        raise ValueError(f"{text!r}: a unix socket's path may have {MAX_UNIX_PATH} bytes; take a shorter one")
+    return address
+
+
+def ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a text is, an IPv4 one also where it is written as IPv6; None: it is none."""
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return found.ipv4_mapped or found if isinstance(found, ipaddress.IPv6Address) else found
+
+
+@dataclasses.dataclass(eq=False)
+class Bound:
+    """The sockets of one address. They don't listen yet.
+
+    One that inherits the sockets makes its own `Bound(name, sockets)`.
+    """
+
+    name: str  # the address as people write it, with the port that it got
+    sockets: list[socket.socket]
+    file: _UnixFile | None = None
+
+    def close(self) -> None:
+        """Close the sockets; the file of a unix socket goes where this process has made it."""
+        for sock in self.sockets:
+            sock.close()
+        if self.file is not None:
+            self.file.remove()
+
+
+@dataclasses.dataclass(frozen=True)
+class _UnixFile:
+    path: str
+    made: tuple[int, int]  # device and inode: another process may have put its own there since
+    owner: int  # the process that made it
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):
+            now = os.lstat(self.path)
+            if self.owner == os.getpid() and self.made == (now.st_dev, now.st_ino):
+                os.unlink(self.path)
+
+
+def bind(address: Address, *, unix_mode: int | None = None, reuse_port: bool = False) -> Bound:
+    """Bind an address; port 0 picks one that is free in all of its families. Raises OSError.
+
+    `unix_mode` are the permissions of a unix socket's file; without, the umask decides. `reuse_port` lets
+    several sockets have one TCP address, among which the kernel shares out the connections.
+    """
+    if address.unix_path:
+        return _bind_unix(address.unix_path, unix_mode)
+    host, port = address.host_port
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    places: _Places = list(dict.fromkeys((family, where) for family, _, _, _, where in found))
+    for _ in range(PORT_ATTEMPTS - 1):
+        try:
+            return _bind_tcp(host, places, port, reuse_port)
+        except OSError as exc:
+            # The port that the first family got may be taken in the second.
+            if port or exc.errno != errno.EADDRINUSE:
+                raise
+    return _bind_tcp(host, places, port, reuse_port)
+
+
+def _bind_tcp(host: str, places: _Places, port: int, reuse_port: bool) -> Bound:
+    with contextlib.ExitStack() as opened:
+        sockets: list[socket.socket] = []
+        missing: OSError | None = None
+        for family, where in places:
+            try:
+                sock = opened.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if reuse_port:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                if family == socket.AF_INET6:
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                sock.bind((where[0], port, *where[2:]))
+            except OSError as exc:
+                if exc.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                    raise
+                missing = exc  # a machine without IPv6 is no reason not to listen on IPv4
+                continue
+            port = sock.getsockname()[1]
+            sockets.append(sock)
+        if not sockets:
+            raise missing or OSError(errno.EADDRNOTAVAIL, "the name has no address")
+        opened.pop_all()
+    return Bound(host_port(host, port), sockets)
+
+
+def _bind_unix(path: str, mode: int | None) -> Bound:
+    _remove_stale(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if mode is None:
+            sock.bind(path)
+        else:
+            before = os.umask(0o777 & ~mode)  # so that nobody gets in before the mode is set
+            try:
+                sock.bind(path)
+            finally:
+                os.umask(before)
+            os.chmod(path, mode)
+        made = os.lstat(path)
+    except OSError:
+        sock.close()
+        raise
+    file = _UnixFile(path, (made.st_dev, made.st_ino), os.getpid())
+    return Bound(f"unix:{path}", [sock], file)
+
+
+def _remove_stale(path: str) -> None:
+    """Remove the socket that a dead process left behind. Raises OSError for anything else."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise FileExistsError(errno.EEXIST, "a file that is no socket is in its place; move it away")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except BlockingIOError:
+            pass  # its queue is full, so somebody has it
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

@@ -1,0 +1,128 @@
+"""A first waivers file, from the violations that a report holds.
+
+Rule: it tolerates what was seen, as narrowly as a waiver can say it. Each waiver that admits more, and each
+row that no waiver covers, is listed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from keyfence.policy.compiled.tenants import OWN
+from keyfence.policy.enforcement.modes import Waiver
+from keyfence.policy.enforcement.waiver_keys import exactly, is_wide, keys_of_shape, waiver_keys
+from keyfence.policy.enforcement.waivers import command_as_waived
+from keyfence.policy.verdict import script_in
+
+OTHER = "other"
+# What a waiver of these rules can't tell apart.
+_ANY_OF = {
+    "database.forbidden": "any database",
+    "field.unknown": "any field",
+    "script.keys": "any keys of any script",
+    "value.invalid": "any value",
+}
+_CANNOT_TELL = re.compile(r"\\|<masked>|…$|^sha256:")
+
+
+class Baseline(NamedTuple):
+    """A waivers file, and what people must know before they use it."""
+
+    text: str
+    wide: list[str]  # a sentence for each waiver that admits more than was seen
+    left: list[str]  # a sentence for each row that no waiver covers
+
+
+def baseline(rows: Iterable[Mapping[str, Any]], owner: str, reason: str, until: datetime.date) -> Baseline:
+    """A waivers file for all violations of a report that aren't tolerated yet. A `should` needs no waiver."""
+    found: dict[Waiver, int] = {}
+    examples: dict[Waiver, str] = {}
+    of_others: dict[Waiver, str] = {}  # whose keys were seen that were another's: the placeholder's name
+    left = []
+    for row in rows:
+        times = row["count"] - row["actions"].get("waived", 0)
+        if row["severity"] == "should" or times <= 0:
+            continue
+        waiver = _waiver(row)
+        if waiver is None:
+            left.append(_seen(row))
+            continue
+        found[waiver] = found.get(waiver, 0) + times
+        examples.setdefault(waiver, row["example"])
+        if row["hint"].startswith(OWN):
+            of_others[waiver] = row["hint"].removeprefix(OWN).partition(":")[0]
+    lines = [
+        "# Violations that were known when this was written. Whoever mends one takes it out.",
+        "waivers:",
+    ]
+    wide = []
+    for waiver in sorted(found):
+        more = _more_than_seen(waiver, of_others.get(waiver, ""))
+        fields = {name: value for name, value in waiver._asdict().items() if value}
+        fields |= {"owner": owner, "reason": reason, "until": str(until)}
+        text = ", ".join(f"{name}: {_yaml(value)}" for name, value in fields.items())
+        note = f"; admits more than was seen: {more}" if more else ""
+        lines.append(f"  - {{{text}}}  # {found[waiver]} so far{note}")
+        if more:
+            seen = f"; seen: {examples[waiver]}" if examples[waiver] else ""
+            wide.append(
+                f"{waiver.service}, {waiver.rule}, {waiver.command or 'any command'}: admits {more}{seen}"
+            )
+    if not found:
+        lines[-1] = "waivers: []"
+    return Baseline("\n".join(lines) + "\n", wide, left)
+
+
+def _waiver(row: Mapping[str, Any]) -> Waiver | None:
+    """What tolerates a row; None where nothing would but what tolerates anything."""
+    script = script_in(row["rule"], row["shape"])
+    if OTHER in (row["service"], row["rule"], row["shape"], script):
+        return None
+    keys = "" if script else keys_of_shape(row["shape"])
+    if row["shape"] and not script:
+        keys = _narrowest(row, keys)
+        if not keys:
+            return None
+    command = "" if row["command"] == OTHER else command_as_waived(row["command"])
+    return Waiver(row["service"], row["rule"], row["entry"], command, keys, script)
+
+
+def _narrowest(row: Mapping[str, Any], keys: str) -> str:
+    """What was seen once is that key; what the shape doesn't match, though it should, can only be it."""
+    example = row["example"]
+    if not example or _CANNOT_TELL.search(example):
+        return keys
+    exact = exactly(example)
+    if row["count"] == 1 and (not keys or is_wide(keys)):
+        return exact
+    return keys if not keys or waiver_keys(keys).matches(example.encode()) else exact
+
+
+def _more_than_seen(waiver: Waiver, others: str) -> str:
+    """What a waiver admits that needn't have been seen; "" for nothing but keys of the same kind."""
+    if is_wide(waiver.keys):
+        return f"any key {waiver.keys}"
+    if waiver.rule == "script.unregistered" and not waiver.script:
+        return "any script"
+    if others and not waiver.keys:
+        return f"the keys of any {others}"
+    if not waiver.command:
+        return "any command"
+    return _ANY_OF.get(waiver.rule, "")
+
+
+def _seen(row: Mapping[str, Any]) -> str:
+    example = f", for example {row['example']}" if row["example"] else ""
+    what = row["shape"] or row["entry"]
+    return f"{row['service']}, {row['rule']}, {row['command']} {what}{example}: {row['count']} times"
+
+
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*|\d{4}-\d\d-\d\d")
+
+
+def _yaml(text: str) -> str:
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)

@@ -1,0 +1,267 @@
+"""A line of the command log: what a command touches, without its values, and back.
+
+Rule: no value is in a line, and nothing that a secret placeholder holds: in its place stands an example of
+the placeholder's class, so that the key still is what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from keyfence.commands.model import (
+    Access,
+    Carried,
+    Channel,
+    Content,
+    Field,
+    Pattern,
+    Problem,
+    Script,
+    Touches,
+    Ttl,
+    Unseen,
+)
+from keyfence.commands.table import COMMANDS
+from keyfence.policy.compiled.policy import CompiledPolicy, Target
+from keyfence.policy.compiled.scripts import sha1_of
+from keyfence.policy.engine.masking import fill, shown_in
+from keyfence.policy.show import printable
+from keyfence.shapes.secrecy import MASKED
+
+OMITTED = "?"  # stands for every argument that isn't known to be no value
+
+
+class Recorded(NamedTuple):
+    """A command as the log has it."""
+
+    service: str
+    command: str
+    argv: list[str]  # for people: keys, times and the like; OMITTED for all else
+    touches: Touches
+    times: int  # so many alike, this one included, since the last line
+    has_values: bool  # it wrote values, which aren't here
+
+
+def as_line(
+    policy: CompiledPolicy, service: str, argv: Sequence[bytes], touches: Touches, count: int
+) -> dict[str, Any]:
+    """A command as plain values."""
+    command = touches.command
+    name = command.name if command is not None else "other"
+    accesses = [access._replace(key=_without_secrets(policy, access.key)) for access in touches.accesses]
+    script = touches.script
+    line: dict[str, Any] = {
+        "service": service,
+        "command": name,
+        "argv": _safe_argv(policy, name, argv, touches, accesses),
+        "count": count,
+        "accesses": [_access(policy, access) for access in accesses],
+        "values": any(_writes_values(access.content) for access in accesses),
+        "channels": [
+            [one.position, _text(_without_secrets(policy, one.name)), one.publish, one.is_pattern]
+            for one in touches.channels
+        ],
+        "pattern": touches.pattern
+        and [touches.pattern.position, shown_in(policy, touches.pattern.glob, None)],
+        "script": script
+        and [
+            script.kind if script.kind == "function" else "sha1",
+            script.position,
+            _script_name(policy, script),
+            [_text(_without_secrets(policy, key)) for key in script.keys],
+            len(script.args),
+        ],
+        "databases": [list(one) for one in touches.databases],
+        "problem": touches.problem and _problem(policy, touches.problem),
+    }
+    return {name: value for name, value in line.items() if value not in (None, [], False)}
+
+
+def _script_name(policy: CompiledPolicy, script: Script) -> str:
+    if script.kind == "text":
+        return sha1_of(script).decode()
+    return printable(script.name) if policy.registration(script) else shown_in(policy, script.name, None)
+
+
+def _without_secrets(policy: CompiledPolicy, key: bytes) -> bytes:
+    target = policy.target(key)
+    if target is None or target.kind not in ("entry", "legacy") or not target.secrets:
+        shown = shown_in(policy, key, target)
+        return key if shown == printable(key) else _of_the_same_kind(policy, shown.encode(), target)
+    captured = target.pattern.capture(key) or {}
+    examples = {
+        hole.name: hole.expression.example(1) for hole in target.pattern.holes if hole.name in target.secrets
+    }
+    return fill(target.pattern, captured | examples)
+
+
+def _of_the_same_kind(policy: CompiledPolicy, shown: bytes, target: Target | None) -> bytes:
+    """A masked key, in words that keep more naming rules where it still is what it was."""
+    plain = shown.replace(MASKED, b"masked")
+    return plain if policy.target(plain) is target else shown
+
+
+def _safe_argv(
+    policy: CompiledPolicy, name: str, argv: Sequence[bytes], touches: Touches, accesses: Sequence[Access]
+) -> list[str]:
+    """The arguments that are surely no values: names, keys, channels, times, lengths."""
+    shown = dict(enumerate(name.split(" "))) if name != "other" else {}
+    for access in accesses:
+        shown[access.position] = printable(access.key)
+        for at in (
+            access.ttl.position if access.ttl else 0,
+            access.content.maxlen_position if access.content else 0,
+        ):
+            if 0 < at < len(argv):
+                shown[at] = printable(argv[at], 32)
+    for channel in touches.channels:
+        shown[channel.position] = printable(_without_secrets(policy, channel.name))
+    if touches.pattern is not None and touches.pattern.position:
+        shown[touches.pattern.position] = shown_in(policy, touches.pattern.glob, None)
+    return [shown.get(at, OMITTED) for at in range(min(len(argv), 64))]
+
+
+def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
+    target = policy.target(access.key)
+    told: dict[str, Any] = {"position": access.position, "key": _text(access.key), "needs": access.needs}
+    if access.types:
+        told["types"] = list(access.types)
+    if access.ttl is not None:
+        told["ttl"] = {
+            name: value
+            for name, value in access.ttl._asdict().items()
+            if value != Ttl._field_defaults.get(name)
+        }
+    if access.does:
+        told["does"] = access.does
+    content = access.content
+    if content is not None:
+        told["content"] = {
+            "fields": [[one.position, _text(_field_name(one, target))] for one in content.fields],
+            "stream": [content.maxlen, content.maxlen_approximate, content.maxlen_position]
+            if content.stream_add
+            else None,
+        }
+        if content.carried is not None:
+            keys = [_text(_without_secrets(policy, key)) for key in content.carried.keys]
+            told["content"]["carried"] = content.carried._asdict() | {"keys": keys}
+    return told
+
+
+def _problem(policy: CompiledPolicy, problem: Problem) -> list[Any]:
+    unseen = [[shown_in(policy, one.glob, None), one.needs] for one in problem.unseen]
+    return [problem.rule, problem.position, problem.reason, *([unseen] if unseen else [])]
+
+
+def _read_problem(rule: str, position: int, reason: str, unseen: Sequence[Any] = ()) -> Problem:
+    return Problem(rule, position, reason, tuple(Unseen(_bytes(glob), int(needs)) for glob, needs in unseen))
+
+
+def _field_name(field: Field, target: Target | None) -> bytes:
+    fields = target.entry.fields if target is not None and target.entry is not None else None
+    if fields is not None and fields.hides_names and field.name not in fields.named:
+        return b"<masked>"
+    return field.name[:256]
+
+
+def _writes_values(content: Content | None) -> bool:
+    """Whether there is anything in what a command writes that a line leaves out."""
+    if content is None:
+        return False
+    kept = content._replace(
+        fields=(),
+        stream_add=False,
+        maxlen=None,
+        maxlen_approximate=False,
+        maxlen_position=0,
+        carried=None,
+    )
+    return kept != Content() or any(field.value_position for field in content.fields)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _bytes(text: Any) -> bytes:
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r} is no text")
+    return text.encode("utf-8", "surrogateescape")
+
+
+def from_line(line: Mapping[str, Any]) -> Recorded:
+    """A command again. Raises ValueError for what is no line of a command log."""
+    try:
+        return _from_line(line)
+    except (KeyError, TypeError, IndexError, AttributeError, UnicodeEncodeError) as exc:
+        raise ValueError(f"this is no line of a command log ({type(exc).__name__}: {exc})") from None
+
+
+def _from_line(line: Mapping[str, Any]) -> Recorded:
+    name = line["command"]
+    pattern, script, problem = line.get("pattern"), line.get("script"), line.get("problem")
+    touches = Touches(
+        command=_command_named(name),
+        accesses=tuple(map(_read_access, line.get("accesses", []))),
+        channels=tuple(
+            Channel(at, _bytes(text), bool(pub), bool(is_p))
+            for at, text, pub, is_p in line.get("channels", [])
+        ),
+        pattern=Pattern(pattern[0], _bytes(pattern[1])) if pattern else None,
+        script=Script(
+            script[0], script[1], _bytes(script[2]), tuple(map(_bytes, script[3])), (b"?",) * script[4]
+        )
+        if script
+        else None,
+        databases=tuple((at, number) for at, number in line.get("databases", [])),
+        problem=_read_problem(*problem) if problem else None,
+    )
+    argv = [str(one) for one in line["argv"]]
+    return Recorded(
+        str(line["service"]), str(name), argv, touches, int(line["count"]), bool(line.get("values"))
+    )
+
+
+def _read_script(kind: Any, position: int, name: str, keys: list[str], arguments: int) -> Script:
+    return Script(kind, position, _bytes(name), tuple(map(_bytes, keys)), (b"?",) * min(arguments, 1024))
+
+
+def _command_named(name: str) -> Any:
+    container, _, subcommand = name.partition(" ")
+    row = COMMANDS.get(container.encode())
+    if row is not None and subcommand:
+        row = row.subcommands.get(subcommand.encode()) or COMMANDS.get(name.encode()) or row
+    return row.command if row is not None else None
+
+
+def _read_access(told: Mapping[str, Any]) -> Access:
+    content = told.get("content")
+    return Access(
+        position=int(told["position"]),
+        key=_bytes(told["key"]),
+        needs=int(told["needs"]),
+        types=tuple(told.get("types", [])),
+        ttl=Ttl(**told["ttl"]) if told.get("ttl") else None,
+        content=_read_content(content) if content else None,
+        does=int(told.get("does", 0)),
+    )
+
+
+def _read_content(told: Mapping[str, Any]) -> Content:
+    """What is left of a content: names of fields, and how a stream was trimmed."""
+    fields = tuple(Field(at, _bytes(name), 0, b"") for at, name in told.get("fields", []))
+    stream, carried = told.get("stream"), told.get("carried")
+    if carried:
+        keys = tuple(map(_bytes, carried["keys"]))
+        return Content(carried=Carried(**{**carried, "keys": keys, "types": tuple(carried["types"])}))
+    if not stream:
+        return Content(fields=fields)
+    maxlen, approximate, position = stream
+    return Content(
+        fields=fields,
+        stream_add=True,
+        maxlen=maxlen,
+        maxlen_approximate=bool(approximate),
+        maxlen_position=position,
+    )

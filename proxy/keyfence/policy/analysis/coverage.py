@@ -1,0 +1,215 @@
+"""What of a policy its tests have exercised, and what never.
+
+Rule: an item counts as exercised once a test has shown it at work: an entry let a command pass and stopped
+another, a rule was broken, an exception was used. What the policy can't do is no item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from keyfence.commands.model import READ, WRITE, Access, Touches
+from keyfence.policy.compiled.permissions import selects
+from keyfence.policy.compiled.policy import CompiledPolicy, Entry
+from keyfence.policy.compiled.scripts import MissingArgument, Registration
+from keyfence.policy.compiled.sizes import testable_rules
+from keyfence.policy.patterns.value_forms import BUILTIN
+from keyfence.policy.verdict import Verdict
+
+Item = tuple[str, str, str]  # (section, name, what of it)
+
+
+class Section(NamedTuple):
+    """A kind of items: how many there are, and those that no test exercised."""
+
+    name: str
+    exercised: int
+    total: int
+    missing: list[str]
+
+
+class Coverage:
+    """The items of one policy, and which of them were exercised."""
+
+    def __init__(self, policy: CompiledPolicy) -> None:
+        self.policy = policy
+        self._items: dict[Item, bool] = dict.fromkeys(_items(policy), False)
+
+    def saw(self, service: int, touches: Touches, verdict: Verdict) -> None:
+        """Take note of a command that was judged."""
+        for violation in verdict.violations:
+            self._mark("rules", violation.rule, "violation")
+            self._mark("entries", violation.entry, "violation")
+            self._mark("rules of entries", violation.entry, violation.rule)
+            if violation.rule == "key.legacy":
+                self._mark("legacy", self._legacy_text(violation.key), "violation")
+            if violation.rule in ("channel.read", "channel.write"):
+                self._mark("channels", violation.entry, "violation")
+        script = touches.script
+        registration = self.policy.registration(script) if script is not None else None
+        if registration is not None:
+            self._mark("scripts", registration.name, "allow" if verdict.allowed else "violation")
+        if verdict.allowed:
+            self._allowed(service, touches, registration)
+
+    def _allowed(self, service: int, touches: Touches, registration: Registration | None) -> None:
+        for access in effective_accesses(touches, registration):
+            target = self.policy.target(access.key)
+            if target is not None and target.kind == "entry":
+                self._mark("entries", target.name, "allow")
+            elif target is not None and target.kind == "legacy":
+                self._mark("legacy", target.text, "allow")
+        for channel in touches.channels:
+            index = self.policy.channel_classifier.first(channel.name)
+            if index >= 0:
+                self._mark("channels", self.policy.channels[index].name, "allow")
+        command = touches.command
+        if command is not None and any(
+            selects(one.selectors, command) for one in self.policy.grants.get(service, ())
+        ):
+            self._mark("grants", self.policy.services[service], "allow")
+
+    def _legacy_text(self, key: bytes | None) -> str:
+        target = self.policy.target(key) if key is not None else None
+        return target.text if target is not None else ""
+
+    def _mark(self, section: str, name: str, what: str) -> None:
+        if (section, name, what) in self._items:
+            self._items[section, name, what] = True
+
+    def sections(self) -> list[Section]:
+        """The kinds of items that the policy has, each with what is missing."""
+        names = dict.fromkeys(section for section, _, _ in self._items)
+        return [self._section(name) for name in names]
+
+    def _section(self, section: str) -> Section:
+        mine = {item: done for item, done in self._items.items() if item[0] == section}
+        missing = [_item_text(item) for item, done in mine.items() if not done]
+        return Section(section, sum(mine.values()), len(mine), missing)
+
+    @property
+    def percent(self) -> int:
+        """The share of items that were exercised, rounded down."""
+        return 100 * sum(self._items.values()) // max(len(self._items), 1)
+
+
+def _item_text(item: Item) -> str:
+    section, name, what = item
+    if section == "rules":
+        return name
+    if section == "rules of entries":
+        return f"{what} of {name}"
+    return f"{name}: {'nothing admitted' if what == 'allow' else 'no violation'}"
+
+
+def _items(policy: CompiledPolicy) -> Iterator[Item]:
+    entries = {target.name: target.entry for target in policy.targets if target.kind == "entry"}
+    for name in entries:
+        yield "entries", name, "allow"
+        yield "entries", name, "violation"
+    of_entries = {name: list(rules_of(entry)) for name, entry in entries.items() if entry is not None}
+    used = {rule for rules in of_entries.values() for rule in rules}
+    for rule in [*_rules_of_policy(policy), *sorted(used)]:
+        yield "rules", rule, "violation"
+    for name, rules in of_entries.items():
+        for rule in rules:
+            yield "rules of entries", name, rule
+    for target in policy.targets:
+        if target.kind == "legacy":
+            if any(target.rights):
+                yield "legacy", target.text, "allow"
+            yield "legacy", target.text, "violation"
+    for target in policy.channels:
+        if target.kind == "channel":
+            yield "channels", target.name, "allow"
+            yield "channels", target.name, "violation"
+    for registration in {**policy.scripts, **policy.functions}.values():
+        yield "scripts", registration.name, "allow"
+    for number in policy.grants:
+        yield "grants", policy.services[number], "allow"
+
+
+def rules_of(entry: Entry) -> Iterator[str]:
+    """The rules that an entry states beyond rights and form."""
+    if entry.commands is not None:
+        yield "command.forbidden"
+    if entry.types:
+        yield "type.mismatch"
+    if entry.max_length is not None:
+        yield "key.length"
+    if entry.fields is not None:
+        if entry.fields.exact or not any(form is BUILTIN["any"] for form, _ in entry.fields.patterned):
+            yield "field.unknown"
+        forms = [*entry.fields.named.values(), *(form for _, form in entry.fields.patterned)]
+        if any(form is not BUILTIN["any"] for form in forms):
+            yield "value.invalid"
+    if any(form not in (None, BUILTIN["any"]) for form in (entry.values, entry.members)):
+        yield "value.invalid"
+    if entry.scores is not None:
+        yield "value.invalid"
+    yield from testable_rules(entry)
+    if entry.maxlen is not None:
+        yield "stream.maxlen"
+    ttl = entry.ttl
+    if ttl is not None and ttl.none:
+        yield "ttl.forbidden"
+    elif ttl is not None:
+        if ttl.required:
+            yield "ttl.required"
+        if ttl.min is not None or ttl.max is not None:
+            yield "ttl.range"
+
+
+def _rules_of_policy(policy: CompiledPolicy) -> Iterator[str]:
+    """The rules that the policy as a whole gives cause to break."""
+    kinds = {target.kind for target in policy.targets}
+    yield "command.unknown"
+    yield "command.forbidden"
+    if policy.databases is not None:
+        yield "database.forbidden"
+    if kinds & {"entry", "scope"}:
+        yield "scope.read"
+        yield "scope.write"
+    if "legacy" in kinds:
+        yield "key.legacy"
+    if kinds & {"malformed", "claim"}:
+        yield "key.format"
+    if not _is_open(policy):
+        yield "key.unregistered"
+    yield from dict.fromkeys(rule for home in policy.homes for rule in home.names.rules)
+    if any(target.hash_tag != "any" for target in policy.targets):
+        yield "key.hash_tag"
+    if policy.cluster:
+        yield "slot.cross"
+    yield "scan.scope"
+    if any(target.kind == "channel" for target in policy.channels):
+        yield "channel.read"
+        yield "channel.write"
+    if policy.scripts or policy.functions:
+        yield "script.keys"
+    if policy.unregistered_scripts != "declared":
+        yield "script.unregistered"
+
+
+def _is_open(policy: CompiledPolicy) -> bool:
+    """Whether every key lies in a scope that takes keys of no entry."""
+    scopes = [target for target in policy.targets if target.kind == "scope"]
+    everything = [one for one in scopes if one.pattern.is_prefix and not one.pattern.literal_prefix]
+    return bool(everything) and all(one.is_open for one in scopes)
+
+
+def effective_accesses(touches: Touches, registration: Registration | None) -> list[Access]:
+    """The keys that a command touches, those included that a registered script makes of its arguments."""
+    if registration is None or touches.script is None:
+        return list(touches.accesses)
+    accesses = list(touches.accesses) if registration.declared else []
+    captured = registration.captured(touches.script)
+    for template, right in registration.touches if captured is not None else ():
+        try:
+            name = template.fill(touches.script, captured or {})
+        except MissingArgument:
+            continue
+        if not name.is_pattern:
+            accesses.append(Access(touches.script.position, name.text, right & (READ | WRITE)))
+    return accesses

@@ -1,0 +1,381 @@
+"""What changes from one policy to another: as sentences, each with a key that shows it.
+
+Rule: who may do what to which keys is compared over the automata of both policies, so that a change is told
+wherever a key shows it, and only there; what isn't about keys is compared as it is written.
+
+Not part of it: grants' keys (globs that cut across all else) and naming rules are compared by their text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+from keyfence.commands.extract import extract
+from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Touches
+from keyfence.commands.table import COMMANDS
+from keyfence.policy.compiled.names import Names
+from keyfence.policy.compiled.policy import UNKNOWN, CompiledPolicy, Entry, Home, Target
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.masking import shown_in
+from keyfence.policy.patterns.product import NOTHING, Territories
+from keyfence.policy.show import printable
+from keyfence.policy.units import size_text
+
+from .diff_text import (
+    Change,
+    Pair,
+    changes_of_grants,
+    changes_of_policy,
+    changes_of_scripts,
+    listed,
+    plain,
+    texts_change,
+)
+
+_NO_COMMAND = b"\0"  # no server has it
+# What may be done to a key, each as a command needs it.
+NEEDS: dict[str, int] = {
+    "read": READ,
+    "write": WRITE,
+    "delete": WRITE | DELETE,
+    "consumer groups": WRITE | GROUP,
+}
+# The rules that say what a key is and whose; all else depends on the command's other arguments.
+STANDING = frozenset({"scope.read", "scope.write", "key.legacy", "key.format", "key.unregistered"})
+
+
+# How a change of rights goes for each of NEEDS; "" where nothing changes.
+Clauses = tuple[str, ...]
+
+
+class Difference:
+    """All that changes from `old` to `new`. Raises `languages.TooLarge` for what is too large to compare."""
+
+    def __init__(self, old: CompiledPolicy, new: CompiledPolicy) -> None:
+        self.old = old
+        self.new = new
+        known = [name for name in (*old.services, *new.services) if name != UNKNOWN]
+        self.services = (*dict.fromkeys(known), UNKNOWN)
+        self.changes = [
+            *changes_of_policy(old, new),
+            *self._catalogue(),
+            *self._rights(),
+            *self._content(),
+            *self._channels(),
+            *self._commands(),
+            *changes_of_grants(old, new),
+            *changes_of_scripts(old, new),
+        ]
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    def covers(self, service: str, key: bytes) -> bool:
+        """Whether a change of rights is told for this service on this key."""
+        pair = self.old.classifier.first(key), self.new.classifier.first(key)
+        return any(
+            service in change.services and pair in change.pairs
+            for change in self.changes
+            if change.section == "rights"
+        )
+
+    # -- keys
+
+    @cached_property
+    def _places(self) -> dict[Pair, bytes]:
+        """Each pair of targets that decide one key, where they don't mean the same, with such a key."""
+        left = [_meaning(target, self.old) for target in self.old.targets]
+        right = [_meaning(target, self.new) for target in self.new.targets]
+        walk = Territories(self.old.classifier, self.new.classifier)
+        return dict(walk.pairs(lambda one, other: left[one] == right[other]))
+
+    def _targets(self, pair: Pair) -> tuple[Target | None, Target | None]:
+        one, other = pair
+        return (
+            None if one == NOTHING else self.old.targets[one],
+            None if other == NOTHING else self.new.targets[other],
+        )
+
+    def _rights(self) -> Iterator[Change]:
+        before, after = _Standing(self.old), _Standing(self.new)
+        groups: dict[tuple[tuple[str, Clauses], ...], list[Pair]] = {}  # (service, clauses) … → where
+        for pair, key in self._places.items():
+            cells = tuple(
+                (service, clauses)
+                for service in self.services
+                if any(clauses := tuple(_clause(before, after, service, key, n) for n in NEEDS.values()))
+            )
+            if cells:
+                groups.setdefault(cells, []).append(pair)
+        changes: list[Change] = []
+        for cells, pairs in groups.items():
+            by_clauses: dict[Clauses, list[str]] = {}
+            for service, clauses in cells:
+                by_clauses.setdefault(clauses, []).append(service)
+            for clauses, services in by_clauses.items():
+                changes.append(self._change_of_rights(services, clauses, sorted(pairs, key=self._rank)))
+        # Where a service may do no more and no less, but breaks another rule, comes last.
+        yield from sorted(changes, key=lambda one: "loses" not in one.after and "gains" not in one.after)
+
+    def _change_of_rights(self, services: list[str], clauses: Clauses, pairs: list[Pair]) -> Change:
+        example, where = self._shown(pairs[0]), self._territory(pairs)
+        parts = []
+        for clause in dict.fromkeys(filter(None, clauses)):
+            verb, _, rest = clause.partition(" ")
+            verb = verb if len(services) == 1 else verb.removesuffix("s")
+            rights = _rights_text([name for name, one in zip(NEEDS, clauses, strict=True) if one == clause])
+            parts.append(f"{verb} {rest} with {rights} on" if rest else f"{verb} {rights} on")
+        sentence = f"{listed(services, 8)} {'; '.join(f'{part} {where}' for part in parts)}"
+        told = "; ".join(f"{name}: {one}" for name, one in zip(NEEDS, clauses, strict=True) if one)
+        return Change(
+            "rights",
+            f"{sentence}, for example {example}",
+            tuple(services),
+            "",
+            told,
+            example,
+            frozenset(pairs),
+        )
+
+    def _rank(self, pair: Pair) -> tuple[int, str]:
+        """The places that tell most first: entries before what surrounds them."""
+        target = self._telling(pair)
+        return (_KINDS.index(target.kind), target.text) if target is not None else (len(_KINDS), "")
+
+    def _telling(self, pair: Pair) -> Target | None:
+        """Of the two targets the one that says more of a place."""
+        found = [target for target in reversed(self._targets(pair)) if target is not None]
+        return min(found, key=lambda target: _KINDS.index(target.kind), default=None)
+
+    def _territory(self, pairs: Sequence[Pair]) -> str:
+        entries = {
+            target.name for pair in pairs if (target := self._telling(pair)) and target.kind == "entry"
+        }
+        texts = dict.fromkeys(
+            _place_text(target)
+            for pair in pairs
+            if (target := self._telling(pair)) is None
+            or target.kind != "malformed"
+            or target.name not in entries
+        )
+        return listed(list(texts))
+
+    def _shown(self, pair: Pair) -> str:
+        key = self._places[pair]
+        old, new = self._targets(pair)
+        return shown_in(self.new, key, new) if new is not None else shown_in(self.old, key, old)
+
+    def _catalogue(self) -> Iterator[Change]:
+        """Entries and legacy forms that come, go, or have another key."""
+        for kind, section in (("entry", "entry"), ("legacy", "legacy form")):
+            old, new = _by_name(self.old, kind), _by_name(self.new, kind)
+            for name in dict.fromkeys((*old, *new)):
+                before, after = old.get(name, []), new.get(name, [])
+                gone = [one.text for one in before if one.text not in {other.text for other in after}]
+                come = [one.text for one in after if one.text not in {other.text for other in before}]
+                if gone or come:
+                    example = printable((after or before)[0].pattern.example())
+                    yield texts_change("catalogue", f"{section} {name}", gone, come, example)
+
+    def _content(self) -> Iterator[Change]:
+        """What entries ask beyond rights and form."""
+        told: dict[tuple[str, str, str, str], None] = {}
+        for pair, key in self._places.items():
+            old, new = self._targets(pair)
+            if old is None or new is None or old.kind != new.kind or old.kind not in ("entry", "scope"):
+                continue
+            before, after = _asks(old.entry), _asks(new.entry)
+            for what in dict.fromkeys((*before, *after)):
+                was, now = before.get(what, ""), after.get(what, "")
+                name = new.name or old.name
+                if was == now or (name, what, was, now) in told:
+                    continue
+                told[name, what, was, now] = None
+                example = shown_in(self.new, key, new)
+                sentence = f"{name}: {what.replace('_', ' ')} {_from_to(was, now)}, for example {example}"
+                yield Change("content", sentence, (), was, now, example)
+
+    # -- channels and commands
+
+    def _channels(self) -> Iterator[Change]:
+        old, new = self.old, self.new
+        left, right = (
+            [_meaning(one, old) for one in old.channels],
+            [_meaning(one, new) for one in new.channels],
+        )
+        walk = Territories(old.channel_classifier, new.channel_classifier)
+        for (one, other), name in walk.pairs(lambda i, j: left[i] == right[j]):
+            before = None if one == NOTHING else old.channels[one]
+            after = None if other == NOTHING else new.channels[other]
+            target = after if after is not None and after.kind == "channel" else before
+            if target is None or target.kind != "channel":
+                continue
+            for verb, right_bit in (("subscribe to", READ), ("publish to", WRITE)):
+                lost: list[str] = []
+                gained: list[str] = []
+                for service in self.services:
+                    had = _may(before, old.number(service), right_bit)
+                    has = _may(after, new.number(service), right_bit)
+                    if had != has:
+                        (lost if had else gained).append(service)
+                for who, may in ((lost, "may no longer"), (gained, "may now")):
+                    if who:
+                        example = printable(name)
+                        sentence = f"{', '.join(who)} {may} {verb} {target.text}, for example {example}"
+                        yield Change("channels", sentence, tuple(who), example=example)
+            yield from self._publishing_scripts(before, after, printable(name))
+
+    def _publishing_scripts(
+        self, before: Target | None, after: Target | None, example: str
+    ) -> Iterator[Change]:
+        """Which scripts alone may publish on a channel that is in both policies."""
+        if before is None or after is None or before.written_by == after.written_by:
+            return
+        was, now = (", ".join(sorted(one.written_by)) for one in (before, after))
+        who = f"only {now} may publish" if now else "plain commands may publish"
+        sentence = f"{who} to {after.text}, for example {example}"
+        publishers = tuple(after.names_with(WRITE, self.new.services))
+        yield Change("channels", sentence, publishers, was, now, example)
+
+    def _commands(self) -> Iterator[Change]:
+        """Which commands become open or closed to whom."""
+        if _selectors(self.old) == _selectors(self.new):
+            return
+        old, new = Decider(self.old), Decider(self.new)
+        rows = [row.command for one in COMMANDS.values() for row in (one, *one.subcommands.values())]
+        every = [(one.name, [one.name.encode()], Touches(one)) for one in rows]
+        every.insert(0, ("commands that keyfence doesn't know", [_NO_COMMAND], extract([_NO_COMMAND])))
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for service in self.services:
+            lost: list[str] = []
+            gained: list[str] = []
+            for shown, argv, touches in every:
+                had = old.judge(self.old.number(service), argv, touches).allowed
+                has = new.judge(self.new.number(service), argv, touches).allowed
+                if had != has:
+                    (lost if had else gained).append(shown)
+            for names, may in ((lost, "may no longer"), (gained, "may now")):
+                if names:
+                    groups.setdefault((may, *names), []).append(service)
+        for (may, *names), services in groups.items():
+            sentence = f"{', '.join(services)} {may} use {listed(names, 12)}"
+            yield Change("commands", sentence, tuple(services), after=", ".join(names))
+
+
+class _Standing:
+    """Which rules of STANDING a plain command breaks at a key, grants aside."""
+
+    def __init__(self, policy: CompiledPolicy) -> None:
+        self.policy = policy
+        homes = tuple(map(_bare, policy.homes))
+        bare = dataclasses.replace(policy, grants={}, homes=homes, common=_bare(policy.common))
+        self._decider = Decider(bare)
+
+    def rules(self, service: str, key: bytes, needs: int) -> tuple[str, ...]:
+        touches = Touches(None, (Access(1, key, needs),))
+        values = self.policy.owners_values([key])
+        verdict = self._decider.judge(self.policy.number(service), [b"X", key], touches, values=values)
+        return tuple(one.rule for one in verdict.violations if one.rule in STANDING)
+
+
+def _bare(home: Home) -> Home:
+    """A file's word without what depends on more than whose and what a key is."""
+    return dataclasses.replace(home, cluster=False, names=Names(), type_words={})
+
+
+def standing(policy: CompiledPolicy) -> Callable[[str, bytes, int], tuple[str, ...]]:
+    """(service, key, needs) → the rules of STANDING that are broken; what `Difference` compares."""
+    return _Standing(policy).rules
+
+
+def _clause(before: _Standing, after: _Standing, service: str, key: bytes, needs: int) -> str:
+    """What becomes of one kind of access: loses or gains the right, or breaks other rules than it did."""
+    was, now = before.rules(service, key, needs), after.rules(service, key, needs)
+    if was == now:
+        return ""
+    lost, found = set(was) - set(now), set(now) - set(was)
+    if not was or (not lost and found <= _RIGHTS):
+        return "loses"
+    if not now or (not found and lost <= _RIGHTS):
+        return "gains"
+    return f"breaks {' and '.join(now)} in place of {' and '.join(was)}"
+
+
+_RIGHTS = {"scope.read", "scope.write"}
+
+
+def _rights_text(names: Sequence[str]) -> str:
+    """`read and write`; deleting and the books of consumer groups only where they don't go with writing."""
+    if "write" in names:
+        names = [name for name in names if name in ("read", "write")]
+    return " and ".join(names)
+
+
+_KINDS = ("entry", "legacy", "stray", "malformed", "scope", "claim", "channel", "keyspace", "keyevent")
+
+
+def _place_text(target: Target | None) -> str:
+    if target is None:
+        return "keys that no claim covers"
+    return {
+        "entry": f"{target.name} ({target.text})",
+        "legacy": f"the legacy form {target.text}",
+        "malformed": f"malformed keys of {target.name}",
+        "claim": f"keys of {target.text} in no scope",
+    }.get(target.kind, target.text)
+
+
+def _meaning(target: Target, policy: CompiledPolicy) -> Any:
+    """All that a target says, so that equal meanings are equal values."""
+    rights = dict(zip(policy.services, zip(target.rights, target.denied, strict=True), strict=False))
+    forms = (target.standard, dict(zip(policy.services, target.own_forms, strict=False)))
+    tenancy = target.tenancy
+    whose = tenancy and (
+        sorted(policy.bindings[place.binding].described() for place in tenancy.places),
+        dict(zip(policy.services, tenancy.reading, strict=False)),
+    )
+    bound = (target.bound, target.alike, whose)
+    others = (target.written_by, target.should, *bound, *forms, target.secrets)
+    return (target.kind, target.name, target.pattern, rights, target.is_open, *others, _asks(target.entry))
+
+
+def _asks(entry: Entry | None) -> dict[str, str]:
+    """What an entry asks beyond rights and form: attribute → text; nothing for what isn't asked."""
+    if entry is None:
+        return {}
+    passed_over = {"name", "text", "is_plain", "looks_into_values"}
+    names = [field.name for field in dataclasses.fields(entry) if field.name not in passed_over]
+    asked = {name: text for name in names if (text := plain(getattr(entry, name)))}
+    if entry.max_value is not None:
+        asked["max_value"] = size_text(entry.max_value)
+    return asked
+
+
+def _from_to(was: str, now: str) -> str:
+    if not was:
+        return f"is asked now ({now})"
+    return f"is {now}, was {was}" if now else f"is asked no more (was {was})"
+
+
+def _may(target: Target | None, service: int, right: int) -> bool:
+    return target is not None and target.kind == "channel" and bool(target.rights[service] & right)
+
+
+def _selectors(policy: CompiledPolicy) -> Any:
+    """All that decides which commands are whose."""
+    grants = {
+        policy.services[number]: [grant.selectors for grant in grants]
+        for number, grants in policy.grants.items()
+    }
+    return policy.forbid, policy.allow, grants
+
+
+def _by_name(policy: CompiledPolicy, kind: str) -> dict[str, list[Target]]:
+    found: dict[str, list[Target]] = {}
+    for target in policy.targets:
+        if target.kind == kind:
+            found.setdefault(target.name, []).append(target)
+    return found

@@ -1,0 +1,219 @@
+"""What of two policies is compared as it is written, and how values and lists are put into sentences.
+
+Rule: what asks nothing has no text, so that two texts differ exactly where two policies ask something else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from keyfence.commands.model import READ, WRITE
+from keyfence.policy.compiled.names import Names
+from keyfence.policy.compiled.policy import CompiledPolicy, Fields, Grant, Home
+from keyfence.policy.compiled.scripts import Template
+from keyfence.policy.compiled.ttl import TtlRule
+from keyfence.policy.patterns.value_forms import Form
+from keyfence.policy.show import printable
+from keyfence.policy.units import duration_text
+
+MAX_LISTED = 4
+
+Pair = tuple[int, int]  # the indexes of the targets that decide in the old and in the new policy
+
+
+class Change(NamedTuple):
+    """One thing that is otherwise in the new policy."""
+
+    section: str  # rights, catalogue, content, channels, commands, grants, scripts, policy
+    sentence: str
+    services: tuple[str, ...] = ()
+    before: str = ""
+    after: str = ""
+    example: str = ""
+    pairs: frozenset[Pair] = frozenset()  # of `rights`: where it is so
+
+
+def plain(value: Any) -> str:
+    """A value of an entry as text; "" for one that asks nothing."""
+    if value is None or value is False or value == ():
+        return ""
+    if isinstance(value, Form):
+        return value.text
+    if isinstance(value, Fields):
+        named = (f"{name.decode(errors='replace')}: {form.text}" for name, form in value.named.items())
+        patterned = (f"({name.text}): {form.text}" for name, form in value.patterned)
+        return "; ".join((*named, *patterned))
+    if isinstance(value, Names):
+        checks = [f"{one.kind} {one.text} ({one.severity})" for one in value.checks]
+        limits = [f"at most {one.limit.most} {one.limit.unit} ({one.severity})" for one in value.limits]
+        return "; ".join([*checks, *limits])
+    if isinstance(value, TtlRule):
+        return _ttl_text(value)
+    if isinstance(value, bytes):
+        return printable(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _mapping({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
+    if hasattr(value, "_asdict"):
+        return _mapping(value._asdict())
+    if hasattr(value, "model_dump"):
+        return _mapping(value.model_dump(exclude_defaults=True))
+    if isinstance(value, Mapping):
+        return _mapping(value)
+    if isinstance(value, (set, frozenset)):
+        return ", ".join(sorted(map(plain, value)))
+    if isinstance(value, (tuple, list)):
+        return ", ".join(map(plain, value))
+    return "" if callable(value) else str(value)
+
+
+def _ttl_text(rule: TtlRule) -> str:
+    if rule.none:
+        return "none"
+    told = ["required" if rule.required else "not required"]
+    for word in ("min", "max", "default"):
+        if getattr(rule, word) is not None:
+            told.append(f"{word} {duration_text(getattr(rule, word))}")
+    told += [f"at {rule.at}", *(["immediate"] if rule.immediate else [])]
+    return ", ".join([*told, f"grace {duration_text(rule.grace)}"])
+
+
+def _mapping(values: Mapping[Any, Any]) -> str:
+    texts = {key: plain(value) for key, value in values.items()}
+    return ", ".join(f"{plain(key)}: {text}" for key, text in texts.items() if text)
+
+
+def listed(texts: Sequence[str], limit: int = MAX_LISTED) -> str:
+    shown = ", ".join(texts[:limit])
+    return shown if len(texts) <= limit else f"{shown} and {len(texts) - limit} more"
+
+
+def texts_change(section: str, what: str, gone: list[str], come: list[str], example: str = "") -> Change:
+    shown = f", for example {example}" if example else ""
+    if not gone:
+        sentence = f"{what} is new: {listed(come)}{shown}"
+    elif not come:
+        sentence = f"{what} is gone: {listed(gone)}"
+    else:
+        sentence = f"{what} is {listed(come)}, was {listed(gone)}{shown}"
+    return Change(section, sentence, (), ", ".join(gone), ", ".join(come), example)
+
+
+def _sets(what: str, old: Iterable[str], new: Iterable[str]) -> Iterator[Change]:
+    before, after = set(old), set(new)
+    for how, words in (("no longer", before - after), ("now", after - before)):
+        if words:
+            yield Change("policy", f"{what} {how}: {_joined(words)}", (), _joined(before), _joined(after))
+
+
+def _joined(words: Iterable[str]) -> str:
+    return ", ".join(sorted(words))
+
+
+def changes_of_policy(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Change]:
+    """What holds for the policy as a whole, and for each of its files."""
+    yield from _sets("services", old.services, new.services)
+    for what, was, now in (
+        ("databases", _databases(old), _databases(new)),
+        ("unregistered scripts", old.unregistered_scripts, new.unregistered_scripts),
+        ("placeholders of callers", _bindings(old), _bindings(new)),
+        ("ends", plain(dict(_ends(old))), plain(dict(_ends(new)))),
+    ):
+        if was != now:
+            yield Change("policy", f"{what}: {now or 'none'}, was {was or 'none'}", (), was, now)
+    before = {home.policy: home for home in old.homes}
+    after = {home.policy: home for home in new.homes}
+    if len(before) == len(after) == 1:  # one file, perhaps under another name
+        yield from _changes_of_home("", old.homes[0], new.homes[0])
+        return
+    yield from _sets("policies", before, after)
+    for name in before.keys() & after.keys():
+        yield from _changes_of_home(f"{name}: ", before[name], after[name])
+
+
+def _bindings(policy: CompiledPolicy) -> str:
+    return "; ".join(sorted(one.described() for one in policy.bindings))
+
+
+def _changes_of_home(whose: str, old: Home, new: Home) -> Iterator[Change]:
+    yield from _sets(f"{whose}claims", old.claims, new.claims)
+    yield from _sets(f"{whose}only a should", old.should, new.should)
+    for what, was, now in (
+        ("keys of one command in one hash slot", _asked(old.cluster), _asked(new.cluster)),
+        ("naming rules", plain(old.names), plain(new.names)),
+        ("type words", plain(old.type_words), plain(new.type_words)),
+        ("contact", old.contact, new.contact),
+    ):
+        if was != now:
+            yield Change("policy", f"{whose}{what}: {now or 'none'}, was {was or 'none'}", (), was, now)
+
+
+def _databases(policy: CompiledPolicy) -> str:
+    return "any" if policy.databases is None else ", ".join(map(str, sorted(policy.databases)))
+
+
+def _asked(flag: bool) -> str:
+    return "asked" if flag else "not asked"
+
+
+def _ends(policy: CompiledPolicy) -> Iterator[tuple[str, str]]:
+    for number, (what, until) in enumerate(policy.exceptions):
+        yield f"{what} {number + 1}", str(until)
+
+
+def changes_of_grants(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Change]:
+    """On which keys grants hold; their commands are among those that are compared one by one."""
+    for service in sorted({*_granted(old), *_granted(new)}):
+        before, after = _granted(old).get(service, ""), _granted(new).get(service, "")
+        if before != after:
+            sentence = f"the grant to {service}: {after or 'none'}, was {before or 'none'}"
+            yield Change("grants", sentence, (service,), before, after)
+
+
+def _granted(policy: CompiledPolicy) -> dict[str, str]:
+    return {
+        policy.services[number]: "; ".join(map(_grant_text, grants))
+        for number, grants in policy.grants.items()
+    }
+
+
+def _grant_text(grant: Grant) -> str:
+    keys = [*map(printable, grant.texts), *(["legacy keys"] if grant.legacy else [])]
+    channels = f" and the channels {', '.join(map(printable, grant.channels))}" if grant.channels else ""
+    return f"{_joined(grant.selectors)} on {', '.join(keys) or 'no keys'}{channels}"
+
+
+def changes_of_scripts(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Change]:
+    for what, left, right in (
+        ("script", old.scripts, new.scripts),
+        ("function", old.functions, new.functions),
+    ):
+        for name in sorted({*left, *right}):
+            before, after = left.get(name), right.get(name)
+            was = "" if before is None else _registration_text(before)
+            now = "" if after is None else _registration_text(after)
+            if was != now:
+                shown = printable(name)
+                sentence = f"{what} {shown}: {now or 'not registered'}, was {was or 'not registered'}"
+                yield Change("scripts", sentence, (), was, now)
+
+
+def _template_text(template: Template) -> str:
+    return f"{template.text} by {_joined(template.runs)}" if template.runs else template.text
+
+
+def _registration_text(registration: Any) -> str:
+    """A registration in the words of the policy file."""
+    told = {field.name: getattr(registration, field.name) for field in dataclasses.fields(registration)}
+    for field in ("reads", "writes", "publishes"):
+        told[field] = ", ".join(map(_template_text, told.get(field, ())))
+    told["patterns"] = ", ".join(pattern.text for pattern in told.get("patterns", ()))
+    told["declared"] = _DECLARED[told["declared"]]
+    del told["bound"]  # told for the whole policy, as placeholders of callers
+    runs = told.pop("runs")
+    told["commands"] = "none" if runs == frozenset() else _joined(runs or ())
+    return _mapping(told)
+
+
+_DECLARED = {0: "none", READ: "read", WRITE: "write", READ | WRITE: "both"}

@@ -1,0 +1,200 @@
+"""A decision told in full, for `keyfence explain` and the admin's /explain.
+
+Rule: it shows what the relay would decide, by asking the same decider; it decides nothing itself.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from keyfence.commands.extract import extract
+from keyfence.commands.model import READ, WRITE, Access, Touches
+from keyfence.policy.compiled.policy import CompiledPolicy, Target
+from keyfence.policy.compiled.tenants import NOBODY, Caller, Values
+from keyfence.policy.diagnostics import did_you_mean
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.masking import shown_in
+from keyfence.policy.show import printable
+from keyfence.policy.units import milliseconds
+from keyfence.policy.verdict import Verdict, Violation
+
+from .remedies import remedies
+from .simulator import Late, Rehearsal
+
+_ACCESS_NAMES = {0: "none", READ: "read", WRITE: "write", READ | WRITE: "both"}
+
+
+def explain(
+    policy: CompiledPolicy, service: str, argv: Sequence[bytes], caller: Caller = NOBODY
+) -> dict[str, Any]:
+    """The verdict on one command as plain values; see docs/policy.md for the fields.
+
+    Raises ValueError for a service that the policy doesn't have.
+    """
+    _check_service(policy, service)
+    touches, values = extract(argv), policy.values(caller)
+    verdict = Decider(policy).judge(policy.number(service), argv, touches, values=values)
+    return _told(policy, service, argv, touches, verdict, values)
+
+
+class Step(NamedTuple):
+    """A line of a sequence: a command of a service, or a time that passes."""
+
+    line: int
+    service: str
+    argv: list[bytes]  # empty: nothing is sent
+    after: int  # milliseconds that pass before
+    caller: Caller = NOBODY
+
+
+def read_sequence(text: str, service: str, caller: Caller = NOBODY) -> list[Step]:
+    """The steps of a sequence: a command a line, quoted as in a shell. `@NAME` goes on as another service,
+    `@NAME user=USER` as one that has logged in so; `+6s` lets time pass; a line that begins with # is a
+    comment. Raises ValueError with the line."""
+    steps = []
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        try:
+            if not line or line.startswith("#"):
+                continue
+            if line.startswith("@"):
+                service, _, user = (part.strip() for part in line[1:].partition(" user="))
+                if user:
+                    caller = caller._replace(user=user.encode("utf-8", "surrogateescape"))
+            elif line.startswith("+"):
+                steps.append(Step(number, service, [], milliseconds(line[1:].strip())))
+            else:
+                words = [word.encode("utf-8", "surrogateescape") for word in shlex.split(line)]
+                steps.append(Step(number, service, words, 0, caller))
+        except ValueError as exc:
+            raise ValueError(f"line {number}: {str(exc).lower()}") from None
+    return steps
+
+
+def explain_sequence(policy: CompiledPolicy, steps: Sequence[Step], *, now: int) -> list[dict[str, Any]]:
+    """What becomes of the commands of one connection: each as `explain` tells it, with its line, whether it
+    aborts a transaction, and under `late` what is found out when time passes, at the end too.
+
+    What breaks a rule isn't run, as where everything is enforced. `now`: milliseconds since the epoch.
+    Raises ValueError for a service that the policy doesn't have.
+    """
+    for step in steps:
+        _check_service(policy, step.service)
+    connection = Rehearsal(policy, now, enforces=True)
+    told: list[dict[str, Any]] = []
+    for step in steps:
+        if step.after:
+            told.append({"line": step.line, "late": _late(policy, connection.wait(step.after))})
+            continue
+        answer = connection.send(step.service, step.argv, step.caller)
+        values = policy.values(step.caller)
+        one = _told(policy, step.service, step.argv, answer.touches, answer.verdict, values)
+        keys = {access.key for access in answer.touches.accesses if access.ttl is not None}
+        lives = {shown_in(policy, key, policy.target(key)): connection.lives(key) for key in sorted(keys)}
+        told.append(one | {"line": step.line, "aborted": answer.aborts, "ttl": lives})
+    late = _late(policy, connection.wait_for_all())
+    return [*told, *([{"line": None, "late": late}] if late else [])]
+
+
+def _late(policy: CompiledPolicy, found: Sequence[Late]) -> list[dict[str, Any]]:
+    return [{"service": policy.services[one.service]} | _violation(one.violation) for one in found]
+
+
+def _told(
+    policy: CompiledPolicy,
+    service: str,
+    argv: Sequence[bytes],
+    touches: Touches,
+    verdict: Verdict,
+    values: Values,
+) -> dict[str, Any]:
+    first = verdict.violations[0] if verdict.violations else None
+    return {
+        "verdict": "violation" if first else "allow",
+        "rule": first.rule if first else None,
+        "entry": (first.entry or None) if first else _only_entry(policy, touches),
+        "position": first.position if first else None,
+        "hint": (first.hint or None) if first else None,
+        "message": first.message if first else None,
+        "severity": first.severity if first else None,
+        "command": touches.command.name if touches.command else None,
+        "service": service,
+        "accesses": [_access(policy, access) for access in touches.accesses],
+        "violations": [_violation(violation) for violation in verdict.violations],
+        "remedies": [
+            {
+                "rule": one.rule,
+                "text": one.text,
+                "command": _offered(policy, one.command),
+                "add": dict(one.add),
+            }
+            for one in remedies(policy, policy.number(service), argv, touches, verdict.violations, values)
+        ],
+    }
+
+
+def _check_service(policy: CompiledPolicy, service: str) -> None:
+    if service not in policy.services:
+        raise ValueError(f"{service!r} is no service of the policy{did_you_mean(service, policy.services)}")
+
+
+def _offered(policy: CompiledPolicy, command: Sequence[bytes]) -> str | None:
+    """A command as a shell takes it, its keys as they are shown elsewhere; None where there is none, or what
+    isn't a key in it may be a secret."""
+    words = [word.decode("utf-8", "surrogateescape") for word in command]
+    touches = extract(command) if command else Touches(None)
+    if touches.script is not None and policy.secrecy is not None:
+        return None  # a script may make keys of its arguments
+    for access in touches.accesses:
+        target = policy.target(access.key)
+        fields = target.entry.fields if target is not None and target.entry is not None else None
+        if fields is not None and fields.hides_names:
+            return None
+        shown = shown_in(policy, access.key, target)
+        if shown != printable(access.key):
+            words[access.position] = shown
+    return shlex.join(words) or None
+
+
+def access_name(access: Access) -> str:
+    """`read`, `write`, `both`, or `none` for existence only."""
+    return _ACCESS_NAMES[access.needs & (READ | WRITE)]
+
+
+def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
+    target = policy.target(access.key)
+    return {
+        "position": access.position,
+        "key": _shown(policy, access.key, target),
+        "access": access_name(access),
+        "entry": target.name if target and target.kind in ("entry", "malformed", "legacy") else None,
+        "kind": target.kind if target else None,
+    }
+
+
+def _shown(policy: CompiledPolicy, key: bytes, target: Target | None) -> str:
+    """A key as `shown_in`, but whole where it is of no form and the policy has no secrets."""
+    if target is None and policy.secrecy is None:
+        return key.decode("utf-8", "surrogateescape")
+    return shown_in(policy, key, target)
+
+
+def _violation(violation: Violation) -> dict[str, Any]:
+    return {
+        "rule": violation.rule,
+        "severity": violation.severity,
+        "position": violation.position,
+        "key": violation.shown or None,
+        "entry": violation.entry or None,
+        "message": violation.message,
+        "hint": violation.hint or None,
+        "more": violation.more,
+    }
+
+
+def _only_entry(policy: CompiledPolicy, touches: Touches) -> str | None:
+    """The entry of an admitted command, where it touches just one."""
+    names = {target.name for access in touches.accesses if (target := policy.target(access.key))}
+    return names.pop() if len(names) == 1 else None

@@ -1,0 +1,520 @@
+"""What is doubtful about a policy that can be loaded, and its summary: `keyfence check`.
+
+Rule: errors are what `compile` refuses, plus what makes an answer depend on chance (ties) or on a date that
+has passed; warnings are what loads and works but is hardly meant.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from keyfence.commands.model import WRITE
+from keyfence.policy.compiled.names import lowered
+from keyfence.policy.compiled.policy import CompiledPolicy, Target
+from keyfence.policy.compiled.scripts import SHA1_DIGITS
+from keyfence.policy.compiled.tenants import head
+from keyfence.policy.compiled.ttl import BRING_TTL
+from keyfence.policy.compiler.context import SCOPE_HOLE
+from keyfence.policy.compiler.families import own_members
+from keyfence.policy.compiler.naming import compare
+from keyfence.policy.compiler.pipeline import compile_policies
+from keyfence.policy.compiler.prefixes import PrefixIndex, begins, behind, lies_in, order
+from keyfence.policy.diagnostics import Diagnostic, FileError
+from keyfence.policy.engine.reach import scan_pattern
+from keyfence.policy.loading.load import policy_faults, policy_name, read_policies
+from keyfence.policy.loading.recovery import Salvaged
+from keyfence.policy.patterns.classes import NAMES
+from keyfence.policy.patterns.patterns import ClassExpression, Hole, KeyPattern, prefix_pattern
+from keyfence.policy.patterns.regular import ANY_BYTE, SEPARATOR_MASK, Bytes, Concat, Repeat
+from keyfence.policy.patterns.set_operations import covered, overlap, overlapping_pairs
+from keyfence.policy.show import printable
+from keyfence.policy.source.ignores import settle
+from keyfence.policy.source.model import PolicyModel, Rights
+from keyfence.policy.source.yaml import Source, read_source
+
+NOTICE = datetime.timedelta(days=14)
+
+
+def check_policy(
+    path: str | Path, today: datetime.date | None = None
+) -> tuple[list[Diagnostic], list[Diagnostic], str]:
+    """(errors, warnings, summary) of a policy file. Raises nothing for a bad file.
+
+    The summary is a line, and behind it the SCAN pattern of each entry, if the policy can be loaded.
+    """
+    on = today or datetime.datetime.now(datetime.UTC).date()
+    if os.path.isdir(path):
+        return _check_folder(path, on)
+    try:
+        whole = read_source(path, keep_going=True)
+    except FileError as exc:
+        return exc.diagnostics, [], f"{path}: {_count(len(exc.diagnostics), 'error')}"
+    salvaged = Salvaged(whole)
+    policy = salvaged.policy
+    found, ignored = list(salvaged.errors), 0
+    if policy is not None:
+        doubts = _Doubts(policy, salvaged.models[0], salvaged.sources[0], on)
+        found += doubts.all(whole=not salvaged.errors)
+        ignored = doubts.ignored
+    errors = sorted((one for one in found if one.level == "error"), key=_by_place)
+    warnings = sorted((one for one in found if one.level == "warning"), key=_by_place)
+    counts = _count(len(errors), "error")
+    if policy is None or salvaged.errors:
+        counts += f", {_count(len(warnings), 'warning')}" if warnings else ""
+        return errors, warnings, f"{path}: {counts}"
+    counts += f", {_warnings(len(warnings), ignored)}"
+    summary = f"{path}: {counts}; policy {policy.name}, {_holds(policy)}"
+    return errors, warnings, "\n".join([summary, *_scan_lines(policy)])
+
+
+def _check_folder(path: str | Path, on: datetime.date) -> tuple[list[Diagnostic], list[Diagnostic], str]:
+    """The same of a folder's files, which are one policy."""
+    try:
+        files = read_policies(path)
+        policy = compile_policies(files, policy_name(path, [model for model, _ in files]))
+    except FileError as exc:
+        faults = policy_faults(path) or exc.diagnostics
+        faults = FileError(faults).diagnostics  # in order
+        return faults, [], f"{path}: {_count(len(faults), 'error')}"
+    doubts = [_Doubts(policy, model, source, on, home) for home, (model, source) in enumerate(files)]
+    found = [one for each in doubts for one in sorted(each.all(whole=True), key=_by_place)]
+    errors = [one for one in found if one.level == "error"]
+    warnings = [one for one in found if one.level == "warning"]
+    ignored = sum(one.ignored for one in doubts)
+    counts = f"{_count(len(errors), 'error')}, {_warnings(len(warnings), ignored)}"
+    summary = f"{path}: {counts}; policy {policy.name} of {_count(len(files), 'file')}, {_holds(policy)}"
+    return errors, warnings, "\n".join([summary, *_scan_lines(policy)])
+
+
+def _by_place(one: Diagnostic) -> tuple[int, int]:
+    return one.place.line, one.place.column
+
+
+def _holds(policy: CompiledPolicy) -> str:
+    """What a policy consists of, in numbers."""
+    kinds = Counter(target.kind for target in policy.targets)
+    entries = len({target.name for target in policy.targets if target.kind == "entry"})
+    return ", ".join(
+        [
+            _count(len(policy.services) - 1, "service"),
+            _count(kinds["scope"], "scope"),
+            _count(entries, "entry", "entries"),
+            _count(kinds["legacy"], "legacy form"),
+            _count(policy.classifier.automaton.states, "state"),
+        ]
+    )
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _warnings(number: int, ignored: int) -> str:
+    return _count(number, "warning") + (f" ({ignored} ignored)" if ignored else "")
+
+
+MAX_NAMED = 3  # entries in a line
+
+
+def _scan_lines(policy: CompiledPolicy) -> list[str]:
+    """How the keys of each entry are enumerated, and which other entries' keys that finds too."""
+    entries = [target for target in policy.targets if target.kind == "entry"]
+    prefixes = sorted((one.pattern.literal_prefix, one.name) for one in entries)
+    families = PrefixIndex((scope.pattern, scope) for scope in _families(policy.targets))
+    beginnings = {one.pattern: _beginning(one, families) for one in entries if not one.pattern.is_literal}
+    behind_family: dict[KeyPattern, set[str]] = {
+        one: set() for one in beginnings.values() if not one.is_prefix
+    }
+    index = PrefixIndex((one, one) for one in behind_family)
+    for one in entries:
+        for beginning in index.around(one.pattern):
+            behind_family[beginning].add(one.name)
+    patterns: dict[tuple[str, str], set[str]] = {}
+    for one in entries:
+        if not one.pattern.is_literal:
+            beginning = beginnings[one.pattern]
+            text = printable(scan_pattern(one)) if beginning.is_prefix else beginning.text
+            if text == f"{one.pattern.text}*":
+                text = one.pattern.text  # the caller has this key alone, and not all that begin so
+            also = behind_family.get(beginning) or _names_behind(one.pattern.literal_prefix, prefixes)
+            patterns.setdefault((one.name, text), set()).update(also - {one.name})
+    width = max((len(name) for name, _ in patterns), default=0)
+    return [
+        f"  {name:{width}}  SCAN 0 MATCH {pattern}{_also(also)}"
+        for (name, pattern), also in sorted(patterns.items())
+    ]
+
+
+def _names_behind(prefix: bytes, beginnings: Sequence[tuple[bytes, str]]) -> set[str]:
+    """The entries all of whose keys begin with a prefix. `beginnings` are sorted."""
+    first = bisect_left(beginnings, (prefix, ""))
+    last = bisect_right(beginnings, prefix, lo=first, key=lambda row: row[0][: len(prefix)])
+    return {name for _, name in beginnings[first:last]}
+
+
+def _also(names: set[str]) -> str:
+    """What else a SCAN finds, in words."""
+    if not names:
+        return ""
+    rest = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"  (also finds {', '.join(sorted(names)[:MAX_NAMED])}{rest})"
+
+
+def _is_in(entry: Target, scope: Target) -> bool:
+    return lies_in(entry.pattern, scope.pattern)
+
+
+def _families(targets: Iterable[Target]) -> list[Target]:
+    """The scopes with a placeholder in their prefix, those with the longest prefix first."""
+    return [target for target in targets if target.kind == "scope" and not target.pattern.is_prefix]
+
+
+def _beginning(target: Target, families: PrefixIndex[Target]) -> KeyPattern:
+    """How an entry's keys begin: up to the first placeholder behind their scope's prefix."""
+    around = min(families.around(target.pattern), key=lambda scope: order(scope.pattern), default=None)
+    own = head(target.pattern, target.tenancy)
+    parts = own if around is None else max(own, behind(target.pattern, around.pattern), key=len)
+    if any(isinstance(part, Hole) for part in parts):
+        return begins(parts)
+    return prefix_pattern(target.pattern.literal_prefix)
+
+
+class _Doubts:
+    """What is doubtful about one file of a policy, which is the whole of it or number `home`."""
+
+    def __init__(
+        self, policy: CompiledPolicy, model: PolicyModel, source: Source, today: datetime.date, home: int = 0
+    ) -> None:
+        self.policy = policy
+        self.home = home
+        self.mine = [target for target in policy.targets if target.home == home]
+        self.model = model
+        self.source = source
+        self.today = today
+        self.found: list[Diagnostic] = []
+        self.ignored = 0
+
+    def all(self, *, whole: bool) -> list[Diagnostic]:
+        """Every doubt; of a policy that isn't whole, those that what is missing could not have settled."""
+        self._overlaps()
+        self._shadowed()
+        self._separators()
+        self._expiries()
+        self._never_created()
+        self._short_hashes()
+        self._stricter_files()
+        self._misnamed()
+        if whole:
+            self._idle_services()
+            self._unwritten_scopes()
+            self._foreign_entries()
+            self._idle_rights()
+            self._unclear_forms()
+        self.found, self.ignored = settle(self.source, self.found, whole=whole)
+        return self.found
+
+    def _error(
+        self, path: tuple[str | int, ...], message: str, *, of_key: bool = False, example: str = ""
+    ) -> None:
+        self.found.append(self.source.error(path, message, of_key=of_key, example=example))
+
+    def _warn(
+        self, code: str, path: tuple[str | int, ...], message: str, *, of_key: bool = False, example: str = ""
+    ) -> None:
+        """Note a warning. `code` is one of `ignores.CODES`."""
+        self.found.append(self.source.warning(code, path, message, of_key=of_key, example=example))
+
+    def _path(self, target: Target) -> tuple[str, ...]:
+        return ("legacy", "keys", target.text) if target.kind == "legacy" else ("keys", target.name, "key")
+
+    def _overlaps(self) -> None:
+        """Ties between entries, and legacy forms that take keys of the convention."""
+        targets = self.policy.targets
+        for one, other in overlapping_pairs(self.policy.classifier.automaton):
+            left, right = targets[one], targets[other]
+            kinds = {left.kind, right.kind}
+            if kinds == {"scope"} and right.home == self.home:
+                self._tied_scopes(left, right)
+                continue
+            if not kinds <= {"entry", "legacy"} or right.home != self.home:
+                continue
+            if left.home != self.home and "entry" in kinds:
+                continue  # of two files, that of the claim decides
+            if len(kinds) == 1 and left.pattern.specificity != right.pattern.specificity:
+                continue
+            key = overlap(left.pattern, right.pattern)
+            if key is None:
+                continue
+            example = printable(key)
+            if len(kinds) == 1:
+                self._error(
+                    self._path(right),
+                    f"{right.text!r} and {left.text!r} are equally specific and both match {example!r}; "
+                    "make one of them more specific",
+                    of_key=right.kind == "legacy",
+                    example=example,
+                )
+            else:
+                self._warn(
+                    "legacy-overlap",
+                    self._path(right),
+                    f"the legacy form {right.text!r} also matches {example!r}, a key of {left.name}",
+                    of_key=True,
+                    example=example,
+                )
+
+    def _tied_scopes(self, left: Target, right: Target) -> None:
+        """Two families of prefixes that are equally long and begin the same keys."""
+        if order(left.pattern) != order(right.pattern):
+            return
+        key = overlap(left.pattern, right.pattern)
+        if key is not None:
+            example = printable(key)
+            self._error(
+                ("scopes", right.name, "prefix"),
+                f"the prefixes of {right.name} and {left.name} are equally long and both begin {example!r}; "
+                "write literal text in one of them, or let their placeholders share no value",
+                example=example,
+            )
+
+    def _shadowed(self) -> None:
+        """Entries that never decide because more specific ones take all their keys."""
+        targets = [target for target in self.mine if target.kind == "entry"]
+        indexes = {id(target): index for index, target in enumerate(targets)}
+        rivals: dict[int, list[Target]] = {}
+        for one, other in overlapping_pairs(self.policy.classifier.automaton):
+            left, right = self.policy.targets[one], self.policy.targets[other]
+            if left.kind == right.kind == "entry" and left.home == right.home == self.home:
+                rivals.setdefault(indexes[id(right)], []).append(left)
+        for index, others in rivals.items():
+            target = targets[index]
+            if covered(target.pattern, [one.pattern for one in others]):
+                takers = sorted({one.name for one in others})
+                example = printable(target.pattern.example())
+                take = f"{', '.join(takers)} {'takes' if len(takers) == 1 else 'take'}"
+                message = f"{target.text!r} can never match: {take} all its keys, as {example!r}"
+                self._warn("never-matches", self._path(target), message, example=example)
+
+    def _idle_services(self) -> None:
+        channels = [one for one in self.policy.channels if one.kind == "channel"]
+        for number, name in enumerate(self.policy.services):
+            if name not in self.model.services or self.policy.grants.get(number):
+                continue
+            targets = (*self.policy.targets, *channels)
+            if not any(target.rights[number] & ~target.denied[number] for target in targets):
+                index = self.model.services.index(name)
+                message = f"the service {name} can do nothing with any key"
+                self._warn("idle-service", ("services", index), message)
+
+    def _unwritten_scopes(self) -> None:
+        """Scopes that nobody can write to. Where entries name their own writers, a scope needs none."""
+        for scope in self.mine:
+            if scope.kind != "scope":
+                continue
+            inside = [one for one in self.mine if one.kind == "entry" and _is_in(one, scope)]
+            if not any(one.names_with(WRITE, self.policy.services) for one in (scope, *inside)):
+                example = self._example(scope)
+                message = f"nobody may write to the scope {scope.name}, for example {example!r}"
+                self._warn("unwritten-scope", ("scopes", scope.name), message, of_key=True, example=example)
+
+    def _example(self, scope: Target) -> str:
+        """A key of a scope that is of the scope alone, or else of one of its entries."""
+        plain = scope.pattern.literal_prefix + b"x" if scope.pattern.is_prefix else scope.pattern.example()
+        inside = (
+            target.pattern.example()
+            for target in self.policy.targets
+            if target.kind == "entry" and _is_in(target, scope)
+        )
+        return printable(next(inside, plain))
+
+    def _separators(self) -> None:
+        """Placeholders that may hold a colon, so that a key may have other segments than it seems to."""
+        for names in self.model.placeholders:
+            mine = set(names.split("|"))
+            found = next(
+                (
+                    (hole, key)
+                    for target in self.mine
+                    for hole in target.pattern.holes
+                    if hole.name in mine and (key := _with_colon(target.pattern, hole)) is not None
+                ),
+                None,
+            )
+            if found is not None:
+                hole, key = found
+                example = printable(key)
+                self._warn(
+                    "colon",
+                    ("placeholders", names),
+                    f"<{hole.name}> may hold a colon, so that it can reach over segments, as in {example!r}; "
+                    "exclude it, or write <name...> where several segments are meant",
+                    example=example,
+                )
+
+    def _misnamed(self) -> None:
+        """Entries all of whose keys break the naming rules, so that nobody could use them in peace."""
+        told: set[str] = set()
+        for target in self.mine:
+            names = self.policy.home(target).names
+            if target.kind != "entry" or target.names_sure or target.name in told:
+                continue
+            key = target.pattern.example()
+            if not compare(target.pattern, names).some_keep and (fault := next(names.faults(key), None)):
+                told.add(target.name)
+                shown = printable(key)
+                message = fault.message.replace("{lower}", lowered(shown)).replace("{key}", repr(shown))
+                self._warn(
+                    "name-rules",
+                    self._path(target),
+                    f"every key of {target.name} breaks the naming rules: {message}",
+                    example=shown,
+                )
+
+    def _foreign_entries(self) -> None:
+        """Entries that others than their scope's writers write. More readers, or one more writer, are what
+        an entry's own rights are for."""
+        scopes = [target for target in self.mine if target.kind == "scope"]
+        told: set[str] = set()
+        for target in self.mine:
+            homes = [scope for scope in scopes if target.kind == "entry" and _is_in(target, scope)]
+            if not homes or target.name in told:
+                continue
+            home = min(homes, key=lambda scope: order(scope.pattern))
+            writers = target.names_with(WRITE, self.policy.services)
+            owners = home.names_with(WRITE, self.policy.services)
+            if writers and owners and not set(writers) & set(owners):
+                told.add(target.name)
+                example = printable(target.pattern.example())
+                self._warn(
+                    "foreign-entry",
+                    ("keys", target.name),
+                    f"{', '.join(writers)} may write {target.name}, and no writer of its scope {home.name} "
+                    f"may ({', '.join(owners)}), for example {example!r}",
+                    of_key=True,
+                    example=example,
+                )
+
+    def _idle_rights(self) -> None:
+        """Rights at the policy's top that no entry takes."""
+        given = [word for word in Rights.model_fields if getattr(self.model, word)]
+        if not given:
+            return
+        scopes = [target for target in self.mine if target.kind == "scope"]
+        for target in self.mine:
+            if target.kind != "entry" or any(lies_in(target.pattern, scope.pattern) for scope in scopes):
+                continue
+            model = self.model.keys.get(target.name.rpartition("/")[2])
+            has_own = model is not None and (model.writers or model.readers or model.consumers)
+            if not has_own or "deny_write" in given or "deny_read" in given:
+                return
+        message = "rights at the policy's top are for entries in no scope that have none of their own"
+        self._warn("idle-rights", (given[0],), f"{message}, and there is no such entry", of_key=True)
+
+    def _unclear_forms(self) -> None:
+        """Legacy forms that may stand for several keys of one service."""
+        services = self.policy.services
+        for target in self.mine:
+            if target.kind != "legacy" or not target.unclear or target.standard is None:
+                continue
+            family = [one for one in self.mine if one.kind == "entry" and one.name == target.name]
+            service = min(target.unclear)
+            keys = [one.text for one in own_members(family, service)]
+            who = ", ".join(services[number] for number in sorted(target.unclear))
+            names = (*self.model.bind, SCOPE_HOLE)
+            name = next((hole.name for hole in target.standard.holes if hole.name in names), "")
+            self._warn(
+                "unclear-form",
+                self._path(target),
+                f"the legacy form {target.text!r} may stand for several keys of {who}, "
+                f"as {' and '.join(keys[:2])}; name the value in the form, as <{name}>, "
+                f"or say which it is: member: {{{name}: …}}",
+                of_key=True,
+            )
+
+    def _never_created(self) -> None:
+        """Entries that must have a time to live from their first write on, which no such write can bring."""
+        told: set[str] = set()
+        for target in self.mine:
+            entry = target.entry
+            rule = entry.ttl if entry is not None and target.kind == "entry" else None
+            if entry is None or rule is None or not rule.required or target.name in told:
+                continue
+            if not (rule.at == "write" or rule.immediate) or target.written_by:
+                continue
+            if entry.types and not BRING_TTL & set(entry.types):
+                told.add(target.name)
+                word = "immediate" if rule.immediate else "at: write"
+                example = printable(target.pattern.example())
+                self._warn(
+                    "ttl-at-write",
+                    ("keys", target.name),
+                    f"{word} asks of each write that it brings the time to live of {target.name}, and no "
+                    f"command that writes a {' or '.join(entry.types)} can; without it an EXPIRE may follow",
+                    of_key=True,
+                    example=example,
+                )
+
+    def _short_hashes(self) -> None:
+        """Scripts that are known by the beginning of their SHA-1."""
+        for name, model in self.model.scripts.items():
+            for index, text in enumerate(model.sha1):
+                if text.endswith(("...", "…")):
+                    self._warn(
+                        "short-sha1",
+                        ("scripts", name, "sha1", index),
+                        f"{text!r} is the beginning of a SHA-1: whoever may run scripts can make another one "
+                        f"that begins so and counts as {name}; write all {SHA1_DIGITS} digits",
+                    )
+
+    def _stricter_files(self) -> None:
+        """A lenient word on scripts that another file takes back: a script can touch its keys, too."""
+        mine, holds = self.model.unregistered_scripts, self.policy.unregistered_scripts
+        if mine == "declared" != holds:
+            message = f"another file of the folder is stricter, so {holds} holds"
+            message += "; register the scripts, or say declared in all"
+            self._warn("stricter-file", ("unregistered_scripts",), message)
+
+    def _expiries(self) -> None:
+        dates: list[tuple[str, tuple[str, ...], datetime.date | None]] = [
+            ("legacy", ("legacy", "until"), self.model.legacy.until)
+        ]
+        dates += [
+            (f"the grant to {s}", ("grants", s, "until"), g.until) for s, g in self.model.grants.items()
+        ]
+        dates += [
+            (f"the legacy form {text!r}", ("legacy", "keys", text, "until"), form.until)
+            for text, form in self.model.legacy.keys.items()
+        ]
+        for what, path, until in dates:
+            if until is None:
+                continue
+            if until < self.today:
+                self._error(path, f"{what} ended on {until}; take it out or move the date")
+            elif until - self.today <= NOTICE:
+                message = f"{what} ends on {until}, in {(until - self.today).days} days"
+                self._warn("ends-soon", path, message)
+
+
+_ANYTHING = Repeat(Bytes(ANY_BYTE), 0, None)
+_SOMETHING = Repeat(Bytes(ANY_BYTE), 1, None)
+_COLON = Bytes(SEPARATOR_MASK)
+# What holds a colon; with something on both sides of it, where that is to be had.
+_WITH_COLON = (Concat((_SOMETHING, _COLON, _SOMETHING)), Concat((_ANYTHING, _COLON, _ANYTHING)))
+
+
+def _with_colon(pattern: KeyPattern, hole: Hole) -> bytes | None:
+    """A key in which the placeholder holds a colon; None where it can't, or is meant to hold several."""
+    if hole.variadic or not hole.expression.alphabet & SEPARATOR_MASK or hole.expression.text in NAMES:
+        return None  # whoever writes ip means IPv6 addresses too
+    for node in _WITH_COLON:
+        held = Hole(hole.name, ClassExpression("", node))
+        parts = tuple(held if part == hole else part for part in pattern.parts)
+        key = overlap(pattern, KeyPattern(pattern.text, parts))
+        if key is not None:
+            return key
+    return None

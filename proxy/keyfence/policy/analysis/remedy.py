@@ -1,0 +1,122 @@
+"""What a remedy is, and the question that it answers.
+
+Rule: a remedy claims that something lets a command keep a rule only by a command to send instead, which the
+decider has judged, or by lines to add to the policy (tests/policy/analysis/test_remedies_hold.py applies
+each).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from keyfence.commands.extract import extract
+from keyfence.commands.model import Access, Streamed, Touches
+from keyfence.policy.compiled.policy import CompiledPolicy, Target
+from keyfence.policy.compiled.tenants import Values
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.masking import shown_in
+from keyfence.policy.show import printable, shown_name
+from keyfence.policy.verdict import Violation
+
+
+class Remedy(NamedTuple):
+    """One thing that would let a command keep a rule, or that helps to find one."""
+
+    rule: str
+    text: str
+    command: Sequence[bytes]  # to send instead, secrets and all; empty where there is none
+    # Lines to add to the policy: mappings are merged, lists united. Empty where there are none.
+    add: Mapping[str, Any]
+
+
+class Way(NamedTuple):
+    """A remedy for the rule that is asked about."""
+
+    text: str
+    command: Sequence[bytes] = ()
+    add: Mapping[str, Any] = MappingProxyType({})
+
+
+Ways = Iterator[Way]
+
+
+class Question(NamedTuple):
+    """A violation of one command of one service."""
+
+    policy: CompiledPolicy
+    decider: Decider
+    service: int
+    argv: Sequence[bytes]
+    touches: Touches
+    violation: Violation
+    values: Values = ()
+
+    @property
+    def who(self) -> str:
+        return self.policy.services[self.service]
+
+    @property
+    def target(self) -> Target | None:
+        """What the violation's key is; None where it is about no single key of the policy's."""
+        key = self.violation.key
+        return self.policy.target(key) if key is not None and self.violation.entry else None
+
+    @property
+    def access(self) -> Access | None:
+        """The access that breaks the rule; None where a script makes it, or the fault is in the value."""
+        at, key = self.violation.position, self.violation.key
+        found = (one for one in self.touches.accesses if one.position == at or one.key == key)
+        return next(found, None)
+
+    @property
+    def name(self) -> str:
+        return self.touches.command.name if self.touches.command else shown_name(self.argv[0])
+
+    @property
+    def key_is_shown(self) -> bool:
+        """Whether people see the key as it is."""
+        key = self.violation.key
+        return key is not None and shown_in(self.policy, key, self.policy.target(key)) == printable(key)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The section and the name under which the violation's target stands in the policy."""
+        target = self.target
+        if target is None:
+            return "", ""
+        return "scopes" if target.kind == "scope" else "keys", target.name.rpartition("/")[2]
+
+    def instead(self, changed: Sequence[bytes]) -> list[bytes]:
+        """The changed command, where it keeps the rule and breaks no other that the first one kept."""
+        after = extract(changed)
+        if after.command is None or not _is_complete(after.command.arity, len(changed)):
+            return []
+        before = {one.rule for one in self.decider.decide(self.service, self.argv, self.values).violations}
+        broken = {
+            one.rule
+            for one in self.decider.judge(self.service, changed, after, values=self.values).violations
+        }
+        return list(changed) if self.violation.rule not in broken and broken <= before else []
+
+    def breaks(self, changed: Sequence[bytes]) -> list[str]:
+        """The rules that the changed command breaks."""
+        return list(
+            dict.fromkeys(
+                one.rule for one in self.decider.decide(self.service, changed, self.values).violations
+            )
+        )
+
+    def with_key(self, key: bytes) -> list[bytes]:
+        """The command on another key; empty where its key isn't an argument."""
+        at, argv = self.violation.position, list(self.argv)
+        if not 0 < at < len(argv) or isinstance(argv[at], Streamed):
+            return []
+        argv[at] = key
+        return argv
+
+
+def _is_complete(arity: int, size: int) -> bool:
+    """Whether a command of this arity runs with so many arguments."""
+    return size == arity if arity > 0 else size >= -arity

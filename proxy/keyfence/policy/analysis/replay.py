@@ -1,0 +1,192 @@
+"""Commands of the past under another policy: who would newly break which rule, and who no longer.
+
+Rule: what a log doesn't hold is never guessed: a rule on values is undecided where values were written, and
+so is a key that the log shows masked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from keyfence.commands.effects import effect_of
+from keyfence.commands.model import Access, Script, Touches
+from keyfence.commands.table import COMMANDS
+from keyfence.policy.compiled.policy import CompiledPolicy, Entry
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.masking import shown_in
+
+from .command_log import Recorded, from_line
+from .diff_text import plain
+
+ON_VALUES = "undecided"
+
+
+@dataclasses.dataclass(slots=True)
+class Row:
+    """Commands alike that come out otherwise under the new policy."""
+
+    service: str
+    command: str
+    rule: str  # or ON_VALUES
+    entry: str
+    what: str  # breaks, mends, undecided
+    count: int
+    example: str
+
+
+class Replay:
+    """Judges logged commands by an old and a new policy. The old one of a decision log is what it says."""
+
+    def __init__(self, old: CompiledPolicy, new: CompiledPolicy) -> None:
+        self._old = Decider(old)
+        self._new = Decider(new)
+        self.commands = 0
+        self.undecided = 0
+        self._rows: dict[tuple[str, str, str, str, str], Row] = {}
+
+    def rows(self) -> list[Row]:
+        """What changes: newly broken rules first, the most frequent first."""
+        order = {"breaks": 0, "mends": 1, "undecided": 2}
+        return sorted(self._rows.values(), key=lambda row: (order[row.what], -row.count, row.service))
+
+    def feed(self, lines: Iterable[bytes], complain: Callable[[str], None]) -> None:
+        """Judge the lines of a command log or of a decision log; `complain` is told of what is neither."""
+        for number, text in enumerate(lines, 1):
+            if not text.strip():
+                continue
+            try:
+                line = json.loads(text)
+                if not isinstance(line, dict):
+                    raise ValueError("expected an object")
+                if "rule" in line:
+                    self._decision(line)
+                else:
+                    self._command(from_line(line))
+            except ValueError as exc:
+                complain(f"line {number}: {exc}")
+
+    def _command(self, one: Recorded) -> None:
+        self.commands += one.times
+        script = one.touches.script
+        if any(_makes_keys_of_arguments(decider.policy, script) for decider in (self._old, self._new)):
+            self.undecided += one.times
+            self._row(one, "script.keys", "", "undecided", one.times)
+            return
+        if any(_depends_on_the_caller(decider.policy, one.touches) for decider in (self._old, self._new)):
+            self.undecided += one.times
+            self._row(one, "scan.scope", "", "undecided", one.times)
+            return
+        argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
+        before = self._judged(self._old, one, argv)
+        after = self._judged(self._new, one, argv)
+        for rule, entry in after.items():
+            if rule not in before:
+                self._row(one, rule, entry, "breaks", one.times)
+        for rule, entry in before.items():
+            if rule not in after:
+                self._row(one, rule, entry, "mends", one.times)
+        if one.has_values and not after:
+            self._values(one)
+
+    def _judged(self, decider: Decider, one: Recorded, argv: list[bytes]) -> dict[str, str]:
+        values = decider.policy.owners_values(access.key for access in one.touches.accesses)
+        number = decider.policy.number(one.service)
+        verdict = decider.judge(number, argv, one.touches, values=values)
+        return {violation.rule: violation.entry for violation in verdict.violations}
+
+    def _values(self, one: Recorded) -> None:
+        """Where the new policy asks something else of the values than the old one did."""
+        for access in one.touches.accesses:
+            if access.content is None:
+                continue
+            old, new = self._old.policy.target(access.key), self._new.policy.target(access.key)
+            if new is None or new.entry is None or not new.entry.looks_into_values:
+                continue
+            if old is None or _values_text(old.entry) != _values_text(new.entry):
+                self.undecided += one.times
+                self._row(one, ON_VALUES, new.name, "undecided", one.times)
+
+    def _decision(self, line: Mapping[str, Any]) -> None:
+        """A violation of the past: whether the new policy still finds it. Rules about keys only."""
+        try:
+            key, rule, service = line["key"], str(line["rule"]), str(line["service"])
+            count = 1 + int(line.get("merged", 0))
+            command, position = str(line["command"]), int(line["position"])
+        except (KeyError, TypeError, ValueError) as exc:
+            raise ValueError(f"this is no line of a decision log ({type(exc).__name__}: {exc})") from None
+        self.commands += count
+        access = _access_of(command, key, position)
+        if access is None or not rule.startswith(("scope.", "key.")):
+            self.undecided += count
+            return
+        decider = self._new
+        target = decider.policy.target(access.key)
+        if target is not None and target.tenancy is not None:
+            self.undecided += count  # whose key it was, and who sent the command, isn't in the log
+            return
+        touches = Touches(None, (access,))
+        argv = [command.encode("utf-8", "surrogateescape")]
+        verdict = decider.judge(decider.policy.number(service), argv, touches)
+        now = {one.rule: one.entry for one in verdict.violations if one.rule.startswith(("scope.", "key."))}
+        recorded = Recorded(service, command, [command, str(key)], touches, count, False)
+        if rule not in now:
+            self._row(recorded, rule, str(line.get("entry", "")), "mends", count)
+            for newly, entry in now.items():
+                self._row(recorded, newly, entry, "breaks", count)
+
+    def _row(self, one: Recorded, rule: str, entry: str, what: str, count: int) -> None:
+        at = (one.service, one.command, rule, entry, what)
+        row = self._rows.get(at)
+        if row is None:
+            row = self._rows[at] = Row(one.service, one.command, rule, entry, what, 0, self._example(one))
+        row.count += count
+
+    def _example(self, one: Recorded) -> str:
+        policy = self._new.policy
+        keys = [access.key for access in one.touches.accesses]
+        return shown_in(policy, keys[0], policy.target(keys[0])) if keys else " ".join(one.argv)
+
+
+def _makes_keys_of_arguments(policy: CompiledPolicy, script: Script | None) -> bool:
+    """Whether a registered script touches what only its arguments tell, which no log has."""
+    registration = policy.registration(script) if script is not None else None
+    if registration is None:
+        return False
+    templates = [*(template for template, _ in registration.touches), *registration.publishes]
+    own = [f"<{name}>" for name, _ in registration.bound]
+    return any(text in template.text for template in templates for text in ("<ARGV.", *own))
+
+
+def _depends_on_the_caller(policy: CompiledPolicy, touches: Touches) -> bool:
+    """Whether a command names what only some callers may, as no key tells whose it is. A log has no callers:
+    keys are taken for the caller's own."""
+    return bool(policy.bindings) and (touches.pattern is not None or bool(touches.channels))
+
+
+def _values_text(entry: Entry | None) -> str:
+    if entry is None:
+        return ""
+    sizes = (entry.max_value, entry.max_fields, entry.max_members)
+    asked = (entry.fields, entry.values, entry.members, entry.scores, *sizes)
+    return "|".join(map(plain, asked))
+
+
+def _access_of(command: str, key: object, position: int) -> Access | None:
+    """The access that a line of the decision log is about; None where the key is masked or cut."""
+    if not isinstance(key, str) or not key or key.startswith("sha256:") or "<" in key or key.endswith("…"):
+        return None
+    container, _, subcommand = command.partition(" ")
+    row = COMMANDS.get(container.encode())
+    if row is not None and subcommand:
+        row = row.subcommands.get(subcommand.encode(), row)
+    if row is None or not row.specs:
+        return None
+    # Which role the argument has isn't in the log; where it matters, the first one that fits is taken.
+    role = next(
+        (number for number, spec in enumerate(row.specs) if spec.is_key and spec.start == position), 0
+    )
+    effect = effect_of(row, role)
+    return Access(position, key.encode("utf-8", "surrogateescape"), effect.needs, does=effect.does)

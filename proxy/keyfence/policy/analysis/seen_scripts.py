@@ -1,0 +1,95 @@
+"""The unregistered scripts and functions that a report holds, and what registers them.
+
+Rule: the section that is written can be put into a policy as it is. It says of a script that it reads and
+writes its declared keys and touches nothing else; whoever registers it must look whether that is so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from keyfence.policy.show import one_line
+
+_SHA1 = re.compile("[0-9a-f]{40}")
+_KEYS = re.compile(r"keys: (\d+)\}")
+_PLAIN = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_LOADS = "SCRIPT LOAD"
+
+
+@dataclasses.dataclass
+class Seen:
+    """One script or function."""
+
+    script: str  # the SHA-1, or the function's name
+    keys: int | str | None = None  # that calls declared, any: different numbers; None: it was only loaded
+    line: str = ""  # the first of its text, as far as it was seen
+    count: int = 0
+    refused: int = 0
+    last: float = 0.0
+    services: list[str] = dataclasses.field(default_factory=list)
+    commands: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def is_function(self) -> bool:
+        return _SHA1.fullmatch(self.script) is None
+
+    def as_object(self) -> dict[str, Any]:
+        """As `keyfence scripts` prints it in JSON."""
+        return {"kind": "function" if self.is_function else "script", **dataclasses.asdict(self)}
+
+
+def seen_scripts(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Seen], int]:
+    """The scripts of a report, the most frequent first, and how many calls were of scripts that it can't
+    tell."""
+    found: dict[str, Seen] = {}
+    untold = 0
+    for row in rows:
+        if row["rule"] != "script.unregistered":
+            continue
+        script = row["shape"]
+        if script in ("", "other"):
+            untold += row["count"]
+            continue
+        _add(found.setdefault(script, Seen(script)), row)
+    return sorted(found.values(), key=lambda one: (-one.count, one.script)), untold
+
+
+def _add(one: Seen, row: Mapping[str, Any]) -> None:
+    one.count += row["count"]
+    one.refused += row["actions"].get("refused", 0)
+    one.last = max(one.last, row["last"])
+    one.line = one.line or row["example"]
+    one.services = sorted({*one.services, row["service"]})
+    one.commands = sorted({*one.commands, row["command"]})
+    declared = _KEYS.search(row["hint"])
+    if declared is not None and row["command"] != _LOADS:
+        one.keys = int(declared[1]) if one.keys in (None, int(declared[1])) else "any"
+
+
+def section(scripts: Iterable[Seen]) -> str:
+    """The `scripts` and `functions` of a policy."""
+    listed = list(scripts)
+    lines = ["# Say of each what else it reads and writes: docs/policy.md, Scripts."]
+    for title, of_functions in (("scripts", False), ("functions", True)):
+        of_kind = [one for one in listed if one.is_function == of_functions]
+        if of_kind:
+            lines.append(f"{title}:")
+        for one in of_kind:
+            lines += _entry(one)
+    return "\n".join(lines) + "\n"
+
+
+def _entry(one: Seen) -> Iterator[str]:
+    line = f": {one.line}" if one.line else ""
+    told = f"{', '.join(one.services)}: {', '.join(one.commands)}, {one.count} times{line}"
+    yield f"  # {one_line(told)}"
+    if one.keys is None:
+        yield "  # It was only loaded so far: say how many keys it takes."
+    name = one.script if one.is_function else f"script_{one.script[:8]}"
+    sha1 = "" if one.is_function else f'sha1: "{one.script}", '
+    quoted = name if _PLAIN.fullmatch(name) else json.dumps(name)
+    yield f"  {quoted}: {{{sha1}keys: {one.keys or 0}, declared: both}}"

@@ -1,0 +1,143 @@
+"""A connection played without a server: commands, the time between them, and what is found out late.
+
+Rule: the relay's own judge decides; whose commands they are, which keys exist and what time it is are what
+the caller says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from keyfence.commands.model import Touches
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.compiled.tenants import NOBODY, Caller
+from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.authorizer import Judge
+from keyfence.policy.engine.evaluator import Transaction
+from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.units import duration_text
+from keyfence.policy.verdict import Verdict, Violation
+
+from .keyspace_model import Keyspace
+
+
+class Answer(NamedTuple):
+    """What became of a command."""
+
+    verdict: Verdict
+    touches: Touches
+    refused: bool
+    aborts: bool  # an EXEC that answers EXECABORT
+
+
+class Late(NamedTuple):
+    """A violation that was found out later, and the number of the service whose command it was."""
+
+    service: int
+    violation: Violation
+
+
+class Rehearsal:
+    """One connection. Times are in milliseconds; `now` counts from the Unix epoch."""
+
+    def __init__(
+        self,
+        policy: CompiledPolicy,
+        now: int,
+        *,
+        enforces: bool,
+        given: Mapping[bytes, int | None] | None = None,
+    ) -> None:
+        """`enforces`: what breaks a must isn't run. `given`: keys of database 0 and when they end."""
+        self.now = now
+        modes = Modes([ModeRule("enforce" if enforces else "observe")], policy.services)
+        self._pending = PendingTtls(clock=self._clock)
+        self._judge = Judge(policy, modes, clock=self._clock, pending=self._pending, on_error=_raise)
+        self._keyspaces = {0: Keyspace(given)}
+        self._database = 0
+        self._transaction: Transaction | None = None
+        self._queued: list[Touches] = []
+        self._aborted = False
+
+    def _clock(self) -> float:
+        return self.now / 1000
+
+    def _keyspace(self, database: int) -> Keyspace:
+        return self._keyspaces.setdefault(database, Keyspace())
+
+    def send(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> Answer:
+        """A command of a service."""
+        number = self._judge.number(service)
+        values = self._judge.policy.values(caller)
+        ruling, touches = self._judge.weigh(
+            number, argv, self._transaction, self._database, "rehearsal", values=values
+        )
+        verdict = Verdict(tuple(one.violation for one in ruling.findings))
+        refused = ruling.refused_by is not None
+        return Answer(verdict, touches, refused, self._follow(touches, refused))
+
+    def _follow(self, touches: Touches, refused: bool) -> bool:
+        """Run or queue a command; whether it is an EXEC that answers EXECABORT."""
+        name = touches.command.name if touches.command is not None else ""
+        if name == "MULTI" and not refused:
+            self._begin(Transaction())
+        elif name == "DISCARD":
+            self._begin(None)
+        elif name == "EXEC" and self._transaction is not None:
+            queued, aborts = self._queued, self._aborted or refused
+            self._begin(None)
+            for one in () if aborts else queued:
+                self._run(one)
+            return aborts
+        elif self._transaction is not None:
+            self._aborted |= refused
+            self._queued.append(touches)
+        elif not refused:
+            self._run(touches)
+        return False
+
+    def _run(self, touches: Touches) -> None:
+        if touches.command is not None and touches.command.name == "SELECT" and touches.databases:
+            self._database = touches.databases[0][1]
+        self._keyspace(self._database).run(touches, self.now)
+
+    def _begin(self, transaction: Transaction | None) -> None:
+        self._transaction, self._queued, self._aborted = transaction, [], False
+
+    def wait(self, milliseconds: int) -> list[Late]:
+        """Let time pass. Returns what is found out meanwhile."""
+        until = self.now + milliseconds
+        found = self._settle(until)
+        self.now = until
+        return found
+
+    def wait_for_all(self) -> list[Late]:
+        """Let time pass until nothing is left to be found out."""
+        return self._settle(None)
+
+    def _settle(self, until: int | None) -> list[Late]:
+        found: list[Late] = []
+        while open_keys := list(self._pending):
+            due = round(min(one.due for one in open_keys) * 1000)
+            if until is not None and due > until:
+                break
+            self.now = max(self.now, due)
+            for one in self._pending.due():
+                left = self._keyspace(one.database).pttl(one.key, self.now)
+                if self._pending.answer(one, left):
+                    findings = self._judge.late(one, left)
+                    found += [Late(one.service, finding.violation) for finding in findings]
+        return found
+
+    def lives(self, key: bytes) -> str:
+        """What time to live a key has: a duration, none, or gone where it doesn't exist."""
+        keyspace = self._keyspace(self._database)
+        if not keyspace.exists(key, self.now):
+            return "gone"
+        remaining = keyspace.remaining(key, self.now)
+        return "none" if remaining is None else duration_text(remaining)
+
+
+def _raise(error: Exception) -> None:
+    raise error

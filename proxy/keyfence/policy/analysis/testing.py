@@ -1,0 +1,379 @@
+"""Policy tests: files that say what a policy must make of commands, and what became of each.
+
+Rule: a test asks the decider that the relay asks; time, the keys that exist and who is on the connection are
+what the test says, so that it says the same on every machine and every day.
+
+A test is one command, or a sequence of them on one connection; docs/tools.md has the format.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from keyfence.commands.model import Touches
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.compiled.tenants import NOBODY, Caller
+from keyfence.policy.diagnostics import Diagnostic, FileError, Place, did_you_mean
+from keyfence.policy.loading.load import load_policy
+from keyfence.policy.source.model import Date, Duration, Names, RuleName
+from keyfence.policy.source.validate import file_kind, validate
+from keyfence.policy.source.yaml import Source, read_source
+from keyfence.policy.units import duration_text, milliseconds
+from keyfence.policy.verdict import Verdict
+
+from .coverage import Coverage
+from .simulator import Late, Rehearsal
+
+SUFFIX = ".test.yaml"
+NOW = datetime.date(2026, 1, 1)  # where a test file names no day
+DAY = 86_400_000
+
+Command = Annotated[str | list[str], Field(description="its words, quoted as in a shell; or a list")]
+Lives = Annotated[str, Field(description="none, gone, or how long it has left, as 60s")]
+
+
+def _rules(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ExpectationModel(_Model):
+    """A command, and what is to become of it."""
+
+    about: str = ""
+    service: str = ""
+    user: str | None = None  # with which the caller has logged in; "": it hasn't
+    certificate: Names | None = None  # the names in the caller's certificate
+    command: Command | None = None
+    verdict: Literal["allow", "violation", "aborted"] | None = None  # aborted: EXEC answers EXECABORT
+    rule: RuleName | None = None  # the first that is broken
+    rules: list[RuleName] | None = None  # all that are broken, in their order
+    entry: str | None = None
+    after: Duration | None = None  # passes before the command
+    late: Annotated[list[RuleName], BeforeValidator(_rules)] = []  # what is found out by then
+    ttl: dict[str, Lives] = {}  # what keys end up with
+
+
+class CaseModel(ExpectationModel):
+    """A test: one command, or `sequence`."""
+
+    sequence: list[ExpectationModel] | None = None
+    given: dict[str, Lives] = {}  # the keys that are there before
+    mode: Literal["enforce", "observe"] = "enforce"  # enforce: what breaks a rule isn't run
+
+
+@file_kind("a test file, which 'keyfence test' runs")
+class FileModel(_Model):
+    """A policy test file."""
+
+    policy: str
+    about: str = ""
+    now: Date = NOW  # the day on which the tests happen, at 0:00 UTC
+    tests: list[CaseModel]
+
+
+class Step(NamedTuple):
+    """One command of a test, or a time that passes."""
+
+    path: tuple[str | int, ...]  # where in the file it stands
+    service: str
+    caller: Caller
+    argv: list[bytes]  # empty: nothing is sent
+    verdict: str
+    rules: list[str]
+    whole: bool  # `rules` are all that are broken; else the first
+    entry: str
+    after: int  # milliseconds
+    late: list[str]
+    ttl: Mapping[bytes, str]
+
+
+class Case(NamedTuple):
+    """A test of a file."""
+
+    path: tuple[str | int, ...]
+    about: str
+    steps: list[Step]
+    given: Mapping[bytes, str]
+    enforces: bool
+
+
+class CaseFile:
+    """A test file, read and held against its policy's names."""
+
+    def __init__(self, source: Source, model: FileModel) -> None:
+        self.source = source
+        self.policy = Path(source.file).parent / model.policy
+        self.now = (model.now - datetime.date(1970, 1, 1)).days * DAY
+        self.faults: list[Diagnostic] = []
+        self.cases = [self._case(case, ("tests", number)) for number, case in enumerate(model.tests)]
+
+    def _fault(self, path: Sequence[str | int], message: str, *, of_key: bool = False) -> None:
+        self.faults.append(self.source.error(path, message, of_key=of_key))
+
+    def _case(self, model: CaseModel, path: tuple[str | int, ...]) -> Case:
+        steps: list[Step] = []
+        service, caller = model.service, _caller(model, NOBODY)
+        for at, one in self._expectations(model, path):
+            service, caller = one.service or service, _caller(one, caller)
+            if one.command is not None and not service:
+                self._fault(at, "'service' is missing: who sends this?")
+            steps.append(self._step(one, at, service, caller))
+        about = model.about or " ".join(word.decode(errors="replace") for word in steps[0].argv)
+        return Case(path, about, steps, _keys(model.given), model.mode == "enforce")
+
+    def _expectations(
+        self, model: CaseModel, path: tuple[str | int, ...]
+    ) -> Iterable[tuple[tuple[str | int, ...], ExpectationModel]]:
+        if model.sequence is None:
+            if model.command is None:
+                self._fault(path, "'command' is missing, or 'sequence'", of_key=True)
+            return [(path, model)]
+        if model.command is not None:
+            self._fault((*path, "command"), "a sequence has its commands in its steps", of_key=True)
+        for field in ("verdict", "rule", "rules", "entry", "after"):
+            if field in model.model_fields_set:
+                self._fault((*path, field), f"{field!r} belongs to a step of the sequence", of_key=True)
+        steps = [((*path, "sequence", number), step) for number, step in enumerate(model.sequence)]
+        if model.late or model.ttl:  # of the sequence as a whole: what is so at its end
+            last = ExpectationModel(late=model.late, ttl=model.ttl)
+            steps.append((path, last))
+        if not steps:
+            self._fault((*path, "sequence"), "an empty sequence tests nothing")
+            steps.append((path, model))
+        return steps
+
+    def _step(
+        self, model: ExpectationModel, path: tuple[str | int, ...], service: str, caller: Caller
+    ) -> Step:
+        argv = self._argv(model.command, (*path, "command"))
+        rules = model.rules if model.rules is not None else [model.rule] if model.rule else []
+        verdict = model.verdict or ("violation" if rules else "allow")
+        if model.rule and model.rules is not None:
+            self._fault((*path, "rule"), "either rule (the first one) or rules (all of them)", of_key=True)
+        elif rules and verdict != "violation":
+            self._fault((*path, "verdict"), "a rule is broken where the verdict is violation")
+        elif verdict == "violation" and model.rules == []:
+            self._fault((*path, "rules"), "no rules; name those that are broken, or leave rules out for any")
+        for field in ("ttl", "given"):
+            self._lives(getattr(model, field, {}), (*path, field))
+        return Step(
+            path=path,
+            service=service,
+            caller=caller,
+            argv=argv,
+            verdict=verdict,
+            rules=rules,
+            whole=model.rules is not None,
+            entry=model.entry or "",
+            after=model.after or 0,
+            late=model.late,
+            ttl=_keys(model.ttl),
+        )
+
+    def _argv(self, command: str | list[str] | None, path: tuple[str | int, ...]) -> list[bytes]:
+        if command is None:
+            return []
+        try:
+            words = shlex.split(command) if isinstance(command, str) else command
+        except ValueError as exc:
+            self._fault(path, f"{command!r}: {str(exc).lower()}; write the words as a list")
+            return []
+        if not words:
+            self._fault(path, "an empty command")
+        return [word.encode("utf-8", "surrogateescape") for word in words]
+
+    def _lives(self, expected: Mapping[str, str], path: tuple[str | int, ...]) -> None:
+        for key, text in expected.items():
+            if text not in ("none", "gone"):
+                try:
+                    milliseconds(text)
+                except ValueError as exc:
+                    self._fault((*path, key), f"{exc}; or none, or gone")
+
+    def hold_against(self, policy: CompiledPolicy) -> None:
+        """Find names that the policy doesn't have. They are added to `faults`."""
+        entries = {target.name or target.kind for target in (*policy.targets, *policy.channels)}
+        for case in self.cases:
+            for step in case.steps:
+                if step.service and step.service not in policy.services:
+                    known = did_you_mean(step.service, policy.services)
+                    path = next(
+                        at for at in ((*step.path, "service"), (*case.path, "service")) if self.source.has(at)
+                    )
+                    self._fault(path, f"{step.service!r} is no service of the policy{known}")
+                if step.entry and step.entry not in entries:
+                    known = did_you_mean(step.entry, entries)
+                    self._fault((*step.path, "entry"), f"{step.entry!r} is no entry of the policy{known}")
+
+
+def _caller(model: ExpectationModel, before: Caller) -> Caller:
+    """Who sends a command: what isn't said is as it was."""
+    user, names = before
+    if model.user is not None:
+        user = model.user.encode("utf-8", "surrogateescape") or None
+    return Caller(user, names if model.certificate is None else tuple(model.certificate))
+
+
+def _keys(lives: Mapping[str, str]) -> Mapping[bytes, str]:
+    return {key.encode("utf-8", "surrogateescape"): text for key, text in lives.items()}
+
+
+def read_cases(path: str | Path) -> CaseFile:
+    """A test file. Raises FileError with every fault."""
+    source = read_source(path)
+    file = CaseFile(source, validate(FileModel, source))
+    if file.faults:
+        raise FileError(file.faults)
+    return file
+
+
+class Result(NamedTuple):
+    """One test, and what failed in it."""
+
+    case: Case
+    line: int
+    failures: list[Diagnostic]
+
+
+class FileResult(NamedTuple):
+    """A test file, and what became of its tests."""
+
+    path: str
+    policy: str
+    results: list[Result]
+
+    @property
+    def failed(self) -> int:
+        return sum(bool(one.failures) for one in self.results)
+
+
+class Runner:
+    """Runs test files, and keeps what they exercise of each policy."""
+
+    def __init__(self) -> None:
+        self._policies: dict[Path, CompiledPolicy] = {}
+        self.coverage: dict[str, Coverage] = {}  # by the policy file's path
+
+    def run(self, path: str | Path) -> FileResult:
+        """Run a test file. Raises FileError where it, or its policy, can't be used."""
+        file = read_cases(path)
+        policy = self._policy(file.policy)
+        file.hold_against(policy)
+        if file.faults:
+            raise FileError(file.faults)
+        coverage = self.coverage.setdefault(str(file.policy), Coverage(policy))
+        results = []
+        for case in file.cases:
+            failures = list(_Play(policy, file, case, coverage).failures())
+            results.append(Result(case, file.source.place(case.path).line, failures))
+        return FileResult(str(path), str(file.policy), results)
+
+    def _policy(self, path: Path) -> CompiledPolicy:
+        key = path.resolve()
+        if key not in self._policies:
+            self._policies[key] = load_policy(path)
+        return self._policies[key]
+
+
+class _Play:
+    """One test, played out command by command on one connection."""
+
+    def __init__(self, policy: CompiledPolicy, file: CaseFile, case: Case, coverage: Coverage) -> None:
+        self.policy = policy
+        self.file = file
+        self.case = case
+        self.coverage = coverage
+        given = {key: _end(text, file.now) for key, text in case.given.items() if text != "gone"}
+        self.connection = Rehearsal(policy, file.now, enforces=case.enforces, given=given)
+
+    def failures(self) -> Iterator[Diagnostic]:
+        for step in self.case.steps:
+            if step.after:
+                yield from self._late(step, self.connection.wait(step.after))
+            if step.argv:
+                yield from self._command(step)
+            if step.late and not step.after:
+                yield from self._late(step, self.connection.wait_for_all())
+            yield from self._ttls(step)
+
+    def _fail(self, step: Step, field: str, message: str) -> Diagnostic:
+        path = (*step.path, field) if self.file.source.has((*step.path, field)) else step.path
+        return self.file.source.error(path, f"{self.case.about}: {message}")
+
+    def _command(self, step: Step) -> Iterator[Diagnostic]:
+        answer = self.connection.send(step.service, step.argv, step.caller)
+        self.coverage.saw(self.policy.number(step.service), answer.touches, answer.verdict)
+        yield from self._compare(step, answer.verdict, answer.aborts, answer.touches)
+
+    def _late(self, step: Step, found: Sequence[Late]) -> Iterator[Diagnostic]:
+        for one in found:
+            self.coverage.saw(one.service, Touches(None), Verdict((one.violation,)))
+        if [one.violation.rule for one in found] != step.late:
+            expected = ", ".join(step.late) or "nothing"
+            got = "; ".join(f"{one.violation.rule} ({one.violation.message})" for one in found) or "nothing"
+            yield self._fail(step, "late", f"expected late {expected}, got {got}")
+
+    def _compare(self, step: Step, verdict: Verdict, aborts: bool, touches: Touches) -> Iterator[Diagnostic]:
+        broken = [one.rule for one in verdict.violations]
+        found = "violation" if broken else "aborted" if aborts else "allow"
+        if found != step.verdict:
+            expected = f"violation {', '.join(step.rules)}" if step.rules else step.verdict
+            yield self._fail(step, "verdict", f"expected {expected}, got {_told(found, verdict)}")
+        elif step.whole and broken != step.rules:
+            wanted = ", ".join(step.rules)
+            yield self._fail(step, "rules", f"expected all of {wanted}, got {_told(found, verdict)}")
+        elif step.rules and not step.whole and broken[0] != step.rules[0]:
+            yield self._fail(step, "rule", f"expected {step.rules[0]} first, got {_told(found, verdict)}")
+        if step.entry:
+            entry = self._entry(verdict, touches)
+            if entry != step.entry:
+                yield self._fail(step, "entry", f"expected the entry {step.entry}, got {entry or 'none'}")
+
+    def _entry(self, verdict: Verdict, touches: Touches) -> str:
+        """The entry of the first violation; of an admitted command, the one that it touches."""
+        if verdict.violations:
+            return verdict.violations[0].entry
+        names = {target.name for access in touches.accesses if (target := self.policy.target(access.key))}
+        return names.pop() if len(names) == 1 else ", ".join(sorted(names))
+
+    def _ttls(self, step: Step) -> Iterator[Diagnostic]:
+        for key, expected in step.ttl.items():
+            found = self.connection.lives(key)
+            if found != (expected if expected in ("none", "gone") else duration_text(milliseconds(expected))):
+                shown = key.decode(errors="replace")
+                yield self._fail(
+                    step, "ttl", f"expected the time to live of {shown}: {expected}, got {found}"
+                )
+
+
+def _end(text: str, now: int) -> int | None:
+    return None if text == "none" else now + milliseconds(text)
+
+
+def _told(found: str, verdict: Verdict) -> str:
+    if not verdict.violations:
+        return found
+    return "; ".join(f"violation {one.rule} ({one.message})" for one in verdict.violations)
+
+
+def test_files(paths: Iterable[str | Path]) -> list[Path]:
+    """The test files among files and folders, in their order. Raises FileError for a path without any."""
+    files: dict[Path, None] = {}
+    for path in map(Path, paths):
+        found = sorted(path.rglob("*" + SUFFIX)) if os.path.isdir(path) else [path]
+        if not found:
+            place = Place(str(path), 1, 1)
+            raise FileError([Diagnostic(place, "error", f"no test file (*{SUFFIX}) is in this folder")])
+        files.update(dict.fromkeys(found))
+    return list(files)

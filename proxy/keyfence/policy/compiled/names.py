@@ -1,0 +1,216 @@
+"""What a policy asks of every key's name, whatever kind of key it is.
+
+Rule: a name is held against all naming rules in one walk through one automaton, at one table step a byte;
+only of a name that breaks one is it asked which, by an automaton for each.
+
+Only lengths are left to arithmetic. The automata are built by `build_names`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from keyfence.policy.patterns.automaton import Automaton
+from keyfence.policy.patterns.patterns import ClassExpression
+from keyfence.policy.patterns.regular import SEPARATOR
+from keyfence.policy.show import printable
+from keyfence.policy.source.model import HashTag, Length
+from keyfence.policy.verdict import Severity
+
+Kind = Literal["charset", "lowercase", "levels", "level", "avoid", "after"]
+
+
+class NameFault(NamedTuple):
+    """What is wrong with a name. `{key}` in the message stands for the key as it may be shown."""
+
+    rule: str
+    severity: Severity
+    message: str
+    hint: str = ""
+
+
+class Check(NamedTuple):
+    """One naming rule. Its automaton accepts the names that keep it (or, `forbids`, those that break it)."""
+
+    kind: Kind
+    severity: Severity
+    automaton: Automaton
+    forbids: bool = False
+    text: str = ""  # the rule as the policy has it
+    least: int = 0  # of `levels`
+    most: int | None = None
+    level: ClassExpression | None = None
+    after: tuple[tuple[str, ClassExpression], ...] = ()
+    avoid: tuple[tuple[str, str], ...] = ()
+
+    def admits(self, key: bytes) -> bool:
+        return (self.automaton.match(key) >= 0) != self.forbids
+
+
+class LengthLimit(NamedTuple):
+    severity: Severity
+    limit: Length
+
+
+class Names:
+    """The naming rules of a policy."""
+
+    def __init__(
+        self,
+        checks: Sequence[Check] = (),
+        automaton: Automaton | None = None,
+        limits: Sequence[LengthLimit] = (),
+    ) -> None:
+        """`automaton` accepts the names that keep all of `checks`; None where there are none."""
+        self.checks = tuple(checks)
+        self.automaton = automaton
+        self.limits = tuple(limits)
+        self.shortest_limit = min((one.limit.most for one in limits), default=None)  # bytes that always pass
+
+    def __reduce__(self) -> tuple[type[Names], tuple[object, ...]]:
+        return Names, (self.checks, self.automaton, self.limits)
+
+    @property
+    def rules(self) -> frozenset[str]:
+        """The names of the rules that the naming rules can break."""
+        limited = {"key.length"} if self.limits else set()
+        return frozenset(limited | {_rule(check) for check in self.checks})
+
+    @property
+    def advised(self) -> list[tuple[str, str]]:
+        """(rule, what) for each naming rule that should be kept and needn't."""
+        found = [(_rule(check), check.kind) for check in self.checks if check.severity == "should"]
+        return found + [("key.length", "max_length") for one in self.limits if one.severity == "should"]
+
+    def admits(self, key: bytes) -> bool:
+        """Whether the name keeps every rule, as far as its bytes show. Hash tags and limits of single entries
+        are asked for elsewhere; False where a length in characters must be counted."""
+        if self.shortest_limit is not None and len(key) > self.shortest_limit:
+            return False
+        return self.automaton is None or self.automaton.match(key) >= 0
+
+    def faults(self, key: bytes, limit: Length | None = None) -> Iterator[NameFault]:
+        """All that is wrong with a name, one fault a rule, what must be before what should be. `limit` is one
+        that holds for this kind of key besides."""
+        found = [*self._length_faults(key, limit), *self._byte_faults(key)]
+        yield from sorted(found, key=lambda fault: fault.severity)
+
+    def _byte_faults(self, key: bytes) -> Iterator[NameFault]:
+        if self.automaton is None or self.automaton.match(key) >= 0:
+            return
+        broken = [check for check in self.checks if not check.admits(key)]
+        for rule in ("key.format", "key.charset"):
+            of_rule = [check for check in broken if _rule(check) == rule]
+            if of_rule:
+                yield _one_fault(rule, of_rule, key)
+
+    def _length_faults(self, key: bytes, limit: Length | None) -> Iterator[NameFault]:
+        limits = [*self.limits, *([LengthLimit("must", limit)] if limit is not None else [])]
+        told: set[Severity] = set()
+        for severity, one in sorted(limits, key=lambda one: (one.severity, one.limit.most)):
+            length = one.of(key)
+            # Who breaks what must be needn't hear what should be.
+            if length > one.most and not told:
+                told.add(severity)
+                message = f"{{key}} is {length} {one.unit} long"
+                yield NameFault("key.length", severity, message, f"at most {one.most} {one.unit}")
+
+
+_TAG = {
+    "required": re.compile(rb"[^{}]*\{[^{}]+\}[^{}]*", re.DOTALL),
+    "optional": re.compile(rb"[^{}]*(\{[^{}]+\}[^{}]*)?", re.DOTALL),
+}
+
+
+def hash_tag_fault(key: bytes, wanted: HashTag) -> NameFault | None:
+    """What is wrong with a name's hash tag: there must be one pair of braces (or may be), not empty.
+
+    What Redis Cluster makes of braces is in the cluster specification, "Hash tags": the first `{` and the
+    first `}` behind it count, unless nothing is between. Names in which that is easily misread are faults.
+    """
+    if wanted == "any" or _TAG[wanted].fullmatch(key):
+        return None
+    if b"{" not in key and b"}" not in key:
+        message = "{key} has no hash tag"
+    elif b"{}" in key:
+        message = "the hash tag of {key} is empty"
+    elif key.count(b"{") > 1 or key.count(b"}") > 1:
+        message = "{key} has braces beyond one hash tag"
+    else:
+        message = "the braces of {key} make no hash tag"
+    return NameFault("key.hash_tag", "must", message, "one pair of braces, around what keys share")
+
+
+def _rule(check: Check) -> str:
+    return "key.charset" if check.kind == "charset" else "key.format"
+
+
+def _one_fault(rule: str, broken: Sequence[Check], key: bytes) -> NameFault:
+    """What is wrong by one rule: the gravest first, the rest behind it."""
+    first, *more = sorted(broken, key=lambda check: check.severity)  # must before should
+    message, hint = _wording(first, key)
+    for check in more:
+        further, other_hint = _wording(check, key)
+        message += "; " + further.replace("{key}", "it")
+        hint = hint or other_hint
+    return NameFault(rule, first.severity, message, hint)
+
+
+def _wording(check: Check, key: bytes) -> tuple[str, str]:
+    """Message and hint for a rule that is broken. Nothing of the key but `{key}`: it may hold secrets."""
+    levels = key.split(SEPARATOR)
+    if check.kind == "charset":
+        return f"{{key}} holds bytes outside {check.text}", ""
+    if check.kind == "lowercase":
+        return "{key} holds capital letters: {lower}", "write it in lower case, with _ between words"
+    if check.kind == "levels":
+        return _wording_of_levels(check, levels)
+    if check.kind == "level" and check.level is not None:
+        number = next((n for n, one in enumerate(levels, 1) if not check.level.matches(one)), 0)
+        return f"level {number} of {{key}} is not of the form {check.text}", ""
+    if check.kind == "avoid":
+        word, better = _avoided(check, key)
+        return f"{{key}} holds the abbreviation {word}", f"write {better}" if better else "write it out"
+    mark, form = _unfollowed(check, levels)
+    return (
+        f"in {{key}} what follows {mark} is no {form.text}" if form else "{key}",
+        f"for example {mark}:{printable(form.example())}" if form else "",
+    )
+
+
+def _wording_of_levels(check: Check, levels: Sequence[bytes]) -> tuple[str, str]:
+    count = len(levels)
+    if check.least and not all(levels):
+        return f"level {levels.index(b'') + 1} of {{key}} is empty", "write something between the colons"
+    hint = f"at least {check.least}" if count < check.least else f"at most {check.most}"
+    return f"{{key}} has {count} level{'' if count == 1 else 's'}", f"{hint}, with : between"
+
+
+def _avoided(check: Check, key: bytes) -> tuple[str, str]:
+    words = set(re.split(rb"[^A-Za-z0-9]+", key))
+    return next((one for one in check.avoid if one[0].encode() in words), ("", ""))
+
+
+def _unfollowed(check: Check, levels: Sequence[bytes]) -> tuple[str, ClassExpression | None]:
+    at = 0
+    after = dict(check.after)
+    while at < len(levels):
+        mark = levels[at].decode("utf-8", "replace")
+        form = after.get(mark)
+        if form is not None:
+            if at + 1 == len(levels) or not form.matches(levels[at + 1]):
+                return mark, form
+            at += 1
+        at += 1
+    return "", None
+
+
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def lowered(shown: str) -> str:
+    """A shown key in lower case, `camelCase` as `camel_case`; what stands in <…> stays."""
+    parts = re.split(r"(<[^<>]*>)", shown)
+    return "".join(one if one.startswith("<") else _HUMP.sub("_", one).lower() for one in parts)

@@ -1,0 +1,289 @@
+"""What a registered script touches.
+
+Rule: a script's keys are what its registration says, filled in from KEYS and ARGV of the very call; what
+can't be filled in is a violation, never a guess.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from keyfence.commands.arguments import glob_escape
+from keyfence.commands.model import READ, WRITE, Access, Script, Streamed, Ttl
+from keyfence.policy.patterns.patterns import KeyPattern
+from keyfence.policy.units import milliseconds
+
+from .hash_slots import hash_tag
+from .tenants import Values
+
+SHA1_DIGITS = 40
+# 32 bits keep scripts apart that aren't meant to be mistaken for each other, and no longer those that are.
+LEAST_DIGITS = 8
+
+_TTL = re.compile(r"<ARGV\.(?P<number>[1-9][0-9]{0,3})>(?P<unit>ms|s)", re.ASCII)
+_SHA1 = re.compile(rb"[0-9a-f]{40}")
+_LOOKED_AT = 4_096  # bytes of a text
+_LONGEST_LINE = 120
+_LAST_RUN = re.compile(rb"[^\s()\[\],;'\"]+\Z")  # where a line is cut, it may be part of a word
+_SAYS = re.compile(rb"[^\W\d_]{2}")
+_INTEGER = re.compile(rb"-?[0-9]{1,18}")
+_TEMPLATE_PART = re.compile(
+    r"<(?P<list>KEYS|ARGV)\.(?P<number>[1-9][0-9]{0,3})>|<(?P<name>[^<>]+)>|(?P<star>\*)"
+)
+
+
+class Uncaptured(ValueError):
+    """A template names a placeholder that no pattern of the declared keys has."""
+
+
+class Reference(NamedTuple):
+    """`<KEYS.1>`, `<ARGV.2>`, or (list "") a placeholder of a pattern over the declared keys."""
+
+    list: str
+    number: int
+    name: str
+
+
+class Name(NamedTuple):
+    """A key or channel that a script touches. `is_pattern`: a glob, for what only Redis knows."""
+
+    text: bytes
+    is_pattern: bool
+
+
+class TtlOf(NamedTuple):
+    """The time to live that a script leaves a key with."""
+
+    number: int  # of the argument in ARGV that says it; 0: `milliseconds` does
+    milliseconds: int  # of the constant, or of the argument's unit
+
+    def of(self, script: Script) -> Ttl:
+        """What becomes of the time to live in one call. Raises MissingArgument."""
+        if not self.number:
+            return Ttl("sets", self.milliseconds)
+        given = _value(Reference("ARGV", self.number, ""), script, {})
+        if not _INTEGER.fullmatch(given):
+            return Ttl("sets")
+        return Ttl("drops") if int(given) < 0 else Ttl("sets", int(given) * self.milliseconds)
+
+
+def parse_ttl(text: str) -> TtlOf:
+    """`60s`, `<ARGV.1>s` or `<ARGV.1>ms`. Raises ValueError."""
+    match = _TTL.fullmatch(text)
+    if match is not None:
+        return TtlOf(int(match["number"]), 1000 if match["unit"] == "s" else 1)
+    try:
+        return TtlOf(0, milliseconds(text))
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no time to live; write a duration as 60s, or <ARGV.n>s or <ARGV.n>ms"
+        ) from None
+
+
+class MissingArgument(Exception):
+    """A call doesn't show an argument of which the script's registration makes a key: it is named."""
+
+
+class Template:
+    """`<KEYS.1>:cfg:<ARGV.1>`: literal text, references, and `*` for what can't be known from the call."""
+
+    def __init__(
+        self,
+        text: str,
+        captured: frozenset[str],
+        types: Sequence[str] = (),
+        ttl: TtlOf | None = None,
+        runs: frozenset[str] | None = None,
+    ) -> None:
+        """`captured` are the placeholders that the declared keys' patterns have. Raises ValueError.
+
+        `types` and `ttl` are what the script makes of the key, where its registration says so, and `runs` are
+        the commands that it does so by.
+        """
+        self.runs = runs
+        self.text = text
+        self.types = tuple(types)
+        self.ttl = ttl
+        self.parts: list[bytes | Reference | None] = []  # None: `*`
+        at = 0
+        for match in _TEMPLATE_PART.finditer(text):
+            self._literal(text[at : match.start()])
+            at = match.end()
+            if match["star"]:
+                self.parts.append(None)
+            elif match["list"]:
+                self.parts.append(Reference(match["list"], int(match["number"]), ""))
+            elif match["name"] in captured:
+                self.parts.append(Reference("", 0, match["name"]))
+            else:
+                raise Uncaptured(
+                    f"<{match['name']}> is nothing that a call shows; write <KEYS.n>, <ARGV.n>, "
+                    "or a placeholder of the patterns under keys"
+                )
+        self._literal(text[at:])
+
+    def _literal(self, text: str) -> None:
+        if "<" in text or ">" in text:
+            raise ValueError("a < or > that belongs to no placeholder; write <KEYS.n> or <ARGV.n>")
+        if text:
+            self.parts.append(text.encode())
+
+    def fill(self, script: Script, captured: Mapping[str, bytes]) -> Name:
+        """The name in one call. Raises MissingArgument."""
+        is_pattern = self.is_pattern
+        filled = []
+        for part in self.parts:
+            if part is None:
+                filled.append(b"*")
+                continue
+            text = part if isinstance(part, bytes) else _value(part, script, captured)
+            filled.append(glob_escape(text) if is_pattern else text)
+        return Name(b"".join(filled), is_pattern)
+
+    @property
+    def is_pattern(self) -> bool:
+        return None in self.parts
+
+    def known_part(self, script: Script, captured: Mapping[str, bytes]) -> bytes:
+        """The name in one call, up to what can't be known. Raises MissingArgument."""
+        known = b""
+        for part in self.parts:
+            if part is None:
+                break
+            known += part if isinstance(part, bytes) else _value(part, script, captured)
+        return known
+
+    def access(self, key: bytes, script: Script, position: int, right: int) -> Access:
+        """The access to a key that this template gave. Raises MissingArgument."""
+        ttl = self.ttl.of(script) if self.ttl is not None and right & WRITE else None
+        return Access(position, key, right, types=self.types, ttl=ttl)
+
+
+def _value(reference: Reference, script: Script, captured: Mapping[str, bytes]) -> bytes:
+    if not reference.list:
+        if reference.name not in captured:
+            raise MissingArgument(f"a <{reference.name}> of the caller's own")
+        return captured[reference.name]
+    values: Sequence[bytes] = script.keys if reference.list == "KEYS" else script.args
+    if reference.number > len(values):
+        raise MissingArgument(f"{reference.list}[{reference.number}]")
+    value = values[reference.number - 1]
+    if isinstance(value, Streamed):
+        raise MissingArgument(f"{reference.list}[{reference.number}] in a length that can be judged")
+    return value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Registration:
+    """A script or function that the policy knows."""
+
+    name: str
+    keys: int | None  # None: any number
+    patterns: tuple[KeyPattern, ...]  # of the declared keys; empty: any
+    declared: int  # READ | WRITE that it needs on its declared keys; 0: it doesn't touch them
+    reads: tuple[Template, ...]
+    writes: tuple[Template, ...]
+    publishes: tuple[Template, ...]
+    shared: bool = False  # a connection that clients share may carry it
+    bound: tuple[tuple[str, int], ...] = ()  # placeholders that are bound to the caller, and their numbers
+    runs: frozenset[str] | None = None  # the commands that it runs on its keys; None: any
+
+    def takes(self, keys: int) -> bool:
+        """Whether a call may declare so many keys."""
+        return self.keys is None or keys == self.keys
+
+    def captured(self, script: Script) -> dict[str, bytes] | None:
+        """What the declared keys' placeholders hold; None where a key isn't of its pattern, or two
+        placeholders of one name differ."""
+        captured: dict[str, bytes] = {}
+        for pattern, key in zip(self.patterns, script.keys, strict=False):
+            found = pattern.capture(key)
+            if found is None or any(
+                captured.setdefault(name, value) != value for name, value in found.items()
+            ):
+                return None
+        return captured
+
+    def own(self, values: Values) -> dict[str, bytes]:
+        """What the placeholders hold that are bound to the caller, where a declared key doesn't show it."""
+        found = ((name, values[number]) for name, number in self.bound if number < len(values))
+        return {name: value for name, value in found if value is not None}
+
+    def made(self, script: Script, values: Values = ()) -> Iterator[Access]:
+        """The keys that a call's arguments make, as far as they show which slot they are in."""
+        captured = self.captured(script) if self.takes(len(script.keys)) else None
+        for template, right in self.touches if captured is not None else ():
+            try:
+                known = template.known_part(script, self.own(values) | (captured or {}))
+            except MissingArgument:
+                continue
+            # Of a key that only Redis knows, its slot is known where its hash tag is.
+            if not template.is_pattern or hash_tag(known) != known:
+                yield Access(script.position, known, right)
+
+    @property
+    def touches(self) -> Iterator[tuple[Template, int]]:
+        """The keys touched beyond the declared ones, each with READ or WRITE."""
+        yield from ((template, READ) for template in self.reads)
+        yield from ((template, WRITE) for template in self.writes)
+
+
+def sha1_of(script: Script) -> bytes:
+    """The SHA-1 of a script, in lower case; what the client sent in its place where it sent no text. Empty
+    for a text that isn't at hand."""
+    if isinstance(script.name, Streamed):
+        return b""
+    if script.kind == "text":
+        return hashlib.sha1(script.name, usedforsecurity=False).hexdigest().encode()
+    return script.name.lower()
+
+
+def registered_as(script: Script) -> tuple[str, str] | None:
+    """The section of a policy and the function's name or the script's SHA-1 there; None for a text that isn't
+    at hand, and for what is no SHA-1."""
+    if isinstance(script.name, Streamed):
+        return None
+    if script.kind == "function":
+        return "functions", script.name.decode("utf-8", "surrogateescape")
+    sha1 = whole_sha1_of(script)
+    return ("scripts", sha1) if sha1 else None
+
+
+def whole_sha1_of(script: Script) -> str:
+    """The SHA-1 of a script; "" where it isn't known, as of a text that isn't at hand."""
+    sha1 = sha1_of(script)
+    return sha1.decode() if _SHA1.fullmatch(sha1) else ""
+
+
+def how_to_register(script: Script, function: str, sha1: str, *, is_run: bool = True) -> str:
+    """What to write into the policy, so that it knows a script, or this function. One that is only loaded
+    doesn't show how many keys it has."""
+    keys = len(script.keys) if is_run else "…"
+    if script.kind == "function":
+        return f"register it under functions: {{{function}: {{keys: {keys}}}}}"
+    if isinstance(script.name, Streamed):
+        return "register it under scripts by its SHA-1, and run it by EVALSHA: so long a text isn't at hand"
+    if not sha1:
+        return "register it under scripts by its SHA-1"
+    return f"register it under scripts: {{NAME: {{sha1: {sha1}, keys: {keys}}}}}"
+
+
+def first_line(text: bytes) -> bytes:
+    """The line by which people know a script: the first one that says something, without a shebang."""
+    for line in text[:_LOOKED_AT].splitlines():
+        if _SAYS.search(line) and not line.startswith(b"#!"):
+            line = line.strip()
+            return line if len(line) <= _LONGEST_LINE else _LAST_RUN.sub(b"", line[:_LONGEST_LINE])
+    return b""
+
+
+def script_of(scripts: Mapping[bytes, Registration], sha1: bytes) -> Registration | None:
+    """The registration of a script by its SHA-1, of which only the first digits may be registered."""
+    if len(sha1) != SHA1_DIGITS:
+        return None
+    known = (scripts.get(sha1[:digits]) for digits in range(SHA1_DIGITS, LEAST_DIGITS - 1, -1))
+    return next((one for one in known if one is not None), None)

@@ -1,0 +1,180 @@
+"""Time to live: what an entry asks, and what a command that is seen says about it.
+
+Rule: what counts is the time that a key ends up with. What one command shows to be wrong is a violation at
+once; what only Redis can tell is a question for later, and until it is answered nobody is accused.
+
+A time below `min` is only ever found where it is set: a time that is carried along or left has aged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
+
+from keyfence.commands.model import DELETE, WRITE, Access, Ttl
+from keyfence.policy.units import duration_text
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TtlRule:
+    """What time to live a key must end up with; times in milliseconds."""
+
+    none: bool = False  # it must not have one
+    required: bool = True  # it must have one; neither: it may
+    min: int | None = None
+    max: int | None = None
+    default: int | None = None  # what the owner sets; told in hints, not checked
+    at: Literal["write", "refresh"] = "refresh"  # write: the writing command itself must bring it
+    immediate: bool = False  # what isn't known to come out right is a violation at once
+    grace: int = 5000  # so long a later command may mend what the first left open
+
+
+# What an access means for the time to live that its key ends up with. The first two leave nothing to ask.
+FINE: Final = 0
+FORBIDDEN: Final = 1  # it sets one that must not be
+REQUIRED: Final = 2  # it leaves the key without the one that must be
+TOO_SHORT: Final = 3
+TOO_LONG: Final = 4
+ASKS_PRESENCE: Final = 5  # the key may be left without one
+ASKS_ALL: Final = 6  # the key may be left with any, or with none
+GIVES: Final = 7  # the key has one afterwards, though perhaps not this one
+SETTLES: Final = 8  # the key has one afterwards that is right, or is gone
+ASKS_GONE: Final = 9  # as ASKS_ALL, and the key may be gone
+
+# The types that a plain command can create together with their time to live (SET … EX); the others need a
+# dump or a key that has one: RESTORE, RENAME, COPY.
+BRING_TTL: Final = frozenset({"string"})
+
+FAULTS: Final = frozenset({FORBIDDEN, REQUIRED, TOO_SHORT, TOO_LONG})
+SETTLING: Final = frozenset({GIVES, SETTLES})
+QUESTIONS: Final = frozenset({ASKS_PRESENCE, ASKS_ALL, ASKS_GONE})
+
+# Each of these, where besides it is left open how large the key is (`sizes`).
+SIZED: Final = {found: found + 10 for found in (FINE, *sorted(FAULTS), *sorted(QUESTIONS | SETTLING))}
+UNSIZED: Final = {sized: found for found, sized in SIZED.items()}
+
+GONE: Final = -2  # as PTTL answers for a key that doesn't exist,
+NO_TTL: Final = -1  # and for one without a time to live
+
+
+def outcome(rule: TtlRule, access: Access, clock: Callable[[], float]) -> int:
+    """Which of the above an access is, under the rule of its key's entry. `clock` gives Unix seconds."""
+    ttl = access.ttl
+    if ttl is None:
+        if access.needs & DELETE:
+            return SETTLES
+        return ASKS_GONE if access.needs & WRITE else FINE  # a script's key: nobody knows what becomes of it
+    if ttl.kind == "keeps":
+        return _without(rule) if ttl.creates and rule.required else FINE
+    if ttl.kind == "drops":
+        return _dropped(rule, ttl)
+    if ttl.kind == "carries":
+        return _doubt(rule, ASKS_ALL)
+    return _set(rule, ttl, clock)
+
+
+def _without(rule: TtlRule) -> int:
+    """A write that can't bring the time to live that must be, and may create the key."""
+    return REQUIRED if rule.at == "write" or rule.immediate else ASKS_PRESENCE
+
+
+def _dropped(rule: TtlRule, ttl: Ttl) -> int:
+    if not rule.required:
+        return FINE
+    return _without(rule) if ttl.follows else REQUIRED
+
+
+def _doubt(rule: TtlRule, question: int) -> int:
+    if not rule.immediate:
+        return question
+    if rule.none:
+        return FORBIDDEN
+    return REQUIRED if rule.required else TOO_LONG
+
+
+def _set(rule: TtlRule, ttl: Ttl, clock: Callable[[], float]) -> int:
+    """A time is given. Redis refuses one that is no integer; one that is over removes the key."""
+    left = ttl.milliseconds
+    if left is None:
+        return FINE
+    if ttl.absolute:
+        left -= int(clock() * 1000)
+    condition = ttl.condition if ttl.kind == "expires" else ""
+    if left <= 0:
+        removes = ttl.kind == "expires" and not condition
+        return SETTLES if removes else FINE
+    if rule.none:
+        # XX and GT leave a key alone that has no time to live, as it should be.
+        return _doubt(rule, ASKS_ALL) if "XX" in condition or "GT" in condition else FORBIDDEN
+    if rule.min is not None and left < rule.min:
+        return FINE if "GT" in condition else TOO_SHORT  # GT makes no time shorter than it was
+    if rule.max is not None and left > rule.max:
+        return _doubt(rule, ASKS_ALL) if "LT" in condition else TOO_LONG  # LT makes none longer
+    return _settled_by(ttl)
+
+
+def _settled_by(ttl: Ttl) -> int:
+    """What a right time does where it was asked for under a condition."""
+    if not ttl.condition:
+        return SETTLES
+    return GIVES if ttl.kind == "expires" and ttl.condition in ("NX", "LT") else FINE
+
+
+class TtlFault(NamedTuple):
+    """A broken rule about time to live, in words."""
+
+    rule: str
+    message: str
+    hint: str
+
+
+def rule_of(found: int) -> str:
+    """The rule that an outcome of FAULTS breaks."""
+    return {FORBIDDEN: "ttl.forbidden", REQUIRED: "ttl.required"}.get(found, "ttl.range")
+
+
+def fault_of(found: int, rule: TtlRule, command: str, key: str) -> TtlFault:
+    """The words for an outcome of FAULTS. `key` is how messages show it."""
+    if found == FORBIDDEN:
+        return TtlFault("ttl.forbidden", f"{key} must not have a time to live", "leave it out")
+    if found == REQUIRED:
+        return TtlFault("ttl.required", f"{key} must have a time to live", _hint(rule, command))
+    if found == TOO_SHORT:
+        return TtlFault("ttl.range", f"the time to live of {key} is too short", _at_least(rule))
+    return TtlFault("ttl.range", f"the time to live of {key} is too long", _at_most(rule))
+
+
+def late_fault(left: int, everything: bool, rule: TtlRule, command: str, key: str) -> TtlFault | None:
+    """What is wrong with a key whose PTTL is `left` milliseconds, a grace time after `command` wrote it.
+
+    Not `everything`: only whether it has a time to live is asked.
+    """
+    after = f"{duration_text(rule.grace)} after {command}"
+    if left == NO_TTL:
+        if not rule.required:
+            return None
+        hint = f"{_hint(rule, command)}; {command} leaves that to an EXPIRE"
+        return TtlFault("ttl.required", f"{key} has no time to live {after}", hint)
+    if left < 0 or not everything:
+        return None
+    if rule.none:
+        return TtlFault("ttl.forbidden", f"{key} has a time to live {after}", "PERSIST it")
+    if rule.max is not None and left > rule.max:
+        return TtlFault("ttl.range", f"the time to live of {key} is too long {after}", _at_most(rule))
+    return None
+
+
+def _at_least(rule: TtlRule) -> str:
+    return f"at least {duration_text(rule.min or 0)}"
+
+
+def _at_most(rule: TtlRule) -> str:
+    return f"at most {duration_text(rule.max)}" if rule.max is not None else "its source's may be too long"
+
+
+def _hint(rule: TtlRule, command: str) -> str:
+    milliseconds = rule.default or rule.max or rule.min or 60_000
+    if command in ("SET", "SETNX", "GETSET", "MSET", "MSETNX"):
+        return f"SET it with EX {max(milliseconds // 1000, 1)}"
+    return f"{duration_text(milliseconds)}, for example"

@@ -1,0 +1,1 @@
+"""The model to the tables that run: services numbered, patterns one automaton, requirements resolved."""

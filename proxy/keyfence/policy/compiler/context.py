@@ -1,0 +1,221 @@
+"""A policy file on its way to being compiled: what is read of it so far, and every fault found.
+
+Rule: a fault is noted with its place and the work goes on, so that all faults of a file are told at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import ChainMap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from keyfence.commands.model import DELETE, GROUP, READ, WRITE
+from keyfence.policy.compiled.policy import Entry, Target
+from keyfence.policy.compiled.tenants import Binding, Tenancy
+from keyfence.policy.diagnostics import Diagnostic, FileError, did_you_mean, follows
+from keyfence.policy.patterns.classes import builtin_classes, class_named
+from keyfence.policy.patterns.patterns import (
+    ANYTHING,
+    ClassExpression,
+    KeyPattern,
+    PatternError,
+    parse_pattern,
+)
+from keyfence.policy.patterns.value_forms import Form, parse_form
+from keyfence.policy.source.model import EntryModel, HashTag, PolicyModel, Rights, ScopeModel
+from keyfence.policy.source.yaml import PathKey, Source
+
+from .prefixes import PrefixIndex, parse_prefix
+
+MAX_FAULTS = 1_000  # of a file; each takes a search for what may have been meant
+SCOPE_HOLE = "scope"  # <scope> in an entry's key expands over the policy's scopes
+
+
+Values = tuple[tuple[str, bytes], ...]  # (placeholder, value)
+
+
+@dataclasses.dataclass(slots=True)
+class Scope:
+    """A scope with its rights by service number; of a bound placeholder in its prefix, one value's."""
+
+    name: str
+    prefix: str  # as the policy has it, with bound values filled in
+    pattern: KeyPattern  # of all keys with this prefix
+    rights: tuple[int, ...]
+    reading: tuple[int, ...]  # the part of them that readers and consumers have as such
+    denied: tuple[int, ...]
+    bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders in the prefix
+    tenancy: Tenancy | None = None
+    written_by: frozenset[str] = frozenset()
+    hash_tag: HashTag = "any"
+    should: frozenset[str] = frozenset()
+    asked: Entry | None = None  # of its keys' content, where their entry says nothing else
+
+
+class Draft:
+    """One policy file, the services and placeholders it may name, and what is wrong with it."""
+
+    def __init__(self, model: PolicyModel, source: Source, services: tuple[str, ...], home: int = 0) -> None:
+        self.model = model
+        self.home = home  # the number of the file
+        self.source = source
+        self.services = services  # in their numbers' order
+        self._numbers = {name: number for number, name in enumerate(services)}
+        self.faults: list[Diagnostic] = []
+        self.declared: dict[str, ClassExpression] = {}  # the file's own placeholders, the bound ones too
+        self.classes = ChainMap(self.declared, dict(builtin_classes()))
+        self.secrets: dict[str, int] = {}  # the least bytes that keep one, by placeholder
+        self.texts: list[bytes] = []  # of scripts, read from files of their own
+        self.bound: dict[str, dict[str, set[int]]] = {}  # bound placeholder: value: whose it is
+        self.write_only: set[str] = set()  # those of them, and of the next, that bind writing alone
+        self.callers: dict[str, int] = {}  # placeholders that are bound to the caller, and their numbers
+        self.bindings: list[Binding] = []  # the same in the order of these numbers,
+        self.first_binding = 0  # of which this is the first one's
+        self.claims = frozenset(model.claims)
+        self.scopes: list[Scope] = []
+        self.by_prefix: dict[str, Scope] = {}  # the scopes of one literal prefix
+        self.families: PrefixIndex[Scope] = PrefixIndex()  # the others
+        self.denying: PrefixIndex[Scope] = PrefixIndex()  # those with denials
+        # By entry: the values of bound placeholders and of <scope>, and the index among the entries.
+        self.members: dict[str, list[tuple[Values, int]]] = {}
+        self.standards: dict[tuple[str, Values], Any] = {}  # `families` remembers what it found
+        self.homes: list[Scope | None] = []  # of the entries, in their order
+        self.entries: list[Target] = []
+        self.legacy: list[Target] = []
+        self.strays: list[Target] = []
+        self.type_words: dict[bytes, tuple[str, ...]] = {}
+        self._placeholders()
+
+    def error(
+        self,
+        path: Sequence[str | int],
+        message: str,
+        *,
+        of_key: bool = False,
+        relies_on: Sequence[PathKey] = (),
+    ) -> None:
+        """Note a fault. Raises FileError with all of them once nobody would read them any more.
+
+        `relies_on` are the parts of the file that could have prevented it: the fault isn't noted where one of
+        these is faulty itself, since it may only follow from that.
+        """
+        found = self.source.error(path, message, of_key=of_key, relies_on=relies_on)
+        if any(follows(found, fault.path) for fault in self.faults):
+            return
+        self.faults.append(found)
+        if len(self.faults) >= MAX_FAULTS:
+            raise FileError(self.faults)
+
+    def numbers(self, names: Iterable[str], path: tuple[str | int, ...]) -> set[int]:
+        """The numbers of services; a name that isn't one is a fault."""
+        found = (self.number(name, (*path, index)) for index, name in enumerate(names))
+        return {number for number in found if number is not None}
+
+    def number(self, name: str, path: tuple[str | int, ...], *, of_key: bool = False) -> int | None:
+        """The number of a service, or None and a fault."""
+        number = self._numbers.get(name)
+        if number is not None:
+            return number
+        known = did_you_mean(name, self.services)
+        self.error(path, f"{name!r} is not listed under services{known}", of_key=of_key)
+        return None
+
+    def rights(self, rights: Rights, path: tuple[str | int, ...]) -> tuple[list[int], list[int]]:
+        """What each service holds and what it is denied, by its number."""
+        held, denied = [0] * len(self.services), [0] * len(self.services)
+        for names, field, bits, table in (
+            (rights.writers, "writers", READ | WRITE | DELETE | GROUP, held),
+            (rights.readers, "readers", READ, held),
+            (rights.consumers, "consumers", READ | GROUP, held),
+            (rights.deny_write, "deny_write", WRITE | DELETE | GROUP, denied),
+            (rights.deny_read, "deny_read", READ, denied),
+        ):
+            for number in self.numbers(names, (*path, field)):
+                table[number] |= bits
+        return held, denied
+
+    def reading(self, rights: Rights) -> list[int]:
+        """What each service holds as a reader or consumer, by its number."""
+        held = [0] * len(self.services)
+        for names, bits in ((rights.readers, READ), (rights.consumers, READ | GROUP)):
+            for number in (self._numbers.get(name) for name in names):
+                if number is not None:  # else a fault, which `rights` has noted
+                    held[number] |= bits
+        return held
+
+    def asked(
+        self, own: EntryModel | ScopeModel | None = None, home: Scope | None = None
+    ) -> tuple[HashTag, frozenset[str]]:
+        """What hash tag a key needs, and which rules are told of it and never refused: by its entry's word,
+        its scope's, or that of the naming rules."""
+        names = self.model.names
+        should = frozenset(own.should if own is not None else ())
+        if home is not None:
+            should |= home.should
+        if own is not None and own.hash_tag is not None:
+            return own.hash_tag, should
+        if home is not None:
+            return home.hash_tag, should
+        if names.hash_tag is None and names.should.hash_tag is not None:
+            return names.should.hash_tag, should | {"key.hash_tag"}
+        return names.hash_tag or "any", should
+
+    def pattern(self, text: str, path: tuple[str | int, ...]) -> KeyPattern | None:
+        """The pattern, or None and a fault."""
+        try:
+            return parse_pattern(text, self.classes)
+        except PatternError as exc:
+            known = did_you_mean(exc.name, self.classes) if exc.name and exc.name not in self.classes else ""
+            self.error(path, f"{text!r}: {exc}{known}", of_key=path[0] in ("legacy", "instead"))
+            return None
+
+    def placeholder_in(self, text: str) -> str:
+        """A placeholder that stands in a text that isn't a pattern; "" where none does."""
+        found = (name for name in re.findall("<([^<>]+)>", text) if name.removesuffix("...") in self.classes)
+        return next((f"<{name}>" for name in found), "")
+
+    def prefix(self, text: str, path: tuple[str, ...]) -> KeyPattern | None:
+        """The pattern of all keys with a scope's prefix, or None and a fault."""
+        try:
+            return parse_prefix(text, self.classes, self.secrets)
+        except PatternError as exc:
+            remedy = ""
+            if exc.name and exc.name not in self.classes:
+                remedy = "; declare it under placeholders, or its values under bind"
+                remedy += did_you_mean(exc.name, self.classes)
+            self.error(path, f"{text!r}: {exc}{remedy}")
+            return None
+
+    def form(self, spec: str | list[str], path: tuple[str, ...], *, of_key: bool = False) -> Form | None:
+        """The form of a value, or None and a fault."""
+        try:
+            return parse_form(spec, self.classes)
+        except ValueError as exc:
+            self.error(path, str(exc), of_key=of_key)
+            return None
+
+    def _placeholders(self) -> None:
+        for names, model in self.model.placeholders.items():
+            path = ("placeholders", names)
+            try:
+                expression = class_named(model.is_)
+            except PatternError as exc:
+                self.error(path, f"{model.is_!r}: {exc}")
+                expression = ANYTHING  # the file isn't used; its keys are still looked at
+            for name in names.split("|"):
+                if not name.replace("_", "").replace("-", "").isalnum():
+                    self.error(
+                        path, f"{name!r} is no placeholder name; use letters, digits, _ and -", of_key=True
+                    )
+                elif name in self.declared:
+                    self.error(path, f"the placeholder {name} is declared twice", of_key=True)
+                elif name == SCOPE_HOLE:
+                    self.error(
+                        path, "<scope> stands for the policy's scopes; choose another name", of_key=True
+                    )
+                else:
+                    self.declared[name] = expression
+                    if model.secret:
+                        self.secrets[name] = model.secret_from

@@ -1,0 +1,147 @@
+"""Which member of a family stands for a key of another form: a legacy form's, or that of a replaced entry.
+
+Rule: the member whose values the form names; else the caller's own one; never that of another service.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from typing import NamedTuple
+
+from keyfence.commands.model import WRITE
+from keyfence.policy.compiled.policy import Target
+from keyfence.policy.diagnostics import did_you_mean
+from keyfence.policy.patterns.patterns import KeyPattern, Literal, literal_class, parse_pattern
+
+from .bindings import Bound, bound_texts, escaped
+from .context import SCOPE_HOLE, Draft, Values
+
+
+class Standard(NamedTuple):
+    """What a key of another form stands for."""
+
+    target: Target  # the member; of several, one of them
+    pattern: KeyPattern  # its form; of several, with placeholders where they differ
+    rights: tuple[int, ...]  # by service number: those on its own member
+    denied: tuple[int, ...]
+    # By service number: its own member's form, or None for `pattern`; () where the entry is no family.
+    own: tuple[KeyPattern | None, ...]
+    unclear: frozenset[int]  # services of which several members are the own
+
+
+def texts_of_family(
+    draft: Draft, text: str, path: Sequence[str | int]
+) -> Iterator[tuple[str, Values, Bound]]:
+    """Every pattern that a form stands for, with the values that it names; <scope> is one of them here."""
+    hole = f"<{SCOPE_HOLE}>"
+    names = dict.fromkeys(scope.name for scope in draft.scopes) if hole in text else [""]
+    for name in names:
+        for one in bound_texts(draft, text.replace(hole, escaped(name)) if name else text, path):
+            yield one.text, (*one.values, *(((SCOPE_HOLE, name.encode()),) if name else ())), one
+
+
+def standard_of(draft: Draft, entry: str, named: Mapping[str, bytes], pattern: KeyPattern) -> Standard | None:
+    """The members of an entry that a form of this pattern and these values stands for; None for none."""
+    named = {**_named_literally(draft, entry, pattern, named), **named}
+    question = (entry, tuple(sorted(named.items())))
+    if question not in draft.standards:
+        family = [(dict(values), draft.entries[index]) for values, index in draft.members.get(entry, ())]
+        members = [one for values, one in family if named.items() <= {**named, **values}.items()]
+        whole = [one for _, one in family]
+        draft.standards[question] = _standard(draft, entry, named, members, whole) if members else None
+    found: Standard | None = draft.standards[question]
+    return found
+
+
+def _standard(
+    draft: Draft, entry: str, named: Mapping[str, bytes], members: list[Target], family: list[Target]
+) -> Standard:
+    first = members[0]
+    if not first.bound and len(family) == 1:
+        return Standard(first, first.pattern, first.rights, first.denied, (), frozenset())
+    rights: list[int] = []
+    denied: list[int] = []
+    own: list[KeyPattern | None] = []
+    unclear: set[int] = set()
+    whole = _general(draft, entry, {})
+    for service in range(len(draft.services)):
+        mine = own_members(members, service)
+        rights.append(reduce(operator.and_, (one.rights[service] for one in mine)) if mine else 0)
+        denied.append(reduce(operator.or_, (one.denied[service] for one in mine), 0))
+        forms = [one.pattern for one in mine or own_members(family, service)]
+        own.append(forms[0] if len(forms) == 1 else None if mine else whole)
+        if len(mine) > 1:
+            unclear.add(service)
+    form = first.pattern if len(members) == 1 else _general(draft, entry, named)
+    return Standard(first, form, tuple(rights), tuple(denied), tuple(own), frozenset(unclear))
+
+
+def own_members(members: Sequence[Target], service: int) -> list[Target]:
+    """Those of a family that are a service's own: that it may write, or else that it may read."""
+    held = [(one, one.rights[service] & ~one.denied[service]) for one in members]
+    return [one for one, right in held if right & WRITE] or [one for one, right in held if right]
+
+
+def read_member(
+    draft: Draft, entry: str, member: Mapping[str, str], path: tuple[str, ...]
+) -> dict[str, bytes]:
+    """The values of the member that a form says it stands for, with faults noted."""
+    known: dict[str, dict[str, None]] = {}
+    for values, _ in draft.members.get(entry, ()):
+        for hole, held in values:
+            known.setdefault(hole, {})[held.decode()] = None
+    named = {}
+    for name, value in member.items():
+        if entry not in draft.members:
+            continue  # told already
+        if name not in known:
+            what = did_you_mean(name, known) or "; it is no family"
+            draft.error((*path, name), f"the key of {entry} has no bound <{name}>{what}", of_key=True)
+        elif value not in known[name]:
+            near = did_you_mean(value, known[name])
+            draft.error((*path, name), f"{value!r} is no value of <{name}>{near}", relies_on=[("bind",)])
+        else:
+            named[name] = value.encode()
+    return named
+
+
+def _named_literally(
+    draft: Draft, entry: str, pattern: KeyPattern, named: Mapping[str, bytes]
+) -> dict[str, bytes]:
+    """The values that stand as words in a form's literal text, and not in that of all the entry's keys."""
+    values: dict[str, set[bytes]] = {}
+    for member, _ in draft.members.get(entry, ()):
+        for name, value in member:
+            values.setdefault(name, set()).add(value)
+    if not values:
+        return {}
+    given = _literal_text(pattern)
+    own = re.sub(r"<[^<>]*>", "<>", draft.model.keys[entry].key).encode()
+    found = {}
+    for name, known in values.items():
+        words = [value for value in known if _has_word(given, value) and not _has_word(own, value)]
+        if name not in named and len(words) == 1:
+            found[name] = words[0]
+    return found
+
+
+def _literal_text(pattern: KeyPattern) -> bytes:
+    return b"".join(part.text if isinstance(part, Literal) else b"<>" for part in pattern.parts)
+
+
+def _has_word(text: bytes, word: bytes) -> bool:
+    return re.search(rb"(?<![A-Za-z0-9])" + re.escape(word) + rb"(?![A-Za-z0-9])", text) is not None
+
+
+def _general(draft: Draft, entry: str, named: Mapping[str, bytes]) -> KeyPattern:
+    """The entry's form with placeholders for the values that aren't named."""
+    text = draft.model.keys[entry].key
+    for name, value in named.items():
+        text = text.replace(f"<{name}>", escaped(value.decode()))
+    if f"<{SCOPE_HOLE}>" not in text:
+        return parse_pattern(text, draft.classes)
+    scopes = literal_class(scope.name.encode() for scope in draft.scopes)
+    return parse_pattern(text, draft.classes.new_child({SCOPE_HOLE: scopes}))

@@ -1,0 +1,240 @@
+"""From the policy file's model to what `decide` runs on: numbered services, targets, one automaton.
+
+Rule: whatever can be found out from the policy alone is found out here, once per load; every name that refers
+to nothing is reported with its place, all of them in one go.
+
+Stages, in order, for each file: services and placeholders (`draft`) → bound ones (`bind`) → scopes, entries
+(`build_catalogue`) → legacy forms → naming rules → targets → channels → scripts and functions → grants. Then
+for all files together (`teams`): who speaks for which keys → the order of targets → the automata over them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import math
+from collections.abc import Sequence
+
+from keyfence.policy.compiled.names import Names
+from keyfence.policy.compiled.policy import UNKNOWN, CompiledPolicy, Grant, Home, Target
+from keyfence.policy.compiled.scripts import Registration
+from keyfence.policy.compiled.tenants import Binding
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.patterns.automaton import Classifier
+from keyfence.policy.patterns.determinize import TooManyStates, classify
+from keyfence.policy.patterns.regular import SEPARATOR_MASK
+from keyfence.policy.source.model import PolicyModel
+from keyfence.policy.source.yaml import Source
+from keyfence.shapes.secrecy import leading_to_secret, secrecy_of
+
+from .bindings import read_bindings
+from .channels import build_channels, order_channels
+from .commands import build_selectors
+from .context import SCOPE_HOLE, Draft
+from .entries import build_entries, build_scopes, is_claimed
+from .grants import build_grants
+from .legacy import build_exceptions, build_legacy, build_strays, build_versions
+from .merge import check_together, common_home, home_of, in_order, merged, services_of, strictest
+from .naming import build_names, surely_named, surely_tagged
+from .requirements import read_type_words
+from .scripts import build_functions, build_scripts
+from .targets import build_targets
+
+MAX_TARGETS = 50_000
+MAX_RIGHTS = 5_000_000  # services by targets, which take some 16 bytes each
+
+
+@dataclasses.dataclass(slots=True)
+class _Part:
+    """One file, compiled as far as it can be by itself."""
+
+    draft: Draft
+    home: Home
+    targets: list[Target]
+    channels: list[Target]
+    scripts: dict[bytes, Registration]
+    functions: dict[bytes, Registration]
+    grants: dict[int, tuple[Grant, ...]]
+    forbid: frozenset[str]
+    allow: frozenset[str]
+
+
+def compile_policy(model: PolicyModel, source: Source, *, name_services: bool = True) -> CompiledPolicy:
+    """Compile a well-formed policy. Raises FileError with every fault."""
+    return compile_policies([(model, source)], model.policy, name_services=name_services)
+
+
+def compile_policies(
+    files: Sequence[tuple[PolicyModel, Source]], name: str, *, name_services: bool = True
+) -> CompiledPolicy:
+    """Compile the well-formed files of several teams as one policy. Raises FileError with every fault."""
+    services = services_of(model for model, _ in files)
+    drafts = [Draft(model, source, services, number) for number, (model, source) in enumerate(files)]
+    bindings: list[Binding] = []
+    parts = [_part(draft, bindings) for draft in drafts]
+    check_together(drafts, [part.scripts for part in parts])
+    _raise_faults(drafts)
+    homes = tuple(part.home for part in parts)
+    targets = in_order([(part.home, part.targets) for part in parts])
+    channels = order_channels(itertools.chain(*(part.channels for part in parts)), services)
+    classifier = _automaton(drafts[0], targets, "keys")
+    channel_classifier = _automaton(drafts[0], channels, "channels")
+    if classifier is None or channel_classifier is None:
+        raise FileError(drafts[0].faults)
+    common = common_home(homes)
+    models = [draft.model for draft in drafts]
+    return CompiledPolicy(
+        name=name,
+        revision=_revision(drafts),
+        contact=common.contact,
+        services=services,
+        targets=tuple(targets),
+        classifier=classifier,
+        claims=tuple(claim for model in models for claim in model.claims),
+        should=common.should,
+        databases=next((frozenset(one.databases) for one in models if one.databases is not None), None),
+        forbid=frozenset().union(*(part.forbid for part in parts)),
+        allow=frozenset().union(*(part.allow for part in parts)),
+        grants={
+            number: tuple(grant for part in parts for grant in part.grants.get(number, ()))
+            for number in sorted({number for part in parts for number in part.grants})
+        },
+        channels=tuple(channels),
+        channel_classifier=channel_classifier,
+        scripts=merged(part.scripts for part in parts),
+        functions=merged(part.functions for part in parts),
+        unregistered_scripts=strictest(model.unregistered_scripts for model in models),
+        cluster=any(home.cluster for home in homes),
+        homes=homes,
+        common=common,
+        secret_beginnings=tuple(
+            beginning
+            for one in itertools.chain(*map(_formed, drafts), channels)
+            if (beginning := leading_to_secret(one.pattern, one.secrets))
+        ),
+        secrecy=secrecy_of(
+            ((draft.classes[name], least) for draft in drafts for name, least in draft.secrets.items()),
+            ((one.pattern, one.secrets) for one in itertools.chain(*map(_formed, drafts), targets, channels)),
+        ),
+        bindings=tuple(bindings),
+        exceptions=tuple(itertools.chain(*map(build_exceptions, drafts))),
+        name_services=name_services,
+    )
+
+
+def _part(draft: Draft, bindings: list[Binding]) -> _Part:
+    """`bindings` are those of the files before it, and take in this one's."""
+    number = draft.home
+    draft.first_binding = len(bindings)
+    _check_services(draft)
+    read_bindings(draft)
+    bindings += draft.bindings
+    _check_size(draft)
+    draft.type_words = read_type_words(draft)
+    build_scopes(draft)
+    build_entries(draft)
+    build_versions(draft)
+    build_legacy(draft)
+    build_strays(draft)
+    names = build_names(draft)
+    commands, should = draft.model.commands, frozenset(draft.model.should)
+    return _Part(
+        draft=draft,
+        home=home_of(draft, names=names, type_words=draft.type_words),
+        targets=[_with_names(target, names, draft.claims) for target in build_targets(draft)],
+        channels=[dataclasses.replace(one, home=number, should=should) for one in build_channels(draft)],
+        scripts=build_scripts(draft),
+        functions=build_functions(draft),
+        grants=build_grants(draft, number),
+        forbid=build_selectors(draft, commands.forbid, ("commands", "forbid"), may_be_every=False),
+        allow=build_selectors(draft, commands.allow, ("commands", "allow")),
+    )
+
+
+def _formed(draft: Draft) -> list[Target]:
+    return [*draft.entries, *draft.legacy, *draft.strays]
+
+
+def _raise_faults(drafts: Sequence[Draft]) -> None:
+    faults = [fault for draft in drafts for fault in draft.faults]
+    if faults:
+        raise FileError(faults)
+
+
+def _revision(drafts: Sequence[Draft]) -> str:
+    """The beginning of the SHA-256 over all that was read: the files, and the scripts that they name."""
+    read = [text for draft in drafts for text in ("\n".join(draft.source.lines).encode(), *draft.texts)]
+    if len(read) == 1:
+        return hashlib.sha256(read[0]).hexdigest()[:12]
+    return hashlib.sha256(b"".join(hashlib.sha256(text).digest() for text in read)).hexdigest()[:12]
+
+
+def _check_size(draft: Draft) -> None:
+    """Rights are kept for each service on each target, so their number is bounded. In a short file a
+    placeholder that is bound may stand for a million targets."""
+    model = draft.model
+    values = {f"<{name}>": len(owned) for name, owned in draft.bound.items()}
+    values[f"<{SCOPE_HOLE}>"] = len(model.scopes)
+    texts = [one.prefix for one in model.scopes.values()] + [one.key for one in model.keys.values()]
+    texts += [*model.legacy.keys, *model.instead, *(one.channel for one in model.channels.values())]
+    targets = sum(math.prod(count for hole, count in values.items() if hole in text) for text in texts)
+    rights = targets * len(draft.services)
+    if targets > MAX_TARGETS or rights > MAX_RIGHTS:
+        message = (
+            f"{len(model.services)} services and {targets} scopes, keys, legacy forms and channels: more "
+            f"than {MAX_TARGETS} of these, or {MAX_RIGHTS} of both multiplied, are too many; divide the file"
+        )
+        draft.error(("services",), message)
+        raise FileError(draft.faults)
+
+
+def _check_services(draft: Draft) -> None:
+    seen: set[str] = set()
+    for index, name in enumerate(draft.model.services):
+        if name in seen:
+            draft.error(("services", index), f"the service {name} is listed twice")
+        elif name == UNKNOWN:
+            draft.error(("services", index), f"{UNKNOWN} is the name of clients that nothing identifies")
+        elif not name or not name.isprintable() or " " in name:
+            draft.error(("services", index), f"{name!r} is no service name; use one word")
+        seen.add(name)
+    if len(draft.services) == 1:
+        draft.error(("services",), "no services; list who uses this Redis")
+
+
+def _with_names(target: Target, names: Names, claims: frozenset[str]) -> Target:
+    """The target, marked if none of its keys need be held against the naming rules, which hold for what is in
+    the claims."""
+    if target.kind not in ("entry", "scope"):
+        return target
+    limit = target.entry.max_length if target.entry is not None else None
+    sure = (
+        (limit is None or target.pattern.longest <= limit.most)
+        and surely_tagged(target.pattern, target.hash_tag)
+        and (surely_named(target.pattern, names) or not is_claimed(claims, target.pattern))
+    )
+    return dataclasses.replace(target, names_sure=sure)
+
+
+def _automaton(draft: Draft, targets: Sequence[Target], section: str) -> Classifier | None:
+    patterns = [target.pattern for target in targets]
+    try:
+        return classify(patterns)
+    except TooManyStates as exc:
+        for index in exc.worst:
+            _tell_multiplier(draft, targets[index], section, exc.max_states)
+        return None
+
+
+def _tell_multiplier(draft: Draft, target: Target, section: str, limit: int) -> None:
+    """A pattern that takes part in most states of an automaton that would be too large."""
+    path: tuple[str, ...] = (section, target.name, "channel" if section == "channels" else "key")
+    if target.kind == "legacy":
+        path = ("legacy", "keys", target.text)
+    wide = [f"<{hole.name}>" for hole in target.pattern.holes if hole.expression.alphabet & SEPARATOR_MASK]
+    why = f": {', '.join(wide)} may hold a colon; exclude it" if wide else "; narrow its placeholders"
+    if target.pattern.is_literal:
+        why = "; shorten the keys' text"
+    message = f"{target.text!r} takes part in most of more than {limit} states{why}"
+    draft.error(path, message, of_key=target.kind == "legacy")

@@ -1,0 +1,235 @@
+"""What entries and scopes ask of values and times to live, made ready to be held against an access.
+
+Rule: what an entry says itself replaces what its scope says, item by item, as with rights; words in a key
+that stand for its type count like a type that is given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from keyfence.policy.compiled.key_commands import KeyCommands
+from keyfence.policy.compiled.policy import Entry, Fields
+from keyfence.policy.compiled.ttl import TtlRule
+from keyfence.policy.engine.content import types_in
+from keyfence.policy.patterns.patterns import KeyPattern, Literal
+from keyfence.policy.patterns.value_forms import Form, NumberRange, parse_range
+from keyfence.policy.source.model import Requirements, ScopeModel, TtlModel
+from keyfence.policy.units import duration_text
+
+from .commands import build_key_commands
+from .context import Draft, Scope
+
+LONGEST_GRACE = 600_000  # milliseconds; keys wait for it in memory
+_HOLDERS = {  # which types have what is asked for
+    "fields": ("hash", "stream"),
+    "values": ("string",),
+    "members": ("set", "list", "zset"),
+    "scores": ("zset",),
+    "maxlen": ("stream",),
+    "max_value": ("string", "hash", "list", "set", "zset", "stream"),
+    "max_fields": ("hash", "stream"),
+    "max_members": ("list", "set", "zset", "stream"),
+}
+
+
+def build_requirements(
+    draft: Draft, name: str, text: str, model: Requirements, path: tuple[str, ...]
+) -> Entry:
+    """All that an entry or scope asks beyond rights and form. `text` is how its keys are written."""
+    _check_types(draft, model, path)
+    if model.field_case and not _has_fields(draft, model):
+        draft.error((*path, "field_case"), "no fields are listed; list them under fields")
+    return _finished(
+        Entry(
+            name=name,
+            text=text,
+            types=tuple(model.type),
+            ttl=_ttl(draft, model.ttl, (*path, "ttl")),
+            fields=_fields(draft, model, path),
+            field_case=model.field_case or "",
+            values=None if model.values is None else draft.form(model.values, (*path, "values")),
+            members=None if model.members is None else draft.form(model.members, (*path, "members")),
+            scores=_scores(draft, model, path),
+            maxlen=None if model.maxlen is None else int(model.maxlen.lstrip("~")),
+            maxlen_exact=model.maxlen is not None and not model.maxlen.startswith("~"),
+            max_length=model.max_length,
+            commands=build_key_commands(draft, model.commands, (*path, "commands")),
+            max_value=model.max_value,
+            max_fields=model.max_fields,
+            max_members=model.max_members,
+            is_plain=False,
+            looks_into_values=False,
+        )
+    )
+
+
+def in_scope(draft: Draft, own: Entry, text: str, pattern: KeyPattern, home: Scope | None) -> Entry:
+    """What an entry asks of the keys of one pattern: its own, then what their words say, then its scope's."""
+    own = dataclasses.replace(own, text=text)
+    scope = home.asked if home is not None else None
+    types = own.types
+    spoken = _spoken(pattern, draft.type_words)
+    if spoken and not types:
+        types = spoken
+    elif spoken and not set(spoken) & set(types):
+        wanted, given = " or ".join(spoken), " or ".join(types)
+        message = f"the key's words say {wanted} (type_words), but its type is {given}"
+        draft.error(("keys", own.name, "type"), message)
+    if scope is None:
+        return _finished(dataclasses.replace(own, types=types))
+    types = types or scope.types
+    inherited = {
+        item: getattr(scope, item)
+        for item, holders in _HOLDERS.items()
+        if getattr(own, item) is None and (not types or set(types) & set(holders))
+    }
+    if "maxlen" in inherited:
+        inherited["maxlen_exact"] = scope.maxlen_exact
+    return _finished(
+        dataclasses.replace(
+            own,
+            types=types,
+            ttl=own.ttl if own.ttl is not None else scope.ttl,
+            field_case=own.field_case or scope.field_case,
+            max_length=own.max_length or scope.max_length,
+            commands=own.commands.within(scope.commands) if own.commands is not None else scope.commands,
+            **inherited,
+        )
+    )
+
+
+def read_type_words(draft: Draft) -> dict[bytes, tuple[str, ...]]:
+    """The words that bind a key's type; each is one segment."""
+    words: dict[bytes, tuple[str, ...]] = {}
+    for word, types in draft.model.type_words.items():
+        path = ("type_words", word)
+        if not word or ":" in word:
+            draft.error(path, f"{word!r} is no word between two colons", of_key=True)
+        if not types:
+            draft.error(path, "no type; name one, as list")
+        words[word.encode()] = tuple(types)
+    return words
+
+
+def _spoken(pattern: KeyPattern, words: Mapping[bytes, tuple[str, ...]]) -> tuple[str, ...]:
+    """The types that the pattern's literal segments stand for."""
+    # A placeholder is no word, but it ends none either: `list<id>` has a segment that isn't `list`.
+    text = b"".join(part.text if isinstance(part, Literal) else b"<" for part in pattern.parts)
+    return types_in(text, words)
+
+
+def _finished(entry: Entry) -> Entry:
+    """The entry with its summary, by which most accesses are done with at a glance."""
+    ttl = entry.ttl
+    asks_nothing = ttl is not None and not (ttl.none or ttl.required) and ttl.min is None and ttl.max is None
+    looks = any(getattr(entry, item) is not None for item in _HOLDERS)
+    fields = entry.fields
+    if fields is not None:
+        fields = fields._replace(exact=entry.field_case == "exact")
+    return dataclasses.replace(
+        entry,
+        fields=fields,
+        is_plain=not (looks or entry.types or entry.commands or (ttl and not asks_nothing)),
+        looks_into_values=looks,
+    )
+
+
+def in_outer_scope(asked: Entry, outer: Entry) -> Entry:
+    """What a scope asks of its keys, with what one around it takes away of commands."""
+    if outer.commands is None:
+        return asked
+    commands = (asked.commands or KeyCommands()).within(outer.commands.without_allow())
+    return _finished(dataclasses.replace(asked, commands=commands))
+
+
+def _has_fields(draft: Draft, model: Requirements) -> bool:
+    """Whether fields are listed, here or where they may come from or go to."""
+    if isinstance(model, ScopeModel):
+        return True
+    return model.fields is not None or any(one.fields is not None for one in draft.model.scopes.values())
+
+
+def _check_types(draft: Draft, model: Requirements, path: tuple[str, ...]) -> None:
+    given = " or ".join(model.type)
+    for item, holders in _HOLDERS.items():
+        if getattr(model, item) is None or not model.type or set(holders) & set(model.type):
+            continue
+        if item == "fields":
+            draft.error((*path, item), f"a {given} has no fields; those are for hash and stream")
+        else:
+            draft.error((*path, item), f"{item} {_is(item)} for the type {' or '.join(holders)}")
+
+
+def _is(item: str) -> str:
+    return "is" if item in ("maxlen", "max_value") else "are"
+
+
+def _ttl(draft: Draft, model: TtlModel | None, path: tuple[str, ...]) -> TtlRule | None:
+    if model is None:
+        return None
+    bounded = model.min is not None or model.max is not None
+    if model.none and (bounded or model.default is not None):
+        draft.error(path, "none excludes min, max and default")
+    elif model.none and model.or_none:
+        draft.error(path, "none excludes or_none: it must have none, or it may")
+    elif model.at == "write" and (model.none or model.or_none):
+        draft.error((*path, "at"), "at: write is for a time to live that must be there")
+    if model.min is not None and model.max is not None and model.min > model.max:
+        draft.error(path, "min is above max: no time to live would do")
+    if model.default is not None and not (model.min or 0) <= model.default <= (model.max or model.default):
+        draft.error(path, "default is outside min and max")
+    if model.grace is not None and model.immediate:
+        draft.error((*path, "grace"), "immediate leaves no grace")
+    elif model.grace is not None and not 0 < model.grace <= LONGEST_GRACE:
+        draft.error((*path, "grace"), f"grace is above 0 and at most {duration_text(LONGEST_GRACE)}")
+    rule = TtlRule(
+        none=model.none,
+        required=not (model.none or model.or_none),
+        min=model.min,
+        max=model.max,
+        default=model.default,
+        at=model.at,
+        immediate=model.immediate,
+    )
+    return rule if model.grace is None else dataclasses.replace(rule, grace=model.grace)
+
+
+def _scores(draft: Draft, model: Requirements, path: tuple[str, ...]) -> NumberRange | None:
+    if model.scores is None:
+        return None
+    try:
+        return parse_range(model.scores)
+    except ValueError as exc:
+        draft.error((*path, "scores"), str(exc))
+        return None
+
+
+def _fields(draft: Draft, model: Requirements, path: tuple[str, ...]) -> Fields | None:
+    if model.fields is None:
+        return None
+    named: dict[bytes, Form] = {}
+    patterned: list[tuple[Form, Form]] = []
+    hides_names = False
+    for field, spec in model.fields.items():
+        at = (*path, "fields", field)
+        form = draft.form(spec, at)
+        if form is None:
+            continue
+        if field.startswith("<") and field.endswith(">") and field.count("<") == 1:
+            of_name = draft.form(field, at, of_key=True)
+            if of_name is not None:
+                patterned.append((of_name, form))
+            hides_names = hides_names or field[1:-1] in draft.secrets
+        elif "<" in field:
+            pattern = draft.pattern(field, at)
+            if pattern is not None:
+                patterned.append((Form(pattern.matches, f"of the form {field}"), form))
+                hides_names = hides_names or any(hole.name in draft.secrets for hole in pattern.holes)
+        else:
+            named[field.encode()] = form
+    folded: dict[bytes, bytes] = {}
+    for name in named:
+        folded.setdefault(name.lower(), name)
+    return Fields(named, tuple(patterned), ", ".join(model.fields), hides_names, folded)

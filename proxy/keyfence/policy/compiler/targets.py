@@ -1,0 +1,142 @@
+"""All that a key can be, in the order in which it decides; see docs/policy.md, "Which rule fires".
+
+Rule: entries, then legacy forms, then what begins as an entry does, then scopes, then claims: one key has
+one answer.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Iterable
+
+from keyfence.policy.compiled.policy import Target
+from keyfence.policy.compiled.tenants import head
+from keyfence.policy.patterns.patterns import KeyPattern, Literal, prefix_pattern, written
+
+from .bindings import alike
+from .context import Draft, Scope
+from .prefixes import PrefixIndex, begins, behind, fixed_parts, order
+
+
+def build_targets(draft: Draft) -> list[Target]:
+    """All targets in the order in which they decide; see docs/policy.md, "Which rule fires"."""
+    entries = sorted(draft.entries, key=lambda target: target.pattern.specificity)
+    legacy = sorted(draft.legacy, key=lambda target: target.pattern.specificity)
+    strays = sorted(draft.strays, key=lambda target: target.pattern.specificity)
+    return [*entries, *legacy, *strays, *_malformed(draft), *_scope_targets(draft), *_claim_targets(draft)]
+
+
+def _malformed(draft: Draft) -> list[Target]:
+    """Keys that begin as an entry's do but break its form: the longest beginning decides."""
+    begun = [
+        (_beginning(target, home), target) for target, home in zip(draft.entries, draft.homes, strict=True)
+    ]
+    secrets: dict[KeyPattern, frozenset[str]] = {}
+    for beginning, target in begun:
+        secrets[beginning] = secrets.get(beginning, frozenset()) | target.secrets
+    targets = []
+    seen: set[KeyPattern] = set()
+    covers = _Covers(draft, secrets)
+    for beginning, target in sorted(begun, key=lambda one: order(one[0])):
+        is_whole = len(fixed_parts(beginning)) == len(target.pattern.parts)
+        if is_whole or beginning in seen or covers.a_scope(beginning):
+            continue
+        seen.add(beginning)
+        broken = dataclasses.replace(
+            target,
+            kind="malformed",
+            pattern=beginning,
+            secrets=secrets[beginning],
+            standard=target.pattern,
+        )
+        targets.append(broken)
+        *before, last = fixed_parts(beginning)
+        if isinstance(last, Literal) and last.text.endswith(
+            b":"
+        ):  # the id is missing together with its colon
+            cut = [Literal(last.text[:-1])] if len(last.text) > 1 else []
+            short = (*before, *cut)
+            targets.append(dataclasses.replace(broken, pattern=KeyPattern(written(short), short)))
+    return targets
+
+
+def _beginning(target: Target, home: Scope | None) -> KeyPattern:
+    """Every key that begins as a target's do, up to the first placeholder behind the scope's prefix and those
+    that are bound to the caller."""
+    own = head(target.pattern, target.tenancy)
+    if home is None or home.pattern.is_prefix:
+        return begins(own)
+    around = behind(target.pattern, home.pattern)
+    return begins(own if len(own) > len(around) else around)
+
+
+class _Covers:
+    """Which beginnings say nothing, since a whole scope has them."""
+
+    def __init__(self, draft: Draft, beginnings: Iterable[KeyPattern]) -> None:
+        self._sorted = sorted(scope.pattern.literal_prefix for scope in draft.scopes)
+        families = PrefixIndex((one, one) for one in dict.fromkeys(beginnings) if not one.is_prefix)
+        self._families = {one for scope in draft.scopes for one in families.around(scope.pattern)}
+
+    def a_scope(self, beginning: KeyPattern) -> bool:
+        """Whether a beginning is empty, or begins all keys of a scope."""
+        if not beginning.is_prefix:
+            return beginning in self._families
+        literal = beginning.literal_prefix
+        at = bisect.bisect_left(self._sorted, literal)
+        return not literal or (at < len(self._sorted) and self._sorted[at].startswith(literal))
+
+
+def _scope_targets(draft: Draft) -> list[Target]:
+    ordered = sorted(draft.scopes, key=lambda scope: order(scope.pattern))
+    return [
+        Target(
+            kind="scope",
+            name=scope.name,
+            pattern=scope.pattern,
+            tenancy=scope.tenancy,
+            rights=scope.rights,
+            denied=scope.denied,
+            entry=scope.asked,
+            text=scope.prefix + "…",
+            secrets=frozenset(),
+            should=scope.should,
+            hash_tag=scope.hash_tag,
+            bound=scope.bound,
+            alike=alike(draft, scope.bound),
+            written_by=scope.written_by,
+            is_open=draft.model.scopes[scope.name].unregistered == "allow",
+        )
+        for scope in ordered
+    ]
+
+
+def _claim_targets(draft: Draft) -> list[Target]:
+    nothing = (0,) * len(draft.services)
+    hash_tag, should = draft.asked()
+    return [
+        Target(
+            "claim",
+            "",
+            prefix_pattern(claim.encode()),
+            nothing,
+            nothing,
+            None,
+            claim + "…",
+            frozenset(),
+            should=should,
+            hash_tag=hash_tag,
+        )
+        for claim in sorted(draft.model.claims, key=len, reverse=True)
+    ]
+
+
+def secrets_behind(targets: Iterable[Target]) -> dict[bytes, frozenset[str]]:
+    """By what patterns begin with: the secret placeholders of all that begin so. What is of no form may be
+    meant as any of them."""
+    behind: dict[bytes, frozenset[str]] = {}
+    for target in targets:
+        prefix = target.pattern.literal_prefix
+        behind[prefix] = behind.get(prefix, frozenset()) | target.secrets
+    return behind

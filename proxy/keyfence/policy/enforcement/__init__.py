@@ -1,0 +1,1 @@
+"""A verdict to a ruling: refused, observed, or waived."""

@@ -1,0 +1,205 @@
+"""What is done about a violation in this environment: refused, observed, or tolerated.
+
+Rule: modes are resolved once into a rule × service table; a `should` never refuses, a waived violation never
+refuses, and an observed violation never masks an enforced one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.diagnostics import did_you_mean
+from keyfence.policy.verdict import (
+    PASS,
+    RULES,
+    Action,
+    Finding,
+    Found,
+    Mode,
+    Ruling,
+    Verdict,
+    Violation,
+    script_in,
+)
+
+from .waiver_keys import waiver_keys
+
+
+class ModeRule(NamedTuple):
+    """One line of the configuration's `modes`; the first that matches decides. "" matches any."""
+
+    mode: Mode
+    rule: str = ""
+    service: str = ""
+
+
+class Waiver(NamedTuple):
+    """A known violation that is tolerated, and still counted. "" matches any entry, command or key."""
+
+    service: str
+    rule: str
+    entry: str = ""
+    command: str = ""
+    keys: str = ""  # a glob with placeholders (`waiver_keys`)
+    script: str = ""  # the SHA-1 of an unregistered script, or a function's name
+
+
+def best_waiver(
+    waivers: Iterable[Waiver],
+    service: str,
+    rule: str,
+    entry: str,
+    command: str,
+    key: bytes,
+    script: str = "",
+) -> Waiver | None:
+    """The waiver that tolerates a violation, the one that says most of several; None where none does."""
+    fits = (
+        one
+        for one in waivers
+        if (one.service, one.rule) == (service, rule)
+        and one.entry in ("", entry)
+        and one.command in ("", command)
+        and one.script in ("", script)
+        and (not one.keys or waiver_keys(one.keys).matches(key))
+    )
+    return max(fits, key=_says, default=None)
+
+
+def _says(one: Waiver) -> tuple[bool, ...]:
+    return bool(one.entry), bool(one.keys or one.script), bool(one.command)
+
+
+@dataclasses.dataclass(slots=True)
+class BreakGlass:
+    """A time during which nothing (of a rule, of a service) is refused. "" means all of them."""
+
+    until: float  # seconds, of the clock that `Judgement` is asked with
+    rule: str = ""
+    service: str = ""
+
+    def covers(self, rule: str, service: str, now: float) -> bool:
+        return now < self.until and self.rule in ("", rule) and self.service in ("", service)
+
+
+class Modes:
+    """The modes of one environment over one policy's services."""
+
+    def __init__(
+        self,
+        rules: Sequence[ModeRule],
+        services: Sequence[str],
+        waivers: Iterable[Waiver] = (),
+        default: Mode = "observe",
+    ) -> None:
+        self.services = tuple(services)
+        self._waivers: dict[tuple[str, str], list[Waiver]] = {}
+        for one in dict.fromkeys(waivers):
+            self._waivers.setdefault((one.service, one.rule), []).append(one)
+        self._modes: list[dict[str, Mode]] = [
+            {rule: _first(rules, rule, service, default) for rule in RULES} for service in services
+        ]
+
+    def mode(self, rule: str, service: int) -> Mode:
+        """The mode of a rule for the service with this number."""
+        return self._modes[service][rule]
+
+    def enforces(self, service: int) -> bool:
+        """Whether any rule is enforced for the service with this number."""
+        return "enforce" in self._modes[service].values()
+
+    def matrix(self) -> dict[str, dict[str, Mode]]:
+        """rule → service → mode, as `keyfence modes` prints it."""
+        return {
+            rule: {name: self._modes[number][rule] for number, name in enumerate(self.services)}
+            for rule in RULES
+        }
+
+    def may_waive(self, service: str, rule: str) -> bool:
+        """Whether there are waivers for a rule and a service."""
+        return bool(self._waivers.get((service, rule)))
+
+    def waived(self, violation: Violation | Found, service: str, command: str) -> bool:
+        """Whether a waiver tolerates a violation by `command` of the service."""
+        waivers = self._waivers.get((service, violation.rule))
+        if not waivers:
+            return False
+        key = violation.key or b""
+        rule, entry, script = violation.rule, violation.entry, script_in(violation.rule, violation.shape)
+        return best_waiver(waivers, service, rule, entry, command, key, script) is not None
+
+    def rule_on(
+        self, verdict: Verdict, service: int, command: str, now: float, glass: Sequence[BreakGlass] = ()
+    ) -> Ruling:
+        """What is done about a verdict on `command` of the service with this number, at time `now`."""
+        if not verdict.violations:
+            return PASS
+        found = [(one, self.action(one, service, command)) for one in verdict.violations]
+        return self.ruling(
+            [(one, action) for one, action in found if action is not None], service, now, glass
+        )
+
+    def action(self, violation: Violation | Found, service: int, command: str) -> Action | None:
+        """What is done about a violation by `command` of the service with this number, as long as no
+        break-glass is open; None: nothing, and nobody is told."""
+        mode = self._modes[service][violation.rule]
+        if mode == "disabled":
+            return None
+        if self._waivers and self.waived(violation, self.services[service], command):
+            return "waived"
+        return "observed" if mode == "observe" or violation.severity == "should" else "refused"
+
+    def ruling(
+        self,
+        found: Iterable[tuple[Violation, Action]],
+        service: int,
+        now: float,
+        glass: Sequence[BreakGlass] = (),
+    ) -> Ruling:
+        """What is done about all violations of a command, where `action` said so of each."""
+        findings: list[Finding] = []
+        refused_by: Violation | None = None
+        name = self.services[service]
+        for violation, action in found:
+            if action == "refused" and any(one.covers(violation.rule, name, now) for one in glass):
+                action = "observed"
+            findings.append(Finding(violation, action))
+            if action == "refused":
+                refused_by = refused_by or violation
+        return Ruling(tuple(findings), refused_by)
+
+
+def _first(rules: Sequence[ModeRule], rule: str, service: str, default: Mode) -> Mode:
+    for candidate in rules:
+        if candidate.rule in ("", rule) and candidate.service in ("", service):
+            return candidate.mode
+    return default
+
+
+def advised(policy: CompiledPolicy) -> dict[str, list[str]]:
+    """For each rule the entries, scopes and naming rules of which it is told and never refused, besides the
+    rules that the policy as a whole lists under `should`."""
+    found: dict[str, set[str]] = {}
+    for target in policy.targets:
+        for rule in target.should - policy.home(target).should:
+            if target.kind == "scope" or (target.kind == "entry" and rule != "key.unregistered"):
+                found.setdefault(rule, set()).add(target.name)
+    for home in policy.homes:
+        for rule, what in home.names.advised:
+            found.setdefault(rule, set()).add(f"names.{what}")
+    return {rule: sorted(found[rule]) for rule in RULES if rule in found}
+
+
+def mode_faults(rules: Sequence[ModeRule], services: Sequence[str]) -> list[tuple[int, str, str]]:
+    """(index, field, message) for every mode that names a rule or a service that isn't there."""
+    faults = []
+    for index, rule in enumerate(rules):
+        if rule.rule and rule.rule not in RULES:
+            faults.append((index, "rule", f"{rule.rule!r} is no rule{did_you_mean(rule.rule, RULES)}"))
+        if rule.service and rule.service not in services:
+            known = did_you_mean(rule.service, services)
+            faults.append((index, "service", f"{rule.service!r} is no service of the policy{known}"))
+    return faults

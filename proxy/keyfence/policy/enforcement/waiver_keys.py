@@ -1,0 +1,166 @@
+"""The keys that a waiver tolerates: a glob that may hold a report's placeholders, as in `user:<int>:cart`.
+
+Rule: a placeholder matches text of its kind and never reaches into the next segment, so that a waiver for
+`user:<int>` tolerates no `user:17:cart`. Only `*`, `<more>` and `<bytes>` match anything.
+
+The placeholders are those of learned shapes (`telemetry.shapes`).
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from keyfence.commands.arguments import glob_escape
+from keyfence.policy.patterns.globs import STAR, Glob
+from keyfence.policy.patterns.regular import ANY_BYTE
+
+
+class _Item(NamedTuple):
+    """One byte of a set of bytes (a mask), or any number of them."""
+
+    mask: int
+    many: bool = False
+
+
+def _mask(allowed: bytes) -> int:
+    return sum(1 << byte for byte in set(allowed))
+
+
+_DIGITS = b"0123456789"
+_HEX = _mask(_DIGITS + b"abcdefABCDEF")
+# A segment ends where `telemetry.shapes` splits keys.
+_SEGMENT = ANY_BYTE & ~_mask(b":|{}@#*?[]()<>\"'`!$%^\\ \t\n\r\v\f")
+_DATE = _mask(_DIGITS + b"TZ:.,+ /_-")
+_ANYTHING = (_Item(ANY_BYTE, many=True),)
+
+
+def _some(mask: int, least: int = 1) -> tuple[_Item, ...]:
+    return (*[_Item(mask)] * least, _Item(mask, many=True))
+
+
+def _spelled(form: str) -> tuple[_Item, ...]:
+    """A form with `h` for each hexadecimal digit."""
+    return tuple(_Item(_HEX if char == "h" else 1 << ord(char)) for char in form)
+
+
+# All digits may be a number in one key and hexadecimal in the next, so wider kinds include narrower ones.
+KINDS: dict[str, tuple[_Item, ...]] = {
+    "uuid": _spelled("hhhhhhhh-hhhh-hhhh-hhhh-hhhhhhhhhhhh"),
+    "ip": _some(_HEX | _mask(b".:"), 2),
+    "mac": _spelled("hh:hh:hh:hh:hh:hh"),
+    "date": (*[_Item(_mask(_DIGITS))] * 4, _Item(_DATE, many=True)),
+    "int": (_Item(_mask(_DIGITS + b"-")), _Item(_mask(_DIGITS + b"."), many=True)),
+    "hex": _some(_HEX, 8),
+    "email": (*_some(_SEGMENT), _Item(1 << ord("@")), *_some(_SEGMENT)),
+    "id": _some(_SEGMENT),
+    "*": _some(_SEGMENT),
+    "more": _ANYTHING,
+    "bytes": _ANYTHING,
+}
+# These stand for parts of keys of which nothing was learned, so they admit more than was seen.
+_WIDE = frozenset({"*", "more", "bytes"})
+_PLACEHOLDER = re.compile(r"<(\*|[a-z]{2,12})>")
+_TOKEN = re.compile(r"\\.|<(?P<name>\*|[a-z]{2,12})>", re.DOTALL)
+_OPAQUE = _WIDE | {"id"}
+
+
+class WaiverKeys:
+    """The keys that a waiver's `keys` matches."""
+
+    __slots__ = ("_accepts", "_loops", "_size", "beginning")
+
+    def __init__(self, text: str) -> None:
+        items = _items(text)
+        self._size = len(items)
+        # Bit n of an integer stands for item n. By the byte: where it is accepted.
+        self._accepts = [0] * 256
+        self._loops = 0
+        for number, item in enumerate(items):
+            self._loops |= item.many << number
+            for byte in range(256):
+                if item.mask >> byte & 1:
+                    self._accepts[byte] |= 1 << number
+        prefix = bytearray()
+        for item in items:
+            if item.many or item.mask.bit_count() != 1:
+                break
+            prefix.append(item.mask.bit_length() - 1)
+        self.beginning = bytes(prefix)  # of each key that matches
+
+    def matches(self, key: bytes) -> bool:
+        """Whether the key matches as a whole. The time is linear in the key's length."""
+        if not key.startswith(self.beginning):
+            return False
+        accepts, loops = self._accepts, self._loops
+        at = self._skipped(1)
+        for byte in key:
+            accepted = at & accepts[byte]
+            if not accepted:
+                return False
+            at = self._skipped((accepted & loops) | (accepted & ~loops) << 1)
+        return bool(at >> self._size & 1)
+
+    def _skipped(self, at: int) -> int:
+        """With the places behind items that may match nothing."""
+        while True:
+            more = at | (at & self._loops) << 1
+            if more == at:
+                return at
+            at = more
+
+
+def _items(text: str) -> list[_Item]:
+    items: list[_Item] = []
+    at = 0
+    for token in _placeholders(text):
+        if token["name"] in KINDS:
+            items += _of_glob(text[at : token.start()])
+            items += KINDS[token["name"]]
+            at = token.end()
+    return items + _of_glob(text[at:])
+
+
+def _of_glob(text: str) -> list[_Item]:
+    glob = Glob(text.encode("utf-8", "surrogateescape"))
+    return [_Item(ANY_BYTE, many=True) if item is STAR else _Item(item) for item in glob.items]
+
+
+def _placeholders(text: str) -> list[re.Match[str]]:
+    return [token for token in _TOKEN.finditer(text) if token["name"]]
+
+
+@lru_cache(maxsize=10_000)
+def waiver_keys(text: str) -> WaiverKeys:
+    """What a waiver's `keys` matches, remembered."""
+    return WaiverKeys(text)
+
+
+def unknown_placeholders(text: str) -> list[str]:
+    """The placeholders of `keys` that stand for nothing."""
+    return [token[0] for token in _placeholders(text) if token["name"] not in KINDS]
+
+
+def keys_of_shape(shape: str) -> str:
+    """What matches the keys of a learned shape; "" where that could be any key."""
+    parts = _PLACEHOLDER.split(shape)
+    names = [name for name in parts[1::2] if name in KINDS]
+    is_told_apart = any(name not in _OPAQUE for name in names)
+    if shape in ("", "other") or not (is_told_apart or any(part.strip(":") for part in parts[::2])):
+        return ""
+    return "".join(
+        f"<{part}>" if index % 2 and part in KINDS else exactly(f"<{part}>" if index % 2 else part)
+        for index, part in enumerate(parts)
+    )
+
+
+def exactly(key: str) -> str:
+    """What matches this key alone."""
+    glob = glob_escape(key.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+    return glob.replace("<", "\\<")
+
+
+def is_wide(keys: str) -> bool:
+    """Whether some part of `keys` stands for text of which nothing was learned."""
+    return any(token["name"] in _WIDE for token in _placeholders(keys))

@@ -1,0 +1,134 @@
+"""What becomes of content that one command takes from key to key: RENAME, COPY, LMOVE, SUNIONSTORE.
+
+Rule: argv shows nothing of such content, so it is judged by what the policy says of both keys. It may go
+where no more services may read it, and where nothing is asked of it that isn't asked of it already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from keyfence.commands.model import READ, Carried
+from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Fields, Target
+from keyfence.policy.patterns.value_forms import BUILTIN, Form, NumberRange
+
+MAX_KNOWN = 10_000  # pairs of targets whose answer is remembered
+# What entries ask of content, and the types that have it.
+_ITEMS = {
+    "fields": frozenset({"hash", "stream"}),
+    "values": frozenset({"string"}),
+    "members": frozenset({"list", "set", "zset"}),
+    "scores": frozenset({"zset"}),
+}
+_OWN = frozenset({"entry", "legacy", "malformed", "scope"})  # kinds of targets that say who may read
+
+
+class Moves:
+    """What one policy says of content that goes from the keys of one target to those of another."""
+
+    def __init__(self, policy: CompiledPolicy) -> None:
+        self._gained: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._harmless: set[tuple[int, int, str]] = set()
+        self._reads_words = any(home.type_words for home in policy.homes)
+
+    def gained_by(self, source: Target | None, target: Target) -> tuple[int, ...]:
+        """The services, by number, that may read the target and not the source."""
+        if source is None or source is target or source.kind not in _OWN or target.kind not in _OWN:
+            return ()
+        pair = id(source), id(target)
+        known = self._gained.get(pair)
+        if known is None:
+            known = () if _is_its_new_form(source, target) else tuple(_readers_beside(source, target))
+            if len(self._gained) < MAX_KNOWN:
+                self._gained[pair] = known
+        return known
+
+    def are_harmless(self, source: Target | None, target: Target, carried: Carried) -> bool:
+        """Whether nothing was wrong with such content before, whatever the keys were."""
+        return (id(source), id(target), carried.kind) in self._harmless
+
+    def remember(self, sources: Iterable[Target | None], target: Target, carried: Carried) -> None:
+        """Nothing is wrong with what comes from these."""
+        if self._reads_words or len(self._harmless) > MAX_KNOWN:
+            return  # a word in a key may say its type
+        for source in sources:
+            self._harmless.add((id(source), id(target), carried.kind))
+
+    def unequal(self, source: Target | None, target: Target, carried: Carried, types: Sequence[str]) -> str:
+        """What is asked of the target's content and not of the source's, as `fields`; "" where nothing is.
+
+        `types` are those that the content may have; none: any.
+        """
+        asked = target.entry
+        if asked is None or not asked.looks_into_values or source is target:
+            return ""
+        known = source.entry if source is not None else None
+        same_file = source is not None and source.home == target.home
+        for item in _items(carried):
+            if (types and not _ITEMS[item] & set(types)) or not _asks(asked, item):
+                continue
+            mine = getattr(known, item) if known is not None else None
+            if not _is_as_strict(mine, getattr(asked, item), same_file):
+                return item
+        return ""
+
+
+def type_doubt(given: Sequence[str], wanted: Sequence[str]) -> bool | None:
+    """Whether a value of one of the types `given` surely has none of those `wanted`; None where that isn't
+    known, False where it surely has one."""
+    if not wanted or (given and set(given) <= set(wanted)):
+        return False
+    return None if not given or set(given) & set(wanted) else True
+
+
+def _items(carried: Carried) -> Sequence[str]:
+    if carried.kind == "value":
+        return tuple(_ITEMS)
+    # Where both are asked the same, a sum of scores counts as little as an increment does.
+    return ("values",) if carried.kind == "result" else ("members", "scores")
+
+
+def _asks(entry: Entry, item: str) -> bool:
+    form = getattr(entry, item)
+    return form is not None and form is not BUILTIN["any"]
+
+
+def _is_its_new_form(source: Target, target: Target) -> bool:
+    """Whether a key is only brought from a deprecated form to the one that replaces it."""
+    return source.kind == "legacy" and (source.name, source.home) == (target.name, target.home)
+
+
+def _readers_beside(source: Target, target: Target) -> Iterator[int]:
+    gone = source.denied_before or source.denied
+    for number, held in enumerate(target.rights):
+        if not held & READ & ~target.denied[number]:
+            continue
+        if not source.rights[number] & READ & ~gone[number] or _asked_more(source, target, number):
+            yield number
+
+
+def _asked_more(source: Target, target: Target, service: int) -> bool:
+    """Whether some callers of a service that may read both may only read the target."""
+    if source.tenancy is None:
+        return False
+    asked = set(source.tenancy.bindings_to_read(service))
+    return not asked <= set(target.tenancy.bindings_to_read(service) if target.tenancy is not None else ())
+
+
+def _is_as_strict(mine: object, asked: object, same_file: bool) -> bool:
+    """Whether whatever has one form has the other, as far as that is plain to see."""
+    if mine is asked:
+        return True
+    if isinstance(mine, NumberRange) and isinstance(asked, NumberRange):
+        return asked.low <= mine.low and mine.high <= asked.high
+    if isinstance(mine, Form) and isinstance(asked, Form):
+        # In another file a placeholder of that name may stand for something else.
+        return same_file and mine.text == asked.text
+    if isinstance(mine, Fields) and isinstance(asked, Fields):
+        return same_file and _told(mine) == _told(asked)
+    return False
+
+
+def _told(fields: Fields) -> tuple[object, ...]:
+    named = {name: form.text for name, form in fields.named.items()}
+    return named, [(name.text, value.text) for name, value in fields.patterned], fields.exact

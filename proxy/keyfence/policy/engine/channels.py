@@ -1,0 +1,127 @@
+"""Who may speak and listen on which Pub/Sub channel.
+
+Rule: a channel that Redis itself speaks on about keys is judged by those keys: `__keyspace@n__:k` is a read
+of `k`, and what can name any key (`__keyevent@n__:…`, a wide pattern) needs every key that it can name to be
+readable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from keyfence.commands.model import READ, WRITE, Channel
+from keyfence.policy.budget import Budget
+from keyfence.policy.compiled.keyspace import KEYSPACE_BEGINNING, notifications_elsewhere
+from keyfence.policy.compiled.policy import CompiledPolicy, Target
+from keyfence.policy.compiled.tenants import Place, Values
+from keyfence.policy.patterns.globs import Glob, places_after
+
+from .reach import MAX_GLOB, NOWHERE, Holds, Reach, Remembered
+
+_KEYEVENT_NAME = re.compile(rb"__keyevent@([0-9]+)__:.*", re.DOTALL)
+# A pattern's beginning behind which nothing but a pattern of keys stands.
+_NAMED_DATABASE = re.compile(rb"__keyspace@[0-9]+__:")
+_KEYSPACE_NAME = re.compile(rb"__keyspace@([0-9]+)__:(.*)", re.DOTALL)
+
+
+class Channels:
+    """Answers over one policy. `reads(service, own)` says of which keys a service may read them all, where
+    they have the caller's own value at the places `own`."""
+
+    def __init__(
+        self, policy: CompiledPolicy, keys: Reach, reads: Callable[[int, frozenset[Place]], Holds]
+    ) -> None:
+        self._policy = policy
+        self._keys = keys
+        self._reads = reads
+        self._reach = Reach(policy.channel_classifier, policy.channels)
+        self._leaving: Remembered[tuple[str, bytes], bool | None] = Remembered()
+        self._elsewhere = [] if policy.databases is None else notifications_elsewhere(policy.databases)
+
+    def target(self, name: bytes) -> Target | None:
+        """The rule for one channel; None where there is none."""
+        index = self._policy.channel_classifier.first(name)
+        return self._policy.channels[index] if index >= 0 else None
+
+    def key_of(self, channel: Channel) -> bytes | None:
+        """The key where listening to the channel is reading one."""
+        if channel.publish or channel.is_pattern:
+            return None
+        match = _KEYSPACE_NAME.fullmatch(channel.name)
+        return match[2] if match else None
+
+    def database_of(self, channel: Channel) -> int | None:
+        """The database of whose keys the channel tells; None where it tells of none, or is a pattern."""
+        if channel.publish or channel.is_pattern:
+            return None
+        match = _KEYSPACE_NAME.fullmatch(channel.name) or _KEYEVENT_NAME.fullmatch(channel.name)
+        return int(match[1][:9]) if match else None
+
+    def leaves_databases(self, channel: Channel, budget: Budget) -> bool | None:
+        """Whether a pattern can hear of keys in a database that the policy doesn't admit; None where that
+        takes too long to find out."""
+        if not channel.is_pattern or not self._elsewhere:
+            return False
+        if len(channel.name) > MAX_GLOB:
+            return None
+        glob = channel.name
+        return self._leaving.get(("", glob), budget, lambda within: self._leaves(Glob(glob), within))
+
+    def _leaves(self, glob: Glob, budget: Budget) -> bool | None:
+        for beginning in self._elsewhere:
+            places = places_after(glob, beginning, budget)
+            if places is None or places:
+                return None if places is None else True
+        return False
+
+    def admits(
+        self, service: int, channel: Channel, budget: Budget, values: Values = (), by: str = ""
+    ) -> bool | None:
+        """Whether the service may use the channel, or all that the pattern can match; None where that takes
+        too long to find out. `by` is the registered script that publishes, "" for a plain command."""
+        if channel.is_pattern:
+            return self.covers(service, channel.name, READ, budget, values)
+        target = self.target(channel.name)
+        if target is None:
+            return False
+        if target.kind == "keyevent" and not channel.publish:
+            return self._reads_every_key(service, budget)
+        if target.kind == "malformed" or (channel.publish and not target.is_written_by(by)):
+            return False
+        return bool(target.held(service, channel.name, values) & (WRITE if channel.publish else READ))
+
+    def covers(
+        self, service: int, glob: bytes, right: int, budget: Budget, values: Values = (), by: str = ""
+    ) -> bool | None:
+        """Whether the service may use every channel that the glob can match; None where that takes too long
+        to find out. `by` is as for `admits`."""
+        listens = right == READ
+        own = self._reach.own_places(glob, values)
+
+        def holds(target: Target) -> bool:
+            if listens and target.kind == "keyspace":
+                return True  # by its keys, below
+            if listens and target.kind == "keyevent":
+                return self._reads_every_key(service, Budget()) is True
+            held = target.rights[service]
+            if target.tenancy is not None:
+                held = target.tenancy.held(service, target.rights, own)
+            return bool(held & right) and (listens or target.is_written_by(by))
+
+        covered = self._reach.covers(glob, holds, (service, right, by), budget, own=own)
+        if not covered or not listens:
+            return covered
+        key = _NAMED_DATABASE.match(glob)
+        own = self._keys.own_places(glob[key.end() :], values) if key is not None else NOWHERE
+        return self._keys.covers(
+            glob,
+            self._reads(service, own),
+            (service, READ, ""),
+            budget,
+            behind=KEYSPACE_BEGINNING,
+            own=own,
+        )
+
+    def _reads_every_key(self, service: int, budget: Budget) -> bool | None:
+        return self._keys.covers(b"*", self._reads(service, NOWHERE), (service, READ, ""), budget)

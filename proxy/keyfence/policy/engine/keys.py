@@ -1,0 +1,526 @@
+"""What is wrong with one access to one key.
+
+Rule: one key has one answer, in one order: rights, then the form and the name, then the value as far as the
+command shows it. What only Redis can tell of its time to live is left open, not guessed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Carried, Command, Streamed
+from keyfence.policy.budget import Budget, cost
+from keyfence.policy.compiled.key_commands import UNNAMED
+from keyfence.policy.compiled.names import NameFault, hash_tag_fault, lowered
+from keyfence.policy.compiled.permissions import selects_name
+from keyfence.policy.compiled.policy import MAX_CONFIRMED, CompiledPolicy, Grant, Target
+from keyfence.policy.compiled.scripts import Registration
+from keyfence.policy.compiled.sizes import answers, asks, late_excess
+from keyfence.policy.compiled.tenants import OWN, Values, own_key, own_values, value_in
+from keyfence.policy.compiled.ttl import FAULTS, FINE, QUESTIONS, SIZED, UNSIZED, TtlRule, late_fault, outcome
+from keyfence.policy.patterns.patterns import REST
+from keyfence.policy.show import printable
+from keyfence.policy.verdict import Found, Violation
+
+from .carried import Moves, type_doubt
+from .content import Fault, content_faults, fits, ttl_fault, type_fault, types_in
+from .masking import standard_key
+from .messages import Wording, said
+from .pending_sizes import Write
+from .pending_ttl import MAX_KEYS, Pending
+
+MAX_PREFIXES = 64
+NO_SERVICE = -1  # a number that has no rights and no grants
+MAX_NAMED = 3  # services, in a message about several
+MAX_SOURCES = 8  # keys whose content a command takes elsewhere; more take a closer look
+MAX_GRANTS_KNOWN = 10_000  # services and commands: a name that isn't in the table is the client's to word
+
+
+class KeyDecider(Wording):
+    """Judges accesses against one compiled policy."""
+
+    def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._grants_known: dict[tuple[int, str], list[Grant]] = {}
+        # What the last command means for times to live and sizes, where that isn't nothing.
+        self.left_open: list[tuple[int, Access, Target, TtlRule | None]] = []
+        self.not_kept = 0  # keys of it that Redis isn't asked about, since there are too many
+        self.budget = Budget()  # of the command that is judged
+        self.values: Values = ()  # what the placeholders hold for its caller that are bound to it
+        self._take(policy)
+
+    def _take(self, policy: CompiledPolicy) -> None:
+        """Judge by this policy from now on; what was remembered of another is forgotten."""
+        self.policy = policy
+        self._grants_known.clear()
+        # The files that must grant what is on a key of no file.
+        self._unclaimed_by = {number for number, home in enumerate(policy.homes) if not home.claims} or set(
+            range(len(policy.homes))
+        )
+        self._prefixes = _prefixes(policy)
+        self._moves = Moves(policy)
+        self._restricts = any(
+            one.entry is not None and one.entry.commands is not None for one in policy.targets
+        )
+
+    def _grants_of(self, service: int, name: str) -> list[Grant]:
+        known = self._grants_known.get((service, name))
+        if known is None:
+            grants = self.policy.grants.get(service, ())
+            known = [grant for grant in grants if selects_name(grant.selectors, name)]
+            if len(self._grants_known) < MAX_GRANTS_KNOWN:
+                self._grants_known[service, name] = known
+        return known
+
+    def _access(self, service: int, name: str, access: Access, by: str = "") -> Iterator[Found | None]:
+        """`by` is the registered script or function that touches the key; "" where the command does."""
+        policy = self.policy
+        target = policy.target(access.key)
+        if isinstance(access.key, Streamed):
+            access = access._replace(key=bytes(access.key))  # how it begins, for the message
+        carried = access.content.carried if access.content is not None else None
+        if policy.grants and self._granted(service, name, access, target):
+            if carried is not None:  # the grant is on this key, and not on those that it comes from
+                yield from self._carried(service, name, access, carried, target, is_granted=True)
+            return
+        if target is None or target.kind == "stray":
+            yield self._unregistered(service, name, access, target)
+        elif target.kind == "legacy":
+            yield from self._legacy(service, name, access, target)
+        else:
+            yield from self._standard(service, name, access, target, by)
+        if carried is not None:
+            yield from self._carried(service, name, access, carried, target)
+
+    def _restriction(
+        self,
+        service: int,
+        command: Command | None,
+        access: Access,
+        script: Registration | None = None,
+        runs: frozenset[str] | None = None,
+        *,
+        is_script: bool = False,
+    ) -> Iterator[Found]:
+        """What an entry or scope says of commands on its keys. `runs` are those of a registered script."""
+        target = self.policy.target(access.key)
+        commands = target.entry.commands if target is not None and target.entry is not None else None
+        if target is None or commands is None or command is None:
+            return
+        if is_script:
+            fault = commands.fault_of_script(command, access, runs)
+        else:
+            fault = commands.fault(command, access, self._clock)
+        if not fault or self._granted(service, command.name, access, target):
+            return
+
+        def words() -> tuple[str, str]:
+            place = f"the {'scope' if target.kind == 'scope' else 'entry'} {target.name}"
+            message = f"{self.who(service)} may not {command.name} {self._shown(access.key, target)}"
+            hint = "a grant of the command on such keys is the exception"
+            if fault == UNNAMED and script is not None:
+                hint = f"name them under {script.name}, as commands: [HSET, EXPIRE]"
+            elif fault == UNNAMED:
+                hint = "register the script, and name the commands that it runs"
+            return f"{message}: {place} {fault}", hint
+
+        yield self._about("command.forbidden", access, target, words)
+
+    def _granted(self, service: int, name: str, access: Access, target: Target | None) -> bool:
+        grants = self._grants_of(service, name)
+        if not grants:
+            return False
+        granting = {one.home for one in grants if one.covers(access.key, target)}
+        return bool(granting) and (target is not None or granting >= self._unclaimed_by)
+
+    def _standard(
+        self, service: int, name: str, access: Access, target: Target, by: str
+    ) -> Iterator[Found | None]:
+        key = access.key
+        if target.kind != "claim":
+            yield from self._rights(service, name, access, target, by)
+        if target.kind == "malformed":
+            yield self._about(
+                "key.format",
+                access,
+                target,
+                lambda: (
+                    f"{self._shown(key, target)} is not of the form {target.text}",
+                    _form_hint(key, target, own_values(target.tenancy, self.values)),
+                ),
+            )
+        elif target.kind == "claim":
+            yield self._about("key.format", access, target, lambda: self._in_no_scope(service, key, target))
+        elif target.kind == "scope" and not target.is_open:
+            yield self._about(
+                "key.unregistered",
+                access,
+                target,
+                lambda: (
+                    f"no entry of the scope {target.name} covers {self._shown(key, target)}",
+                    "register the key in the policy first",
+                ),
+            )
+        if not target.names_sure:
+            yield from self._named(access, target)
+        if target.kind in ("entry", "scope"):
+            yield from self._content(name, access, target)
+
+    def _in_no_scope(self, service: int, key: bytes, target: Target) -> tuple[str, str]:
+        scopes = sorted(
+            {
+                one.text
+                for one in self.policy.targets
+                if one.kind == "scope" and one.home == target.home and not one.is_others(service)
+            }
+        )
+        hint = f"a key begins with one of {', '.join(scopes)}" if scopes else ""
+        return f"{self._shown(key, target)} is in no scope of the policy", hint
+
+    def _content(self, name: str, access: Access, target: Target) -> Iterator[Found | None]:
+        """What is wrong with the value, as far as the command shows it; the rest is left open."""
+        entry = target.entry
+        types = self._types(access.key, target)
+
+        def shown() -> str:
+            return self._shown(access.key, target)
+
+        is_sized = entry is not None and entry.is_sized
+        if not fits(types, access.types):
+            yield self._fault(type_fault(name, access, types, shown), access, target)
+            is_sized = False
+        elif entry is not None and entry.looks_into_values:
+            for fault in content_faults(access, entry, shown, self.budget):
+                yield None if fault is None else self._fault(fault, access, target)
+                is_sized = is_sized and (fault is None or not answers(fault.rule, access))
+        if entry is None:
+            return
+        found = FINE if entry.ttl is None else outcome(entry.ttl, access, self._clock)
+        if found in FAULTS and entry.ttl is not None:
+            yield self._fault(ttl_fault(found, name, access, entry.ttl, shown), access, target)
+        if is_sized and asks(name, access, entry):
+            found = SIZED[found]
+        if found:
+            self._leave_open(found, access, target, entry.ttl)
+
+    def _carried(
+        self,
+        service: int,
+        name: str,
+        access: Access,
+        carried: Carried,
+        target: Target | None,
+        *,
+        is_granted: bool = False,
+    ) -> Iterator[Found | None]:
+        """What is wrong with content that comes from other keys: who may read it here, and, unless that is
+        granted, what is asked of it. Of the latter the first source that is wrong is told."""
+        if target is None:
+            return
+        is_asked = target.kind in ("entry", "scope") and not is_granted
+        if is_asked and not carried.keys:
+            yield from self._unlike(name, access, carried, target, None)
+        for position, key in enumerate(carried.keys, carried.position):
+            if self.budget.works(cost(key)):
+                yield None
+            source = self.policy.target(key)
+            gained = self._moves.gained_by(source, target)
+            origin = Access(position, key, READ)
+            if source is not None and gained and not self._granted(service, name, origin, source):
+                yield self._shows(service, name, origin, source, access.key, target, gained)
+            if is_asked:
+                wrong = next(self._unlike(name, access, carried, target, key), None)
+                is_asked = wrong is None
+                if wrong is not None:
+                    yield wrong
+
+    def _shows(
+        self,
+        service: int,
+        name: str,
+        origin: Access,
+        source: Target,
+        key: bytes,
+        target: Target,
+        gained: Sequence[int],
+    ) -> Found:
+        """What a key holds goes where services may read it that may not read that key."""
+
+        def words() -> tuple[str, str]:
+            from_, to = self._shown(origin.key, source), self._shown(key, target)
+            who = "services that may not read the first may read the second"
+            if source.tenancy is not None and any(source.rights[one] & READ for one in gained):
+                names = " and ".join(place.name for place in source.tenancy.places)
+                who = f"others than its {names} may read the second"
+            elif self.policy.name_services:
+                names = ", ".join(map(self.who, gained[:MAX_NAMED]))
+                more = f" and {len(gained) - MAX_NAMED} more" if len(gained) > MAX_NAMED else ""
+                who = f"{names}{more} may read the second and not the first"
+            message = f"{self.who(service)} may not {name} from {from_} to {to}: {who}"
+            return message, "give both the same readers, or take it where no more services may read it"
+
+        return self._about("scope.read", origin, source, words)
+
+    def _unlike(
+        self, name: str, access: Access, carried: Carried, target: Target, key: bytes | None
+    ) -> Iterator[Found]:
+        """What is asked of a target and can't be known of the content that `key` has, or a dump (None)."""
+        source = self.policy.target(key) if key is not None else None
+        wanted, given = self._types(access.key, target), carried.types
+        if key is not None and source is not None:
+            given = tuple(self._types(key, source))
+
+        def names() -> tuple[str, str]:
+            whose = "the dump" if key is None else self._shown(key, source)
+            return whose, self._shown(access.key, target)
+
+        differs = type_doubt(given, wanted) if carried.kind == "value" else False
+        if differs or (differs is None and key is not None):
+
+            def of_types() -> tuple[str, str]:
+                whose, shown = names()
+                what = f"may be a {' or '.join(given)}" if given else "may be of any type"
+                what = f"is a {' or '.join(given)}" if differs else what
+                message = f"{shown} is a {' or '.join(wanted)}, but {whose} {what}"
+                remedy = "give both entries the same" if key is not None else "write it to a key that has it"
+                return message, f"{name} keeps the type; {remedy}"
+
+            yield self._about("type.mismatch", access, target, of_types)
+            return
+        types = (given or wanted) if carried.kind == "value" else wanted
+        item = self._moves.unequal(source, target, carried, types)
+        if not item:
+            return
+
+        def content() -> tuple[str, str]:
+            whose, shown = names()
+            message = f"what {name} takes from {whose} to {shown} can't be checked"
+            return message, f"{shown} asks for {item}; ask the same of the source, or write them plainly"
+
+        yield self._about("value.invalid", access, target, content)
+
+    def _is_harmless(self, access: Access, carried: Carried, target: Target) -> bool:
+        """Whether nothing is wrong with content that comes from few other keys."""
+        if len(carried.keys) > MAX_SOURCES:
+            return False
+        sources = [self.policy.target(key) for key in carried.keys]
+        if sources and all(self._moves.are_harmless(source, target, carried) for source in sources):
+            return True
+        # Of no service: the answer is remembered for all, so that nobody's grants may take part in it.
+        if any(found is not None for found in self._carried(NO_SERVICE, "", access, carried, target)):
+            return False
+        self._moves.remember(sources, target, carried)
+        return True
+
+    def _leave_open(self, found: int, access: Access, target: Target, rule: TtlRule | None) -> None:
+        """Keep what is to be asked of Redis, or need no longer be, of as many keys as anybody remembers."""
+        if len(self.left_open) < MAX_KEYS:
+            self.left_open.append((found, access, target, rule))
+        else:
+            self.not_kept += found in QUESTIONS or found in UNSIZED
+
+    def _types(self, key: bytes, target: Target) -> Sequence[str]:
+        """The types that a key may have, by its entry or else by its words; none: any."""
+        if target.entry is not None and target.entry.types:
+            return target.entry.types
+        return types_in(key, self.policy.home(target).type_words)
+
+    def _fault(self, fault: Fault, access: Access, target: Target) -> Found:
+        found = self._violation(fault.rule, fault.position, access.key, target, fault.words)
+        return found._replace(severity="must") if fault.is_must else found
+
+    def late(self, pending: Pending, left: int) -> Violation | None:
+        """What is wrong with a key whose PTTL turned out to be `left`; None if nothing is."""
+        key = self._shown(pending.key, pending.target)
+        found = late_fault(left, pending.everything, pending.rule, pending.command, key)
+        if found is None:
+            return None
+        access = Access(pending.position, pending.key, WRITE)
+        words = said(found.message, found.hint)
+        return self._about(found.rule, access, pending.target, words).worded()
+
+    def late_size(self, key: bytes, write: Write, size: int) -> Violation | None:
+        """What is wrong with a key that is so large after a write."""
+        shown = self._shown(key, write.target)
+        found = late_excess(write.question, size, write.command, shown)
+        if found is None:
+            return None
+        access = Access(write.position, key, WRITE)
+        return self._about(found.rule, access, write.target, said(found.message, found.hint)).worded()
+
+    def _rights(self, service: int, name: str, access: Access, target: Target, by: str) -> Iterator[Found]:
+        held = target.held(service, access.key, self.values)
+        lacking = set(_lacking(service, access.needs, target, held))
+        writes = access.needs & WRITE and not access.needs & GROUP and WRITE not in lacking
+
+        def refused() -> str:
+            return f"{self.who(service)} may not {name} {self._shown(access.key, target)}"
+
+        if writes and not target.is_written_by(by):
+            yield self._about(
+                "scope.write",
+                access,
+                target,
+                lambda: (
+                    f"{refused()}: only scripts write it",
+                    f"it is written by {', '.join(sorted(target.written_by))}",
+                ),
+            )
+        newer = target.successor
+        if lacking and newer is not None and not any(_lacking(service, access.needs, target, held, True)):
+            text = (target.own_form(service) or newer).text
+            yield self._about(
+                "key.legacy", access, target, lambda: (f"{refused()}, which is replaced", f"use {text}")
+            )
+            return
+        own = set(_lacking(service, access.needs, target, target.rights[service]))
+        for right in sorted(lacking):
+            rule = "scope.write" if right & WRITE else "scope.read"
+            holders = "consumers" if access.needs & GROUP and right == WRITE else _HOLDERS[right]
+            yield self._about(
+                rule,
+                access,
+                target,
+                lambda holders=holders if right in own else "": (  # type: ignore[misc]
+                    refused(),
+                    self._holders_hint(holders, target) if holders else self._own_hint(access.key, target),
+                ),
+            )
+
+    def _own_hint(self, key: bytes, target: Target) -> str:
+        """What to write where a key is another tenant's."""
+        tenancy = target.tenancy
+        assert tenancy is not None
+        for place in tenancy.places:
+            binding = self.policy.bindings[place.binding]
+            if value_in(self.values, place.binding) is None:
+                return binding.why_none()
+        own = own_key(key, target.pattern, tenancy, self.values)
+        names = " and ".join(place.name for place in tenancy.places)
+        return f"{OWN}{names}: {self._shown(own, target)}" if own else f"use its own {names}"
+
+    def _holders_hint(self, holders: str, target: Target) -> str:
+        who = target.names_with(_RIGHTS[holders], self.policy.services)
+        if target.kind == "scope" and not who:
+            return f"no entry of the policy covers it, and the scope {target.name} has no {holders}"
+        return self._who_may(holders, who)
+
+    def _unregistered(self, service: int, name: str, access: Access, stray: Target | None) -> Found:
+        key = access.key
+
+        def words() -> tuple[str, str, str]:
+            who, shown = self.who(service), self._shown(key, stray)
+            message = f"{who} may not {name} {shown}: no entry of the policy covers it"
+            return shown, message, self._instead(service, access, stray)
+
+        found = self._violation("key.unregistered", access.position, key, stray, said("", ""))
+        # No entry's: the report has such keys by their shape.
+        return found._replace(entry="", shape="", words=words)
+
+    def _instead(self, service: int, access: Access, stray: Target | None) -> str:
+        """What to write in place of a key that no entry covers: what the policy says, or the same key behind
+        a scope's prefix where that makes an entry's key that the service may use."""
+        key = access.key
+        if stray is not None:
+            return f"use {standard_key(key, stray, service)}"
+        for prefix in self._prefixes if len(key) <= MAX_CONFIRMED else ():
+            target = self.policy.target(prefix + key)
+            if target is None or target.kind != "entry" or target.tenancy is not None:
+                continue  # these words are the same for all callers
+            if not any(_lacking(service, access.needs, target, target.rights[service])):
+                return f"use {self._shown(prefix + key, target)}"
+        claims = " or ".join(self.policy.claims)
+        return f"every key begins with {claims}" if claims else "register the key in the policy first"
+
+    def _legacy(self, service: int, name: str, access: Access, target: Target) -> Iterator[Found]:
+        """A legacy key has one answer: what its exception allows passes, all else is `key.legacy`."""
+        key = access.key
+        if not any(_lacking(service, access.needs, target, target.held(service, key, self.values))):
+            return
+
+        def words() -> tuple[str, str]:
+            message = f"{self.who(service)} may not {name} {self._shown(key, target)}, a deprecated form"
+            if target.has_lapsed:
+                message += " that was tolerated for a while"
+            own = own_values(target.tenancy, self.values)
+            return message, f"use {standard_key(key, target, service, own)}"
+
+        yield self._about("key.legacy", access, target, words)
+
+    def _named(self, access: Access, target: Target) -> Iterator[Found]:
+        """What is wrong with the name itself, whatever kind of key it is."""
+        for fault in self._name_faults(access.key, target):
+            found = self._about(
+                fault.rule,
+                access,
+                target,
+                lambda fault=fault: self._name_words(fault, access.key, target),  # type: ignore[misc]
+            )
+            yield found if fault.severity == "must" else found._replace(severity="should")
+
+    def _name_words(self, fault: NameFault, key: bytes, target: Target) -> tuple[str, str]:
+        shown = self._shown(key, target)
+        return fault.message.replace("{lower}", lowered(shown)).replace("{key}", shown), fault.hint
+
+    def is_well_named(self, key: bytes, target: Target) -> bool:
+        """Whether a name keeps all that is asked of it, as far as a glance shows."""
+        limit = target.entry.max_length if target.entry is not None else None
+        if limit is not None and len(key) > limit.most:
+            return False
+        if target.hash_tag != "any" and hash_tag_fault(key, target.hash_tag):
+            return False
+        return self.policy.home(target).names.admits(key)
+
+    def _name_faults(self, key: bytes, target: Target) -> Iterator[NameFault]:
+        limit = target.entry.max_length if target.entry is not None else None
+        for fault in self.policy.home(target).names.faults(key, limit):
+            # What is of no form was told so already, and better.
+            if fault.rule != "key.format" or target.kind not in ("malformed", "claim"):
+                yield fault
+        tag = hash_tag_fault(key, target.hash_tag)
+        if tag is not None:
+            yield tag
+
+
+_HOLDERS = {READ: "readers", WRITE: "writers"}
+_RIGHTS = {"readers": READ, "writers": WRITE, "consumers": GROUP}
+
+
+def _lacking(service: int, needs: int, target: Target, held: int, all_held: bool = False) -> Iterator[int]:
+    """The rights (READ, WRITE) that an access needs and the service doesn't have on a target, where these are
+    held but for what is denied.
+
+    `all_held`: what its replacement has taken from an entry counts as held.
+    """
+    if not all_held:
+        held &= ~target.denied[service]
+    elif target.denied_before:
+        held &= ~target.denied_before[service]
+    if needs & GROUP and held & GROUP:
+        needs &= ~WRITE  # a group's books only; what is read with them (XREADGROUP) is read
+    if needs & READ and not held & READ:
+        yield READ
+    if needs & WRITE and not held & WRITE and not (needs & DELETE and held & DELETE):
+        yield WRITE
+    if not needs and not held:
+        yield READ
+
+
+def _prefixes(policy: CompiledPolicy) -> tuple[bytes, ...]:
+    """What may be missing before a key that no entry covers: the prefixes of scopes, so many at most."""
+    scopes = [
+        one.pattern.literal_prefix for one in policy.targets if one.kind == "scope" and one.pattern.is_prefix
+    ]
+    return tuple(dict.fromkeys(prefix for prefix in scopes if prefix))[:MAX_PREFIXES]
+
+
+def _form_hint(key: bytes, target: Target, own: Mapping[str, bytes]) -> str:
+    held = target.pattern.capture(key)
+    if held is not None and not held.get(REST):
+        return "the part after the prefix is missing"
+    return (
+        f"for example {printable(target.standard.example({**(held or {}), **own}))}"
+        if target.standard
+        else ""
+    )

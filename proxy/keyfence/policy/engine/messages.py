@@ -1,0 +1,69 @@
+"""How a violation is worded.
+
+Rule: a text names nothing but what the caller sent and what the policy says, with secrets masked; other
+services only where the policy lets hints name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from keyfence.commands.model import Access
+from keyfence.policy.compiled.policy import UNKNOWN, CompiledPolicy, Target
+from keyfence.policy.verdict import COVERED, Found, Severity
+
+from .masking import shown_in
+
+Words = Callable[[], tuple[str, str]]  # a message and a hint
+
+
+def said(message: str, hint: str) -> Words:
+    """Words that are there already."""
+    return lambda: (message, hint)
+
+
+class Wording:
+    """Makes the violations of one policy."""
+
+    policy: CompiledPolicy
+
+    def who(self, service: int) -> str:
+        """The service with this number, as messages name it."""
+        name = self.policy.services[service]
+        return "an unidentified client" if name == UNKNOWN else name
+
+    def _shown(self, key: bytes, target: Target | None) -> str:
+        """A key, channel or pattern as people may see it."""
+        return shown_in(self.policy, key, target)
+
+    def _who_may(self, verb: str, who: Sequence[str]) -> str:
+        if not self.policy.name_services:
+            return "ask for the right"
+        return f"its {verb}: {', '.join(who)}" if who else f"it has no {verb}"
+
+    def _severity(self, rule: str, target: Target | None = None) -> Severity:
+        is_common = target is None or target.kind in ("keyspace", "keyevent")
+        should = self.policy.should if is_common or target is None else target.should
+        return "should" if rule in should else "must"
+
+    def _about(self, rule: str, access: Access, target: Target, words: Words) -> Found:
+        return self._violation(rule, access.position, access.key, target, words)
+
+    def _violation(self, rule: str, position: int, key: bytes, target: Target | None, words: Words) -> Found:
+        """`words` gives message and hint, if they are asked for: before the next violation is looked for."""
+        entry = (target.name or target.kind) if target is not None else ""
+        covered = target is not None and target.kind in COVERED
+        return Found(
+            rule,
+            self._severity(rule, target),
+            position,
+            key,
+            entry,
+            entry if covered else "",
+            self.policy.home(target).contact,
+            lambda: (self._shown(key, target), *words()),
+        )
+
+    def _plain(self, rule: str, position: int, message: str, hint: str) -> Found:
+        contact = self.policy.common.contact
+        return Found(rule, self._severity(rule), position, None, "", "", contact, lambda: ("", message, hint))

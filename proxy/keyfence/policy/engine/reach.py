@@ -1,0 +1,239 @@
+"""Which names a glob can reach, against what a service may touch.
+
+Rule: SCAN, KEYS, PSUBSCRIBE and their like are judged by rights, never by grammar: a pattern passes if every
+name that it can match lies where the service has the right, also the names that break an entry's form.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from heapq import nsmallest
+from typing import Generic, TypeVar
+
+from keyfence.commands.arguments import glob_escape
+from keyfence.policy.budget import PATTERN_STEPS, Budget
+from keyfence.policy.compiled.policy import Target
+from keyfence.policy.compiled.tenants import Place, Places, Values, value_in
+from keyfence.policy.patterns.automaton import Classifier
+from keyfence.policy.patterns.globs import Glob, Graph, Territory, included, places_after
+from keyfence.policy.patterns.patterns import Hole, KeyPattern, Literal
+
+MAX_CACHED = 1000
+MAX_GLOB = 1024  # bytes; a longer pattern isn't looked into
+
+NOWHERE: frozenset[Place] = frozenset()
+
+Holds = Callable[[Target], bool]
+Question = TypeVar("Question", bound=tuple[object, ...])
+Answer = TypeVar("Answer")
+
+
+class Remembered(Generic[Question, Answer]):
+    """What was found out about patterns, the last of them at least.
+
+    Two generations: what is asked for again outlives whatever is asked for once, however much that is. So no
+    client can drive out what the others need.
+    """
+
+    def __init__(self, most: int = MAX_CACHED) -> None:
+        self._most = most // 2
+        self._young: dict[Question, Answer | None] = {}
+        self._old: dict[Question, Answer | None] = {}
+
+    def get(self, key: Question, budget: Budget, find: Callable[[Budget], Answer | None]) -> Answer | None:
+        """The answer; `find` finds it, and gives None where it would take too long. That is remembered too,
+        but not where only the rest of a budget was too small."""
+        if key in self._young:
+            return self._young[key]
+        if key in self._old:
+            answer = self._old[key]
+        elif not budget.left:
+            return None
+        else:
+            within = Budget(min(PATTERN_STEPS, budget.left))
+            is_full = within.limit == PATTERN_STEPS
+            glob = key[1]
+            reads = len(glob) if isinstance(glob, bytes) else 0
+            answer = find(within) if within.take(1 + reads) else None
+            budget.take(within.spent)
+            if answer is None and not is_full:
+                return None
+        if len(self._young) >= self._most:
+            self._old, self._young = self._young, {}
+        self._young[key] = answer
+        return answer
+
+
+class Reach:
+    """Answers over one set of targets (a policy's keys, or its channels), and remembers the answers."""
+
+    def __init__(self, classifier: Classifier, targets: Sequence[Target], *, elsewhere: bool = False) -> None:
+        """`elsewhere`: what holds of names that are in no target."""
+        self.targets = targets
+        self._elsewhere = elsewhere
+        self._classifier = classifier
+        self._graph: Graph | None = None
+        self._territories: dict[Hashable, Territory] = {}
+        self._places = Places(target.tenancy for target in targets)
+        self._has_places = any(target.tenancy is not None for target in targets)
+        self._known: Remembered[tuple[Hashable, bytes, bytes], bool | None] = Remembered()
+
+    def own_places(self, glob: bytes, values: Values) -> frozenset[Place]:
+        """Where each name that the glob can match has the caller's own value, if it has one there."""
+        if not self._has_places:
+            return NOWHERE
+        parsed = Glob(glob[:MAX_GLOB])
+        beginning = parsed.literal_prefix
+        return self._places.own(beginning, len(beginning) == len(parsed.widest), values)
+
+    def covers(
+        self,
+        glob: bytes,
+        holds: Holds,
+        who: Hashable,
+        budget: Budget,
+        *,
+        behind: KeyPattern | None = None,
+        own: frozenset[Place] = NOWHERE,
+    ) -> bool | None:
+        """Whether every name that the glob can match lies in targets for which `holds` is true.
+
+        `own` are the places where they have the caller's own value. `who`, together with these, identifies
+        `holds`, for the cache: so an answer is the same for all callers whose own names these are.
+
+        With `behind`, the names are what the glob can match after it has matched something of that pattern
+        (the key in `__keyspace@0__:key`). None where that takes more steps than the budget has left, or than
+        one pattern may take.
+        """
+        if len(glob) > MAX_GLOB:
+            return None
+        return self._known.get(
+            ((who, own), glob, behind.text.encode() if behind else b""),
+            budget,
+            lambda within: self._ask(Glob(glob), self._territory(holds, who, own), behind, within),
+        )
+
+    def _ask(
+        self, glob: Glob, territory: Territory, behind: KeyPattern | None, budget: Budget
+    ) -> bool | None:
+        if behind is None:
+            return included(glob, territory, budget).inside
+        places = places_after(glob, behind, budget)
+        if not places:
+            return None if places is None else True
+        return included(glob, territory, budget, places=places).inside
+
+    def _territory(self, holds: Holds, who: Hashable, own: frozenset[Place]) -> Territory:
+        who = (who, own)
+        if who not in self._territories:
+            if self._graph is None:
+                self._graph = Graph(self._classifier.automaton)
+            if len(self._territories) >= MAX_CACHED:
+                self._territories.clear()
+            self._territories[who] = Territory(self._graph, lambda accept: self._all_hold(accept, holds, own))
+        return self._territories[who]
+
+    def _all_hold(self, accept: int, holds: Holds, own: frozenset[Place]) -> bool:
+        """Whether `holds` is true of every target that may decide what the automaton accepts so."""
+        if accept < 0:
+            return self._elsewhere
+        for index in self._classifier.automaton.sets[accept]:
+            target = self.targets[index]
+            if not holds(target):
+                return False
+            if not _may_be_another(target, own):
+                return True  # it takes every such name; what comes behind it never decides
+        return self._elsewhere  # its lengths may fit no target at all
+
+
+def _may_be_another(target: Target, own: frozenset[Place]) -> bool:
+    """Whether a name that the automaton accepts for a target may be none of it, by its lengths. A value that
+    is the caller's own has the right one."""
+    if target.tenancy is None or not own:
+        return target.pattern.needs_verification
+    fitting = {place.name for place in target.tenancy.places if place in own}
+    return any(hole.language.is_counted for hole in target.pattern.holes if hole.name not in fitting)
+
+
+def scan_pattern(target: Target) -> bytes:
+    """The glob under which the keys of a target are enumerated: its literal prefix and a star."""
+    prefix = glob_escape(target.pattern.literal_prefix)
+    return prefix if target.pattern.is_literal else prefix + b"*"
+
+
+def own_scan_pattern(target: Target, values: Values, glob: bytes = b"") -> tuple[bytes, bytes] | None:
+    """The same for the caller's own keys, as far as its values lead; None where it has none.
+
+    What the glob shows of other placeholders stands in it. The first is the pattern with the values that the
+    glob shows in place of the caller's: how near it is to the glob tells how near the caller's own is.
+    """
+    parts = target.pattern.parts
+    bound = (
+        {place.name: place.binding for place in target.tenancy.places} if target.tenancy is not None else {}
+    )
+    last = max(
+        (at for at, part in enumerate(parts) if isinstance(part, Hole) and part.name in bound), default=-1
+    )
+    begins: bytes | None = Glob(
+        glob[:MAX_GLOB]
+    ).literal_prefix  # what is left of it; None: it goes on otherwise
+    theirs = own = b""
+    for at, part in enumerate(parts):
+        if isinstance(part, Literal):
+            theirs, own = theirs + glob_escape(part.text), own + glob_escape(part.text)
+            begins = begins[len(part.text) :] if begins is not None and begins.startswith(part.text) else None
+            continue
+        held, begins = _held(begins, parts[at + 1 : at + 2])
+        if part.name in bound:
+            value = value_in(values, bound[part.name])
+            if value is None:
+                return None
+            theirs, own = theirs + glob_escape(value if held is None else held), own + glob_escape(value)
+        elif at > last or held is None:
+            return theirs + b"*", own + b"*"
+        else:
+            theirs, own = theirs + glob_escape(held), own + glob_escape(held)
+    return theirs, own
+
+
+def _held(text: bytes | None, behind: Sequence[Literal | Hole]) -> tuple[bytes | None, bytes | None]:
+    """The value of a placeholder with which a text begins, by what stands behind it in the pattern, and the
+    rest of the text; None where the text doesn't show where it ends."""
+    end = text.find(behind[0].text[:1]) if text and behind and isinstance(behind[0], Literal) else -1
+    return (text[:end], text[end:]) if text is not None and end >= 0 else (None, None)
+
+
+class Nearest:
+    """Finds among many patterns those that begin like a glob, without looking at each."""
+
+    def __init__(self, patterns: Iterable[bytes]) -> None:
+        self._sorted = sorted(patterns)
+
+    def to(self, glob: bytes, most: int) -> list[bytes]:
+        """So many of them, those first that share the longest beginning with the glob, the shorter ones
+        before the longer."""
+        found: list[bytes] = []
+        first = last = 0
+        glob = glob[:MAX_GLOB]
+        at = bisect_left(self._sorted, glob)
+        longest = max((_shared(glob, text) for text in self._sorted[max(at - 1, 0) : at + 1]), default=0)
+        for size in range(longest, -1, -1):
+            beginning = glob[:size]
+            low = bisect_left(self._sorted, beginning)
+            high = bisect_right(self._sorted, beginning, lo=low, key=lambda text: text[: len(beginning)])
+            if high - low > last - first:
+                if first == last:
+                    first = last = high
+                fresh = self._sorted[low:first] + self._sorted[last:high]
+                found += nsmallest(most - len(found), fresh, key=len)
+                first, last = low, high
+            if len(found) >= most:
+                break
+        return found
+
+
+def _shared(one: bytes, other: bytes) -> int:
+    """How many bytes both begin with."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(other)))

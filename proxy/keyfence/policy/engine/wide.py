@@ -1,0 +1,490 @@
+"""What is wrong with names that stand for many keys: patterns, channels, scripts.
+
+Rule: such a name is judged by rights over all that it can mean; where that can't be told, it is a violation
+of a named rule and never a silent yes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from keyfence.commands.arguments import glob_escape, literal_of
+from keyfence.commands.model import READ, WRITE, Access, Channel, Command, Script, Streamed, Touches
+from keyfence.commands.table import COMMANDS
+from keyfence.policy.budget import cost
+from keyfence.policy.compiled.keyspace import INVALIDATIONS, KEYSPACE, NOTIFICATIONS
+from keyfence.policy.compiled.policy import CompiledPolicy, Grant, Target, beginning_of
+from keyfence.policy.compiled.scripts import (
+    MissingArgument,
+    Name,
+    Registration,
+    first_line,
+    how_to_register,
+    whole_sha1_of,
+)
+from keyfence.policy.compiled.tenants import Place
+from keyfence.policy.show import printable
+from keyfence.policy.verdict import Found
+
+from .channels import Channels
+from .keys import KeyDecider
+from .masking import shown_code
+from .reach import NOWHERE, Holds, Nearest, Reach, own_scan_pattern, scan_pattern
+
+MAX_OWN_SCANS = 100  # patterns among which a hint looks for one
+# Where a pattern has used up its budget.
+_TOO_LONG = "what it reaches takes too long to tell"
+MAX_FIRST_LINES = 1_000
+_LESS = "use fewer wildcards, or fewer patterns at a time"
+_BEYOND = "it reaches channels that the service may not use"
+_TRACKING = "CLIENT TRACKING"
+_COUNTING = frozenset({"PUBSUB NUMSUB", "PUBSUB SHARDNUMSUB"})  # how many listen to a channel
+_PATTERNED = frozenset({"SCAN", "KEYS", _TRACKING})  # for which another pattern can be offered
+
+
+class WideDecider(KeyDecider):
+    """Judges patterns, channels and registered scripts against one compiled policy."""
+
+    def _take(self, policy: CompiledPolicy) -> None:
+        super()._take(policy)
+        self._readable: dict[int, Nearest] = {}  # by the service's number: the patterns that it may scan
+        self._keys = Reach(policy.classifier, policy.targets)
+        self._first_lines: dict[str, str] = {}  # of unregistered scripts, by SHA-1, as people may see them
+        self._opened = Reach(policy.classifier, policy.targets, elsewhere=True)
+        self._channels = Channels(
+            policy, self._keys, lambda service, own: self._holds(service, READ, "", own)
+        )
+
+    def _holds(
+        self, service: int, right: int, name: str, own: frozenset[Place] = NOWHERE, by: str = ""
+    ) -> Holds:
+        """Whether a service has a right on all keys of a target, its own or by a grant of the command.
+
+        `own` are the places where these keys have the caller's own value; `by` is the registered script that
+        does it, "" for a plain command.
+        """
+        grants = self._grants_of(service, name)
+
+        def holds(target: Target) -> bool:
+            held, tenancy = target.rights[service], target.tenancy
+            if tenancy is not None:
+                held = tenancy.held(service, target.rights, own)
+            held &= ~target.denied[service]
+            if right & WRITE and not target.is_written_by(by):
+                held = 0
+            return bool(held & right) or any(grant.includes(target) for grant in grants)
+
+        return holds
+
+    def _on_all_keys(self, grants: Iterable[Grant]) -> bool:
+        """Whether these grants leave no key out: each file must have one."""
+        return {grant.home for grant in grants if b"*" in grant.texts} == set(range(len(self.policy.homes)))
+
+    def _reaches_only_own(
+        self, service: int, name: str, glob: bytes, right: int, by: str = ""
+    ) -> bool | None:
+        """None where that takes too long to find out: it is as good as no."""
+        granted = self._grants_of(service, name)
+        if self._on_all_keys(granted):
+            return True  # what no target covers, too
+        if isinstance(glob, Streamed):
+            return False
+        who = (service, right, tuple(map(id, granted)), by)
+        own = self._keys.own_places(glob, self.values)
+        return self._keys.covers(glob, self._holds(service, right, name, own, by), who, self.budget, own=own)
+
+    def _pattern(self, service: int, name: str, position: int, glob: bytes, right: int) -> Iterator[Found]:
+        """A glob over keys is judged by rights: may the service touch all that can match?"""
+        only_own = self._reaches_only_own(service, name, glob, right)
+        if only_own:
+            return
+        glob = bytes(glob)
+        verb = "write" if right == WRITE else "read"
+
+        def words() -> tuple[str, str]:
+            message = f"{self.who(service)} may not {name} {self._shown(glob, None)}"
+            if only_own is None:
+                return f"{message}: {_TOO_LONG}", _LESS
+            return f"{message}: it reaches keys that it may not {verb}", self._scan_hint(service, name, glob)
+
+        yield self._violation("scan.scope", position, glob, None, words)
+
+    def _scan_hint(self, service: int, name: str, glob: bytes) -> str:
+        """A pattern near the glob that would pass."""
+        near = self.near(service, name, glob)
+        if near is None:
+            return ""
+        how = "PREFIX" if name == _TRACKING else "SCAN 0 MATCH"
+        return f"{how} {printable(near)} would pass"
+
+    def near(self, service: int, name: str, glob: bytes) -> bytes | None:
+        """A pattern, or for CLIENT TRACKING a prefix, near the glob of this command, that the service may
+        look for: by SCAN in place of KEYS. None where there is none, or the command takes no such thing."""
+        if name not in _PATTERNED:
+            return None
+        scan = COMMANDS[b"SCAN"].command
+        if name != _TRACKING and self.why_forbidden(service, scan):
+            return None
+        readable = self._readable.get(service)
+        if readable is None:
+            holds = self._holds(service, READ, "")
+            readable = self._readable[service] = Nearest(
+                scan_pattern(target)
+                for target in self.policy.targets
+                if target.kind in ("entry", "scope") and holds(target)
+            )
+        begins = beginning_of(glob)[:1]
+        for text in [*self._own_scans(glob), *readable.to(glob, 20)]:
+            if not text.startswith(begins):
+                continue  # it has nothing to do with the glob
+            prefix = literal_of(text[:-1]) if text.endswith(b"*") else b""
+            if name == _TRACKING and (not prefix or glob_escape(prefix) + b"*" != text):
+                continue
+            if self._reaches_only_own(service, name if name == _TRACKING else "SCAN", text, READ):
+                return prefix if name == _TRACKING else text
+        return None
+
+    def why_forbidden(self, service: int, command: Command) -> str:
+        """Why the service may not use the command at all; "" where it may."""
+        raise NotImplementedError
+
+    def channel(self, name: bytes) -> Target | None:
+        """What decides about one channel; None where nothing does."""
+        return self._channels.target(name)
+
+    def _own_scans(self, glob: bytes) -> list[bytes]:
+        """The patterns of the caller's own keys that are nearest to the glob."""
+        if not any(value is not None for value in self.values):
+            return []
+        found: dict[bytes, bytes] = {}
+        for target in self.policy.targets:
+            if target.tenancy is not None and target.kind in ("entry", "scope"):
+                texts = own_scan_pattern(target, self.values, glob)
+                if texts is not None:
+                    found[texts[0]] = texts[1]
+            if len(found) >= MAX_OWN_SCANS:
+                break
+        return [found[text] for text in Nearest(found).to(glob, 8)]
+
+    def _databases_hint(self) -> str:
+        return f"the policy speaks for database {', '.join(map(str, sorted(self.policy.databases or ())))}"
+
+    def _database(self, service: int, name: str, position: int, number: int) -> Iterator[Found]:
+        admitted = self.policy.databases
+        if admitted is not None and number not in admitted:
+            yield self._plain(
+                "database.forbidden",
+                position,
+                f"{self.who(service)} may not {name} database {number}",
+                self._databases_hint(),
+            )
+
+    def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Found | None]:
+        if isinstance(channel.name, Streamed):
+            begins = bytes(channel.name)
+            if not self._is_granted_channel(service, name, channel):
+                yield self._no_channel(service, name, channel.position, begins, None, channel.publish)
+            return
+        database = self._channels.database_of(channel)
+        leaves = False if database is not None else self._channels.leaves_databases(channel, self.budget)
+        if database is not None:
+            yield from self._database(service, name, channel.position, database)
+        elif leaves:
+            yield self._plain(
+                "database.forbidden",
+                channel.position,
+                f"{self.who(service)} may not {name} what tells of keys in other databases",
+                self._databases_hint(),
+            )
+        key = self._channels.key_of(channel)
+        if key is not None:
+            yield from self._access(service, name, Access(channel.position, key, READ))
+            return
+        is_granted = self._is_granted_channel(service, name, channel)
+        admitted = is_granted or self._channels.admits(service, channel, self.budget, self.values)
+        if not admitted and name in _COUNTING:  # as PUBLISH does, which answers the number too
+            speaks = channel._replace(publish=True)
+            admitted = self._channels.admits(service, speaks, self.budget, self.values)
+        if not admitted or leaves is None:
+            target = None if channel.is_pattern else self._channels.target(channel.name)
+            is_told = admitted is not None and leaves is not None
+            yield self._no_channel(
+                service,
+                name,
+                channel.position,
+                channel.name,
+                target,
+                channel.publish,
+                is_told=is_told,
+                is_pattern=channel.is_pattern,
+            )
+
+    def _is_granted_channel(self, service: int, name: str, channel: Channel) -> bool:
+        """Whether a grant covers a channel, or all that a pattern can match. What Redis tells of keys there
+        is heard by whoever may read these."""
+        grants = [grant for grant in self._grants_of(service, name) if grant.channels]
+        if not grants:
+            return False
+        everywhere = set(range(len(self.policy.homes)))
+        if channel.is_pattern or isinstance(channel.name, Streamed):
+            if {grant.home for grant in grants if grant.covers_channels(channel.name)} != everywhere:
+                return False
+            return channel.publish or self._hears_only_own(service, name, channel.name)
+        granting = {grant.home for grant in grants if grant.covers_channel(channel.name)}
+        target = self._channels.target(channel.name)
+        if target is None or target.kind in ("keyspace", "keyevent"):
+            is_told = not channel.publish and target is not None and target.kind == "keyevent"
+            return granting >= self._unclaimed_by and (not is_told or self._reads_all(service, name))
+        return target.home in granting
+
+    def _hears_only_own(self, service: int, name: str, pattern: bytes) -> bool:
+        """Whether a pattern reaches no channel on which Redis tells of keys that the service may not read."""
+        beginning = beginning_of(pattern)
+        apart = not (beginning.startswith(NOTIFICATIONS) or NOTIFICATIONS.startswith(beginning))
+        return apart or self._reads_all(service, name)
+
+    def _reads_all(self, service: int, name: str) -> bool:
+        return self._reaches_only_own(service, name, b"*", READ) is True
+
+    def _no_channel(
+        self,
+        service: int,
+        name: str,
+        position: int,
+        channel: bytes,
+        target: Target | None,
+        publish: bool,
+        *,
+        is_told: bool = True,
+        is_pattern: bool = False,
+    ) -> Found:
+        """`is_told`: it was found out what the pattern reaches."""
+
+        def words() -> tuple[str, str]:
+            message = f"{self.who(service)} may not {name} {self._shown(channel, target)}"
+            if not is_told:
+                return f"{message}: {_TOO_LONG}", _LESS
+            if is_pattern and channel.startswith(KEYSPACE + b"*"):
+                return message, "name the database: the * also matches what comes before a later __: in a key"
+            if publish and self._is_for_scripts(service, target):
+                message += ": only scripts publish there"
+            if is_pattern:
+                return message, _BEYOND
+            return message, self._channel_hint(service, channel, target, publish)
+
+        rule = "channel.write" if publish else "channel.read"
+        return self._violation(rule, position, channel, target, words)
+
+    def _is_for_scripts(self, service: int, target: Target | None) -> bool:
+        """Whether a service may publish on a channel, but only by other scripts than it uses, if any."""
+        return (
+            target is not None
+            and target.kind == "channel"
+            and bool(target.written_by)
+            and bool(target.rights[service] & WRITE)
+        )
+
+    def _channel_hint(self, service: int, channel: bytes, target: Target | None, publish: bool) -> str:
+        right, verb = (WRITE, "publishers") if publish else (READ, "subscribers")
+        who = target.names_with(right, self.policy.services) if target is not None else []
+        if target is not None and target.kind in ("keyspace", "keyevent"):
+            return "only Redis speaks there" if publish else "it tells of keys that the service may not read"
+        if target is not None and target.kind == "malformed":
+            return f"the form is {target.text}"
+        if target is not None and publish and self._is_for_scripts(service, target):
+            return f"it is written by {', '.join(sorted(target.written_by))}"
+        if (
+            target is not None
+            and target.tenancy is not None
+            and target.rights[service] & ~target.denied[service] & right
+        ):
+            return self._own_hint(channel, target)
+        if target is not None:
+            return self._who_may(verb, who)
+        if channel == INVALIDATIONS and not publish:
+            return "it is for services that may use CLIENT TRACKING"
+        return "no channel of the policy covers it"
+
+    # -- scripts
+
+    def _unregistered_script(self, service: int, name: str, script: Script) -> Found:
+        """A script can touch any key, whatever it declares."""
+        rule, contact = "script.unregistered", self.policy.common.contact
+        is_function = script.kind == "function"
+        function = self._shown(script.name, None) if is_function else ""
+        sha1 = "" if is_function else whole_sha1_of(script)
+        if script.kind == "text":
+            self._remember(script, sha1)
+
+        def words() -> tuple[str, str, str]:
+            what = "function" if is_function else "script"
+            message = f"{self.who(service)} may not {name} a {what} that the policy doesn't know"
+            return (
+                self._first_lines.get(sha1, ""),
+                message,
+                how_to_register(script, function, sha1, is_run=name != "SCRIPT LOAD"),
+            )
+
+        shape = function or sha1
+        return Found(rule, self._severity(rule), script.position, None, "", shape, contact, words)
+
+    def _remember(self, script: Script, sha1: str) -> None:
+        """By its first line people know a script, of which EVALSHA tells only the SHA-1."""
+        if sha1 and sha1 not in self._first_lines:
+            if len(self._first_lines) >= MAX_FIRST_LINES:
+                del self._first_lines[next(iter(self._first_lines))]
+            self._first_lines[sha1] = shown_code(self.policy, first_line(script.name))
+
+    def _loaded(self, script: Script) -> None:
+        """SCRIPT LOAD of a script that the policy doesn't know, which it may load."""
+        if not isinstance(script.name, Streamed):
+            self._remember(script, whole_sha1_of(script))
+
+    def _registered(
+        self,
+        service: int,
+        touches: Touches,
+        script: Script,
+        registration: Registration,
+    ) -> Iterator[Found | None]:
+        """A script that the policy knows touches what its registration says."""
+        command = touches.command
+        name = command.name if command is not None else ""
+        if name == "SCRIPT LOAD":
+            return
+        if not registration.takes(len(script.keys)):
+            message = f"{name} of {registration.name} declares {len(script.keys)} keys"
+            yield self._plain("script.keys", script.position + 1, message, f"exactly {registration.keys}")
+            captured = None
+        else:
+            captured = registration.captured(script)
+            if captured is None:
+                forms = ", ".join(pattern.text for pattern in registration.patterns)
+                message = f"{name} of {registration.name} declares keys of another form"
+                yield self._plain("script.keys", script.position + 2, message, f"its keys: {forms}")
+        # Where script.keys is only observed, what is known of the keys must still be judged.
+        if registration.declared:
+            for access in touches.accesses:
+                if self.budget.works(cost(access.key)):
+                    yield None
+                # A variant for reading (EVAL_RO) can't write, whatever is registered.
+                needs = access.needs & registration.declared or access.needs & READ
+                one = access._replace(needs=needs)
+                runs = registration.runs
+                if self._restricts:
+                    yield from self._restriction(service, command, one, registration, runs, is_script=True)
+                yield from self._access(service, name, one, by=registration.name)
+        if captured is not None and command is not None:
+            yield from self._templates(service, command, script, registration, captured)
+
+    def _templates(
+        self,
+        service: int,
+        command: Command,
+        script: Script,
+        registration: Registration,
+        captured: Mapping[str, bytes],
+    ) -> Iterator[Found | None]:
+        """The keys and channels that a script makes of its arguments."""
+        name, missing = command.name, ""
+        captured = registration.own(self.values) | dict(captured)
+        for template, right in registration.touches:
+            try:
+                key = template.fill(script, captured)
+                access = template.access(key.text, script, script.position, right)
+            except MissingArgument as exc:
+                missing = missing or str(exc)
+            else:
+                runs = template.runs if template.runs is not None else registration.runs
+                if key.is_pattern:
+                    yield from self._script_pattern(service, command, access, registration, runs)
+                    continue
+                if self._restricts:
+                    yield from self._restriction(service, command, access, registration, runs, is_script=True)
+                yield from self._access(service, name, access, by=registration.name)
+        for template in registration.publishes:
+            try:
+                channel = template.fill(script, captured)
+            except MissingArgument as exc:
+                missing = missing or str(exc)
+            else:
+                yield from self._script_channel(service, name, script.position, channel, registration.name)
+        if missing:
+            message = f"{name} of {registration.name} lacks {missing}, of which its keys are made"
+            yield self._plain("script.keys", script.position, message, "give it all its arguments")
+
+    def _script_pattern(
+        self,
+        service: int,
+        command: Command,
+        access: Access,
+        registration: Registration,
+        runs: frozenset[str] | None,
+    ) -> Iterator[Found]:
+        """Keys that only Redis knows: all that they can be must be the service's, and open to the script."""
+        position, key, right = access.position, access.key, access.needs
+        name, by = command.name, registration.name
+        if self._restricts and not self._is_open_to(service, command, access, runs):
+
+            def forbidden() -> tuple[str, str]:
+                message = f"{self.who(service)} may not {name} a script that touches {self._shown(key, None)}"
+                hint = f"name the commands of {by} there, as commands: [HSET, EXPIRE]"
+                return f"{message}: entries among these restrict commands", hint
+
+            yield self._violation("command.forbidden", position, key, None, forbidden)
+        only_own = self._reaches_only_own(service, name, key, right, by)
+        if only_own:
+            return
+        rule = "scope.write" if right == WRITE else "scope.read"
+
+        def words() -> tuple[str, str]:
+            message = f"{self.who(service)} may not {name} a script that touches {self._shown(key, None)}"
+            if only_own is None:
+                return f"{message}: {_TOO_LONG}", _LESS
+            return message, "it has no right to all of these"
+
+        yield self._violation(rule, position, key, None, words)
+
+    def _is_open_to(
+        self,
+        service: int,
+        command: Command,
+        access: Access,
+        runs: frozenset[str] | None = None,
+        *,
+        is_script: bool = True,
+    ) -> bool | None:
+        """Whether no key that a pattern can mean is closed to a command, or to what a script runs; None where
+        that takes too long to find out. What isn't known of a command's doings is as a script's."""
+        name = command.name
+        grants = self._grants_of(service, name)
+        if self._on_all_keys(grants):
+            return True
+
+        def holds(target: Target) -> bool:
+            commands = target.entry.commands if target.entry is not None else None
+            if commands is None:
+                return True
+            if is_script:
+                fault = commands.fault_of_script(command, access, runs)
+            else:
+                fault = commands.fault(command, access, self._clock)
+            return not fault or any(grant.includes(target) for grant in grants)
+
+        who = (service if grants else -1, name, access.needs, runs, is_script)
+        return self._opened.covers(access.key, holds, who, self.budget)
+
+    def _script_channel(
+        self, service: int, name: str, position: int, channel: Name, by: str
+    ) -> Iterator[Found]:
+        one = Channel(position, channel.text, True, channel.is_pattern)
+        if self._is_granted_channel(service, name, one):
+            return
+        if channel.is_pattern:
+            admitted = self._channels.covers(service, channel.text, WRITE, self.budget, self.values, by)
+        else:
+            admitted = self._channels.admits(service, one, self.budget, self.values, by)
+        if not admitted:
+            target = None if channel.is_pattern else self._channels.target(channel.text)
+            told = {"is_told": admitted is not None, "is_pattern": channel.is_pattern}
+            yield self._no_channel(service, name, position, channel.text, target, True, **told)

@@ -1,0 +1,111 @@
+"""Policy files into compiled policies.
+
+Rule: a policy is either whole or not there; every fault of its files is told at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.compiler.pipeline import compile_policies, compile_policy
+from keyfence.policy.diagnostics import Diagnostic, FileError, Place
+from keyfence.policy.source.model import PolicyModel
+from keyfence.policy.source.validate import validate
+from keyfence.policy.source.yaml import Source, read_source
+
+from .recovery import Salvaged
+
+SUFFIXES = (".yaml", ".yml")
+TESTS = (".test.yaml", ".test.yml")
+
+
+def policy_files(path: str | Path) -> list[Path]:
+    """The policy files that a path stands for: itself, or those of a folder, in the order of their names.
+
+    A folder's test files, and what is in folders below it, are no policies of it. Raises FileError for a
+    folder without any, and for one that can't be read.
+    """
+    if not os.path.isdir(path):  # pathlib's raises for a name that is too long
+        return [Path(path)]
+    try:
+        names = os.listdir(path)
+    except OSError as exc:
+        message = f"can't be read: {exc.strerror}"
+        raise FileError([Diagnostic(Place(str(path), 1, 1), "error", message)]) from None
+    found = sorted(
+        Path(path, name)
+        for name in names
+        if name.endswith(SUFFIXES) and not name.endswith(TESTS) and not name.startswith(".")
+    )
+    if not found:
+        message = f"no policy is in this folder; one is a file *{SUFFIXES[0]}"
+        raise FileError([Diagnostic(Place(str(path), 1, 1), "error", message)])
+    return found
+
+
+def policy_name(path: str | Path, models: Sequence[PolicyModel]) -> str:
+    """What a policy is called: as its file says, or as the folder of several files."""
+    return models[0].policy if len(models) == 1 else Path(path).resolve().name
+
+
+def read_policies(path: str | Path) -> list[tuple[PolicyModel, Source]]:
+    """The well-formed files of a policy. Raises FileError with the faults of all of them."""
+    read: list[tuple[PolicyModel, Source]] = []
+    faults: list[Diagnostic] = []
+    for file in policy_files(path):
+        try:
+            source = read_source(file)
+            read.append((validate(PolicyModel, source), source))
+        except FileError as exc:
+            faults += exc.diagnostics
+    if faults:
+        raise FileError(faults)
+    return read
+
+
+def policy_faults(path: str | Path) -> list[Diagnostic]:
+    """Every error of a policy, also those behind the faults at which compiling it ends."""
+    sources: list[Source] = []
+    faults: list[Diagnostic] = []
+    try:
+        files = policy_files(path)
+    except FileError as exc:
+        return exc.diagnostics
+    for file in files:
+        try:
+            sources.append(read_source(file, keep_going=True))
+        except FileError as exc:
+            faults += exc.diagnostics
+    if not faults:
+        return Salvaged(*sources).errors
+    # A file that can't be read may hold the names that others use, so these are only held against their form.
+    for source in sources:
+        try:
+            faults += source.faults
+            validate(PolicyModel, source)
+        except FileError as exc:
+            faults += exc.diagnostics
+    return faults
+
+
+def load_policy(path: str | Path, *, name_services: bool = True) -> CompiledPolicy:
+    """Read, check and compile a policy file, or a folder of them as one policy. Raises FileError with every
+    fault.
+
+    `name_services`: hints may name the services that do have a right.
+    """
+    try:
+        files = read_policies(path)
+        name = policy_name(path, [model for model, _ in files])
+        return compile_policies(files, name, name_services=name_services)
+    except FileError as exc:
+        raise FileError(policy_faults(path) or exc.diagnostics) from None
+
+
+def parse_policy(text: str, file: str = "<policy>") -> CompiledPolicy:
+    """A policy from text."""
+    source = Source(file, text)
+    return compile_policy(validate(PolicyModel, source), source)

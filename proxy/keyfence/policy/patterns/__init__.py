@@ -1,0 +1,1 @@
+"""Sets of keys and values: expressions, patterns, globs, and the automaton that classifies a key."""

@@ -1,0 +1,348 @@
+"""Redis' glob patterns (SCAN MATCH, KEYS, PSUBSCRIBE), and whether all that one can match is allowed.
+
+Rule: `included` says yes only when every byte string that any server could match with the glob is allowed.
+What would take too long to find out is a refusal, never a yes; what is too long is told by counting steps,
+never by a clock.
+
+A glob is never made deterministic: its places are followed one by one, each together with the automaton's
+state. So a question has at most as many joint states as the glob has items times the automaton has states.
+
+The dialect is that of stringmatchlen in Redis' `src/util.c`: `*`, `?`, `[a-z]`, `[^a]`, a backslash before
+any byte. Its corners: a range may stand the wrong way round; in `[a-]` the `]` ends the range, not the class;
+a class that is never closed ends with the pattern; `[]` matches nothing, `[^]` any byte; a backslash at the
+very end stands for itself. It is not the language of `policy.expressions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from keyfence.policy.budget import PATTERN_STEPS, Budget
+
+from .automaton import NODE, NOTHING, Automaton
+from .matching import Simulation
+from .patterns import KeyPattern
+from .regular import ANY_BYTE
+
+_STAR, _QUESTION_MARK, _BRACKET, _CLOSING, _BACKSLASH = b"*?[]\\"
+STAR = None  # the item that matches any bytes, none too
+
+
+class Glob:
+    """A glob pattern.
+
+    `items` are byte sets (masks with bit b for byte b) and STAR. Servers compare the ends of a range as C's
+    `char`, which has a sign on x86-64 and none on AArch64; `items` are x86-64's, `widest` allow for both.
+    """
+
+    def __init__(self, pattern: bytes) -> None:
+        self.pattern = pattern
+        signed, unsigned = _parse(pattern, signed=True), _parse(pattern, signed=False)
+        self.items: tuple[int | None, ...] = tuple(signed)
+        self.widest: tuple[int | None, ...] = tuple(
+            STAR if one is STAR or other is STAR else one | other
+            for one, other in zip(signed, unsigned, strict=True)
+        )
+
+    def __repr__(self) -> str:
+        return f"Glob({self.pattern!r})"
+
+    @property
+    def literal_prefix(self) -> bytes:
+        """The bytes that every match begins with, as far as each can be only one."""
+        prefix = bytearray()
+        for item in self.widest:
+            if item is STAR or item.bit_count() != 1:
+                break
+            prefix.append(item.bit_length() - 1)
+        return bytes(prefix)
+
+    def matches(self, key: bytes) -> bool:
+        """Whether KEYS or SCAN on x86-64 would return the key.
+
+        The empty key is matched by the empty glob and by `*` alone, which KEYS and SCAN don't compare at all.
+        The time is bounded by the product of both lengths.
+        """
+        if not key:
+            return self.pattern in (b"", b"*")
+        items, at, offset = self.items, 0, 0
+        star, retry = -1, 0  # the last star, and where what follows it was tried
+        while offset < len(key):
+            item = items[at] if at < len(items) else 0
+            if item is STAR:
+                star, retry = at, offset
+                at += 1
+            elif item >> key[offset] & 1:
+                at += 1
+                offset += 1
+            elif star >= 0:
+                retry += 1
+                at, offset = star + 1, retry
+            else:
+                return False
+        return all(item is STAR for item in items[at:])
+
+
+def _parse(pattern: bytes, signed: bool) -> list[int | None]:
+    """The items of a glob; `signed` says how the server compares the ends of a range."""
+    items: list[int | None] = []
+    at = 0
+    while at < len(pattern):
+        byte = pattern[at]
+        if byte == _STAR:
+            if not items or items[-1] is not STAR:
+                items.append(STAR)
+        elif byte == _QUESTION_MARK:
+            items.append(ANY_BYTE)
+        elif byte == _BRACKET:
+            mask, at = _parse_class(pattern, at + 1, signed)
+            items.append(mask)
+        else:
+            if byte == _BACKSLASH and at + 1 < len(pattern):
+                at += 1
+            items.append(1 << pattern[at])
+        at += 1
+    return items
+
+
+def _parse_class(pattern: bytes, at: int, signed: bool) -> tuple[int, int]:
+    """The bytes of the class whose `[` is before `at`, and the offset of the `]` that closes it."""
+    negated = pattern[at : at + 1] == b"^"
+    at += negated
+    mask = 0
+    while at < len(pattern) and pattern[at] != _CLOSING:
+        if pattern[at] == _BACKSLASH and at + 1 < len(pattern):
+            at += 1
+            mask |= 1 << pattern[at]
+        elif pattern[at + 1 : at + 2] == b"-" and at + 2 < len(pattern):
+            mask |= _range(pattern[at], pattern[at + 2], signed)
+            at += 2
+        else:
+            mask |= 1 << pattern[at]
+        at += 1
+    return mask ^ ANY_BYTE if negated else mask, at
+
+
+def _range(first: int, last: int, signed: bool) -> int:
+    """The bytes from `first` to `last`, whichever is the smaller."""
+    if signed:
+        first, last = (byte - 256 if byte > 127 else byte for byte in (first, last))
+    low, high = sorted((first, last))
+    if low < 0 <= high:
+        return _span(low + 256, 255) | _span(0, high)
+    return _span(low % 256, high % 256)
+
+
+def _span(low: int, high: int) -> int:
+    return (1 << (high + 1)) - (1 << low)
+
+
+class Graph:
+    """The transitions of an automaton, forwards and backwards; built once for all its territories."""
+
+    def __init__(self, automaton: Automaton) -> None:
+        self.automaton = automaton
+        self.predecessors: list[list[int]] = [[] for _ in range(automaton.states)]
+        # By the state's number: where it leads, each state once, as offsets.
+        self.after: list[tuple[int, ...]] = []
+        for number in range(automaton.states):
+            after = tuple(set(automaton.successors(number * NODE)))
+            self.after.append(after)
+            for state in after:
+                self.predecessors[state // NODE].append(number)
+        masks = [0] * automaton.width
+        for byte, kind in enumerate(automaton.classes):
+            masks[kind] |= 1 << byte
+        self._masks = tuple(masks)
+
+    def kinds_in(self, item: int) -> tuple[int, ...]:
+        """The byte classes of which a byte set has some."""
+        return tuple(kind for kind, mask in enumerate(self._masks) if mask & item)
+
+    def leading_to(self, states: Iterable[int]) -> bytes:
+        """For each state's number whether one of these can be reached from it; they themselves can."""
+        marked = bytearray(self.automaton.states)
+        waiting = list(states)
+        for number in waiting:
+            marked[number] = 1
+        while waiting:
+            for before in self.predecessors[waiting.pop()]:
+                if not marked[before]:
+                    marked[before] = 1
+                    waiting.append(before)
+        return bytes(marked)
+
+
+class Territory:
+    """The part of all byte strings that a predicate over accept-set ids (-1: no pattern accepts) allows.
+
+    By the state's number: `unsafe` is 1 where a key that passes through the state can end outside, `hopeful`
+    where one can end inside.
+    """
+
+    def __init__(self, graph: Graph, allowed: Callable[[int], bool]) -> None:
+        automaton = graph.automaton
+        self.graph = graph
+        self.automaton = automaton
+        self.allowed = {accept: allowed(accept) for accept in range(NOTHING, len(automaton.sets))}
+        ends = [self.allowed[automaton.accept_of(number * NODE)] for number in range(automaton.states)]
+        self.unsafe = graph.leading_to(number for number, inside in enumerate(ends) if not inside)
+        self.hopeful = graph.leading_to(number for number, inside in enumerate(ends) if inside)
+
+    def holds(self, key: bytes) -> bool:
+        """Whether this one key is inside."""
+        return self.allowed[self.automaton.match(key)]
+
+
+class Inclusion(NamedTuple):
+    """Whether all that a glob can match is inside a territory.
+
+    `inside` is None where finding out would have taken more steps than there were: treat it as no.
+    """
+
+    inside: bool | None
+    steps: int
+
+
+def places_after(glob: Glob, beginning: KeyPattern, budget: Budget | None = None) -> int | None:
+    """Where the glob can be after it has matched a whole name of the pattern, for `included`; 0 for nowhere.
+
+    The names must be of a pattern without an open end, as `__keyspace@<digits>__:`. None: to find out takes
+    more steps than the budget has.
+    """
+    budget = budget or Budget()
+    moves, start, last = _moves_of(beginning)
+    items = glob.widest
+    reached = _Reached(items)
+    reached.add(0, start)
+    found = 0
+    for at, here in reached.in_turn():
+        if here & last:
+            found |= 1 << at
+        if at == len(items):
+            continue
+        item = items[at]
+        if not budget.take(1 + len(moves[here])):
+            return None
+        if item is STAR:
+            for there, _ in moves[here]:
+                reached.add(at, there)
+            reached.add(at + 1, here)
+        else:
+            for there, mask in moves[here]:
+                if mask & item:
+                    reached.add(at + 1, there)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _moves_of(beginning: KeyPattern) -> tuple[dict[int, list[tuple[int, int]]], int, int]:
+    """The pattern as a machine: from each state the states behind it, each with the bytes that lead there;
+    the first state, and the bits of those in which a name can end."""
+    simulation = Simulation(beginning.node)
+    start = simulation.START
+    moves: dict[int, list[tuple[int, int]]] = {}
+    waiting = [start]
+    while waiting:
+        here = waiting.pop()
+        if here in moves:
+            continue
+        masks: dict[int, int] = {}
+        for byte in range(256):
+            there = simulation.step(here, byte)
+            if there:
+                masks[there] = masks.get(there, 0) | 1 << byte
+        moves[here] = list(masks.items())
+        waiting += masks
+    return moves, start, simulation.last
+
+
+class _Reached:
+    """The joint states that were reached: a place in the glob, and a state of something else.
+
+    At a star the glob admits all that it does at any place before: so these are left out where the same state
+    is reached at both.
+    """
+
+    def __init__(self, items: tuple[int | None, ...]) -> None:
+        self._items = items
+        self._last_star: dict[int, int] = {}
+        self._seen: set[tuple[int, int]] = set()
+        self._waiting: list[tuple[int, int]] = []
+
+    def add(self, at: int, state: int) -> None:
+        pair = at, state
+        if at < self._last_star.get(state, 0) or pair in self._seen:
+            return
+        if at < len(self._items) and self._items[at] is STAR:
+            self._last_star[state] = at
+        self._seen.add(pair)
+        self._waiting.append(pair)
+
+    def in_turn(self) -> Iterator[tuple[int, int]]:
+        """Each of them once, those that were reached last first; more may be added meanwhile."""
+        while self._waiting:
+            pair = self._waiting.pop()
+            if pair[0] >= self._last_star.get(pair[1], 0):
+                yield pair
+
+
+def included(glob: Glob, territory: Territory, budget: Budget | None = None, *, places: int = 1) -> Inclusion:
+    """Whether every byte string that the glob can match is inside the territory.
+
+    With `places` (of `places_after`) it is what the glob can match from there on. The walk turns back where
+    the automaton can't leave the territory any more, and is over where it can't come back to it, or where it
+    may still leave it and the rest of the glob is a star, which takes whatever leads outside.
+    """
+    budget = budget or Budget(PATTERN_STEPS)
+    before = budget.spent
+    inside = _is_inside(glob, territory, budget, places)
+    return Inclusion(inside, budget.spent - before)
+
+
+def _is_inside(glob: Glob, territory: Territory, budget: Budget, places: int) -> bool | None:
+    items = glob.widest
+    if 0 in items:
+        return True  # an empty class: nothing matches
+    size = len(items)
+    automaton, after = territory.automaton, territory.graph.after
+    unsafe, hopeful = territory.unsafe, territory.hopeful
+    kinds: dict[int, tuple[int, ...]] = {}
+    reached = _Reached(items)
+    for at in range(size + 1):
+        if places >> at & 1:
+            reached.add(at, automaton.start)
+    for at, here in reached.in_turn():
+        if not unsafe[here // NODE]:
+            continue
+        if at == size:
+            if not territory.allowed[automaton.accept_of(here)]:
+                return False
+            continue
+        item = items[at]
+        if not hopeful[here // NODE] or (item is STAR and at + 1 == size):
+            return False
+        next_states = after[here // NODE]
+        if item is not STAR and item != ANY_BYTE:
+            if item not in kinds:
+                if not budget.take(1 if item.bit_count() == 1 else automaton.width):
+                    return None
+                kinds[item] = _kinds_in(territory.graph, item)
+            if len(next_states) > 1:
+                row = automaton.successors(here)
+                next_states = tuple({row[kind] for kind in kinds[item]})
+        if not budget.take(1 + len(next_states)):
+            return None
+        for there in next_states:
+            reached.add(at + (item is not STAR), there)
+        if item is STAR:
+            reached.add(at + 1, here)
+    return True
+
+
+def _kinds_in(graph: Graph, item: int) -> tuple[int, ...]:
+    if item.bit_count() == 1:
+        return (graph.automaton.classes[item.bit_length() - 1],)
+    return graph.kinds_in(item)

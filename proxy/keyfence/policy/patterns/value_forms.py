@@ -1,0 +1,207 @@
+"""Forms that a value or a field name must have.
+
+Rule: a form answers yes or no to bytes, in time linear in them; what it was asked about is never kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+import ipaddress
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from keyfence.policy.diagnostics import did_you_mean
+from keyfence.policy.units import size_text
+
+from .expressions import TOO_LARGE, ClassExpression, PatternError, parse_class
+from .msgpack import is_msgpack
+
+# A longer text isn't parsed: judging must not hold up the other clients.
+MAX_PARSED = 1024 * 1024
+
+_NUMBER = re.compile(rb"[+-]?(\d{1,64}(\.\d{0,64})?|\.\d{1,64})([eE][+-]?\d{1,4})?", re.ASCII)
+_INTEGER = re.compile(rb"-?\d{1,20}", re.ASCII)
+_UUID = re.compile(rb"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_SHA256 = re.compile(rb"[0-9a-f]{64}")
+_EPOCH = re.compile(rb"\d{10}(\d{3})?", re.ASCII)
+_OCTET = rb"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV4 = re.compile(_OCTET + rb"(?:\." + _OCTET + rb"){3}")  # what most addresses are; all others are parsed
+_DATE = re.compile(rb"\d{8}", re.ASCII)
+
+
+class Form(NamedTuple):
+    """`accepts` says whether bytes have the form; `text` completes "is not …"."""
+
+    accepts: Callable[[bytes], object]  # what it returns is true or false
+    text: str
+    digits: int = 0  # from one to so many decimal digits surely have the form, which is told faster
+
+    @property
+    def asks(self) -> bool:
+        """Whether there are bytes without the form."""
+        return self is not BUILTIN["any"]
+
+
+class NumberRange(NamedTuple):
+    """The numbers from `low` to `high`, as the scores of a sorted set."""
+
+    low: float
+    high: float
+    text: str  # completes "is not …"
+
+    def accepts(self, number: bytes) -> bool:
+        """Whether this is a number in the range. What Redis reads as no number it refuses itself."""
+        value = _float(number)
+        return value is None or self.low <= value <= self.high
+
+
+def _is_ip(value: bytes) -> bool:
+    if _IPV4.fullmatch(value):
+        return True
+    try:
+        ipaddress.ip_address(value.decode("ascii"))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_json(value: bytes) -> bool:
+    """RFC 8259: UTF-8, one value, no NaN. A text that nests too deeply to be read counts as none."""
+    if len(value) > MAX_PARSED:
+        return True
+    try:
+        _JSON.decode(value.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")  # Python's reader takes NaN and Infinity
+
+
+# Numbers are read no further than their form: turning long ones into integers takes quadratic time.
+_JSON = json.JSONDecoder(parse_constant=_no_number, parse_int=len, parse_float=len)
+
+
+def _is_packed(value: bytes) -> bool:
+    return len(value) > MAX_PARSED or is_msgpack(value)
+
+
+def _is_date(value: bytes) -> bool:
+    if not _DATE.fullmatch(value):
+        return False
+    try:
+        datetime.date(int(value[:4]), int(value[4:6]), int(value[6:]))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_base64(value: bytes) -> bool:
+    try:
+        base64.b64decode(value, validate=True)
+    except binascii.Error:
+        return False
+    return True
+
+
+def _is_anything(_value: bytes) -> bool:
+    return True
+
+
+BUILTIN: Mapping[str, Form] = {
+    "any": Form(_is_anything, "anything"),
+    "base64": Form(_is_base64, "base64 text"),
+    "date": Form(_is_date, "a date YYYYMMDD"),
+    "epoch": Form(_EPOCH.fullmatch, "a Unix time in seconds or milliseconds"),
+    "integer": Form(_INTEGER.fullmatch, "an integer", digits=20),
+    "ip": Form(_is_ip, "an IP address"),
+    "json": Form(_is_json, "well-formed JSON"),
+    "msgpack": Form(_is_packed, "well-formed MessagePack"),
+    "number": Form(_NUMBER.fullmatch, "a number", digits=64),
+    "sha256": Form(_SHA256.fullmatch, "64 lowercase hex digits"),
+    "uuid": Form(_UUID.fullmatch, "a UUID"),
+}
+
+
+def _float(number: bytes) -> float | None:
+    """A number as Redis' strtod reads it; None for what is none."""
+    try:
+        return float(number.decode("ascii")) if b"_" not in number else None
+    except ValueError:
+        pass
+    try:
+        return float.fromhex(number.decode("ascii")) if _HEX_NUMBER.fullmatch(number) else None
+    except OverflowError:
+        return None
+
+
+_HEX_NUMBER = re.compile(
+    rb"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)(?:[pP][+-]?[0-9]+)?", re.ASCII
+)
+
+
+def parse_range(text: str) -> NumberRange:
+    """`0..100`, `0..`, `..1` or `-1.5..1.5`, both ends included. Raises ValueError with what is admitted."""
+    low, dots, high = text.partition("..")
+    try:
+        ends = float(low or "-inf"), float(high or "inf")
+    except ValueError:
+        dots = ""
+    if not dots or not low + high:
+        raise ValueError(f"{text!r} is no range; write its ends, as 0..100, or one of them, as 0..")
+    if not ends[0] <= ends[1]:
+        raise ValueError(f"{text!r} holds no number")
+    side = f"from {low} to {high}" if low and high else f"{low} or more" if low else f"{high} or less"
+    return NumberRange(*ends, f"a number {side}")
+
+
+_EXPRESSION_SIGNS = frozenset("[]\\()|.*+?{}")
+
+
+def class_form(expression: ClassExpression, text: str) -> Form:
+    """The form of whatever a class expression matches."""
+    return Form(expression.predicate(), text)
+
+
+def words_form(words: list[str]) -> Form:
+    """The form of a closed list of words."""
+    known = frozenset(word.encode() for word in words)
+    return Form(known.__contains__, f"one of {', '.join(words)}")
+
+
+def parse_form(spec: str | list[str], placeholders: Mapping[str, ClassExpression]) -> Form:
+    """A form from the policy's text. Raises ValueError with what is wrong and what is admitted."""
+    if isinstance(spec, list):
+        if not spec:
+            raise ValueError("an empty list admits nothing; list the words")
+        return words_form(spec)
+    if spec in BUILTIN:
+        return BUILTIN[spec]
+    if spec.startswith("<") and spec.endswith(">"):
+        name = spec[1:-1]
+        if name not in placeholders:
+            raise ValueError(f"<{name}> is not declared under placeholders{did_you_mean(name, placeholders)}")
+        return class_form(placeholders[name], f"a {name}")
+    if not _EXPRESSION_SIGNS & set(spec):
+        raise ValueError(
+            f"{spec!r} is no form; write a built-in one ({', '.join(sorted(BUILTIN))}), a <placeholder>, "
+            f"a class such as [0-9]+, or a list of words{did_you_mean(spec, BUILTIN)}"
+        )
+    try:
+        return class_form(parse_class(spec), f"of the form {spec}")
+    except PatternError as exc:
+        instead = f"; limit a value's length by {_max_value(spec)}" if TOO_LARGE in str(exc) else ""
+        raise ValueError(f"{spec!r}: {exc}{instead}") from None
+
+
+def _max_value(spec: str) -> str:
+    """The setting to write in place of a counter as large as that of `.{0,65536}`."""
+    counted = re.findall(r"\{(?:[0-9]*,)?([0-9]{1,12})\}", spec)
+    size = size_text(int(counted[0])).removesuffix(" bytes") if len(counted) == 1 else "64kb"
+    return f"max_value: {size}, and say the form without it"

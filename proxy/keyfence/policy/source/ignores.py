@@ -1,0 +1,140 @@
+"""The codes of `check`'s warnings, and the comments in a policy that acknowledge one in place.
+
+    lock: {key: "a:<id>", writers: [b]}   # keyfence: ignore foreign-entry b is about to take this scope over
+
+Rule: a comment acknowledges one warning where it stands, with a reason; one that acknowledges nothing is
+reported, so that none outlives its cause.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+
+import yaml
+
+from keyfence.policy.diagnostics import Diagnostic, Place, did_you_mean
+
+from .yaml import Source
+
+# Each stays what it is: files and CI jobs name them. docs/tools.md has the same table.
+CODES: Mapping[str, str] = {
+    "colon": "a placeholder admits `:`, so that it can reach over segments",
+    "ends-soon": "an exception (legacy, a grant) ends within 14 days",
+    "foreign-entry": "no writer of an entry's scope may write the entry, and others may",
+    "idle-rights": "no entry takes the rights at the policy's top",
+    "idle-service": "a service can do nothing with any key or channel",
+    "legacy-overlap": "a legacy form also matches keys of the convention",
+    "name-rules": "every key of an entry breaks the naming rules",
+    "never-matches": "more specific entries take all keys of an entry",
+    "short-sha1": "a script is known by the beginning of its SHA-1",
+    "stricter-file": "another file of the folder takes back what this one allows scripts",
+    "ttl-at-write": "an entry asks each write for a time to live, and no command of its type can bring one",
+    "unclear-form": "a legacy form may stand for several keys of one service",
+    "unwritten-scope": "nobody may write to a scope, nor to any entry in it",
+}
+# What is wrong with the comments themselves. These can't be ignored.
+COMMENT_CODES: Mapping[str, str] = {
+    "bad-ignore": "a `keyfence: ignore` comment without a known code or without a reason",
+    "unused-ignore": "a `keyfence: ignore` comment where there is no such warning",
+}
+
+_COMMENT = re.compile(r"(?:(?<=\s)|^)#\s*keyfence:\s*ignore\b(?P<what>.*)")
+
+
+@dataclasses.dataclass(slots=True)
+class _Ignore:
+    place: Place
+    code: str
+    line: int  # of what it is about
+    excerpt: str
+    width: int
+    used: bool = False
+
+    def warning(self, code: str, message: str) -> Diagnostic:
+        return Diagnostic(self.place, "warning", message, self.excerpt, self.width, code=code)
+
+
+def settle(source: Source, warnings: Sequence[Diagnostic], *, whole: bool) -> tuple[list[Diagnostic], int]:
+    """The warnings of a file that no comment acknowledges, those about comments included; and how many are
+    acknowledged. What isn't `whole` was not looked at entirely, so a comment may yet be of use."""
+    found: list[Diagnostic] = []
+    ignores: list[_Ignore] = []
+    for one in _comments(source):
+        fault = _fault(one)
+        if fault is None:
+            ignores.append(one)
+        else:
+            found.append(fault)
+    ignored = 0
+    for warning in warnings:
+        lines = _lines(source, warning)
+        fitting = [one for one in ignores if one.code == warning.code and one.line in lines]
+        for one in fitting:
+            one.used = True
+        if fitting and warning.level == "warning":
+            ignored += 1
+        else:
+            found.append(warning)
+    for one in ignores:
+        if whole and not one.used:
+            message = f"there is no warning {one.code} here to ignore; take the comment out"
+            found.append(one.warning("unused-ignore", message))
+    return found, ignored
+
+
+def _lines(source: Source, warning: Diagnostic) -> set[int]:
+    """The lines at which a comment is about a warning: its own, and those of the names of what it is in."""
+    path = warning.path
+    names = {source.place(path[:length], of_key=True).line for length in range(2, len(path) + 1)}
+    return names | {warning.place.line}
+
+
+def _comments(source: Source) -> list[_Ignore]:
+    """The comments of a file that ignore something. `code` is all that stands behind the word."""
+    matches = [(at, match) for at, text in enumerate(source.lines) if (match := _COMMENT.search(text))]
+    if not matches:
+        return []
+    scalars = _scalars(source)
+    return [
+        _Ignore(
+            place=Place(source.file, at + 1, match.start() + 1),
+            code=match["what"].strip(),
+            line=_subject(source.lines, at, match.start()),
+            excerpt=source.lines[at],
+            width=len(match[0].rstrip()),
+        )
+        for at, match in matches
+        if not any(first <= (at, match.start()) < last for first, last in scalars)
+    ]
+
+
+def _scalars(source: Source) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Where texts stand in a file: what looks like a comment there is none."""
+    loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+    return [
+        ((token.start_mark.line, token.start_mark.column), (token.end_mark.line, token.end_mark.column))
+        for token in yaml.scan("\n".join(source.lines), Loader=loader)
+        if isinstance(token, yaml.ScalarToken)
+    ]
+
+
+def _subject(lines: Sequence[str], at: int, column: int) -> int:
+    """The line that a comment is about, from 1: its own, or the next one that isn't a comment as well."""
+    if lines[at][:column].strip():
+        return at + 1
+    below = (number for number in range(at + 1, len(lines)) if not lines[number].lstrip().startswith("#"))
+    return next(below, at) + 1
+
+
+def _fault(one: _Ignore) -> Diagnostic | None:
+    """What is wrong with a comment; else its code is parted from the reason."""
+    code, _, reason = one.code.partition(" ")
+    if code not in CODES:
+        message = f"{code!r} is not the code of a warning{did_you_mean(code, CODES)}" if code else "no code"
+        return one.warning("bad-ignore", f"{message}; write keyfence: ignore CODE REASON")
+    if not reason.strip():
+        return one.warning("bad-ignore", f"a reason is missing; write keyfence: ignore {code} REASON")
+    one.code = code
+    return None

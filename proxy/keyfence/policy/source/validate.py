@@ -1,0 +1,139 @@
+"""A YAML source held against a pydantic model, with every fault at its place.
+
+Rule: pydantic finds the faults; here they only get their line, their column and words that a person can use.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from keyfence.policy.diagnostics import Diagnostic, FileError, did_you_mean
+
+from .yaml import Source
+
+_Model = TypeVar("_Model", bound=BaseModel)
+_kinds: dict[type[BaseModel], str] = {}  # every kind of file, and the words for it
+
+
+def file_kind(words: str) -> Callable[[type[_Model]], type[_Model]]:
+    """Register a model as a kind of file. `words` say what it is and how it is used."""
+
+    def register(model: type[_Model]) -> type[_Model]:
+        _kinds[model] = words
+        return model
+
+    return register
+
+
+def other_kind(model: type[BaseModel], data: Any) -> type[BaseModel] | None:
+    """The model whose kind of file this is, if it is plainly another kind than expected.
+
+    That is so if no key at the top is the expected kind's alone, and some are another kind's.
+    """
+    keys = set(data) if isinstance(data, dict) else set()
+    mine = set(_field_names(model))
+    others = {one: set(_field_names(one)) for one in _kinds if one is not model}
+    if keys & mine.difference(*others.values()):
+        return None
+    found = [one for one, known in others.items() if keys & (known - mine)]
+    return max(found, key=lambda one: (len(keys & others[one]), -len(others[one])), default=None)
+
+
+def validate(model: type[_Model], source: Source) -> _Model:
+    """The source as a model. Raises FileError with all faults."""
+    try:
+        return model.model_validate(source.data)
+    except ValidationError as exc:
+        other = other_kind(model, source.data)
+        if other is not None:
+            message = f"this is {_kinds[other]}; expected {_kinds[model].partition(',')[0]}"
+            raise FileError([source.error((), message)]) from None
+        found: dict[tuple[Any, ...], Diagnostic] = {}
+        for error in exc.errors(include_url=False, include_input=True):
+            diagnostic = _diagnostic(model, source, error)
+            # A value that no branch of a union takes has a fault for each; one will do.
+            whole = diagnostic.message if error["type"] in ("missing", "extra_forbidden") else ""
+            found.setdefault((diagnostic.place, whole, error["loc"][:-1]), diagnostic)
+        raise FileError(found.values()) from None
+
+
+def _diagnostic(model: type[BaseModel], source: Source, error: ErrorDetails) -> Diagnostic:
+    loc = tuple(part for part in error["loc"] if not _is_tag(part))
+    kind = error["type"]
+    name = str(loc[-1]) if loc else ""
+    if kind == "extra_forbidden":
+        known = _field_names(_model_at(model, loc[:-1]))
+        return source.error(loc, f"unknown key {name!r}{did_you_mean(name, known)}", of_key=True)
+    if kind == "missing":
+        return source.error(loc[:-1], f"{name!r} is missing", of_key=True)
+    return source.error(loc, _message(error))
+
+
+def _is_tag(part: int | str) -> bool:
+    """Whether a part of a path is the name of a union's branch (model.py), which no file has."""
+    return isinstance(part, str) and part.startswith("(") and part.endswith(")")
+
+
+MAX_LISTED = 6  # words that an error shows also where one of them is near
+
+
+def _not_admitted(value: object, expected: str) -> str:
+    """`expected` is pydantic's list: `'string', 'hash' or 'list'`."""
+    words = re.findall(r"'([^']*)'", expected)
+    near = did_you_mean(value, words) if isinstance(value, str) and len(words) > MAX_LISTED else ""
+    meant = near if near.startswith("; did") else f"; expected {expected.replace(chr(39), '')}"
+    return f"{value!r} is not admitted here{meant}"
+
+
+def _message(error: ErrorDetails) -> str:
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "literal_error":
+        return _not_admitted(value, context["expected"])
+    if kind in ("dict_type", "model_type", "model_attributes_type"):
+        return f"expected a mapping (name: value), not {_what(value)}"
+    if kind in ("list_type", "tuple_type"):
+        return f"expected a list, not {_what(value)}"
+    if kind == "string_type":
+        return f"expected text, not {_what(value)}"
+    if kind in ("int_parsing", "int_type", "int_from_float"):
+        return f"{value!r} is no whole number"
+    if kind == "string_pattern_mismatch":
+        return f"{value!r} is not of the form {context['pattern']}"
+    return f"{value!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def _what(value: Any) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    return f"{value!r}" if value else "nothing"
+
+
+def _model_at(model: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel]:
+    """The model that describes the mapping at `path`; names in dicts and indexes in lists are passed over."""
+    current = model
+    for part in path:
+        for name, field in current.model_fields.items():
+            if part in (name, field.alias):
+                current = _model_in(field.annotation) or current
+                break
+    return current
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for arg in typing.get_args(annotation) if (found := _model_in(arg))), None)
+
+
+def _field_names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]

@@ -1,0 +1,314 @@
+"""YAML as text with positions.
+
+Rule: every scalar is the text that stands in the file (`off`, `12:34` and `NO` are what they look like), a
+duplicate key is an error, and each value knows its line and column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from yaml.composer import ComposerError
+from yaml.events import (
+    AliasEvent,
+    MappingEndEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+    StreamEndEvent,
+)
+from yaml.reader import ReaderError
+
+from keyfence.policy.diagnostics import Diagnostic, FileError, Place
+
+from .files import Unreadable, read_file
+
+# A policy is written by hand; what is larger than this is a mistake, or aliases that multiply.
+MAX_NODES = 500_000
+MAX_DEPTH = 64
+
+# What YAML makes of text by its looks. All of it is text here; a tag that asks for more is a mistake.
+_PLAIN_TAGS = frozenset(
+    "tag:yaml.org,2002:" + name
+    for name in ("str", "int", "float", "bool", "null", "timestamp", "merge", "value")
+)
+
+_STR, _MERGE, _SEQ, _MAP = (f"tag:yaml.org,2002:{name}" for name in ("str", "merge", "seq", "map"))
+
+PathKey = tuple[str | int, ...]
+
+
+class Source:
+    """The data of one YAML file, and where in the file each part of it stands."""
+
+    def __init__(self, file: str, text: str, *, keep_going: bool = False) -> None:
+        """Raises FileError; with `keep_going` only for what isn't YAML, and the rest is in `faults`."""
+        self.file = file
+        self.lines = text.splitlines()
+        self.data: Any = {}
+        self._values: dict[PathKey, Place] = {}
+        self._keys: dict[PathKey, Place] = {}
+        self._widths: dict[Place, int] = {}  # of the scalars, in characters
+        self.faults: list[Diagnostic] = []
+        self._nodes = 0
+        self._read(text)
+        if self.faults and not keep_going:
+            raise FileError(self.faults)
+
+    def original(self, path: Sequence[str | int]) -> PathKey:
+        """Where in the file stands what is at `path` in `data`."""
+        return tuple(path)
+
+    def place(self, path: Sequence[str | int], *, of_key: bool = False) -> Place:
+        """Where the value (or its key) at `path` stands; for an unknown path, its nearest parent's place."""
+        at = self.original(path)
+        if of_key and at in self._keys:
+            return self._keys[at]
+        while at and at not in self._values:
+            at = at[:-1]
+        return self._values.get(at, Place(self.file, 1, 1))
+
+    def has(self, path: Sequence[str | int]) -> bool:
+        """Whether a value stands at `path`."""
+        return self.original(path) in self._values
+
+    def error(
+        self,
+        path: Sequence[str | int],
+        message: str,
+        *,
+        of_key: bool = False,
+        example: str = "",
+        relies_on: Sequence[PathKey] = (),
+    ) -> Diagnostic:
+        place = self.place(path, of_key=of_key)
+        found = self._diagnostic("error", place, message, self.original(path), example)
+        return found._replace(relies_on=tuple(map(self.original, relies_on))) if relies_on else found
+
+    def warning(
+        self, code: str, path: Sequence[str | int], message: str, *, of_key: bool = False, example: str = ""
+    ) -> Diagnostic:
+        place = self.place(path, of_key=of_key)
+        found = self._diagnostic("warning", place, message, self.original(path), example)
+        return found._replace(code=code)
+
+    def _diagnostic(
+        self,
+        level: Literal["error", "warning"],
+        place: Place,
+        message: str,
+        path: PathKey = (),
+        example: str = "",
+    ) -> Diagnostic:
+        """A fault with the line that stands at its place."""
+        excerpt = self.lines[place.line - 1] if place.line <= len(self.lines) else ""
+        return Diagnostic(place, level, message, excerpt, self._widths.get(place, 1), example, path)
+
+    def _read(self, text: str) -> None:
+        try:
+            root = _root_node(text)
+        except ReaderError as exc:
+            before = text[: exc.position].split("\n")
+            place = Place(self.file, len(before), len(before[-1]) + 1)
+            message = f"not YAML: the character U+{ord(text[exc.position]):04X}"
+            raise FileError([self._diagnostic("error", place, message)]) from None
+        except yaml.MarkedYAMLError as exc:
+            mark = exc.problem_mark or exc.context_mark
+            place = Place(self.file, mark.line + 1, mark.column + 1) if mark else Place(self.file, 1, 1)
+            problem = " ".join(part for part in (exc.context, exc.problem) if part)
+            message = problem if isinstance(exc, _TooDeep) else f"not YAML: {problem}"
+            raise FileError([self._diagnostic("error", place, message)]) from None
+        except (yaml.YAMLError, RecursionError, ValueError) as exc:
+            first_line = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
+            raise FileError(
+                [Diagnostic(Place(self.file, 1, 1), "error", f"not YAML: {first_line}")]
+            ) from None
+        if root is None:
+            raise FileError([Diagnostic(Place(self.file, 1, 1), "error", "the file is empty")])
+        if not isinstance(root, yaml.MappingNode):
+            message = "expected a mapping (name: value) at the top"
+            raise FileError([self._diagnostic("error", self._at(root), message)])
+        self.data = self._plain(root, ())
+
+    def _at(self, node: yaml.Node) -> Place:
+        mark, end = node.start_mark, node.end_mark
+        place = Place(self.file, mark.line + 1, mark.column + 1)
+        if isinstance(node, yaml.ScalarNode) and end.line == mark.line:
+            self._widths[place] = max(end.column - mark.column, 1)
+        return place
+
+    def _fault(self, node: yaml.Node, message: str) -> None:
+        self.faults.append(self._diagnostic("error", self._at(node), message))
+
+    def _plain(self, node: yaml.Node, path: PathKey) -> Any:
+        self._nodes += 1
+        if self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
+            message = "the file is too large or too deep"
+            raise FileError([self._diagnostic("error", self._at(node), message)])
+        self._values[path] = self._at(node)
+        if isinstance(node, yaml.ScalarNode):
+            if node.tag not in _PLAIN_TAGS:
+                self._fault(node, f"the tag {node.tag} is not admitted; write the value as plain text")
+            return node.value
+        if isinstance(node, yaml.SequenceNode):
+            return [self._plain(child, (*path, index)) for index, child in enumerate(node.value)]
+        return self._mapping(node, path)
+
+    def _mapping(self, node: yaml.Node, path: PathKey) -> dict[str, Any]:
+        plain: dict[str, Any] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._fault(key, "a key must be plain text; put it into quotes if it holds [ ] { } or ,")
+                continue
+            if key.tag == _MERGE:
+                self._fault(key, "merge keys (<<) are not admitted; write the values out")
+                continue
+            at = (*path, key.value)
+            if key.value in plain:
+                first = self._keys[at]
+                self._fault(key, f"duplicate key {key.value!r}, first given in line {first.line}")
+                continue
+            self._keys[at] = self._at(key)
+            plain[key.value] = self._plain(value, at)
+        return plain
+
+
+def _root_node(text: str) -> yaml.Node | None:
+    """The root of a file, None for an empty one. Raises yaml.YAMLError.
+
+    libyaml's parser, where PyYAML was built with it, takes a third of the time. What it stumbles over is read
+    by PyYAML's own, so that a fault has the same words everywhere.
+    """
+    if yaml.__with_libyaml__:
+        with suppress(yaml.YAMLError, UnicodeError):
+            return _Composer(yaml.CSafeLoader(text)).document()
+    return _Composer(yaml.SafeLoader(text)).document()
+
+
+class _Composer:
+    """The tree of nodes behind a parser's events, as deep as a policy may be.
+
+    libyaml's own composer calls itself for each level without asking how deep it is, so that `[[[[…` ends the
+    process; hence this one.
+    """
+
+    def __init__(self, parser: yaml.SafeLoader | yaml.CSafeLoader) -> None:
+        self._next: Callable[[], Any] = parser.get_event
+        self._anchors: dict[str, yaml.Node] = {}
+
+    def document(self) -> yaml.Node | None:
+        """The root of the only document; None where there is none. Raises yaml.YAMLError, _TooDeep."""
+        self._next()  # the stream begins
+        if isinstance(self._next(), StreamEndEvent):
+            return None
+        root = self._node(self._next(), 0)
+        self._next()  # the document ends
+        event = self._next()
+        if not isinstance(event, StreamEndEvent):
+            raise ComposerError(
+                "expected a single document in the stream",
+                root.start_mark,
+                "but found another document",
+                event.start_mark,
+            )
+        return root
+
+    def _node(self, event: Any, depth: int) -> yaml.Node:
+        start, end = event.start_mark, event.end_mark
+        if isinstance(event, AliasEvent):
+            if event.anchor not in self._anchors:
+                raise ComposerError(None, None, f"found undefined alias {event.anchor!r}", start)
+            return self._anchors[event.anchor]
+        tag = None if event.tag == "!" else event.tag
+        node: yaml.Node
+        if isinstance(event, ScalarEvent):
+            plain_tag = _MERGE if event.implicit[0] and event.value == "<<" else _STR
+            node = yaml.ScalarNode(tag or plain_tag, event.value, start, end)
+            self._anchor(event, node)
+            return node
+        if depth > MAX_DEPTH:
+            raise _TooDeep(start)
+        if isinstance(event, SequenceStartEvent):
+            node = yaml.SequenceNode(tag or _SEQ, [], start, end)
+            self._anchor(event, node)
+            while not isinstance(event := self._next(), SequenceEndEvent):
+                node.value.append(self._node(event, depth + 1))
+            return node
+        node = yaml.MappingNode(tag or _MAP, [], start, end)
+        self._anchor(event, node)
+        while not isinstance(event := self._next(), MappingEndEvent):
+            key = self._node(event, depth + 1)
+            node.value.append((key, self._node(self._next(), depth + 1)))
+        return node
+
+    def _anchor(self, event: Any, node: yaml.Node) -> None:
+        if event.anchor is None:
+            return
+        known = self._anchors.setdefault(event.anchor, node)
+        if known is not node:
+            raise ComposerError(
+                f"found duplicate anchor {event.anchor!r}; first occurrence",
+                known.start_mark,
+                "second occurrence",
+                event.start_mark,
+            )
+
+
+class _TooDeep(yaml.MarkedYAMLError):
+    """More levels than a policy has."""
+
+    def __init__(self, mark: Any) -> None:
+        super().__init__(problem="the file is too large or too deep", problem_mark=mark)
+
+
+class Pruned(Source):
+    """A source without some of its parts; all else stands where it stood."""
+
+    def __init__(self, whole: Source, out: Collection[PathKey]) -> None:
+        self.file = whole.file
+        self.lines = whole.lines
+        self.faults = []
+        self._values, self._keys, self._widths = whole._values, whole._keys, whole._widths
+        self._kept: dict[PathKey, list[int]] = {}  # of each list here: the indexes that its items have there
+        self.data = {} if () in out else self._prune(whole.data, (), (), out)
+
+    def _prune(self, value: Any, there: PathKey, here: PathKey, out: Collection[PathKey]) -> Any:
+        if isinstance(value, dict):
+            return {
+                key: self._prune(part, (*there, key), (*here, key), out)
+                for key, part in value.items()
+                if (*there, key) not in out
+            }
+        if isinstance(value, list):
+            kept = self._kept[here] = [at for at in range(len(value)) if (*there, at) not in out]
+            items = enumerate(kept)
+            return [self._prune(value[at], (*there, at), (*here, number), out) for number, at in items]
+        return value
+
+    def original(self, path: Sequence[str | int]) -> PathKey:
+        found: PathKey = ()
+        for number, part in enumerate(path):
+            kept = self._kept.get(tuple(path[:number]))
+            if kept is not None and isinstance(part, int) and part < len(kept):
+                part = kept[part]
+            found = (*found, part)
+        return found
+
+
+def read_source(path: str | Path, *, keep_going: bool = False) -> Source:
+    """Read a YAML file. Raises FileError, also where the file can't be read or isn't UTF-8; `keep_going` as
+    of Source."""
+    name = str(path)
+    try:
+        text = read_file(path).decode("utf-8-sig")
+    except Unreadable as exc:
+        raise FileError([Diagnostic(Place(name, 1, 1), "error", str(exc))]) from None
+    except UnicodeDecodeError as exc:
+        raise FileError(
+            [Diagnostic(Place(name, 1, 1), "error", f"not UTF-8 text (byte {exc.start})")]
+        ) from None
+    return Source(name, text, keep_going=keep_going)

@@ -1,0 +1,193 @@
+"""Policy and configuration as a whole: loaded, checked against each other, and held against what is in force.
+
+Rule: either all of it is right, or nothing of it is used and every fault is told. While clients are served it
+is loaded by a process of its own: compiling 2,000 entries takes a second of CPU that no client should wait
+for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import gc
+import pickle
+import subprocess
+import sys
+from typing import NamedTuple
+
+from keyfence.admin.token import token_of
+from keyfence.config.models import Overrides, Settings, load_settings, named_files
+from keyfence.downstream.tls import check_tls
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.diagnostics import Diagnostic, FileError, Place
+from keyfence.policy.enforcement.waivers import waiver_faults
+from keyfence.policy.loading.load import load_policy
+
+from .spawn import admit_signals, start_python
+
+TIMEOUT = 600.0  # seconds
+
+# What a running keyfence takes over. All other settings need a restart.
+LIVE = frozenset(
+    {
+        "policy",
+        "identify",
+        "modes",
+        "waivers",
+        "waivers_source",
+        "decision_log",
+        "mask_keys",
+        "limits",
+        "name_services",
+        "drain",
+        "source",
+        "admin_names",
+        "admin_token_file",
+        "secret_files",
+    }
+)
+
+
+def load(settings: Settings) -> CompiledPolicy:
+    """The policy that the settings name, checked against them. Raises FileError."""
+    policy = load_policy(settings.policy, name_services=settings.name_services)
+    wrong = waiver_faults(settings.waivers, settings.waivers_source, policy)
+    settings.check_against(policy.services, wrong)
+    return policy
+
+
+class Packed(NamedTuple):
+    """What was loaded, on its way to another process."""
+
+    settings: Settings
+    policy: bytes | None  # a pickled CompiledPolicy; None: splice mode
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Origin:
+    """Where policy and configuration come from: what `keyfence run` was called with."""
+
+    config: str = ""
+    overrides: Overrides = dataclasses.field(default_factory=Overrides)
+    spliced: bool = False
+
+    def load(self) -> tuple[Settings, CompiledPolicy | None]:
+        """Read and check everything. Raises FileError."""
+        try:
+            settings = load_settings(self.config, self.overrides, needs_policy=not self.spliced)
+        except FileError as exc:
+            raise FileError([*exc.diagnostics, *self._faults_behind(exc.diagnostics)]) from None
+        policy, faults = None, []
+        try:
+            policy = None if self.spliced else load(settings)
+        except FileError as exc:
+            faults += exc.diagnostics
+        for check in (check_tls, token_of):
+            try:
+                check(settings)
+            except FileError as exc:
+                faults += exc.diagnostics
+        if faults:
+            raise FileError(faults)
+        return settings, policy
+
+    def _faults_behind(self, told: list[Diagnostic]) -> list[Diagnostic]:
+        """What is wrong with the files that a configuration with faults names."""
+        policy, faults = named_files(self.config, self.overrides)
+        if policy and not self.spliced:
+            try:
+                load_policy(policy)
+            except FileError as exc:
+                faults += exc.diagnostics
+        return [one for one in faults if one not in told]
+
+    async def load_apart(self) -> Packed:
+        """The same in a process of its own. Raises FileError."""
+        with start_python(
+            __name__,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            own_session=True,
+        ) as child:
+            try:
+                # In a thread, since pipes are to be written and read at the same time.
+                out, err = await asyncio.wait_for(
+                    asyncio.to_thread(child.communicate, pickle.dumps(self)), TIMEOUT
+                )
+            except TimeoutError:
+                raise _failed(f"it took longer than {TIMEOUT:g} s") from None
+            finally:
+                child.kill()
+        try:
+            answer = pickle.loads(out)
+        except (EOFError, pickle.UnpicklingError):
+            last = err.decode(errors="replace").strip().rpartition("\n")[2]
+            raise _failed(last or f"its process ended with {child.returncode}") from None
+        if isinstance(answer, Packed):
+            return answer
+        raise FileError(answer)
+
+
+def _failed(why: str) -> FileError:
+    return FileError(
+        [Diagnostic(Place("keyfence", 1, 1), "error", f"can't load policy and configuration: {why}")]
+    )
+
+
+def pack(settings: Settings, policy: CompiledPolicy | None) -> Packed:
+    """For another process. The files' texts stay here: they were needed for places of faults."""
+    bare = dataclasses.replace(settings, source=None, waivers_source=None)
+    return Packed(bare, None if policy is None else pickle.dumps(policy, pickle.HIGHEST_PROTOCOL))
+
+
+def unpack(packed: Packed) -> CompiledPolicy | None:
+    """To be called in a thread where clients are served: 2,000 entries take 0.15 s."""
+    if packed.policy is None:
+        return None
+    # So many new objects would set off full collections, and each of them stops all threads.
+    gc.disable()
+    try:
+        policy: CompiledPolicy = pickle.loads(packed.policy)
+    finally:
+        gc.enable()
+    return policy
+
+
+def changed_settings(before: Settings, after: Settings) -> list[str]:
+    """The names of the settings that differ. The policy's file isn't among them, nor is where they stand."""
+    names = [field.name for field in dataclasses.fields(Settings)]
+    apart = ("policy", "waivers_source", "source")
+    return [name for name in names if name not in apart and getattr(before, name) != getattr(after, name)]
+
+
+def admit(before: Settings, new: Settings) -> tuple[Settings, list[str]]:
+    """The settings that can be put in force now, and what of the new ones has to wait for a restart."""
+    live = LIVE | ({"upstream"} if _only_the_login_changed(before, new) else set())
+    waiting = [
+        field.name
+        for field in dataclasses.fields(Settings)
+        if field.name not in live and getattr(before, field.name) != getattr(new, field.name)
+    ]
+    kept = {name: getattr(before, name) for name in waiting}
+    return dataclasses.replace(new, **kept), waiting
+
+
+def _only_the_login_changed(before: Settings, new: Settings) -> bool:
+    """Whether the upstream is the same, and keyfence had a login there and has one."""
+    old, now = before.upstream, new.upstream
+    if old is None or now is None or not old.login() or not now.login():
+        return False
+    return old.without_login() == now.without_login()
+
+
+def main() -> None:
+    """The process of its own: an Origin comes in, a Packed or a list of faults goes out."""
+    admit_signals()
+    origin: Origin = pickle.load(sys.stdin.buffer)
+    try:
+        answer: Packed | list[Diagnostic] = pack(*origin.load())
+    except FileError as exc:
+        answer = exc.diagnostics
+    pickle.dump(answer, sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
+    sys.stdout.flush()

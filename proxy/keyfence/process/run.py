@@ -1,0 +1,234 @@
+"""`keyfence run`: put together, announced, and taken apart again.
+
+Rule: everything that can fail fails before the ready line is printed, with one clear message; after it,
+nothing that an operator does at run time ends the process but a signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import functools
+import os
+import shutil
+import signal
+import sys
+from typing import Any
+
+from keyfence.admin.access import Access
+from keyfence.admin.connections import Bounds
+from keyfence.admin.server import start_admin, start_metrics
+from keyfence.admin.token import token_of, token_warnings
+from keyfence.config.models import DEFAULT_ADMIN, Settings
+from keyfence.net.addresses import Address
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.process.workers.parent import Workers
+from keyfence.process.workers.sockets import CannotBind, Slot, bind_slots
+from keyfence.process.workers.worker import Start
+from keyfence.telemetry.log_relay import LogRelay
+from keyfence.telemetry.operator_log import warn
+from keyfence.telemetry.telemetry import Telemetry
+from keyfence.upstream.embedded import EmbeddedRedis
+from keyfence.upstream.health import Upstream, UpstreamAddress
+
+from .command_recorder import Recorder
+from .control import Control, Front, Here
+from .reload import Origin, pack
+from .rlimits import admin_room
+from .runtime import Runtime, StartError, background
+from .systemd import READY, STOPPING, notifier
+
+
+async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | None) -> None:
+    """Run until SIGINT or SIGTERM. Raises StartError, EmbeddedRedisError."""
+    notify = notifier()
+    async with contextlib.AsyncExitStack() as stack:
+        loop = asyncio.get_running_loop()
+        own_log = None if settings.workers else settings.decision_log or None
+        try:
+            telemetry = Telemetry.to(own_log, mask_keys=settings.mask_keys, schedule=loop.call_soon)
+            stack.callback(telemetry.close)
+            relay = LogRelay(telemetry.counters, loop.call_soon)
+            if settings.workers:
+                relay.write_to(settings.decision_log)
+        except OSError as exc:
+            text = f"the decision log {settings.decision_log} can't be written: {exc.strerror}"
+            raise StartError(text) from None
+        if settings.record:
+            telemetry.recorder = _recorder(settings, stack)
+        slots = _bind(settings, stack)
+        embedded = None
+        address = settings.upstream
+        if address is None:
+            # In this thread: Linux ties the child's life to the thread that forked it.
+            embedded = EmbeddedRedis().start()
+            stack.callback(embedded.stop)
+            address = UpstreamAddress("unix", path=str(embedded.socket_path), shown=embedded.url)
+        runtime = Runtime(settings, policy, telemetry)
+        upstream = await runtime.reach_upstream(address)
+        front = _front(runtime, upstream, address, policy, slots, relay)
+        at_once = asyncio.Event()
+        stack.push_async_callback(front.drain, 0.0, at_once)  # where the start fails
+        access = Access(settings.admin_names, token_of(settings))
+        control = Control(origin, runtime, front, access, notify)
+        admin, metrics = await _admin(control, access, runtime, stack)
+        stop = _on_signals(control, at_once)
+        async with background(*runtime.chores(), control.tick_forever()):
+            await front.open()
+            _announce(front, (admin, metrics), upstream, embedded, spliced=policy is None)
+            runtime.announced()
+            notify(READY)
+            for text in token_warnings(settings):
+                warn(text)
+            await stop.wait()
+            control.draining = True
+            notify(STOPPING)
+            runtime.tell(f"draining: clients have {runtime.settings.drain:g} s to end")
+            await front.drain(runtime.settings.drain, at_once)
+
+
+def _recorder(settings: Settings, stack: contextlib.AsyncExitStack) -> Recorder:
+    """The command log. With workers nothing comes here; then it is only seen whether it can be written."""
+    try:
+        recorder = Recorder(settings.record)
+    except OSError as exc:
+        raise StartError(f"the command log {settings.record} can't be written: {exc.strerror}") from None
+    stack.callback(recorder.close)
+    return recorder
+
+
+def _front(
+    runtime: Runtime,
+    upstream: Upstream,
+    address: UpstreamAddress,
+    policy: CompiledPolicy | None,
+    slots: list[Slot],
+    relay: LogRelay,
+) -> Front:
+    settings = runtime.settings
+    if not settings.workers:
+        return Here(runtime, runtime.listeners(upstream, slots[0]))
+    loaded_at = next((at for _, at in runtime.telemetry.counters.policies.values()), 0.0)
+    return Workers(slots, runtime, relay, Start(pack(settings, policy), loaded_at, address, ()))
+
+
+def _on_signals(control: Control, at_once: asyncio.Event) -> asyncio.Event:
+    """The event of the first SIGINT or SIGTERM; the second one sets `at_once`."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        (at_once if stop.is_set() else stop).set()
+
+    tasks: set[asyncio.Task[Any]] = set()
+
+    def do(start: Any) -> None:
+        task = start()
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    loop.add_signal_handler(signal.SIGHUP, do, control.reload_on_signal)
+    loop.add_signal_handler(signal.SIGUSR2, do, control.restart_on_signal)
+    return stop
+
+
+def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExitStack) -> list[Slot]:
+    """Every address, once for each worker; closed with the stack. Raises StartError."""
+    try:
+        slots = bind_slots(settings.listeners, max(settings.workers, 1))
+    except CannotBind as exc:
+        raise StartError(f"can't listen on {exc.listen}: {_why(exc.fault)}") from None
+    for slot in slots:
+        for bound in slot:
+            stack.callback(bound.close)
+    return slots
+
+
+async def _admin(
+    control: Control, access: Access, runtime: Runtime, stack: contextlib.AsyncExitStack
+) -> tuple[str, str]:
+    """Start the listeners for operators and for metrics; returns their URLs, "" where there is none."""
+    settings = runtime.settings
+    bounds = Bounds(admin_room(settings.admin_listeners), count=runtime.telemetry.counters.admin_refused_one)
+    urls = []
+    for name, address in (("admin", settings.admin), ("metrics", settings.metrics)):
+        if address is None:
+            urls.append("")
+            continue
+        start = functools.partial(start_metrics, control, bounds=bounds)
+        if name == "admin":
+            start = functools.partial(start_admin, control, access, bounds=bounds)
+        try:
+            server = await start(address)
+        except OSError as exc:
+            # Nobody asked for this very port, so a second keyfence on the machine takes a free one.
+            if address != DEFAULT_ADMIN or exc.errno != errno.EADDRINUSE:
+                raise StartError(f"can't listen on {address} ({name}): {_why(exc)}") from None
+            server = await start(Address(f"{address.host_port[0]}:0"))
+        stack.push_async_callback(server.close)
+        urls.append(server.url)
+    return urls[0], urls[1]
+
+
+def _why(exc: OSError) -> str:
+    if exc.errno == errno.EADDRINUSE:
+        return "the address is in use already"
+    return (exc.strerror or str(exc)).lower()
+
+
+def _announce(
+    front: Front,
+    urls: tuple[str, str],
+    upstream: Upstream,
+    embedded: EmbeddedRedis | None,
+    *,
+    spliced: bool,
+) -> None:
+    """Print the ready line. `urls` are those of the admin listener and of that for metrics."""
+    admin, metrics = urls
+    whose = ", ".join(f"{service or 'unknown'} on {address}" for address, service in front.bound)
+    parts = [f"keyfence: ready: {whose}", f"admin {admin or 'none'}"]
+    parts += [f"metrics {metrics}"] if metrics else []
+    parts.append(f"upstream {upstream.address.shown}")
+    workers = front.listing()
+    if any(worker["pid"] != os.getpid() for worker in workers):
+        parts.append(f"workers {len(workers)}")
+    if spliced:
+        parts.append("SPLICE: nothing is read")
+    print("; ".join(parts), flush=True)
+    if embedded is not None:
+        print(_things_to_try(front, admin, embedded), flush=True)
+
+
+def _things_to_try(front: Front, admin: str, embedded: EmbeddedRedis) -> str:
+    """What a newcomer can type, with the addresses that are in force."""
+    by_service = {service: _redis_cli(address) for address, service in front.bound}
+    first = next(iter(by_service.values()))
+    master, proxy = by_service.get("CubeMaster", first), by_service.get("CubeProxy", first)
+    lines = [
+        f"  An embedded Redis {embedded.version} stands behind it (its data ends with this process). Try:",
+        f"    {master} HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.7 8080 32001",
+        f"    {proxy} HGETALL cube:v1:shared:sandbox:proxy:7c8f",
+        f"    {proxy} HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.8",
+        f"    {master} HSET 7c8fbcd45ffe450fb8f7fb223ad45507 ins_id node1",
+    ]
+    if admin:
+        lines += [
+            f"    {_own_name()} report {admin}        what was found so far",
+            f"    curl {admin}/metrics",
+        ]
+    return "\n".join([*lines, "  Ctrl-C ends it all."])
+
+
+def _redis_cli(address: str) -> str:
+    """How redis-cli reaches an address of this machine."""
+    path = Address(address).unix_path
+    return f"redis-cli -s {path}" if path else f"redis-cli -p {Address(address).host_port[1]}"
+
+
+def _own_name() -> str:
+    """How the user can call keyfence again."""
+    return "keyfence" if shutil.which("keyfence") else sys.argv[0]

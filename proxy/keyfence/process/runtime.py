@@ -1,0 +1,333 @@
+"""What a process needs to serve clients: judge, upstream, gate, and what is to be done each second.
+
+Rule: policy and configuration are taken over together, between two commands and never within one; what has
+begun (a transaction, a client's identity) goes on with what it began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime
+import gc
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from keyfence.commands.extract import adopt
+from keyfence.commands.learned import learn
+from keyfence.config.models import Settings
+from keyfence.downstream.client import Gate, report_fault
+from keyfence.downstream.listeners import Listeners
+from keyfence.downstream.quotas import ClientLimits
+from keyfence.downstream.tls import listener_context, upstream_context
+from keyfence.net.addresses import Bound
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.enforcement.modes import BreakGlass, Modes
+from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.session.shown_ids import Question, ShownIds
+from keyfence.telemetry.operator_log import notice, tell, warn
+from keyfence.telemetry.telemetry import Telemetry
+from keyfence.upstream.discovery import CannotLearn, Learner, NotAllowed
+from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.outages import Outages
+from keyfence.upstream.own_commands import COMMAND, OwnCommand
+from keyfence.upstream.own_user import missing_permissions, what_is_missing
+
+from .rlimits import room_for
+from .ttl_check import TtlWatch
+
+
+class StartError(Exception):
+    """keyfence can't start; the message is one line for the user."""
+
+
+class Runtime:
+    """The state of one process: of the only one, of a worker, or of the parent that judges for `explain`
+    alone."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        policy: CompiledPolicy | None,
+        telemetry: Telemetry,
+        *,
+        loaded_at: float | None = None,
+        quiet: bool = False,
+    ) -> None:
+        """`policy` None: splice mode, nothing is read. A worker is `quiet`: its parent tells the same
+        already."""
+        self.telemetry = telemetry
+        self.glass: list[BreakGlass] = []
+        self.pending = PendingTtls()  # outlives a reload
+        self.in_force: InForce | None = None
+        self.upstream: Upstream | None = None
+        self.learner: Learner | None = None
+        self._gate: Gate | None = None
+        self._outages: Outages | None = None
+        self._missing: list[OwnCommand] = []  # what keyfence's own user lacks, as far as it was said
+        self._user_changed = asyncio.Event()
+        self._quiet = quiet
+        self._told: list[str] | None = []  # what waits for the ready line; None: it is out
+        self.take(settings, policy, time.time() if loaded_at is None else loaded_at)
+
+    def take(self, settings: Settings, policy: CompiledPolicy | None, loaded_at: float) -> None:
+        """Put a policy and its configuration in force. `loaded_at` is in Unix seconds.
+
+        Upstream and listeners stay where they are. Clients that are connected keep the service that they have
+        until they authenticate again. Raises FileError, and changes nothing then.
+        """
+        if self.upstream is not None and settings.upstream is not None:
+            self.upstream.take(settings.upstream, upstream_context(settings))
+            self._user_changed.set()
+        counters = self.telemetry.counters
+        self.settings = settings
+        self.telemetry.mask(settings.mask_keys)
+        if policy is not None:
+            modes = Modes(settings.modes, policy.services, settings.waived())
+            judge = Judge(policy, modes, self.glass, time.time, self._decision_failed, self.pending)
+            if self.in_force is None:
+                self.in_force = InForce(judge)
+            else:
+                counters.policy_replaced(self.in_force.judge.policy.name)
+                self.in_force.judge = judge
+            self.telemetry.guard(policy.secrecy)
+            counters.policy_loaded(policy.name, policy.revision, loaded_at)
+        if self._gate is not None:
+            self._gate.identities = self._identities()
+            self._gate.limits = settings.limits.of_requests()
+            self._gate.places.limits = self._client_limits()
+        self._count_lapsed()
+
+    def _decision_failed(self, exc: Exception) -> None:
+        self.telemetry.counters.internal_error("decision")
+        report_fault(exc)
+
+    # -- upstream
+
+    def open_upstream(self, address: UpstreamAddress) -> Upstream:
+        counters = self.telemetry.counters
+        self._outages = None if self._quiet else Outages(address.shown)
+        self.upstream = Upstream(
+            address,
+            upstream_context(self.settings),
+            self.settings.connect_timeout,
+            on_change=self._upstream_changed,
+            on_failure=lambda: counters.upstream_connect_failed(address.shown),
+            on_fault=self._upstream_fault,
+            on_state=self._outages.seen if self._outages is not None else lambda _up, _reason: None,
+        )
+        if self.judge is not None:
+            self.learner = Learner(self.upstream, self._adopt_commands, self._cannot_learn)
+        return self.upstream
+
+    async def reach_upstream(self, address: UpstreamAddress) -> Upstream:
+        """Open it, try it once, and learn its commands where it answers."""
+        upstream = self.open_upstream(address)
+        if await upstream.probe() and self.learner is not None:
+            await self._check_user(upstream)
+            self._user_changed.clear()
+            await self.learner.learn()
+        return upstream
+
+    async def _check_user(self, upstream: Upstream) -> None:
+        """Say what keyfence's own user lacks, and again where that has changed. Where clients bring all
+        credentials it is no fault."""
+        if self._quiet:
+            return
+        missing = await missing_permissions(upstream)
+        if missing is None or missing == self._missing:
+            return
+        self._missing = missing
+        if missing:
+            (warn if upstream.address.login() else self.tell)(what_is_missing(upstream.address, missing))
+
+    async def _check_user_forever(self, upstream: Upstream) -> None:
+        """The upstream has come back, or keyfence logs in as somebody else from now on."""
+        while True:
+            await self._user_changed.wait()
+            self._user_changed.clear()
+            await self._check_user(upstream)
+
+    def _upstream_changed(self, up: bool) -> None:
+        assert self.upstream is not None
+        self.telemetry.counters.upstream_state(self.upstream.address.shown, up)
+        if self.learner is not None:
+            self.learner.upstream_changed(up)
+        if up:
+            self._user_changed.set()
+
+    def _upstream_fault(self, kind: str) -> None:
+        self.telemetry.counters.upstream_fault(kind)
+        if kind == "out_of_step":
+            text = "a shared connection was closed: its replies were out of step with its requests"
+            notice(kind, f"{text}. Somebody's text may pass for a reply; please report how")
+
+    def _adopt_commands(self, reply: object) -> None:
+        learned = learn(reply)
+        adopt(learned)
+        if self.judge is not None:
+            self.judge.decider.forget_permissions()
+        if learned.rows:
+            self.tell(f"the upstream has {len(learned.rows)} commands that keyfence knows from it alone")
+        if learned.unreadable or learned.dropped:
+            self.tell(f"{learned.unreadable + learned.dropped} of the upstream's commands stay unknown")
+
+    def _cannot_learn(self, reason: CannotLearn) -> None:
+        """Where clients bring all credentials, keyfence may not ask: then it is no fault."""
+        text = f"the upstream doesn't tell its commands ({reason}): what its modules have stays unknown"
+        if isinstance(reason, NotAllowed):
+            if COMMAND not in self._missing:  # else it was said already
+                self.tell(f"{text}; give its URL a user that may run COMMAND")
+        elif not self._quiet:
+            warn(text)
+
+    def tell(self, text: str) -> None:
+        """Something for operators where nothing is wrong; the ready line stays the first line."""
+        if self._quiet:
+            return
+        if self._told is None:
+            tell(text)
+        else:
+            self._told.append(text)
+
+    def announced(self) -> None:
+        """The ready line is out: what waited for it may follow."""
+        if self._outages is not None:
+            self._outages.begin()
+        waiting, self._told = self._told or [], None
+        for text in waiting:
+            self.tell(text)
+
+    # -- clients
+
+    def gate(self, upstream: Upstream) -> Gate:
+        settings = self.settings
+        self._gate = Gate(
+            self.in_force,
+            self._identities(),
+            upstream,
+            self.telemetry,
+            settings.limits.of_requests(),
+            self._client_limits(),
+            settings.shared_connections,
+        )
+        return self._gate
+
+    @property
+    def ids(self) -> ShownIds:
+        """What the clients of this process have been shown."""
+        assert self._gate is not None
+        return self._gate.ids
+
+    def ask_others_by(self, ask: Callable[[Question], None]) -> None:
+        """There are other processes with clients, which may be asked for an id."""
+        assert self._gate is not None
+        self._gate.ids.is_all = False
+        self._gate.ask_others = ask
+
+    def _client_limits(self) -> ClientLimits:
+        """The configured limits, with no more connections than there are file descriptors for."""
+        limits = self.settings.limits.of_clients()
+        # Where there are workers, their parent has the admin listeners.
+        room = room_for(limits.connections, 0 if self.settings.workers else self.settings.admin_listeners)
+        if room < 0.9 * limits.connections:
+            self.tell(f"file descriptors suffice for {room} connections of {limits.connections} (ulimit -n)")
+        return dataclasses.replace(limits, connections=room)
+
+    def _identities(self) -> Any:
+        return self.settings.identities(self.judge.policy.services if self.judge else ())
+
+    @property
+    def judge(self) -> Judge | None:
+        """None: nothing is read."""
+        return None if self.in_force is None else self.in_force.judge
+
+    def listeners(self, upstream: Upstream, bound: list[Bound]) -> Listeners:
+        """The configured listeners on sockets that are bound already, each in its turn."""
+        listeners = Listeners(self.gate(upstream))
+        for index, (model, sockets) in enumerate(zip(self.settings.listeners, bound, strict=True)):
+            listeners.open(model, sockets, listener_context(self.settings, index))
+        return listeners
+
+    # -- time
+
+    async def tick_forever(self) -> None:
+        """What is done each second: merged log lines, lapsed exceptions."""
+        while True:
+            await asyncio.sleep(1)
+            self.telemetry.flush()
+            self._count_lapsed()
+            if self._outages is not None:
+                self._outages.tick()
+
+    def chores(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs beside the clients as long as the process does."""
+        assert self.upstream is not None
+        jobs = [self.upstream.probe_forever(), self.tick_forever()]
+        if self.learner is None:
+            return jobs
+        watch = TtlWatch(self.pending, self.upstream, self.telemetry, self._cannot_ask, report_fault)
+        checks = [] if self._quiet else [self._check_user_forever(self.upstream)]
+        return [*jobs, *checks, self.learner.learn_forever(), watch.watch_forever()]
+
+    def _cannot_ask(self, reason: str) -> None:
+        """Where clients bring all credentials, keyfence may not ask: then it is no fault."""
+        self.tell(
+            f"the upstream can't be asked for times to live and sizes ({reason}): nothing is found late"
+        )
+
+    def _count_lapsed(self) -> None:
+        today = datetime.datetime.now(datetime.UTC).date()
+        dates: dict[str, list[datetime.date]] = {
+            "legacy": [],
+            "grants": [],
+            "waivers": [one.until for one in self.settings.waivers],
+        }
+        if self.judge is not None:
+            for kind, until in self.judge.policy.exceptions:
+                dates[kind].append(until)
+        for kind, untils in dates.items():
+            self.telemetry.counters.set_exceptions_lapsed(kind, sum(until < today for until in untils))
+
+
+def _report_end(task: asyncio.Future[None]) -> None:
+    """A job that ends by a fault would be missed by nobody."""
+    if not task.cancelled() and isinstance(fault := task.exception(), Exception):
+        report_fault(fault)
+
+
+@contextlib.asynccontextmanager
+async def background(*jobs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run these beside the body, and end them with it."""
+    tasks = [asyncio.ensure_future(job) for job in jobs]
+    for task in tasks:
+        task.add_done_callback(_report_end)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def settle_modules() -> None:
+    """To be called once all modules are imported: no collection looks at what they hold again.
+
+    A full collection stops every client, and modules are nearly all that it would look at.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def run_loop(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a coroutine on uvloop, or on asyncio's own loop where there is none."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main())
+        return
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())

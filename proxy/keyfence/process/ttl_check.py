@@ -1,0 +1,269 @@
+"""Asks Redis about times to live and sizes that commands left open, and tells what it finds.
+
+Rule: on a connection of keyfence's own, in batches, each key in its database. What can't be answered is
+counted, told of once, and accuses nobody; whatever goes wrong here, clients don't notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import TypeVar, cast
+
+from keyfence.policy.compiled.sizes import Question
+from keyfence.policy.engine.pending_sizes import PendingSize
+from keyfence.policy.engine.pending_ttl import Pending, PendingTtls
+from keyfence.telemetry.telemetry import Telemetry
+from keyfence.upstream.health import Greeting, GreetingError, Upstream, describe, keep_alive
+from keyfence.upstream.own_commands import PTTL, SELECT, SIZES
+
+LOOK_SECONDS = 0.5  # between two looks at what is due
+BATCH = 500  # keys in one write
+MAX_LINE = 64 * 1024  # bytes of a reply that is one line
+MAX_TOLD = 100  # reasons
+_OF_ANOTHER_TYPE = b"-WRONGTYPE"
+
+_Open = TypeVar("_Open", Pending, PendingSize)
+
+
+class CannotAsk(Exception):
+    """Redis can't be asked; the message says why, for people."""
+
+
+class TtlWatch:
+    """Keeps asking about what is due in a table. One for each process, in its event loop."""
+
+    def __init__(
+        self,
+        table: PendingTtls,
+        upstream: Upstream,
+        telemetry: Telemetry,
+        on_failure: Callable[[str], None] = lambda _reason: None,
+        on_error: Callable[[Exception], None] = lambda _error: None,
+    ) -> None:
+        """`on_failure` hears each reason why Redis couldn't be asked once, `on_error` of faults in here."""
+        self.table = table
+        self._upstream = upstream
+        self._telemetry = telemetry
+        self._on_failure = on_failure
+        self._on_error = on_error
+        self._told: set[str] = set()
+        self._dropped = self._dropped_sizes = 0  # as far as counted
+        self._link: _Link | None = None
+
+    async def watch_forever(self) -> None:
+        """Look at what is due, twice a second. Leaving closes the connection."""
+        try:
+            while True:
+                await asyncio.sleep(LOOK_SECONDS)
+                try:
+                    await self.look()
+                except Exception as exc:
+                    self._telemetry.counters.internal_error("late")
+                    self._on_error(exc)
+        finally:
+            self._close()
+
+    async def look(self) -> None:
+        """Ask about everything that is due now."""
+        counters = self._telemetry.counters
+        counters.pending_ttl_dropped += self.table.dropped - self._dropped
+        self._dropped = self.table.dropped
+        counters.pending_size_dropped += self.table.sizes.dropped - self._dropped_sizes
+        self._dropped_sizes = self.table.sizes.dropped
+        while due := self.table.due():
+            for database, batch in _batches(due):
+                await self._ask(database, batch)
+        while sizes := self.table.sizes.due():
+            for database, of_size in _batches(sizes):
+                await self._ask_sizes(database, of_size)
+
+    async def _ask(self, database: int, batch: Sequence[Pending]) -> None:
+        """Settle each key of a batch, whatever happens."""
+        awaited = list(batch)
+        try:
+            commands = [PTTL.request(one.key) for one in batch]
+            for reply in await self._replies(database, commands):
+                self._settle(awaited.pop(0), reply)
+        except CannotAsk as exc:
+            self._close()
+            self._tell(str(exc))
+        finally:
+            for one in awaited:
+                self._unanswered(one)
+
+    def _settle(self, pending: Pending, reply: bytes) -> None:
+        """Take Redis' one word on a key."""
+        left = _integer(reply)
+        if left is None:
+            self._unanswered(pending)
+            self._tell(reply[1:].decode("utf-8", "replace"))
+        elif self.table.answer(pending, left):
+            judge = pending.judge
+            service = judge.policy.services[pending.service]
+            findings = judge.late(pending, left)
+            self._telemetry.violations(
+                service, pending.client, pending.command, findings, judge.policy.revision
+            )
+
+    def _unanswered(self, pending: Pending) -> None:
+        self.table.unanswered(pending)
+        self._telemetry.counters.pending_ttl_unanswered += 1
+
+    async def _ask_sizes(self, database: int, batch: Sequence[PendingSize]) -> None:
+        """The same for sizes; a key whose type isn't known is asked about by several commands."""
+        awaited = list(batch)
+        # What is asked is settled here: another write may come meanwhile, with other questions.
+        asked = [[write.question for write in one.writes.values()] for one in batch]
+        try:
+            commands = [
+                SIZES[question.command].request(one.key)
+                for one, questions in zip(batch, asked, strict=True)
+                for question in questions
+            ]
+            replies = iter(await self._replies(database, commands))
+            for questions in asked:
+                self._settle_size(awaited.pop(0), questions, [next(replies) for _ in questions])
+        except CannotAsk as exc:
+            self._close()
+            self._tell(str(exc))
+        finally:
+            for one in awaited:
+                self._size_unanswered(one)
+
+    def _settle_size(
+        self, pending: PendingSize, questions: Sequence[Question], replies: Sequence[bytes]
+    ) -> None:
+        sizes = [_integer(reply) for reply in replies]
+        refused = [reply for reply in replies if reply[:1] != b":" and not reply.startswith(_OF_ANOTHER_TYPE)]
+        if refused:
+            self._size_unanswered(pending)
+            self._tell(refused[0][1:].decode("utf-8", "replace"))
+            return
+        found = self.table.sizes.answer(pending, questions, sizes)
+        if found is not None:
+            write, size = found
+            policy = write.judge.policy
+            findings = write.judge.late_size(pending.key, write, size)
+            service = policy.services[write.service]
+            self._telemetry.violations(service, write.client, write.command, findings, policy.revision)
+
+    def _size_unanswered(self, pending: PendingSize) -> None:
+        self.table.sizes.unanswered(pending)
+        self._telemetry.counters.pending_size_unanswered += 1
+
+    def _tell(self, reason: str) -> None:
+        if reason not in self._told and len(self._told) < MAX_TOLD:
+            self._told.add(reason)
+            self._on_failure(reason)
+
+    async def _replies(self, database: int, commands: Sequence[bytes]) -> list[bytes]:
+        """Redis' replies to commands about keys of one database, a line each. Raises CannotAsk."""
+        upstream = self._upstream
+        try:
+            async with asyncio.timeout(upstream.connect_timeout):
+                link = await self._connected()
+                return await link.ask(database, commands)
+        except OSError as exc:
+            raise CannotAsk(describe(exc)) from None
+
+    async def _connected(self) -> _Link:
+        if self._link is not None and not self._link.lost:
+            return self._link
+        upstream = self._upstream
+        if upstream.up is False or upstream.must_wait:
+            raise CannotAsk(upstream.reason)
+        link = _Link(upstream.address.greeting(), upstream.address.database)
+        await upstream.knock(lambda: link)
+        self._link = link
+        return link
+
+    def _close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+
+class _Link(asyncio.Protocol):
+    """keyfence's own connection: replies that are one line each."""
+
+    def __init__(self, greeting: Sequence[bytes], database: int) -> None:
+        self.lost = False
+        self._opening = b"".join(greeting)
+        self._greeting = Greeting(len(greeting))
+        self._database = database
+        self._transport: asyncio.WriteTransport | None = None
+        self._unread = b""
+        self._lines: list[bytes] = []
+        self._wanted = 0
+        self._answer: asyncio.Future[list[bytes]] | None = None
+
+    async def ask(self, database: int, commands: Sequence[bytes]) -> list[bytes]:
+        """Send commands about one database, each of which is answered by one line. Raises CannotAsk."""
+        if self._transport is None or self.lost:
+            raise CannotAsk("the connection was lost")
+        changes = database != self._database
+        if changes:
+            commands = [SELECT.request(database), *commands]
+        self._wanted = len(commands)
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(b"".join(commands))
+        lines = await self._answer
+        if changes and lines[0] != b"+OK":
+            raise CannotAsk(lines[0][1:].decode("utf-8", "replace"))
+        self._database = database
+        return lines[1:] if changes else lines
+
+    def close(self) -> None:
+        self.lost = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's doesn't inherit from it
+        keep_alive(transport.get_extra_info("socket"))
+        self._transport.write(self._opening)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            data = self._greeting.take(data)
+        except GreetingError as exc:
+            self._fail(str(exc))
+            return
+        *lines, self._unread = (self._unread + data).split(b"\r\n")
+        if len(self._unread) > MAX_LINE or any(line[:1] not in (b":", b"+", b"-") for line in lines):
+            self._fail("it answers with something else than a number")
+            return
+        self._lines += lines
+        awaited = self._wanted if self._answer is not None and not self._answer.done() else 0
+        if len(self._lines) > awaited:
+            self._fail("it sent what nobody asked for")
+        elif self._answer is not None and lines and len(self._lines) == awaited:
+            lines, self._lines = self._lines, []
+            self._answer.set_result(lines)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(describe(exc) if exc else "it closed the connection")
+
+    def _fail(self, reason: str) -> None:
+        self.close()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(CannotAsk(reason))
+
+
+def _integer(reply: bytes) -> int | None:
+    """The number in an integer reply; None for any other reply."""
+    digits = reply[1:]
+    is_number = reply[:1] == b":" and len(digits) <= 20 and digits.lstrip(b"-").isdigit()
+    return int(digits) if is_number else None
+
+
+def _batches(due: list[_Open]) -> Iterator[tuple[int, list[_Open]]]:
+    """Keys by their database, so many at a time."""
+    due.sort(key=attrgetter("database"))
+    for database, keys in groupby(due, attrgetter("database")):
+        of_one = list(keys)
+        for start in range(0, len(of_one), BATCH):
+            yield database, of_one[start : start + BATCH]

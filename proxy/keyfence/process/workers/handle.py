@@ -1,0 +1,187 @@
+"""One worker as its parent sees it: started, asked, told to leave, and taken in at its end.
+
+Rule: a worker has ended once its process is gone and all that it logged has been read; whoever waits for an
+answer of it hears so then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+from keyfence import __version__
+from keyfence.process.spawn import start_python
+from keyfence.telemetry.log_relay import LogPipe, LogRelay
+
+from .channel import Channel, from_json, to_pickle
+from .worker import Start
+
+START_SECONDS = 60.0  # to serve, from its start on
+MARGIN_SECONDS = 3.0  # for a process to end once it has said so, and beyond the deadline of a drain
+PIPE_BYTES = 1 << 20
+_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, fcntl(2)
+
+
+class WorkerFailed(Exception):
+    """A worker didn't do what it was asked; the message is one line for the operator."""
+
+
+class WorkerProcess:
+    """One worker, from its start to its end."""
+
+    def __init__(
+        self,
+        slot: int,
+        relay: LogRelay,
+        on_counts: Callable[[WorkerProcess, dict[str, Any]], None],
+        on_question: Callable[[WorkerProcess, int, str, int], None] = lambda *_: None,
+    ) -> None:
+        """`on_question` takes what it asks of the others: a number for the `answer`, a service and an id."""
+        self.slot = slot
+        self.pid = 0
+        self.started = time.time()
+        self.leaving = False  # it was told to end
+        self.ready = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.exit_code: int | None = None
+        self.gauges: dict[str, Any] = {}
+        self._on_counts = on_counts
+        self._on_question = on_question
+        self._channel = Channel(to_pickle, from_json, self._heard, self._channel_ended)
+        self._log = LogPipe(relay)
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._number = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reaper: asyncio.Task[None] | None = None
+
+    async def launch(self, start: Start) -> None:
+        """Start it with its first order. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        reading, writing = os.pipe()
+        try:
+            _enlarge(writing)
+            arguments = map(str, (theirs.fileno(), writing, os.getpid(), __version__))
+            sockets = [fd for one in start.sockets for fd in one.fds]
+            self._process = start_python(
+                "keyfence.process.workers.worker", *arguments, pass_fds=[theirs.fileno(), writing, *sockets]
+            )
+        except BaseException:
+            ours.close()
+            os.close(reading)
+            raise
+        finally:
+            theirs.close()
+            os.close(writing)
+        self.pid = self._process.pid
+        await loop.connect_read_pipe(lambda: self._log, os.fdopen(reading, "rb", 0))
+        await loop.create_unix_connection(lambda: self._channel, sock=ours)
+        self._channel.send((0, "start", start))
+
+    async def ask(self, kind: str, content: object, seconds: float) -> Any:
+        """Give an order and wait until it is carried out; returns its result, if it has one. Raises
+        WorkerFailed."""
+        self._number += 1
+        number = self._number
+        answered = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._channel.send((number, kind, content))
+        try:
+            if self.ended.is_set():
+                raise WorkerFailed("it has ended")
+            async with asyncio.timeout(seconds):
+                return await answered
+        except TimeoutError:
+            raise WorkerFailed(f"it didn't answer within {seconds:g} s") from None
+        finally:
+            self._asked.pop(number, None)
+
+    def answer(self, number: int, is_so: bool) -> None:
+        """Answer a question of the worker's."""
+        self._channel.send((0, "answer", (number, is_so)))
+
+    def leave(self, seconds: float) -> None:
+        """Have it drain within so many seconds, and end."""
+        self.leaving = True
+        self._channel.send((0, "drain", seconds))
+
+    def kill(self) -> None:
+        """End it now, whatever it does."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+
+    async def wait_ready(self) -> None:
+        """Wait until it serves. Raises WorkerFailed."""
+        waits = [asyncio.ensure_future(event.wait()) for event in (self.ready, self.ended)]
+        try:
+            await asyncio.wait(waits, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
+        if self.ended.is_set():
+            raise WorkerFailed(f"a worker process ended before it could serve ({self.why_ended})")
+        if not self.ready.is_set():
+            raise WorkerFailed(f"a worker process didn't get to serve within {START_SECONDS:g} s")
+
+    @property
+    def why_ended(self) -> str:
+        code = self.exit_code or 0
+        if code == -signal.SIGALRM:
+            return "its event loop stood still"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return f"killed by {signal.Signals(-code).name}"
+        return f"exit code {code}"
+
+    @property
+    def state(self) -> str:
+        return "draining" if self.leaving else "serving" if self.ready.is_set() else "starting"
+
+    def _heard(self, message: Any) -> None:
+        if "counts" in message:
+            self.gauges = message["counts"]["gauges"]
+            self._on_counts(self, message["counts"])
+        if "ready" in message:
+            self.ready.set()
+        match message.get("whose"):
+            case [int(number), str(service), int(client_id)]:
+                self._on_question(self, number, service, client_id)
+        answered = self._asked.pop(message.get("re"), None)
+        if answered is not None and not answered.done():
+            if "error" in message:
+                answered.set_exception(WorkerFailed(message["error"]))
+            else:
+                answered.set_result(message.get("result"))
+
+    def _channel_ended(self) -> None:
+        self._reaper = asyncio.get_running_loop().create_task(self._reap())
+
+    async def _reap(self) -> None:
+        """The channel ends with the process, or little before it."""
+        assert self._process is not None
+        deadline = asyncio.get_running_loop().time() + MARGIN_SECONDS
+        while self._process.poll() is None:
+            if asyncio.get_running_loop().time() > deadline:
+                self._process.kill()
+            await asyncio.sleep(0.005)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._log.ended.wait(), MARGIN_SECONDS)
+        self.exit_code = self._process.returncode
+        for answered in self._asked.values():
+            if not answered.done():
+                answered.set_exception(WorkerFailed("it has ended"))
+        self.ended.set()
+
+
+def _enlarge(pipe: int) -> None:
+    """Lines that a busy parent hasn't read yet wait in the pipe, where they outlive the worker."""
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.fcntl(pipe, _SET_PIPE_SIZE, PIPE_BYTES)

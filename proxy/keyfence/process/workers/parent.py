@@ -1,0 +1,292 @@
+"""The parent of the workers: starts them, replaces them, tells them what changes, adds up what they count.
+
+Rule: a slot has a worker that serves it, or one on its way. What a worker has counted counts on after its
+end; what is in force here is what every worker has taken, or will start with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from keyfence.net.addresses import Bound
+from keyfence.policy.enforcement.modes import BreakGlass
+from keyfence.process.reload import Packed
+from keyfence.process.runtime import Runtime, StartError
+from keyfence.telemetry.counters import Counters
+from keyfence.telemetry.log_relay import LogRelay
+from keyfence.telemetry.operator_log import Changes, elapsed, warn
+from keyfence.telemetry.tally import Row, Tally
+
+from .handle import MARGIN_SECONDS, WorkerFailed, WorkerProcess
+from .sockets import Slot
+from .worker import Sockets, Start
+
+ANSWER_SECONDS = 30.0  # for an order; who takes longer is replaced
+COUNT_SECONDS = 2.0  # for the counts of a scrape, which makes do with older ones; and for whose an id is
+STEADY_SECONDS = 10.0  # who has lived so long didn't die of its start
+FIRST_BACKOFF = 0.1
+LONGEST_BACKOFF = 5.0
+
+
+class Workers:
+    """All workers. Implements `control.Front`."""
+
+    def __init__(self, slots: Sequence[Slot], runtime: Runtime, relay: LogRelay, start: Start) -> None:
+        """`runtime` is the parent's own; `start` says what is in force, its sockets aside."""
+        self.closing = False
+        self._slots = slots
+        self._runtime = runtime
+        self._relay = relay
+        self._start = start
+        self._workers: list[WorkerProcess] = []
+        self._total = Counters()  # of all workers that there are and were, gauges aside
+        self._tally = Tally()
+        self._rolling = asyncio.Lock()
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._backoff = [0.0] * len(slots)
+        self._changes = [Changes() for _ in slots]
+
+    @property
+    def bound(self) -> list[tuple[str, str]]:
+        return [
+            (bound.name, model.service)
+            for bound, model in zip(self._slots[0], self._runtime.settings.listeners, strict=True)
+        ]
+
+    @property
+    def is_open(self) -> bool:
+        return any(worker.state == "serving" for worker in self._workers)
+
+    async def open(self) -> None:
+        """Start all workers, and wait until all serve. Raises StartError."""
+        try:
+            workers = [await self._launch(slot) for slot in range(len(self._slots))]
+            await asyncio.gather(*(worker.wait_ready() for worker in workers))
+        except (WorkerFailed, OSError) as exc:
+            self.closing = True
+            raise StartError(str(exc)) from None
+
+    async def _launch(self, slot: int) -> WorkerProcess:
+        worker = WorkerProcess(slot, self._relay, self._counted, self._asked)
+        sockets = [Sockets(one.name, _fds(one)) for one in self._slots[slot]]
+        self._workers.append(worker)
+        try:
+            await worker.launch(dataclasses.replace(self._start, sockets=tuple(sockets)))
+        except BaseException:
+            self._workers.remove(worker)
+            raise
+        self._do(self._look_after(worker))
+        return worker
+
+    def _do(self, job: Any) -> None:
+        task = asyncio.get_running_loop().create_task(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+
+    async def _look_after(self, worker: WorkerProcess) -> None:
+        """Replace a worker that ends without having been told to."""
+        await worker.ended.wait()
+        self._workers.remove(worker)
+        if worker.leaving or self.closing or any(one.slot == worker.slot for one in self._workers):
+            return
+        self._runtime.telemetry.counters.worker_restarts += 1
+        wait = self._next_wait(worker)
+        gone = time.monotonic()
+        self._changes[worker.slot].add(
+            f"worker {worker.pid} has ended ({worker.why_ended}); another takes its place"
+        )
+        while not self.closing:
+            await asyncio.sleep(wait)
+            if self.closing:
+                return
+            try:
+                successor = await self._launch(worker.slot)
+            except OSError as exc:
+                self._changes[worker.slot].add(
+                    f"no worker can be started: {(exc.strerror or str(exc)).lower()}"
+                )
+                wait = self._next_wait(worker)
+                continue
+            await self._say_when_it_serves(successor, worker, gone)
+            return
+
+    async def _say_when_it_serves(self, successor: WorkerProcess, worker: WorkerProcess, gone: float) -> None:
+        with contextlib.suppress(WorkerFailed):  # its own end is told by who looks after it
+            await successor.wait_ready()
+            took = elapsed(time.monotonic() - gone)
+            self._changes[worker.slot].add(
+                f"worker {successor.pid} serves in place of {worker.pid} after {took}"
+            )
+
+    def _next_wait(self, worker: WorkerProcess) -> float:
+        """Seconds until a slot gets its next worker: none, but where they die again and again."""
+        if time.time() - worker.started > STEADY_SECONDS:
+            self._backoff[worker.slot] = 0.0
+            return 0.0
+        backoff = min(max(self._backoff[worker.slot] * 2, FIRST_BACKOFF), LONGEST_BACKOFF)
+        self._backoff[worker.slot] = backoff
+        return backoff * random.uniform(0.5, 1.0)
+
+    # -- what is in force
+
+    async def take(self, packed: Packed, loaded_at: float) -> None:
+        """Have all workers take a policy and its configuration; returns when they have."""
+        upstream = packed.settings.upstream or self._start.upstream
+        self._start = dataclasses.replace(self._start, packed=packed, loaded_at=loaded_at, upstream=upstream)
+        await self._tell_all("take", (packed, loaded_at))
+
+    async def set_glass(self, glass: Sequence[BreakGlass]) -> None:
+        self._start = dataclasses.replace(self._start, glass=tuple(glass))
+        await self._tell_all("glass", list(glass))
+
+    async def _tell_all(self, kind: str, content: object) -> None:
+        """Who doesn't obey is killed: its successor starts with what is in force."""
+        await asyncio.gather(*(self._tell(worker, kind, content) for worker in list(self._workers)))
+
+    async def _tell(self, worker: WorkerProcess, kind: str, content: object) -> None:
+        if worker.leaving:
+            return
+        try:
+            await worker.ask(kind, content, ANSWER_SECONDS)
+        except WorkerFailed as exc:
+            if not worker.ended.is_set():
+                warn(f"worker {worker.pid} doesn't obey: {exc}")
+                worker.kill()
+
+    # -- what they ask of each other
+
+    def _asked(self, worker: WorkerProcess, number: int, service: str, client_id: int) -> None:
+        """A worker wants to know whether a client of the service was shown this id by another one."""
+        self._do(self._find(worker, number, service, client_id))
+
+    async def _find(self, asking: WorkerProcess, number: int, service: str, client_id: int) -> None:
+        others = [one for one in self._workers if one is not asking and one.ready.is_set()]
+        asked = (one.ask("whose", (service, client_id), COUNT_SECONDS) for one in others)
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        asking.answer(number, any(one is True for one in found))
+
+    # -- what they count
+
+    def _counted(self, _worker: WorkerProcess, counts: dict[str, Any]) -> None:
+        # The relay counts the lines that are written, in the parent's own counters.
+        self._total.absorb(counts["counters"] | {"log_lines": 0}, live=False)
+        self._tally.absorb(counts["tally"])
+
+    async def _refresh(self) -> None:
+        asked = [
+            worker.ask("count", None, COUNT_SECONDS) for worker in self._workers if worker.state == "serving"
+        ]
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    async def counters(self) -> Counters:
+        """The sum of all workers, and of this process."""
+        await self._refresh()
+        union = Counters()
+        union.absorb(self._runtime.telemetry.counters.snapshot())
+        union.absorb(self._total.snapshot(), live=False)
+        for worker in self._workers:
+            if worker.gauges:
+                union.absorb_gauges(worker.gauges)
+        union.workers = sum(worker.state == "serving" for worker in self._workers)
+        return union
+
+    async def rows(self) -> list[Row]:
+        await self._refresh()
+        return self._tally.snapshot()
+
+    def listing(self) -> list[dict[str, Any]]:
+        """One row for each process, for `GET /workers`."""
+        return [
+            {
+                "slot": worker.slot,
+                "pid": worker.pid,
+                "state": worker.state,
+                "started": worker.started,
+                "revisions": {name: revision for name, revision, _ in worker.gauges.get("policies", ())},
+                "connections": sum(row[-1] for row in worker.gauges.get("connections_open", ())),
+            }
+            for worker in self._workers
+        ]
+
+    # -- log
+
+    def prepare(self, decision_log: str) -> None:
+        """Write the log to another file. Raises OSError, and changes nothing then."""
+        self._relay.write_to(decision_log)
+
+    def reopen_log(self) -> None:
+        self._relay.reopen()
+
+    async def tick(self) -> None:
+        self._relay.flush()
+        for changes in self._changes:
+            changes.tick()
+
+    # -- the end of some, and of all
+
+    async def restart(self) -> int:
+        """Replace the workers one by one; returns how many. Raises WorkerFailed: the rest stay as they are.
+
+        The new one serves before the old one drains, on the same sockets.
+        """
+        if self._rolling.locked():
+            raise WorkerFailed("a rolling restart is under way already")
+        async with self._rolling:
+            for slot in range(len(self._slots)):
+                await self._replace(slot)
+        return len(self._slots)
+
+    async def _replace(self, slot: int) -> None:
+        old = [worker for worker in self._workers if worker.slot == slot]
+        new = await self._launch(slot)
+        try:
+            await new.wait_ready()
+        except WorkerFailed:
+            new.leaving = not all(worker.ended.is_set() for worker in old)  # else the slot needs another one
+            new.kill()
+            raise
+        await asyncio.gather(*(self._dismiss(worker, self._runtime.settings.drain) for worker in old))
+
+    async def _dismiss(self, worker: WorkerProcess, seconds: float) -> None:
+        worker.leave(seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds + MARGIN_SECONDS):
+                await worker.ended.wait()
+        worker.kill()
+
+    async def drain(self, seconds: float, at_once: asyncio.Event) -> None:
+        """End all workers, within so many seconds or once `at_once` is set."""
+        self.closing = True
+        workers = list(self._workers)
+        going: asyncio.Future[Any] = asyncio.gather(*(self._dismiss(worker, seconds) for worker in workers))
+        hurry: asyncio.Future[Any] = asyncio.ensure_future(at_once.wait())
+        await asyncio.wait([going, hurry], return_when=asyncio.FIRST_COMPLETED)
+        for waiting in (going, hurry):
+            waiting.cancel()
+        await asyncio.gather(going, hurry, return_exceptions=True)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """End all workers that are left, at once, and close the sockets."""
+        self.closing = True
+        for worker in list(self._workers):
+            worker.kill()
+        for worker in list(self._workers):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(worker.ended.wait(), MARGIN_SECONDS)
+        for job in list(self._jobs):
+            job.cancel()
+        for slot in self._slots:
+            for bound in slot:
+                bound.close()
+        self._relay.close()
+
+
+def _fds(bound: Bound) -> tuple[int, ...]:
+    return tuple(sock.fileno() for sock in bound.sockets)

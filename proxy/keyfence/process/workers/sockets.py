@@ -1,0 +1,60 @@
+"""The listening sockets of all workers, which their parent binds and keeps.
+
+Rule: a socket stays open as long as the parent lives: closing one of several that share an address resets the
+connections in its queue. So a worker that takes another's place takes its sockets too, with all who wait
+there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from keyfence.config.models import ListenerModel
+from keyfence.net.addresses import Address, Bound, bind
+
+Slot = list[Bound]  # the sockets of one worker: one Bound for each listener
+
+
+def bind_slots(listeners: Sequence[ListenerModel], number: int) -> list[Slot]:
+    """Bind every address once for each worker. Raises `CannotBind`.
+
+    The kernel shares out the connections to a TCP address among its sockets (SO_REUSEPORT, socket(7)). A unix
+    socket is one, and whoever accepts first serves.
+    """
+    with contextlib.ExitStack() as opened:
+        slots: list[Slot] = [[] for _ in range(number)]
+        for model in listeners:
+            try:
+                first = _bind_first(model, shared=number > 1)
+                opened.callback(first.close)
+                slots[0].append(first)
+                for slot in slots[1:]:
+                    if model.address.unix_path:
+                        slot.append(first)
+                        continue
+                    slot.append(bind(Address(first.name), reuse_port=True))
+                    opened.callback(slot[-1].close)
+            except OSError as exc:
+                raise CannotBind(model, exc) from None
+        opened.pop_all()
+    return slots
+
+
+class CannotBind(Exception):
+    """An address can't be had; `fault` is why."""
+
+    def __init__(self, model: ListenerModel, fault: OSError) -> None:
+        super().__init__(model.listen)
+        self.listen = model.listen
+        self.fault = fault
+
+
+def _bind_first(model: ListenerModel, *, shared: bool) -> Bound:
+    """The first socket of an address, once nobody else has it: those who share theirs would share with us
+    too."""
+    bound = bind(model.address, unix_mode=model.unix_mode)
+    if not shared or model.address.unix_path:
+        return bound
+    bound.close()
+    return bind(Address(bound.name), reuse_port=True)

@@ -1,0 +1,191 @@
+"""A worker: a process that serves clients as its parent tells it.
+
+Rule: it compiles nothing, binds nothing and opens no file of its own; it lives no longer than its parent, and
+what it has counted and logged is with the parent before it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+import socket
+import sys
+from typing import Any, NamedTuple
+
+from keyfence import __version__
+from keyfence.config.models import Settings
+from keyfence.downstream.listeners import Listeners
+from keyfence.downstream.tls import listener_context
+from keyfence.net.addresses import Bound
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.enforcement.modes import BreakGlass
+from keyfence.process.command_recorder import Recorder
+from keyfence.process.reload import Packed, unpack
+from keyfence.process.runtime import Runtime, StartError, background, run_loop, settle_modules
+from keyfence.process.spawn import admit_signals, end_with_parent
+from keyfence.telemetry.increments import Deltas
+from keyfence.telemetry.operator_log import warn
+from keyfence.telemetry.telemetry import Telemetry
+from keyfence.upstream.health import UpstreamAddress
+
+from .channel import Channel, from_pickle, to_json
+from .questions import Questions
+
+COUNT_INTERVAL = 1.0  # seconds between two instalments of counts
+# A worker whose event loop stands still for so long ends itself, and is replaced.
+STUCK_SECONDS = 60.0
+
+
+class Sockets(NamedTuple):
+    """The inherited sockets of one listener."""
+
+    name: str
+    fds: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Start:
+    """A worker's first order."""
+
+    packed: Packed
+    loaded_at: float  # Unix seconds
+    upstream: UpstreamAddress
+    sockets: tuple[Sockets, ...]  # one for each listener of the settings
+    glass: tuple[BreakGlass, ...] = ()
+
+
+class Worker:
+    """Obeys its parent's orders, one after another: (number, kind, content), see `_carry_out`."""
+
+    def __init__(self, control: socket.socket, log: int) -> None:
+        self._control = control
+        self._log = log
+        self._channel = Channel(to_json, from_pickle, self._ordered, self._channel_ended)
+        self._alone = asyncio.Event()
+        self._orders: asyncio.Queue[tuple[int, str, Any]] = asyncio.Queue()
+        self._questions = Questions(self._channel.send)
+        self._runtime: Runtime | None = None  # once it serves
+        self._drain = asyncio.Event()
+        self._drain_seconds: float | None = None
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.drain)
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
+            # They reach the whole process group, and are the parent's to answer.
+            signal.signal(number, signal.SIG_IGN)
+        admit_signals()
+        await loop.create_unix_connection(lambda: self._channel, sock=self._control)
+        _, _, start = await self._orders.get()
+        await self._serve(start)
+
+    def drain(self) -> None:
+        """The parent is gone, or somebody has sent SIGTERM: end as it would have it."""
+        self._drain.set()
+
+    def _channel_ended(self) -> None:
+        self._alone.set()
+        self.drain()
+
+    def _ordered(self, order: tuple[int, str, Any]) -> None:
+        """Some wait for no other order: `drain`; `whose`, a question of another worker (service, id); and
+        `answer`, (number, whether it is so), to one of this worker's own."""
+        number, kind, content = order
+        if kind == "drain":
+            self._drain_seconds = content
+            self._drain.set()
+        elif kind == "whose":
+            is_of = self._runtime is not None and self._runtime.ids.is_of(*content)
+            self._channel.send({"re": number, "result": is_of})
+        elif kind == "answer":
+            self._questions.answered(*content)
+        else:
+            self._orders.put_nowait(order)
+
+    async def _serve(self, start: Start) -> None:
+        settings = start.packed.settings
+        telemetry = Telemetry.to(
+            self._log_of(settings),
+            mask_keys=settings.mask_keys,
+            schedule=asyncio.get_running_loop().call_soon,
+        )
+        if settings.record:
+            telemetry.recorder = Recorder(settings.record)
+        self._deltas = Deltas(telemetry)
+        policy = unpack(start.packed)
+        runtime = Runtime(settings, policy, telemetry, loaded_at=start.loaded_at, quiet=True)
+        runtime.glass[:] = start.glass
+        upstream = await runtime.reach_upstream(start.upstream)
+        listeners = runtime.listeners(upstream, [_inherited(one) for one in start.sockets])
+        runtime.ask_others_by(self._questions.ask)
+        self._runtime = runtime
+        async with background(*runtime.chores(), self._obey(runtime, listeners), self._count_forever()):
+            await listeners.start()
+            self._channel.send({"ready": True, "counts": self._deltas.take()})
+            await self._drain.wait()
+            seconds = self._drain_seconds
+            await listeners.close(runtime.settings.drain if seconds is None else seconds)
+        telemetry.close()
+        self._channel.send({"counts": self._deltas.take()})
+        self._channel.close()
+        await self._alone.wait()
+
+    def _log_of(self, settings: Settings) -> int | None:
+        return self._log if settings.decision_log else None
+
+    async def _count_forever(self) -> None:
+        while True:
+            signal.setitimer(signal.ITIMER_REAL, STUCK_SECONDS)  # SIGALRM ends a process that handles it not
+            if not self._channel.is_full:
+                self._channel.send({"counts": self._deltas.take()})
+            await asyncio.sleep(COUNT_INTERVAL)
+
+    async def _obey(self, runtime: Runtime, listeners: Listeners) -> None:
+        while True:
+            number, kind, content = await self._orders.get()
+            answer: dict[str, Any] = {"re": number}
+            try:
+                await self._carry_out(kind, content, runtime, listeners)
+            except Exception as exc:
+                answer["error"] = f"{type(exc).__name__}: {exc}"
+            answer["counts"] = self._deltas.take()
+            self._channel.send(answer)
+
+    async def _carry_out(self, kind: str, content: Any, runtime: Runtime, listeners: Listeners) -> None:
+        """`count`: nothing but what each answer carries; `glass`: break-glass from now on; `take`: a policy
+        and its configuration, (Packed, Unix seconds)."""
+        if kind == "glass":
+            runtime.glass[:] = content
+        elif kind == "take":
+            packed, loaded_at = content
+            policy = await asyncio.to_thread(unpack, packed)
+            settings = packed.settings
+            contexts = [listener_context(settings, index) for index in range(len(settings.listeners))]
+            if bool(settings.decision_log) != bool(runtime.settings.decision_log):
+                runtime.telemetry.log_to(self._log_of(settings))
+            runtime.take(settings, policy, loaded_at)
+            listeners.replace_tls(contexts)
+
+
+def _inherited(sockets: Sockets) -> Bound:
+    return Bound(sockets.name, [socket.socket(fileno=fd) for fd in sockets.fds])
+
+
+def main() -> None:
+    """Arguments: the descriptors of channel and log, the parent's process id, its version."""
+    control, log, parent = map(int, sys.argv[1:4])
+    end_with_parent(parent)
+    if sys.argv[4] != __version__:
+        warn(f"keyfence {sys.argv[4]} can't start a worker of {__version__}: restart it as a whole")
+        sys.exit(1)
+    settle_modules()
+    sock = socket.socket(fileno=control)
+    signal.setitimer(signal.ITIMER_REAL, STUCK_SECONDS)
+    try:
+        run_loop(lambda: Worker(sock, log).run())
+    except (StartError, FileError, OSError) as exc:
+        warn(f"a worker can't start: {exc}")
+        os._exit(1)
+    os._exit(0)  # nothing is left to do, and threads that look names up would be waited for

@@ -1,0 +1,32 @@
+# C types for actor.py. The same source runs uncompiled; nothing here changes what it does.
+cimport cython
+
+from keyfence.session.conversation cimport Conversation
+
+
+cdef class Actor(Conversation):
+    cdef str _origin
+    cdef object _peer
+    cdef object _peer_of
+    cdef object _library
+    cdef int _port
+    cdef readonly str at_connect
+    cdef readonly object identities
+    cdef readonly object first_profile
+    cdef readonly object greeting
+    cdef readonly bint selects_later
+    cdef object _full_limits
+    cdef public bytes request
+    cdef readonly object ids
+    cdef object _sender
+    cdef object _in_force
+    cdef object _observer
+    cdef long long _number
+    cdef object _numbered_by
+    cdef str _numbered_as
+    cdef readonly tuple values
+    cdef object _valued_as
+    cdef object _ruled
+
+    cpdef object current_judge(self)
+    cdef tuple _judge(self)

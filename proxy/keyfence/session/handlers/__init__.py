@@ -1,0 +1,1 @@
+"""Commands that change the session itself: login, transactions, subscriptions, replies, the end."""

@@ -1,0 +1,64 @@
+"""MULTI and what is queued behind it.
+
+Rule: a transaction is open from the MULTI that was sent to the EXEC, DISCARD or RESET that was; Redis decides
+what becomes of it. What is queued in it takes effect when EXEC's answer says so, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from keyfence.policy.engine.authorizer import Judge
+from keyfence.policy.engine.evaluator import Transaction
+from keyfence.resp.replies import ReplyFramer
+
+# Commands of one transaction that do something to the session itself: they are kept until EXEC.
+MAX_EFFECTS = 1_000
+
+
+class OpenTransaction:
+    """A transaction between its MULTI and its end."""
+
+    __slots__ = ("_effects", "is_confirmed", "is_shapeable", "judge", "judged", "logins", "queued")
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge = judge  # a reload doesn't change what a transaction is judged by
+        self.judged = Transaction()
+        self.is_confirmed = False  # Redis has answered MULTI
+        self.is_shapeable = False  # the client's text might shape a part of EXEC's reply
+        self.logins = 0  # commands that may log in, and fail
+        self.queued = 0  # commands that Redis will have an answer for in EXEC's
+        self._effects: list[tuple[int, Callable[[bytes], None]]] = []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further effect can be kept."""
+        return len(self._effects) >= MAX_EFFECTS
+
+    @property
+    def has_effects(self) -> bool:
+        return bool(self._effects)
+
+    def when_executed(self, effect: Callable[[bytes], None]) -> None:
+        """Have `effect` called with the reply of the command that is queued next, once EXEC brings it."""
+        self._effects.append((self.queued, effect))
+
+    def executed(self, reply: bytes) -> None:
+        """EXEC has answered: an array of the commands' replies, or a null or an error if none was run."""
+        answers = elements(reply)
+        for index, effect in self._effects:
+            if index < len(answers):
+                effect(answers[index])
+
+
+def elements(reply: bytes) -> Sequence[bytes]:
+    """The elements of an array, as they came; none for whatever else."""
+    end = reply.find(b"\r\n") + 2
+    if not reply.startswith(b"*") or reply.startswith(b"*-"):
+        return ()
+    framer = ReplyFramer()
+    found = []
+    for _ in range(int(reply[1:end])):
+        start, end = end, framer.advance(reply, end, 1)
+        found.append(reply[start:end])
+    return found

@@ -1,0 +1,393 @@
+# cython: annotation_typing=False
+"""What one client is due, and how the bytes from upstream become it.
+
+Rule: a frame from upstream is a message that nobody asked for (a push, a Pub/Sub message, a line of MONITOR)
+or the answer to the head slot; which of the two is told by the frame itself, never guessed from time. What
+fits neither ends the session.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from keyfence.resp import encode
+from keyfence.resp.replies import ReplyFramer
+from keyfence.session.handlers.pubsub import Subscriptions, is_unasked, leading_word
+
+from .base import Outlet
+from .reply_slots import Confirm, Drop, Forward, Inspect, Local, Replace, Slots
+
+# A reply that is looked at (of AUTH, HELLO, EXEC with either in it) or replaced.
+MAX_INSPECTED = 1024 * 1024
+
+_PUSH = ord(">")
+_STATUS = ord("+")
+_ERRORS = b"-!"
+# Whose the frame is that comes in: not known yet; nobody's, as a message; the head slot's, and passed on as
+# it comes; the head slot's, and dropped; the head slot's, and collected; nobody's, and dropped.
+_UNDECIDED, _PASSED, _ANSWER, _DROPPED, _WHOLE, _SILENCED = range(6)
+
+# What MONITOR shows of each command that Redis carries out (`src/replication.c`, replicationFeedMonitors).
+_MONITOR_LINE = re.compile(rb"\+[0-9]{1,20}\.[0-9]{6} \[[0-9]")
+_MONITOR_LEAD = 40  # bytes within which that is decided
+
+# What most messages begin with; no answer begins with the one, none of a subscribed client's with the other.
+_PUSHED_MESSAGE = b">3\r\n$7\r\nmessage\r\n"
+_MESSAGE = b"*3\r\n$7\r\nmessage\r\n"
+
+# CLIENT REPLY
+ON, OFF, SKIP = range(3)
+
+# Of those who have had nothing yet on a connection of their own.
+_UNUSED = ReplyFramer()
+_NOTHING = bytearray()
+
+
+class Answers(Outlet):
+    """The reply side of a session: its slots, and the frame that is coming in.
+
+    After each `feed`, `slot_done` tells whether it has answered a slot.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots = Slots()
+        self.resp = 2  # the protocol that HELLO has chosen
+        self.reply = ON  # of CLIENT REPLY; SKIP: the next request's answer is dropped
+        self.monitoring = False
+        self.subscriptions: Subscriptions | None = None  # None: it never subscribed
+        self.slot_done = False
+        self._framer = _UNUSED
+        self._captured = _NOTHING
+        self._frame = _UNDECIDED  # whose the frame is that comes in, where frames are followed one by one
+        self._in_shared_reply = False
+        self._kept = b""  # a push that has come in part on the own connection while the client shares another
+        self._late_pushes: list[bytes] = []  # whole ones, which wait for the end of a shared reply
+
+    # -- what is due
+
+    def forward(self, count: int) -> None:
+        """The next `count` replies are the client's."""
+        if self.reply == ON:
+            self.slots.forward(count)
+            return
+        dropped = 1 if self.reply == SKIP else count
+        self.slots.add(Drop(dropped))
+        if self.reply == SKIP:
+            self.reply = ON
+            if count > 1:
+                self.slots.forward(count - 1)
+
+    def inspect(self, seen: Callable[[bytes], None], keeps: int = 0) -> None:
+        """The next reply is the client's, and `seen` is called with it; `seen` holds on to `keeps` bytes."""
+        self.slots.add(Inspect(seen, self._is_silent(), keeps))
+
+    def replace(self, answer: bytes) -> None:
+        """The next reply is dropped, and the client gets `answer` in its place."""
+        self.slots.add(Replace(b"" if self._is_silent() else answer))
+
+    def drop(self, seen: Callable[[bytes], None] | None = None) -> None:
+        """The next reply is to a command of keyfence's own."""
+        self.slots.add(Replace(b"", seen))
+
+    def drop_unless_error(self, seen: Callable[[bytes], None]) -> None:
+        """The same; but the client gets an error."""
+
+        def answered(reply: bytes) -> None:
+            if reply.startswith(b"-"):
+                self.to_client.append(reply)
+            seen(reply)
+
+        self.drop(answered)
+
+    def local(self, answer: bytes) -> None:
+        """The client gets `answer` in its turn."""
+        if not self._is_silent():
+            self.slots.add(Local(answer))
+            self.let_out()
+
+    def confirm(self, slot: Confirm) -> None:
+        """The confirmations of a subscription: Redis sends them whatever CLIENT REPLY says."""
+        self._is_silent()
+        self.slots.add(slot)
+
+    def pass_over(self) -> None:
+        """A request without an answer came: it uses CLIENT REPLY SKIP up (`networking.c`, resetClient)."""
+        if self.reply == SKIP:
+            self.reply = ON
+
+    def _is_silent(self) -> bool:
+        if self.reply == ON:
+            return False
+        if self.reply == SKIP:
+            self.reply = ON
+        return True
+
+    # -- state
+
+    @property
+    def mid_reply(self) -> bool:
+        """A frame has reached the client in part, so that nothing else may be sent to it."""
+        return self._in_shared_reply or not self._framer.at_boundary
+
+    def follow_subscriptions(self) -> Subscriptions:
+        """From here on look at every frame."""
+        if self.subscriptions is None:
+            self.subscriptions = Subscriptions()
+            self._start_following()
+        return self.subscriptions
+
+    def follow_monitor(self) -> None:
+        """MONITOR was accepted: its lines come between the replies from here on."""
+        if not self.monitoring:
+            self.monitoring = True
+            self._start_following()
+
+    def _start_following(self) -> None:
+        self._frame = _UNDECIDED if self._framer.at_boundary else _PASSED
+
+    def reset(self) -> None:
+        """RESET was carried out."""
+        self.resp = 2
+        self.reply = ON
+        self.monitoring = False
+        if self.subscriptions is not None:
+            self.subscriptions.clear()
+
+    def let_out(self) -> None:
+        """Send the local answers whose turn has come; none may stand inside of a frame that came in part."""
+        if self.slots.head is not None and not self.mid_reply:
+            self.to_client.extend(self.slots.ready())
+
+    def let_out_captured(self) -> None:
+        """The session isn't followed any more: what was kept back of a message goes out."""
+        if self._captured:
+            self.to_client.append(bytes(self._captured))
+            self._captured.clear()
+
+    def fail(self, reason: str) -> None:
+        """What is due from upstream won't come: an error takes its place, where the client awaits any."""
+        sorry = unreachable(reason)
+        while self.slots:
+            slot = self.slots.pop()
+            if isinstance(slot, Forward):
+                self.to_client.append(sorry * slot.count)
+            elif isinstance(slot, Confirm) or (isinstance(slot, Inspect) and not slot.silent):
+                self.to_client.append(sorry)
+            elif isinstance(slot, Local | Replace) and slot.data:
+                self.to_client.append(slot.data)
+        self._captured.clear()
+
+    # -- from a connection of many
+
+    def feed_shared(self, data: bytes, completed: int, whole: bool) -> bool:
+        """Replies of the head slot, cut by the connection that is shared; `whole`: the last one has ended.
+        Returns whether the slot is answered."""
+        done = self.slots.answer_run(completed)
+        self.to_client.append(data)
+        self._in_shared_reply = not whole
+        if self._late_pushes and whole:
+            self.to_client.extend(self._late_pushes)
+            self._late_pushes.clear()
+        if done:
+            self.let_out()
+        return done
+
+    # -- from a connection of its own that is kept while the client shares another
+
+    def feed_kept(self, data: bytes) -> None:
+        """Pass on pushes, which come there if another client names this connection (CLIENT TRACKING …
+        REDIRECT). Nothing else was asked for. Raises ReplyError."""
+        data = self._kept + data
+        at = 0
+        while at < len(data):
+            framer = ReplyFramer()
+            end = framer.advance(data, at, 1, stop_after_push=True)
+            if framer.kind not in (0, _PUSH):
+                self.closing = "upstream sent a reply that nothing asked for"
+                return
+            if not framer.at_boundary:
+                break
+            pushes = self._late_pushes if self._in_shared_reply else self.to_client
+            pushes.append(data[at:end])
+            at = end
+        self._kept = data[at:]
+        if len(self._kept) > MAX_INSPECTED:
+            self.closing = "upstream sent an oversized push"
+
+    def go_on_with_kept(self) -> None:
+        """The client has left the shared connection: the rest of what came in part is for `feed`."""
+        if self._kept:
+            self._framer = ReplyFramer()
+            self._captured = bytearray()
+            self._framer.advance(self._kept, 0, 1)
+            self.to_client.append(self._kept)
+            self._kept = b""
+
+    # -- from a connection of its own
+
+    def feed(self, data: bytes, at: int) -> int:
+        """Take in a part of `data` from `at`: up to a frame's end, or all. Raises ReplyError."""
+        self.slot_done = False
+        if self._framer is _UNUSED:
+            self._framer = ReplyFramer()
+            self._captured = bytearray()
+        if self.subscriptions is not None or self.monitoring:
+            return self._follow_frame(data, at)
+        head = self.slots.head
+        if isinstance(head, Forward):
+            return self._forward_replies(data, at, head)
+        if isinstance(head, Drop):
+            return self._drop_reply(data, at, head)
+        if isinstance(head, Inspect | Replace):
+            return self._capture(data, at)
+        return self._forward_push(data, at)
+
+    def _forward_replies(self, data: bytes, at: int, head: Forward) -> int:
+        end = self._framer.advance(data, at, head.count)
+        self.to_client.append(data if at == 0 and end == len(data) else data[at:end])
+        if self.slots.answer_run(self._framer.completed):
+            self._slot_done()
+        return end
+
+    def _drop_reply(self, data: bytes, at: int, head: Drop) -> int:
+        """CLIENT REPLY silences replies, not pushes."""
+        end = self._framer.advance(data, at, 1, stop_after_push=True)
+        if self._framer.kind == _PUSH:
+            self.to_client.append(data[at:end])
+        elif self._framer.at_boundary and self.slots.answered(head, 1):
+            self._slot_done()
+        return end
+
+    def _forward_push(self, data: bytes, at: int) -> int:
+        """With no answer due from upstream, only a push may come."""
+        end = self._framer.advance(data, at, 1, stop_after_push=True)
+        if self._framer.kind not in (0, _PUSH):
+            self.closing = "upstream sent a reply that nothing asked for"
+        else:
+            self.to_client.append(data[at:end])
+            if self.slots and self._framer.at_boundary:
+                self._slot_done()  # an answer made here waited for the push's end
+        return end
+
+    def _capture(self, data: bytes, at: int) -> int:
+        """Collect one reply that is looked at or replaced; pushes that come before it pass."""
+        end = self._framer.advance(data, at, 1, stop_after_push=True)
+        self._captured += data[at:end]
+        if len(self._captured) > MAX_INSPECTED:
+            self.closing = "upstream sent an oversized reply"
+        elif self._framer.at_boundary:
+            reply = bytes(self._captured)
+            self._captured.clear()
+            if self._framer.push:
+                self.to_client.append(reply)
+            else:
+                self._captured_reply(reply)
+        return end
+
+    def _captured_reply(self, reply: bytes) -> None:
+        slot = self.slots.pop()
+        if isinstance(slot, Replace):
+            if slot.data:
+                self.to_client.append(slot.data)
+            if slot.seen is not None:
+                slot.seen(reply)
+        elif isinstance(slot, Inspect):
+            if not slot.silent:
+                self.to_client.append(reply)
+            slot.seen(reply)
+        if not self.closing:
+            self._slot_done()
+
+    def _slot_done(self) -> None:
+        self.let_out()
+        self.slot_done = True
+
+    # -- frame by frame, where messages come among the replies
+
+    def _follow_frame(self, data: bytes, at: int) -> int:
+        framer = self._framer
+        end = framer.advance(data, at, 1, stop_after_push=True)
+        piece = data if at == 0 and end == len(data) else data[at:end]
+        if self._frame == _UNDECIDED and not self._captured and self._is_message(piece):
+            self._frame = _PASSED
+        if self._frame in (_UNDECIDED, _WHOLE):
+            self._captured += piece
+        elif self._frame not in (_DROPPED, _SILENCED):
+            self.to_client.append(piece)
+        if self._frame == _UNDECIDED:
+            owner = self._owner_of_frame()
+            if owner == _UNDECIDED:
+                return end
+            self._frame = owner
+            if owner in (_PASSED, _ANSWER):
+                self.to_client.append(bytes(self._captured))
+            if owner != _WHOLE:
+                self._captured.clear()
+        if len(self._captured) > MAX_INSPECTED:
+            self.closing = "upstream sent an oversized reply"
+        elif framer.at_boundary and not self.closing:
+            self._end_frame()
+        return end
+
+    def _is_message(self, frame: bytes) -> bool:
+        """Whether a frame that begins so is plainly one; what isn't so plain is for `_owner_of_frame`."""
+        if frame.startswith(_PUSHED_MESSAGE):
+            return True
+        return self.resp == 2 and frame.startswith(_MESSAGE) and bool(self.subscriptions)
+
+    def _owner_of_frame(self) -> int:
+        """Whose the frame is that begins with what was captured, as soon as that shows it."""
+        if self.monitoring and self._framer.kind == _STATUS:
+            if _MONITOR_LINE.match(self._captured):
+                return _SILENCED if self.reply == OFF else _PASSED
+            if len(self._captured) < _MONITOR_LEAD and not self._framer.at_boundary:
+                return _UNDECIDED
+            return self._owner_of_reply(b"")
+        word = leading_word(self._captured)
+        if word is None and not self._framer.at_boundary:
+            return _UNDECIDED
+        return self._owner_of_reply(word or b"")
+
+    def _owner_of_reply(self, word: bytes) -> int:
+        head = self.slots.head
+        kind = self._framer.kind
+        if isinstance(head, Confirm) and word == head.word:
+            return _ANSWER
+        if kind == _PUSH:
+            return _PASSED
+        subscribed = bool(self.subscriptions) or isinstance(head, Confirm)
+        if self.resp == 2 and subscribed and is_unasked(word):
+            return _PASSED
+        if isinstance(head, Drop):
+            return _DROPPED
+        if head is None:
+            self.closing = "upstream sent a reply that nothing asked for"
+        return _ANSWER if isinstance(head, Forward | Confirm) else _WHOLE
+
+    def _end_frame(self) -> None:
+        owner, self._frame = self._frame, _UNDECIDED
+        head = self.slots.head
+        if owner == _WHOLE:
+            reply = bytes(self._captured)
+            self._captured.clear()
+            self._captured_reply(reply)
+        elif owner == _DROPPED and isinstance(head, Drop):
+            if self.slots.answered(head, 1):
+                self._slot_done()
+        elif owner == _ANSWER and isinstance(head, Confirm) and self._framer.kind in _ERRORS:
+            self.slots.pop()
+            self._slot_done()
+        elif owner == _ANSWER and isinstance(head, Forward | Confirm):
+            if self.slots.answered(head, 1):
+                if isinstance(head, Confirm):
+                    head.confirmed()
+                self._slot_done()
+        elif self.slots:
+            self._slot_done()  # an answer made here waited for the end of a message
+
+
+def unreachable(reason: str) -> bytes:
+    """The answer in place of one that upstream can't give."""
+    return encode.error(f"ERR keyfence: {reason}")

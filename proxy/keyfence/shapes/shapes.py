@@ -1,0 +1,407 @@
+"""The shapes of keys that no entry of the policy covers: `jwt_active:<uuid>:<uuid>`, `user_roles:<int>`.
+
+Rule: a piece of a key shows in a shape only if it looks like a word; all else becomes a placeholder. Where
+keys aren't to be shown, a word must recur at its place too. Between calls nothing of a key is held but salted
+64-bit hashes of words and the shapes themselves.
+
+"Looks like a word": letters only, in runs of at most 20, joined by `_`, `-` or `.`, 32 characters at most, in
+one case or in camel humps of three letters on average, without six consonants in a row; or a version (`v1`).
+"Recurs": the words before it were the same, the rest of the key was of the same kind, and it isn't the first
+time. A place that has held more than MAX_WORDS different words holds names rather than words, and shows `<*>`
+from then on, except for the words that were seen ESTABLISHED times before.
+
+Where the policy has secrets, a piece that may be one (`policy.secrecy`) shows only if it is a word as a
+whole, doesn't stand where a form of the policy has its secret, and has stood at its place in DISTINCT
+different keys: one key that is asked for again and again shows nothing of itself.
+
+Everything is bounded: shapes, kinds of key, nodes, the part of a key that is looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set
+
+from .secrecy import OPEN, UNKNOWN, Secrecy
+
+OTHER = "other"
+ANY = "<*>"
+ID = "<id>"
+MORE = "<more>"
+HOLE = "\0"  # can't be in a key that is taken apart, since it isn't printable
+MAX_SHAPES = 4_000
+MAX_KINDS = 1_000  # sequences of separators and placeholders, one tree of words each
+MAX_NODES = 20_000
+MAX_FIRST_WORDS = 256  # different words at the first place of a longer key: these tell the offenders apart
+MAX_WORDS = 48  # at any other place
+ESTABLISHED = 16  # times that a word must have been seen to outlive its place's widening
+DISTINCT = 16  # different keys in which a word must have stood that may be a secret
+TRIED = 64  # times that it has been seen, after which a key keeps the shape that it has without this word
+MAX_LENGTH = 256  # characters of a key that are looked at
+MAX_PARTS = 24  # words, placeholders and separators that are looked at
+MAX_CACHED = 4_096
+
+# What holds a separator itself is found before the key is split.
+_COMPOUND = re.compile(
+    r"""(?<![^\W_])(?:
+      (?P<uuid>[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12})
+    | (?P<date>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)
+    | (?P<email>[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){0,4}\.[A-Za-z]{2,24})
+    | (?P<mac>(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2})
+    | (?P<ip>(?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}
+        | (?:[0-9A-Fa-f]{1,4}:){1,6}:(?:[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){0,5})?)
+    )(?![^\W_])""",
+    re.VERBOSE,
+)
+_MAY_HOLD_COMPOUND = re.compile(r"[@T ]|::|(?::[^:]{1,4}){5}|-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-").search
+_SEPARATORS = re.compile(r"([:|{}@#*?\[\]()<>\"'`!$%^\\\s]+)").split
+_INNER = re.compile(r"([/_.,;=&~+-]+)")
+_IPV4 = r"\d{1,3}(?:\.\d{1,3}){3}"
+_KINDS = re.compile(
+    rf"""(?P<uuid>[0-9a-fA-F]{{8}}-[0-9a-fA-F]{{4}}-[0-9a-fA-F]{{4}}-[0-9a-fA-F]{{4}}-[0-9a-fA-F]{{12}})
+    | (?P<ip>{_IPV4})
+    | (?P<date>(?:19|20)\d\d[-/._]?(?:0[1-9]|1[0-2])[-/._]?(?:0[1-9]|[12]\d|3[01]))
+    | (?P<int>-?\d+(?:\.\d+)?)
+    | (?P<hex>(?=.{{16}}|.*\d)(?:[0-9a-f]{{8,}}|[0-9A-F]{{8,}}))""",
+    re.VERBOSE,
+).fullmatch
+_PLACEHOLDERS = ("", "<uuid>", "<ip>", "<date>", "<int>", "<hex>")  # by the number of the group
+_VERSION = re.compile(r"[vV]\d{1,3}")
+_LETTERS = r"[^\W\d_]{1,20}"
+_WORD = re.compile(rf"{_LETTERS}(?:[_.-]{_LETTERS})*")
+# Around an id a word has three letters at least: ids in base64url hold `-` and `_`, and letters before them.
+_LEADING = re.compile(r"([^\W\d_]{3,20})([/_.,;=&~+-])(.+)")
+_TRAILING = re.compile(r"(.+)([/_.,;=&~+-])([^\W\d_]{3,20})")
+_NUMBERED = re.compile(rf"({_LETTERS}(?:[_.-]{_LETTERS})*)({_IPV4}|\d{{1,20}})")
+_CONSONANTS = re.compile(r"[bcdfghjklmnpqrstvwxz]{6}", re.IGNORECASE)
+_HUMPS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+# What looked like a word beside an id, and isn't one, belongs to the id.
+_BLURRED = re.compile(r"(?:<\*>[/_.,;=&~+-])*<id>(?:[/_.,;=&~+-](?:<\*>|<id>))*")
+_SOME_ID = b"V1StGXR8_Z5jdHi6B-myT"  # is taken for an id
+_NONE: frozenset[str] = frozenset()
+_words: set[int] = set()  # hashes of what was found to look like a word, to find it faster
+
+
+class Anatomy:
+    """A key taken apart: a frame of separators and placeholders with a HOLE for each word, and the words."""
+
+    __slots__ = ("frame", "words")
+
+    def __init__(self) -> None:
+        self.frame: list[str] = []
+        self.words: list[str] = []
+
+    def word(self, text: str) -> None:
+        self.frame.append(HOLE)
+        self.words.append(text)
+
+    def filled(self, words: list[str]) -> str:
+        """The frame with words in its holes."""
+        supply = iter(words)
+        return "".join([next(supply) if part is HOLE else part for part in self.frame])
+
+
+class _Node:
+    """A place in the keys of one kind, after certain words."""
+
+    __slots__ = ("children", "count", "keys", "rest", "wide")
+
+    def __init__(self) -> None:
+        self.keys: set[int] = set()  # hashes of those in which the word stood, where it may be a secret
+        self.children: dict[int, _Node] = {}  # by the word's hash
+        self.count = 0
+        self.wide = False
+        self.rest: _Node | None = None  # where all words without a node of their own lead
+
+    def size(self) -> int:
+        return (
+            1 + sum(child.size() for child in self.children.values()) + (self.rest.size() if self.rest else 0)
+        )
+
+    def take(self, other: _Node) -> None:
+        """Add what was learnt behind another node, so that widening forgets as little as may be."""
+        self.count += other.count
+        self.keys |= other.keys
+        for word, child in other.children.items():
+            self.children.setdefault(word, _Node()).take(child)
+        if other.rest is not None:
+            self.rest = self.rest or _Node()
+            self.rest.take(other.rest)
+        self.wide = self.wide or other.wide
+        if len(self.children) > MAX_WORDS:
+            self.widen(MAX_WORDS)
+
+    def widen(self, most: int) -> None:
+        """Forget the words of this place, which are names of things, except for up to `most` words that are
+        established."""
+        rest = self.rest or _Node()
+        often = sorted(self.children.items(), key=lambda item: -item[1].count)
+        kept = {word: child for word, child in often[:most] if child.count >= ESTABLISHED}
+        for word, child in often:
+            if word not in kept:
+                rest.take(child)
+        self.children, self.rest, self.wide = kept, rest, True
+
+
+class Shapes:
+    """Learns shapes from the keys that it is shown. Not for use by several threads at once."""
+
+    def __init__(self, *, trusting: bool = False, secrecy: Secrecy | None = None) -> None:
+        """`trusting`: words show at once, so that a finding's shape is right from its first key on. For where
+        keys themselves may be shown. `secrecy`: of a policy with secrets."""
+        self._trusting = trusting
+        self.secrecy = secrecy
+        self._roots: dict[str, _Node] = {}
+        self._shapes: set[str] = set()
+        self._cache: dict[int, str] = {}  # by the key's hash; only what is learnt for good
+        self._nodes = 0
+        self.turns = 0  # how often what was learnt for good was forgotten again
+        self.learned = 0  # how many words have begun to show after they were hidden
+        self.is_open = False  # the last shape hides a word that may show once more keys were seen
+
+    def settled(self, key: bytes) -> str | None:
+        """The shape that a key has been shown with and keeps, until `turns` changes; None where that isn't
+        known."""
+        return self._cache.get(hash(key))
+
+    def shape(self, key: bytes) -> str:
+        """The shape of a key; `other` once MAX_SHAPES are given out. Equal keys may change their shape while
+        the words in them are being learnt."""
+        mark = hash(key)
+        known = self._cache.get(mark)
+        if known is not None:
+            self.is_open = False
+            return known
+        anatomy, suspects = self._taken_apart(key)
+        words, settled = self._learn(anatomy, mark, suspects)
+        shape = self._admitted(_filled(anatomy, words))
+        if settled:
+            if len(self._cache) >= MAX_CACHED:
+                self._cache.clear()
+            self._cache[mark] = shape
+        return shape
+
+    def reshaped(self, key: bytes) -> str:
+        """The shape of a key that was seen before, by what was learned since. It teaches nothing."""
+        anatomy, suspects = self._taken_apart(key)
+        return self._admitted(_filled(anatomy, self._known(anatomy, suspects)))
+
+    def _taken_apart(self, key: bytes) -> tuple[Anatomy, Set[str]]:
+        guarded, suspects = (key, _NONE) if self.secrecy is None else _guarded(key, self.secrecy)
+        return take_apart(guarded), suspects
+
+    def _admitted(self, shape: str) -> str:
+        """The shape, or `other` where there are too many."""
+        if shape not in self._shapes:
+            if len(self._shapes) >= MAX_SHAPES:
+                return OTHER
+            self._shapes.add(shape)
+        return shape
+
+    def _learn(self, anatomy: Anatomy, key: int, suspects: Set[str]) -> tuple[list[str], bool]:
+        """The words to show, and whether showing them again would give the same. `suspects` are those words
+        that may be secrets."""
+        words = anatomy.words
+        kind = "".join(anatomy.frame)
+        self.is_open = False
+        node = self._roots.get(kind)
+        if node is None:
+            if len(self._roots) >= MAX_KINDS:
+                return [ANY] * len(words), False
+            node = self._roots[kind] = _Node()
+        shown: list[str] = []
+        settled = True
+        for word in words:
+            first = not shown and len(kind) > 1
+            child = self._step(node, word, first)
+            if child is None:
+                return shown + [ANY] * (len(words) - len(shown)), False
+            child.count += 1
+            named = child is not node.rest
+            is_suspect = word in suspects
+            hidden = not self._shows(child, is_suspect, child.count - 1)
+            if named and is_suspect and len(child.keys) < DISTINCT:
+                child.keys.add(key)
+            shows = named and self._shows(child, is_suspect, child.count)
+            self.learned += shows and hidden and child.count > 1
+            self.is_open = self.is_open or (named and not shows)
+            shown.append(word if shows else ANY)
+            steady = shows or not named or (is_suspect and child.count >= TRIED)
+            # A word is counted on until it is established, so that its place's widening spares it.
+            settled = settled and steady and (not named or child.count >= ESTABLISHED)
+            node = child
+        return shown, settled
+
+    def _shows(self, node: _Node, is_suspect: bool, times: int) -> bool:
+        """Whether a word that was seen so many times shows."""
+        return len(node.keys) >= DISTINCT if is_suspect else self._trusting or times > 1
+
+    def _known(self, anatomy: Anatomy, suspects: Set[str]) -> list[str]:
+        """The words to show, by what is learned already."""
+        node = self._roots.get("".join(anatomy.frame))
+        shown: list[str] = []
+        for word in anatomy.words:
+            child = None if node is None else node.children.get(hash(word))
+            shows = child is not None and self._shows(child, word in suspects, child.count)
+            shown.append(word if shows else ANY)
+            node = child if child is not None or node is None else node.rest
+        return shown
+
+    def _step(self, node: _Node, word: str, first: bool) -> _Node | None:
+        """The node behind a word; None where there is no room for one."""
+        child = node.children.get(hash(word))
+        if child is not None:
+            return child
+        if not node.wide and len(node.children) >= (MAX_FIRST_WORDS if first else MAX_WORDS):
+            self._widen(node, MAX_FIRST_WORDS if first else MAX_WORDS)
+        if node.wide and node.rest is not None:
+            return node.rest
+        if self._nodes >= MAX_NODES:
+            return None
+        self._nodes += 1
+        child = _Node()
+        if node.wide:
+            node.rest = child
+        else:
+            node.children[hash(word)] = child
+        return child
+
+    def _widen(self, node: _Node, most: int) -> None:
+        before = node.size()
+        node.widen(most)
+        self._nodes += node.size() - before
+        self._cache.clear()
+        self.turns += 1
+
+
+def _filled(anatomy: Anatomy, words: list[str]) -> str:
+    shape = anatomy.filled(words)
+    return _BLURRED.sub(ID, shape) if ANY in shape and ID in shape else shape
+
+
+def _guarded(key: bytes, secrecy: Secrecy) -> tuple[bytes, set[str]]:
+    """A key with an id in place of each piece that may be a secret, but for those that are words as a whole;
+    and these."""
+    parts: list[bytes] = []
+    suspects: set[str] = set()
+    for piece, kind in secrecy.pieces(key[: 4 * MAX_LENGTH]):
+        text = piece.decode("utf-8", "surrogateescape")
+        if kind == OPEN or _KINDS(text) is not None:  # of what has a kind nothing else is shown
+            parts.append(piece)
+        elif kind == UNKNOWN and (looks_like_word(text) or _VERSION.fullmatch(text) is not None):
+            suspects.add(text)
+            parts.append(piece)
+        else:
+            parts.append(_SOME_ID)
+    if len(key) > 4 * MAX_LENGTH:
+        parts[-1] = _SOME_ID  # is cut
+    return b"".join(parts), suspects
+
+
+def take_apart(key: bytes) -> Anatomy:
+    """A key as words, placeholders and separators."""
+    text = key[: 4 * MAX_LENGTH].decode("utf-8", "surrogateescape")
+    cut = text[:MAX_LENGTH]
+    whole = len(cut) == len(text) and len(key) <= 4 * MAX_LENGTH
+    anatomy = Anatomy()
+    frame = anatomy.frame
+    if not cut.isprintable():
+        # Of binary data only what comes before is looked at, by the one separator that all conventions share.
+        start = next(index for index, char in enumerate(cut) if not char.isprintable())
+        _split(cut[: cut.rfind(":", 0, start) + 1], anatomy)
+        frame.append("<bytes>")
+        return anatomy
+    at = 0
+    if _MAY_HOLD_COMPOUND(cut):
+        for match in _COMPOUND.finditer(cut):
+            _split(cut[at : match.start()], anatomy)
+            frame.append(f"<{match.lastgroup}>")
+            at = match.end()
+    _split(cut[at:], anatomy)
+    if not whole or len(frame) > MAX_PARTS:
+        # What a cut leaves of the last piece would be taken for something that it isn't.
+        del frame[min(len(frame) - 1, MAX_PARTS) :]
+        del anatomy.words[frame.count(HOLE) :]
+        frame.append(MORE)
+    return anatomy
+
+
+def _split(text: str, anatomy: Anatomy) -> None:
+    frame = anatomy.frame
+    pieces = _SEPARATORS(text)
+    for index in range(0, len(pieces), 2):
+        piece = pieces[index]
+        if len(frame) > MAX_PARTS:
+            return
+        if piece and not _plain(piece, anatomy):
+            _segment(piece, anatomy)
+        if index + 1 < len(pieces):
+            frame.append(pieces[index + 1])
+
+
+def _segment(text: str, anatomy: Anatomy) -> None:
+    """A segment that is no single thing: words and ids in one, or else an id."""
+    numbered = _NUMBERED.fullmatch(text)
+    if numbered is not None and len(numbered[1]) > 2 and looks_like_word(numbered[1]):
+        anatomy.word(numbered[1])
+        anatomy.frame.append("<ip>" if "." in numbered[2] else "<int>")
+        return
+    pieces = _INNER.split(text)
+    if len(pieces) > 1:
+        if _all_plain(pieces, anatomy):
+            return
+        leading = _LEADING.fullmatch(text)
+        if leading is not None and looks_like_word(leading[1]):
+            anatomy.word(leading[1])
+            anatomy.frame.append(leading[2])
+            if not _plain(leading[3], anatomy):
+                _segment(leading[3], anatomy)
+            return
+        trailing = _TRAILING.fullmatch(text)
+        if trailing is not None and looks_like_word(trailing[3]):
+            if not _plain(trailing[1], anatomy):
+                _segment(trailing[1], anatomy)
+            anatomy.frame.append(trailing[2])
+            anatomy.word(trailing[3])
+            return
+    anatomy.frame.append(ID)
+
+
+def _all_plain(pieces: list[str], anatomy: Anatomy) -> bool:
+    """Add pieces with the separators between them, if each is one thing; else add nothing."""
+    parts, words = len(anatomy.frame), len(anatomy.words)
+    for index, piece in enumerate(pieces):
+        if index % 2:
+            anatomy.frame.append(piece)
+        elif piece and not _plain(piece, anatomy):
+            del anatomy.frame[parts:], anatomy.words[words:]
+            return False
+    return True
+
+
+def _plain(text: str, anatomy: Anatomy) -> bool:
+    """Add a piece that is one thing: a word or an id that can be named."""
+    mark = hash(text)
+    if mark not in _words:
+        kind = _KINDS(text)
+        if kind is not None:
+            anatomy.frame.append(_PLACEHOLDERS[kind.lastindex or 0])
+            return True
+        if not looks_like_word(text) and _VERSION.fullmatch(text) is None:
+            return False
+        if len(_words) >= MAX_CACHED:
+            _words.clear()
+        _words.add(mark)
+    anatomy.word(text)
+    return True
+
+
+def looks_like_word(text: str) -> bool:
+    """Whether a piece of a key is a word by the rule at the head of this file (a version apart)."""
+    if len(text) > 32 or _WORD.fullmatch(text) is None or _CONSONANTS.search(text):
+        return False
+    if text.islower() or text.isupper() or not text.isascii():
+        return True
+    humps = _HUMPS.findall(text)
+    return sum(map(len, humps)) >= 3 * len(humps) or text.istitle()

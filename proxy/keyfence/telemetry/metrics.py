@@ -1,0 +1,174 @@
+"""The counters in Prometheus' text format.
+
+Rule: this only reads. A scrape looks at the counters as they are, and nothing is registered with the
+library's global registry. Base units are seconds and bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from .counters import DECISION_BOUNDS, Counters
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+# Attribute of Counters, name, help, labels. The library appends `_total` to a counter's name.
+_COUNTERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("violations", "violations", "Broken rules.", ("service", "rule", "command", "entry", "action")),
+    ("commands", "commands", "Commands, by what became of them.", ("service", "command", "outcome")),
+    ("connections_accepted", "connections_accepted", "Client connections.", ("service", "listener")),
+    ("connections_rejected", "connections_rejected", "Connections turned away.", ("listener", "reason")),
+    ("upstream_reconnects", "upstream_reconnects", "Upstream connections made anew.", ("upstream",)),
+    (
+        "upstream_connect_failures",
+        "upstream_connect_failures",
+        "Upstream connections that couldn't be made.",
+        ("upstream",),
+    ),
+    (
+        "sessions_opaque",
+        "sessions_opaque",
+        "Sessions that became a splice of bytes.",
+        ("service", "reason"),
+    ),
+    (
+        "upstream_faults",
+        "upstream_faults",
+        "What came unasked on connections that clients share: pushes dropped, connections out of step.",
+        ("kind",),
+    ),
+    ("internal_errors", "internal_errors", "Errors in the proxy itself.", ("place",)),
+    ("login_failures", "login_failures", "Wrong passwords for users that the proxy checks.", ("service",)),
+    ("closures", "closures", "Connections that the proxy closed.", ("reason",)),
+    ("policy_load_failures", "policy_load_failures", "Policies that couldn't be loaded.", ("policy",)),
+    (
+        "judged_at_length",
+        "commands_judged_at_length",
+        "Commands that took more than a glance to judge, by why.",
+        ("reason",),
+    ),
+    (
+        "admin_refused",
+        "admin_refused",
+        "Connections and requests that the admin and metrics listeners turned away.",
+        ("listener", "reason"),
+    ),
+)
+_PLAIN = (
+    ("break_glass_started", "break_glass_activations", "Times that enforcement was switched off by hand."),
+    (
+        "pending_ttl_dropped",
+        "pending_ttl_dropped",
+        "Keys awaiting a TTL that were forgotten for want of room.",
+    ),
+    (
+        "pending_ttl_unanswered",
+        "pending_ttl_unanswered",
+        "Keys awaiting a TTL of which the upstream couldn't be asked.",
+    ),
+    (
+        "pending_size_dropped",
+        "pending_size_dropped",
+        "Keys whose size was to be asked that were forgotten for want of room.",
+    ),
+    (
+        "pending_size_unanswered",
+        "pending_size_unanswered",
+        "Keys whose size was to be asked of which the upstream couldn't be asked.",
+    ),
+    ("accept_pauses", "accept_pauses", "Pauses in accepting, for want of file descriptors or memory."),
+    ("worker_restarts", "worker_restarts", "Worker processes that ended unasked and were replaced."),
+    ("log_lines", "log_lines", "Lines written to the decision log."),
+    ("log_merged", "log_merged_decisions", "Decisions merged into another's line."),
+    ("log_dropped", "log_dropped_decisions", "Decisions that no line of the log tells of."),
+    ("log_groups_evicted", "log_groups_evicted", "Groups of the log forgotten for want of room."),
+    ("log_write_failures", "log_write_failures", "Lines that couldn't be written."),
+)
+_GAUGES = (
+    ("connections_open", "connections_open", "Client connections that are open.", ("service", "listener")),
+    ("upstream_up", "upstream_up", "Whether the upstream answers (1) or not (0).", ("upstream",)),
+    ("exceptions_lapsed", "exceptions_lapsed", "Exceptions of the policy past their date.", ("kind",)),
+)
+_DIRECTIONS = ("client_in", "client_out", "upstream_in", "upstream_out")
+
+
+class CountersCollector(Collector):
+    """Turns counters into metric families at each scrape. `read` gives the counters to show: a worker's own,
+    or the sum that the parent has made of its workers'."""
+
+    def __init__(self, read: Callable[[], Counters]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        # Names none, so that registering doesn't scrape.
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        counters = self._read()
+        for attribute, name, text, labels in _COUNTERS:
+            counter = CounterMetricFamily(f"keyfence_{name}", text, labels=labels)
+            _fill(counter, getattr(counters, attribute))
+            yield counter
+        for attribute, name, text in _PLAIN:
+            yield CounterMetricFamily(f"keyfence_{name}", text, value=getattr(counters, attribute))
+        traffic = CounterMetricFamily("keyfence_traffic_bytes", "Bytes, by direction.", labels=("direction",))
+        for direction in _DIRECTIONS:
+            traffic.add_metric((direction,), getattr(counters, direction))
+        yield traffic
+        yield _decisions(counters)
+        for attribute, name, text, labels in _GAUGES:
+            gauge = GaugeMetricFamily(f"keyfence_{name}", text, labels=labels)
+            _fill(gauge, getattr(counters, attribute))
+            yield gauge
+        active = "Whether enforcement is switched off by hand (1) or not (0)."
+        yield GaugeMetricFamily("keyfence_break_glass_active", active, value=counters.break_glass)
+        if counters.workers:
+            text = "Worker processes that serve clients."
+            yield GaugeMetricFamily("keyfence_workers", text, value=counters.workers)
+        yield from _policies(counters)
+
+
+def _fill(family: CounterMetricFamily | GaugeMetricFamily, series: Mapping[Any, int]) -> None:
+    for key, number in series.items():
+        family.add_metric(key if isinstance(key, tuple) else (key,), number)
+
+
+def _decisions(counters: Counters) -> Metric:
+    cumulative = 0
+    buckets: list[tuple[str, float]] = []
+    for bound, number in zip((*DECISION_BOUNDS, float("inf")), counters.decision_buckets, strict=True):
+        cumulative += number
+        buckets.append(("+Inf" if bound == float("inf") else repr(bound), cumulative))
+    text = "Time that judging a command took."
+    return HistogramMetricFamily(
+        "keyfence_decision_seconds", text, buckets=buckets, sum_value=counters.decision_seconds
+    )
+
+
+def _policies(counters: Counters) -> Iterator[Metric]:
+    info = GaugeMetricFamily("keyfence_policy_info", "The policies in force.", labels=("policy", "revision"))
+    loaded = GaugeMetricFamily(
+        "keyfence_policy_loaded_timestamp_seconds", "When the policy was loaded.", labels=("policy",)
+    )
+    for name, (revision, at) in counters.policies.items():
+        info.add_metric((name, revision), 1)
+        loaded.add_metric((name,), at)
+    yield info
+    yield loaded
+
+
+def registry(read: Callable[[], Counters]) -> CollectorRegistry:
+    """A registry that holds nothing but the proxy's own counters."""
+    own = CollectorRegistry(auto_describe=False)
+    own.register(CountersCollector(read))
+    return own
+
+
+def exposition(counters: Counters) -> bytes:
+    """The text of a scrape, of CONTENT_TYPE."""
+    return generate_latest(registry(lambda: counters))

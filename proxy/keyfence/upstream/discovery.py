@@ -1,0 +1,148 @@
+"""Which commands the upstream has: asked at the start, and again whenever it comes back.
+
+Rule: it is asked on a connection of keyfence's own, with limits on time and size. Whatever goes wrong is
+counted and told once, and leaves what was learned before as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import hiredis
+
+from keyfence.resp.replies import ReplyError, ReplyFramer
+
+from .health import Greeting, GreetingError, Upstream, describe
+from .own_commands import COMMAND
+
+MAX_REPLY = 16 * 1024 * 1024  # bytes; Redis 8 with all of its modules needs less than one MiB
+RETRY_SECONDS = 60.0
+
+
+class CannotLearn(Exception):
+    """The upstream doesn't tell its commands; the message says why, for people."""
+
+
+class NotAllowed(CannotLearn):
+    """It tells them only to a user, or not to this one: so it goes where clients bring all credentials."""
+
+
+class Learner:
+    """Keeps what `adopt` was given in step with the upstream."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        adopt: Callable[[object], None],
+        on_failure: Callable[[CannotLearn], None] = lambda _reason: None,
+    ) -> None:
+        """`adopt` gets the raw reply: lists of bytes and integers. `on_failure` hears each reason once."""
+        self.upstream = upstream
+        self.failures = 0
+        self._adopt = adopt
+        self._on_failure = on_failure
+        self._told: set[str] = set()
+        self._wanted = asyncio.Event()
+
+    async def learn(self) -> bool:
+        """Ask once, and adopt the answer. False where there is none; never raises."""
+        self._wanted.clear()
+        try:
+            reply = await ask_for_commands(self.upstream)
+        except CannotLearn as exc:
+            self.failures += 1
+            if str(exc) not in self._told and len(self._told) < 100:
+                self._told.add(str(exc))
+                self._on_failure(exc)
+            return False
+        self._adopt(reply)
+        return True
+
+    def upstream_changed(self, up: bool) -> None:
+        """The upstream came back, or went."""
+        if up:
+            self._wanted.set()
+
+    async def learn_forever(self) -> None:
+        """Ask whenever the upstream has come back; where that failed, from time to time."""
+        known = self.failures == 0
+        while True:
+            try:
+                async with asyncio.timeout(None if known else RETRY_SECONDS):
+                    await self._wanted.wait()
+            except TimeoutError:
+                if not self.upstream.up:
+                    continue
+            known = await self.learn()
+
+
+async def ask_for_commands(upstream: Upstream) -> object:
+    """The upstream's reply to COMMAND. Raises CannotLearn."""
+    greeting = upstream.address.greeting()
+    answer = _Answer(len(greeting))
+    try:
+        async with asyncio.timeout(upstream.connect_timeout):
+            transport, _ = await upstream.knock(lambda: answer)
+            try:
+                transport.write(b"".join([*greeting, COMMAND.request()]))
+                raw = await answer.raw
+            finally:
+                transport.abort()
+    except OSError as exc:
+        raise CannotLearn(describe(exc)) from None
+    return _decoded(raw)
+
+
+def _decoded(raw: bytes) -> object:
+    """The one whole reply in `raw`, whose boundaries are checked already. Raises CannotLearn."""
+    reader = hiredis.Reader()
+    reader.feed(raw)
+    try:
+        reply = reader.gets()
+    except (hiredis.HiredisError, TypeError, ValueError) as exc:  # a map's key may be what Python can't hash
+        raise CannotLearn(f"its answer is no RESP ({exc})") from None
+    if isinstance(reply, hiredis.ReplyError):
+        reason = str(reply)
+        raise (NotAllowed if reason.startswith(("NOAUTH", "NOPERM")) else CannotLearn)(reason)
+    if not isinstance(reply, list):
+        raise CannotLearn("its answer is no list")
+    return cast(object, reply)
+
+
+class _Answer(asyncio.Protocol):
+    """Collects the reply behind the greeting's; `raw` is its bytes."""
+
+    def __init__(self, greeting: int) -> None:
+        self.raw: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._greeting = Greeting(greeting)
+        self._framer = ReplyFramer()
+        self._collected = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        if self.raw.done():
+            return
+        try:
+            data = self._greeting.take(data)
+            if not self._greeting.expected:
+                self._collect(data)
+        except GreetingError as exc:
+            self._fail(str(exc))
+        except ReplyError as exc:
+            self._fail(f"it doesn't speak RESP ({exc})")
+
+    def _collect(self, data: bytes) -> None:
+        end = self._framer.advance(data, 0, 1)
+        self._collected += data[:end]
+        if len(self._collected) > MAX_REPLY:
+            self._fail(f"its answer is longer than {MAX_REPLY} bytes")
+        elif self._framer.completed:
+            self.raw.set_result(bytes(self._collected))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.raw.done():
+            self._fail(describe(exc) if exc else "it closed the connection")
+
+    def _fail(self, reason: str) -> None:
+        self.raw.set_exception(CannotLearn(reason))

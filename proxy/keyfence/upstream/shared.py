@@ -1,0 +1,538 @@
+# cython: annotation_typing=False
+"""Connections to Redis that many clients share.
+
+Rule: a connection's replies belong to its requests in their order. The replies of a client that has gone are
+taken in and dropped. Where the order can't be trusted any more the connection is closed, every request that
+waits on it fails, and none is sent again.
+
+Barriers prove the order (`wire.barrier`). One stands behind every request whose reply a client's text might
+shape, and such replies are held back until it is passed. All other replies have a fixed shape, so they are
+delivered at once; a barrier follows each 512 of them, and what remains each second.
+
+Requests of one turn of the loop are collected and written together one turn later: a system call per batch of
+clients in place of one per client is what sharing gains. Where only one client works there is nothing to wait
+for.
+
+Which connection a client gets is the matter of `pools`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from keyfence.resp.barrier import LONGEST_REPLY, Barrier, Form
+from keyfence.resp.limits import MIB
+from keyfence.resp.profile import Profile
+from keyfence.resp.replies import ReplyError, ReplyFramer
+
+from .health import Greeting, GreetingError, Upstream, UpstreamDown, describe, keep_alive
+
+if TYPE_CHECKING:
+    from .pools import Pool
+
+IDLE_SECONDS = 60.0  # after which a connection that nobody holds is closed
+# Bytes that may wait for Redis on a connection. Beyond that it accepts no new clients: requests of clients
+# that have gone wait there too.
+MAX_QUEUED = 64 * MIB
+# After this many sends in a row while nothing was awaited, assume a single active client and write at once.
+_ALONE = 16
+# After so many requests whose replies can't be shaped a barrier is sent all the same.
+_PROVEN_EACH = 512
+# Bytes of replies that are held back for a barrier. Beyond it the client that has the most of them is closed.
+MAX_KEPT = 16 * MIB
+
+_PUSH = ord(">")
+
+
+class Sharer:
+    """Who a shared link works for: the client's side of the relay. A base class, so that compiled modules
+    reach its methods without a look-up."""
+
+    def shared_replies(self, data: bytes, completed: int, whole: bool) -> None:
+        """These bytes end so many replies; `whole`: none is left in part. `shared_turn` follows."""
+        raise NotImplementedError
+
+    def shared_turn(self) -> None:
+        """All that this turn brought has been told."""
+        raise NotImplementedError
+
+    def upstream_refused(self, reason: str) -> None:
+        """No connection could be made; what was sent is dropped. Sending again tries again."""
+        raise NotImplementedError
+
+    def shared_lost(self, reason: str) -> None:
+        """The connection ended with requests of this client under way."""
+        raise NotImplementedError
+
+    def upstream_full(self, full: bool) -> None:
+        """Whether sending should pause because Redis doesn't keep up."""
+        raise NotImplementedError
+
+
+class SharedLink:
+    """One client's share of a connection. It stays with one connection while anything is awaited there."""
+
+    def __init__(self, pool: Pool, sharer: Sharer) -> None:
+        self.sharer: Sharer | None = sharer
+        self.awaited = 0  # replies
+        self.is_told = False  # something was handed over in this turn
+        self._is_refused = False  # which the client is about to be told
+        self._pool = pool
+        self._connection: SharedConnection | None = None
+        pool.holders += 1
+
+    @property
+    def kind(self) -> Profile:
+        return self._pool.kind
+
+    @property
+    def is_evicted(self) -> bool:
+        """Whether there is no such connection any more, though another kind may be had."""
+        return self._pool.is_evicted
+
+    def send(self, chunks: list[bytes], counts: list[int], shapeable: bool = False) -> None:
+        """Send pieces that hold so many requests each. `shapeable`: a client's text might shape a reply."""
+        connection = self._connection
+        if connection is None or connection.is_closed:
+            if self._is_refused:
+                return
+            connection = self._pool.connection(self)
+            if connection.queued > MAX_QUEUED:
+                connection.leave(self)
+                self._is_refused = True
+                asyncio.get_running_loop().call_soon(self._refuse)
+                return
+            self._connection = connection
+            if connection.is_full and self.sharer is not None:
+                self.sharer.upstream_full(True)
+        connection.send(self, chunks, counts, shapeable)
+
+    def _refuse(self) -> None:
+        self._is_refused = False
+        if self.sharer is not None:
+            self.sharer.upstream_refused("upstream doesn't keep up with what it is sent")
+
+    def dropped(self) -> None:
+        """The connection is gone or never was: the next request takes another."""
+        self._connection = None
+        self.awaited = 0
+
+    def close(self) -> None:
+        """The client is gone, or has gone elsewhere. No callback comes after this."""
+        sharer, self.sharer = self.sharer, None
+        if sharer is not None:
+            self._pool.holders -= 1
+        if self._connection is not None:
+            if self._connection.is_full and sharer is not None:
+                sharer.upstream_full(False)
+            self._connection.leave(self)
+            self._connection = None
+
+
+class Due:
+    """How many replies come next for one link (or the reply to a barrier), and what is due behind them."""
+
+    def __init__(self, link: SharedLink | None, count: int, shapeable: bool, barrier: Barrier | None) -> None:
+        self.link = link
+        self.count = count
+        self.shapeable = shapeable  # so they are held back until the next barrier is passed
+        self.barrier = barrier
+        self.behind: Due | None = None
+
+
+class Kept(NamedTuple):
+    """A part of a link's replies that is held back: the arguments of `Sharer.shared_replies`."""
+
+    link: SharedLink
+    data: bytes
+    completed: int
+    whole: bool
+
+
+class SharedConnection:
+    """One connection (an `asyncio.Protocol`), and who waits for what on it."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        profile: Profile,
+        on_refused: Callable[[Profile], None] = lambda _login: None,
+    ) -> None:
+        """`on_refused` is called with `profile` where Redis doesn't take its login."""
+        self.links: dict[SharedLink, None] = {}  # less memory than a set takes
+        self.is_closed = False
+        self._upstream = upstream
+        self._profile = profile
+        self._on_refused = on_refused
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._greeting: Greeting | None = None
+        self._login_timer: asyncio.TimerHandle | None = None
+        self._framer = ReplyFramer()
+        self._due: Due | None = None  # first
+        self._due_last: Due | None = None
+        self._waiting: list[bytes] = []
+        self._held = 0  # bytes that wait for the connection to be made
+        self._flush_due = False
+        self._alone = 0  # how often in a row nothing was awaited when something was sent
+        self._full = False
+        self._proven = False  # a byte has come: whoever listens there is more than a port
+        self._idle_since = self._loop.time()
+        self._worked = False  # something was sent since the last tick
+        self._unproven = 0  # requests since the last barrier
+        self._barrier_form = Form.ECHO
+        self._barrier_reply = b""  # as far as it has come
+        self._keeps = False  # replies are held back until a barrier is passed
+        self._kept: list[Kept] = []
+        self._kept_bytes = 0
+
+    # -- requests
+
+    def send(self, link: SharedLink, chunks: list[bytes], counts: list[int], shapeable: bool) -> None:
+        self._alone = self._alone + 1 if self._due is None else 0
+        for count in counts:
+            self._expect(Due(link, count, shapeable, None))
+            link.awaited += count
+            self._unproven += count
+        self._worked = True
+        self._waiting.extend(chunks)
+        if shapeable or self._unproven >= _PROVEN_EACH:
+            self._send_barrier()
+        if self._transport is None:
+            self._held += sum(map(len, chunks))
+            if self._connecting is None:
+                self._connecting = self._loop.create_task(self._try_connecting())
+        elif not self._flush_due and self._greeting is None:
+            if self._alone > _ALONE:
+                self._flush()
+            else:
+                self._flush_soon()
+
+    def _expect(self, due: Due) -> None:
+        if self._due_last is None:
+            self._due = due
+        else:
+            self._due_last.behind = due
+        self._due_last = due
+
+    def _send_barrier(self) -> None:
+        barrier = Barrier.draw(self._barrier_form)
+        self._expect(Due(None, 1, False, barrier))
+        self._waiting.append(barrier.request)
+        self._unproven = 0
+
+    def tick(self) -> bool:
+        """Prove the order of a second's requests, however few they were. To be called each second or so.
+
+        Returns whether there were any.
+        """
+        worked, self._worked = self._worked, False
+        if self._unproven and self._transport is not None and self._greeting is None:
+            self._send_barrier()
+            self._flush_soon()
+        return worked
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._transport is not None and self._greeting is None and self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._transport.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
+
+    def leave(self, link: SharedLink) -> None:
+        """What was sent for it is sent; the answers will be dropped."""
+        self.links.pop(link, None)
+        self._idle_since = self._loop.time()
+
+    @property
+    def queued(self) -> int:
+        """Bytes that wait for Redis, but for those of this turn."""
+        return self._held if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether Redis doesn't keep up."""
+        return self._full
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no reply is due."""
+        return self._due is None
+
+    def close_if_idle(self, now: float) -> None:
+        if not self.links and self._due is None and now - self._idle_since > IDLE_SECONDS:
+            self.close()
+
+    def close(self) -> None:
+        """Fail whatever waits, without a word to anybody: all are leaving."""
+        self.is_closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._end_login()
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- connecting
+
+    async def _try_connecting(self) -> None:
+        try:
+            await self._upstream.connect(self._itself)
+        except UpstreamDown as exc:
+            self._refuse(str(exc))
+
+    def _itself(self) -> asyncio.Protocol:
+        return cast(asyncio.Protocol, self)  # it has all that is called, and inherits nothing
+
+    def _refuse(self, reason: str) -> None:
+        """Nothing was sent, so the clients may stay; the next request makes another connection."""
+        self.is_closed = True
+        waiting = self._fail()
+        for link in waiting:
+            if link.sharer is not None:
+                link.sharer.upstream_refused(reason)
+
+    def _fail(self) -> list[SharedLink]:
+        """Forget all that is due, and return who waits for it."""
+        waiting: dict[SharedLink, None] = {}  # in their order, each once
+        for one in self._kept:
+            waiting[one.link] = None
+        self._kept.clear()
+        while self._due is not None:
+            if self._due.link is not None:
+                waiting[self._due.link] = None
+            self._due = self._due.behind
+        self._due_last = None
+        self._waiting.clear()
+        self._tell_full(full=False)
+        for link in self.links:
+            link.dropped()
+        self.links.clear()
+        return list(waiting)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
+        self._connecting = None
+        self._transport = transport
+        if self.is_closed:
+            transport.abort()
+            return
+        keep_alive(transport.get_extra_info("socket"))
+        greeting = [*self._upstream.address.login(), *self._profile.commands()]
+        if not greeting:
+            self._open()
+            return
+        self._greeting = Greeting(len(greeting))
+        transport.writelines(greeting)
+        self._login_timer = self._loop.call_later(
+            self._upstream.connect_timeout, self._give_up, "login timed out"
+        )
+
+    def _open(self) -> None:
+        self._end_login()
+        self._flush()
+
+    def _end_login(self) -> None:
+        self._greeting = None
+        if self._login_timer is not None:
+            self._login_timer.cancel()
+            self._login_timer = None
+
+    def _give_up(self, reason: str) -> None:
+        """The connection stands but can't be used. Where a client's own login failed, that says nothing of
+        the upstream."""
+        self._end_login()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+        if self._profile.is_logged_in:
+            self._refuse(f"upstream {self._upstream.address.shown}: {reason}")
+        else:
+            self._upstream.failed(reason)
+            self._refuse(self._upstream.state)
+
+    # -- replies
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_closed:
+            return
+        if not self._proven:
+            self._proven = True
+            self._upstream.succeeded()
+        if self._greeting is not None:
+            data = self._greet(self._greeting, data)
+        if data:
+            told: list[SharedLink] = []
+            try:
+                self._hand_out(data, told)
+            except ReplyError as exc:
+                self._doubt(f"upstream sent what is no reply: {exc}")
+            for link in told:
+                link.is_told = False
+                if link.sharer is not None:
+                    link.sharer.shared_turn()
+
+    def _hand_out(self, data: bytes, told: list[SharedLink]) -> None:
+        """Give each client its replies; `told` gets who had any.
+
+        A push is for nobody: no client of a shared connection has asked for one, but another connection's
+        CLIENT TRACKING … REDIRECT can name this one.
+        """
+        framer = self._framer
+        raw = data
+        at, size = 0, len(data)
+        while at < size:
+            entry = self._due
+            start = at
+            at = framer.advance(data, at, 1 if entry is None else entry.count, True)
+            end = at
+            if framer.kind == _PUSH:
+                end = framer.frame_at
+                if framer.at_boundary:
+                    self._upstream.on_fault("push")
+                if end == start:
+                    continue
+            if entry is None:
+                self._doubt("upstream sent a reply that nothing asked for")
+                return
+            completed = framer.completed
+            if completed == entry.count:
+                self._due = entry.behind
+                if entry.behind is None:
+                    self._due_last = None
+            else:
+                entry.count = entry.count - completed
+            piece = data if start == 0 and end == size else raw[start:end]
+            link = entry.link
+            if link is None:
+                self._take_barrier(entry, piece, completed, told)
+                if self.is_closed:
+                    return
+                continue
+            link.awaited -= completed
+            whole = framer.at_boundary or framer.kind == _PUSH
+            if entry.shapeable or self._keeps:
+                self._keep(Kept(link, piece, completed, whole))
+            else:
+                self._deliver(link, piece, completed, whole, told)
+
+    def _deliver(
+        self, link: SharedLink, piece: bytes, completed: int, whole: bool, told: list[SharedLink]
+    ) -> None:
+        """Give a client a part of its replies, if it is still there, and note in `told` that it had one."""
+        if link.sharer is None:
+            return
+        link.sharer.shared_replies(piece, completed, whole)
+        if not link.is_told:
+            link.is_told = True
+            told.append(link)
+
+    # -- barriers
+
+    def _take_barrier(self, entry: Due, piece: bytes, completed: int, told: list[SharedLink]) -> None:
+        """Take in a part of the reply to a barrier; once it is whole, deliver or doubt what came before."""
+        assert entry.barrier is not None
+        reply = self._barrier_reply = self._barrier_reply + piece
+        if not completed and len(reply) <= LONGEST_REPLY:
+            return
+        self._barrier_reply = b""
+        if completed and entry.barrier.is_passed(reply):
+            self._deliver_kept(told)
+        elif completed and entry.barrier.is_open(reply):
+            self._keeps = True
+            self._barrier_form = Form.HELLO
+            self._send_barrier()
+            self._flush_soon()
+        else:
+            self._upstream.on_fault("out_of_step")
+            self._doubt("upstream sent replies that are out of step with the requests")
+
+    def _keep(self, kept: Kept) -> None:
+        self._keeps = True
+        link = kept.link
+        if link.sharer is None:
+            return
+        self._kept.append(kept)
+        self._kept_bytes += len(kept.data)
+        if self._kept_bytes > MAX_KEPT:
+            self._drop_largest()
+
+    def _drop_largest(self) -> None:
+        """Too much is kept: close the client that has the most of it, and not the last one."""
+        sizes: Counter[SharedLink] = Counter()
+        for one in self._kept:
+            sizes[one.link] += len(one.data)
+        [(largest, size)] = sizes.most_common(1)
+        self._kept = [one for one in self._kept if one.link is not largest]
+        self._kept_bytes -= size
+        if largest.sharer is not None:
+            largest.sharer.shared_lost("upstream sent a reply too large for a shared connection")
+
+    def _deliver_kept(self, told: list[SharedLink]) -> None:
+        kept, self._kept = self._kept, []
+        self._keeps, self._kept_bytes = False, 0
+        for link, data, completed, whole in kept:
+            self._deliver(link, data, completed, whole, told)
+
+    def _greet(self, greeting: Greeting, data: bytes) -> bytes:
+        try:
+            rest = greeting.take(data)
+        except GreetingError as exc:
+            if exc.refusal:
+                self._on_refused(self._profile)
+            self._give_up(str(exc))
+            return b""
+        if greeting.expected == 0:
+            self._open()
+        return rest
+
+    def _doubt(self, reason: str) -> None:
+        """Whose the next reply is can't be told any more."""
+        transport = self._transport
+        self._lose(reason)
+        if transport is not None:
+            transport.abort()
+
+    def _lose(self, reason: str) -> None:
+        self.is_closed = True
+        self._transport = None
+        for link in self._fail():
+            if link.sharer is not None:
+                link.sharer.shared_lost(reason)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is None or self.is_closed:
+            return  # given up already
+        if self._greeting is not None:
+            self._give_up(describe(exc) if exc else "it closed the connection during login")
+            return
+        reason = describe(exc) if exc else "it closed the connection"
+        if not self._proven:
+            self._upstream.dropped(reason)
+        self._lose(f"upstream {self._upstream.address.shown} is gone: {reason}")
+
+    def eof_received(self) -> None:
+        """Then the transport closes itself."""
+
+    # -- flow control
+
+    def pause_writing(self) -> None:
+        self._tell_full(full=True)
+
+    def resume_writing(self) -> None:
+        self._tell_full(full=False)
+
+    def _tell_full(self, *, full: bool) -> None:
+        if full is self._full:
+            return
+        self._full = full
+        for link in list(self.links):
+            if link.sharer is not None:
+                link.sharer.upstream_full(full)

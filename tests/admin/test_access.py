@@ -1,0 +1,303 @@
+"""Who may change something through the admin listener."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from keyfence.admin import server as admin
+from keyfence.admin.access import Access
+from keyfence.admin.client import AskError, ask
+from keyfence.admin.server import start_admin
+from keyfence.admin.token import TokenError, is_open_to_others, read_token, token_warnings
+from keyfence.config.models import Overrides, load_settings
+from keyfence.net.addresses import Address
+from keyfence.policy.diagnostics import FileError
+from keyfence.process.reload import Origin
+from tests.admin.test_server import ANY_PORT, Client, FakeControl
+from tests.servers import PROJECT
+
+TOKEN = b"a-token-for-this-test"
+BEARER = {"Authorization": f"Bearer {TOKEN.decode()}"}
+Scenario = Callable[[Client], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "FAILURE_SECONDS", 0.0)
+
+
+def play(scenario: Scenario, token: bytes | None = None, address: Address = ANY_PORT) -> None:
+    async def run() -> None:
+        control = FakeControl()
+        server = await start_admin(control, Access([], token), address)
+        try:
+            async with aiohttp.ClientSession() as session:
+                await scenario(Client(session, server.url, control))
+        finally:
+            await server.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE", "PUT", "PATCH", "TRACE"])
+@pytest.mark.parametrize("path", ["/-/observe", "/-/reload", "/explain", "/metrics", "/nothing"])
+def test_nothing_but_reading_passes_without_the_token(method: str, path: str) -> None:
+    async def scenario(client: Client) -> None:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic eDp5"}):
+            assert (await client.ask(method, path, headers=headers, json={"for": 60}))[0] == 401
+        assert client.control.asked == []
+
+    play(scenario, TOKEN)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        TOKEN.decode(),
+        f"Bearer {TOKEN.decode()}x",
+        f"Bearer {TOKEN.decode()[:-1]}",
+        f"Bearer {TOKEN.decode().upper()}",
+        f"Basic {TOKEN.decode()}",
+        f"Bearer {TOKEN.decode()}, Bearer {TOKEN.decode()}",
+        "Bearer \udcff\udcfe",
+    ],
+)
+def test_a_wrong_token_is_none(value: str) -> None:
+    async def scenario(client: Client) -> None:
+        host, port = client.base.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"DELETE /-/observe HTTP/1.1\r\nHost: {host}\r\nAuthorization: {value}\r\n\r\n"
+        writer.write(head.encode("utf-8", "surrogateescape"))
+        answer = await reader.readuntil(b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 401 ")
+        assert b'WWW-Authenticate: Bearer realm="keyfence"\r\n' in answer
+        writer.close()
+        assert client.control.asked == []
+
+    play(scenario, TOKEN)
+
+
+def test_two_tokens_are_none() -> None:
+    async def scenario(client: Client) -> None:
+        headers = [*BEARER.items(), ("Authorization", "Bearer other")]
+        assert (await client.ask("DELETE", "/-/observe", headers=headers))[0] == 401
+        assert client.control.asked == []
+
+    play(scenario, TOKEN)
+
+
+def test_the_right_token_is_taken_and_reading_needs_none() -> None:
+    async def scenario(client: Client) -> None:
+        assert (await client.ask("DELETE", "/-/observe", headers=BEARER))[0] == 200
+        assert (await client.ask("GET", "/report"))[0] == 200
+        async with client.session.head(client.base + "/healthz") as response:
+            assert response.status == 200
+        assert client.control.asked == [("end",)]
+
+    play(scenario, TOKEN)
+
+
+def test_a_wrong_token_waits_and_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    may_end = asyncio.Event()
+
+    class Loop:
+        """asyncio with a clock that the test sets."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(asyncio, name)
+
+        async def wait_for(self, until: Coroutine[Any, Any, Any], seconds: float) -> None:
+            until.close()
+            waited.append(seconds)
+            await may_end.wait()
+            raise TimeoutError
+
+    monkeypatch.setattr(admin, "asyncio", Loop())
+    monkeypatch.setattr(admin, "FAILURE_SECONDS", 1.0)
+
+    async def scenario(client: Client) -> None:
+        wrong = [
+            asyncio.ensure_future(client.ask("DELETE", "/-/observe", headers={"Authorization": "Bearer x"}))
+            for _ in range(20)
+        ]
+        while len(waited) < len(wrong):
+            await asyncio.sleep(0.001)
+        assert (await client.ask("DELETE", "/-/observe", headers=BEARER))[0] == 200
+        assert not any(one.done() for one in wrong)
+        may_end.set()
+        assert {status for status, _ in await asyncio.gather(*wrong)} == {401}
+        assert waited == [1.0] * len(wrong)
+
+    play(scenario, TOKEN)
+
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "https://127.0.0.1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": ""},
+    ],
+)
+def test_what_another_sites_page_sends_is_refused(headers: dict[str, str], token: bytes | None) -> None:
+    async def scenario(client: Client) -> None:
+        for method in ("POST", "DELETE"):
+            status, answer = await client.ask(
+                method, "/-/observe", json={"for": 60}, headers=headers | BEARER
+            )
+            assert (status, answer) == (403, {"error": "This is taken from no other site's page."})
+        assert client.control.asked == []
+
+    play(scenario, token)
+
+
+def test_what_its_own_page_would_send_is_taken() -> None:
+    async def scenario(client: Client) -> None:
+        headers = {"Origin": client.base, "Sec-Fetch-Site": "same-origin"}
+        assert (await client.ask("DELETE", "/-/observe", headers=headers))[0] == 200
+
+    play(scenario)
+
+
+def test_each_of_several_host_headers_must_be_a_right_one() -> None:
+    async def scenario(client: Client) -> None:
+        host, port = client.base.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"DELETE /-/observe HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
+        assert int((await reader.readline()).split()[1]) in (400, 403)
+        writer.close()
+        assert client.control.asked == []
+
+    play(scenario)
+
+
+# -- the token's file
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"short\n", "must hold 16 to 1024 characters"),
+        (b"x" * 1025, "must hold 16 to 1024 characters"),
+        (b"x" * 10_000_000, "has more than 1026 bytes"),
+        (b"0123456789abcdef\n0123456789abcdef\n", "must hold one line"),
+        (b"0123456789 abcdef", "must hold one line"),
+        (b"0123456789abcd\xff\x00", "must hold one line"),
+    ],
+)
+def test_a_file_that_holds_no_token_is_told_without_its_content(
+    text: bytes, told: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(text)
+    with pytest.raises(TokenError, match=told) as raised:
+        read_token(str(path))
+    assert "0123" not in str(raised.value)
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "socket"))
+        for path in (fifo, tmp_path, Path("/dev/zero"), tmp_path / "socket", tmp_path / "none"):
+            with pytest.raises(TokenError, match="can't be read"):
+                read_token(str(path))
+
+
+def test_a_token_is_read_without_its_line_end(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(TOKEN + b"\r\n")
+    assert read_token(str(path)) == TOKEN
+
+
+@pytest.mark.parametrize(("mode", "is_open"), [(0o600, False), (0o640, False), (0o644, True), (0o602, True)])
+def test_whether_others_may_read_a_token(mode: int, is_open: bool, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(TOKEN)
+    path.chmod(mode)
+    assert is_open_to_others(str(path)) == is_open
+
+
+def test_a_broken_token_file_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("short")
+    config = tmp_path / "keyfence.yaml"
+    config.write_text(
+        f"policy: {PROJECT}/policies/cubesandbox.yaml\nadmin:\n  token_file: token\nmetrics: here\n"
+    )
+    with pytest.raises(FileError) as raised:
+        Origin(str(config)).load()
+    assert "keyfence.yaml:4:10: error: 'here' is no address" in str(raised.value)
+    config.write_text(config.read_text().replace("metrics: here\n", ""))
+    with pytest.raises(FileError) as raised:
+        Origin(str(config)).load()
+    file = tmp_path / "token"
+    assert str(raised.value).endswith(
+        f"keyfence.yaml:3:15: error: the token file {file} must hold 16 to 1024 characters"
+    )
+
+
+@pytest.mark.parametrize(
+    ("admin_address", "is_told"),
+    [
+        ("127.0.0.1:1", False),
+        ("[::1]:1", False),
+        ("localhost:1", False),
+        ("127.9.9.9:1", False),
+        ("none", False),
+        ("0.0.0.0:1", True),
+        (":1", True),
+        ("[::]:1", True),
+        ("keyfence.internal:1", True),
+    ],
+)
+def test_an_address_that_others_reach_without_a_token_is_told(admin_address: str, is_told: bool) -> None:
+    settings = load_settings("", Overrides(policy="p", admin=admin_address))
+    assert bool(token_warnings(settings)) == is_told
+
+
+# -- the command line
+
+
+def test_the_token_follows_no_redirect(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(TOKEN)
+    seen: list[bytes] = []
+
+    async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(elsewhere, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(AskError, match="HTTP 302"):
+            await asyncio.to_thread(ask, f"http://127.0.0.1:{port}", "/-/reload", {}, 10, str(path))
+        server.close()
+
+    asyncio.run(run())
+    assert len(seen) == 1
+
+
+def test_a_token_file_that_is_not_there_is_told_in_one_line() -> None:
+    with pytest.raises(AskError, match=r"the token file /nowhere can't be read: No such file"):
+        ask("http://127.0.0.1:1", "/-/reload", {}, 1, "/nowhere")

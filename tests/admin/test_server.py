@@ -1,0 +1,424 @@
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+import uvloop
+
+from keyfence.admin.access import Access
+from keyfence.admin.server import MAX_BODY, start_admin
+from keyfence.net.addresses import Address
+from keyfence.policy.compiled.tenants import NOBODY, Caller
+from keyfence.policy.diagnostics import Diagnostic, FileError, Place
+from keyfence.telemetry.counters import Counters
+from keyfence.telemetry.metrics import exposition
+
+ANY_PORT = Address("127.0.0.1:0")
+
+
+class FakeControl:
+    """A process that remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self.asked: list[tuple[Any, ...]] = []
+        self.faults: list[Diagnostic] = []
+
+    def ready(self) -> tuple[bool, list[str]]:
+        return not self.reasons, self.reasons
+
+    def report(self) -> list[dict[str, Any]]:
+        return [{"service": "CubeProxy", "count": 3}]
+
+    def modes(self) -> dict[str, Any]:
+        raise RuntimeError("a bug with a secret")
+
+    def status(self) -> dict[str, Any]:
+        return {"ready": not self.reasons}
+
+    def waivers(self) -> list[dict[str, Any]]:
+        return [{"service": "CubeProxy", "rule": "scope.write"}]
+
+    def addresses(self) -> list[dict[str, str]]:
+        return [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
+
+    def explain(self, service: str, argv: list[bytes], caller: Caller) -> dict[str, Any]:
+        if service != "CubeProxy":
+            raise ValueError(f"There is no service {service!r}.")
+        self.asked.append(("explain", service, argv, *([caller] if caller != NOBODY else [])))
+        return {"allowed": True, "argv": [part.decode("utf-8", "surrogateescape") for part in argv]}
+
+    async def observe(self, seconds: float, rule: str | None, service: str | None) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        self.asked.append(("observe", seconds, rule, service))
+        return {"until": "later"}
+
+    def end_observe(self) -> dict[str, Any]:
+        self.asked.append(("end",))
+        return {}
+
+    def metrics(self) -> bytes:
+        return exposition(Counters())
+
+    def workers(self) -> list[dict[str, Any]]:
+        return [{"slot": 0, "pid": 1}]
+
+    async def reload(self) -> dict[str, Any]:
+        self.asked.append(("reload",))
+        if self.faults:
+            raise FileError(self.faults)
+        return {"policy": "p", "revision": "r", "needs_restart": []}
+
+    async def restart(self) -> dict[str, Any]:
+        self.asked.append(("restart",))
+        if self.faults:
+            raise ValueError("there are no workers")
+        return {"restarted": 2}
+
+
+class Client:
+    def __init__(self, session: aiohttp.ClientSession, base: str, control: FakeControl) -> None:
+        self.session = session
+        self.base = base
+        self.control = control
+
+    async def ask(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
+        async with self.session.request(method, self.base + path, **options) as response:
+            text = await response.text()
+            if response.content_type == "application/json":
+                return response.status, json.loads(text)
+            return response.status, text
+
+    async def post(self, path: str, body: Any) -> tuple[int, Any]:
+        return await self.ask("POST", path, json=body)
+
+
+Scenario = Callable[[Client], Awaitable[None]]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def served(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
+    """Runs a scenario against a listener that is stopped after it, on either event loop."""
+
+    async def run(scenario: Scenario) -> None:
+        control = FakeControl()
+        server = await start_admin(control, Access(["keyfence.internal"]), ANY_PORT)
+        try:
+            async with aiohttp.ClientSession() as session:
+                await scenario(Client(session, server.url, control))
+        finally:
+            await server.close()
+        with pytest.raises(OSError):
+            await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+
+    def start(scenario: Scenario) -> None:
+        factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+        with asyncio.Runner(loop_factory=factory) as loop:
+            loop.run(run(scenario))
+
+    return start
+
+
+def test_metrics_are_served_as_prometheus_expects_them(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        async with client.session.get(client.base + "/metrics") as response:
+            assert response.status == 200
+            assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+            assert response.headers["Server"] == "keyfence"
+            assert b"keyfence_break_glass_active 0.0" in await response.read()
+
+    served(scenario)
+
+
+def test_a_process_lives_before_it_is_ready_and_says_why_it_is_not(
+    served: Callable[[Scenario], None],
+) -> None:
+    async def scenario(client: Client) -> None:
+        client.control.reasons = ["upstream redis:6379 doesn't answer"]
+        assert (await client.ask("GET", "/healthz"))[0] == 200
+        reasons = ["upstream redis:6379 doesn't answer"]
+        assert await client.ask("GET", "/readyz") == (503, {"ready": False, "reasons": reasons})
+        client.control.reasons = []
+        assert await client.ask("GET", "/readyz") == (200, {"ready": True, "reasons": []})
+
+    served(scenario)
+
+
+def test_the_index_lists_what_there_is(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        status, text = await client.ask("GET", "/")
+        assert status == 200
+        for path in (
+            "/metrics",
+            "/healthz",
+            "/readyz",
+            "/report",
+            "/modes",
+            "/status",
+            "/waivers",
+            "/listeners",
+            "/explain",
+            "/-/observe",
+            "/workers",
+            "/-/reload",
+            "/-/restart",
+        ):
+            assert path in text
+
+    served(scenario)
+
+
+def test_the_report_is_json(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        assert await client.ask("GET", "/report") == (200, [{"service": "CubeProxy", "count": 3}])
+
+    served(scenario)
+
+
+def test_the_addresses_of_the_listeners_are_told(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        listeners = [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
+        assert await client.ask("GET", "/status") == (200, {"ready": True})
+        waivers = [{"service": "CubeProxy", "rule": "scope.write"}]
+        assert await client.ask("GET", "/waivers") == (200, waivers)
+        assert await client.ask("GET", "/listeners") == (200, listeners)
+
+    served(scenario)
+
+
+def test_explain_takes_arguments_as_text_and_bytes_as_lone_surrogates(
+    served: Callable[[Scenario], None],
+) -> None:
+    async def scenario(client: Client) -> None:
+        body = '{"service": "CubeProxy", "argv": ["SET", "k\\u00e9", "\\udcff\\u0000"]}'
+        headers = {"Content-Type": "application/json; charset=utf-8"}
+        status, answer = await client.ask("POST", "/explain", data=body, headers=headers)
+        assert status == 200
+        assert answer["argv"] == ["SET", "ké", "\udcff\x00"]
+        assert client.control.asked == [("explain", "CubeProxy", [b"SET", "ké".encode(), b"\xff\x00"])]
+
+    served(scenario)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "sentence"),
+    [
+        ("/explain", b"{", "The body isn't JSON: Expecting property name"),
+        ("/explain", b"\xff", "The body isn't UTF-8."),
+        ("/explain", b"[]", "The body must be a JSON object."),
+        ("/explain", b"[" * 200_000, "The body is"),
+        ("/explain", b"{}", '"service" is missing.'),
+        ("/explain", b'{"service": 7}', '"service" must be a text'),
+        ("/explain", b'{"service": "CubeProxy"}', '"argv" must be a list of texts'),
+        ("/explain", b'{"service": "CubeProxy", "argv": []}', '"argv" must be a list of texts'),
+        ("/explain", b'{"service": "CubeProxy", "argv": ["GET", 1]}', '"argv" must be a list of texts'),
+        ("/explain", b'{"service": "CubeProxy", "argv": ["\\ud800"]}', '"argv" holds a surrogate'),
+        ("/explain", b'{"service": "nobody", "argv": ["GET"]}', "There is no service 'nobody'."),
+        ("/explain", b'{"service": "a", "service": "b", "argv": ["GET"]}', "A field is given twice."),
+        (
+            "/explain",
+            b'{"service": "a", "argv": ["GET"], "x": 1}',
+            "Unknown field 'x'; there are argv, certificate, service, user.",
+        ),
+        ("/-/observe", b"{}", '"for" must be a number of seconds.'),
+        ("/-/observe", b'{"for": true}', '"for" must be a number of seconds.'),
+        ("/-/observe", b'{"for": "1h"}', '"for" must be a number of seconds.'),
+        ("/-/observe", b'{"for": 0}', '"for" must be more than 0'),
+        ("/-/observe", b'{"for": NaN}', '"for" must be more than 0'),
+        ("/-/observe", b'{"for": 1e400}', '"for" must be more than 0'),
+        ("/-/observe", b'{"for": 86401}', '"for" must be more than 0 and at most 86400 seconds.'),
+        ("/-/observe", b'{"for": ' + b"9" * 5_000 + b"}", "The body holds a number that is too long."),
+        ("/-/observe", b'{"for": 60, "rule": "scope.wriet"}', "\"rule\" is no known rule: 'scope.wriet'."),
+        ("/-/observe", b'{"for": 60, "service": ""}', '"service" must be a text, and not empty.'),
+    ],
+)
+def test_a_bad_body_gets_one_clear_sentence(
+    served: Callable[[Scenario], None], path: str, body: bytes, sentence: str
+) -> None:
+    async def scenario(client: Client) -> None:
+        headers = {"Content-Type": "application/json"}
+        status, answer = await client.ask("POST", path, data=body, headers=headers)
+        assert status == 400
+        assert list(answer) == ["error"]
+        assert answer["error"].startswith(sentence)
+        assert client.control.asked == []
+
+    served(scenario)
+
+
+def test_enforcement_can_be_stopped_for_a_while_and_resumed(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        assert await client.post("/-/observe", {"for": 3600}) == (200, {"until": "later"})
+        body = {"for": 0.5, "rule": "scope.write", "service": "CubeProxy"}
+        assert (await client.post("/-/observe", body))[0] == 200
+        assert (await client.post("/-/observe", {"for": 1, "rule": None}))[0] == 200
+        assert (await client.ask("DELETE", "/-/observe"))[0] == 200
+        assert client.control.asked == [
+            ("observe", 3600.0, None, None),
+            ("observe", 0.5, "scope.write", "CubeProxy"),
+            ("observe", 1.0, None, None),
+            ("end",),
+        ]
+
+    served(scenario)
+
+
+def test_reload_and_restart_answer_once_they_are_done(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        assert await client.ask("GET", "/workers") == (200, [{"slot": 0, "pid": 1}])
+        done = {"policy": "p", "revision": "r", "needs_restart": []}
+        assert await client.post("/-/reload", {}) == (200, done)
+        assert await client.post("/-/restart", {}) == (200, {"restarted": 2})
+        assert client.control.asked == [("reload",), ("restart",)]
+
+    served(scenario)
+
+
+def test_what_is_wrong_with_the_files_is_told_as_a_whole(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        places = [Place("p.yaml", line, 1) for line in (1, 2)]
+        client.control.faults = [Diagnostic(place, "error", "wrong") for place in places]
+        told = ["p.yaml:1:1: error: wrong", "p.yaml:2:1: error: wrong"]
+        error = f"nothing was reloaded: {told[0]} (and 1 more)"
+        assert await client.post("/-/reload", {}) == (422, {"error": error, "diagnostics": told})
+        assert await client.post("/-/restart", {}) == (400, {"error": "there are no workers"})
+
+    served(scenario)
+
+
+@pytest.mark.parametrize("path", ["/-/reload", "/-/restart"])
+def test_they_take_no_fields_and_nothing_that_a_web_page_can_post(
+    path: str, served: Callable[[Scenario], None]
+) -> None:
+    async def scenario(client: Client) -> None:
+        answer = {"error": "Unknown field 'policy'; there are none."}
+        assert await client.post(path, {"policy": "mine"}) == (400, answer)
+        headers = {"Content-Type": "text/plain"}
+        assert (await client.ask("POST", path, data=b"{}", headers=headers))[0] == 415
+        assert client.control.asked == []
+
+    served(scenario)
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None]
+)
+def test_what_a_web_page_can_post_without_asking_is_not_taken(
+    served: Callable[[Scenario], None], kind: str | None
+) -> None:
+    async def scenario(client: Client) -> None:
+        headers = {"Content-Type": kind} if kind else {}
+        status, answer = await client.ask(
+            "POST", "/-/observe", data=b'{"for": 60}', headers=headers, skip_auto_headers=["Content-Type"]
+        )
+        assert (status, answer) == (415, {"error": "Content-Type must be application/json."})
+        assert client.control.asked == []
+
+    served(scenario)
+
+
+def test_a_preflight_is_never_granted(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        headers = {"Origin": "http://evil.example", "Access-Control-Request-Method": "DELETE"}
+        async with client.session.options(client.base + "/-/observe", headers=headers) as response:
+            assert response.status == 405
+            assert not any(name.lower().startswith("access-control") for name in response.headers)
+
+    served(scenario)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LOCALHOST:80",
+        "127.0.0.1:9",
+        "[::1]:80",
+        "[fe80::1]",
+        "10.0.0.1",
+        "keyfence.internal",
+        "Keyfence.Internal.:80",
+    ],
+)
+def test_own_names_and_addresses_are_answered(served: Callable[[Scenario], None], host: str) -> None:
+    async def scenario(client: Client) -> None:
+        assert (await client.ask("GET", "/report", headers={"Host": host}))[0] == 200
+
+    served(scenario)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "[x]", ""]
+)
+def test_a_name_that_a_stranger_points_here_gets_nothing_but_health_and_metrics(
+    served: Callable[[Scenario], None], host: str
+) -> None:
+    async def scenario(client: Client) -> None:
+        headers = {"Host": host}
+        for method, path in (("GET", "/report"), ("GET", "/"), ("GET", "/none"), ("DELETE", "/-/observe")):
+            status, answer = await client.ask(method, path, headers=headers)
+            assert status == 403, path
+            assert answer["error"].startswith("The Host header must be")
+        assert client.control.asked == []
+        for path in ("/metrics", "/healthz", "/readyz"):
+            assert (await client.ask("GET", path, headers=headers))[0] == 200
+
+    served(scenario)
+
+
+def test_errors_of_the_protocol_are_json_too(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        status, answer = await client.ask("GET", "/nothing")
+        assert (status, answer) == (404, {"error": "There is no such page; GET / lists what there is."})
+        status, answer = await client.ask("GET", "/explain")
+        assert (status, answer) == (405, {"error": "GET isn't served here."})
+        headers = {"Content-Type": "application/json"}
+        status, answer = await client.ask(
+            "POST", "/explain", data=io.BytesIO(b"x" * (MAX_BODY + 1)), headers=headers
+        )
+        assert (status, answer) == (413, {"error": f"The body is larger than {MAX_BODY} bytes."})
+
+    served(scenario)
+
+
+def test_a_bug_behind_it_is_an_answer_without_details_and_a_record_with_them(
+    served: Callable[[Scenario], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(client: Client) -> None:
+        status, answer = await client.ask("GET", "/modes")
+        assert status == 500
+        assert "secret" not in answer["error"]
+
+    with caplog.at_level(logging.ERROR, logger="keyfence.admin"):
+        served(scenario)
+    assert "a bug with a secret" in caplog.text
+
+
+def test_requests_leave_no_lines_in_the_log(
+    served: Callable[[Scenario], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(client: Client) -> None:
+        await client.ask("GET", "/healthz")
+        await client.ask("GET", "/nothing")
+
+    with caplog.at_level(logging.INFO):
+        served(scenario)
+    assert [record for record in caplog.records if not record.name.startswith("asyncio")] == []
+
+
+def test_an_address_that_is_taken_is_an_os_error_and_leaves_nothing_behind() -> None:
+    async def run() -> None:
+        server = await start_admin(FakeControl(), Access(), ANY_PORT)
+        try:
+            with pytest.raises(OSError):
+                await start_admin(FakeControl(), Access(), Address(server.url.removeprefix("http://")))
+        finally:
+            await server.close()
+
+    asyncio.run(run())

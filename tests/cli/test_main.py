@@ -1,0 +1,622 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from keyfence import __version__
+from keyfence.cli.main import cli
+from keyfence.policy.verdict import RULES
+from tests.policy.cases import POLICIES
+from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
+
+POLICY = str(POLICIES / "cubesandbox.yaml")
+NO_REDIS = "redis://127.0.0.1:1"
+SMALL = """
+policy: small
+claims: ["a:"]
+services: [one, two]
+should: [field.unknown]
+scopes: {s: {prefix: "a:", writers: [one]}}
+"""
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def keyfence(*arguments: str | Path, stdin: str | bytes = "") -> Result:
+    """The command in this process. Whatever isn't a clean exit fails the test."""
+    run = CliRunner().invoke(cli, [str(one) for one in arguments], input=stdin, prog_name="keyfence")
+    assert run.exception is None or isinstance(run.exception, SystemExit), run.exc_info
+    return Result(
+        run.exit_code,
+        run.stdout,
+        re.sub(r"\Akeyfence: interpreted \(.*\)\n", "", run.stderr),
+    )
+
+
+def process(*arguments: str | bytes, stdin: bytes = b"") -> Result:
+    """The command as a process of its own."""
+    run = subprocess.run(
+        [sys.executable, "-m", "keyfence", *arguments],
+        cwd=PROJECT,
+        input=stdin,
+        capture_output=True,
+        timeout=PATIENCE_SECONDS * 2,
+        check=False,
+    )
+    return Result(run.returncode, run.stdout.decode(), run.stderr.decode("utf-8", "surrogateescape"))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
+    def write(name: str, content: str | bytes) -> Path:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+Write = Callable[[str, "str | bytes"], Path]
+
+
+@pytest.fixture
+def small(file: Write) -> Path:
+    return file("small.yaml", SMALL)
+
+
+# -- keyfence
+
+
+def test_the_version_says_whether_it_is_compiled() -> None:
+    code, out, err = keyfence("--version")
+    assert (code, err) == (0, "")
+    assert re.fullmatch(
+        rf"keyfence {re.escape(__version__)}, (compiled|interpreted|partly compiled).*\n", out
+    )
+
+
+def test_python_m_proxy_is_the_command() -> None:
+    assert process("--version").out.startswith("keyfence ")
+
+
+@pytest.mark.parametrize("command", sorted(cli.commands))
+def test_each_command_explains_itself(command: str) -> None:
+    code, out, err = keyfence(command, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: keyfence {command}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("nonsense",), "Error: No such command 'nonsense'."),
+        (("run", "--nonsense"), "Error: No such option"),
+        (
+            ("run", "--mode", "off"),
+            "Error: Invalid value for '--mode': 'off' is not one of 'observe', 'enforce'.",
+        ),
+        (
+            ("run", "--listen", "6380"),
+            "Error: Invalid value for '--listen': '6380' is no address; write HOST:PORT",
+        ),
+        (("run", "--listen", "h:65536"), "Error: Invalid value for '--listen': 'h:65536' is no address"),
+        (("run", "--admin", "on"), "Error: Invalid value for '--admin': 'on' is no address"),
+        (("run", "--upstream", "h:6379"), "Error: Invalid value for '--upstream': 'h:6379' is no upstream"),
+        (("check",), "Error: Missing argument 'POLICY...'."),
+        (
+            ("explain", "--policy", POLICY, "--service", "ops"),
+            "keyfence: give a command, or --file with several",
+        ),
+        (("explain", "--service", "ops", "--", "GET", "k"), "Error: Missing option '--policy'."),
+        (("explain", "--policy", POLICY, "--", "GET", "k"), "Error: Missing option '--service'."),
+        (("observe",), "keyfence: say how long with --for, as --for 30m; --end ends it early"),
+        (
+            ("observe", "--end", "--rule", "ttl.range"),
+            "keyfence: --end ends every break-glass; leave out --for, --rule and --service",
+        ),
+        (("report", "--admin", "h:1", "log"), "keyfence: give either --admin or an argument"),
+        (("waivers", "--admin", "h:1", "log"), "keyfence: give either --admin or an argument"),
+        (
+            ("modes", "--admin", "h:1", "--policy", "p"),
+            "keyfence: give either --admin, or --config and --policy",
+        ),
+        (("status", "--admin", "9464"), "Error: Invalid value for '--admin'"),
+    ],
+)
+def test_a_wrong_usage_is_told_with_exit_code_2(arguments: tuple[str, ...], told: str) -> None:
+    code, out, err = keyfence(*arguments)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith(told)
+
+
+def test_a_reader_that_goes_away_is_no_fault() -> None:
+    command = f"{sys.executable} -m keyfence modes --policy {POLICY} | head -n 1; echo ${{PIPESTATUS[0]}}"
+    run = subprocess.run(["bash", "-c", command], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert run.stderr == ""
+    assert run.stdout.splitlines()[0].strip() == "modes of cubesandbox"
+
+
+# -- run
+
+
+def test_without_a_policy_there_is_nothing_to_run() -> None:
+    assert keyfence("run") == (
+        2,
+        "",
+        "command line:1:1: error: no policy; name one with policy: or --policy\n",
+    )
+
+
+BAD_CONFIGURATIONS: dict[str | bytes, str] = {
+    f"policy: {POLICY}\nlistener: []\n": "2:1: error: unknown key 'listener'; did you mean listeners?",
+    f"policy: {POLICY}\npolicy: q\n": "2:1: error: duplicate key 'policy', first given in line 1",
+    f"policy: {POLICY}\nlisteners: [{{listen: here}}]\n": (
+        "2:22: error: 'here' is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380"
+    ),
+    f"policy: {POLICY}\nupstream: redis://u:secret@h:0\n": (
+        "2:11: error: the upstream's port is no number from 1 to 65535: 'redis://u:***@h:0'"
+    ),
+    f"policy: {POLICY}\nlisteners: [{{listen: ':0', service: cubemaster}}]\n": (
+        "2:37: error: 'cubemaster' is no service of the policy; did you mean CubeMaster?"
+    ),
+    f"policy: {POLICY}\nmodes: [{{mode: enforce, rule: scope.writ}}]\n": (
+        "2:31: error: 'scope.writ' is no rule; did you mean scope.write?"
+    ),
+    b"\xff\xfe": "1:1: error: not UTF-8 text (byte 0)",
+    "": "1:1: error: the file is empty",
+}
+
+
+@pytest.mark.parametrize(("text", "told"), BAD_CONFIGURATIONS.items())
+def test_a_bad_configuration_is_one_line_with_its_place(text: str | bytes, told: str, file: Write) -> None:
+    config = file("keyfence.yaml", text)
+    assert keyfence("run", "--config", config) == (2, "", f"{config}:{told}\n")
+
+
+def test_every_fault_of_a_configuration_has_its_line(file: Write) -> None:
+    config = file("keyfence.yaml", f"policy: {POLICY}\nadmin: [x]\nmetrics: [x]\nmodes: [{{mode: on}}]\n")
+    assert keyfence("run", "--config", config).err.splitlines() == [
+        f"{config}:2:8: error: expected a mapping (name: value), not a list",
+        f"{config}:3:10: error: expected text, not a list",
+        f"{config}:4:16: error: 'on' is not admitted here; expected observe, enforce or disabled",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "of_a_folder"),
+    [
+        ("--config", "can't be read: it is a folder; name a regular file"),
+        ("--policy", "no policy is in this folder; one is a file *.yaml"),
+    ],
+)
+def test_a_file_that_can_not_be_read_is_told(option: str, of_a_folder: str, tmp_path: Path) -> None:
+    none = tmp_path / "none.yaml"
+    assert keyfence("run", option, none) == (
+        2,
+        "",
+        f"{none}:1:1: error: can't be read: No such file or directory\n",
+    )
+    assert keyfence("run", option, tmp_path) == (
+        2,
+        "",
+        f"{tmp_path}:1:1: error: {of_a_folder}\n",
+    )
+
+
+def test_a_policy_that_the_configuration_names_is_looked_for_beside_it(file: Write, tmp_path: Path) -> None:
+    config = file("keyfence.yaml", "policy: none.yaml\n")
+    assert keyfence("run", "--config", config).err.startswith(
+        f"{tmp_path}/none.yaml:1:1: error: can't be read"
+    )
+
+
+def test_every_fault_of_a_policy_has_its_line(file: Write) -> None:
+    policy = file("p.yaml", "policy: p\nservices: [a, a]\nkeys: {k: {key: 'x:<y>', writers: [b]}}\n")
+    code, out, err = keyfence("run", "--policy", policy)
+    assert (code, out) == (2, "")
+    assert [line.removeprefix(f"{policy}:") for line in err.splitlines()] == [
+        "2:15: error: the service a is listed twice",
+        "3:17: error: 'x:<y>': placeholder <y> is not declared (at offset 2); "
+        "known: base64, date, epoch, ip, ipv4, sha256, uuid",
+        "3:36: error: 'b' is not listed under services; known: a, unknown",
+    ]
+
+
+def test_a_service_that_the_policy_does_not_have_is_told(small: Path) -> None:
+    assert keyfence("run", "--policy", small, "--service", "on") == (
+        2,
+        "",
+        "command line:1:1: error: 'on' is no service of the policy; did you mean one?\n",
+    )
+
+
+def test_a_port_in_use_is_told(small: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        common = ("run", "--policy", small, "--upstream", NO_REDIS)
+        assert keyfence(*common, "--listen", address, "--admin", "none") == (
+            2,
+            "",
+            f"keyfence: can't listen on {address}: the address is in use already\n",
+        )
+        assert keyfence(*common, "--listen", "127.0.0.1:0", "--admin", address) == (
+            2,
+            "",
+            f"keyfence: can't listen on {address} (admin): the address is in use already\n",
+        )
+
+
+def test_a_host_that_is_not_there_is_told(small: Path) -> None:
+    code, _, err = keyfence("run", "--policy", small, "--upstream", NO_REDIS, "--listen", "nowhere.invalid:0")
+    assert code == 2
+    assert err.startswith("keyfence: can't listen on nowhere.invalid:0: ")
+    assert err.count("\n") == 1
+
+
+def test_a_decision_log_that_can_not_be_written_is_told(small: Path, tmp_path: Path) -> None:
+    log = tmp_path / "none" / "log.jsonl"
+    assert keyfence("run", "--policy", small, "--upstream", NO_REDIS, "--decision-log", log) == (
+        2,
+        "",
+        f"keyfence: the decision log {log} can't be written: No such file or directory\n",
+    )
+
+
+def test_authorities_that_can_not_be_read_are_told(small: Path, file: Write) -> None:
+    config = file(
+        "keyfence.yaml",
+        f"policy: {small}\nupstream: {{url: 'rediss://u:secret@127.0.0.1:1', ca: none.pem}}\n",
+    )
+    code, _, err = keyfence("run", "--config", config, "--listen", "127.0.0.1:0")
+    assert code == 2
+    assert "keyfence.yaml:2:54: error: " in err
+    assert "none.pem can't be read" in err
+    assert "secret" not in err
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://u:secret@h:0", "redis://u:sec/secret@h", "http://u:secret@h", "redis://u:secret@[", "secret@h"],
+)
+def test_no_error_shows_a_password(url: str, small: Path, file: Write) -> None:
+    by_flag = keyfence("run", "--policy", small, "--upstream", url)
+    config = file("keyfence.yaml", json.dumps({"policy": str(small), "upstream": url}))
+    by_file = keyfence("run", "--config", config)
+    for code, out, err in (by_flag, by_file):
+        assert (code, out) == (2, "")
+        assert err
+        assert "secret" not in err
+
+
+def test_port_0_picks_a_port_and_prints_it(small: Path) -> None:
+    arguments = ("--policy", small, "--upstream", NO_REDIS, "--listen", "127.0.0.1:0", "--service", "one")
+    with Keyfence(*arguments, "--admin", "127.0.0.1:0", expect_stderr="is unreachable") as running:
+        assert running.address("one")[1] > 0
+        assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d+", running.ready.admin)
+        assert running.ready.upstream == NO_REDIS
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_exit_code_0(number: signal.Signals, small: Path) -> None:
+    arguments = ("--policy", small, "--upstream", NO_REDIS, "--listen", "127.0.0.1:0", "--admin", "none")
+    with Keyfence(*arguments, expect_stderr="is unreachable") as running:
+        assert running.signal(number) == 0
+
+
+def test_a_file_s_name_need_not_be_utf_8() -> None:
+    for command in ("check", "report"):
+        code, out, err = process(command, b"none\xff.yaml")
+        assert code != 0
+        assert r"none\udcff.yaml" in out + err
+        assert "internal error" not in err
+
+
+# -- modes
+
+
+def cells(out: str) -> dict[str, list[str]]:
+    """rule → the modes in the order of the services, from the table."""
+    rows = (re.split(r"\s*[│┃]\s*", line.strip()) for line in out.splitlines() if line.startswith(("│", "┃")))
+    return {row[1]: row[2:-1] for row in rows}
+
+
+def test_the_modes_are_a_matrix_of_rules_and_services(file: Write, small: Path) -> None:
+    config = file(
+        "keyfence.yaml",
+        f"""
+policy: {small}
+modes:
+  - {{rule: scope.write, service: two, mode: enforce}}
+  - {{rule: key.legacy, mode: disabled}}
+  - {{rule: field.unknown, mode: enforce}}
+  - {{mode: observe}}
+""",
+    )
+    code, out, err = keyfence("modes", "--config", config)
+    assert (code, err) == (0, "")
+    table = cells(out)
+    assert table["rule"] == ["one", "two", "unknown"]
+    assert table.keys() - {"rule"} == RULES.keys()
+    assert table["scope.write"] == ["observe", "enforce", "observe"]
+    assert table["key.legacy"] == ["disabled"] * 3
+    assert table["field.unknown"] == ["observe (should)"] * 3
+    assert table["scope.read"] == ["observe"] * 3
+
+
+def test_without_modes_everything_is_observed(small: Path) -> None:
+    _, out, _ = keyfence("modes", "--policy", small)
+    assert {mode for rule, row in cells(out).items() if rule != "rule" for mode in row} == {"observe"}
+
+
+def test_modes_of_a_configuration_without_a_policy_is_told(file: Write) -> None:
+    config = file("keyfence.yaml", "workers: 1\n")
+    assert keyfence("modes", "--config", config) == (
+        2,
+        "",
+        f"{config}:1:1: error: no policy; name one with policy: or --policy\n",
+    )
+
+
+# -- observe and report, against a running keyfence
+
+
+@pytest.fixture(scope="module")
+def redis_behind() -> Iterator[RedisServer]:
+    with running_redis() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def running(redis_behind: RedisServer) -> Iterator[Keyfence]:
+    """A keyfence that enforces, with one listener of CubeProxy's."""
+    arguments = ["--policy", POLICY, "--upstream", redis_behind.url, "--listen", "127.0.0.1:0"]
+    arguments += ["--service", "CubeProxy", "--mode", "enforce", "--admin", "127.0.0.1:0"]
+    with Keyfence(*arguments, expect_stderr="^$|break-glass") as keyfence:  # its test may run elsewhere
+        yield keyfence
+
+
+def write(running: Keyfence) -> str:
+    """What CubeProxy gets for a key that it may not write."""
+    with running.connect() as client:
+        client.sendall(b"SET cube:v1:shared:sandbox:proxy:s1 x\r\n")
+        return client.makefile("rb").readline().decode()
+
+
+def test_observe_stops_refusing_a_rule_of_a_service(running: Keyfence) -> None:
+    assert write(running).startswith("-NOPERM [scope.write]")
+    assert keyfence(
+        "observe",
+        "--for",
+        "1h",
+        "--rule",
+        "scope.write",
+        "--service",
+        "CubeProxy",
+        "--admin",
+        running.ready.admin,
+    ) == (
+        0,
+        "for 1h, violations of scope.write by CubeProxy are observed and not refused\n",
+        "",
+    )
+    assert write(running).startswith("-NOPERM [type.mismatch]")
+    assert keyfence("observe", "--for", "10m", "--admin", running.ready.admin) == (
+        0,
+        "for 10m, violations of every rule are observed and not refused\n",
+        "",
+    )
+    assert write(running) == "+OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--for", "1h", "--rule", "scope.writ"), "\"rule\" is no known rule: 'scope.writ'"),
+        (("--for", "1h", "--service", "Nobody"), "'Nobody' is no service of the policy"),
+        (("--for", "2d"), '"for" must be more than 0 and at most 86400 seconds'),
+        (("--for", "0s"), '"for" must be more than 0'),
+    ],
+)
+def test_what_can_not_be_observed_is_told(arguments: tuple[str, ...], told: str, running: Keyfence) -> None:
+    admin = running.ready.admin
+    code, out, err = keyfence("observe", *arguments, "--admin", admin)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"keyfence: {admin}/-/observe: {told}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["5", "", "h", "1h30", "-1h", "٣h", "1 h"])
+def test_a_duration_has_its_unit(text: str) -> None:
+    code, out, err = keyfence("observe", "--for", text)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"keyfence: --for: {text!r} is no duration; write a number and its unit")
+
+
+def test_a_report_of_a_running_one(running: Keyfence) -> None:
+    write(running)
+    code, out, err = keyfence("report", running.ready.admin + "/")
+    assert (code, err) == (0, "")
+    assert re.search(r"^CubeProxy +scope\.write +SET +sandbox-route +\d+ ", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("report",),
+        ("report", "--admin"),
+        ("observe", "--for", "1h", "--admin"),
+        ("observe", "--end", "--admin"),
+        ("reload", "--admin"),
+        ("restart", "--admin"),
+        ("status", "--admin"),
+        ("modes", "--admin"),
+        ("waivers", "--admin"),
+        ("waivers",),
+    ],
+)
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("http://127.0.0.1:1", "no keyfence answers there (Connection refused)"),
+        ("http://u:secret@127.0.0.1:1", "no keyfence answers there ("),
+        ("http://[::1", "no keyfence answers there (Invalid IPv6 URL)"),
+        ("http://127.0.0.1:x", "no keyfence answers there ("),
+        ("http://127.0.0.1:1/a b\x7f", "no keyfence answers there ("),
+    ],
+)
+def test_where_nothing_answers_is_told_in_one_line(command: tuple[str, ...], url: str, told: str) -> None:
+    code, out, err = keyfence(*command, url)
+    assert (code, out) == (1, "")
+    assert told in err
+    assert "secret" not in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.0 200 OK\r\n\r\nhello",
+        b"HTTP/1.0 200 OK\r\n\r\n\xff",
+        b"HTTP/1.0 200 OK\r\n\r\n5",
+        b"HTTP/1.0 200 OK\r\n\r\n[5]",
+        b'HTTP/1.0 200 OK\r\n\r\n[{"service": 5}]',
+        b'HTTP/1.0 200 OK\r\n\r\n{"a": 1}',
+        b"HTTP/1.0 500 No\r\n\r\n[]",
+        b'HTTP/1.0 500 No\r\n\r\n{"error": "a\\nb"}',
+        b"SSH-2.0-OpenSSH\r\n",
+        b"",
+    ],
+)
+@pytest.mark.parametrize("command", ["report", "status", "modes", "waivers", "reload"])
+def test_an_answer_of_something_else_is_told_in_one_line(command: str, answer: bytes) -> None:
+    def serve() -> None:
+        client, _ = listener.accept()
+        with client:
+            client.recv(65536)
+            client.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        code, out, err = keyfence(command, "--admin", f"127.0.0.1:{listener.getsockname()[1]}")
+        thread.join()
+    assert (code, out) == (1, "")
+    assert err.startswith("keyfence: http://127.0.0.1:")
+    assert err.count("\n") == 1
+
+
+LINE = {
+    "time": "2026-11-21T00:00:00Z",
+    "service": "CubeProxy",
+    "rule": "scope.write",
+    "severity": "must",
+    "command": "HSET",
+    "entry": "sandbox-route",
+    "action": "observed",
+    "key": "k1",
+    "hint": "its writers: CubeMaster",
+    "merged": 4,
+}
+
+
+def test_a_report_of_a_log(file: Write) -> None:
+    log = file("log.jsonl", (json.dumps(LINE) + "\n") * 2)
+    code, out, err = keyfence("report", log)
+    assert (code, err) == (0, "")
+    assert re.search(
+        r"^CubeProxy +scope\.write +HSET +sandbox-route +0 +10 +0 .* k1 +its writers: CubeMaster",
+        out,
+        re.MULTILINE,
+    )
+    assert keyfence("report", "-", stdin=log.read_bytes()).out == out
+
+
+def test_a_line_that_can_not_be_read_is_told_and_fails(file: Write) -> None:
+    log = file("log.jsonl", "nonsense\n" + json.dumps(LINE) + "\n" + "[1]\n")
+    code, out, err = keyfence("report", log)
+    assert code == 1
+    assert "scope.write" in out
+    assert err.splitlines() == [
+        f"keyfence: {log}: line 1 is skipped: not JSON (Expecting value at column 1)",
+        f"keyfence: {log}: line 3 is skipped: not a JSON object",
+    ]
+
+
+def test_what_the_log_dropped_is_told(file: Write) -> None:
+    log = file("log.jsonl", json.dumps(LINE | {"dropped": 7}) + "\n")
+    code, _, err = keyfence("report", log)
+    assert (code, err) == (0, f"keyfence: {log}: 7 more violations passed the log's limits\n")
+
+
+def test_an_empty_log_has_no_violations() -> None:
+    assert keyfence("report", "-") == (0, "No violations.\n", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("none.jsonl", "No such file or directory"), ("", "Is a directory")]
+)
+def test_a_log_that_can_not_be_read_is_told(name: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    assert keyfence("report", path) == (2, "", f"keyfence: {path}: {told}\n")
+
+
+# -- never a traceback
+
+OPTIONS = {
+    "run": ["--config", "--policy", "--upstream", "--listen", "--service", "--mode", "--admin"],
+    "modes": ["--config", "--policy", "--admin"],
+    "status": ["--admin", "--format"],
+    "explain": ["--policy", "--service"],
+    "observe": ["--for", "--rule", "--service", "--admin"],
+    "report": ["--admin"],
+    "waivers": ["--config", "--waivers", "--admin", "--until"],
+    "check": [],
+    "demo": ["--admin"],
+}
+VALUES = st.one_of(
+    st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20),
+    st.sampled_from(
+        ["", "-", "none", "/", ".", "127.0.0.1:1", "http://127.0.0.1:1", "http://", "9" * 400, "1h", "\udcff"]
+    ),
+)
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_option_s_value_makes_a_traceback(command: str, data: st.DataObject, tmp_path: Path) -> None:
+    # A policy that isn't there ends whatever would start.
+    arguments = ["--policy", str(tmp_path / "none")] if command == "run" else []
+    for option in OPTIONS[command]:
+        if data.draw(st.booleans()) and not (command == "run" and option == "--policy"):
+            value = data.draw(VALUES)
+            arguments.append(f"{option}={value}")
+    if command in ("report", "check", "explain"):
+        arguments += ["--", data.draw(VALUES)]
+    before = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        code, out, err = keyfence(command, *arguments)
+    finally:
+        os.chdir(before)
+    assert code in (0, 1, 2)
+    assert "Traceback" not in out + err
+    assert "internal error" not in err

@@ -1,0 +1,478 @@
+"""The transports, in one loop with clients and with upstreams that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import re
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+
+from keyfence.config.models import ListenerModel
+from keyfence.downstream import client as client_module
+from keyfence.downstream.client import Gate
+from keyfence.downstream.listeners import Listeners
+from keyfence.downstream.quotas import ClientLimits
+from keyfence.policy.enforcement.modes import ModeRule
+from keyfence.policy.engine.authorizer import InForce
+from keyfence.resp.limits import IDENTIFIED
+from keyfence.telemetry.telemetry import Telemetry
+from keyfence.upstream.health import Upstream, UpstreamAddress
+from tests.servers import PATIENCE_SECONDS, free_port
+from tests.session.sessions import ADMITTED, REFUSED, cmd, identities, judge, replies
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+MIB = 1024 * 1024
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[pytest.MonkeyPatch], None]:
+    """Run a coroutine in a loop such as keyfence's own, with patience."""
+
+    def run(monkeypatch: pytest.MonkeyPatch) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            arguments = [monkeypatch] if inspect.signature(test).parameters else []
+            runner.run(asyncio.wait_for(test(*arguments), PATIENCE_SECONDS))
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+class Stage:
+    """A gate before an upstream that `handler` plays, or before a port where nobody listens."""
+
+    def __init__(
+        self,
+        handler: Handler | None,
+        *rules: ModeRule,
+        spliced: bool = False,
+        password: str = "",
+        connect_timeout: float = PATIENCE_SECONDS,
+        limits: ClientLimits | None = None,
+    ) -> None:
+        self._handler = handler
+        self._password = password
+        self._timeout = connect_timeout
+        self._judge = None if spliced else judge(*rules)
+        self._limits = limits or ClientLimits()
+        self._clients: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> Stage:
+        self._server = None
+        port = free_port()
+        if self._handler is not None:
+            self._server = await asyncio.start_server(self._play, "127.0.0.1", 0)
+            port = self._server.sockets[0].getsockname()[1]
+        address = UpstreamAddress("tcp", "127.0.0.1", port, password=self._password, shown="fake")
+        self.upstream = Upstream(address, connect_timeout=self._timeout)
+        self.telemetry = Telemetry()
+        in_force = None if self._judge is None else InForce(self._judge)
+        self.gate = Gate(in_force, identities(), self.upstream, self.telemetry, IDENTIFIED, self._limits)
+        self.listeners = Listeners(self.gate)
+        self.listeners.open(ListenerModel(listen="127.0.0.1:0", service="CubeProxy"))
+        await self.listeners.start()
+        return self
+
+    async def _play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert self._handler is not None
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await self._handler(reader, writer)
+        finally:
+            writer.close()
+
+    async def __aexit__(self, *_: object) -> None:
+        for writer in self._clients:
+            writer.close()
+        await self.listeners.close(0)
+        if self._server is not None:
+            self._server.close()
+
+    async def client(self) -> Streams:
+        host, _, port = self.listeners.bound[0][0].rpartition(":")
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that not much fills it
+        await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+        reader, writer = await asyncio.open_connection(sock=sock, limit=64 * MIB)
+        self._clients.append(writer)
+        return reader, writer
+
+    async def nobody_is_left(self) -> None:
+        while self.gate.clients:
+            await asyncio.sleep(0.001)
+
+
+async def answer_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """An upstream that answers each HGETALL with an empty array, and a barrier with its number."""
+    asked = re.compile(rb"HGETALL|ECHO\r\n(\$32\r\n[0-9a-f]{32}\r\n)")
+    while data := await reader.read(65536):
+        writer.write(b"".join(match[1] or b"*0\r\n" for match in asked.finditer(data)))
+
+
+def silent_until_end(ended: asyncio.Event) -> Handler:
+    async def keep_silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        while await reader.read(65536):
+            pass
+        ended.set()
+
+    return keep_silent
+
+
+@in_loop
+async def test_redis_learns_at_once_that_a_waiting_client_has_gone(patch: pytest.MonkeyPatch) -> None:
+    """BLPOP must not pop an element for somebody who isn't there any more."""
+    patch.setattr(client_module, "LINGER_SECONDS", 3600)
+    ended = asyncio.Event()
+    async with Stage(silent_until_end(ended)) as stage:
+        _, writer = await stage.client()
+        writer.write(ADMITTED)
+        writer.close()
+        await ended.wait()
+        await stage.nobody_is_left()
+
+
+@in_loop
+async def test_a_client_that_goes_behind_quit_is_noticed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(client_module, "LINGER_SECONDS", 3600)
+    ended = asyncio.Event()
+    async with Stage(silent_until_end(ended)) as stage:
+        _, writer = await stage.client()
+        writer.write(ADMITTED + cmd("QUIT") + b"more")
+        writer.close()
+        await ended.wait()
+        await stage.nobody_is_left()
+
+
+@in_loop
+async def test_a_client_that_goes_while_auth_is_awaited_does_not_stay_for_ever(
+    patch: pytest.MonkeyPatch,
+) -> None:
+    """What stands behind AUTH can't be sent yet, so Redis can't be told that nothing will follow."""
+    patch.setattr(client_module, "LINGER_SECONDS", 0.01)
+    ended = asyncio.Event()
+    async with Stage(silent_until_end(ended)) as stage:
+        _, writer = await stage.client()
+        writer.write(cmd("AUTH", "master", "pw") + ADMITTED)
+        writer.close()
+        await ended.wait()
+        await stage.nobody_is_left()
+        assert stage.telemetry.counters.closures == {"half_closed": 1}
+
+
+@in_loop
+async def test_what_is_sent_behind_auth_is_answered_to_one_who_half_closed(
+    patch: pytest.MonkeyPatch,
+) -> None:
+    patch.setattr(client_module, "LINGER_SECONDS", 3600)
+    half_closed = asyncio.Event()
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"pw\r\n")
+        await half_closed.wait()
+        writer.write(b"+OK\r\n")
+        await answer_all(reader, writer)
+
+    async with Stage(play) as stage:
+        reader, writer = await stage.client()
+        writer.write(cmd("AUTH", "master", "pw") + ADMITTED * 3)
+        writer.write_eof()
+        half_closed.set()
+        assert await reader.read() == b"+OK\r\n" + b"*0\r\n" * 3
+        await stage.nobody_is_left()
+
+
+@in_loop
+async def test_a_client_that_ends_with_nothing_due_is_let_go() -> None:
+    async with Stage(answer_all) as stage:
+        reader, writer = await stage.client()
+        writer.write(REFUSED)
+        writer.write_eof()
+        assert (await reader.read()).startswith(b"-NOPERM [scope.write]")
+        await stage.nobody_is_left()
+
+
+@in_loop
+async def test_thousands_of_auths_without_an_upstream_get_thousands_of_errors() -> None:
+    """Each is tried only when the one before it has failed."""
+    async with Stage(None) as stage:
+        reader, writer = await stage.client()
+        writer.write(cmd("AUTH", "master", "pw") * 3000 + ADMITTED)
+        data = b""
+        while data.count(b"\r\n") < 3001:
+            data += await reader.read(65536)
+        assert len(replies(data)) == 3001
+        assert set(data.split(b"\r\n")[:-1]) == {b"-ERR keyfence: " + stage.upstream.state.encode()}
+        assert stage.telemetry.counters.internal_errors == {}
+        assert stage.upstream.failures < 100
+
+
+@in_loop
+async def test_a_login_that_is_never_answered_times_out(patch: pytest.MonkeyPatch) -> None:
+    ended = asyncio.Event()
+    async with Stage(silent_until_end(ended), password="pw", connect_timeout=PATIENCE_SECONDS) as stage:
+        connect = stage.upstream._connect
+
+        async def connect_in_peace(protocol: Callable[[], asyncio.Protocol]) -> Any:
+            """Only the login is short of time, which begins once the connection is made."""
+
+            def made() -> asyncio.Protocol:
+                stage.upstream.connect_timeout = 0.05
+                return protocol()
+
+            return await connect(made)
+
+        patch.setattr(stage.upstream, "_connect", connect_in_peace)
+        reader, writer = await stage.client()
+        writer.write(ADMITTED)
+        assert b"is unreachable: login timed out" in await reader.readline()
+        await ended.wait()
+        assert stage.gate.clients  # it may try again
+
+
+@in_loop
+async def test_reading_goes_on_once_what_waited_for_the_login_is_sent() -> None:
+    """Nothing comes from an upstream that still waits for the rest of a request."""
+    size = 16 * MIB
+    may_log_in = asyncio.Event()
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"pw\r\n")
+        await may_log_in.wait()
+        writer.write(b"+OK\r\n")
+        await reader.readexactly(size)
+        writer.write(b"+GOT IT\r\n")
+
+    async with Stage(play, spliced=True, password="pw") as stage:
+        reader, writer = await stage.client()
+        writer.write(b"x" * size)
+        client = next(iter(stage.gate.clients))
+        while client._reading:
+            await asyncio.sleep(0.001)
+        may_log_in.set()
+        assert await reader.readline() == b"+GOT IT\r\n"
+
+
+@in_loop
+async def test_a_reader_that_is_slow_from_the_start_holds_back_its_upstream() -> None:
+    """The connection is made when the client's output is full already."""
+    size = 24 * MIB
+    written = 0
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        await reader.readuntil(ADMITTED)
+        writer.write(b"$%d\r\n" % size)
+        for _ in range(size // MIB):
+            writer.write(b"x" * MIB)
+            await writer.drain()
+            written += MIB
+        writer.write(b"\r\n")
+
+    async with Stage(play, limits=ClientLimits(output=6 * MIB)) as stage:
+        reader, writer = await stage.client()
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        refusals = 40_000  # more than the kernel's own buffers hold
+        writer.write(REFUSED * refusals + ADMITTED)
+        client = next(iter(stage.gate.clients))
+        while not client._links.is_open:
+            await asyncio.sleep(0.001)
+        assert client._full
+        for _ in range(200):  # of the loop's turns: what isn't held back comes meanwhile
+            await asyncio.sleep(0.001)
+        assert client in stage.gate.clients
+        assert client._transport is not None
+        assert client._transport.get_write_buffer_size() < 6 * MIB
+        reader._transport.resume_reading()  # type: ignore[attr-defined]
+        data = await reader.readuntil(b"x\r\n")
+        assert data.count(b"-NOPERM") == refusals
+        assert data.endswith(b"x\r\n")
+        assert written == size
+
+
+@in_loop
+async def test_who_does_not_read_is_closed_at_the_limit() -> None:
+    async with Stage(answer_all, limits=ClientLimits(output=MIB)) as stage:
+        reader, writer = await stage.client()
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        with contextlib.suppress(ConnectionError):
+            while not stage.telemetry.counters.closures:
+                writer.write(REFUSED * 1000)
+                await writer.drain()
+        await stage.nobody_is_left()
+        assert stage.telemetry.counters.closures == {"output": 1}
+
+
+@in_loop
+async def test_one_connection_too_many_is_told_so() -> None:
+    async with Stage(answer_all, limits=ClientLimits(connections=1)) as stage:
+        first, second = await stage.client(), await stage.client()
+        first[1].write(ADMITTED)
+        assert await first[0].readline() == b"*0\r\n"
+        second[1].write(ADMITTED)
+        assert await second[0].readline() == b"-ERR max number of clients reached\r\n"
+        assert await second[0].read() == b""
+        assert sum(stage.telemetry.counters.connections_rejected.values()) == 1
+        assert sum(stage.telemetry.counters.connections_open.values()) == 1
+
+
+@in_loop
+async def test_a_fault_of_our_own_ends_one_client_only(patch: pytest.MonkeyPatch) -> None:
+    told: list[Exception] = []
+    patch.setattr(client_module, "report_fault", told.append)
+    async with Stage(answer_all) as stage:
+        good, bad = await stage.client(), await stage.client()
+        good[1].write(ADMITTED)
+        assert await good[0].readline() == b"*0\r\n"
+        patch.setattr(stage.telemetry, "decided", lambda _: 1 / 0)
+        bad[1].write(ADMITTED)
+        with contextlib.suppress(ConnectionError):
+            assert await bad[0].read() == b""
+        good[1].write(ADMITTED)
+        assert await good[0].readline() == b"*0\r\n"
+        assert [type(one) for one in told] == [ZeroDivisionError]
+        assert stage.telemetry.counters.internal_errors == {"relay": 1}
+        assert len(stage.gate.clients) == 1
+
+
+@in_loop
+async def test_what_is_outstanding_is_answered_before_the_end() -> None:
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(ADMITTED)
+        asked.set()
+        await may_answer.wait()
+        writer.write(b"*0\r\n")
+
+    async with Stage(play) as stage:
+        (reader, writer), idle = await stage.client(), await stage.client()
+        writer.write(ADMITTED)
+        await asked.wait()
+        closing = asyncio.ensure_future(stage.listeners.close(PATIENCE_SECONDS))
+        assert await idle[0].read() == b""
+        may_answer.set()
+        assert await reader.read() == b"*0\r\n"
+        await closing
+
+
+@in_loop
+async def test_the_end_does_not_wait_for_ever() -> None:
+    ended = asyncio.Event()
+    async with Stage(silent_until_end(ended)) as stage:
+        reader, writer = await stage.client()
+        writer.write(ADMITTED)
+        while not any(client._session.outstanding for client in stage.gate.clients):
+            await asyncio.sleep(0.001)
+        await stage.listeners.close(0.01)
+        assert await reader.read() == b""
+        await ended.wait()
+
+
+@in_loop
+async def test_an_upstream_that_dies_in_the_midst_of_a_reply() -> None:
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(ADMITTED)
+        writer.write(b"*0\r\n$100\r\nhalf")
+        await writer.drain()
+
+    async with Stage(play) as stage:
+        reader, writer = await stage.client()
+        writer.write(ADMITTED * 3 + REFUSED)
+        assert await reader.read() == b"*0\r\n$100\r\nhalf"
+        await stage.nobody_is_left()
+        assert stage.telemetry.counters.closures == {"upstream_lost": 1}
+
+
+@in_loop
+async def test_an_upstream_that_dies_between_replies() -> None:
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(ADMITTED)
+        writer.write(b"*0\r\n")
+        await writer.drain()
+
+    async with Stage(play) as stage:
+        reader, writer = await stage.client()
+        writer.write(ADMITTED + REFUSED + ADMITTED)
+        first, refusal = replies(await reader.read())
+        assert first == b"*0\r\n"
+        assert refusal.startswith(b"-NOPERM")
+
+
+@in_loop
+async def test_an_upstream_that_speaks_something_else() -> None:
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(ADMITTED)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+
+    async with Stage(play) as stage:
+        reader, writer = await stage.client()
+        writer.write(ADMITTED)
+        assert await reader.read() == b""
+        await stage.nobody_is_left()
+        assert stage.telemetry.counters.closures == {"upstream_protocol": 1}
+
+
+LONG = cmd("EXISTS", *[b"nobody:%d" % number for number in range(100_000)])
+
+
+@in_loop
+async def test_a_long_judgement_lets_other_clients_have_their_turn() -> None:
+    """By the order of events: what another client asks for is answered before a long judgement ends."""
+    async with Stage(answer_all) as stage:
+        hostile, hostile_writer = await stage.client()
+        other, other_writer = await stage.client()
+        other_writer.write(ADMITTED)  # so that its connection to Redis is there
+        await other.readexactly(4)
+        hostile_writer.write(LONG)
+        await judgement_begins(stage)
+        for _ in range(3):
+            other_writer.write(ADMITTED)
+            assert await other.readexactly(4) == b"*0\r\n"
+            assert any(client._session.wants_turn for client in stage.gate.clients)
+        assert (await hostile.readuntil(b"\r\n")).startswith(b"-NOPERM")
+
+
+async def judgement_begins(stage: Stage) -> None:
+    while not any(client._session.wants_turn for client in stage.gate.clients):
+        await asyncio.sleep(0)
+
+
+@in_loop
+async def test_who_has_sent_a_long_request_and_its_end_gets_the_answer() -> None:
+    async with Stage(answer_all) as stage:
+        reader, writer = await stage.client()
+        writer.write(LONG)
+        writer.write_eof()
+        assert (await reader.read()).startswith(b"-NOPERM")
+        await stage.nobody_is_left()
+
+
+@in_loop
+async def test_a_long_judgement_ends_with_its_client() -> None:
+    async with Stage(answer_all) as stage:
+        _, writer = await stage.client()
+        writer.write(LONG)
+        await judgement_begins(stage)
+        writer.transport.abort()
+        await stage.nobody_is_left()
+        while stage.gate._turns:
+            await asyncio.sleep(0)
+
+
+@in_loop
+async def test_draining_waits_for_a_long_judgement() -> None:
+    async with Stage(answer_all) as stage:
+        reader, writer = await stage.client()
+        writer.write(LONG)
+        await judgement_begins(stage)
+        (one,) = stage.gate.clients
+        assert not one.is_idle
+        stage.gate.draining = True
+        assert (await reader.read()).startswith(b"-NOPERM")

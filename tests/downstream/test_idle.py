@@ -1,0 +1,91 @@
+"""Idle clients and slow senders, with a clock of the test's own."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from keyfence.downstream.idle import LONGEST_INTERVAL, interval, look
+from keyfence.downstream.quotas import ClientLimits
+
+
+@dataclasses.dataclass
+class Looked:
+    active: bool = False
+    waits: bool = False
+    holds_back: bool = False
+    idle_since: float = 0.0
+    partial_since: float = 0.0
+    ended: str = ""
+
+    def give_up(self, reason: str) -> None:
+        self.ended = reason
+
+
+IDLE = ClientLimits(idle=60.0)
+SLOW = ClientLimits(request_time=10.0)
+
+
+def test_who_does_nothing_for_so_long_is_idle() -> None:
+    client = Looked(active=True)
+    for now in (100.0, 130.0, 159.0):
+        look([client], IDLE, now)
+        assert not client.ended
+    look([client], IDLE, 160.0)
+    assert client.ended == "idle"
+
+
+def test_who_does_something_now_and_then_is_not() -> None:
+    client = Looked()
+    for now in range(0, 1000, 50):
+        client.active = True
+        look([client], IDLE, float(now))
+    assert not client.ended
+
+
+def test_who_waits_is_not_idle_and_his_time_begins_when_he_waits_no_more() -> None:
+    client = Looked(waits=True)
+    look([client], IDLE, 1000.0)
+    client.waits = False
+    look([client], IDLE, 1059.0)
+    assert not client.ended
+    look([client], IDLE, 1060.0)
+    assert client.ended == "idle"
+
+
+def test_a_request_may_take_so_long() -> None:
+    client = Looked(active=True, waits=True, partial_since=5.0)
+    look([client], SLOW, 14.9)
+    assert not client.ended
+    look([client], SLOW, 15.0)
+    assert client.ended == "request_time"
+
+
+def test_time_for_which_keyfence_does_not_read_does_not_count() -> None:
+    client = Looked(holds_back=True, partial_since=5.0)
+    look([client], SLOW, 100.0)
+    client.holds_back = False
+    look([client], SLOW, 109.0)
+    assert not client.ended
+    look([client], SLOW, 110.0)
+    assert client.ended == "request_time"
+
+
+def test_without_limits_nobody_is_ended() -> None:
+    client = Looked(partial_since=1.0)
+    look([client], ClientLimits(), 1e9)
+    assert not client.ended
+
+
+@pytest.mark.parametrize(
+    ("limits", "seconds"),
+    [
+        (ClientLimits(), LONGEST_INTERVAL),
+        (ClientLimits(idle=300.0), LONGEST_INTERVAL),
+        (ClientLimits(idle=2.0, request_time=1.0), 0.25),
+        (ClientLimits(request_time=0.001), 0.02),
+    ],
+)
+def test_short_limits_are_looked_at_more_often(limits: ClientLimits, seconds: float) -> None:
+    assert interval(limits) == seconds

@@ -1,0 +1,334 @@
+"""What would have to change for a command to pass, rule by rule."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from keyfence.commands.extract import extract
+from keyfence.policy.analysis.explain import explain, explain_sequence, read_sequence
+from keyfence.policy.analysis.remedies import _WAYS, remedies
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.loading.load import load_policy, parse_policy
+from keyfence.policy.verdict import RULES
+from tests.policy.cases import POLICIES, steps_of
+
+SHA1_OF_RETURN_1 = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
+TEXT = """policy: p
+claims: ["a:"]
+services: [one, two]
+databases: [0]
+placeholders: {id: "[a-z]{1,3}", t: {is: "[a-z]+", secret: true}}
+names: {max_length: 30, charset: "[a-z:{}]"}
+scopes:
+  s: {prefix: "a:s:", writers: [one], readers: [two]}
+  r: {prefix: "a:r:", writers: [one, two], deny_write: [two]}
+keys:
+  cart: {key: "a:s:cart:<id>", type: hash, fields: {colour: [red, blue], size: integer}, ttl: {max: 1h}}
+  lock: {key: "a:s:lock:<id>", type: string, ttl: {default: 30s, max: 1m, at: write}}
+  flag: {key: "a:s:flag:<id>", type: string, ttl: none, values: [on, off]}
+  log: {key: "a:s:log", type: stream, maxlen: "~100"}
+  tag: {key: "a:s:{<id>}", hash_tag: required}
+  tok: {key: "a:s:tok:<t>"}
+  sized: {key: "a:s:z:<id>", max_value: 4b, max_members: 2}
+legacy: {allow: [read], keys: {"cart:<id>": cart}}
+channels: {news: {channel: "n:<id>", publishers: one, subscribers: one}}
+scripts: {f: {sha1: [aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa], keys: 1}}
+unregistered_scripts: forbid
+cluster: true
+grants: {one: {commands: [DBSIZE], keys: []}}
+"""
+POLICY = parse_policy(TEXT)
+
+# (service, command, rule, what is told: text, command in its place)
+CASES: list[tuple[str, str, str, list[tuple[str, str | None]]]] = [
+    ("one", "SET a:s:z:x 12345", "value.size", [("at most 4 bytes; or raise the limit of sized", None)]),
+    ("one", "RPUSH a:s:z:x 1 2 3", "key.members", [("at most 2; or raise the limit of sized", None)]),
+    (
+        "two",
+        "HSET a:s:cart:x colour red",
+        "scope.write",
+        [("one may write it; or list two under writers of the scope s, whose rights cart has", None)],
+    ),
+    (
+        "unknown",
+        "HGETALL a:s:cart:x",
+        "scope.read",
+        [
+            (
+                "one, two may read it; or list unknown under readers of the scope s, whose rights cart has",
+                None,
+            )
+        ],
+    ),
+    (
+        "two",
+        "SET a:r:x v",
+        "scope.write",
+        [("deny_write takes it from two, for the scope r or for a scope around it", None)],
+    ),
+    (
+        "one",
+        "HSET cart:x colour red",
+        "key.legacy",
+        [
+            ("use the standard key a:s:cart:x", "HSET a:s:cart:x colour red"),
+            ("what the form may be used for is its allow, of the rights on its entry cart", None),
+        ],
+    ),
+    (
+        "one",
+        "HSET a:s:cart:x:y colour red",
+        "key.format",
+        [
+            (
+                "the key goes on at offset 10, where <id> ends, which admits [a-z]{1,3}; "
+                "the form is a:s:cart:<id>",
+                None,
+            )
+        ],
+    ),
+    (
+        "one",
+        "HSET a:s:cart:abcd colour red",
+        "key.format",
+        [
+            (
+                "the key goes on at offset 12, where <id> ends, which admits [a-z]{1,3}; "
+                "the form is a:s:cart:<id>",
+                None,
+            )
+        ],
+    ),
+    (
+        "one",
+        "HSET a:s:cart:_ colour red",
+        "key.format",
+        [
+            (
+                "'_' at offset 9, in segment 4, isn't of <id>, which admits [a-z]{1,3}; "
+                "the form is a:s:cart:<id>",
+                None,
+            )
+        ],
+    ),
+    (
+        "one",
+        "HSET a:s:cart: colour red",
+        "key.format",
+        [("the key ends where <id> should come, which admits [a-z]{1,3}; the form is a:s:cart:<id>", None)],
+    ),
+    (
+        "one",
+        "HSET b:s:cart:x colour red",
+        "key.unregistered",
+        [
+            ("the nearest entry is cart: a:s:cart:<id>", "HSET a:s:cart:x colour red"),
+            ("or register the key: its beginning under claims, and an entry of its own under keys", None),
+        ],
+    ),
+    (
+        "one",
+        "SET a:s:lock:x v",
+        "ttl.required",
+        [("bring the time to live with it, 30s for example", "SET a:s:lock:x v EX 30")],
+    ),
+    (
+        "one",
+        "SET a:s:lock:x v PX 90000",
+        "ttl.range",
+        [("a time to live of 30s, for example", "SET a:s:lock:x v PX 30000")],
+    ),
+    ("one", "SET a:s:flag:x on EX 5", "ttl.forbidden", [("leave the time to live out", "SET a:s:flag:x on")]),
+    ("one", "SET a:s:flag:x maybe", "value.invalid", [("write one of on, off", None)]),
+    (
+        "one",
+        "HSET a:s:cart:x color red",
+        "field.unknown",
+        [
+            ("the nearest field is colour", "HSET a:s:cart:x colour red"),
+            ("its fields: colour, size; or list this one under fields of cart", None),
+        ],
+    ),
+    (
+        "one",
+        "XADD a:s:log MAXLEN ~ 900 * f v",
+        "stream.maxlen",
+        [("use MAXLEN ~ 100", "XADD a:s:log MAXLEN '~' 100 '*' f v")],
+    ),
+    (
+        "one",
+        "LPUSH a:s:flag:x on",
+        "type.mismatch",
+        [("use the commands of a string", None), ("or let flag be of type list too", None)],
+    ),
+    (
+        "two",
+        "DBSIZE",
+        "command.forbidden",
+        [("one may use it", None), ("grant it", None)],
+    ),
+    (
+        "one",
+        "HGETAL a:s:cart:x",
+        "command.unknown",
+        [
+            ("did you mean HGETALL?", "HGETALL a:s:cart:x"),
+            ("use a command that keyfence knows; or the policy allows this one by its name", None),
+        ],
+    ),
+    (
+        "one",
+        "SELECT 3",
+        "database.forbidden",
+        [("use database 0", "SELECT 0"), ("or list 3 under databases", None)],
+    ),
+    ("two", "PUBLISH n:x v", "channel.write", [("list two under publishers of the channel news", None)]),
+    (
+        "one",
+        "SUBSCRIBE elsewhere",
+        "channel.read",
+        [
+            ("known: n:<id>", None),
+            ("no channel of the policy is like this one; register it under channels", None),
+        ],
+    ),
+    (
+        "one",
+        "EVAL 'return 1' 0",
+        "script.unregistered",
+        [
+            (f"register it under scripts: {{NAME: {{sha1: {SHA1_OF_RETURN_1}, keys: 0}}}}", None),
+            ("the policy knows f", None),
+        ],
+    ),
+    (
+        "one",
+        f"EVALSHA {'a' * 40} 2 a:s:log a:s:log",
+        "script.keys",
+        [("exactly 1", None), ("the policy knows f", None)],
+    ),
+    (
+        "one",
+        "DEL a:s:cart:x a:s:cart:y",
+        "slot.cross",
+        [("give the keys one hash tag, as {tag}; the policy's forms have one", None)],
+    ),
+    (
+        "unknown",
+        "SCAN 0 MATCH a:s:*",
+        "scan.scope",
+        [("it needs the right to read every key that matches a:s:*; or grant it", None)],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("service", "command", "rule", "expected"), CASES, ids=[f"{c[2]}-{c[1]}" for c in CASES]
+)
+def test_what_would_have_to_change(
+    service: str, command: str, rule: str, expected: list[tuple[str, str | None]]
+) -> None:
+    told = explain(POLICY, service, [word.encode() for word in shlex.split(command)])
+    assert rule in [violation["rule"] for violation in told["violations"]]
+    found = [(one["text"], one["command"]) for one in told["remedies"] if one["rule"] == rule]
+    assert found == expected
+
+
+def test_every_rule_about_commands_has_its_remedies() -> None:
+    assert set(_WAYS) == RULES.keys() - {"internal.error", "session.opaque"}
+    told = {rule for _, _, rule, _ in CASES}
+    assert set(_WAYS) - told == {"key.length", "key.charset", "key.hash_tag"}
+
+
+@pytest.mark.parametrize(
+    ("command", "rule", "text"),
+    [
+        ("GET a:s:cart:AB", "key.charset", ""),
+        (f"GET a:r:{'x' * 40}", "key.length", ""),
+    ],
+)
+def test_rules_about_names_tell_what_is_admitted(command: str, rule: str, text: str) -> None:
+    told = explain(POLICY, "one", command.encode().split())
+    assert [one["text"] for one in told["remedies"] if one["rule"] == rule] != []
+    assert text in str(told["remedies"])
+
+
+def test_a_secret_is_not_shown() -> None:
+    for command in ("GET a:s:tok:hunter:x", "GET a:s:tok:Hunter", "GET b:s:tok:hunter"):
+        told = explain(POLICY, "unknown", command.encode().split())
+        assert "unter" not in str(told["remedies"]).replace("b:s:tok:hunter", ""), told["remedies"]
+
+
+@pytest.mark.parametrize("file", sorted(POLICIES.glob("*.test.yaml")), ids=lambda file: file.name)
+def test_each_violation_of_a_shipped_policy_has_a_remedy_that_holds(file: Path) -> None:
+    path, steps = steps_of(file)
+    policy = load_policy(path)
+    decider = Decider(policy)
+    for step in steps:
+        service, touches = policy.number(step.service), extract(step.argv)
+        verdict = decider.judge(service, step.argv, touches)
+        found = remedies(policy, service, step.argv, touches, verdict.violations)
+        for violation in verdict.violations:
+            mine = [one for one in found if one.rule == violation.rule]
+            assert mine or not violation.hint, (step.argv, violation)
+        for one in found:
+            if one.command:
+                after = decider.decide(service, one.command)
+                assert one.rule not in [violation.rule for violation in after.violations]
+
+
+# -- sequences
+
+
+def test_a_sequence_is_read_line_by_line() -> None:
+    steps = read_sequence("# comment\n\nSET k 'a b'\n@two\n+6s\nGET k\n", "one")
+    assert [step[:4] for step in steps] == [
+        (3, "one", [b"SET", b"k", b"a b"], 0),
+        (5, "two", [], 6000),
+        (6, "two", [b"GET", b"k"], 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("PING\nSET 'a", "line 2: no closing quotation"),
+        ("+soon", "line 1: 'soon' is no duration"),
+    ],
+)
+def test_a_faulty_sequence_names_the_line(text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        read_sequence(text, "one")
+
+
+def test_a_sequence_is_one_connection() -> None:
+    steps = read_sequence("MULTI\nHSET a:s:cart:x colour red\nSET a:s:lock:x v\nEXEC\n", "one")
+    told = explain_sequence(POLICY, steps, now=0)
+    assert [one["verdict"] for one in told] == ["allow", "allow", "violation", "allow"]
+    assert [one["aborted"] for one in told] == [False, False, False, True]
+
+
+def test_a_sequence_tells_what_is_found_late_and_what_keys_end_up_with() -> None:
+    told = explain_sequence(
+        POLICY, read_sequence("HSET a:s:cart:x size 1\n+6s\nGET a:s:lock:x\n", "one"), now=0
+    )
+    assert told[0]["ttl"] == {"a:s:cart:x": "none"}
+    assert [one["rule"] for one in told[1]["late"]] == ["ttl.required"]
+    told = explain_sequence(
+        POLICY, read_sequence("HSET a:s:cart:x size 1\nEXPIRE a:s:cart:x 9", "one"), now=0
+    )
+    assert told[1]["ttl"] == {"a:s:cart:x": "9s"}
+    assert len(told) == 2
+
+
+def test_what_is_still_open_at_the_end_is_found_too() -> None:
+    told = explain_sequence(POLICY, read_sequence("HSET a:s:cart:x size 1", "one"), now=0)
+    assert [one["rule"] for one in told[-1]["late"]] == ["ttl.required"]
+
+
+def test_an_unknown_service_of_a_sequence() -> None:
+    with pytest.raises(ValueError, match="did you mean one"):
+        explain_sequence(POLICY, read_sequence("@onee\nPING", "one"), now=0)

@@ -1,0 +1,197 @@
+"""Whatever is said to let a command pass does: each remedy is applied, and the command judged again."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from keyfence.commands.extract import extract
+from keyfence.policy.analysis.remedies import remedies
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.loading.load import parse_policy
+from tests.commands.calls import GRAMMATICAL, NAMES, calls
+from tests.policy.analysis.test_remedies import CASES, TEXT
+from tests.policy.cases import POLICIES, steps_of
+
+# -- what holds
+
+
+def check_remedies(text: str, service: str, argv: Sequence[bytes]) -> None:
+    """Each remedy for what the command breaks is applied, and keeps its rule; the others claim nothing."""
+    policy = parse_policy(text)
+    number, touches = policy.number(service), extract(argv)
+    before = Decider(policy).judge(number, argv, touches).violations
+    broken = {one.rule for one in before}
+    for remedy in remedies(policy, number, argv, touches, before):
+        if remedy.command:
+            after = {one.rule for one in Decider(policy).decide(number, remedy.command).violations}
+            assert remedy.rule not in after, remedy
+            assert after <= broken, remedy
+        if remedy.add:
+            changed = with_lines(text, remedy.add)
+            again = places(changed, service, argv, remedy.rule)
+            assert again < places(policy, service, argv, remedy.rule), (remedy, again)
+        if not remedy.command and not remedy.add:
+            assert not CLAIMS.search(remedy.text), remedy
+
+
+# What only a remedy says that holds.
+CLAIMS = re.compile(
+    "would pass|grant it|list .* under|bring the time|leave the time to live out|use the standard key"
+    "|use database|let .* be of type"
+)
+
+
+def places(policy: CompiledPolicy, service: str, argv: Sequence[bytes], rule: str) -> set[Any]:
+    """Where the command breaks a rule."""
+    found = Decider(policy).decide(policy.number(service), argv).violations
+    return {(one.position, one.key, one.message) for one in found if one.rule == rule}
+
+
+def with_lines(text: str, lines: Mapping[str, Any]) -> CompiledPolicy:
+    return _parsed(yaml.safe_dump(merged(yaml.load(text, yaml.BaseLoader), lines)))
+
+
+def merged(old: Any, new: Any) -> Any:
+    """Mappings merged, lists united, everything else replaced."""
+    if isinstance(new, Mapping):
+        kept = dict(old) if isinstance(old, Mapping) else {}
+        return kept | {name: merged(kept.get(name), value) for name, value in new.items()}
+    if isinstance(new, list):
+        kept = [old] if isinstance(old, str) else list(old or [])
+        return [*kept, *(one for one in new if str(one) not in kept)]
+    return new
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed(text: str) -> CompiledPolicy:
+    return parse_policy(text)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case[2]}-{case[1]}" for case in CASES])
+def test_what_is_told_of_each_rule_holds(case: tuple[str, str, str, Any]) -> None:
+    check_remedies(TEXT, case[0], [word.encode() for word in shlex.split(case[1])])
+
+
+NAMED = """
+policy: p
+services: [one, two]
+placeholders: {any: ".+"}
+keys:
+  lock: {key: "a:lock:<any>", writers: one, type: string, ttl: {max: 1m, at: write}}
+  list: {key: "b:<any>", writers: one, readers: two}
+channels: {every: {channel: "<any>", publishers: one, subscribers: [one, two]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (
+            "PSUBSCRIBE *",
+            ["it also reaches the channel with the empty name, where one may not", "or grant it"],
+        ),
+        ("PSUBSCRIBE __keyevent@*", ["it also reaches __keyevent@0__:set, where one may not listen"]),
+        ("SORT b:l BY w_*", ["it needs the right to read every key that matches w_*; or grant it"]),
+        ("EVAL x 0", ["register it under scripts, with keys: 0 and what it touches"]),
+        ("CLIENT TRACKING ON BCAST", ["PREFIX b: would pass: CLIENT TRACKING ON BCAST PREFIX b:"]),
+        ("KEYS *", ["SCAN 0 MATCH b:* would pass: SCAN 0 MATCH b:*"]),
+        (
+            "INCR a:lock:x",
+            ["INCR can't bring a time to live; without at: write of lock an EXPIRE may follow"],
+        ),
+        ("SETNX a:lock:x v", ["bring the time to live with it, 1m for example: SET a:lock:x v NX EX 60"]),
+        ("SET a:lock:x v EXAT 99999999999", ["a time to live of 1m, for example: SET a:lock:x v EXAT "]),
+        ("CONFIG GE x", ["did you mean GET?"]),
+        ("HGETAL b:x", ["did you mean HGETALL?: HGETALL b:x"]),
+    ],
+)
+def test_no_remedy_misleads(command: str, told: list[str]) -> None:
+    argv = command.encode().split()
+    check_remedies(NAMED, "one", argv)
+    policy = parse_policy(NAMED)
+    found = remedies(policy, 0, argv, extract(argv), Decider(policy).decide(0, argv).violations)
+    texts = [": ".join(filter(None, (one.text, b" ".join(one.command).decode()))) for one in found]
+    assert all(any(part in text for text in texts) for part in told), texts
+    assert not any(wrong in text for text in texts for wrong in ("did you mean SORT", "list one under")), (
+        texts
+    )
+
+
+# -- any policy, any command
+
+BASE = """
+policy: p
+services: [one, two]
+placeholders: {id: "[a-z]{1,3}", any: ".+", t: {is: "[a-z]{4,}", secret: true}}
+keys: {plain: {key: "a:p:<id>", writers: [one]}}
+"""
+HERE = Path(__file__).parent
+PARTS: list[dict[str, Any]] = yaml.load((HERE / "remedy_policies.txt").read_text(), yaml.BaseLoader)
+KEYS = [
+    *b"a:p:x a:p:lock:x a:p:flag:x a:p:log a:s:cart:x a:s:x a:b:x a:t:hunter a:p:{x} a:p:old:x a:x:m".split(),
+    *b"cart:x x crt:x b:s:cart:x a:p:X a:p:old:A a:p:x:y a:p:lock a:s:cart:abcd a: a:s: z:x n:x n:q".split(),
+    *b"a:s:m:x a:s:n:x st:x cart:bare news a:\\ \xff<id>".split(),
+    b"",
+    b"a:p:" + b"x" * 9000,
+]
+SHAPES = (HERE / "remedy_commands.txt").read_text().splitlines()[1:]
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> str:
+    parts = draw(st.lists(st.sampled_from(PARTS), min_size=1, max_size=7))
+    model: Any = yaml.load(BASE, yaml.BaseLoader)
+    for part in parts:
+        model = merged(model, copy.deepcopy(part))
+    return yaml.safe_dump(model)
+
+
+@st.composite
+def commands(draw: st.DrawFn) -> list[bytes]:
+    if draw(st.integers(0, 9)) == 0:
+        return draw(GRAMMATICAL | calls(NAMES))
+    words = draw(st.sampled_from(SHAPES)).encode().split(b" ")
+    return [_with_key(draw, word) if at else word for at, word in enumerate(words)]
+
+
+def _with_key(draw: st.DrawFn, word: bytes) -> bytes:
+    """`K`, at the end of a word or behind a colon, stands for any key."""
+    return _KEY.sub(lambda _: draw(st.sampled_from(KEYS)), word)
+
+
+_KEY = re.compile(rb"(?<![A-Z])K(?![A-Z])")
+
+
+@settings(max_examples=300)
+@given(policies(), st.sampled_from(["one", "two", "unknown"]), st.lists(commands(), min_size=1, max_size=6))
+def test_every_remedy_lets_pass_what_it_says(text: str, service: str, argvs: list[list[bytes]]) -> None:
+    try:
+        _parsed(text)
+    except FileError:
+        assume(False)
+    for argv in argvs:
+        if argv:
+            check_remedies(text, service, argv)
+
+
+@pytest.mark.parametrize("file", sorted(POLICIES.glob("*.test.yaml")), ids=lambda file: file.name)
+def test_remedies_hold_for_the_shipped_policies(file: Any) -> None:
+    path, steps = steps_of(file)
+    text = path.read_text()
+    if "source:" in text:
+        pytest.skip("its scripts are files beside it")
+    for step in {(one.service, one.argv[0]): one for one in steps}.values():
+        check_remedies(text, step.service, list(step.argv))

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, Modes, Waiver, advised, mode_faults
+from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.verdict import PASS, RULES, Mode, Severity, Verdict, Violation
+
+SERVICES = ("one", "two", "unknown")
+NAMED = ["scope.write", "key.legacy", "ttl.required"]
+
+
+def violation(rule: str, severity: Severity = "must", entry: str = "e") -> Violation:
+    return Violation(rule, severity, 1, b"k", "k", entry, entry, "m", "")
+
+
+def actions(
+    modes: Modes,
+    *violations: Violation,
+    service: int = 0,
+    command: str = "SET",
+    glass: list[BreakGlass] | None = None,
+) -> tuple[list[str], str]:
+    """What is done about each, and the rule that the command is refused by."""
+    ruling = modes.rule_on(Verdict(violations), service, command, 100.0, glass or [])
+    return [one.action for one in ruling.findings], ruling.refused_by.rule if ruling.refused_by else ""
+
+
+def test_what_nobody_configured_is_observed() -> None:
+    matrix = Modes([], SERVICES).matrix()
+    assert matrix == {rule: dict.fromkeys(SERVICES, "observe") for rule in RULES}
+
+
+def test_the_first_line_that_matches_decides() -> None:
+    modes = Modes(
+        [
+            ModeRule("enforce", "scope.write", "one"),
+            ModeRule("disabled", "scope.write"),
+            ModeRule("enforce", "", "two"),
+            ModeRule("observe"),
+            ModeRule("enforce"),
+        ],
+        SERVICES,
+    )
+    assert modes.matrix()["scope.write"] == {"one": "enforce", "two": "disabled", "unknown": "disabled"}
+    assert modes.matrix()["key.legacy"] == {"one": "observe", "two": "enforce", "unknown": "observe"}
+    assert [modes.mode("scope.write", number) for number in range(3)] == ["enforce", "disabled", "disabled"]
+
+
+LINES = st.builds(
+    ModeRule,
+    st.sampled_from(["observe", "enforce", "disabled"]),
+    st.sampled_from(["", *NAMED]),
+    st.sampled_from(["", *SERVICES]),
+)
+
+
+@given(st.lists(LINES, max_size=6))
+def test_the_matrix_says_what_the_lines_say(lines: list[ModeRule]) -> None:
+    modes = Modes(lines, SERVICES)
+    matrix = modes.matrix()
+    for rule, (number, service) in itertools.product(RULES, enumerate(SERVICES)):
+        matching = (one.mode for one in lines if one.rule in ("", rule) and one.service in ("", service))
+        assert matrix[rule][service] == modes.mode(rule, number) == next(matching, "observe")
+    for number, service in enumerate(SERVICES):
+        assert modes.enforces(number) == any(row[service] == "enforce" for row in matrix.values())
+
+
+def test_no_violation_is_a_pass() -> None:
+    assert Modes([ModeRule("enforce")], SERVICES).rule_on(Verdict(()), 0, "GET", 0.0) is PASS
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [("observe", (["observed"], "")), ("enforce", (["refused"], "scope.write")), ("disabled", ([], ""))],
+)
+def test_a_violation_under_each_mode(mode: Mode, expected: tuple[list[str], str]) -> None:
+    assert actions(Modes([ModeRule(mode)], SERVICES), violation("scope.write")) == expected
+
+
+def test_a_should_never_refuses() -> None:
+    modes = Modes([ModeRule("enforce")], SERVICES)
+    assert actions(modes, violation("field.unknown", "should")) == (["observed"], "")
+
+
+def test_an_observed_violation_never_masks_an_enforced_one() -> None:
+    modes = Modes([ModeRule("enforce", "key.legacy"), ModeRule("disabled", "key.length")], SERVICES)
+    found = [violation(rule) for rule in ("key.length", "scope.write", "key.legacy", "ttl.required")]
+    assert actions(modes, *found) == (["observed", "refused", "observed"], "key.legacy")
+
+
+def test_the_first_enforced_one_is_what_a_command_is_refused_by() -> None:
+    modes = Modes([ModeRule("enforce")], SERVICES)
+    found = [violation("field.unknown", "should"), violation("key.legacy"), violation("scope.write")]
+    assert actions(modes, *found) == (["observed", "refused", "refused"], "key.legacy")
+
+
+def test_modes_are_a_service_s_own() -> None:
+    modes = Modes([ModeRule("enforce", "", "one")], SERVICES)
+    assert actions(modes, violation("scope.write"), service=0) == (["refused"], "scope.write")
+    assert actions(modes, violation("scope.write"), service=1) == (["observed"], "")
+    assert actions(modes, violation("scope.write"), service=2) == (["observed"], "")
+
+
+@pytest.mark.parametrize(
+    ("waiver", "is_waived"),
+    [
+        (Waiver("one", "scope.write"), True),
+        (Waiver("one", "scope.write", "e"), True),
+        (Waiver("one", "scope.write", "", "SET"), True),
+        (Waiver("one", "scope.write", "e", "SET"), True),
+        (Waiver("two", "scope.write"), False),
+        (Waiver("one", "scope.read"), False),
+        (Waiver("one", "scope.write", "other"), False),
+        (Waiver("one", "scope.write", "", "GET"), False),
+    ],
+)
+def test_a_waiver_tolerates_just_what_it_names(waiver: Waiver, is_waived: bool) -> None:
+    modes = Modes([ModeRule("enforce")], SERVICES, [waiver])
+    expected = (["waived"], "") if is_waived else (["refused"], "scope.write")
+    assert actions(modes, violation("scope.write")) == expected
+
+
+def test_a_waiver_wakes_no_disabled_rule() -> None:
+    modes = Modes([ModeRule("disabled")], SERVICES, [Waiver("one", "scope.write")])
+    assert actions(modes, violation("scope.write")) == ([], "")
+
+
+@pytest.mark.parametrize(
+    ("glass", "is_open"),
+    [
+        (BreakGlass(101.0), True),
+        (BreakGlass(100.0), False),
+        (BreakGlass(101.0, "scope.write"), True),
+        (BreakGlass(101.0, "key.legacy"), False),
+        (BreakGlass(101.0, "", "one"), True),
+        (BreakGlass(101.0, "", "two"), False),
+        (BreakGlass(101.0, "scope.write", "one"), True),
+    ],
+)
+def test_break_glass_observes_until_its_end(glass: BreakGlass, is_open: bool) -> None:
+    modes = Modes([ModeRule("enforce")], SERVICES)
+    expected = (["observed"], "") if is_open else (["refused"], "scope.write")
+    assert actions(modes, violation("scope.write"), glass=[glass]) == expected
+
+
+def test_one_open_glass_of_several_is_enough() -> None:
+    modes = Modes([ModeRule("enforce")], SERVICES)
+    glass = [BreakGlass(50.0), BreakGlass(101.0, "scope.write")]
+    assert actions(modes, violation("scope.write"), violation("key.legacy"), glass=glass) == (
+        ["observed", "refused"],
+        "key.legacy",
+    )
+
+
+def test_names_that_are_not_there_are_told() -> None:
+    rules = [ModeRule("observe", "scope.writ", "ones"), ModeRule("observe", "x.y"), ModeRule("observe")]
+    assert mode_faults(rules, SERVICES) == [
+        (0, "rule", "'scope.writ' is no rule; did you mean scope.write?"),
+        (0, "service", "'ones' is no service of the policy; did you mean one?"),
+        (1, "rule", "'x.y' is no rule"),
+    ]
+
+
+def test_what_is_only_advised_is_listed_by_rule() -> None:
+    policy = parse_policy(
+        'policy: p\nservices: [a]\nclaims: ["p:"]\nshould: [field.unknown]\n'
+        'scopes: {s: {prefix: "p:", writers: a, should: [key.unregistered, ttl.required]}}\n'
+        'keys: {k: {key: "p:k", should: [type.mismatch, field.unknown]}}\n'
+        "names: {lowercase: yes, should: {levels: {max: 3}, max_length: 20}}\n"
+    )
+    assert advised(policy) == {
+        "key.format": ["names.levels"],
+        "key.unregistered": ["s"],
+        "key.length": ["names.max_length"],
+        "type.mismatch": ["k"],
+        "ttl.required": ["k", "s"],
+    }

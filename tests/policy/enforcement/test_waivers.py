@@ -1,0 +1,372 @@
+"""Waivers: read and checked, what became of them, and a first list made of a report."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyfence.commands.extract import extract
+from keyfence.policy.analysis.baseline import baseline
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver, best_waiver
+from keyfence.policy.enforcement.waiver_keys import WaiverKeys, keys_of_shape
+from keyfence.policy.enforcement.waivers import read_waivers, uses, waiver_faults
+from keyfence.policy.engine.authorizer import Judge
+from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.patterns.globs import Glob
+from keyfence.shapes.shapes import Shapes
+
+TODAY = datetime.date(2026, 6, 15)
+POLICY = parse_policy(
+    'policy: p\nservices: [one, two]\nclaims: ["p:"]\nplaceholders: {id: "[a-z]+"}\n'
+    'scopes: {s: {prefix: "p:s:", writers: one}}\nkeys: {k: {key: "p:s:k:<id>"}, l: {key: "p:s:l:<id>"}}\n'
+    'legacy: {keys: {"old:<id>": k}}\nchannels: {news: {channel: "p:news", publishers: [one]}}\n'
+)
+GOOD = {"service": "two", "rule": "scope.write", "owner": "o", "reason": "r", "until": "2026-12-31"}
+
+
+def text_of(*waivers: dict[str, str]) -> str:
+    lines = ["waivers:"]
+    for one in waivers:
+        lines.append("  - {" + ", ".join(f"{name}: {value!r}" for name, value in one.items()) + "}")
+    return "\n".join(lines) + "\n"
+
+
+def faults(folder: Path, text: str) -> list[str]:
+    file = folder / "w.yaml"
+    file.write_text(text)
+    try:
+        waivers, source = read_waivers(file)
+    except FileError as exc:
+        found = exc.diagnostics
+    else:
+        found = waiver_faults(waivers, source, POLICY)
+    return [str(one).removeprefix(f"{file}:") for one in found]
+
+
+def row(**given: Any) -> dict[str, Any]:
+    return {
+        "service": "two",
+        "rule": "scope.write",
+        "severity": "must",
+        "command": "SET",
+        "entry": "k",
+        "shape": "",
+        "count": 5,
+        "actions": {"waived": 5},
+        "first": 1.0,
+        "last": 9.0,
+        "example": "p:s:k:a",
+        "hint": "",
+        **given,
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, []),
+        ({"entry": "k", "command": "set"}, []),
+        ({"entry": "s", "command": "config  get"}, []),
+        ({"entry": "news", "rule": "channel.write"}, []),
+        ({"entry": "claim", "rule": "key.format"}, []),
+        ({"command": "JSON.SET"}, []),
+        ({"rule": "command.unknown", "command": "FROBNICATE"}, []),
+        ({"service": "tow"}, ["2:15: error: 'tow' is no service of the policy; did you mean two?"]),
+        ({"rule": "scope.wirte"}, ["2:28: error: 'scope.wirte' is no rule; did you mean scope.write?"]),
+        ({"until": "soon"}, ["2:75: error: 'soon' is no date; write it as 2027-06-30"]),
+        (
+            {"entry": "kk"},
+            ["2:96: error: 'kk' is no entry, scope or channel of the policy; did you mean k?"],
+        ),
+        ({"command": "STE"}, ["2:98: error: 'STE' is no command of Redis or Valkey; did you mean SETEX?"]),
+        ({"owner": " "}, ["2:50: error: 'owner' is empty; say it in a word"]),
+        ({"reson": "x"}, ["2:89: error: unknown key 'reson'; did you mean reason?"]),
+    ],
+)
+def test_a_waiver_names_what_there_is(change: dict[str, str], expected: list[str], tmp_path: Path) -> None:
+    assert faults(tmp_path, text_of(GOOD | change)) == expected
+
+
+def test_the_same_is_not_tolerated_twice(tmp_path: Path) -> None:
+    again = GOOD | {"owner": "else"}
+    assert faults(tmp_path, text_of(GOOD, GOOD | {"command": "set"}, again, GOOD | {"command": "SET"})) == [
+        "4:5: error: the same is tolerated in line 2 already",
+        "5:5: error: the same is tolerated in line 3 already",
+    ]
+
+
+def test_an_owner_a_reason_and_a_date_are_asked_for(tmp_path: Path) -> None:
+    bare = {"service": "two", "rule": "scope.write"}
+    assert [one.split(": ")[-1] for one in faults(tmp_path, text_of(bare))] == [
+        "'owner' is missing",
+        "'reason' is missing",
+        "'until' is missing",
+    ]
+
+
+def read(folder: Path, *waivers: dict[str, str]) -> Any:
+    (folder / "w.yaml").write_text(text_of(*waivers))
+    return read_waivers(folder / "w.yaml")[0]
+
+
+def test_uses_go_to_the_waiver_that_says_most(tmp_path: Path) -> None:
+    listed = read(
+        tmp_path,
+        GOOD,
+        GOOD | {"entry": "k"},
+        GOOD | {"entry": "k", "command": "SET"},
+        GOOD | {"entry": "l"},
+        GOOD | {"until": "2026-06-14", "command": "DEL"},
+        GOOD | {"until": "2026-06-20", "rule": "scope.read"},
+    )
+    rows = [
+        row(),
+        row(command="GETSET", actions={"waived": 2, "observed": 7}, last=11.0),
+        row(entry="s", actions={"waived": 1}),
+        row(rule="scope.read", actions={"waived": 1}),
+        row(service="one"),
+        row(command="HSET", actions={"observed": 1}),
+    ]
+    found = uses(listed, rows, TODAY)
+    assert [(one.times, one.last, one.state) for one in found] == [
+        (1, 9.0, "in use"),
+        (2, 11.0, "in use"),
+        (5, 9.0, "in use"),
+        (0, None, "unused"),
+        (0, None, "lapsed"),
+        (1, 9.0, "ending"),
+    ]
+    assert [(one.times, one.state) for one in uses(listed[-2:], None, TODAY)] == [
+        (None, "lapsed"),
+        (None, "ending"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("days", "state"), [(0, "too early"), (6, "too early"), (7, "unused"), (90, "unused")]
+)
+def test_what_was_not_needed_is_unused_after_some_days_only(days: int, state: str, tmp_path: Path) -> None:
+    since = datetime.datetime.combine(TODAY, datetime.time(), datetime.UTC) - datetime.timedelta(days=days)
+    listed = read(tmp_path, GOOD, GOOD | {"until": "2026-06-14", "command": "DEL"}, GOOD | {"command": "SET"})
+    found = uses(listed, [row()], TODAY, since)
+    assert [one.state for one in found] == [state, "lapsed", "in use"]
+    assert found[0].as_object()["since"] == since.timestamp()
+
+
+def test_the_last_day_is_tolerated_still(tmp_path: Path) -> None:
+    [one] = uses(read(tmp_path, GOOD | {"until": "2026-06-15"}), None, TODAY)
+    assert one.state == "ending"
+
+
+def test_a_baseline_tolerates_what_a_report_shows_and_nothing_else(tmp_path: Path) -> None:
+    rows = [
+        row(actions={"observed": 5}),
+        row(actions={"observed": 1, "refused": 2, "waived": 2}, command="DEL"),
+        row(actions={"waived": 5}, command="HSET"),
+        row(severity="should", actions={"observed": 5}),
+        row(rule="key.unregistered", entry="", shape="jwt_active:<uuid>:<*>", example="jwt_active:x:y…"),
+        row(rule="key.unregistered", entry="", shape="other", actions={"observed": 1}),
+        row(rule="key.unregistered", entry="", shape="<*>:<*>", actions={"observed": 1}, example="a:b…"),
+        row(rule="command.unknown", command="other", entry="", actions={"observed": 1}),
+    ]
+    rows[4]["actions"] = {"observed": 5}
+    found = baseline(rows, "team: a", "known", datetime.date(2026, 12, 31))
+    assert found.left == [
+        "two, key.unregistered, SET other, for example p:s:k:a: 5 times",
+        "two, key.unregistered, SET <*>:<*>, for example a:b…: 5 times",
+    ]
+    assert found.wide == [
+        "two, command.unknown, any command: admits any command; seen: p:s:k:a",
+        "two, key.unregistered, SET: admits any key jwt_active:<uuid>:<*>; seen: jwt_active:x:y…",
+    ]
+    assert found.text.splitlines() == [
+        "# Violations that were known when this was written. Whoever mends one takes it out.",
+        "waivers:",
+        '  - {service: two, rule: command.unknown, owner: "team: a", reason: known, '
+        "until: 2026-12-31}  # 5 so far; admits more than was seen: any command",
+        '  - {service: two, rule: key.unregistered, command: SET, keys: "jwt_active:<uuid>:<*>", '
+        'owner: "team: a", reason: known, until: 2026-12-31}'
+        "  # 5 so far; admits more than was seen: any key jwt_active:<uuid>:<*>",
+        '  - {service: two, rule: scope.write, entry: k, command: DEL, owner: "team: a", reason: known, '
+        "until: 2026-12-31}  # 3 so far",
+        '  - {service: two, rule: scope.write, entry: k, command: SET, owner: "team: a", reason: known, '
+        "until: 2026-12-31}  # 5 so far",
+    ]
+    assert faults(tmp_path, found.text) == []
+    listed = read_waivers(tmp_path / "w.yaml")[0]
+    assert [
+        one.times
+        for one in uses(listed, [row(**{**one, "actions": {"waived": 1}}) for one in rows[:5]], TODAY)
+    ] == [
+        0,
+        1,
+        1,
+        2,
+    ]
+
+
+def test_a_key_that_was_seen_once_is_tolerated_as_itself() -> None:
+    rows = [row(entry="", rule="key.unregistered", shape="a:<*>", example="a:b?c", count=1, actions={})]
+    found = baseline(rows, "o", "r", TODAY)
+    assert 'keys: "a:b\\\\?c"' in found.text
+    assert (found.wide, found.left) == ([], [])
+
+
+def test_a_shape_that_its_own_key_does_not_match_is_not_used() -> None:
+    """A key may hold what reads as a placeholder."""
+    rows = [row(entry="", rule="key.unregistered", shape="a:<int>", example="a:<int>", actions={})]
+    assert 'keys: "a:\\\\<int>"' in baseline(rows, "o", "r", TODAY).text
+    assert WaiverKeys("a:\\<int>").matches(b"a:<int>")
+
+
+def test_a_baseline_says_where_it_opens_the_keys_of_other_tenants() -> None:
+    hint = "the caller's own tenant: p:acme:k:a"
+    rows = [row(rule="scope.read", command="GET", example="p:globex:k:a", hint=hint, actions={"observed": 5})]
+    found = baseline(rows, "o", "r", TODAY)
+    assert "admits more than was seen: the keys of any tenant" in found.text
+    assert found.wide == ["two, scope.read, GET: admits the keys of any tenant; seen: p:globex:k:a"]
+
+
+def test_each_unregistered_script_has_a_waiver_of_its_own(tmp_path: Path) -> None:
+    one, other = "9e6a55cff378f0e77ccf141b5cf64605b2f850a0", "0" * 40
+    rows = [row(entry="", rule="script.unregistered", command="EVALSHA", shape=one, example="return 1")]
+    rows[0]["actions"] = {"observed": 5}
+    text = baseline(rows, "o", "r", TODAY).text
+    assert f'script: "{one}"' in text
+    assert faults(tmp_path, text) == []
+    [waiver] = [one.waiver for one in read_waivers(tmp_path / "w.yaml")[0]]
+    found = [
+        best_waiver([waiver], "two", "script.unregistered", "", "EVALSHA", b"", sha1) for sha1 in (one, other)
+    ]
+    assert found == [waiver, None]
+
+
+def test_a_waiver_names_a_script_only_where_its_rule_is_about_scripts(tmp_path: Path) -> None:
+    assert faults(tmp_path, text_of(GOOD | {"script": "0" * 40})) == [
+        "2:97: error: only script.unregistered is about a script; take this out"
+    ]
+
+
+def test_a_placeholder_that_stands_for_nothing_is_an_error(tmp_path: Path) -> None:
+    [fault] = faults(tmp_path, text_of(GOOD | {"keys": "a:<uid>"}))
+    assert "<uid> stands for no kind of text; write <uuid>, <ip>," in fault
+
+
+def test_a_baseline_of_nothing_is_a_file_too(tmp_path: Path) -> None:
+    found = baseline([], "o", "r", TODAY)
+    assert found.left == []
+    assert faults(tmp_path, found.text) == []
+
+
+@given(st.text("ab:*?[<>\\", min_size=1, max_size=8))
+def test_a_shape_s_keys_take_its_signs_for_themselves(literal: str) -> None:
+    if "<*>" in literal:
+        return
+    keys = WaiverKeys(keys_of_shape(f"{literal}:<int>"))
+    assert keys.matches(f"{literal}:42".encode())
+    assert not keys.matches(f"x{literal}:42".encode())
+    assert not keys.matches(f"{literal}:42:x".encode())
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "expected"),
+    [
+        ("a:<uuid>", "a:585e0676-0782-4952-b1f4-7a5b8ad38c3e", True),
+        ("a:<uuid>", "a:585e0676-0782-4952-b1f4-7a5b8ad38c3e:x", False),
+        ("a:<uuid>:<int>", "a:585e0676-0782-4952-b1f4-7a5b8ad38c3e:17", True),
+        ("a:<hex>", "a:0123456789abcdef", True),
+        ("a:<hex>", "a:0123", False),
+        ("a:<int>", "a:-1.5", True),
+        ("a:<int>", "a:x", False),
+        ("a:<id>", "a:x9Zk-_P1", True),
+        ("a:<id>", "a:", False),
+        ("a:<id>", "a:x:y", False),
+        ("a:<*>:b", "a:word:b", True),
+        ("a:<*>:b", "a:two:words:b", False),
+        ("a:<*>-<*>:<*>", "a:b-c-d:e", True),
+        ("a:*:<int>", "a:b:c:1", True),
+        ("a:<more>", "a:", True),
+        ("a:<date>", "a:2024-01-02T03:04:05.123Z", True),
+        ("a:<ip>", "a:2001:db8::1", True),
+        ("a:<mac>", "a:00:1b:44:11:3a:b7", True),
+        ("a:<email>", "a:b.c@example.com", True),
+        ("ac:stg:\\*", "ac:stg:*", True),
+        ("ac:stg:\\*", "ac:stg:x", False),
+    ],
+)
+def test_a_placeholder_matches_text_of_its_kind_within_a_segment(keys: str, key: str, expected: bool) -> None:
+    assert WaiverKeys(keys).matches(key.encode()) == expected
+
+
+@given(st.text("ab:*?[]<>\\", max_size=8), st.text("ab:*<", min_size=1, max_size=8))
+def test_a_glob_without_placeholders_matches_as_redis_does(glob: str, key: str) -> None:
+    if "<*>" not in glob and glob:
+        assert WaiverKeys(glob).matches(key.encode()) == Glob(glob.encode()).matches(key.encode())
+
+
+def test_a_long_key_takes_no_longer_than_its_length() -> None:
+    keys = WaiverKeys("a:" + "<id>-" * 20 + "<int>")
+    assert not keys.matches(b"a:" + b"a-" * 4_000 + b"x")
+    assert keys.matches(b"a:" + b"a-" * 4_000 + b"1")
+
+
+@given(st.lists(st.one_of(st.uuids().map(str), st.integers().map(str), st.text("abXY09-_.:", max_size=12))))
+def test_the_keys_of_a_learned_shape_match_the_key_that_it_was_learned_of(pieces: list[str]) -> None:
+    key = ":".join(["app", *pieces]).encode()
+    shape = Shapes(trusting=True).shape(key)
+    assert WaiverKeys(keys_of_shape(shape)).matches(key), shape
+
+
+def judged(waivers: list[Waiver], service: str, command: str) -> list[tuple[str, str]]:
+    modes = Modes([ModeRule("enforce")], POLICY.services, waivers)
+    argv = [word.encode() for word in command.split()]
+    ruling = Judge(POLICY, modes).rule(POLICY.number(service), argv)
+    assert extract(argv).command is not None
+    return [(found.violation.rule, found.action) for found in ruling.findings]
+
+
+def test_what_is_waived_is_counted_and_never_refused() -> None:
+    known = [Waiver("two", "scope.write", "k", "SET"), Waiver("two", "key.unregistered", keys="jwt:*")]
+    assert judged(known, "two", "SET p:s:k:a 1") == [("scope.write", "waived")]
+    assert judged(known, "two", "DEL p:s:k:a") == [("scope.write", "refused")]
+    assert judged(known, "two", "SET p:s:l:a 1") == [("scope.write", "refused")]
+    assert judged(known, "two", "GET jwt:a") == [("key.unregistered", "waived")]
+    assert judged(known, "two", "GET csrf:a") == [("key.unregistered", "refused")]
+    assert judged(known, "one", "GET jwt:a") == [("key.unregistered", "refused")]
+
+
+WAIVERS = st.lists(
+    st.builds(
+        Waiver,
+        st.sampled_from(["one", "two"]),
+        st.sampled_from(["scope.read", "scope.write"]),
+        st.sampled_from(["", "k", "l"]),
+        st.sampled_from(["", "SET", "GET"]),
+        st.sampled_from(["", "a*", "*b", "a?"]),
+        st.just(""),
+    ),
+    max_size=6,
+)
+
+
+@given(
+    WAIVERS, st.sampled_from(["", "k"]), st.sampled_from(["SET", "DEL"]), st.sampled_from([b"ab", b"xb", b""])
+)
+def test_a_violation_is_waived_if_any_waiver_speaks_of_it(
+    waivers: list[Waiver], entry: str, command: str, key: bytes
+) -> None:
+    expected = any(
+        one.service == "one"
+        and one.rule == "scope.read"
+        and one.entry in ("", entry)
+        and one.command in ("", command)
+        and (not one.keys or Glob(one.keys.encode()).matches(key))
+        for one in waivers
+    )
+    assert (best_waiver(waivers, "one", "scope.read", entry, command, key) is not None) == expected

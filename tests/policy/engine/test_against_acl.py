@@ -1,0 +1,266 @@
+"""The same rights given to Redis as an ACL user: what it refuses for a key or channel, keyfence refuses too.
+
+What keyfence refuses beyond that is a written list, by rule and command, each line with its reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from keyfence.commands.arguments import word
+from keyfence.commands.carried import CARRIED_OF
+from keyfence.commands.extract import extract
+from keyfence.commands.model import READ, WRITE
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.verdict import Violation
+from tests.commands.calls import ARGUMENTS, GRAMMATICAL, KEY, NAMES, TRICKY, Argv, calls, join
+from tests.commands.conftest import Live
+from tests.commands.test_against_servers import known_difference
+from tests.servers import running_redis, server_binaries
+
+KEYS = ["a", "b", "STREAMS", "STORE", "KEYS", "GET", "{c}", "1", "2", "store"]
+CHANNELS = ["a", "STORE", "1"]
+# Each service's right to each key: none, read, write, both. The first has none, the last three have one kind
+# for all, the others a bit of everything.
+RIGHTS: list[dict[str, int]] = [
+    dict.fromkeys(KEYS, 0),
+    *({key: (at * step + at // 2 + step) % 4 for at, key in enumerate(KEYS)} for step in (1, 2, 3, 5)),
+    dict.fromkeys(KEYS, READ),
+    dict.fromkeys(KEYS, WRITE),
+    dict.fromkeys(KEYS, READ | WRITE),
+]
+SERVICES = [f"service{number}" for number in range(len(RIGHTS))]
+# These may use the channels.
+TALKERS = frozenset({2, 7})  # by number
+
+
+def policy_text() -> str:
+    lines = ["policy: acl", f"services: [{', '.join(SERVICES)}]", "keys:"]
+    for number, key in enumerate(KEYS):
+        held = {name: rights[key] for name, rights in zip(SERVICES, RIGHTS, strict=True)}
+        writers = [name for name in SERVICES if held[name] & WRITE]
+        readers = [name for name in SERVICES if held[name] == READ]
+        blind = [name for name in SERVICES if held[name] == WRITE]  # a writer reads, unless it is denied
+        lines += [
+            f"  key{number}:",
+            f"    key: '{key}'",
+            f"    writers: [{', '.join(writers)}]",
+            f"    readers: [{', '.join(readers)}]",
+            f"    deny_read: [{', '.join(blind)}]",
+        ]
+    talkers = ", ".join(SERVICES[number] for number in sorted(TALKERS))
+    lines.append("channels:")
+    lines += [
+        f"  channel{number}: {{channel: '{name}', publishers: [{talkers}], subscribers: [{talkers}]}}"
+        for number, name in enumerate(CHANNELS)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def acl_rules(service: int) -> list[str]:
+    signs = {READ: "%R~", WRITE: "%W~", READ | WRITE: "%RW~"}
+    patterns = [signs[right] + key for key, right in RIGHTS[service].items() if right]
+    channels = ["&" + name for name in CHANNELS] if service in TALKERS else []
+    return ["reset", "resetchannels", "+@all", *patterns, *channels]
+
+
+@pytest.fixture(scope="module")
+def decider() -> Decider:
+    return Decider(parse_policy(policy_text()))
+
+
+@pytest.fixture(scope="module")
+def redis7() -> Iterator[Live]:
+    """A Redis with key permissions and ACL DRYRUN, and a user for each service."""
+    binary = next((b for b in server_binaries() if int(b.version.split(".")[0]) >= 7), None)
+    if binary is None:
+        pytest.skip("no redis-server 7 here")
+    with running_redis(binary) as server:
+        live = Live(str(server.socket_path), binary.version)
+        for number, name in enumerate(SERVICES):
+            assert live("ACL", "SETUSER", name, *acl_rules(number)) == b"OK"
+        try:
+            yield live
+        finally:
+            live.connection.disconnect()
+
+
+class Answer(NamedTuple):
+    """What ACL DRYRUN says of a command, as far as keys and channels go."""
+
+    allows: bool
+    refuses: bool  # neither: the command has the wrong number of arguments
+
+
+def acl_answer(server: Live, service: int, argv: Argv) -> Answer:
+    reply = server("ACL", "DRYRUN", SERVICES[service], *argv)
+    refuses = isinstance(reply, bytes) and re.search(rb"the '.*' (key|channel)$", reply, re.S) is not None
+    assert refuses or reply == b"OK" or "wrong number" in str(reply) or "unknown" in str(reply), (argv, reply)
+    return Answer(reply == b"OK", refuses)
+
+
+def acl_is_stricter(server: Live, argv: Argv) -> str:
+    """The whole list of what the ACL refuses and keyfence needn't: where it misreads the command."""
+    name = word(argv[0])
+    if name == b"GETEX" and len(argv) == 2:
+        return "without options it is a GET, and writes nothing"
+    difference = known_difference(server, argv)
+    return difference.reason if difference is not None and not difference.is_part else ""
+
+
+class Beyond(NamedTuple):
+    """A rule that keyfence enforces where the ACL lets the command pass, and for which commands."""
+
+    rule: str
+    names: str  # of commands; empty: any
+    example: str  # a command, sent by the service that follows
+    service: int
+    reason: str
+
+
+NOTHING, READS, WRITES, ALL = 0, 5, 6, 7
+BEYOND = [
+    Beyond("command.forbidden", "", "FLUSHALL", ALL, "the user has +@all; a policy forbids it by default"),
+    Beyond("scan.scope", "", "SCAN 0", READS, "an ACL doesn't look at the names that a command shows"),
+    Beyond(
+        "scope.write", "XREADGROUP", "XREADGROUP GROUP g c STREAMS a >", READS, "it writes the group's books"
+    ),
+    Beyond("scope.read", "XCLAIM, XAUTOCLAIM", "XCLAIM a g c 0 0-1", WRITES, "it answers the entries"),
+    Beyond(
+        "scope.read",
+        "HEXISTS, HLEN, HSTRLEN, LLEN, SCARD, SISMEMBER, STRLEN, XLEN, ZCARD",
+        "STRLEN a",
+        WRITES,
+        "the ACL takes it for existence only, but its reply depends on what the key holds",
+    ),
+    Beyond(
+        "scope.read",
+        "MEMORY USAGE, OBJECT ENCODING, OBJECT REFCOUNT",
+        "OBJECT ENCODING a",
+        WRITES,
+        "so does this: small numbers, for one, have an encoding and a count of their own",
+    ),
+    Beyond("scope.read", "ZADD", "ZADD a INCR 1 m", WRITES, "with INCR it answers the score"),
+    Beyond("command.unknown", "SORT, SORT_RO", "SORT a BY w_*", ALL, "it reads keys that it doesn't name"),
+    Beyond("command.unknown", "DEBUG", "DEBUG NOSUCH", ALL, "an ACL doesn't look at DEBUG's arguments"),
+    Beyond(
+        "channel.read", "PSUBSCRIBE", "PSUBSCRIBE a\0b", ALL, "the ACL compares patterns up to a NUL byte"
+    ),
+    Beyond(
+        "channel.read",
+        "PUBSUB CHANNELS, PUBSUB SHARDCHANNELS, PUBSUB NUMSUB, PUBSUB SHARDNUMSUB",
+        "PUBSUB CHANNELS",
+        ALL,
+        "an ACL doesn't look at the channels that a command shows",
+    ),
+    Beyond(
+        "scope.read",
+        ", ".join(sorted({name for name, _ in CARRIED_OF})),
+        "COPY b a",
+        ALL,
+        "an ACL doesn't look at who else may read what is taken from one key to another",
+    ),
+    Beyond("script.keys", "", "EVAL x 0", ALL, "what a script without declared keys touches can't be known"),
+    Beyond("script.unregistered", "", "EVAL x 1 a", ALL, "the ACL sees what a script touches when it runs"),
+]
+
+
+def is_beyond(server: Live, violation: Violation, argv: Argv, name: str) -> bool:
+    """Whether it is on the list; or the command can't run as it is, and the ACL reads it more leniently."""
+    if any(
+        line.rule == violation.rule and (not line.names or name in line.names.split(", ")) for line in BEYOND
+    ):
+        return True
+    return violation.position > 0 and known_difference(server, argv) is not None
+
+
+def check(server: Live, decider: Decider, service: int, argv: Argv) -> None:
+    """One command of one service, held against the ACL in both directions."""
+    answer = acl_answer(server, service, argv)
+    touches = extract(argv)
+    violations = decider.judge(service, argv, touches).violations
+    if answer.refuses and not violations:
+        assert acl_is_stricter(server, argv), (SERVICES[service], argv)
+    if answer.allows:
+        name = touches.command.name if touches.command is not None else ""
+        for violation in violations:
+            assert is_beyond(server, violation, argv, name), (SERVICES[service], argv, violation)
+
+
+live = settings(
+    max_examples=800,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+ANYONE = st.integers(0, len(SERVICES) - 1)
+TALK = st.one_of(
+    join(
+        st.sampled_from([b"SUBSCRIBE", b"SSUBSCRIBE", b"PSUBSCRIBE"]),
+        st.lists(ARGUMENTS, min_size=1, max_size=3),
+    ),
+    join(st.sampled_from([b"PUBLISH", b"SPUBLISH"]), KEY, ARGUMENTS),
+)
+
+
+@pytest.mark.parametrize(
+    "argv_of", [GRAMMATICAL, calls(TRICKY), TALK], ids=["well-formed", "broken", "channels"]
+)
+def test_what_the_acl_refuses_for_a_key_or_channel_keyfence_refuses_too(
+    redis7: Live, decider: Decider, argv_of: Any
+) -> None:
+    names = redis7.names()
+
+    @live
+    @given(service=ANYONE, argv=argv_of)
+    def run(service: int, argv: Argv) -> None:
+        if argv[0] in names:
+            check(redis7, decider, service, argv)
+
+    run()
+
+
+def test_so_it_is_for_every_command_of_the_server(redis7: Live, decider: Decider) -> None:
+    for name in sorted(redis7.names() & set(NAMES)):
+
+        @settings(live, max_examples=5)
+        @given(service=ANYONE, argv=calls([name]))
+        def run(service: int, argv: Argv) -> None:
+            check(redis7, decider, service, argv)
+
+        run()
+
+
+@pytest.mark.parametrize("line", BEYOND, ids=lambda line: f"{line.rule} {line.example}")
+def test_the_list_of_what_keyfence_refuses_beyond_the_acl_holds(
+    redis7: Live, decider: Decider, line: Beyond
+) -> None:
+    argv = line.example.encode().split()
+    assert acl_answer(redis7, line.service, argv).allows
+    assert line.rule in {violation.rule for violation in decider.decide(line.service, argv).violations}
+
+
+def test_where_the_acl_is_stricter_it_misreads_the_command(redis7: Live, decider: Decider) -> None:
+    argv = [b"GETEX", b"a"]
+    assert acl_answer(redis7, READS, argv).refuses
+    assert acl_is_stricter(redis7, argv)
+    assert not decider.decide(READS, argv).violations
+
+
+@pytest.mark.parametrize(
+    "text", ["SUBSCRIBE a", "PUBLISH a m", "PSUBSCRIBE a*", "SSUBSCRIBE a", "SPUBLISH a m"]
+)
+def test_a_service_without_channels_is_refused_by_both(redis7: Live, decider: Decider, text: str) -> None:
+    argv = text.encode().split()
+    assert acl_answer(redis7, READS, argv).refuses
+    assert decider.decide(READS, argv).violations
+    if text != "PSUBSCRIBE a*":
+        assert acl_answer(redis7, ALL, argv).allows
+        assert not decider.decide(ALL, argv).violations

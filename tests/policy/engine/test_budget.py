@@ -1,0 +1,238 @@
+"""What a request may cost: linear in its bytes, bounded for its patterns; and few words about many faults.
+
+`tests/adversary/test_budget.py` searches for requests that cost more; those that were found are here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from benchmarks.large_policies import policy_text
+from keyfence.commands.extract import extract
+from keyfence.policy.budget import COMMAND_STEPS, PATTERN_STEPS, TURN_STEPS, Budget
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
+from keyfence.policy.engine.authorizer import Judge
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.reach import Nearest, Remembered
+from keyfence.policy.loading.load import load_policy, parse_policy
+from keyfence.policy.verdict import LISTED
+from keyfence.session.cases import Case
+from keyfence.telemetry.telemetry import Telemetry
+from tests.steps import steps_of
+
+# What docs/operations.md promises, in the steps that `tests.steps` counts.
+PER_ARGUMENT_FOUND = 30
+PER_ARGUMENT = 180
+PER_BYTE = 60  # the policies' automata, where they run interpreted, and lengths that are counted
+AT_MOST_ONCE = 400_000  # patterns, and whatever is worded
+
+POLICY = Path(__file__).parents[3] / "policies" / "cubesandbox.yaml"
+ROUTE = b"cube:v1:shared:sandbox:proxy:%d"
+
+
+@cache
+def policy() -> CompiledPolicy:
+    return load_policy(POLICY)
+
+
+@cache
+def large() -> CompiledPolicy:
+    return parse_policy(policy_text(2000)[0])
+
+
+def words(text: str) -> list[bytes]:
+    return [word.encode() for word in text.split()]
+
+
+QUADRATIC = {
+    "MIGRATE": words("MIGRATE h 1 k 0 1") + [b"x"] * 4000,
+    "MIGRATE with KEYS": [*words("MIGRATE h 1 k 0 1"), *[b"x"] * 4000, b"KEYS"],
+    "XREAD": [b"XREAD", b"x", *[b"STREAMS"] * 8000],
+    "XREADGROUP": [b"XREADGROUP", b"x", *[b"STREAMS"] * 8000],
+    "MSETEX": [b"MSETEX", b"2000", *[b"k", b"v"] * 2000, *[b"KEEPTTL"] * 4000],
+    "SORT": [b"SORT", b"k", b"x", *[b"STORE"] * 8000],
+    "GEORADIUS": [*words("GEORADIUS k 1 1 1 m x"), *[b"STORE"] * 8000],
+    "EXISTS": [b"EXISTS", *[b"k"] * 8000],
+    "LMPOP": [b"LMPOP", b"x", *[b"LEFT"] * 8000],
+    "EVAL": [b"EVAL", b"x", b"8001", *[b"8000"] * 8000],
+    "HSET": [b"HSET", ROUTE % 1, *[b"x"] * 8000],
+    "XADD": [b"XADD", b"k", *[b"MAXLEN"] * 8000],
+}
+
+
+@pytest.mark.parametrize("name", QUADRATIC)
+def test_keys_are_found_in_as_many_steps_as_there_are_arguments(name: str) -> None:
+    argv = QUADRATIC[name]
+    most = 1000 + PER_ARGUMENT_FOUND * len(argv)
+    steps_of(lambda: sum(1 for _ in extract(argv).accesses), most)
+
+
+@pytest.mark.parametrize("name", QUADRATIC)
+def test_a_judgement_takes_as_many_steps_as_there_are_arguments(name: str) -> None:
+    argv = QUADRATIC[name]
+    decider = Decider(policy())
+    steps_of(lambda: decider.decide(1, argv), AT_MOST_ONCE + PER_ARGUMENT * len(argv))
+
+
+HOSTILE = {
+    "stars": [b"PSUBSCRIBE", *[b"*"] * 500],
+    "question marks": [b"PSUBSCRIBE", *[b"*%c" % letter + b"?" * 24 for letter in b"abcdefghijkl"]],
+    "notifications": [b"PSUBSCRIBE", *[b"__keyspace@*%d" % n + b"?" * 24 for n in range(500)]],
+    "KEYS": [b"KEYS", b"*1?" * 24],
+    "classes": [b"KEYS", b"*" + b"[a-z]" * 200],
+    "below a scope": [b"SCAN", b"0", b"MATCH", b"cube:v1:shared:*" + b"?a" * 500],
+    "stars and signs": [b"SCAN", b"0", b"MATCH", b"cube:v1:" + b"*?[^a]" * 160],
+    "many long ones": [b"PSUBSCRIBE", *[b"*%d" % n + b"?" * 900 for n in range(2000)]],
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("of", [policy, large])
+def test_patterns_take_no_more_steps_than_their_budget(name: str, of: object) -> None:
+    loaded = policy() if of is policy else large()
+    decider = Decider(loaded)
+    argv = HOSTILE[name]
+    for warm in (b"KEYS", b"SCAN", b"PSUBSCRIBE"):
+        decider.decide(1, [warm, *argv[1:-1], b"a*"] if warm == argv[0] else [warm, b"a*"])
+    steps_of(lambda: decider.decide(1, argv), AT_MOST_ONCE + PER_ARGUMENT * len(argv))
+    assert decider.budget.spent <= COMMAND_STEPS
+
+
+@pytest.mark.parametrize(
+    "glob", [b"cube:v1:shared:*", b"*", b"cube:*:proxy:?*", b"team1:v1:*", b"team1:*:x?*", b"*[0-9]*:meta"]
+)
+def test_ordinary_patterns_are_decided_in_a_policy_of_2000_entries(glob: bytes) -> None:
+    decider = Decider(large())
+    verdict = decider.decide(1, [b"SCAN", b"0", b"MATCH", glob])
+    assert all("too long to tell" not in violation.message for violation in verdict.violations)
+    assert decider.budget.spent <= 500
+
+
+def test_a_pattern_beyond_the_budget_is_refused_with_a_reason_that_says_so() -> None:
+    decider = Decider(policy())
+    long = b"a*" * 513  # more than is looked into
+    (found,) = decider.decide(1, [b"SCAN", b"0", b"MATCH", long]).violations
+    assert found.rule == "scan.scope"
+    assert found.message.endswith("what it reaches takes too long to tell")
+    assert found.hint == "use fewer wildcards, or fewer patterns at a time"
+    found = decider.decide(1, [b"PSUBSCRIBE", long]).violations[-1]
+    assert (found.rule, found.hint) == ("channel.read", "use fewer wildcards, or fewer patterns at a time")
+
+
+def test_what_one_command_asks_for_is_not_remembered_as_too_long_for_others() -> None:
+    known: Remembered[tuple[str, bytes], bool] = Remembered()
+    spent = Budget()
+    spent.take(COMMAND_STEPS)
+    assert known.get(("", b"a*"), spent, lambda budget: budget.take(10) or None) is None
+    assert known.get(("", b"a*"), Budget(), lambda budget: budget.take(10) or None) is True
+
+
+def test_a_pattern_that_takes_too_long_is_asked_about_once() -> None:
+    asked = []
+
+    def find(budget: Budget) -> bool | None:
+        asked.append(budget.limit)
+        return budget.take(PATTERN_STEPS) or None
+
+    known: Remembered[tuple[str, bytes], bool] = Remembered()
+    assert [known.get(("", b"a*"), Budget(), find) for _ in range(3)] == [None, None, None]
+    assert asked == [PATTERN_STEPS]
+
+
+def test_what_is_asked_for_again_outlives_what_many_ask_for_once() -> None:
+    known: Remembered[tuple[str, bytes], bool] = Remembered(100)
+    asked = []
+    for number in range(10_000):
+        known.get(("", b"hostile %d" % number), Budget(), lambda _: True)
+        if not number % 40:
+            known.get(("", b"ordinary"), Budget(), lambda _: bool(asked.append(1)) or True)
+    assert len(asked) == 1
+    assert len(known._young) + len(known._old) <= 100
+
+
+def test_the_nearest_patterns_begin_most_like_the_glob() -> None:
+    texts = [b"a:b:c*", b"a:b:*", b"a:*", b"b*", b"a:b:cc*", b"", b"a:b:d*"]
+    for glob in (b"a:b:c", b"a:x", b"zzz", b"", b"a:b:cc*x"):
+
+        def shared(text: bytes, glob: bytes = glob) -> int:
+            return next((at for at in range(len(glob), -1, -1) if text.startswith(glob[:at])), 0)
+
+        expected = sorted(texts, key=lambda text: (-shared(text), len(text)))
+        found = Nearest(texts).to(glob, len(texts))
+        ranks = [(-shared(text), len(text)) for text in found]
+        assert sorted(found) == sorted(texts)
+        assert ranks == [(-shared(text), len(text)) for text in expected]
+        assert Nearest(texts).to(glob, 2) == found[:2]
+
+
+# -- many violations
+
+
+def test_of_many_violations_of_a_kind_the_first_are_listed_and_the_others_counted() -> None:
+    decider = Decider(policy())
+    found = decider.decide(1, [b"EXISTS", *[b"nobody:%d" % n for n in range(5000)]]).violations
+    assert [one.position for one in found] == list(range(1, LISTED + 1))
+    assert {one.rule for one in found} == {"key.unregistered"}
+    assert [one.more for one in found] == [0] * (LISTED - 1) + [5000 - LISTED]
+
+
+def test_the_first_of_each_entry_is_listed_however_many_there_were_before() -> None:
+    decider = Decider(policy())
+    keys = [ROUTE % n for n in range(100)] + [b"cube:v1:shared:other"] + [ROUTE % n for n in range(9)]
+    found = decider.decide(1, [b"DEL", *keys]).violations
+    writes = [one for one in found if one.rule == "scope.write"]
+    assert [one.position for one in writes] == [*range(1, LISTED + 1), 101]
+    assert writes[LISTED - 1].more == 100 - LISTED + 9
+    assert sum(1 + one.more for one in writes) == 110
+
+
+def test_what_is_only_counted_may_be_what_is_refused() -> None:
+    """A waiver on keys tolerates the first ones; the one behind them is refused all the same."""
+    waiver = Waiver("CubeProxy", "key.unregistered", keys="nobody:*")
+    loaded = policy()
+    judge = Judge(loaded, Modes([ModeRule("enforce")], loaded.services, [waiver]), clock=lambda: 1e9)
+    keys = [b"nobody:%d" % n for n in range(5000)]
+    service = loaded.number("CubeProxy")
+    assert judge.rule(service, [b"EXISTS", *keys]).refused_by is None
+    ruling = judge.rule(service, [b"EXISTS", *keys, b"somebody"])
+    assert ruling.refused_by is not None
+    assert ruling.refused_by.key == b"somebody"
+    assert sum(1 + one.more for one, action in ruling.findings if action == "waived") == 5000
+
+
+def test_the_counts_reach_metrics_report_and_log(tmp_path: Path) -> None:
+    loaded = policy()
+    judge = Judge(loaded, Modes([ModeRule("observe")], loaded.services))
+    ruling = judge.rule(loaded.number("CubeProxy"), [b"DEL", *[ROUTE % n for n in range(5000)]])
+    log = tmp_path / "log"
+    telemetry = Telemetry()
+    telemetry.log_to(str(log))
+    telemetry.violations("CubeProxy", "c", "DEL", ruling.findings, "r")
+    series = ("CubeProxy", "scope.write", "DEL", "sandbox-route", "observed")
+    assert telemetry.counters.violations[series] == 5000
+    telemetry.close()
+    lines = log.read_text().splitlines()
+    assert len(lines) <= LISTED
+    assert sum(1 + int(line.partition('"merged":')[2].partition(",")[0]) for line in lines) == 5000
+
+
+# -- turns
+
+
+def test_a_judgement_in_steps_ends_as_one_at_once() -> None:
+    loaded = policy()
+    judge = Judge(loaded, Modes([ModeRule("enforce")], loaded.services), clock=lambda: 1e9)
+    service = loaded.number("CubeProxy")
+    argv = [b"DEL", *[ROUTE % n for n in range(3000)], *[b"nobody:%d" % n for n in range(3000)]]
+    steps = judge.weigh_in_steps(service, argv)
+    turns = 0
+    case = Case(judge, service, argv, None, b"", steps)
+    while not case.goes_on():
+        turns += 1
+        judge.weigh(service, [b"GET", b"nobody:1"])  # another client's
+    assert case.answer[0] == judge.weigh(service, argv)[0]
+    assert turns >= 2 * 6000 // TURN_STEPS

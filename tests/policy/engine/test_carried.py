@@ -1,0 +1,340 @@
+"""Content that one command takes from key to key: who may read it there, and what is asked of it there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+
+import pytest
+
+from keyfence.commands.carried import CARRIED_OF
+from keyfence.commands.extract import extract
+from keyfence.commands.model import WRITE
+from keyfence.commands.table import COMMANDS
+from keyfence.policy.analysis.command_log import as_line, from_line
+from keyfence.policy.analysis.remedies import remedies
+from keyfence.policy.compiled.tenants import Caller
+from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.verdict import Violation
+
+POLICY = """
+policy: moves
+services: [app, other, ops]
+placeholders: {id: "[a-z0-9]{1,8}", token: {is: "[a-z]{1,9}", secret: true}}
+scopes:
+  mine: {prefix: "mine:", writers: app, unregistered: allow}
+  shared: {prefix: "shared:", writers: app, readers: other, unregistered: allow}
+keys:
+  # one owner, content that is asked for
+  profile: {key: "mine:profile:<id>", type: hash, fields: {name: any, age: integer}}
+  copy: {key: "mine:copy:<id>", type: hash, fields: {name: any, age: integer}}
+  strict: {key: "mine:strict:<id>", type: hash, fields: {name: any}}
+  count: {key: "mine:count:<id>", type: string, values: integer}
+  queue: {key: "mine:queue:<id>", type: list, members: json}
+  working: {key: "mine:working:<id>", type: list, members: json}
+  free: {key: "mine:free:<id>", type: list}
+  tags: {key: "mine:tags:<id>", type: set, members: [red, green]}
+  board: {key: "mine:board:<id>", type: zset, members: "<id>", scores: "0..100"}
+  narrow: {key: "mine:narrow:<id>", type: zset, members: "<id>", scores: "0..10"}
+  either: {key: "mine:either:<id>", type: [hash, string]}
+  public: {key: "shared:public:<id>", type: hash}
+  token: {key: "mine:token:<token>"}
+  news: {key: "shared:news:<id>", writers: [app, other], readers: ops}
+legacy: {allow: [read, delete], keys: {"profile:<id>": profile, "news:<id>": news}}
+grants: {ops: {commands: [COPY], keys: ["*"]}}
+"""
+DECIDER = Decider(parse_policy(POLICY))
+
+
+def violations(command: str, service: str = "app", policy: Decider = DECIDER) -> tuple[Violation, ...]:
+    argv = [word.encode() for word in shlex.split(command)]
+    number = policy.policy.number(service)
+    touches = extract(argv)
+    found = policy.judge(number, argv, touches).violations
+    for _ in range(2):
+        assert policy.admits(number, touches) == (not found) or not found
+    return found
+
+
+def rules(command: str, service: str = "app") -> list[str]:
+    return [one.rule for one in violations(command, service)]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        # within one entry, and to one that asks the same
+        ("RENAME mine:profile:a mine:profile:b", []),
+        ("COPY mine:profile:a mine:copy:a", []),
+        ("RENAMENX mine:profile:a mine:copy:a", []),
+        ("COPY mine:profile:a mine:profile:a DB 1", []),
+        ("LMOVE mine:queue:a mine:working:a LEFT RIGHT", []),
+        ("RPOPLPUSH mine:queue:a mine:free:a", []),
+        ("RENAME mine:x mine:y", []),
+        ("RENAME mine:profile:a mine:y", []),
+        # another type
+        ("RENAME mine:profile:a mine:count:a", ["type.mismatch"]),
+        ("COPY mine:queue:a mine:count:a", ["type.mismatch"]),
+        ("RENAME mine:either:a mine:count:a", ["type.mismatch"]),
+        ("RENAME mine:count:a mine:either:a", []),
+        ("RENAME mine:x mine:free:a", ["type.mismatch"]),
+        # other content
+        ("RENAME mine:profile:a mine:strict:a", ["value.invalid"]),
+        ("RENAME mine:free:a mine:queue:a", ["value.invalid"]),
+        ("LMOVE mine:free:a mine:queue:a LEFT LEFT", ["value.invalid"]),
+        ("BRPOPLPUSH mine:free:a mine:queue:a 0", ["value.invalid"]),
+        ("SORT mine:tags:a STORE mine:queue:a", ["value.invalid"]),
+        ("SORT mine:queue:a STORE mine:working:a", []),
+        ("SORT mine:tags:a", []),
+        ("SUNIONSTORE mine:tags:a mine:tags:b mine:tags:c", []),
+        ("SUNIONSTORE mine:tags:a mine:tags:b mine:set", ["value.invalid"]),
+        ("ZRANGESTORE mine:board:a mine:board:b 0 -1", []),
+        ("ZRANGESTORE mine:board:a mine:narrow:b 0 -1", []),
+        ("ZRANGESTORE mine:narrow:a mine:board:b 0 -1", ["value.invalid"]),
+        ("ZDIFFSTORE mine:board:a 2 mine:board:b mine:x", ["value.invalid"]),
+        ("ZDIFFSTORE mine:board:a 2 mine:board:b mine:narrow:c", []),
+        ("ZUNIONSTORE mine:board:a 1 mine:board:b", []),
+        ("ZUNIONSTORE mine:board:a 2 mine:board:b mine:x", ["value.invalid"]),
+        ("BITOP OR mine:count:a mine:count:b", []),
+        ("BITOP OR mine:count:a mine:count:b mine:x", ["value.invalid"]),
+        ("BITOP NOT mine:bits mine:count:b", []),
+        ("PFMERGE mine:hll mine:hll2", []),
+        ("GEOSEARCHSTORE mine:board:a mine:board:b FROMMEMBER x BYRADIUS 1 m", []),
+        ("GEOSEARCHSTORE mine:board:a mine:geo FROMMEMBER x BYRADIUS 1 m", ["value.invalid"]),
+        ("GEORADIUS mine:geo 1 1 1 m STORE mine:board:a", ["value.invalid"]),
+        ("GEORADIUS mine:board:b 1 1 1 m STOREDIST mine:board:a", []),
+        # a member that stands in the command is looked at itself
+        ("SMOVE mine:set mine:tags:a red", []),
+        ("SMOVE mine:set mine:tags:a blue", ["value.invalid"]),
+        # to where more services may read
+        ("RENAME mine:x shared:x", ["scope.read"]),
+        ("COPY mine:profile:a shared:public:a", ["scope.read"]),
+        ("COPY shared:x mine:x", []),
+        ("COPY shared:public:a shared:x", []),
+        ("SUNIONSTORE shared:all shared:a mine:b mine:c", ["scope.read", "scope.read"]),
+        ("LMOVE mine:queue:a shared:list LEFT LEFT", ["scope.read"]),
+        ("COPY shared:x shared:news:a", ["scope.read"]),
+        ("COPY mine:profile:a shared:public:a:b", ["key.format", "scope.read"]),
+        # a deprecated form is brought to the one that replaces it
+        ("RENAME profile:a mine:profile:a", []),
+        ("RENAME news:a shared:news:a", []),
+        ("RENAME profile:a mine:strict:a", ["value.invalid"]),
+        ("COPY profile:a shared:public:a", ["scope.read"]),
+        ("COPY mine:profile:a news:a", ["key.legacy", "scope.read"]),
+        # what is no key's of the policy is told as ever
+        ("RENAME nowhere mine:y", ["key.unregistered"] * 1),
+        ("RENAME mine:y nowhere", ["key.unregistered"]),
+    ],
+)
+def test_content_is_judged_by_both_keys(command: str, expected: list[str]) -> None:
+    assert rules(command) == expected
+
+
+@pytest.mark.parametrize(
+    ("dump", "expected"),
+    [
+        (b"\x0d\x00", ["value.invalid"]),  # a hash: its fields can't be seen
+        (b"\x01\x00", ["type.mismatch"]),  # a list
+        (b"\xfa\x00", ["value.invalid"]),
+        (b"", ["value.invalid"]),
+    ],
+)
+def test_a_dump_is_of_its_type_and_shows_no_content(dump: bytes, expected: list[str]) -> None:
+    found = DECIDER.decide(0, [b"RESTORE", b"mine:profile:a", b"0", dump]).violations
+    assert [one.rule for one in found] == expected
+    assert DECIDER.decide(0, [b"RESTORE", b"shared:public:a", b"0", b"\x04"]).allowed
+    assert DECIDER.decide(0, [b"RESTORE", b"mine:x", b"0", dump]).allowed
+
+
+# What stands in the command is looked at itself; and what leaves the server, or takes nothing along.
+PLAIN = {"SMOVE", "MIGRATE", "TS.DELETERULE"}
+
+
+def test_every_command_that_writes_one_key_beside_others_says_what_it_carries() -> None:
+    several = {
+        row.command.name
+        for row in COMMANDS.values()
+        if len([one for one in row.specs if one.is_key]) > 1 and any(one.needs & WRITE for one in row.specs)
+    }
+    assert several - {name for name, _ in CARRIED_OF} == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("LMOVEM mine:queue:a shared:list LEFT LEFT COUNT 2", ["scope.read"]),
+        ("CMS.MERGE shared:sketch 1 mine:sketch", ["scope.read"]),
+        ("TDIGEST.MERGE shared:digest 1 mine:digest", ["scope.read"]),
+        ("TS.CREATERULE mine:series shared:series AGGREGATION avg 60", ["scope.read"]),
+        ("TS.CREATERULE mine:series mine:hours AGGREGATION avg 60", []),
+    ],
+)
+def test_newer_commands_and_modules_carry_content_too(command: str, expected: list[str]) -> None:
+    assert rules(command) == expected
+
+
+def test_what_is_wrong_is_told_of_the_key_that_it_is_wrong_with() -> None:
+    (one,) = violations("COPY mine:profile:a shared:public:a")
+    assert (one.position, one.key, one.entry) == (1, b"mine:profile:a", "profile")
+    assert one.message == (
+        "app may not COPY from mine:profile:a to shared:public:a: other may read the second and not the first"
+    )
+    (one,) = violations("RENAME mine:profile:a mine:strict:a")
+    assert (one.position, one.key, one.entry) == (2, b"mine:strict:a", "strict")
+    assert one.message == "what RENAME takes from mine:profile:a to mine:strict:a can't be checked"
+    assert one.hint == "mine:strict:a asks for fields; ask the same of the source, or write them plainly"
+    (one,) = violations("RENAME mine:profile:a mine:count:a")
+    assert one.message == "mine:count:a is a string, but mine:profile:a is a hash"
+    (one,) = violations("RENAME mine:either:a mine:count:a")
+    assert one.message == "mine:count:a is a string, but mine:either:a may be a hash or string"
+
+
+def test_no_secret_and_no_hidden_service_is_told() -> None:
+    (one,) = violations("COPY mine:token:abc shared:x")
+    assert "abc" not in one.message + one.hint + one.shown
+    hidden = Decider(dataclasses.replace(DECIDER.policy, name_services=False))
+    (one,) = violations("COPY mine:profile:a shared:public:a", policy=hidden)
+    assert "other" not in one.message + one.hint
+
+
+def test_a_grant_on_the_source_lets_more_read_and_one_on_the_target_asks_nothing() -> None:
+    assert rules("COPY mine:profile:a shared:public:a", "ops") == []
+    assert rules("COPY mine:profile:a mine:strict:a", "ops") == []
+    for keys, leak, content in (
+        ('"shared:*"', ["scope.read"], ["value.invalid"]),
+        ('"mine:profile:*"', [], ["value.invalid"]),
+        ('"mine:strict:*"', ["scope.read"], []),
+    ):
+        text = POLICY.replace(
+            'ops: {commands: [COPY], keys: ["*"]}', f"app: {{commands: [COPY], keys: [{keys}]}}"
+        )
+        policy = Decider(parse_policy(text))
+        found = violations("COPY mine:profile:a shared:public:a", policy=policy)
+        assert [one.rule for one in found] == leak
+        found = violations("COPY mine:profile:a mine:strict:a", policy=policy)
+        assert [one.rule for one in found] == content
+
+
+@pytest.mark.parametrize("keys", ["*", "mine:*"])
+def test_a_grant_of_one_service_makes_nothing_harmless_for_another(keys: str) -> None:
+    grant = f'{{commands: "*", keys: "{keys}"}}'
+    text = POLICY.replace("[app, other, ops]", "[ops, app, other]").replace(
+        '{commands: [COPY], keys: ["*"]}', grant
+    )
+    policy = Decider(parse_policy(text))
+    assert policy.policy.number("ops") == 0
+    for command in ("COPY mine:profile:a shared:public:a", "COPY mine:profile:a mine:strict:a"):
+        violations(command, "ops", policy)
+        assert violations(command, "app", policy)
+
+
+def test_what_is_a_tenants_own_goes_where_it_stays_its_own() -> None:
+    policy = parse_policy("""
+policy: tenants
+services: [app]
+placeholders: {id: "[a-z]{1,8}"}
+bind:
+  tenant: {from: user, pattern: "tenant-(.*)"}
+  author: {write: {from: user, pattern: "tenant-(.*)"}}
+scopes:
+  tenant: {prefix: "t:<tenant>:", writers: app, unregistered: allow}
+  common: {prefix: "common:", writers: app, unregistered: allow}
+keys:
+  cart: {key: "t:<tenant>:cart:<id>"}
+  status: {key: "s:<author>:<id>", writers: app, readers: app}
+""")
+    decider, values = Decider(policy), policy.values(Caller(b"tenant-a"))
+    for command, expected in (
+        ("RENAME t:a:cart:x t:a:y", []),
+        ("COPY common:x t:a:cart:x", []),
+        ("COPY s:b:x t:a:cart:x", []),
+        ("COPY s:b:x common:x", []),
+        ("COPY t:a:cart:x common:x", ["scope.read"]),
+        ("RENAME t:a:y s:a:x", ["scope.read"]),
+        ("SUNIONSTORE common:all common:x t:a:y", ["scope.read"]),
+    ):
+        argv = command.encode().split()
+        for _ in range(2):
+            found = decider.decide(0, argv, values).violations
+            assert [one.rule for one in found] == expected, command
+        assert all("others than its tenant may read the second" in one.message for one in found)
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (
+            "COPY mine:profile:a shared:public:a",
+            "give both the same readers, or take it",
+        ),
+        ("RENAME mine:profile:a mine:count:a", "RENAME keeps the type; give both entries the same"),
+        (
+            "RENAME mine:profile:a mine:strict:a",
+            "mine:strict:a asks for fields; ask the same of",
+        ),
+    ],
+)
+def test_the_remedy_speaks_of_both_keys(command: str, text: str) -> None:
+    argv = [word.encode() for word in command.split()]
+    (one,) = remedies(DECIDER.policy, 0, argv, extract(argv), violations(command))
+    assert one.text.startswith(text)
+    assert not one.command
+
+
+def test_a_recorded_command_is_judged_as_it_was() -> None:
+    for command in ("COPY mine:profile:a shared:public:a", "SUNIONSTORE mine:tags:a mine:tags:b mine:set"):
+        argv = [word.encode() for word in command.split()]
+        line = json.loads(json.dumps(as_line(DECIDER.policy, "app", argv, extract(argv), 1)))
+        recorded = from_line(line)
+        assert not recorded.has_values
+        assert DECIDER.judge(0, argv, recorded.touches) == DECIDER.decide(0, argv)
+
+
+def test_very_many_sources_are_judged_in_turns() -> None:
+    argv = [b"SUNIONSTORE", b"shared:all", *(b"mine:%d" % number for number in range(5000))]
+    turns = found = 0
+    for one in DECIDER.violations(0, argv, extract(argv)):
+        turns += one is None
+        found += one is not None
+    assert found == 5000
+    assert turns > 5
+
+
+MOVES = """
+policy: p
+services: [app]
+bind: {tenant: {from: user}, author: {write: {from: user}}}
+keys:
+  own: {key: "own:<tenant>:<date>", writers: app}
+  also-own: {key: "also:<tenant>:<date>", writers: app}
+  signed: {key: "signed:<author>:<date>", writers: app, readers: app}
+  noted: {key: "noted:<author>:<date>", writers: app}
+  open: {key: "open:<date>", writers: app}
+"""
+DAY = b"20270630"
+
+
+def moved(source: bytes, target: bytes) -> list[str]:
+    """Returns the rules that a COPY breaks, twice over: what is remembered changes nothing."""
+    decider = Decider(parse_policy(MOVES))
+    argv = [b"COPY", source + DAY, target + DAY]
+    touches = extract(argv)
+    number, values = decider.policy.number("app"), decider.policy.values(Caller(b"acme"))
+    found: list[list[str]] = []
+    for _ in range(2):
+        admitted = decider.admits(number, touches, values)
+        found.append([one.rule for one in decider.judge(number, argv, touches, values=values).violations])
+        assert not (admitted and found[-1])
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_what_one_tenant_may_read_goes_nowhere_where_others_read_it() -> None:
+    assert moved(b"own:acme:", b"also:acme:") == []
+    assert moved(b"open:", b"own:acme:") == []
+    assert moved(b"own:acme:", b"open:") == ["scope.read"]
+    assert moved(b"own:acme:", b"signed:acme:") == ["scope.read"]
+    assert moved(b"signed:acme:", b"open:") == []
+    assert moved(b"noted:acme:", b"open:") == ["scope.read"]  # who may only write there reads its own

@@ -1,0 +1,382 @@
+"""The table of keys to ask about: what settles a key, what is due, and what a full table does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keyfence.policy.compiled.policy import Target
+from keyfence.policy.compiled.ttl import (
+    ASKS_ALL,
+    ASKS_GONE,
+    ASKS_PRESENCE,
+    GIVES,
+    GONE,
+    NO_TTL,
+    REQUIRED,
+    SETTLES,
+    TOO_LONG,
+    TtlRule,
+)
+from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.authorizer import Judge
+from keyfence.policy.engine.evaluator import Transaction
+from keyfence.policy.engine.pending_ttl import MAX_KEY, PendingTtls
+from keyfence.policy.loading.load import parse_policy
+
+TARGET: Target = parse_policy("policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', writers: a}}").targets[0]
+RULE = TtlRule(max=100_000)
+
+
+class Bench:
+    def __init__(self, limit: int = 3) -> None:
+        self.now = 0.0
+        self.table = PendingTtls(limit, lambda: self.now)
+
+    def ask(
+        self, key: bytes = b"k", question: int = ASKS_PRESENCE, client: str = "c", transaction: object = None,
+        rule: TtlRule = RULE, database: int = 0, command: str = "HSET",
+    ) -> None:  # fmt: skip
+        judge: Any = None
+        self.table.ask(
+            judge, 0, "10.0.0.1:5", command, client, transaction, database, key, 1, TARGET, rule, question
+        )  # fmt: skip
+
+    def keys(self) -> list[bytes]:
+        return [pending.key for pending in self.table]
+
+    def accused_at(self, now: float, left: int) -> list[str]:
+        """The commands of what is found wrong then."""
+        self.now = now
+        return [pending.command for pending in self.table.due() if self.table.answer(pending, left)]
+
+    def answer_at(self, now: float, left: int) -> list[bool]:
+        self.now = now
+        return [self.table.answer(pending, left) for pending in self.table.due()]
+
+
+def test_a_key_is_due_once_its_grace_time_has_passed_and_asked_for_once() -> None:
+    bench = Bench()
+    bench.ask(b"k")
+    bench.ask(b"slow", rule=TtlRule(grace=60_000))
+    bench.now = 4.99
+    assert bench.table.due() == []
+    bench.now = 5.0
+    assert [pending.key for pending in bench.table.due()] == [b"k"]
+    assert bench.table.due() == []
+    bench.now = 60.0
+    assert [pending.key for pending in bench.table.due()] == [b"slow"]
+
+
+def test_as_many_are_due_at_once_as_are_wanted() -> None:
+    bench = Bench(100)
+    for number in range(10):
+        bench.ask(b"%d" % number)
+    bench.now = 5.0
+    assert [len(bench.table.due(4)) for _ in range(4)] == [4, 4, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("question", "left", "wrong"),
+    [
+        (ASKS_PRESENCE, -2, False),
+        (ASKS_PRESENCE, -1, True),
+        (ASKS_PRESENCE, 200_000, False),
+        (ASKS_ALL, -2, False),
+        (ASKS_ALL, -1, True),
+        (ASKS_ALL, 100_000, False),
+        (ASKS_ALL, 100_001, True),
+        (ASKS_ALL, 0, False),
+    ],
+)
+def test_what_redis_says_decides(question: int, left: int, wrong: bool) -> None:
+    bench = Bench()
+    bench.ask(question=question)
+    assert bench.answer_at(5.0, left) == [wrong]
+    assert len(bench.table) == 0
+
+
+def test_a_full_table_drops_the_oldest_and_counts_it() -> None:
+    bench = Bench(3)
+    for key in (b"1", b"2", b"3", b"2", b"4", b"5"):
+        bench.ask(key)
+    assert bench.keys() == [b"3", b"4", b"5"]
+    assert bench.table.dropped == 2
+
+
+def test_one_that_was_dropped_while_it_was_asked_for_is_not_accused() -> None:
+    bench = Bench(1)
+    bench.ask(b"1")
+    bench.now = 5.0
+    (pending,) = bench.table.due()
+    bench.ask(b"2")
+    assert bench.table.answer(pending, NO_TTL) is False
+    assert bench.keys() == [b"2"]
+
+
+def test_a_very_long_key_takes_no_room_and_is_counted() -> None:
+    bench = Bench()
+    bench.ask(b"k" * MAX_KEY)
+    bench.ask(b"k" * (MAX_KEY + 1))
+    assert len(bench.table) == 1
+    assert bench.table.dropped == 1
+
+
+def test_databases_are_apart() -> None:
+    bench = Bench()
+    bench.ask(database=0)
+    bench.ask(database=1)
+    bench.table.settle(1, b"k", SETTLES, None, "c")
+    assert [pending.database for pending in bench.table] == [0]
+
+
+def test_only_the_client_that_wrote_settles_a_key() -> None:
+    bench = Bench()
+    bench.ask(client="a")
+    bench.table.settle(0, b"k", SETTLES, None, "b")
+    assert bench.keys() == [b"k"]
+    bench.table.settle(0, b"k", SETTLES, None, "a")
+    assert bench.keys() == []
+
+
+def test_where_several_wrote_none_of_them_settles_a_key() -> None:
+    bench = Bench()
+    for number, (client, transaction) in enumerate([("b", None), ("a", object())]):
+        key = b"%d" % number
+        bench.ask(key, client="a")
+        bench.ask(key, client=client, transaction=transaction)
+        bench.table.settle(0, key, SETTLES, None, "a")
+        bench.table.settle(0, key, SETTLES, transaction, client)
+    assert bench.keys() == [b"0", b"1"]
+
+
+def test_a_transaction_settles_only_what_it_wrote_itself() -> None:
+    """It may never be executed; nor is what it wrote then there."""
+    bench = Bench()
+    transaction = object()
+    bench.ask(b"outside")
+    bench.ask(b"inside", transaction=transaction)
+    for key in (b"outside", b"inside"):
+        bench.table.settle(0, key, SETTLES, transaction, "c")
+    assert bench.keys() == [b"outside"]
+    bench.ask(b"inside", transaction=transaction)
+    bench.table.settle(0, b"inside", SETTLES, object(), "c")
+    assert bench.keys() == [b"outside", b"inside"]
+    bench.table.settle(0, b"inside", SETTLES, None, "c")
+    assert bench.keys() == [b"outside"]
+
+
+def test_where_any_time_may_be_wrong_having_one_settles_nothing() -> None:
+    bench = Bench()
+    bench.ask(b"some")
+    bench.ask(b"any", ASKS_ALL)
+    for key in (b"some", b"any"):
+        bench.table.settle(0, key, GIVES, None, "c")
+    assert bench.keys() == [b"any"]
+
+
+def test_a_key_that_is_replaced_answers_for_all_and_from_then_on() -> None:
+    bench = Bench()
+    bench.ask(client="a")
+    bench.now = 3.0
+    bench.ask(question=ASKS_ALL, client="b")
+    assert bench.answer_at(5.0, NO_TTL) == []
+    (pending,) = bench.table
+    assert (pending.sender, pending.everything, pending.due) == ("b", True, 8.0)
+    bench.ask(question=ASKS_PRESENCE, client="a")
+    (same,) = bench.table
+    assert same is pending
+
+
+def test_a_later_write_has_a_grace_time_of_its_own() -> None:
+    """The key may have gone in between, so that the first write owes nothing any more."""
+    bench = Bench()
+    bench.ask()
+    bench.now = 4.9
+    bench.ask()
+    assert bench.answer_at(5.0, NO_TTL) == [False]
+    assert bench.answer_at(9.8, NO_TTL) == []
+    assert bench.answer_at(9.9, NO_TTL) == [True]
+
+
+def test_a_key_that_is_always_written_to_is_found_all_the_same() -> None:
+    bench = Bench()
+    found: list[float] = []
+    for tick in range(120):
+        bench.now = tick / 10
+        bench.ask()
+        found += [bench.now for wrong in bench.answer_at(bench.now, NO_TTL) if wrong]
+    assert found == [10.0]
+
+
+def test_a_script_is_asked_about_soon_and_once_where_its_key_is_gone() -> None:
+    bench = Bench()
+    bench.ask(question=ASKS_GONE, command="EVALSHA")
+    assert bench.answer_at(0.2, GONE) == [False]
+    assert len(bench.table) == 0
+
+
+def test_a_script_that_leaves_its_key_is_asked_about_again_after_the_grace_time() -> None:
+    bench = Bench()
+    bench.ask(question=ASKS_GONE, command="EVALSHA")
+    assert bench.accused_at(0.2, NO_TTL) == []
+    assert bench.accused_at(4.9, NO_TTL) == []
+    assert bench.accused_at(5.0, NO_TTL) == ["EVALSHA"]
+
+
+def test_a_script_in_a_transaction_is_asked_about_after_the_grace_time_alone() -> None:
+    bench = Bench()
+    bench.ask(question=ASKS_GONE, command="EVALSHA", transaction=object())
+    assert bench.answer_at(0.2, GONE) == []
+    assert bench.accused_at(5.0, NO_TTL) == ["EVALSHA"]
+
+
+def test_the_write_that_made_a_key_anew_is_accused_and_none_before_it() -> None:
+    bench = Bench()
+    bench.ask(question=ASKS_GONE, command="EVALSHA")
+    bench.now = 0.1
+    bench.ask(command="SETNX", client="b")
+    assert bench.accused_at(0.2, GONE) == []  # SETNX may run behind this question
+    assert bench.accused_at(5.0, NO_TTL) == []
+    assert bench.accused_at(5.1, NO_TTL) == ["SETNX"]
+
+
+def test_a_key_that_is_removed_and_made_again_and_again_accuses_nobody_until_that_ends() -> None:
+    """A lock without a time to live, taken and released by many: none of its lives is as long as a grace
+    time."""
+    bench = Bench()
+    found: list[tuple[float, str]] = []
+    for tick in range(200):
+        bench.now = tick / 10
+        if tick < 100:
+            bench.ask(command="SETNX", client="b")
+            bench.ask(question=ASKS_GONE, command="EVALSHA")
+            bench.ask(command="SETNX", client="c")
+        found += [(bench.now, command) for command in bench.accused_at(bench.now, NO_TTL)]
+    assert [command for _, command in found] == ["SETNX"]
+    assert 9.9 + 5.0 <= found[0][0] <= 9.9 + 10.0
+
+
+def test_what_another_connection_removes_gives_the_next_write_a_grace_time_of_its_own() -> None:
+    bench = Bench()
+    found: list[float] = []
+    for tick in range(160):
+        bench.now = tick / 10
+        if tick < 100:
+            bench.ask(client="a")
+            bench.table.settle(0, b"k", SETTLES, None, "b")
+        found += [bench.now for wrong in bench.answer_at(bench.now, NO_TTL) if wrong]
+    assert len(found) == 1
+    assert found[0] >= 14.9
+
+
+def test_what_is_told_of_at_once_is_no_earlier_write_s_fault() -> None:
+    bench = Bench()
+    bench.ask(b"k")
+    bench.ask(b"any", ASKS_ALL)
+    for key in (b"k", b"any", b"other"):
+        assert bench.table.knows(0, key) == (key != b"other")
+        bench.table.told(0, key, TOO_LONG)
+    assert bench.answer_at(5.0, 200_000) == [False, False]
+    bench.ask(b"any", ASKS_ALL)
+    bench.table.told(0, b"any", REQUIRED)
+    assert bench.keys() == []
+
+
+def test_a_key_that_is_right_now_is_asked_for_again_where_it_was_written_to() -> None:
+    bench = Bench()
+    bench.ask()
+    bench.now = 4.0
+    bench.ask()
+    assert bench.answer_at(5.0, 60_000) == [False]
+    assert bench.answer_at(9.0, 60_000) == [False]
+    assert len(bench.table) == 0
+
+
+def test_one_that_redis_could_not_be_asked_about_is_let_go() -> None:
+    bench = Bench()
+    bench.ask()
+    bench.now = 5.0
+    (pending,) = bench.table.due()
+    bench.table.unanswered(pending)
+    assert len(bench.table) == 0
+    bench.ask()
+    bench.table.unanswered(pending)  # a newer one of that name stays
+    assert len(bench.table) == 1
+
+
+def test_a_judge_tells_connections_apart_that_come_from_one_place() -> None:
+    policy = parse_policy(
+        "policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', writers: a, unregistered: allow, ttl: required}}"
+    )
+    table = PendingTtls()
+    judge = Judge(policy, Modes((), policy.services), pending=table)
+    one, other = object(), object()
+    judge.weigh(0, [b"HSET", b"k", b"f", b"v"], client="unix", connection=one)
+    judge.weigh(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=other)
+    assert len(table) == 1
+    judge.weigh(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=one)
+    assert len(table) == 0
+    judge.rule(0, [b"HSET", b"k", b"f", b"v"])  # only asked about
+    assert len(table) == 0
+
+
+def test_what_is_refused_leaves_nothing_open() -> None:
+    policy = parse_policy(
+        "policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', readers: a, unregistered: allow, ttl: required}}"
+    )
+    for mode, kept in (("enforce", 0), ("observe", 1)):
+        table = PendingTtls()
+        judge = Judge(policy, Modes([ModeRule(mode)], policy.services), pending=table)
+        ruling, _ = judge.weigh(0, [b"HSET", b"k", b"f", b"v"])
+        assert (ruling.refused_by is not None, len(table)) == (mode == "enforce", kept)
+
+
+@pytest.mark.parametrize(("command", "is_open"), [("RENAMENX k:a k:b", True), ("RENAME k:a k:b", False)])
+def test_a_rename_that_may_not_happen_settles_nothing(command: str, is_open: bool) -> None:
+    policy = parse_policy(
+        "policy: p\nservices: [x]\nplaceholders: {id: '[a-z]'}\n"
+        'keys: {k: {key: "k:<id>", writers: x, ttl: required}}\n'
+    )
+    table = PendingTtls()
+    judge = Judge(policy, Modes([], policy.services), pending=table)
+    for text in ("LPUSH k:a 1", command):
+        judge.weigh(0, text.encode().split(), client="c", connection=1)
+    assert (b"k:a" in {one.key for one in table}) == is_open
+
+
+@pytest.mark.parametrize(
+    ("commands", "accused"),
+    [
+        (["EVAL x 1 k:a", "SET k:a v"], []),  # told of at once
+        (["HSET k:a f v", "SET k:a v"], []),
+        (["EVAL x 1 k:a", "EXPIRE k:a 500"], ["EVAL ttl.required"]),
+        (["EVAL x 1 k:a", "MULTI", "SET k:a v", "EXEC"], ["SET ttl.required"]),
+        (["EVAL x 1 k:a", "SET k:a v KEEPTTL"], ["SET ttl.required"]),
+        (["SET k:a v"], []),
+    ],
+)
+def test_after_a_write_that_is_told_of_at_once_no_earlier_one_is_accused(
+    commands: list[str], accused: list[str]
+) -> None:
+    policy = parse_policy(
+        "policy: p\nservices: [x]\nplaceholders: {id: '[a-z]'}\nunregistered_scripts: declared\n"
+        'keys: {k: {key: "k:<id>", writers: x, ttl: {max: 100s}}}\n'
+    )
+    now = [0.0]
+    table = PendingTtls(clock=lambda: now[0])
+    judge = Judge(policy, Modes([], policy.services), pending=table)
+    transaction = None
+    for number, text in enumerate(commands):
+        transaction = Transaction() if text == "MULTI" else None if text == "EXEC" else transaction
+        now[0] += 0.001
+        if text not in ("MULTI", "EXEC"):
+            judge.weigh(0, text.encode().split(), transaction, client=f"c{number}", connection=number)
+    found = []
+    while len(table):
+        now[0] += 0.1
+        for one in table.due():
+            if table.answer(one, NO_TTL):
+                found += [f"{one.command} {late.violation.rule}" for late in judge.late(one, NO_TTL)]
+    assert found == accused

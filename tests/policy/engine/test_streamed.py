@@ -1,0 +1,87 @@
+"""An argument of which only the beginning is at hand is never taken for the whole."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from keyfence.commands.model import Streamed
+from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.authorizer import Judge
+from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.loading.load import parse_policy
+from keyfence.resp.requests import HEAD
+
+SIZE = 2_000_000
+KEY = b"k:" + b"a" * (HEAD - 2)  # a key as long as what is kept of a large argument
+TEXT = b"return redis.call('SET', KEYS[1], ARGV[1])".ljust(HEAD)
+POLICY = parse_policy(
+    f"""
+policy: streamed
+services: [own, all]
+placeholders: {{name: "[a-z0-9]{{1,4000}}"}}
+scopes:
+  s: {{prefix: "k:", writers: [own], readers: [own]}}
+  t: {{prefix: "t:", writers: [own], readers: [own]}}
+grants: {{all: {{commands: [GET, SCAN, "@pubsub"], keys: ["*"]}}}}
+keys:
+  any: {{key: "k:<name>"}}
+  timed: {{key: "t:<name>", ttl: {{max: 1h}}}}
+  board: {{key: "k:board:<name>", type: zset, scores: "0..100"}}
+channels: {{c: {{channel: "k:<name>", publishers: [own], subscribers: [own]}}}}
+scripts:
+  known: {{sha1: {hashlib.sha1(TEXT).hexdigest()}, keys: 1, declared: write}}
+  made: {{sha1: {"ab" * 20}, keys: 1, declared: write, writes: ["k:<ARGV.1>"]}}
+"""
+)
+
+
+def rules(service: str, *argv: bytes) -> list[str]:
+    judge = Judge(POLICY, Modes((ModeRule("enforce"),), POLICY.services))
+    return [violation.rule for violation, _ in judge.rule(judge.number(service), argv).findings]
+
+
+def beginning(argument: bytes) -> Streamed:
+    return Streamed(argument[:HEAD], SIZE)
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ([b"GET", KEY], []),
+        ([b"GET", beginning(KEY)], ["key.unregistered"]),
+        ([b"SCAN", b"0", b"MATCH", b"k:*"], []),
+        ([b"SCAN", b"0", b"MATCH", beginning(b"k:*" + b"?" * HEAD)], ["scan.scope"]),
+        ([b"PUBLISH", KEY, b"x"], []),
+        ([b"PUBLISH", beginning(KEY), b"x"], ["channel.write"]),
+        ([b"PSUBSCRIBE", b"k:a"], []),
+        ([b"PSUBSCRIBE", beginning(KEY)], ["channel.read"]),
+        ([b"ZADD", b"k:board:a", b"1.0", b"m"], []),
+        ([b"ZADD", b"k:board:a", beginning(b"1." + b"0" * HEAD), b"m"], ["value.invalid"]),
+        ([b"EVAL", TEXT, b"1", b"k:a"], []),
+        ([b"EVALSHA", b"ab" * 20, b"1", b"k:a", b"b"], []),
+        ([b"EVALSHA", b"ab" * 20, b"1", b"k:a", beginning(b"b" * HEAD)], ["script.keys"]),
+    ],
+)
+def test_a_name_that_is_not_at_hand_is_nobody_s(argv: list[bytes], expected: list[str]) -> None:
+    assert rules("own", *argv) == expected
+
+
+def test_a_script_that_begins_as_a_registered_one_is_not_that_one() -> None:
+    judge = Judge(POLICY, Modes((), POLICY.services))
+    _, touches = judge.weigh(0, [b"EVAL", beginning(TEXT), b"1", b"k:a"])
+    assert touches.script is not None
+    assert POLICY.registration(touches.script) is None
+
+
+def test_the_time_to_live_of_another_key_that_begins_so_stays_open() -> None:
+    pending = PendingTtls()
+    judge = Judge(POLICY, Modes((), POLICY.services), pending=pending)
+    key = b"t:" + KEY[2:]
+    judge.weigh(0, [b"HSET", key, b"f", b"v"], client="c")
+    assert len(pending) == 1
+    judge.weigh(0, [b"DEL", beginning(key)], client="c")
+    assert [one.key for one in pending] == [key]
+    judge.weigh(0, [b"DEL", key], client="c")
+    assert not pending

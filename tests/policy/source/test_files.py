@@ -1,0 +1,128 @@
+"""Every path that somebody may write into a file or on a command line: no wait, and one sentence."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keyfence.config.models import Overrides, load_settings
+from keyfence.policy.analysis.lint import check_policy
+from keyfence.policy.analysis.testing import read_cases
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.enforcement.waivers import read_waivers
+from keyfence.policy.loading.load import load_policy
+from keyfence.policy.source.files import MAX_BYTES, Unreadable, read_file
+
+
+def a_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        here = Path.cwd()
+        os.chdir(path.parent)  # a socket's path may only be short
+        bound.bind(path.name)
+        os.chdir(here)
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def a_large_file(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(10 * MAX_BYTES)
+
+
+def an_endless_link(path: Path) -> None:
+    path.symlink_to(path)
+
+
+KINDS = {
+    a_device: "can't be read: it is a device; name a regular file",
+    a_pipe: "can't be read: it is a pipe; name a regular file",
+    a_socket: "can't be read: No such device or address",
+    a_large_file: f"can't be read: it has more than {MAX_BYTES} bytes; name a smaller file",
+    an_endless_link: "can't be read: Too many levels of symbolic links",
+}
+READERS: dict[str, Callable[[Path], object]] = {
+    "a policy": load_policy,
+    "a configuration": lambda path: load_settings(str(path), Overrides()),
+    "waivers": read_waivers,
+    "policy tests": read_cases,
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", [*KINDS, a_folder], ids=lambda make: make.__name__)
+def test_what_is_no_file_of_bounded_size_is_told_in_a_sentence(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "file.yaml"
+    make(path)
+    with pytest.raises(Unreadable) as raised:
+        read_file(path)
+    expected = KINDS.get(make, "can't be read: it is a folder; name a regular file")
+    assert str(raised.value) == expected
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("what", READERS)
+def test_whoever_reads_a_file_that_people_wrote_tells_it_so(
+    what: str, make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "file.yaml"
+    make(path)
+    with pytest.raises(FileError) as raised:
+        READERS[what](path)
+    assert str(raised.value) == f"{path}:1:1: error: {KINDS[make]}"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
+def test_so_it_is_for_a_script_and_for_each_file_of_a_folder(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    make(tmp_path / "text.lua")
+    text = "policy: p\nservices: [a]\nscripts: {s: {source: text.lua}}\n"
+    (tmp_path / "policy.yaml").write_text(text)
+    errors, _, _ = check_policy(tmp_path / "policy.yaml")
+    assert [one.message for one in errors] == [f"{tmp_path}/text.lua {KINDS[make]}"]
+    make(tmp_path / "other.yaml")
+    errors, _, _ = check_policy(tmp_path)
+    assert [str(one) for one in errors] == [f"{tmp_path}/other.yaml:1:1: error: {KINDS[make]}"]
+
+
+def test_a_link_to_a_file_is_that_file(tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"x" * 10)
+    (tmp_path / "two").symlink_to("one")
+    assert read_file(tmp_path / "two") == b"x" * 10
+    assert read_file(tmp_path / "one", limit=10) == b"x" * 10
+    assert read_file("/proc/self/status")  # whose size is said to be 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "policy: p\nservices: [{}]\nscopes:\n{}",
+        "policy: p\nservices: [s0]\nbind: {{n: {{s0: [{}]}}}}\nscopes:\n{}",
+    ],
+)
+def test_more_rights_than_can_be_kept_are_an_error(text: str, tmp_path: Path) -> None:
+    names = ", ".join(f"s{number}" for number in range(3000))
+    is_bound = "bind" in text
+    place = "<n>" if is_bound else ""
+    scopes = "".join(f"  k{one}: {{prefix: 'k{one}{place}:', writers: [s0]}}\n" for one in range(2000))
+    (tmp_path / "p.yaml").write_text(text.format(names, scopes))
+    with pytest.raises(FileError, match="scopes, keys, legacy forms and channels: more than 50000 of these"):
+        load_policy(tmp_path / "p.yaml")

@@ -1,0 +1,141 @@
+"""The command log: sampled, bounded, and never in the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from keyfence.commands.extract import extract
+from keyfence.policy.loading.load import parse_policy
+from keyfence.process import command_recorder as recording
+from keyfence.process.command_recorder import Recorder
+from tests.cli.test_main import keyfence
+from tests.clients.running import POLICY as CUBE
+from tests.clients.running import configure, eventually
+from tests.servers import Keyfence, RedisServer
+from tests.session.sessions import Told, session
+
+POLICY = parse_policy("""policy: p
+services: [one]
+placeholders: {id: "[a-z]{1,9}"}
+keys: {k: {key: "a:<id>", writers: one}, l: {key: "b:<id>", writers: one}}
+""")
+
+
+def send(recorder: Recorder, command: str, times: int = 1, service: str = "one") -> None:
+    argv = command.encode().split()
+    for _ in range(times):
+        recorder(POLICY, service, argv, extract(argv))
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_of_commands_alike_the_first_are_written_and_then_ever_fewer(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    recorder = Recorder(str(file), wall=lambda: 0.0)
+    for number in range(100):
+        send(recorder, f"GET a:{'x' * (number % 9 + 1)}")
+    recorder.close()
+    counts = [line["count"] for line in lines(file)]
+    assert counts == [1, 1, 1, 3, 6, 12, 24, 48]
+    assert lines(file)[0]["time"] == "1970-01-01T00:00:00.000000Z"
+
+
+def test_commands_that_differ_are_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    recorder = Recorder(str(file))
+    for command in ("GET a:x", "GET b:x", "DEL a:x", "GET other"):
+        send(recorder, command, 5)
+    send(recorder, "GET a:x", 5, service="unknown")
+    recorder.close()
+    assert len(lines(file)) == 5 * 3
+
+
+def test_the_file_is_bounded(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    recorder = Recorder(str(file), max_bytes=2_000)
+    for name in ("GET", "DEL", "EXISTS", "TTL", "TYPE", "INCR", "DECR", "STRLEN"):
+        send(recorder, f"{name} a:x", 100)
+    recorder.close()
+    assert file.stat().st_size <= 2_000
+    assert (tmp_path / "log.1").stat().st_size <= 2_000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1"]
+    assert lines(file)
+
+
+def test_two_processes_may_write_to_one_file(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    one, other = Recorder(str(file), max_bytes=2_000), Recorder(str(file), max_bytes=2_000)
+    for name in ("GET", "DEL", "EXISTS", "TTL", "TYPE", "INCR"):
+        send(one, f"{name} a:x", 9)
+        send(other, f"{name} b:x", 9)
+    assert one.lost == other.lost == 0
+    assert file.stat().st_size <= 2_000
+    one.close()
+    other.close()
+
+
+def test_the_kinds_of_commands_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_GROUPS", 2)
+    recorder = Recorder(str(tmp_path / "log"))
+    for command in ("GET a:x", "DEL a:x", "TTL a:x", "TYPE a:x"):
+        send(recorder, command)
+    assert recorder.lost == 2
+    recorder.close()
+
+
+def test_a_file_that_can_not_be_opened_is_told(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Is a directory"):
+        Recorder(str(tmp_path))
+
+
+def test_what_goes_wrong_while_writing_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(str(tmp_path / "log"))
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.write", full)
+    send(recorder, "GET a:x")
+    monkeypatch.undo()
+    assert recorder.lost == 1
+    recorder.close()
+
+
+def test_a_session_tells_its_commands() -> None:
+    told = Told()
+    seen: list[tuple[str, list[bytes]]] = []
+    told.recorder = lambda _policy, service, argv, _touches: seen.append((service, list(argv)))
+    one = session("CubeMaster", told=told)
+    one.from_client(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n")
+    assert seen == [("CubeMaster", [b"GET", b"k"])]
+
+
+@pytest.mark.parametrize("workers", ["", "2"])
+def test_a_running_keyfence_records_and_the_log_can_be_replayed(
+    redis_server: RedisServer, workers: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "commands.log"
+    arguments = ["--config", str(configure(tmp_path, redis_server.url, mode="observe")), "--record", str(log)]
+    with Keyfence(*arguments, *(["--workers", workers] if workers else [])) as running:
+        client = running.client("CubeMaster")
+        client.set("cube:v1:master:lock:a:b", "a-value", ex=30)
+        client.close()
+        eventually(lambda: any(line["command"] == "SET" for line in lines(log)), "the line is written")
+    text = log.read_text()
+    assert "a-value" not in text
+    code, out, _ = keyfence("diff", CUBE, CUBE, "--replay", log)
+    assert (code, "commands replayed" in out) == (0, True)
+
+
+def test_a_log_that_can_not_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+    code, _, err = keyfence(
+        "run", "--policy", CUBE, "--upstream", "redis://127.0.0.1:1", "--listen", "127.0.0.1:0",
+        "--service", "CubeMaster", "--admin", "none", "--record", tmp_path,
+    )  # fmt: skip
+    assert code == 2
+    assert f"the command log {tmp_path} can't be written: Is a directory" in err

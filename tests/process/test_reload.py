@@ -1,0 +1,366 @@
+"""Policy, configuration and waivers are read again while clients are served: all of it, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from keyfence.config.models import Overrides, Settings, load_settings
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.loading.load import load_policy
+from keyfence.process.reload import LIVE, Origin, Packed, admit, unpack
+from keyfence.resp import encode
+from tests.clients.running import ask, configure, eventually, metric
+from tests.policy.cases import POLICIES
+from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
+
+Start = Callable[..., Keyfence]
+POLICY = """
+policy: {name}
+claims: ["a:"]
+services: [CubeMaster, CubeProxy, cube-proxy-sidecar]
+placeholders: {{word: "[a-z]+"}}
+scopes: {{s: {{prefix: "a:", writers: [{writer}]}}}}
+keys: {{words: {{key: "a:<word>", type: string}}}}
+"""
+SET = encode.command("SET", "a:k", "v")
+LATER = encode.command("SET", "a:later", "v")
+WORKERS = pytest.mark.parametrize("more", [(), ("workers: 2",)], ids=["alone", "workers"])
+
+
+def own_policies() -> list[str]:
+    return sorted(str(path) for path in POLICIES.glob("*.yaml") if not path.name.endswith(".test.yaml"))
+
+
+# -- as values
+
+
+@pytest.mark.parametrize("path", own_policies(), ids=os.path.basename)
+def test_a_policy_survives_being_handed_to_another_process(path: str) -> None:
+    policy = load_policy(path)
+    handed = pickle.loads(pickle.dumps(policy))
+    assert (handed.revision, handed.services) == (policy.revision, policy.services)
+    for target in policy.targets:
+        key = target.pattern.example()
+        found, expected = handed.target(key), policy.target(key)
+        assert (found and found.name) == (expected and expected.name)
+        if expected is not None and expected.entry is not None and expected.entry.fields is not None:
+            for name, form in expected.entry.fields.named.items():
+                assert found is not None
+                assert found.entry is not None
+                assert found.entry.fields is not None
+                accepts = found.entry.fields.named[name].accepts
+                assert bool(accepts(b"10.0.0.1")) is bool(form.accepts(b"10.0.0.1"))
+
+
+def test_it_is_loaded_by_a_process_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY.format(name="apart", writer="CubeMaster"))
+    packed = asyncio.run(Origin("", Overrides(policy=str(path))).load_apart())
+    policy = unpack(packed)
+    assert policy is not None
+    assert policy.name == "apart"
+    assert packed.settings.policy == str(path)
+
+
+def test_without_a_policy_the_settings_alone_are_loaded() -> None:
+    packed = asyncio.run(Origin("", Overrides(listen="127.0.0.1:9"), spliced=True).load_apart())
+    assert isinstance(packed, Packed)
+    assert packed.policy is None
+    assert packed.settings.listeners[0].listen == "127.0.0.1:9"
+
+
+def test_every_fault_comes_back_from_there(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("policy: p\nservices: [a]\nclaims: ['x']\nnonsense: 1\nmore: 2\n")
+    with pytest.raises(FileError) as caught:
+        asyncio.run(Origin("", Overrides(policy=str(path))).load_apart())
+    assert [one.place.line for one in caught.value.diagnostics][:2] == [4, 5]
+
+
+SIX_FAULTS = """policy: p
+services: [a, a]
+nonsense: 1
+scopes: {s: {prefix: "x:", writers: [b]}}
+keys: {k: {key: "x:<id>", type: hsh}}
+"""
+
+
+def lines_of(origin: Origin) -> list[str]:
+    with pytest.raises(FileError) as caught:
+        asyncio.run(origin.load_apart())
+    return [f"{Path(one.place.file).name}:{one.place.line}" for one in caught.value.diagnostics]
+
+
+def test_faults_of_every_stage_come_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(SIX_FAULTS)
+    lines = [f"policy.yaml:{number}" for number in (2, 3, 4, 5, 5)]
+    assert lines_of(Origin("", Overrides(policy=str(path)))) == lines
+
+
+def test_a_faulty_configuration_hides_neither_policy_nor_waivers(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(SIX_FAULTS)
+    (tmp_path / "waivers.yaml").write_text("waivers: [{service: a}]\n")
+    config = tmp_path / "keyfence.yaml"
+    config.write_text("policy: policy.yaml\nwaivers: waivers.yaml\nlisteners: [{listen: here}]\n")
+    told = lines_of(Origin(str(config)))
+    assert told[0] == "keyfence.yaml:3"
+    assert {line.partition(":")[0] for line in told} == {"keyfence.yaml", "policy.yaml", "waivers.yaml"}
+    assert len([line for line in told if line.startswith("policy")]) == 5
+    config.write_text("policy: policy.yaml\nadmin: {token_file: none}\n")
+    told = lines_of(Origin(str(config)))
+    assert {line.partition(":")[0] for line in told} == {"keyfence.yaml", "policy.yaml"}
+
+
+def test_what_can_not_change_stays_and_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "keyfence.yaml"
+
+    def settings(text: str) -> Settings:
+        path.write_text(f"policy: p\n{text}")
+        return load_settings(str(path), Overrides())
+
+    before, new = (
+        settings("upstream: redis://a\ndrain: 1s"),
+        settings("upstream: redis://b\ndrain: 2s\nworkers: 2"),
+    )
+    in_force, waiting = admit(before, new)
+    assert waiting == ["upstream", "workers"]
+    assert in_force.upstream is not None
+    assert (in_force.upstream.host, in_force.workers, in_force.drain) == ("a", 0, 2.0)
+
+
+def test_every_live_setting_is_a_setting() -> None:
+    settings = load_settings("", Overrides(policy="p"))
+    assert {field.name for field in dataclasses.fields(settings)} >= LIVE
+
+
+# -- in a running keyfence
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with running_redis() as one:
+        yield one
+
+
+class Stage:
+    """A keyfence in enforce whose policy names one writer."""
+
+    def __init__(self, folder: Path, server: RedisServer, start: Start, *more: str) -> None:
+        server.clear()
+        self.policy = folder / "policy.yaml"
+        self.allow("CubeMaster")
+        self.config = configure(folder, server.url, *more, mode="enforce")
+        self.write(re.sub("policy: .*", f"policy: {self.policy}", self.config.read_text(), count=1))
+        self.keyfence = start("--config", self.config)
+
+    def write(self, config: str) -> None:
+        self.config.write_text(config)
+
+    def allow(self, writer: str, name: str = "reloaded") -> None:
+        self.policy.write_text(POLICY.format(name=name, writer=writer))
+
+    def reload(self) -> tuple[int, dict[str, object]]:
+        status, body = ask(self.keyfence, "/-/reload", {})
+        return status, json.loads(body)
+
+    def answers(self, service: str, command: bytes = SET) -> set[bytes]:
+        """What a few new clients get: with several workers, of all of them."""
+        found = set()
+        for _ in range(10):
+            with self.keyfence.connect(service) as connection:
+                connection.sendall(command)
+                found.add(connection.recv(1000)[:7])
+        return found
+
+    def revisions(self) -> set[str]:
+        return {json.dumps(one["revisions"]) for one in json.loads(ask(self.keyfence, "/workers")[1])}
+
+
+@pytest.fixture
+def stage(tmp_path: Path, server: RedisServer, start_keyfence: Start) -> Callable[..., Stage]:
+    return lambda *more: Stage(tmp_path, server, start_keyfence, *more)
+
+
+@WORKERS
+def test_a_new_policy_is_in_force_everywhere_once_the_reload_is_acknowledged(
+    more: tuple[str, ...], stage: Callable[..., Stage]
+) -> None:
+    one = stage(*more)
+    with one.keyfence.connect("CubeProxy") as connected:
+        connected.sendall(SET)
+        assert connected.recv(1000).startswith(b"-NOPERM")
+        one.allow("CubeProxy")
+        status, told = one.reload()
+        assert (status, told["policy"], told["needs_restart"]) == (200, "reloaded", [])
+        assert told["changed"] == ["policy"]
+        assert one.reload()[1]["changed"] == []
+        connected.sendall(SET)
+        assert connected.recv(1000) == b"+OK\r\n"
+    assert one.answers("CubeProxy") == {b"+OK\r\n"}
+    assert one.answers("CubeMaster") == {b"-NOPERM"}
+    assert one.revisions() == {json.dumps({"reloaded": told["revision"]})}
+    assert metric(one.keyfence, "keyfence_policy_info", revision=str(told["revision"])) == 1
+
+
+@WORKERS
+def test_a_broken_policy_changes_nothing(more: tuple[str, ...], stage: Callable[..., Stage]) -> None:
+    one = stage(*more)
+    before = one.revisions()
+    one.policy.write_text(one.policy.read_text() + "nonsense: 1\nmore: 2\n")
+    status, told = one.reload()
+    assert status == 422
+    lines = told["diagnostics"]
+    assert isinstance(lines, list)
+    assert [line.partition(": error: ")[2][:11] for line in lines] == ["unknown key", "unknown key"]
+    assert one.answers("CubeMaster") == {b"+OK\r\n"}
+    assert one.revisions() == before
+    assert metric(one.keyfence, "keyfence_policy_load_failures_total", policy="reloaded") == 1
+    one.keyfence.expect_stderr = "unknown key 'nonsense'(.|\n)*nothing was reloaded"
+
+
+def test_a_broken_configuration_changes_nothing(stage: Callable[..., Stage]) -> None:
+    one = stage()
+    one.allow("CubeProxy")
+    one.write(one.config.read_text().replace("enforce", "enfroce"))
+    status, told = one.reload()
+    assert (status, "enfroce" in str(told["error"])) == (422, True)
+    assert one.answers("CubeProxy") == {b"-NOPERM"}
+    one.keyfence.expect_stderr = "nothing was reloaded"
+
+
+@WORKERS
+def test_modes_waivers_and_the_log_are_reloaded_too(
+    more: tuple[str, ...], stage: Callable[..., Stage], tmp_path: Path
+) -> None:
+    one = stage(*more)
+    assert one.answers("CubeProxy") == {b"-NOPERM"}
+    (tmp_path / "waivers.yaml").write_text(
+        "waivers: [{service: CubeProxy, rule: scope.write, owner: me, reason: later, until: 2999-01-01}]\n"
+    )
+    config = one.config.read_text().replace("decisions.jsonl", "others.jsonl")
+    one.write(config + "waivers: waivers.yaml\n")
+    status, told = one.reload()
+    assert (status, told["changed"]) == (200, ["waivers", "decision_log"])
+    assert one.answers("CubeProxy") == {b"+OK\r\n"}
+    others = tmp_path / "others.jsonl"
+    eventually(lambda: '"action":"waived"' in others.read_text(), "the new log tells of it")
+    one.write(config.replace("enforce", "observe").replace("decision_log", "# decision_log"))
+    assert one.reload()[0] == 200
+    size = others.stat().st_size
+    assert one.answers("CubeProxy") == {b"+OK\r\n"}
+    assert others.stat().st_size == size, "there is no log any more"
+
+
+def test_what_needs_a_restart_is_said(stage: Callable[..., Stage]) -> None:
+    one = stage()
+    one.write(one.config.read_text() + "workers: 2\n")
+    assert one.reload()[1]["needs_restart"] == ["workers"]
+    one.keyfence.expect_stderr = "workers has changed in the configuration: that needs a restart"
+
+
+def test_sighup_reloads(stage: Callable[..., Stage]) -> None:
+    one = stage()
+    one.allow("CubeProxy")
+    os.kill(one.keyfence.process.pid, signal.SIGHUP)
+    one.keyfence.wait_for_line("keyfence: reloaded: policy reloaded, revision ")
+    assert one.answers("CubeProxy") == {b"+OK\r\n"}
+
+
+@WORKERS
+def test_sighup_opens_the_log_anew(
+    more: tuple[str, ...], stage: Callable[..., Stage], tmp_path: Path
+) -> None:
+    one = stage(*more)
+    log = tmp_path / "decisions.jsonl"
+    log.rename(tmp_path / "decisions.1")
+    os.kill(one.keyfence.process.pid, signal.SIGHUP)
+    eventually(log.exists, "there is a new one")
+    assert one.answers("CubeProxy") == {b"-NOPERM"}
+    eventually(lambda: "scope.write" in log.read_text(), "it is written to")
+    one.keyfence.wait_for_line("keyfence: reloaded: ")
+
+
+@pytest.mark.parametrize("service", ["CubeMaster", "CubeProxy"])
+def test_a_transaction_keeps_the_policy_that_it_began_with(service: str, stage: Callable[..., Stage]) -> None:
+    """CubeMaster may write before the reload and CubeProxy after it."""
+    one = stage("workers: 1")
+    with one.keyfence.connect(service) as connection:
+        connection.sendall(encode.command("MULTI"))
+        assert connection.recv(100) == b"+OK\r\n"
+        one.allow("CubeProxy")
+        assert one.reload()[0] == 200
+        connection.sendall(SET)
+        may = service == "CubeMaster"
+        assert connection.recv(1000).startswith(b"+QUEUED" if may else b"-NOPERM")
+        connection.sendall(encode.command("EXEC"))
+        assert connection.recv(1000).startswith(b"*1\r\n+OK" if may else b"-EXECABORT")
+        connection.sendall(LATER)
+        assert connection.recv(1000).startswith(b"-NOPERM" if may else b"+OK")
+
+
+@WORKERS
+def test_reloads_under_load_disturb_nobody(more: tuple[str, ...], stage: Callable[..., Stage]) -> None:
+    one = stage(*more)
+    stop = threading.Event()
+    faults: list[object] = []
+    answered = 0
+
+    def work(service: str) -> None:
+        nonlocal answered
+        with one.keyfence.connect(service) as connection:
+            while not stop.is_set():
+                connection.sendall(SET)
+                answer = connection.recv(1000)
+                if answer != b"+OK\r\n" and not answer.startswith(b"-NOPERM"):
+                    faults.append(answer)
+                answered += 1
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("CubeMaster", "CubeProxy") * 2]
+    for thread in threads:
+        thread.start()
+    try:
+        for writer in ("CubeProxy", "CubeMaster", "CubeProxy"):
+            one.allow(writer)
+            goal = answered + 20
+            assert one.reload()[0] == 200
+            eventually(lambda goal=goal: answered > goal, "they go on")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
+    assert faults == []
+    assert one.answers("CubeProxy") == {b"+OK\r\n"}
+
+
+def test_the_command_reloads_and_tells_of_faults(stage: Callable[..., Stage]) -> None:
+    one = stage()
+
+    def reload() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "keyfence", "reload", "--admin", one.keyfence.ready.admin],
+            cwd=PROJECT, capture_output=True, text=True, timeout=PATIENCE_SECONDS * 2, check=False,
+        )  # fmt: skip
+
+    one.allow("CubeProxy", name="other")
+    told = reload()
+    assert (told.returncode, told.stdout[:33], told.stderr) == (0, "reloaded: policy other, revision ", "")
+    one.policy.write_text("policy: [")
+    told = reload()
+    assert (told.returncode, told.stdout) == (1, "")
+    assert "error: not YAML" in told.stderr
+    one.keyfence.expect_stderr = "nothing was reloaded"
+    assert metric(one.keyfence, "keyfence_policy_load_failures_total", policy="other") == 1

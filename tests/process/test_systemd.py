@@ -1,0 +1,78 @@
+"""What a supervisor hears from keyfence, by a real notification socket."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from keyfence.process.systemd import VARIABLE, notifier
+from tests.clients.running import ask, configure
+from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer, running_redis
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with running_redis() as one:
+        yield one
+
+
+class Supervisor:
+    """Listens as systemd does."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(address.replace("@", "\0", 1))
+        self.socket.settimeout(PATIENCE_SECONDS)
+        self.environment = {VARIABLE: address}
+
+    def heard(self) -> dict[str, str]:
+        message = self.socket.recv(4096).decode()
+        return dict(line.split("=", 1) for line in message.split("\n"))
+
+
+@pytest.fixture(params=["path", "abstract"])
+def supervisor(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Supervisor]:
+    one = Supervisor(f"{tmp_path}/notify" if request.param == "path" else f"@keyfence-test-{os.getpid()}")
+    with one.socket:
+        yield one
+
+
+def test_a_supervisor_hears_of_start_reload_and_end(
+    supervisor: Supervisor, server: RedisServer, tmp_path: Path, start_keyfence: Callable[..., Keyfence]
+) -> None:
+    config = configure(tmp_path, server.url, "workers: 1")
+    keyfence = start_keyfence("--config", config, env=supervisor.environment)
+    assert supervisor.heard() == {"READY": "1"}
+    for text, status in [("", 200), ("nonsense: 1\n", 422)]:
+        with config.open("a") as file:
+            file.write(text)
+        assert ask(keyfence, "/-/reload", {})[0] == status
+        reloading = supervisor.heard()
+        assert reloading["RELOADING"] == "1"
+        assert int(reloading["MONOTONIC_USEC"]) > 0
+        assert supervisor.heard() == {"READY": "1"}
+    keyfence.expect_stderr = "nothing was reloaded"
+    keyfence.process.send_signal(signal.SIGTERM)
+    assert supervisor.heard() == {"STOPPING": "1"}
+    keyfence.process.wait(PATIENCE_SECONDS)
+    supervisor.socket.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        supervisor.heard()
+
+
+def test_a_supervisor_that_is_gone_is_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(VARIABLE, f"{tmp_path}/none")
+    notify = notifier()
+    notify("READY=1")
+    assert VARIABLE not in os.environ
+
+
+@pytest.mark.parametrize("address", ["", "vsock:2:1", "relative"])
+def test_without_a_socket_nothing_is_said(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, address)
+    notifier()("READY=1")

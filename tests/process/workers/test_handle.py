@@ -1,0 +1,82 @@
+"""A worker that can't do what it is there for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from keyfence.config.models import Overrides, load_settings
+from keyfence.process.reload import pack
+from keyfence.process.workers import handle as module
+from keyfence.process.workers.handle import WorkerFailed, WorkerProcess
+from keyfence.process.workers.sockets import bind_slots
+from keyfence.process.workers.worker import Sockets, Start
+from keyfence.telemetry.counters import Counters
+from keyfence.telemetry.log_relay import LogRelay
+from keyfence.upstream.health import UpstreamAddress
+from tests.servers import PATIENCE_SECONDS
+
+
+@contextlib.asynccontextmanager
+async def launched() -> AsyncIterator[WorkerProcess]:
+    """A spliced worker before an upstream that isn't there."""
+    settings = load_settings("", Overrides(listen="127.0.0.1:0"), needs_policy=False)
+    ((bound,),) = bind_slots(settings.listeners, 1)
+    sockets = (Sockets(bound.name, tuple(sock.fileno() for sock in bound.sockets)),)
+    nowhere = UpstreamAddress("unix", path="/nonexistent", shown="unix:///nonexistent")
+    worker = WorkerProcess(0, LogRelay(Counters(), None), lambda *_: None)
+    try:
+        await worker.launch(Start(pack(settings, None), 0.0, nowhere, sockets))
+        yield worker
+    finally:
+        worker.kill()
+        await asyncio.wait_for(worker.ended.wait(), PATIENCE_SECONDS)
+        bound.close()
+
+
+def test_a_worker_of_another_version_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def play() -> None:
+        async with launched() as worker:
+            with pytest.raises(WorkerFailed, match=r"ended before it could serve \(exit code 1\)"):
+                await worker.wait_ready()
+
+    monkeypatch.setattr(module, "__version__", "0.0.0")
+    asyncio.run(play())
+    assert "keyfence 0.0.0 can't start a worker of" in capfd.readouterr().err
+
+
+def test_whoever_waits_for_an_answer_hears_that_the_worker_has_ended() -> None:
+    async def play() -> None:
+        async with launched() as worker:
+            await worker.wait_ready()
+            assert worker.state == "serving"
+            await worker.ask("count", None, PATIENCE_SECONDS)
+            with pytest.raises(WorkerFailed, match="ValueError"):
+                await worker.ask("take", (), PATIENCE_SECONDS)
+            asked = asyncio.ensure_future(worker.ask("count", None, PATIENCE_SECONDS))
+            worker.kill()
+            await asyncio.wait([asked])
+            assert asked.exception() is None or isinstance(asked.exception(), WorkerFailed)
+            await asyncio.wait_for(worker.ended.wait(), PATIENCE_SECONDS)
+            assert worker.why_ended == "killed by SIGKILL"
+            with pytest.raises(WorkerFailed, match="it has ended"):
+                await worker.ask("count", None, PATIENCE_SECONDS)
+
+    asyncio.run(play())
+
+
+def test_a_worker_that_is_told_to_leave_ends_by_itself() -> None:
+    async def play() -> None:
+        async with launched() as worker:
+            await worker.wait_ready()
+            worker.leave(0.0)
+            assert worker.state == "draining"
+            await asyncio.wait_for(worker.ended.wait(), PATIENCE_SECONDS)
+            assert worker.exit_code == 0
+
+    asyncio.run(play())

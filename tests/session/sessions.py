@@ -1,0 +1,195 @@
+"""Sessions over the CubeSandbox policy, and what the tests stand around them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from keyfence.identity.resolver import Identities
+from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.engine.counts import Admitted, Repeat
+from keyfence.policy.loading.load import load_policy
+from keyfence.policy.verdict import Finding
+from keyfence.resp import encode
+from keyfence.resp.limits import IDENTIFIED, RequestLimits
+from keyfence.resp.replies import ReplyFramer
+from keyfence.session.session import Session
+
+POLICY = Path(__file__).parents[2] / "policies" / "cubesandbox.yaml"
+ROUTE = b"cube:v1:shared:sandbox:proxy:7c8f"
+USERS = {"master": "CubeMaster", "proxy": "CubeProxy"}
+
+policy = cache(lambda: load_policy(POLICY))
+
+
+def judge(*rules: ModeRule) -> Judge:
+    """A judge that enforces everything, unless `rules` say otherwise."""
+    loaded = policy()
+    return Judge(loaded, Modes(rules or (ModeRule("enforce"),), loaded.services), clock=lambda: 1e9)
+
+
+def identities() -> Identities:
+    networks = [(ipaddress.ip_network("10.1.0.0/16"), "CubeAPI")]
+    return Identities(frozenset(policy().services), USERS, networks)
+
+
+class Told:
+    """An observer that remembers; decision ids count from d-1."""
+
+    def __init__(self) -> None:
+        self._commands: list[tuple[str, str, str]] = []
+        self._admitted: list[tuple[str, Admitted]] = []
+        self._found: list[tuple[str, str, str, str]] = []
+        self._repeats: list[Repeat] = []
+        self.sessions: list[tuple[str, str]] = []
+        self.at_length: list[str] = []
+        self.decisions = 0
+        self.logins_failed = 0
+        self.recorder: Callable[..., None] | None = None
+
+    @property
+    def found(self) -> list[tuple[str, str, str, str]]:
+        """(service, command, rule, action) of each finding; what was only counted comes behind the rest."""
+        for repeat in self._repeats:
+            assert isinstance(repeat.rows, list)
+            self._found += repeat.rows * repeat.times
+            repeat.times = 0
+        return self._found
+
+    @property
+    def commands(self) -> list[tuple[str, str, str]]:
+        """(service, command, outcome) of each; what was only counted comes behind the rest."""
+        for service, admitted in self._admitted:
+            self.command(service, admitted.name, "forwarded", admitted.times)
+            admitted.times = 0
+            admitted.is_gathered = False
+        self._admitted.clear()
+        return self._commands
+
+    def command(self, service: str, command: str, outcome: str, times: int = 1) -> None:
+        self._commands += [(service, command, outcome)] * times
+
+    def gather_from(self, service: str, admitted: Admitted) -> None:
+        admitted.is_gathered = True
+        self._admitted.append((service, admitted))
+
+    def violations(
+        self, service: str, _client: str, command: str, findings: Sequence[Finding], _revision: str
+    ) -> str:
+        self._found += [(service, command, violation.rule, action) for violation, action in findings]
+        if not any(action == "refused" for _, action in findings):
+            return ""
+        self.decisions += 1
+        return f"d-{self.decisions}"
+
+    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat:
+        repeat = Repeat([(service, command, violation.rule, action) for violation, action in findings])
+        self._repeats.append(repeat)
+        return repeat
+
+    def judged_at_length(self, reason: str) -> None:
+        self.at_length.append(reason)
+
+    def decided(self, seconds: float) -> None:
+        assert seconds >= 0
+
+    def login_failed(self, _service: str) -> None:
+        self.logins_failed += 1
+
+    def opaque(self, service: str, reason: str) -> None:
+        self.sessions.append((service, reason))
+
+
+class ToldInOrder(Told):
+    """It takes each count over at once, so that all commands are told of in their order."""
+
+    def gather_from(self, service: str, admitted: Admitted) -> None:
+        self.command(service, admitted.name, "forwarded", admitted.times)
+        admitted.times = 0
+
+
+def session(
+    service: str = "CubeProxy",
+    *,
+    rules: Sequence[ModeRule] = (),
+    in_force: InForce | None = None,
+    told: Told | None = None,
+    limits: RequestLimits = IDENTIFIED,
+    greeting: Sequence[bytes] = (),
+    sharing: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> Session:
+    """A session of a client whose listener says that it is `service`."""
+    return Session(
+        in_force or InForce(judge(*rules)),
+        identities(),
+        service,
+        "10.0.0.9:5",
+        told or Told(),
+        limits,
+        greeting,
+        sharing=sharing,
+        clock=clock,
+    )
+
+
+def observed(service: str = "CubeProxy", told: Told | None = None, **options: object) -> Session:
+    return session(service, rules=[ModeRule("observe")], told=told, **options)  # type: ignore[arg-type]
+
+
+def cmd(*words: str | bytes | int) -> bytes:
+    """A request; one text is split at its spaces."""
+    if len(words) == 1 and isinstance(words[0], str):
+        words = tuple(words[0].split())
+    return encode.command(*words)
+
+
+REFUSED = cmd("HSET", ROUTE, "HostIP", "10.0.0.1")  # by CubeProxy: scope.write
+ADMITTED = cmd("HGETALL", ROUTE)
+
+
+def sent(one: Session) -> bytes:
+    """What went to the client since the last call."""
+    data = b"".join(one.to_client)
+    one.to_client.clear()
+    return data
+
+
+def passed(one: Session) -> bytes:
+    """What went upstream since the last call."""
+    data = b"".join(one.to_upstream)
+    one.to_upstream.clear()
+    return data
+
+
+_BARRIER = re.compile(rb"\*3\r\n\$5\r\nHELLO\r\n\$1\r\n2\r\n\$32\r\n([0-9a-f]{32})\r\n")
+
+
+def at_barrier(one: Session) -> bytes:
+    """What went upstream since the last call, but for the barriers in it, which Redis has answered."""
+    data = passed(one)
+    for nonce in _BARRIER.findall(data):
+        one.from_upstream(b"-ERR Syntax error in HELLO option '%b'\r\n" % nonce)
+    return _BARRIER.sub(b"", data)
+
+
+def replies(data: bytes) -> list[bytes]:
+    """Cut a whole stream of replies and pushes into frames."""
+    framer = ReplyFramer()
+    frames: list[bytes] = []
+    at = 0
+    while at < len(data):
+        end = framer.advance(data, at, 1, stop_after_push=True)
+        frames.append(data[at:end])
+        at = end
+    assert framer.at_boundary, f"ends inside of a reply: {frames[-1][:80]!r}"
+    return frames
+
+
+def is_refusal(reply: bytes, rule: str) -> bool:
+    return reply.startswith(f"-NOPERM [{rule}] ".encode()) and reply.endswith(b")\r\n")

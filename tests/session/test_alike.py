@@ -1,0 +1,196 @@
+"""What is wrong with commands alike is found out once; each is answered and counted as if judged alone."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, Modes
+from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.resp.limits import IDENTIFIED
+from keyfence.session.conversation import POISON
+from keyfence.session.session import Session
+from keyfence.telemetry.telemetry import Telemetry
+from tests.session.sessions import (
+    Told,
+    cmd,
+    identities,
+    judge,
+    passed,
+    policy,
+    replies,
+    sent,
+    session,
+)
+
+FOREIGN = "cube:v1:proxy:x:{}"  # CubeMaster may not write it, and no entry covers it
+KEYS = [
+    FOREIGN,
+    "cube:v1:api:session:topsecret{}",  # the token is a secret
+    "cube:v1:api:session:{}:x",
+    "cube:v1:shared:sandbox:lifecycle:state:{}",
+    "cube:v1:shared:sandbox:proxy:{}",
+    "cube:v1:master:instance:meta:{}",
+    "cube:v1:{}",
+    "cube_instance_info:{}",
+    "user:{}",
+    "{}",
+    "café:\r\n{}",
+]
+WAYS = [
+    "SET {} v",
+    "GET {}",
+    "SET {} v EX 60",
+    "HSET {} HostIP 10.0.0.1",
+    "HSET {} Other x",
+    "LPUSH {} a",
+    "DEL {}",
+]
+MODES = [
+    [ModeRule("enforce")],
+    [ModeRule("observe")],
+    [ModeRule("enforce", "scope.write"), ModeRule("observe")],
+    [ModeRule("observe", "scope.write"), ModeRule("disabled", "key.unregistered"), ModeRule("enforce")],
+]
+
+
+def told_of(
+    one: Session, told: Told, requests: list[bytes]
+) -> tuple[list[bytes], Counter[object], Counter[object]]:
+    """The answers without decision ids, what was found, and what became of the commands."""
+    answers = []
+    for request in requests:
+        one.from_client(request)
+        if passed(one):
+            one.from_upstream(b"+OK\r\n")
+        answers.append(re.sub(rb"\(d-\d+\)", b"", sent(one)))
+    return answers, Counter(told.found), Counter(told.commands)
+
+
+COMMANDS = st.lists(st.tuples(st.sampled_from(WAYS), st.sampled_from(KEYS), st.integers(0, 50)), max_size=30)
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from(["CubeMaster", "CubeProxy", "cube-proxy-sidecar", "unknown"]),
+    st.sampled_from(MODES),
+    COMMANDS,
+)
+def test_each_command_is_answered_and_counted_as_if_it_were_judged_alone(
+    service: str, modes: list[ModeRule], drawn: list[tuple[str, str, int]]
+) -> None:
+    requests = []
+    for way, key, number in drawn:
+        requests.append(cmd(*(word.replace("{}", key.format(number)) for word in way.split())))
+    short, long = Told(), Told()
+    long.recorder = lambda *_: None  # who wants to see each command keeps it from the short way
+    assert told_of(session(service, rules=modes, told=short), short, requests) == told_of(
+        session(service, rules=modes, told=long), long, requests
+    )
+
+
+def test_commands_that_are_refused_alike_are_worded_once() -> None:
+    told = Told()
+    one = session("CubeMaster", told=told)
+    one.from_client(b"".join(cmd("SET", FOREIGN.format(number), "v") for number in range(5)))
+    answers = replies(sent(one))
+    assert [FOREIGN.format(number).encode() in answer for number, answer in enumerate(answers)] == [True] * 5
+    assert told.decisions == 1
+    assert told.commands == [("CubeMaster", "SET", "refused")] * 5
+    assert Counter(told.found) == {
+        ("CubeMaster", "SET", "scope.write", "refused"): 5,
+        ("CubeMaster", "SET", "key.unregistered", "refused"): 5,
+    }
+
+
+def test_a_secret_is_masked_in_each_of_them() -> None:
+    one = session("CubeMaster")
+    one.from_client(b"".join(cmd("GET", f"cube:v1:api:session:topsecret{number}") for number in range(4)))
+    answers = replies(sent(one))
+    assert len(answers) == 4
+    assert not any(b"topsecret" in answer for answer in answers)
+
+
+def test_each_command_that_is_refused_alike_poisons_its_transaction() -> None:
+    one = session("CubeMaster")
+    one.from_client(cmd("SET", FOREIGN.format(1), "v") + cmd("SET", FOREIGN.format(2), "v"))
+    assert passed(one) == b""
+    sent(one)
+    one.from_client(cmd("MULTI") + cmd("SET", FOREIGN.format(3), "v") + cmd("EXEC"))
+    assert passed(one) == cmd("MULTI") + POISON + cmd("EXEC")
+    one.from_upstream(b"+OK\r\n-ERR wrong number of arguments\r\n-EXECABORT no\r\n")
+    ok, refused, aborted = replies(sent(one))
+    assert (ok, aborted) == (b"+OK\r\n", b"-EXECABORT no\r\n")
+    assert FOREIGN.format(3).encode() in refused
+
+
+def test_break_glass_lets_pass_what_was_refused_alike_and_its_end_refuses_it_again() -> None:
+    loaded = policy()
+    glass: list[BreakGlass] = []
+    fixed = Judge(loaded, Modes([ModeRule("enforce")], loaded.services), glass, clock=lambda: 100.0)
+    one = session("CubeMaster", in_force=InForce(fixed))
+    request = cmd("SET", FOREIGN.format(1), "v")
+    one.from_client(request * 3)
+    assert passed(one) == b""
+    glass.append(BreakGlass(until=200.0))
+    one.from_client(request * 3)
+    assert passed(one) == request * 3
+    glass.clear()
+    one.from_client(request * 3)
+    assert passed(one) == b""
+
+
+@pytest.mark.parametrize("mode", ["observe", "enforce"])
+def test_the_report_counts_each_of_them(mode: str) -> None:
+    fixed = judge(ModeRule(mode))  # type: ignore[arg-type]
+    telemetry = Telemetry()
+    one = Session(
+        InForce(fixed), identities(), "CubeMaster", "10.0.0.9:5", telemetry, IDENTIFIED, sharing=True
+    )
+    for number in range(200):
+        one.from_client(cmd("SET", f"bench:user:{number}", "v") + cmd("SET", FOREIGN.format(number), "v"))
+        if one.counts:
+            one.from_shared(b"+OK\r\n" * sum(one.counts), sum(one.counts), True)
+            one.counts.clear()
+    rows = {(row["rule"], row["shape"]): row["count"] for row in telemetry.tally.snapshot()}
+    assert rows["key.unregistered", "bench:user:<int>"] >= 190  # but for those by which the words were learnt
+    assert sum(count for (rule, _), count in rows.items() if rule == "key.unregistered") == 400
+    assert sum(count for (rule, _), count in rows.items() if rule == "scope.write") == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "reasons"),
+    [
+        ("GET cube:v1:master:instance:meta:a", []),
+        ("PING", []),
+        ("MGET cube:v1:master:instance:meta:a cube:v1:master:instance:meta:b", []),
+        ("SET cube:v1:master:instance:meta:a v", []),
+        ("HSET cube:v1:shared:sandbox:proxy:7c8f Other 1", ["violation"]),  # the next one is known
+        ("SET user:1 v", ["violation"]),
+        ("MSET cube:v1:master:instance:meta:a v", ["command"] * 3),
+        ("CLIENT ID", ["session"] * 3),
+        ("SET cube:v1:master:instance:meta:a " + 70_000 * "x", ["large"]),  # then it has its own connection
+    ],
+)
+def test_what_takes_more_than_a_glance_is_counted_by_why(text: str, reasons: list[str]) -> None:
+    told = Told()
+    one = session("CubeMaster", rules=[ModeRule("observe")], told=told, sharing=True)
+    for _ in range(3):
+        one.from_client(cmd(text))
+        if not one.route.is_shared:
+            one.from_upstream(b"+OK\r\n")
+        elif one.counts:
+            one.from_shared(b"+OK\r\n", 1, True)
+            one.counts.clear()
+    assert told.at_length == reasons
+
+
+def test_who_records_each_command_sees_why_none_is_admitted_at_a_glance() -> None:
+    told = Told()
+    told.recorder = lambda *_: None
+    session("CubeMaster", told=told).from_client(cmd("GET cube:v1:master:instance:meta:a"))
+    assert told.at_length == ["recorded"]

@@ -1,0 +1,116 @@
+"""Where a reply may be shaped, that is known until a barrier is passed or the connection is given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.loading.load import parse_policy
+from keyfence.resp import requests
+from keyfence.session.conversation import ROOM
+from keyfence.session.routing import STAY
+from tests.session.sessions import (
+    ADMITTED,
+    ROUTE,
+    cmd,
+    is_refusal,
+    judge,
+    observed,
+    passed,
+    replies,
+    sent,
+    session,
+)
+
+DIGITS = "a" * 40
+SHARED = cmd("EVALSHA", DIGITS, "0")
+OTHER = cmd("EVALSHA", "b" * 40, "0")
+PUSH = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"
+SORRY = b"-ERR keyfence: gone\r\n"
+
+
+def sharing_scripts() -> InForce:
+    """All is observed, and one script may go where others are."""
+    text = "policy: p\nowner: {team: t, contact: c}\nservices: [CubeProxy]\nclaims: ['a:']\n"
+    text += f"scripts: {{one: {{sha1: {DIGITS}, keys: 0, shared: yes}}}}\n"
+    policy = parse_policy(text)
+    return InForce(Judge(policy, Modes([ModeRule("observe")], policy.services)))
+
+
+@pytest.mark.parametrize("behind", [OTHER, cmd("AUTH u p"), cmd("CLIENT ID"), ADMITTED + OTHER])
+def test_a_shared_script_stays_in_doubt_whatever_stands_behind_it(behind: bytes) -> None:
+    one = session(in_force=sharing_scripts(), sharing=True)
+    one.from_client(SHARED + behind)
+    assert passed(one) in (SHARED, SHARED + ADMITTED)
+    assert one.route.is_shared
+    assert one.shapeable
+
+
+def test_doubts_end_only_with_the_connection_that_they_are_about() -> None:
+    now = [0.0]
+    one = observed(sharing=True, clock=lambda: now[0])
+    one.from_client(OTHER)
+    assert passed(one) == OTHER
+    one.from_upstream(b":1\r\n")
+    assert one.is_doubtful
+    now[0] = STAY + 1
+    one.from_client(cmd("AUTH u p"))
+    assert passed(one) == cmd("AUTH u p")  # without a barrier, since it goes on a new connection
+    assert one.reopen
+    assert not one.route.is_shared
+
+
+def test_a_push_that_came_in_part_is_whole_where_there_is_nothing_to_share() -> None:
+    one = session(sharing=True)
+    one.from_kept(PUSH[:9])
+    one.from_client(ADMITTED)
+    one.take_own(for_good=False)
+    assert passed(one) == ADMITTED
+    one.from_upstream(PUSH[9:] + b"*0\r\n")
+    assert sent(one) == PUSH + b"*0\r\n"
+    assert not one.closing
+
+
+def test_an_exec_that_awaits_its_proof_gets_one_error_where_no_connection_can_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A large request was refused in the transaction, so the connection is made anew."""
+    monkeypatch.setattr(requests, "LARGE", 100)
+    monkeypatch.setattr(ROOM, "shared_request", 50)
+    one = session(in_force=InForce(judge(ModeRule("enforce", "scope.write"), ModeRule("observe"))))
+    one.from_client(cmd("MULTI"))
+    one.from_upstream(b"+OK\r\n")
+    one.from_client(cmd("SELECT 0") + OTHER)
+    one.from_upstream(b"+QUEUED\r\n" * 2)
+    large = cmd("HSET", ROUTE, "HostIP", "x" * 1000)
+    for at in range(0, len(large), 64):
+        one.from_client(large[at : at + 64])
+    assert one.reopen
+    passed(one)
+    sent(one)
+    one.from_client(cmd("EXEC"))
+    one.upstream_refused("gone")
+    refused, exec_ = replies(sent(one))
+    assert is_refusal(refused, "scope.write")
+    assert exec_ == SORRY
+
+
+def test_a_request_that_waits_for_a_barrier_gets_its_error_where_no_connection_can_be_had() -> None:
+    one = observed()
+    one.doubt_replies()
+    one.from_client(cmd("AUTH u p"))
+    assert b"HELLO" in passed(one)
+    one.upstream_refused("gone")
+    assert sent(one) == SORRY
+    assert not one.held
+
+
+def test_a_request_that_waits_for_other_processes_is_waited_for() -> None:
+    """Also by a client that is half closed, and where the process ends."""
+    one = session()
+    one.ids.is_all = False
+    one.from_client(cmd("CLIENT TRACKING ON REDIRECT 5"))
+    assert one.question is not None
+    assert one.awaits_more
+    assert one.holds_back

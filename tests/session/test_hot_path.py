@@ -1,0 +1,86 @@
+"""What a plain admitted command costs, counted instead of timed: the interpreted functions that run for it.
+
+Rule: counts are the same on every machine, so they may fail a build; times may not.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import pytest
+
+from keyfence import _compiled
+from keyfence.resp.limits import IDENTIFIED
+from keyfence.resp.requests import RequestReader
+from tests.session.sessions import cmd, session
+
+FEW, MANY = 100, 1100
+HOT = {
+    "keyfence.resp.requests",
+    "keyfence.policy.patterns.automaton",
+    "keyfence.policy.engine.decision_cache",
+    "keyfence.session.session",
+}
+COMMANDS = {
+    "GET": cmd("GET", "cube:v1:master:instance:meta:a"),
+    "SET": cmd("SET", "cube:v1:master:instance:meta:a", "x" * 64),
+    "HGETALL": cmd("HGETALL", "cube:v1:shared:sandbox:proxy:7c8f"),
+}
+
+
+def counted(run: Callable[[], object]) -> int:
+    """How many interpreted functions run."""
+    seen = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal seen
+        seen += event == "call"
+
+    sys.setprofile(count)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+def serving(request: bytes, times: int) -> int:
+    """The same while a session takes in so many requests, in one read."""
+    it = session("CubeMaster", sharing=True)
+    it.from_client(request * 3)  # what is worked out once is worked out
+    it.from_shared(b"+OK\r\n" * 3, 3, True)
+    it.to_upstream.clear()
+    seen = counted(lambda: it.from_client(request * times))
+    assert it.to_upstream == [request * times]
+    return seen
+
+
+def reading(request: bytes, times: int) -> int:
+    """The same while they are only read."""
+    reader = RequestReader(IDENTIFIED)
+    reader.feed(request * times)
+    return counted(lambda: [reader.next() for _ in range(times)])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_admitted_command_runs_nothing_interpreted(name: str) -> None:
+    """Where the hot modules are compiled; what there is of it belongs to the read, not to the command."""
+    if not all(compiled for module, compiled in _compiled.status().items() if module in HOT):
+        pytest.skip("the hot modules aren't compiled here")
+    more = serving(COMMANDS[name], MANY) - serving(COMMANDS[name], FEW)
+    timed = (MANY - FEW) / 64  # of these the time is taken
+    assert more <= 2 * timed
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_admitted_command_takes_few_steps_where_nothing_is_compiled(name: str) -> None:
+    """As a multiple of those that reading it takes."""
+    if any(compiled for module, compiled in _compiled.status().items() if module in HOT):
+        pytest.skip("the hot modules are compiled here")
+    request = COMMANDS[name]
+    ratio = (serving(request, MANY) - serving(request, FEW)) / (
+        reading(request, MANY) - reading(request, FEW)
+    )
+    assert ratio < 3

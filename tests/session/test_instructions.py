@@ -1,0 +1,46 @@
+"""What a command costs in a session, in instructions: this guards what is compiled, where no function shows.
+
+Rule: instructions are held against those that CPython takes for a known piece of work on the same bytes, so
+that limits mean the same on every machine. They leave room for other compilers and Pythons, and none for a
+command that leaves the hot path (`test_hot_path` says what that is).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import instructions
+from keyfence import _compiled
+
+# (1 a read, 16 a read): what was found with gcc 12 and Python 3.11.7 is about three quarters of each, and two
+# thirds with Debian's own Python 3.11.2.
+LIMITS = {
+    "SET": (3.8, 1.05),
+    "SET, in MULTI": (5.5, 1.6),
+    "SET, no right, refused": (25.0, 25.0),
+    "SET, no right, observed": (6.4, 3.7),
+    "SET, unknown key, refused": (108.0, 108.0),
+    "SET, unknown key, observed": (5.8, 3.2),
+    "SET, all sorts, observed": (7.1, 4.6),
+    "traffic of CubeProxy": (5.6, 1.45),
+    "traffic of CubeMaster": (4.7, 3.4),
+    "traffic of cube-proxy-sidecar": (5.9, 3.3),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # callgrind takes fifty times as long
+def test_each_load_stays_within_its_limit() -> None:
+    if not all(_compiled.status().values()):
+        pytest.skip("the hot modules aren't compiled here")
+    try:
+        found = instructions.count()
+    except instructions.Unavailable as exc:
+        pytest.skip(str(exc))
+    limits = {
+        f"{name}, {pipeline} a read": limit
+        for name, both in LIMITS.items()
+        for pipeline, limit in zip(instructions.PIPELINES, both, strict=True)
+    }
+    assert found.keys() == limits.keys()
+    assert {name: ratio for name, ratio in found.items() if ratio > limits[name]} == {}

@@ -1,0 +1,316 @@
+"""Random conversations against a model: whatever is sent in whatever pieces, each reply is in its place.
+
+The expectation is made the slow and obvious way: one command at a time, judged, then answered by a Redis of
+its own or refused. The session gets the same bytes in random pieces, while replies come in random pieces,
+late, and with pushes between them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from collections.abc import Sequence
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from keyfence.resp.limits import IDENTIFIED
+from keyfence.resp.replies import ReplyFramer
+from keyfence.resp.requests import RequestReader
+from keyfence.session.refusal import refusal
+from keyfence.session.session import Session
+from tests.session.fake_redis import PASSWORD, FakeRedis
+from tests.session.sessions import (
+    ROUTE,
+    USERS,
+    Told,
+    cmd,
+    judge,
+    passed,
+    replies,
+    sent,
+    session,
+)
+
+WORDS: list[list[bytes]] = [
+    [b"HGETALL", ROUTE],
+    [b"hget", ROUTE, b"HostIP"],
+    [b"PING"],
+    [b"ECHO", b"a \r\n$-1\r\n"],
+    [b"HSET", ROUTE, b"HostIP", b"10.0.0.1"],
+    [b"DEL", ROUTE],
+    [b"GET", b"nobody's"],
+    [b"KEYS", b"*"],
+    [b"NO.SUCH", b"thing"],
+    [b""],
+    [b"MULTI"],
+    [b"multi"],
+    [b"MULTI", b"x"],
+    [b"EXEC"],
+    [b"ExEc"],
+    [b"EXEC", b"x"],
+    [b"DISCARD"],
+    [b"discard", b"x"],
+    [b"WATCH", ROUTE],
+    [b"AUTH", b"master", PASSWORD],
+    [b"AUTH", b"proxy", PASSWORD],
+    [b"auth", b"master", b"wrong"],
+    [b"AUTH", PASSWORD],
+    [b"HELLO", b"3"],
+    [b"HELLO", b"2"],
+    [b"HELLO", b"3", b"AUTH", b"master", PASSWORD],
+    [b"HELLO", b"3", b"AUTH", b"master", b"wrong"],
+    [b"RESET"],
+    [b"SYNC"],
+    [b"MONITOR"],
+    [b"CLIENT", b"REPLY", b"OFF"],
+    [b"CLIENT", b"reply", b"skip"],
+    [b"CLIENT", b"REPLY", b"ON"],
+    [b"CLIENT", b"ID"],
+]
+# MULTI and the likes of it often enough that transactions come about.
+COMMANDS = st.sampled_from(WORDS) | st.sampled_from(WORDS[:7]) | st.sampled_from([WORDS[10], WORDS[13]])
+NOTHING = [b"*0\r\n", b"*-1\r\n", b"\r\n", b"  \n"]
+INLINE = [b"PING\r\n", b'ECHO "a b"\r\n', b"exec\n", b"MULTI\r\n", b"GET 'nobody'\r\n"]
+STEPS = st.lists(
+    COMMANDS.map(lambda words: cmd(*words)) | st.sampled_from(NOTHING) | st.sampled_from(INLINE),
+    max_size=40,
+)
+
+
+@dataclasses.dataclass
+class Expected:
+    """What a client is to read, one entry per command, and what Redis is to carry out."""
+
+    replies: list[bytes]
+    redis: FakeRedis
+    service: str
+    commands: int = 0
+    refused: int = 0
+
+
+def expect(stream: bytes) -> Expected:
+    """The reference: one command after the other."""
+    the_judge = judge()
+    redis = FakeRedis()
+    expected = Expected([], redis, "CubeProxy")
+    in_multi = False
+    reader = RequestReader(IDENTIFIED)
+    reader.feed(stream)
+    while (argv := reader.next()) is not None:
+        if not argv:
+            redis.hears()  # it uses CLIENT REPLY SKIP up
+            continue
+        expected.commands += 1
+        number = the_judge.number(expected.service)
+        ruling = the_judge.rule(number, argv)
+        name = argv[0].upper()
+        if ruling.refused_by is None and (reason := _not_followed(argv, in_multi, redis)):
+            ruling = the_judge.opaque(number, *reason)
+        if ruling.refused_by is not None:
+            expected.refused += 1
+            said = refusal(ruling.refused_by, "#cube-redis", "d-1")
+            if in_multi:
+                redis.spoil()
+            expected.replies += [said] if redis.hears() else []
+            continue
+        reply = redis.answer(argv)
+        expected.replies += [reply] if reply else []
+        if name == b"MULTI" and len(argv) == 1:
+            in_multi = True
+        elif name in (b"EXEC", b"DISCARD", b"RESET") and len(argv) == 1:
+            in_multi = False
+        if name in (b"RESET", b"EXEC") or (name in (b"AUTH", b"HELLO") and reply != b"+QUEUED\r\n"):
+            expected.service = USERS.get(redis.user.decode(), "CubeProxy")
+    return expected
+
+
+def _not_followed(argv: Sequence[bytes], in_multi: bool, redis: FakeRedis) -> tuple[str, str] | None:
+    name = argv[0].upper()
+    if name == b"SYNC":
+        return "SYNC", "its replies can't be followed"
+    if in_multi and name == b"MONITOR":
+        return "MONITOR", "what MONITOR shows inside MULTI can't be followed"
+    if in_multi and name == b"CLIENT" and argv[1].upper() == b"REPLY":
+        if argv[2].upper() == b"ON" and redis.reply == b"ON":
+            return None
+        return "CLIENT REPLY", "it changes which replies are sent inside MULTI"
+    return None
+
+
+@dataclasses.dataclass
+class Conversation:
+    """A session between a client that has `to_send` and a Redis whose replies lie in `due`."""
+
+    one: Session
+    dice: random.Random
+    to_send: bytes
+    pushes: bool
+    redis: FakeRedis = dataclasses.field(default_factory=FakeRedis)
+    got: bytearray = dataclasses.field(default_factory=bytearray)
+    due: bytearray = dataclasses.field(default_factory=bytearray)
+    pushed: list[bytes] = dataclasses.field(default_factory=list)
+    # Of a connection that is shared: how many replies each piece that was sent gets, and what cuts them.
+    counts: list[int] = dataclasses.field(default_factory=list)
+    framer: ReplyFramer = dataclasses.field(default_factory=ReplyFramer)
+
+    def run(self) -> None:
+        while self.to_send or self.due:
+            sides = [self._client] * bool(self.to_send and self.one.wants_input())
+            sides += [self._upstream] * bool(self.due)
+            self.dice.choice(sides)()
+            self._carry()
+
+    def _piece(self, data: bytes | bytearray) -> int:
+        return self.dice.choice([1, 2, 3, 7, 40, 300, len(data), len(data)])
+
+    def _client(self) -> None:
+        size = self._piece(self.to_send)
+        self.one.from_client(self.to_send[:size])
+        self.to_send = self.to_send[size:]
+
+    def _upstream(self) -> None:
+        size = self._piece(self.due)
+        data = bytes(self.due[:size])
+        del self.due[:size]
+        if not self.one.route.is_shared:
+            self.one.from_upstream(data)
+            return
+        at = 0
+        while at < len(data):
+            start, at = at, self.framer.advance(data, at, self.counts[0])
+            completed = self.framer.completed
+            self.counts[0] -= completed
+            if not self.counts[0]:
+                self.counts.pop(0)
+            self.one.from_shared(data[start:at], completed, self.framer.at_boundary)
+
+    def _carry(self) -> None:
+        self._maybe_push()
+        self.counts += self.one.counts
+        self.one.counts = []
+        for reply in self.redis.feed(passed(self.one)):
+            self.due += reply
+            self._maybe_push()
+        self.got += sent(self.one)
+        assert self.one.closing == ""
+
+    def _maybe_push(self) -> None:
+        """Redis sends pushes between replies, never inside of one; `due` always ends between two."""
+        if self.pushes and self.dice.random() < 0.3:
+            push = b">2\r\n+invalidate\r\n:%d\r\n" % len(self.pushed)
+            self.pushed.append(push)
+            self.due += push
+
+
+def answers(got: bytearray) -> list[bytes]:
+    """The replies, in which all decisions have one id: which refusals share one is no matter of order."""
+    return [re.sub(rb"\(d-\d+\)", b"(d-1)", reply) for reply in replies(bytes(got))]
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=STEPS, seed=st.integers(0, 2**32), pushes=st.booleans())
+def test_every_reply_is_in_its_place(steps: list[bytes], seed: int, pushes: bool) -> None:
+    stream = b"".join(steps)
+    expected = expect(stream)
+    told = Told()
+    talk = Conversation(session(told=told), random.Random(seed), stream, pushes)
+    talk.run()
+    frames = answers(talk.got)
+    assert [frame for frame in frames if not frame.startswith(b">")] == expected.replies
+    assert [frame for frame in frames if frame.startswith(b">")] == talk.pushed
+    # Nothing that was refused has reached Redis, and all else has, in order.
+    assert without_reply(talk.redis) == without_reply(expected.redis)
+    assert talk.redis.ran == expected.redis.ran
+    assert talk.one.service == expected.service
+    assert talk.one.outstanding == 0
+    assert sum(outcome == "refused" for _, _, outcome in told.commands) == expected.refused
+    assert len(told.commands) == expected.commands
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    steps=st.lists(
+        st.one_of(
+            COMMANDS.map(lambda words: cmd(*words)),
+            st.sampled_from([*NOTHING, *INLINE]),
+            st.lists(st.sampled_from(WORDS[:8]).map(lambda words: cmd(*words)), max_size=6).map(
+                lambda queued: cmd("MULTI") + b"".join(queued) + cmd("exec")
+            ),
+        ),
+        max_size=30,
+    ),
+    seed=st.integers(0, 2**32),
+)
+def test_every_reply_is_in_its_place_where_connections_change(steps: list[bytes], seed: int) -> None:
+    """Between one that is shared and the client's own, and back as time passes."""
+    stream = b"".join(steps)
+    expected = expect(stream)
+    told = Told()
+    dice = random.Random(seed)
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += dice.choice([0.0, 1.0, 30.0, 60.0])
+        return now[0]
+
+    talk = Conversation(session(told=told, sharing=True, clock=clock), dice, stream, pushes=False)
+    talk.run()
+    assert answers(talk.got) == expected.replies
+    assert talk.redis.ran == expected.redis.ran
+    assert talk.one.service == expected.service
+    assert talk.one.outstanding == 0
+    assert len(told.commands) == expected.commands
+
+
+def without_reply(redis: FakeRedis) -> list[tuple[bytes, ...]]:
+    """What it received, without CLIENT REPLY, in whose place it gets another."""
+    return [
+        words for words in redis.received if words[0].upper() != b"CLIENT" or words[1].upper() != b"REPLY"
+    ]
+
+
+ADMITTED_TO_MASTER = [
+    cmd("HGETALL", ROUTE),
+    cmd("HSET", ROUTE, "HostIP", "10.0.0.1"),
+    cmd("MULTI"),
+    cmd("exec"),
+    cmd("DISCARD", "x"),
+    cmd("CLIENT", "ID"),
+]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    steps=st.lists(st.sampled_from([*ADMITTED_TO_MASTER, *INLINE[:4]]), max_size=40),
+    seed=st.integers(0, 2**32),
+)
+def test_what_is_admitted_goes_upstream_byte_for_byte(steps: list[bytes], seed: int) -> None:
+    talk = Conversation(session("CubeMaster"), random.Random(seed), b"".join(steps), pushes=False)
+    forwarded = bytearray()
+    feed = talk.redis.feed
+
+    def watched(data: bytes) -> list[bytes]:
+        forwarded.extend(data)
+        return feed(data)
+
+    talk.redis.feed = watched  # type: ignore[method-assign]
+    talk.run()
+    assert bytes(forwarded) == b"".join(steps)
+
+
+def test_one_byte_at_a_time_makes_no_difference() -> None:
+    stream = b"".join(cmd(*words) for words in WORDS * 3)
+    expected = expect(stream)
+    one = session()
+    redis = FakeRedis()
+    got = bytearray()
+    for at in range(len(stream)):
+        one.from_client(stream[at : at + 1])
+        for reply in redis.feed(passed(one)):
+            for index in range(len(reply)):
+                one.from_upstream(reply[index : index + 1])
+        got += sent(one)
+    assert answers(got) == expected.replies
+    assert redis.ran == expected.redis.ran

@@ -1,0 +1,301 @@
+"""Subscriptions are followed: messages are never taken for replies, nor replies for messages."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyfence.policy.enforcement.modes import ModeRule
+from keyfence.session.handlers.pubsub import leading_word
+from keyfence.session.session import Session
+from tests.session.sessions import (
+    ADMITTED,
+    REFUSED,
+    Told,
+    cmd,
+    is_refusal,
+    observed,
+    passed,
+    replies,
+    sent,
+    session,
+)
+
+OPEN = [ModeRule("observe", "channel.read"), ModeRule("enforce")]
+
+
+def frame(*words: bytes | int, version: int = 2) -> bytes:
+    """An array, or in RESP3 a push, of bulk strings and integers."""
+    parts = [
+        b":%d\r\n" % word if isinstance(word, int) else b"$%d\r\n%b\r\n" % (len(word), word) for word in words
+    ]
+    return (b">" if version == 3 else b"*") + b"%d\r\n" % len(words) + b"".join(parts)
+
+
+def message(text: bytes, version: int = 2) -> bytes:
+    return frame(b"message", b"news", text, version=version)
+
+
+def subscribed(version: int = 2, *names: bytes) -> Session:
+    """A session that is subscribed to `names`."""
+    one = session(rules=OPEN)
+    if version == 3:
+        one.from_client(cmd("HELLO", 3))
+        one.from_upstream(b"%1\r\n+proto\r\n:3\r\n")
+    one.from_client(cmd("SUBSCRIBE", *names))
+    for count, name in enumerate(names, 1):
+        one.from_upstream(frame(b"subscribe", name, count, version=version))
+    sent(one), passed(one)
+    return one
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_each_name_is_confirmed_and_messages_come_between(version: int) -> None:
+    told = Told()
+    one = session(rules=OPEN, told=told)
+    if version == 3:
+        one.from_client(cmd("HELLO", 3))
+        one.from_upstream(b"%1\r\n+proto\r\n:3\r\n")
+        sent(one), passed(one)
+    one.from_client(cmd("SUBSCRIBE", "a", "b"))
+    assert passed(one) == cmd("SUBSCRIBE", "a", "b")
+    assert one.outstanding == 2
+    confirmations = [
+        frame(b"subscribe", name, at, version=version) for at, name in enumerate([b"a", b"b"], 1)
+    ]
+    stream = confirmations[0] + message(b"one", version) + confirmations[1] + message(b"two", version)
+    one.from_upstream(stream)
+    assert sent(one) == stream
+    assert one.outstanding == 0
+    assert not one.opaque
+    assert not one.closing
+    assert ("CubeProxy", "SUBSCRIBE", "forwarded") in told.commands
+    assert told.sessions == []
+
+
+def test_a_refusal_takes_its_place_between_messages() -> None:
+    one = subscribed(3, b"news")
+    one.from_client(ADMITTED + REFUSED)
+    assert passed(one) == ADMITTED
+    one.from_upstream(message(b"x", 3) + b"%0\r\n" + message(b"y", 3)[:9])
+    first, reply, refusal = replies(sent(one))
+    assert (first, reply) == (message(b"x", 3), b"%0\r\n")
+    assert is_refusal(refusal, "scope.write")
+    one.from_upstream(message(b"y", 3)[9:])
+    assert sent(one) == message(b"y", 3)
+
+
+def test_a_refusal_never_stands_inside_of_a_message() -> None:
+    one = subscribed(2, b"news")
+    long = message(b"x" * 500)
+    one.from_upstream(long[:300])
+    one.from_client(REFUSED)
+    one.from_upstream(long[300:])
+    data = sent(one)
+    assert data.startswith(long)
+    assert is_refusal(data[len(long) :], "scope.write")
+
+
+def test_a_subscription_that_the_policy_forbids_is_refused_and_the_rest_goes_on() -> None:
+    one = session()
+    one.from_client(cmd("SUBSCRIBE", "news") + ADMITTED)
+    assert is_refusal(sent(one), "channel.read")
+    assert passed(one) == ADMITTED
+
+
+def test_a_subscription_waits_for_the_replies_that_are_due() -> None:
+    one = session(rules=OPEN)
+    one.from_client(ADMITTED + cmd("SUBSCRIBE", "a") + REFUSED)
+    assert passed(one) == ADMITTED
+    assert one.holds_back
+    one.from_upstream(b"*2\r\n$7\r\nmessage\r\n$1\r\nx\r\n")  # a reply that only looks like one
+    assert passed(one) == cmd("SUBSCRIBE", "a")
+    one.from_upstream(frame(b"subscribe", b"a", 1))
+    assert is_refusal(replies(sent(one))[-1], "scope.write")
+
+
+def test_unsubscribing_from_all_is_confirmed_for_each() -> None:
+    one = subscribed(2, b"a", b"b", b"c")
+    one.from_client(cmd("UNSUBSCRIBE") + cmd("PING"))
+    one.from_upstream(frame(b"unsubscribe", b"b", 2) + message(b"late") + frame(b"unsubscribe", b"a", 1))
+    assert one.outstanding == 2
+    one.from_upstream(frame(b"unsubscribe", b"c", 0))
+    assert one.outstanding == 1
+    one.from_upstream(b"+PONG\r\n")
+    assert one.outstanding == 0
+    assert not one.closing
+
+
+def test_unsubscribing_from_nothing_is_confirmed_once() -> None:
+    one = subscribed(2, b"a")
+    for request, confirmation in (
+        (cmd("PUNSUBSCRIBE"), b"*3\r\n$12\r\npunsubscribe\r\n$-1\r\n:1\r\n"),
+        (cmd("UNSUBSCRIBE", "x", "a"), frame(b"unsubscribe", b"x", 1) + frame(b"unsubscribe", b"a", 0)),
+    ):
+        one.from_client(request)
+        one.from_upstream(confirmation)
+        assert sent(one) == confirmation
+        assert one.outstanding == 0
+
+
+def test_once_nothing_is_subscribed_an_array_is_a_reply_whatever_it_begins_with() -> None:
+    one = subscribed(2, b"a")
+    one.from_client(cmd("UNSUBSCRIBE"))
+    one.from_upstream(frame(b"unsubscribe", b"a", 0))
+    one.from_client(ADMITTED + REFUSED)
+    one.from_upstream(message(b"a list"))
+    data = sent(one)
+    assert is_refusal(replies(data)[-1], "scope.write")
+    assert one.outstanding == 0
+
+
+def test_names_without_bounds_can_not_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keyfence.session.handlers.pubsub.MAX_BYTES", 1000)
+    monkeypatch.setattr("keyfence.session.handlers.pubsub.MAX_NAMES", 3)
+    one = subscribed(2, b"x" * 900)
+    one.from_client(cmd("SUBSCRIBE", "y" * 200))
+    assert is_refusal(sent(one), "session.opaque")
+    one.from_client(cmd("UNSUBSCRIBE", "x" * 900))
+    passed(one)
+    one.from_upstream(frame(b"unsubscribe", b"x" * 900, 0))
+    sent(one)
+    one.from_client(cmd("SUBSCRIBE", "y" * 200))
+    assert passed(one) == cmd("SUBSCRIBE", "y" * 200)
+    one.from_upstream(frame(b"subscribe", b"y" * 200, 1))
+    sent(one)
+    one.from_client(cmd("SUBSCRIBE", "a", "b", "c"))
+    assert is_refusal(sent(one), "session.opaque")
+
+
+def test_in_resp3_an_array_is_a_reply_also_for_a_subscriber() -> None:
+    one = subscribed(3, b"a")
+    one.from_client(ADMITTED)
+    one.from_upstream(message(b"a list"))
+    assert one.outstanding == 0
+    assert not one.closing
+
+
+def test_an_error_stands_for_all_confirmations() -> None:
+    one = session(rules=OPEN)
+    one.from_client(cmd("SUBSCRIBE", "a", "b") + cmd("PING"))
+    one.from_upstream(b"-NOPERM this user has no permissions\r\n")
+    assert one.outstanding == 1  # of PING
+    one.from_upstream(b"+PONG\r\n")
+    one.from_client(cmd("UNSUBSCRIBE"))
+    one.from_upstream(b"*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:0\r\n")
+    assert one.outstanding == 0
+    assert not one.closing
+
+
+def test_a_subscription_without_names_is_an_error_of_redis() -> None:
+    one = session(rules=OPEN)
+    one.from_client(cmd("SUBSCRIBE"))
+    one.from_upstream(b"-ERR wrong number of arguments for 'subscribe' command\r\n")
+    assert sent(one).startswith(b"-ERR wrong")
+    assert one.outstanding == 0
+
+
+def test_a_shard_channel_that_moves_away_is_told_unasked() -> None:
+    one = subscribed(2, b"a")
+    one.from_upstream(frame(b"sunsubscribe", b"s", 0))
+    assert sent(one) == frame(b"sunsubscribe", b"s", 0)
+    assert not one.closing
+
+
+def test_reset_ends_every_subscription() -> None:
+    one = subscribed(2, b"a", b"b")
+    one.from_client(cmd("RESET") + cmd("UNSUBSCRIBE"))
+    one.from_upstream(message(b"x") + b"+RESET\r\n")
+    assert sent(one) == message(b"x") + b"+RESET\r\n"
+    assert passed(one).endswith(cmd("UNSUBSCRIBE"))
+    one.from_upstream(b"*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:0\r\n")
+    assert one.outstanding == 0
+
+
+def test_subscribing_inside_multi_can_not_be_followed() -> None:
+    one = session(rules=[ModeRule("enforce", "session.opaque"), ModeRule("observe")])
+    one.from_client(cmd("MULTI") + cmd("SUBSCRIBE", "a") + cmd("EXEC"))
+    one.from_upstream(b"+OK\r\n-ERR arity\r\n-EXECABORT\r\n")
+    assert is_refusal(replies(sent(one))[1], "session.opaque")
+
+
+def test_going_over_to_bytes_unread_loses_no_beginning_of_a_message() -> None:
+    one = observed()
+    one.from_client(cmd("SUBSCRIBE", "a"))
+    one.from_upstream(frame(b"subscribe", b"a", 1))
+    sent(one), passed(one)
+    whole = message(b"x")
+    one.from_upstream(whole[:10])
+    one.from_client(cmd("SYNC"))
+    one.from_upstream(whole[10:])
+    assert one.opaque
+    assert sent(one) == whole
+
+
+def test_a_lost_upstream_ends_a_waiting_subscription() -> None:
+    one = session(rules=OPEN)
+    one.from_client(ADMITTED + cmd("SUBSCRIBE", "a", "b"))
+    one.upstream_lost("upstream x is gone")
+    assert sent(one) == b""
+    assert one.closing
+
+
+def test_a_reply_that_nothing_asked_for_ends_a_subscriber_too() -> None:
+    one = subscribed(2, b"a")
+    one.from_upstream(b"+OK\r\n")
+    assert sent(one) == b""
+    assert one.closing == "upstream sent a reply that nothing asked for"
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (b"*3\r\n$7\r\nmessage\r\n", b"message"),
+        (b">3\r\n$9\r\nsubscribe\r\n$1", b"subscribe"),
+        (b"*3\r\n$7\r\nmess", None),
+        (b"*", None),
+        (b"+OK", b""),
+        (b"*2\r\n:1\r\n" + b"x" * 60, b""),
+    ],
+)
+def test_the_first_word_of_a_frame(data: bytes, word: bytes | None) -> None:
+    assert leading_word(data) == word
+
+
+@given(st.integers(0, 2**32), st.sampled_from([2, 3]))
+def test_in_any_pieces_every_answer_is_in_its_place(seed: int, version: int) -> None:
+    """A subscriber's random conversation, cut at random: what it gets is what upstream sent, in that order,
+    with the refusals where their turn is."""
+    dice = random.Random(seed)
+    one = subscribed(version, b"news")
+    expected = b""
+    for _ in range(12):
+        chance = dice.random()
+        if chance < 0.4:
+            stream = message(dice.randbytes(dice.choice([0, 3, 90])), version)
+        elif chance < 0.6:
+            one.from_client(REFUSED)
+            got = sent(one)
+            assert is_refusal(got, "scope.write")
+            continue
+        elif chance < 0.8:
+            name = b"c%d" % dice.randrange(9)
+            one.from_client(cmd("SUBSCRIBE", name, name))
+            stream = frame(b"subscribe", name, 2, version=version) + message(b"x", version)
+            stream += frame(b"subscribe", name, 2, version=version)
+        else:
+            one.from_client(cmd("PING"))
+            stream = message(b"before", version) + (frame(b"pong", b"") if version == 2 else b"+PONG\r\n")
+        expected = stream
+        got = b""
+        while stream:
+            size = dice.randint(1, len(stream))
+            one.from_upstream(stream[:size])
+            stream = stream[size:]
+            got += sent(one)
+        assert got == expected
+        assert one.outstanding == 0
+        assert not one.closing

@@ -1,0 +1,206 @@
+"""A judgement that takes long lets others have their turn, and nothing gets out of its place meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyfence.commands.model import MANY
+from keyfence.policy.budget import TURN_STEPS, Budget
+from keyfence.policy.enforcement.modes import BreakGlass, ModeRule
+from keyfence.policy.engine.authorizer import InForce
+from keyfence.policy.engine.reach import Reach
+from keyfence.session.conversation import POISON
+from keyfence.session.session import Session
+from tests.session.sessions import (
+    ADMITTED,
+    REFUSED,
+    ROUTE,
+    Told,
+    cmd,
+    is_refusal,
+    judge,
+    passed,
+    replies,
+    sent,
+    session,
+)
+
+COUNT = 4 * MANY
+UNKNOWN_KEYS = cmd("EXISTS", *[b"nobody:%d" % number for number in range(COUNT)])
+
+
+def turns(one: Session) -> int:
+    """Gives the session its turns until it wants no more; how many these were."""
+    count = 0
+    while one.wants_turn:
+        one.take_turn()
+        count += 1
+    return count
+
+
+def test_what_is_behind_a_long_judgement_waits_for_it() -> None:
+    told = Told()
+    one = session(rules=[ModeRule("observe", rule="key.unregistered"), ModeRule("enforce")], told=told)
+    one.from_client(ADMITTED + UNKNOWN_KEYS + ADMITTED)
+    assert passed(one) == ADMITTED
+    assert one.wants_turn
+    assert one.holds_back
+    one.from_client(REFUSED)
+    assert (passed(one), sent(one)) == (b"", b"")
+    assert turns(one) > 2
+    assert passed(one) == UNKNOWN_KEYS + ADMITTED
+    one.from_upstream(b"*0\r\n:4000\r\n*0\r\n")
+    answers = replies(sent(one))
+    assert answers[:3] == [b"*0\r\n", b":4000\r\n", b"*0\r\n"]
+    assert is_refusal(answers[3], "scope.write")
+    assert [name for _, name, outcome in told.commands if outcome == "forwarded"].count("EXISTS") == 1
+
+
+def test_very_many_keys_are_judged_in_turns_though_nothing_is_wrong_with_them() -> None:
+    request = cmd("EXISTS", *[ROUTE[:-4] + b"%d" % number for number in range(17 * MANY)])
+    one = session()
+    one.from_client(request)
+    assert one.wants_turn
+    assert turns(one) > 10
+    assert passed(one) == request
+
+
+def test_a_refusal_of_a_long_command_takes_its_place() -> None:
+    told = Told()
+    one = session(told=told)
+    one.from_client(ADMITTED + UNKNOWN_KEYS + ADMITTED)
+    turns(one)
+    assert passed(one) == ADMITTED + ADMITTED
+    one.from_upstream(b"*0\r\n*0\r\n")
+    first, second, third = replies(sent(one))
+    assert (first, third) == (b"*0\r\n", b"*0\r\n")
+    assert is_refusal(second, "key.unregistered")
+    assert [rule for _, _, rule, _ in told.found] == ["key.unregistered"] * 8
+
+
+def test_within_a_transaction_a_long_command_is_refused_as_any_other() -> None:
+    one = session()
+    one.from_client(cmd("MULTI") + UNKNOWN_KEYS + ADMITTED + cmd("EXEC"))
+    one.from_upstream(b"+OK\r\n")
+    turns(one)
+    assert passed(one) == cmd("MULTI") + POISON + ADMITTED + cmd("EXEC")
+
+
+def test_a_transaction_with_a_long_command_is_not_judged_in_one_piece() -> None:
+    short = cmd("EXISTS", *[b"a"] * (2 * MANY))
+    one = session(sharing=True)
+    one.from_client(cmd("MULTI") + short + cmd("EXEC"))
+    turns(one)
+    sent_first = passed(one)
+    assert sent_first.startswith(cmd("MULTI"))
+    one.from_upstream(b"+OK\r\n")
+    turns(one)
+    assert sent_first + passed(one) == cmd("MULTI") + POISON + cmd("EXEC")
+
+
+def test_a_reload_in_the_middle_leaves_the_judgement_to_the_judge_that_began_it() -> None:
+    in_force = InForce(judge(ModeRule("observe")))
+    one = session(in_force=in_force)
+    one.from_client(UNKNOWN_KEYS + REFUSED)
+    assert one.wants_turn
+    in_force.judge = judge(ModeRule("enforce"))
+    turns(one)
+    assert passed(one) == UNKNOWN_KEYS
+    one.from_upstream(b":0\r\n")
+    assert is_refusal(replies(sent(one))[1], "scope.write")
+
+
+def test_break_glass_that_opens_in_the_middle_holds() -> None:
+    one = session(in_force=(in_force := InForce(judge())))
+    one.from_client(UNKNOWN_KEYS)
+    assert one.wants_turn
+    in_force.judge.glass.append(BreakGlass(2e9))
+    turns(one)
+    assert passed(one) == UNKNOWN_KEYS
+
+
+def test_a_lost_upstream_ends_the_judgement_with_the_client() -> None:
+    one = session()
+    one.from_client(ADMITTED + UNKNOWN_KEYS)
+    one.upstream_lost("upstream lost")
+    turns(one)
+    assert one.closing == "upstream lost"
+    assert sent(one) == b""
+    assert passed(one) == ADMITTED
+
+
+def test_where_no_connection_can_be_made_a_judgement_goes_on() -> None:
+    one = session()
+    one.from_client(ADMITTED + UNKNOWN_KEYS + REFUSED)
+    one.upstream_refused("upstream unreachable")
+    turns(one)
+    first, second, third = replies(sent(one))
+    assert first.startswith(b"-")
+    assert is_refusal(second, "key.unregistered")
+    assert is_refusal(third, "scope.write")
+    assert not one.closing
+
+
+def test_two_long_judgements_of_one_judge_do_not_mix() -> None:
+    in_force = InForce(judge())
+    one, other = session(in_force=in_force), session("CubeMaster", in_force=in_force)
+    writes = cmd("DEL", *[ROUTE[:-4] + b"%d" % number for number in range(COUNT)])
+    one.from_client(writes)
+    other.from_client(writes)
+    while one.wants_turn or other.wants_turn:
+        one.take_turn()
+        other.take_turn()
+    assert is_refusal(sent(one), "scope.write")
+    assert passed(other) == writes
+
+
+def test_a_large_request_with_a_streamed_argument_may_take_several_turns() -> None:
+    keys = [word for number in range(COUNT) for word in (ROUTE + b"%d" % number, b"v")]
+    request = cmd("MSET", *keys, b"nobody:1", b"x" * (1 << 20))
+    one = session()
+    for at in range(0, len(request), 1 << 16):
+        one.from_client(request[at : at + (1 << 16)])
+    turns(one)
+    refusal = replies(sent(one))
+    assert len(refusal) == 1
+    assert refusal[0].startswith(b"-NOPERM")
+    assert one.reopen or not passed(one)
+
+
+def dear_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes each pattern take as many steps as a turn has."""
+
+    def covers(
+        _reach: Reach, _glob: bytes, _holds: object, _who: object, budget: Budget, **_: object
+    ) -> bool:
+        return budget.take(TURN_STEPS)
+
+    monkeypatch.setattr(Reach, "covers", covers)
+
+
+SCAN = cmd("SCAN", "0", "MATCH", "cube:v1:shared:*")
+
+
+def test_a_pipeline_of_patterns_is_judged_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    dear_patterns(monkeypatch)
+    one = session()
+    one.from_client(SCAN * 3 + ADMITTED)
+    assert passed(one) == SCAN
+    for rest in (SCAN, SCAN, ADMITTED):
+        assert one.wants_turn
+        one.take_turn()
+        assert passed(one) == rest
+    assert not one.wants_turn
+
+
+def test_a_transaction_of_patterns_is_opened_and_goes_on_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    dear_patterns(monkeypatch)
+    one = session(sharing=True)
+    one.from_client(cmd("MULTI") + SCAN * 3 + cmd("EXEC"))
+    assert one.wants_turn
+    assert passed(one) == cmd("MULTI") + SCAN
+    assert one.in_transaction
+    turns(one)
+    one.from_upstream(b"+OK\r\n+QUEUED\r\n")
+    turns(one)
+    assert passed(one) == SCAN * 2 + cmd("EXEC")

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import random
+import re
+import time
+import uuid
+from base64 import urlsafe_b64encode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyfence.policy.loading.load import parse_policy
+from keyfence.shapes import shapes as module
+from keyfence.shapes.shapes import DISTINCT, Shapes, looks_like_word, take_apart
+
+UUID = "7c8fbcd4-5ffe-450f-b8f7-fb223ad45507"
+HEX = "7c8fbcd45ffe450fb8f7fb223ad45507"
+
+
+def learnt(key: str | bytes) -> str:
+    """The shape of a key that was seen before."""
+    shapes = Shapes()
+    key = key.encode() if isinstance(key, str) else key
+    for _ in range(2):
+        shapes.shape(key)
+    return shapes.shape(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "shape"),
+    [
+        (f"jwt_active:{UUID}:{UUID}", "jwt_active:<uuid>:<uuid>"),
+        ("user_roles:17", "user_roles:<int>"),
+        (f"cube:v1:shared:sandbox:proxy:{HEX}", "cube:v1:shared:sandbox:proxy:<hex>"),
+        ("GVA_Limit10.1.2.3", "GVA_Limit<ip>"),
+        ("CAPTCHA_x9ZkqP1v", "CAPTCHA_<id>"),
+        ("CAPTCHA_-x9Zk_P1v", "CAPTCHA_<id>"),
+        ("sess_x9ZkqP1v_lock", "sess_<id>_lock"),
+        ("user17:cart", "user<int>:cart"),
+        ("user_17", "user_<int>"),
+        ("report:2024-02-29:daily", "report:<date>:daily"),
+        ("report:20240229", "report:<date>"),
+        ("tick:2024-01-02T03:04:05.123Z:x", "tick:<date>:x"),
+        ("dev:00:1b:44:11:3a:b7", "dev:<mac>"),
+        ("ip:2001:db8::ff00:42:8329", "ip:<ip>"),
+        ("reset:alice@example.com", "reset:<email>"),
+        (f"registry:api:{{repository:shop:{HEX}{HEX}}}:pull", "registry:api:{repository:shop:<hex>}:pull"),
+        ("cosky-{default}:svc_itc:order@http#10.0.0.1#80", "cosky-{default}:svc_itc:order@http#<ip>#<int>"),
+        ("img/7c8fbcd4/thumb.png", "img/<hex>/thumb.png"),
+        ("cube:v1:*", "cube:v1:*"),
+        ("用户:17", "用户:<int>"),
+        (HEX, "<hex>"),
+        (UUID, "<uuid>"),
+        ("V1StGXR8_Z5jdHi6B-myT", "<id>"),
+        ("42", "<int>"),
+        ("", ""),
+        (b"blob:\x00\xff\x10", "blob:<bytes>"),
+        (b"\xff\xfe", "<bytes>"),
+    ],
+)
+def test_a_key_that_recurs_has_the_shape_that_its_reader_would_give_it(key: str | bytes, shape: str) -> None:
+    assert learnt(key) == shape
+
+
+def test_a_word_does_not_show_before_it_recurs() -> None:
+    shapes = Shapes()
+    assert shapes.shape(b"hunter:17") == "<*>:<int>"
+    assert shapes.shape(b"hunter:18") == "hunter:<int>"
+
+
+def test_offenders_stay_apart() -> None:
+    shapes = Shapes()
+    for number in range(3):
+        shapes.shape(f"jwt_active:{uuid.uuid4()}:{uuid.uuid4()}".encode())
+        shapes.shape(f"user_roles:{number}".encode())
+    assert shapes.shape(f"jwt_active:{UUID}:{UUID}".encode()) == "jwt_active:<uuid>:<uuid>"
+    assert shapes.shape(b"user_roles:99") == "user_roles:<int>"
+
+
+def _syllables(chance: random.Random) -> str:
+    parts = ("al", "bo", "ca", "de", "el", "fi", "gu", "ho")
+    return "".join(chance.choice(parts) for _ in range(chance.randint(3, 7)))
+
+
+def test_names_at_one_place_become_one_shape_and_the_words_around_them_stay() -> None:
+    shapes, chance = Shapes(), random.Random(1)
+    seen = [shapes.shape(f"user:{_syllables(chance)}:cart".encode()) for _ in range(5_000)]
+    assert set(seen[500:]) == {"user:<*>:cart"}
+    assert len(set(seen)) < 2 * module.MAX_WORDS
+
+
+def test_names_as_bare_keys_do_not_hide_the_prefixes_of_other_keys() -> None:
+    shapes, chance = Shapes(), random.Random(2)
+    for number in range(5_000):
+        shapes.shape(_syllables(chance).encode())
+        shapes.shape(f"user_roles:{number}".encode())
+    assert shapes.shape(b"user_roles:x17y") == "<*>:<id>"
+    assert shapes.shape(b"user_roles:17") == "user_roles:<int>"
+    assert shapes.shape(_syllables(chance).encode()) == "<*>"
+
+
+def test_names_as_first_words_do_not_hide_an_established_prefix() -> None:
+    shapes, chance = Shapes(), random.Random(3)
+    for number in range(5_000):
+        shapes.shape(f"{_syllables(chance)}:{number}".encode())
+        if number % 10 == 0:
+            shapes.shape(f"user_roles:{number}".encode())
+    assert shapes.shape(b"user_roles:1") == "user_roles:<int>"
+    assert shapes.shape(b"newcomer:1") == "<*>:<int>"
+
+
+def test_any_number_of_different_keys_gives_a_handful_of_shapes() -> None:
+    shapes, chance = Shapes(), random.Random(4)
+    makers = (
+        lambda: f"jwt_active:{uuid.UUID(int=chance.getrandbits(128))}:{chance.getrandbits(40)}",
+        lambda: f"user_roles:{chance.getrandbits(40)}",
+        lambda: f"{chance.getrandbits(128):032x}",
+        lambda: f"pairing:{urlsafe_b64encode(chance.randbytes(15)).decode()}",
+    )
+    seen = {shapes.shape(makers[number % 4]().encode()) for number in range(40_000)}
+    assert {"user_roles:<int>", "jwt_active:<uuid>:<int>", "<hex>", "pairing:<id>"} <= seen
+    assert len(seen) < 20
+
+
+def test_no_key_makes_it_slow() -> None:
+    for piece in ("a-", "a_1", "a.b:", "0:", "aa:bb:", "2024-01-01T", "::", "a@b.", "{", "Aa", "-", "_a1"):
+        began = time.process_time()
+        Shapes().shape(piece.encode() * 100_000)
+        assert time.process_time() - began < 2
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_have_a_printable_shape(key: bytes) -> None:
+    shapes = Shapes()
+    for _ in range(3):
+        shape = shapes.shape(key)
+        assert shape.isprintable()
+        assert len(shape) <= 4 * module.MAX_LENGTH
+
+
+@given(st.lists(st.text("aZ9:_-{@.é", max_size=40), max_size=200))
+def test_a_shape_shows_no_letters_that_are_not_of_a_word_of_the_key(keys: list[str]) -> None:
+    shapes = Shapes()
+    for key in keys + keys:
+        words = take_apart(key.encode()).words
+        shown = re.sub(r"<[a-z*]+>", " ", shapes.shape(key.encode()))
+        if shown != module.OTHER:
+            assert all(any(run in word for word in words) for run in re.findall(r"[^\W_]+", shown))
+
+
+def test_words_are_told_from_tokens() -> None:
+    for word in ("user", "jwt_active", "userRoles", "CAPTCHA", "svc-itc", "HTTPServer", "tx", "Größe"):
+        assert looks_like_word(word), word
+    for token in ("x9ZkqP", "qWeRtYuIoP", "sdfghjkl", "a" * 21, "a" * 20 + "_" + "b" * 20, "", "42", "_x"):
+        assert not looks_like_word(token), token
+
+
+def test_shapes_kinds_and_nodes_are_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SHAPES", 20)
+    shapes, chance = Shapes(), random.Random(5)
+    seen = {shapes.shape(":".join(["7"] * (number + 1)).encode()) for number in range(23)}
+    assert len(seen) == 21
+    assert module.OTHER in seen
+    monkeypatch.setattr(module, "MAX_NODES", 50)
+    monkeypatch.setattr(module, "MAX_KINDS", 10)
+    shapes = Shapes()
+    for _ in range(2_000):
+        words = [_syllables(chance) for _ in range(chance.randint(1, 12))]
+        shapes.shape(":".join(words).encode())
+    assert shapes._nodes <= 50
+    assert len(shapes._roots) <= 10
+    assert len(shapes._shapes) <= 20
+
+
+def test_the_count_of_nodes_is_right_after_places_have_widened() -> None:
+    shapes, chance = Shapes(), random.Random(6)
+    for _ in range(3_000):
+        shapes.shape(f"{_syllables(chance)}:{_syllables(chance)}:{_syllables(chance)}".encode())
+    assert shapes._nodes == sum(root.size() - 1 for root in shapes._roots.values())
+
+
+def test_what_is_kept_of_keys_between_calls_is_hashes_and_shapes() -> None:
+    shapes = Shapes()
+    shapes.shape(b"secretword:alpha")
+    assert "secretword" not in repr(_contents(shapes))
+
+
+def _contents(thing: object) -> object:
+    if isinstance(thing, dict):
+        return [(_contents(key), _contents(value)) for key, value in thing.items()]
+    slots = getattr(type(thing), "__slots__", None)
+    if isinstance(thing, Shapes):
+        return _contents(vars(thing))
+    if slots and not isinstance(thing, int | str):
+        return [_contents(getattr(thing, slot)) for slot in slots]
+    return thing
+
+
+def test_a_trusting_one_shows_the_shape_of_its_first_key() -> None:
+    shapes = Shapes(trusting=True)
+    assert shapes.shape(b"jwt_active:5b6962dd-3f90-4c93-8f61-eabfa4a803e2:1") == "jwt_active:<uuid>:<int>"
+    assert shapes.shape(b"ac:stg:auth:session:7c8fbcd45ffe450f") == "ac:stg:auth:session:<hex>"
+    assert shapes.shape(b"session:tok1") == "session:tok<int>"
+    assert shapes.shape(b"rq:groups") == "rq:groups"
+    assert shapes.shape(b"hunter") == "hunter"
+
+
+def test_a_static_key_that_is_used_often_stays_visible_among_names() -> None:
+    shapes, chance = Shapes(trusting=True), random.Random(7)
+    for _ in range(module.ESTABLISHED):
+        assert shapes.shape(b"rq:groups") == "rq:groups"
+    for _ in range(1_000):
+        shapes.shape(f"rq:{_syllables(chance)}".encode())
+    assert shapes.shape(b"rq:groups") == "rq:groups"
+    assert shapes.shape(f"rq:{_syllables(chance)}".encode()) == "rq:<*>"
+
+
+def test_a_uuid_behind_a_word_is_never_taken_apart() -> None:
+    chance = random.Random(8)
+    seen = set()
+    for _ in range(3_000):
+        one = uuid.UUID(int=chance.getrandbits(128), version=4)
+        for key in (f"meta-{one}", f"a:{one}-lock", f"CAPTCHA_{one}:x", f"x.{one}_{one}"):
+            seen.add(Shapes(trusting=True).shape(key.encode()))
+    assert seen == {"meta-<uuid>", "a:<uuid>-lock", "CAPTCHA_<uuid>:x", "x.<uuid>_<uuid>"}
+
+
+SECRETS = parse_policy(
+    """
+    policy: p
+    services: [a]
+    placeholders: {token: {is: "[a-z]{6,12}", secret: true}}
+    scopes: {shop: {prefix: "shop:v1:", writers: [a]}}
+    keys: {session: {key: "shop:v1:session:<token>"}}
+    """
+).secrecy
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["sesion:secretword", "secretword:cart", "x:secretword:y", "secretword-1:a", "a_secretword"],
+)
+def test_one_key_that_recurs_shows_no_secret(key: str) -> None:
+    shapes = Shapes(trusting=True, secrecy=SECRETS)
+    assert not [shape for _ in range(100) if "secretword" in (shape := shapes.shape(key.encode()))]
+    assert shapes.settled(key.encode()) is not None
+
+
+def test_a_word_that_may_be_a_secret_shows_once_it_has_stood_in_many_keys() -> None:
+    shapes = Shapes(trusting=True, secrecy=SECRETS)
+    seen = [shapes.shape(f"invoices:{number}".encode()) for number in range(DISTINCT + 1)]
+    assert seen[DISTINCT - 2 :] == ["<*>:<int>", "invoices:<int>", "invoices:<int>"]
+
+
+def test_where_a_form_has_its_secret_no_word_shows() -> None:
+    shapes = Shapes(trusting=True, secrecy=SECRETS)
+    keys = [f"acme:session:secretword:{number}".encode() for number in range(100)]
+    assert {shapes.shape(key) for key in keys} == {"acme:session:<id>:<int>"}
+
+
+def test_a_word_of_the_policy_or_one_that_is_no_secret_shows_as_ever() -> None:
+    shapes = Shapes(secrecy=SECRETS)
+    assert [shapes.shape(b"shop:v1:cart:17") for _ in range(2)][1] == "shop:v1:cart:<int>"

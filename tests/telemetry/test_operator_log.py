@@ -1,0 +1,117 @@
+"""Lines for operators, few of them."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from keyfence.telemetry import operator_log as notices
+from keyfence.upstream.outages import Outages
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "_kinds", {})
+
+
+def test_a_kind_is_told_once_a_minute_with_how_many_were_left_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(notices.time, "monotonic", lambda: now)
+    for _ in range(5):
+        notices.notice("a", "first")
+    notices.notice("b", "other")
+    first, other = capsys.readouterr().err.splitlines()
+    assert first.startswith("keyfence: 2")
+    assert first.endswith("Z first")
+    assert other.endswith("Z other")
+    now += 60
+    notices.notice("a", "second")
+    assert capsys.readouterr().err.endswith("Z second (and 4 more since the last line about this)\n")
+
+
+def test_kinds_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(notices.MAX_KINDS + 5):
+        notices.notice(str(number), "x")
+    assert len(notices._kinds) == notices.MAX_KINDS
+    assert capsys.readouterr().err.count("\n") == notices.MAX_KINDS + 5
+
+
+def test_each_change_of_state_is_a_line_until_there_are_too_many(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(notices.time, "monotonic", lambda: now)
+    changes = notices.Changes()
+    for number in range(notices.MAX_CHANGES + 5):
+        changes.add(f"change {number}")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("Z ")[2] for line in lines] == [
+        f"change {number}" for number in range(notices.MAX_CHANGES)
+    ]
+    changes.tick()
+    assert capsys.readouterr().err == ""
+    now += notices.INTERVAL_SECONDS
+    changes.tick()
+    changes.tick()
+    last = f"Z change {notices.MAX_CHANGES + 4} (4 changes before it were left out)\n"
+    assert capsys.readouterr().err.endswith(last)
+    changes.add("calm")
+    assert capsys.readouterr().err.endswith("Z calm\n")
+
+
+def test_an_outage_tells_each_reason_once_and_how_long_it_lasted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(notices.time, "monotonic", lambda: now)
+    outages = Outages("redis://x")
+    outages.seen(False, "not there yet")
+    outages.seen(True, "")
+    outages.begin()
+    assert capsys.readouterr().err == ""
+    for up, reason in [(False, "timed out"), (False, "refused"), (False, "timed out"), (True, "")]:
+        outages.seen(up, reason)
+        now += 5
+    lines = [line.partition("Z ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert lines == [
+        "upstream redis://x is unreachable: timed out",
+        "upstream redis://x is unreachable: refused",
+        "upstream redis://x is up again after 15 s",
+    ]
+
+
+def test_an_outage_at_the_start_is_told_once_the_start_is_through(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    outages = Outages("redis://x")
+    outages.seen(False, "refused")
+    assert capsys.readouterr().err == ""
+    outages.begin()
+    assert capsys.readouterr().err.endswith("Z upstream redis://x is unreachable: refused\n")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.44, "0.4 s"), (59.4, "59 s"), (200.0, "3 min 20 s"), (7500.0, "2 h 5 min")]
+)
+def test_a_time_span_is_told_in_few_words(seconds: float, text: str) -> None:
+    assert notices.elapsed(seconds) == text
+
+
+@pytest.mark.parametrize(("say", "stream"), [(notices.warn, "stderr"), (notices.tell, "stdout")])
+def test_a_reader_that_has_gone_stops_nothing(
+    say: Callable[[str], None], stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gone(io.StringIO):
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, stream, Gone())
+    say("draining")
+    monkeypatch.setattr(sys, stream, io.StringIO())
+    getattr(sys, stream).close()
+    say("draining")

@@ -1,0 +1,92 @@
+"""The state of the upstream, and who may knock at it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from keyfence.upstream.health import (
+    ATTEMPTS_AT_ONCE,
+    DROPS_IN_A_ROW,
+    Greeting,
+    GreetingError,
+    Upstream,
+    UpstreamAddress,
+    UpstreamDown,
+)
+from tests.downstream.test_client import in_loop
+from tests.servers import free_port
+
+
+def nobody_there() -> Upstream:
+    return Upstream(UpstreamAddress("tcp", "127.0.0.1", free_port(), shown="redis"))
+
+
+@in_loop
+async def test_of_many_who_find_it_gone_at_once_only_the_first_knock() -> None:
+    upstream = nobody_there()
+    outcomes = await asyncio.gather(
+        *(upstream.connect(asyncio.Protocol) for _ in range(500)), return_exceptions=True
+    )
+    assert {str(one) for one in outcomes} == {"upstream redis is unreachable: connection refused"}
+    assert 1 <= upstream.failures <= ATTEMPTS_AT_ONCE
+
+
+@in_loop
+async def test_nobody_knocks_while_the_failure_is_fresh() -> None:
+    upstream = nobody_there()
+    upstream.failed("connection refused")
+    with pytest.raises(UpstreamDown):
+        await upstream.connect(asyncio.Protocol)
+    assert upstream.failures == 1
+
+
+@in_loop
+async def test_a_probe_that_is_killed_is_no_failure_and_several_in_a_row_are_one() -> None:
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        upstream = Upstream(UpstreamAddress("tcp", "127.0.0.1", port, shown="redis"))
+        upstream.succeeded()
+        for _ in range(DROPS_IN_A_ROW - 1):
+            assert not await upstream.probe()
+        assert upstream.up
+        assert not upstream.must_wait
+        assert not await upstream.probe()
+        assert not upstream.up
+
+
+@in_loop
+async def test_keyfence_itself_may_always_knock() -> None:
+    upstream = nobody_there()
+    upstream.failed("connection refused")
+    with pytest.raises(ConnectionRefusedError):
+        await upstream.knock(asyncio.Protocol)
+
+
+def test_a_greeting_leaves_what_comes_after_its_replies() -> None:
+    greeting = Greeting(2)
+    assert greeting.take(b"+OK\r\n+O") == b""
+    assert greeting.take(b"K\r\n$1\r\na\r\n") == b"$1\r\na\r\n"
+
+
+def test_a_refused_greeting_tells_redis_text_and_how_many_commands_stood_behind() -> None:
+    with pytest.raises(GreetingError) as told:
+        Greeting(3).take(b"+OK\r\n-WRONGPASS no\r\n+OK\r\n")
+    assert str(told.value) == "it refused keyfence's login: WRONGPASS no"
+    assert (told.value.refusal, told.value.unanswered) == ("WRONGPASS no", 1)
+
+
+def test_a_greeting_that_is_no_resp_is_told() -> None:
+    with pytest.raises(GreetingError, match="it doesn't speak RESP"):
+        Greeting(1).take(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+def test_a_greeting_without_an_end_is_given_up() -> None:
+    greeting = Greeting(1)
+    greeting.take(b"+" + b"x" * 60_000)
+    with pytest.raises(GreetingError, match="too long"):
+        greeting.take(b"x" * 10_000)

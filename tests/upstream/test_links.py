@@ -1,0 +1,61 @@
+"""A client's two ways to Redis: what happens on one of them does nothing to what is awaited on the other."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from keyfence.resp.profile import unchanged
+from keyfence.upstream.health import Upstream, UpstreamAddress, UpstreamDown
+from keyfence.upstream.links import Links, Owner
+from keyfence.upstream.pools import Pools
+from tests.downstream.test_client import in_loop
+
+
+class Told(Owner):
+    """A client that keeps the refusals."""
+
+    def __init__(self) -> None:
+        self.refusals: list[str] = []
+
+    def upstream_refused(self, reason: str) -> None:
+        self.refusals.append(reason)
+
+    def upstream_full(self, full: bool) -> None:
+        """It sends nothing more."""
+
+
+@in_loop
+async def test_a_connection_that_was_refused_is_not_tried_again_while_the_client_shares(
+    patch: pytest.MonkeyPatch,
+) -> None:
+    """Its client awaits replies on the shared one by then: an error would take the place of each of them,
+    and the replies that come all the same would answer what is asked next."""
+    upstream = Upstream(UpstreamAddress("tcp", "127.0.0.1", 1, shown="fake"))
+    tries = 0
+
+    async def connect(_protocol: object) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise UpstreamDown("no")
+        await asyncio.sleep(3600)  # the shared one is on its way
+
+    patch.setattr(upstream, "connect", connect)
+    client = Told()
+    pools = Pools(upstream, 1)
+    links = Links(upstream, pools, client)
+    links.send_own(unchanged(0), [b"HELLO"])
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert client.refusals == ["no"]
+    assert links.may_share(unchanged(0))
+    links.send_shared([b"GET"], [1])
+    await asyncio.sleep(0)
+    links.keep_alive(1e9)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (tries, client.refusals) == (2, ["no"])
+    links.close()
+    pools.close()
