@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from keyfence.commands.extract import extract
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.patterns import automaton as automaton_module
 
@@ -87,7 +87,7 @@ def measure(entries: int) -> Measured:
     policy = parse_policy(text)
     took, took_cpu = time.perf_counter() - begin, time.process_time() - begin_cpu
     more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
-    decider = Decider(policy)
+    evaluator = Evaluator(policy)
     examples = [one.pattern.example() for one in policy.targets if one.kind == "entry"]
     choose = random.Random(1)
     choose.shuffle(examples)
@@ -96,10 +96,10 @@ def measure(entries: int) -> Measured:
         keys = [choose.choice(drawn) for _ in range(COMMANDS)]
         commands = [[b"TYPE", key] for key in keys]
         for argv in commands:
-            decider.judge(0, argv, extract(argv))
+            evaluator.judge(0, argv, extract(argv))
         by_key.append(_median(lambda keys=keys: [policy.classifier.first(key) for key in keys]))
         by_command.append(
-            _median(lambda commands=commands: [decider.admits(0, extract(argv)) for argv in commands])
+            _median(lambda commands=commands: [evaluator.admits(0, extract(argv)) for argv in commands])
         )
     return Measured(took, took_cpu, policy.classifier.automaton.states, more, *by_key, *by_command)
 

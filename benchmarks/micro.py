@@ -19,7 +19,7 @@ from benchmarks import sessions
 from keyfence import _compiled
 from keyfence.commands.extract import extract
 from keyfence.policy.compiled.policy import CompiledPolicy
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.resp.encode import command
 from keyfence.resp.limits import IDENTIFIED
@@ -94,17 +94,17 @@ def decision() -> Iterator[Bench]:
     good = [b"GET", b"session:token:uid:abc123:ts:1692806400"]
 
     def admitting(naming_rules: bool, argv: list[bytes]) -> Callable[[], object]:
-        decider = Decider(general(naming_rules))
+        evaluator = Evaluator(general(naming_rules))
         touches = extract(argv)
-        decider.judge(0, argv, touches)  # a permission is asked for once
-        if not decider.admits(0, touches):
+        evaluator.judge(0, argv, touches)  # a permission is asked for once
+        if not evaluator.admits(0, touches):
             raise AssertionError(argv)
-        return lambda: decider.admits(0, touches)
+        return lambda: evaluator.admits(0, touches)
 
     def judging(argv: list[bytes]) -> Callable[[], object]:
-        decider = Decider(general(True))
+        evaluator = Evaluator(general(True))
         touches = extract(argv)
-        return lambda: decider.judge(0, argv, touches)
+        return lambda: evaluator.judge(0, argv, touches)
 
     def classifying() -> Callable[[], object]:
         first = sessions.policy().classifier.first

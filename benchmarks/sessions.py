@@ -14,7 +14,7 @@ from benchmarks import traffic
 from keyfence.identity.resolver import Identities
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import Mode, ModeRule, Modes
-from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.pending_ttl import PendingTtls
 from keyfence.policy.loading.load import load_policy
 from keyfence.resp.encode import command
@@ -48,7 +48,7 @@ def policy() -> CompiledPolicy:
 def session_for(load: Load) -> Session:
     """A session that shares a connection, with telemetry and no log."""
     loaded = policy()
-    judge = Judge(loaded, Modes((ModeRule(load.mode),), loaded.services), pending=PendingTtls())
+    judge = Authorizer(loaded, Modes((ModeRule(load.mode),), loaded.services), pending=PendingTtls())
     identities = Identities(frozenset(loaded.services))
     return Session(InForce(judge), identities, load.service, "127.0.0.1:1", Telemetry(), sharing=True)
 

@@ -12,7 +12,7 @@ from harness import PROJECT, Choices, fuzz, instrumented
 with instrumented("keyfence.policy"):
     from keyfence.commands.extract import extract
     from keyfence.policy.diagnostics import FileError
-    from keyfence.policy.engine.evaluator import Decider
+    from keyfence.policy.engine.evaluator import Evaluator
     from keyfence.policy.loading.load import parse_policy
 
 REAL = (PROJECT / "policies" / "cubesandbox.yaml").read_text().splitlines()
@@ -70,12 +70,12 @@ def check(data: bytes) -> None:
     except FileError as exc:
         check_faults(exc, text)
         return
-    decider = Decider(policy)
+    evaluator = Evaluator(policy)
     for argv in ARGVS:
         touches = extract(argv)
         for service in range(len(policy.services)):
-            verdict = decider.judge(service, argv, touches)
-            assert verdict.allowed or not decider.admits(service, touches)
+            verdict = evaluator.judge(service, argv, touches)
+            assert verdict.allowed or not evaluator.admits(service, touches)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from keyfence.resp.limits import IDENTIFIED, MIB, ProtocolError, RequestLimits
 from keyfence.resp.requests import RequestReader
 
 with instrumented("keyfence.session"):
-    from keyfence.session.conversation import MULTI, POISON, ROOM
+    from keyfence.session.conversation import ABORT_MARKER, MULTI, ROOM
 
 from keyfence.downstream.client import reason_label
 from tests.session.fake_redis import PASSWORD, FakeRedis
@@ -44,7 +44,7 @@ GREETING = [encode.command(b"AUTH", b"keyfence", b"its own"), encode.command(b"S
 # What a session may say for itself: for a refused command of a transaction; to open that again elsewhere;
 # before WAIT; to ask who the client is; in the place of CLIENT REPLY, in the client's spelling; barriers.
 OWN = [
-    *map(re.escape, [POISON, MULTI, encode.command(b"PING"), encode.command(b"ACL", b"WHOAMI")]),
+    *map(re.escape, [ABORT_MARKER, MULTI, encode.command(b"PING"), encode.command(b"ACL", b"WHOAMI")]),
     rb"\*3\r\n\$6\r\n(?i:client)\r\n\$[0-9]+\r\n(?i:reply)(?:\0[^\r]*)?\r\n\$2\r\nON\r\n",
     rb"\*3\r\n\$5\r\nHELLO\r\n\$1\r\n2\r\n\$32\r\n[0-9a-f]{32}\r\n",
     rb"\*2\r\n\$4\r\nPING\r\n\$32\r\n[0-9a-f]{32}\r\n",

@@ -44,11 +44,11 @@ RAW = {
     ("session/session.py", "_special"): "as fold, in C; what has a NUL is looked at by word",
     (
         "policy/engine/decision_cache.py",
-        "Glance._admits",
+        "DecisionCache._admits",
     ): "a way is found by the spelling that the decider was asked about",
     (
         "policy/engine/decision_cache.py",
-        "Glance._form",
+        "DecisionCache._form",
     ): "a form is found by its spelling; `*` that isn't plainly one is judged",
     (
         "policy/compiled/policy.py",
@@ -57,7 +57,7 @@ RAW = {
     ("policy/compiled/policy.py", "Fields.meant"): "as in form_of",
     (
         "policy/engine/decision_cache.py",
-        "Glance._faults_of_fields",
+        "DecisionCache._faults_of_fields",
     ): "the names of fields are bytes, for Redis too",
 }
 # Where what is folded is no request's: the server's, the policy's, or text that is shown.

@@ -17,8 +17,8 @@ from keyfence.commands.table import COMMANDS
 from keyfence.policy.budget import COMMAND_STEPS
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
-from keyfence.policy.engine.authorizer import Judge, command_name
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.authorizer import Authorizer, command_name
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import LISTED, RULES
 from tests.adversary.conftest import Search
@@ -54,11 +54,11 @@ PIECES = [
 
 
 @cache
-def deciders() -> list[tuple[Decider, list[bytes]]]:
+def evaluators() -> list[tuple[Evaluator, list[bytes]]]:
     """Over the policies that come along, and over a large one; each with keys of all kinds that it knows, and
     of none."""
     policies = [*map(load_policy, POLICIES), parse_policy(policy_text(500)[0])]
-    return [(Decider(policy), _keys_of(policy)) for policy in policies]
+    return [(Evaluator(policy), _keys_of(policy)) for policy in policies]
 
 
 def _keys_of(policy: CompiledPolicy) -> list[bytes]:
@@ -101,7 +101,7 @@ def request(rng: random.Random, keys: list[bytes]) -> list[bytes]:
 
 
 def test_search_for_requests_whose_keys_take_long_to_find(search: Search) -> None:
-    _, keys = deciders()[0]
+    _, keys = evaluators()[0]
     for rng in search.attempts_of_at_least(100):
         argv = request(rng, keys)
         most = 1_000 + PER_ARGUMENT_FOUND * len(argv)
@@ -110,23 +110,23 @@ def test_search_for_requests_whose_keys_take_long_to_find(search: Search) -> Non
 
 def test_search_for_requests_that_take_long_to_judge(search: Search) -> None:
     for rng in search.attempts_of_at_least(20):
-        decider, keys = rng.choice(deciders())
-        service = rng.randrange(len(decider.policy.services))
+        evaluator, keys = rng.choice(evaluators())
+        service = rng.randrange(len(evaluator.policy.services))
         argv = request(rng, keys)
         touches = extract(argv)
         # Once for a policy and service, the tables that patterns need are made.
         for warm in ([b"KEYS", b"a*"], [b"PSUBSCRIBE", b"a*"], [*argv[:3], b"a*"]):
-            decider.decide(service, warm)
+            evaluator.decide(service, warm)
         most = AT_MOST_ONCE + PER_ARGUMENT * len(argv) + PER_BYTE * sum(map(len, argv))
-        steps_of(lambda: decider.judge(service, argv, touches), most)  # noqa: B023
-        assert decider.budget.spent <= COMMAND_STEPS
+        steps_of(lambda: evaluator.judge(service, argv, touches), most)  # noqa: B023
+        assert evaluator.budget.spent <= COMMAND_STEPS
 
 
 def test_search_for_violations_that_get_lost_among_many(search: Search) -> None:
     """What is counted with another is of the same kind, and has the same done about it; all are counted."""
     for rng in search.attempts_of_at_least(20):
-        decider, keys = rng.choice(deciders())
-        policy = decider.policy
+        evaluator, keys = rng.choice(evaluators())
+        policy = evaluator.policy
         service = rng.randrange(len(policy.services))
         name = policy.services[service]
         few = rng.choices(keys, k=3)
@@ -144,10 +144,10 @@ def test_search_for_violations_that_get_lost_among_many(search: Search) -> None:
             policy.services,
             waivers,
         )
-        judge = Judge(policy, modes, clock=lambda: 0.0)
+        judge = Authorizer(policy, modes, clock=lambda: 0.0)
         told: Counter[tuple[str, str, str, str]] = Counter()
         label = command_name(argv, extract(argv))
-        for found in judge.decider.violations(service, argv, extract(argv)):
+        for found in judge.evaluator.violations(service, argv, extract(argv)):
             action = modes.action(found, service, label) if found is not None else None
             if found is not None and action is not None:
                 told[found.rule, found.entry, found.severity, action] += 1

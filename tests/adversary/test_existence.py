@@ -16,7 +16,7 @@ from keyfence.commands.effects import EXISTENCE, effect_of
 from keyfence.commands.extract import extract
 from keyfence.commands.model import READ, WRITE
 from keyfence.commands.table import COMMANDS
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from tests.adversary.conftest import Search
 from tests.commands.conftest import Live
@@ -144,12 +144,12 @@ def shows_nothing(answer: Any, argv: list[bytes]) -> bool:
 
 
 def test_no_reply_that_is_admitted_depends_on_what_the_key_holds(server: Live, search: Search) -> None:
-    decider = Decider(parse_policy(POLICY))
+    evaluator = Evaluator(parse_policy(POLICY))
     known = server.names()
     for rng in search.attempts_of_at_least(3000):
         argv = call(rng)
         touches = extract(argv)
-        if argv[0] not in known or touches.command is None or decider.decide(0, argv).violations:
+        if argv[0] not in known or touches.command is None or evaluator.decide(0, argv).violations:
             continue
         one, other = rng.choice(CONTENTS)
         first, second = reply(server, one, argv), reply(server, other, argv)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from tests.adversary.conftest import Search
 from tests.commands.conftest import Live
@@ -87,10 +87,10 @@ def test_no_script_that_is_admitted_touches_what_is_not_declared(server: Live, s
         for more in ("", " ", "\n", "--"):
             server("SCRIPT", "LOAD", text + more)
     for rng in search.attempts_of_at_least(300):
-        decider = Decider(parse_policy(policy(rng)))
+        evaluator = Evaluator(parse_policy(policy(rng)))
         server("SET", ELSEWHERE, MARK)
         for _ in range(10):
             argv = call(rng)
-            if not decider.decide(0, [word.encode() for word in argv]).violations:
+            if not evaluator.decide(0, [word.encode() for word in argv]).violations:
                 assert server(*argv) != MARK, argv
                 assert server("GET", ELSEWHERE) == MARK, argv

@@ -18,7 +18,7 @@ from keyfence.policy.analysis.baseline import baseline
 from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.analysis.explain import explain
 from keyfence.policy.compiled.policy import CompiledPolicy
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.masking import shown_in
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.show import printable
@@ -120,14 +120,14 @@ class Everything:
 
     def __init__(self, policy: CompiledPolicy, path: Any) -> None:
         self.policy = policy
-        self.decider = Decider(policy)
+        self.evaluator = Evaluator(policy)
         self.path = path
         self.telemetry = Telemetry.to(str(path))
         self.telemetry.guard(policy.secrecy)
 
     def told_of(self, service: str, argv: list[bytes]) -> str:
         """What is shown of a command at once."""
-        found = self.decider.decide(self.policy.number(service), argv).violations
+        found = self.evaluator.decide(self.policy.number(service), argv).violations
         touches = extract(argv)
         name = touches.command.name if touches.command is not None else "other"
         findings = [Finding(one, "refused") for one in found]

@@ -11,7 +11,7 @@ import re
 
 from keyfence.policy.compiled.tenants import Caller, Values
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from tests.adversary.conftest import Search
 
@@ -65,8 +65,8 @@ def as_expression(glob: bytes) -> re.Pattern[bytes]:
     return re.compile(glob.replace(b"*", b".*").replace(b"?", b"."))
 
 
-def may_see(decider: Decider, key: bytes, values: Values) -> bool:
-    return all(one.rule != "scope.read" for one in decider.decide(0, [b"EXISTS", key], values).violations)
+def may_see(evaluator: Evaluator, key: bytes, values: Values) -> bool:
+    return all(one.rule != "scope.read" for one in evaluator.decide(0, [b"EXISTS", key], values).violations)
 
 
 def test_no_pattern_shows_the_name_of_another_tenants_key(search: Search) -> None:
@@ -77,16 +77,16 @@ def test_no_pattern_shows_the_name_of_another_tenants_key(search: Search) -> Non
             loaded = parse_policy(text)
         except FileError:
             continue  # two entries for one key, or a place that can't be told
-        decider = Decider(loaded)
+        evaluator = Evaluator(loaded)
         values = {tenant: loaded.values(Caller(b"t-" + tenant)) for tenant in TENANTS}
         for _ in range(30):
             glob = b"".join(rng.choices(PIECES, k=rng.randrange(1, 7)))
             tenant = rng.choice(TENANTS)
-            if decider.decide(0, [b"KEYS", glob], values[tenant]).violations:
+            if evaluator.decide(0, [b"KEYS", glob], values[tenant]).violations:
                 continue
             admitted += 1
             for key in filter(as_expression(glob).fullmatch, KEYS):
-                readers = {one for one in TENANTS if may_see(decider, key, values[one])}
+                readers = {one for one in TENANTS if may_see(evaluator, key, values[one])}
                 target = loaded.target(key)
                 # Of a malformed key that is nobody's, the place in it tells whose name it may show.
                 is_nobodys = not readers and target is not None and target.kind == "malformed"

@@ -17,7 +17,7 @@ import pytest
 
 from keyfence.identity.resolver import Identities, Password
 from keyfence.policy.enforcement.modes import ModeRule, Modes
-from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import parse_policy
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.session.session import Session
@@ -186,7 +186,7 @@ class Model(FakeRedis):
         return super()._answer(words)
 
 
-def judges(mode: str) -> list[Judge]:
+def judges(mode: str) -> list[Authorizer]:
     """Of policies in which the same user has the same tenant, written in two ways."""
     text = POLICY.read_text().replace("source: tenants.lua", f"source: {POLICY.with_name('tenants.lua')}")
     other = text.replace('pattern: "tenant-(.*)"', 'pattern: "(?:tenant)-([^:]+)"')
@@ -194,7 +194,7 @@ def judges(mode: str) -> list[Judge]:
     found = []
     for one in (text, other):
         loaded = parse_policy(one)
-        found.append(Judge(loaded, Modes(modes, loaded.services)))
+        found.append(Authorizer(loaded, Modes(modes, loaded.services)))
     return found
 
 

@@ -22,7 +22,7 @@ from keyfence.commands.model import Content, Field, Members, Streamed, Touches
 from keyfence.commands.table import COMMANDS
 from keyfence.identity.resolver import Identities
 from keyfence.policy.enforcement.modes import ModeRule, Modes
-from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import load_policy
 from keyfence.resp import encode, requests
 from keyfence.resp.limits import IDENTIFIED
@@ -308,7 +308,7 @@ def server(redis_binary: ServerBinary) -> Iterator[RedisServer]:
 
 def new_session(mode: str) -> Session:
     policy = load_policy(POLICY)
-    judge = Judge(policy, Modes((ModeRule(mode),), policy.services))  # type: ignore[arg-type]
+    judge = Authorizer(policy, Modes((ModeRule(mode),), policy.services))  # type: ignore[arg-type]
     identities = Identities(frozenset(policy.services))
     return Session(InForce(judge), identities, "stock", "10.0.0.9:5", Told())
 

@@ -22,7 +22,7 @@ Writer = asyncio.StreamWriter
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
+class CommandForm:
     """What happens to the bytes of one direction."""
 
     delay: float = 0.0  # seconds that each chunk waits
@@ -40,8 +40,8 @@ class Faults:
     # A new connection: passed on, taken and left alone, reset at once, or answered without the target.
     accept: Literal["pass", "silent", "reset", "answer"] = "pass"
     answer: bytes = b""  # for `answer`: to each chunk that comes
-    to_target: Way = Way()
-    to_client: Way = Way()
+    to_target: CommandForm = CommandForm()
+    to_client: CommandForm = CommandForm()
 
 
 NONE = Faults()
@@ -183,7 +183,7 @@ class FaultProxy:
             to_target.transport.abort()
 
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: Writer, other: Writer, way_now: Callable[[], Way]
+        self, reader: asyncio.StreamReader, writer: Writer, other: Writer, way_now: Callable[[], CommandForm]
     ) -> None:
         passed = 0
         while True:

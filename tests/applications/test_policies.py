@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keyfence.policy.analysis.lint import check_policy
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy
 from tests.applications.application import APPLICATIONS
 from tests.servers import PROJECT
@@ -28,7 +28,7 @@ def test_a_policy_has_no_warning(path: Path) -> None:
 def test_a_policy_is_for_one_service_and_refuses_what_is_not_the_applications(path: Path) -> None:
     policy = load_policy(path)
     assert policy.name == path.stem
-    decider = Decider(policy)
+    evaluator = Evaluator(policy)
     for service, command in (
         ("app", [b"SET", b"somebody:elses", b"1"]),
         ("app", [b"SCAN", b"0"]),
@@ -36,18 +36,18 @@ def test_a_policy_is_for_one_service_and_refuses_what_is_not_the_applications(pa
         ("app", [b"EVAL", b"return 1", b"0"]),
         ("unknown", [b"SCAN", b"0"]),
     ):
-        assert decider.decide(policy.number(service), command).violations, command
+        assert evaluator.decide(policy.number(service), command).violations, command
 
 
 @EACH
 def test_a_script_is_kept_to_the_keys_of_the_application(path: Path) -> None:
     policy = load_policy(path)
-    decider = Decider(policy)
+    evaluator = Evaluator(policy)
     for sha1, script in policy.scripts.items():
         number = 1 if script.keys is None else script.keys
         foreign = [b"somebody:elses"] * number
         command = [b"EVALSHA", sha1, b"%d" % number, *foreign, *[b"somebody:elses"] * 20]
-        verdict = decider.decide(policy.number("app"), command)
+        verdict = evaluator.decide(policy.number("app"), command)
         assert verdict.violations or not (number or script.writes), script.name
 
 

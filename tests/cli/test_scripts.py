@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from keyfence.policy.compiled.scripts import first_line
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from tests.cli.test_main import process
 from tests.clients.running import decisions
@@ -84,11 +84,11 @@ def test_different_scripts_are_different_rows_and_the_section_registers_them(
     for text in (table, report):
         assert sha1(COUNT) in text
         assert sha1(UNLOCK) in text
-    decider = Decider(parse_policy(POLICY + section))
+    evaluator = Evaluator(parse_policy(POLICY + section))
     for command in (["EVAL", UNLOCK, "1", "p:a"], ["EVALSHA", sha1(COUNT), "2", "p:a", "p:b"],
                     ["FCALL", "bump", "1", "p:a"]):  # fmt: skip
         argv = [word if isinstance(word, bytes) else word.encode() for word in command]
-        assert decider.decide(0, argv).violations == ()
+        assert evaluator.decide(0, argv).violations == ()
     lines = {line["script"]: line["script_line"] for line in decisions(tmp_path)}
     assert lines == {name: one["line"] for name, one in listed.items()}
     assert json.loads(process("scripts", str(tmp_path / "decisions.jsonl"), "--format", "json").out) == [
@@ -111,7 +111,7 @@ def test_where_keys_are_masked_no_line_of_a_script_shows(tmp_path: Path, redis_b
 
 def line_of(policy: str, text: bytes) -> str:
     argv = [b"EVAL", text, b"0"]
-    found = Decider(parse_policy(policy)).decide(0, argv).violations
+    found = Evaluator(parse_policy(policy)).decide(0, argv).violations
     return next(one.shown for one in found if one.rule == "script.unregistered")
 
 

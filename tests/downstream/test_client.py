@@ -15,7 +15,7 @@ import uvloop
 
 from keyfence.config.models import ListenerModel
 from keyfence.downstream import client as client_module
-from keyfence.downstream.client import Gate
+from keyfence.downstream.client import ServerContext
 from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.quotas import ClientLimits
 from keyfence.policy.enforcement.modes import ModeRule
@@ -72,7 +72,9 @@ class Stage:
         self.upstream = Upstream(address, connect_timeout=self._timeout)
         self.telemetry = Telemetry()
         in_force = None if self._judge is None else InForce(self._judge)
-        self.gate = Gate(in_force, identities(), self.upstream, self.telemetry, IDENTIFIED, self._limits)
+        self.gate = ServerContext(
+            in_force, identities(), self.upstream, self.telemetry, IDENTIFIED, self._limits
+        )
         self.listeners = Listeners(self.gate)
         self.listeners.open(ListenerModel(listen="127.0.0.1:0", service="CubeProxy"))
         await self.listeners.start()

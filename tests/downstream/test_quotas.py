@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-from keyfence.downstream.quotas import ClientLimits, Place, Places
+from keyfence.downstream.quotas import ClientLimits, ConnectionQuota, ConnectionQuotas
 
 
 def test_there_are_so_many_places_in_all() -> None:
-    places = Places(ClientLimits(connections=2))
+    places = ConnectionQuotas(ClientLimits(connections=2))
     first, second = places.take(), places.take()
     assert first
     assert second
@@ -21,21 +21,21 @@ def test_there_are_so_many_places_in_all() -> None:
 
 
 def test_there_are_so_many_places_for_one_address() -> None:
-    places = Places(ClientLimits(per_address=2))
+    places = ConnectionQuotas(ClientLimits(per_address=2))
     assert [taken(places).at("10.0.0.1") for _ in range(3)] == [True, True, False]
     assert taken(places).at("10.0.0.2")
     assert [taken(places).at("") for _ in range(5)] == [True] * 5  # a unix socket's clients have none
 
 
 def test_there_are_so_many_places_for_each_service() -> None:
-    places = Places(ClientLimits(per_service={"*": 1, "A": 2, "B": 0}))
+    places = ConnectionQuotas(ClientLimits(per_service={"*": 1, "A": 2, "B": 0}))
     assert [taken(places).serve("A") for _ in range(3)] == [True, True, False]
     assert [taken(places).serve("B") for _ in range(3)] == [True] * 3  # 0: no limit
     assert [taken(places).serve("C") for _ in range(2)] == [True, False]
 
 
 def test_who_becomes_another_service_takes_a_place_there_and_leaves_the_old_one() -> None:
-    places = Places(ClientLimits(per_service={"A": 1, "B": 1}))
+    places = ConnectionQuotas(ClientLimits(per_service={"A": 1, "B": 1}))
     one, two = taken(places), taken(places)
     assert one.serve("A")
     assert two.serve("B")
@@ -48,7 +48,7 @@ def test_who_becomes_another_service_takes_a_place_there_and_leaves_the_old_one(
 
 
 def test_a_lower_limit_turns_nobody_out() -> None:
-    places = Places(ClientLimits(per_service={"A": 3}))
+    places = ConnectionQuotas(ClientLimits(per_service={"A": 3}))
     held = [taken(places) for _ in range(3)]
     assert all(place.serve("A") for place in held)
     places.limits = ClientLimits(connections=1, per_service={"A": 1})
@@ -57,9 +57,9 @@ def test_a_lower_limit_turns_nobody_out() -> None:
 
 
 def test_nothing_is_left_of_those_who_have_gone() -> None:
-    places = Places(ClientLimits(per_address=3, per_service={"*": 3}))
+    places = ConnectionQuotas(ClientLimits(per_address=3, per_service={"*": 3}))
     chance = random.Random(1)
-    held: list[Place] = []
+    held: list[ConnectionQuota] = []
     for _ in range(3000):
         if held and chance.random() < 0.5:
             held.pop(chance.randrange(len(held))).leave()
@@ -75,7 +75,7 @@ def test_nothing_is_left_of_those_who_have_gone() -> None:
     assert (places.taken, places.of_address, places.of_service) == (0, {}, {})
 
 
-def taken(places: Places) -> Place:
+def taken(places: ConnectionQuotas) -> ConnectionQuota:
     place = places.take()
     assert place is not None
     return place

@@ -47,12 +47,12 @@ def read_at_a_glimpse(pieces: Iterable[bytes], limits: RequestLimits = IDENTIFIE
         reader.feed(piece)
         try:
             while True:
-                glimpsed = reader.glimpse()
+                peeked = reader.peek()
                 seen = (reader.start, reader.end)
-                arguments = reader.again() if glimpsed else reader.next()
+                arguments = reader.reparse() if peeked else reader.next()
                 if arguments is None:
                     break
-                if glimpsed:
+                if peeked:
                     assert seen == (reader.start, reader.end)
                     assert_seen(reader, arguments)
                 found.append((arguments, reader.span(reader.start, reader.end)))
@@ -208,7 +208,7 @@ def test_a_glimpse_shows_what_is_read_and_takes_nothing_for_a_request_that_is_no
 def test_nothing_is_glimpsed_but_whole_plain_requests(data: bytes) -> None:
     reader = RequestReader(IDENTIFIED)
     reader.feed(data)
-    assert not reader.glimpse()
+    assert not reader.peek()
 
 
 @given(st.lists(ARGV, min_size=1, max_size=5), st.integers(1, 64))

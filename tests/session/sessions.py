@@ -11,7 +11,7 @@ from pathlib import Path
 
 from keyfence.identity.resolver import Identities
 from keyfence.policy.enforcement.modes import ModeRule, Modes
-from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.counts import Admitted, Repeat
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.verdict import Finding
@@ -27,10 +27,10 @@ USERS = {"master": "CubeMaster", "proxy": "CubeProxy"}
 policy = cache(lambda: load_policy(POLICY))
 
 
-def judge(*rules: ModeRule) -> Judge:
+def judge(*rules: ModeRule) -> Authorizer:
     """A judge that enforces everything, unless `rules` say otherwise."""
     loaded = policy()
-    return Judge(loaded, Modes(rules or (ModeRule("enforce"),), loaded.services), clock=lambda: 1e9)
+    return Authorizer(loaded, Modes(rules or (ModeRule("enforce"),), loaded.services), clock=lambda: 1e9)
 
 
 def identities() -> Identities:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, Modes
-from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.resp.limits import IDENTIFIED
-from keyfence.session.conversation import POISON
+from keyfence.session.conversation import ABORT_MARKER
 from keyfence.session.session import Session
 from keyfence.telemetry.telemetry import Telemetry
 from tests.session.sessions import (
@@ -121,7 +121,7 @@ def test_each_command_that_is_refused_alike_poisons_its_transaction() -> None:
     assert passed(one) == b""
     sent(one)
     one.from_client(cmd("MULTI") + cmd("SET", FOREIGN.format(3), "v") + cmd("EXEC"))
-    assert passed(one) == cmd("MULTI") + POISON + cmd("EXEC")
+    assert passed(one) == cmd("MULTI") + ABORT_MARKER + cmd("EXEC")
     one.from_upstream(b"+OK\r\n-ERR wrong number of arguments\r\n-EXECABORT no\r\n")
     ok, refused, aborted = replies(sent(one))
     assert (ok, aborted) == (b"+OK\r\n", b"-EXECABORT no\r\n")
@@ -131,7 +131,7 @@ def test_each_command_that_is_refused_alike_poisons_its_transaction() -> None:
 def test_break_glass_lets_pass_what_was_refused_alike_and_its_end_refuses_it_again() -> None:
     loaded = policy()
     glass: list[BreakGlass] = []
-    fixed = Judge(loaded, Modes([ModeRule("enforce")], loaded.services), glass, clock=lambda: 100.0)
+    fixed = Authorizer(loaded, Modes([ModeRule("enforce")], loaded.services), glass, clock=lambda: 100.0)
     one = session("CubeMaster", in_force=InForce(fixed))
     request = cmd("SET", FOREIGN.format(1), "v")
     one.from_client(request * 3)

@@ -12,7 +12,7 @@ from keyfence.identity.resolver import Password
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp import encode, requests
-from keyfence.session.conversation import POISON, ROOM
+from keyfence.session.conversation import ABORT_MARKER, ROOM
 from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
@@ -59,7 +59,7 @@ def test_who_is_still_in_a_transaction_has_not_authenticated_when_auth_is_queued
     assert one.in_transaction
     one.from_upstream(b"+QUEUED\r\n")
     assert one.service == "CubeProxy"
-    assert passed(one) == cmd(end) + AUTH + POISON
+    assert passed(one) == cmd(end) + AUTH + ABORT_MARKER
 
 
 @pytest.mark.parametrize("words", ["AUTH master wrong", "HELLO 3 AUTH master wrong"])
@@ -214,7 +214,7 @@ def test_a_request_refused_in_the_midst_of_a_transaction_that_watches_goes_on_to
     in_multi(one)
     streamed(one, cmd("HSET", "cube:v1:shared:sandbox:proxy:7c8f", "HostIP", "1" * 500))
     assert one.reopen
-    assert passed(one) == cmd("MULTI") + POISON
+    assert passed(one) == cmd("MULTI") + ABORT_MARKER
 
 
 def test_a_refused_large_request_leaves_no_part_of_it_for_a_new_connection(
@@ -315,7 +315,7 @@ def test_a_name_that_only_redis_can_read_is_refused_where_the_session_must_be_fo
 def test_a_transaction_in_hand_does_not_end_at_a_name_that_only_redis_can_read() -> None:
     one = session(sharing=True)
     one.from_client(cmd("MULTI") + ADMITTED + cmd(b"EXEC\0") + AUTH + cmd("EXEC"))
-    assert passed(one) == cmd("MULTI") + ADMITTED + POISON
+    assert passed(one) == cmd("MULTI") + ADMITTED + ABORT_MARKER
     assert one.in_transaction
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keyfence.policy.enforcement.modes import ModeRule, Modes
-from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import parse_policy
 from keyfence.resp import requests
 from keyfence.session.conversation import ROOM
@@ -35,7 +35,7 @@ def sharing_scripts() -> InForce:
     text = "policy: p\nowner: {team: t, contact: c}\nservices: [CubeProxy]\nclaims: ['a:']\n"
     text += f"scripts: {{one: {{sha1: {DIGITS}, keys: 0, shared: yes}}}}\n"
     policy = parse_policy(text)
-    return InForce(Judge(policy, Modes([ModeRule("observe")], policy.services)))
+    return InForce(Authorizer(policy, Modes([ModeRule("observe")], policy.services)))
 
 
 @pytest.mark.parametrize("behind", [OTHER, cmd("AUTH u p"), cmd("CLIENT ID"), ADMITTED + OTHER])

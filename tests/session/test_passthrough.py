@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from keyfence.session.passthrough import Splice
+from keyfence.session.passthrough import Passthrough
 
 
 def test_bytes_go_on_as_they_came() -> None:
-    one = Splice("A")
+    one = Passthrough("A")
     one.from_client(b"*1\r\n$4\r\nPI")
     one.from_upstream(b"no RESP at all")
     assert one.to_upstream == [b"*1\r\n$4\r\nPI"]
@@ -16,7 +16,7 @@ def test_bytes_go_on_as_they_came() -> None:
 
 
 def test_a_client_is_told_why_there_is_no_upstream() -> None:
-    one = Splice("A")
+    one = Passthrough("A")
     one.from_client(b"PING\r\n")
     one.upstream_refused("upstream x is unreachable: connection refused")
     assert one.to_client == [b"-ERR keyfence: upstream x is unreachable: connection refused\r\n"]
@@ -25,7 +25,7 @@ def test_a_client_is_told_why_there_is_no_upstream() -> None:
 
 
 def test_an_answer_is_awaited_until_something_comes_back() -> None:
-    one = Splice("A")
+    one = Passthrough("A")
     one.from_client(b"PING\r\n")
     assert one.outstanding
     one.from_upstream(b"+PONG\r\n")
@@ -33,7 +33,7 @@ def test_an_answer_is_awaited_until_something_comes_back() -> None:
 
 
 def test_with_the_upstream_the_client_goes() -> None:
-    one = Splice("A")
+    one = Passthrough("A")
     one.upstream_lost("upstream x is gone")
     assert one.closing == "upstream x is gone"
     assert one.to_client == []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from keyfence.session.reply_slots import SLOT_BYTES, Forward, Inspect, Local, Replace, Slots
+from keyfence.session.reply_slots import SLOT_BYTES, Forward, Inspect, Local, Replace, ReplySlots
 
 
 def test_runs_of_forwarded_requests_are_one_slot() -> None:
-    slots = Slots()
+    slots = ReplySlots()
     slots.forward(3)
     slots.forward(2)
     assert slots.awaited == 5
@@ -17,7 +17,7 @@ def test_runs_of_forwarded_requests_are_one_slot() -> None:
 
 
 def test_a_local_answer_parts_two_runs() -> None:
-    slots = Slots()
+    slots = ReplySlots()
     slots.forward(1)
     slots.add(Local(b"-no\r\n"))
     slots.forward(1)
@@ -25,7 +25,7 @@ def test_a_local_answer_parts_two_runs() -> None:
 
 
 def test_only_local_answers_whose_turn_has_come_are_ready() -> None:
-    slots = Slots()
+    slots = ReplySlots()
     slots.add(Local(b"a"))
     slots.add(Local(b"b"))
     slots.forward(1)
@@ -37,7 +37,7 @@ def test_only_local_answers_whose_turn_has_come_are_ready() -> None:
 
 
 def test_what_waits_here_is_counted_in_bytes_and_in_replies() -> None:
-    slots = Slots()
+    slots = ReplySlots()
     slots.forward(2)
     slots.add(Local(b"12345"))
     slots.add(Replace(b"123"))

@@ -10,11 +10,11 @@ import pytest
 
 from keyfence.identity.resolver import Password
 from keyfence.policy.enforcement.modes import ModeRule, Modes
-from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import parse_policy
 from keyfence.resp import requests
 from keyfence.resp.profile import Profile
-from keyfence.session.conversation import POISON, ROOM
+from keyfence.session.conversation import ABORT_MARKER, ROOM
 from keyfence.session.handlers.transactions import MAX_EFFECTS
 from keyfence.session.reply_queue import MAX_INSPECTED
 from keyfence.session.routing import STAY
@@ -138,10 +138,10 @@ def test_the_keys_of_a_transaction_share_a_slot_where_the_policy_says_so() -> No
         "policy: p\nservices: [CubeProxy]\ncluster: true\n"
         "scopes: {all: {prefix: 'k', writers: [CubeProxy], unregistered: allow}}\n"
     )
-    cluster = Judge(loaded, Modes([ModeRule("enforce")], loaded.services))
+    cluster = Authorizer(loaded, Modes([ModeRule("enforce")], loaded.services))
     one = in_multi(session(in_force=InForce(cluster)))
     one.from_client(cmd("GET k:{a}:1") + cmd("GET k:{a}:2") + cmd("GET k:{b}:1") + cmd("EXEC"))
-    assert passed(one) == cmd("GET k:{a}:1") + cmd("GET k:{a}:2") + POISON + cmd("EXEC")
+    assert passed(one) == cmd("GET k:{a}:1") + cmd("GET k:{a}:2") + ABORT_MARKER + cmd("EXEC")
     one.from_upstream(b"+QUEUED\r\n+QUEUED\r\n-ERR arity\r\n-EXECABORT no\r\n")
     assert is_refusal(replies(sent(one))[2], "slot.cross")
     one.from_client(cmd("GET k:{b}:1"))  # the next one begins anew
@@ -151,7 +151,7 @@ def test_the_keys_of_a_transaction_share_a_slot_where_the_policy_says_so() -> No
 def test_a_refusal_in_a_transaction_spoils_it() -> None:
     one = in_multi(session())
     one.from_client(ADMITTED + REFUSED + cmd("EXEC"))
-    assert passed(one) == ADMITTED + POISON + cmd("EXEC")
+    assert passed(one) == ADMITTED + ABORT_MARKER + cmd("EXEC")
     one.from_upstream(b"+QUEUED\r\n-ERR wrong number of arguments for 'echo' command\r\n-EXECABORT Tr")
     one.from_upstream(b"ansaction discarded\r\n")
     queued, refusal, abort = replies(sent(one))
@@ -166,7 +166,7 @@ def test_a_refusal_in_a_transaction_spoils_it() -> None:
 def test_an_end_that_redis_refuses_ends_no_transaction() -> None:
     one = in_multi(session())
     one.from_client(cmd("discard x y") + REFUSED)
-    assert passed(one) == cmd("discard x y") + POISON
+    assert passed(one) == cmd("discard x y") + ABORT_MARKER
 
 
 @pytest.mark.parametrize("end", ["EXEC", "exec", "DisCard", "RESET"])
@@ -198,7 +198,7 @@ def test_the_reply_to_an_earlier_multi_ends_no_later_one() -> None:
     one.from_upstream(b"-NOPERM\r\n-ERR EXEC without MULTI\r\n")
     passed(one)
     one.from_client(REFUSED)
-    assert passed(one) == POISON
+    assert passed(one) == ABORT_MARKER
 
 
 def test_a_transaction_keeps_the_policy_that_it_began_with() -> None:
@@ -627,7 +627,7 @@ def switched(mode: str) -> Session:
 def test_with_replies_off_nothing_is_answered_but_everything_is_judged() -> None:
     one = switched("off")
     one.from_client(ADMITTED + REFUSED + cmd("MULTI") + REFUSED + cmd("EXEC") + cmd("CLIENT REPLY OFF"))
-    assert passed(one) == ADMITTED + cmd("MULTI") + POISON + cmd("EXEC")
+    assert passed(one) == ADMITTED + cmd("MULTI") + ABORT_MARKER + cmd("EXEC")
     one.from_upstream(b"*0\r\n" + PUSH + b"+OK\r\n-ERR arity\r\n-EXECABORT\r\n")
     assert sent(one) == PUSH
     one.from_client(REPLY_ON + ADMITTED)
@@ -772,7 +772,7 @@ def test_a_large_request_refused_inside_multi_still_aborts_it(monkeypatch: pytes
     assert passed(one) == ADMITTED + BIG[:-2]
     one.from_upstream(b"+QUEUED\r\n")
     assert one.reopen
-    assert passed(one) == cmd("MULTI") + POISON + cmd("EXEC")
+    assert passed(one) == cmd("MULTI") + ABORT_MARKER + cmd("EXEC")
     one.from_upstream(b"+OK\r\n-ERR arity\r\n-EXECABORT\r\n")
     queued, refused, aborted = replies(sent(one))
     assert (queued, aborted) == (b"+QUEUED\r\n", b"-EXECABORT\r\n")

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from keyfence.policy.enforcement.modes import ModeRule, Modes
-from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.pending_ttl import PendingTtls
 from keyfence.policy.loading.load import parse_policy
-from keyfence.session.conversation import POISON, ROOM
+from keyfence.session.conversation import ABORT_MARKER, ROOM
 from keyfence.session.routing import STAY
 from keyfence.session.session import Session
 from tests.session.fake_redis import FakeRedis
@@ -39,10 +39,10 @@ def shared(**options: object) -> Session:
     return session(sharing=True, **options)  # type: ignore[arg-type]
 
 
-def of_policy(text: str, pending: PendingTtls | None = None, mode: str = "enforce") -> Judge:
+def of_policy(text: str, pending: PendingTtls | None = None, mode: str = "enforce") -> Authorizer:
     loaded = parse_policy(text)
     rules = [ModeRule(mode)]  # type: ignore[arg-type]
-    return Judge(loaded, Modes(rules, loaded.services), pending=pending)
+    return Authorizer(loaded, Modes(rules, loaded.services), pending=pending)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_refusal_in_it_aborts_it_and_each_command_is_judged_once(sharing: bool
     one = session(sharing=sharing, told=told)
     one.from_client(MULTI + ADMITTED * before + REFUSED + ADMITTED + REFUSED + EXEC + ADMITTED)
     assert not one.route.is_shared
-    assert passed(one) == MULTI + ADMITTED * before + POISON + ADMITTED + POISON + EXEC + ADMITTED
+    assert passed(one) == MULTI + ADMITTED * before + ABORT_MARKER + ADMITTED + ABORT_MARKER + EXEC + ADMITTED
     names = [(name, outcome) for _, name, outcome in told.commands]
     assert sorted(names) == sorted(
         [
@@ -228,7 +228,7 @@ def test_a_refusal_in_it_waits_for_what_is_due_and_what_comes_meanwhile_waits_to
     one.from_client(ADMITTED)
     assert passed(one) == b""
     one.from_shared(b"*0\r\n", 1, True)
-    assert passed(one) == MULTI + ADMITTED + POISON + EXEC + ADMITTED * 2
+    assert passed(one) == MULTI + ADMITTED + ABORT_MARKER + EXEC + ADMITTED * 2
 
 
 def test_a_refusal_in_one_that_is_complete_waits_for_what_is_due() -> None:
@@ -239,7 +239,7 @@ def test_a_refusal_in_one_that_is_complete_waits_for_what_is_due() -> None:
     one.from_client(ADMITTED)
     assert passed(one) == b""
     one.from_shared(b"*0\r\n", 1, True)
-    assert passed(one) == MULTI + ADMITTED + POISON + EXEC + ADMITTED * 2
+    assert passed(one) == MULTI + ADMITTED + ABORT_MARKER + EXEC + ADMITTED * 2
 
 
 def test_a_transaction_opened_late_keeps_the_policy_that_it_was_judged_by() -> None:
@@ -250,7 +250,7 @@ def test_a_transaction_opened_late_keeps_the_policy_that_it_was_judged_by() -> N
     passed(one)
     one.from_client(b"")
     one.from_shared(b"*0\r\n", 1, True)
-    assert passed(one) == MULTI + ADMITTED + POISON + EXEC + REFUSED
+    assert passed(one) == MULTI + ADMITTED + ABORT_MARKER + EXEC + REFUSED
 
 
 def test_where_no_connection_is_to_be_had_each_of_its_requests_gets_an_error_and_the_client_stays() -> None:
@@ -290,7 +290,7 @@ def test_where_the_policy_forbids_exec_the_ordinary_way_refuses_it() -> None:
     one = shared(in_force=InForce(strict))
     one.from_client(MULTI + cmd("GET k") + EXEC)
     assert not one.route.is_shared
-    assert passed(one) == MULTI + cmd("GET k") + POISON
+    assert passed(one) == MULTI + cmd("GET k") + ABORT_MARKER
 
 
 def test_its_keys_share_a_slot_where_the_policy_says_so() -> None:
@@ -306,7 +306,7 @@ def test_its_keys_share_a_slot_where_the_policy_says_so() -> None:
     assert b"".join(one.to_upstream) == same + MULTI + cmd("GET k:{b}:1") + EXEC
     one = shared(in_force=InForce(cluster), told=told)
     one.from_client(MULTI + cmd("GET k:{a}:1") + cmd("GET k:{b}:1") + EXEC)
-    assert passed(one) == MULTI + cmd("GET k:{a}:1") + POISON + EXEC
+    assert passed(one) == MULTI + cmd("GET k:{a}:1") + ABORT_MARKER + EXEC
     assert told.found == [("CubeProxy", "GET", "slot.cross", "refused")]
 
 
@@ -340,7 +340,7 @@ def test_what_a_transaction_leaves_open_is_noted_once_where_something_in_it_is_r
     held = of_policy(TTL, table)
     one = shared(service="one", in_force=InForce(held))
     one.from_client(MULTI + cmd("HSET k:1 f v") + cmd("GET x") + cmd("EXPIRE k:1 50") + EXEC)
-    assert passed(one) == MULTI + cmd("HSET k:1 f v") + POISON + cmd("EXPIRE k:1 50") + EXEC
+    assert passed(one) == MULTI + cmd("HSET k:1 f v") + ABORT_MARKER + cmd("EXPIRE k:1 50") + EXEC
     assert len(table) == 0  # the EXPIRE is in the same transaction: both are carried out, or neither
 
 

@@ -9,7 +9,7 @@ from keyfence.policy.budget import TURN_STEPS, Budget
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.policy.engine.reach import Reach
-from keyfence.session.conversation import POISON
+from keyfence.session.conversation import ABORT_MARKER
 from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
@@ -83,7 +83,7 @@ def test_within_a_transaction_a_long_command_is_refused_as_any_other() -> None:
     one.from_client(cmd("MULTI") + UNKNOWN_KEYS + ADMITTED + cmd("EXEC"))
     one.from_upstream(b"+OK\r\n")
     turns(one)
-    assert passed(one) == cmd("MULTI") + POISON + ADMITTED + cmd("EXEC")
+    assert passed(one) == cmd("MULTI") + ABORT_MARKER + ADMITTED + cmd("EXEC")
 
 
 def test_a_transaction_with_a_long_command_is_not_judged_in_one_piece() -> None:
@@ -95,7 +95,7 @@ def test_a_transaction_with_a_long_command_is_not_judged_in_one_piece() -> None:
     assert sent_first.startswith(cmd("MULTI"))
     one.from_upstream(b"+OK\r\n")
     turns(one)
-    assert sent_first + passed(one) == cmd("MULTI") + POISON + cmd("EXEC")
+    assert sent_first + passed(one) == cmd("MULTI") + ABORT_MARKER + cmd("EXEC")
 
 
 def test_a_reload_in_the_middle_leaves_the_judgement_to_the_judge_that_began_it() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from keyfence.policy.verdict import Finding
 from keyfence.telemetry.counters import MAX_SERIES, Counters
-from keyfence.telemetry.increments import Deltas
+from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.tally import Tally
 from keyfence.telemetry.telemetry import Telemetry
 from tests.telemetry.violations import violation
@@ -24,7 +24,7 @@ class Parent:
         self.counters = Counters()
         self.tally = Tally()
 
-    def take(self, deltas: Deltas) -> None:
+    def take(self, deltas: Increments) -> None:
         new = json.loads(json.dumps(deltas.take()))
         self.counters.absorb(new["counters"], live=False)
         self.tally.absorb(new["tally"])
@@ -36,7 +36,7 @@ Step = st.tuples(st.sampled_from(["violation", "command", "bytes", "decision", "
 @given(st.lists(Step, max_size=40))
 def test_the_sum_of_all_instalments_is_what_was_counted(steps: list[tuple[str, int]]) -> None:
     telemetry = Telemetry()
-    deltas, parent = Deltas(telemetry), Parent()
+    deltas, parent = Increments(telemetry), Parent()
     for what, number in steps:
         if what == "violation":
             told(telemetry, f"service{number}", number)
@@ -58,7 +58,7 @@ def test_the_sum_of_all_instalments_is_what_was_counted(steps: list[tuple[str, i
 
 def test_what_was_not_counted_in_takes_no_line() -> None:
     telemetry = Telemetry()
-    deltas = Deltas(telemetry)
+    deltas = Increments(telemetry)
     told(telemetry)
     assert len(deltas.take()["tally"]) == 1
     again = deltas.take()
@@ -74,14 +74,14 @@ def test_the_sum_of_several_workers_keeps_the_limit_on_series() -> None:
         telemetry = Telemetry()
         for number in range(MAX_SERIES // 2):
             telemetry.counters.violation("A", "scope.read", "GET", f"entry{worker}-{number}", "observed")
-        parent.take(Deltas(telemetry))
+        parent.take(Increments(telemetry))
     assert len(parent.counters.violations) <= MAX_SERIES + 1
     assert sum(parent.counters.violations.values()) == 3 * (MAX_SERIES // 2)
 
 
 def test_gauges_are_of_now() -> None:
     telemetry = Telemetry()
-    deltas = Deltas(telemetry)
+    deltas = Increments(telemetry)
     telemetry.counters.connection_opened("A", "l")
     assert deltas.take()["gauges"]["connections_open"] == [["A", "l", 1]]
     assert deltas.take()["gauges"]["connections_open"] == [["A", "l", 1]]

@@ -8,7 +8,7 @@ import pytest
 
 from keyfence.policy.verdict import Finding
 from keyfence.telemetry import Telemetry, unsettled
-from keyfence.telemetry.increments import Deltas
+from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.tally import Tally
 from tests.telemetry.violations import violation
 
@@ -37,7 +37,7 @@ def test_the_first_key_of_a_kind_is_counted_with_the_next_ones() -> None:
 
 def test_counts_that_move_arrive_at_the_parent() -> None:
     telemetry, parent = Telemetry(mask_keys=True), Tally()
-    deltas = Deltas(telemetry)
+    deltas = Increments(telemetry)
     for number in range(40):
         tell(telemetry, f"ac:{'stg' if number % 3 else 'dev'}:{number}")
         if number % 2:

@@ -64,7 +64,7 @@ async def test_keyfence_itself_may_always_knock() -> None:
     upstream = nobody_there()
     upstream.failed("connection refused")
     with pytest.raises(ConnectionRefusedError):
-        await upstream.knock(asyncio.Protocol)
+        await upstream.attempt(asyncio.Protocol)
 
 
 def test_a_greeting_leaves_what_comes_after_its_replies() -> None:

@@ -17,7 +17,7 @@ from .model import READ, Channel, Pattern, Problem, Script, Unseen, sequence
 Argv = Sequence[bytes]
 
 
-class Mentions(NamedTuple):
+class Resources(NamedTuple):
     """The fields of `Touches` of the same names."""
 
     channels: Sequence[Channel] = ()
@@ -27,30 +27,30 @@ class Mentions(NamedTuple):
     problem: Problem | None = None
 
 
-Mention = Callable[[Argv], Mentions]
+Mention = Callable[[Argv], Resources]
 
-_ALL_NAMES = Mentions(pattern=Pattern(0, b"*"))
-_NOTHING = Mentions()
+_ALL_NAMES = Resources(pattern=Pattern(0, b"*"))
+_NOTHING = Resources()
 
 
-def publish(argv: Argv) -> Mentions:
+def publish(argv: Argv) -> Resources:
     """PUBLISH, SPUBLISH channel message."""
-    return Mentions(channels=tuple(Channel(1, name, True, False) for name in argv[1:2]))
+    return Resources(channels=tuple(Channel(1, name, True, False) for name in argv[1:2]))
 
 
-def subscribe(argv: Argv) -> Mentions:
+def subscribe(argv: Argv) -> Resources:
     """SUBSCRIBE, SSUBSCRIBE channel …"""
-    return Mentions(channels=_channels(argv, is_pattern=False))
+    return Resources(channels=_channels(argv, is_pattern=False))
 
 
-def psubscribe(argv: Argv) -> Mentions:
+def psubscribe(argv: Argv) -> Resources:
     """PSUBSCRIBE pattern …"""
-    return Mentions(channels=_channels(argv, is_pattern=True))
+    return Resources(channels=_channels(argv, is_pattern=True))
 
 
-def counted_channels(argv: Argv) -> Mentions:
+def counted_channels(argv: Argv) -> Resources:
     """PUBSUB NUMSUB, SHARDNUMSUB [channel …]: they answer how many listen to each."""
-    return Mentions(channels=_channels(argv, 2, is_pattern=False))
+    return Resources(channels=_channels(argv, 2, is_pattern=False))
 
 
 def _channels(argv: Argv, first: int = 1, *, is_pattern: bool) -> Sequence[Channel]:
@@ -59,19 +59,19 @@ def _channels(argv: Argv, first: int = 1, *, is_pattern: bool) -> Sequence[Chann
     return sequence(len(places), lambda: (Channel(i, argv[i], False, is_pattern) for i in places))
 
 
-def active_channels(argv: Argv) -> Mentions:
+def active_channels(argv: Argv) -> Resources:
     """PUBSUB CHANNELS, SHARDCHANNELS [pattern]: they answer the names that others listen to, keys' among them
     (`__keyspace@0__:key`); without a pattern all."""
     pattern = Channel(2, argv[2], False, True) if len(argv) > 2 else Channel(0, b"*", False, True)
-    return Mentions(channels=(pattern,))
+    return Resources(channels=(pattern,))
 
 
-def keys(argv: Argv) -> Mentions:
+def keys(argv: Argv) -> Resources:
     """KEYS pattern."""
-    return Mentions(pattern=Pattern(1, argv[1])) if len(argv) > 1 else _NOTHING
+    return Resources(pattern=Pattern(1, argv[1])) if len(argv) > 1 else _NOTHING
 
 
-def scan(argv: Argv) -> Mentions:
+def scan(argv: Argv) -> Resources:
     """SCAN, CLUSTERSCAN cursor …: the last MATCH counts (`src/db.c`, scanGenericCommand); without one all do.
 
     It does as well from a word on that isn't understood, since a server that does understand it may read
@@ -86,15 +86,15 @@ def scan(argv: Argv) -> Mentions:
         elif name not in (b"COUNT", b"SLOT", b"TYPE"):
             return _ALL_NAMES
         index += 2
-    return Mentions(pattern=pattern)
+    return Resources(pattern=pattern)
 
 
-def every_name(_argv: Argv) -> Mentions:
+def every_name(_argv: Argv) -> Resources:
     """RANDOMKEY, CLUSTER GETKEYSINSLOT: they answer names of keys, any of them."""
     return _ALL_NAMES
 
 
-def tracking(argv: Argv) -> Mentions:
+def tracking(argv: Argv) -> Resources:
     """CLIENT TRACKING ON … BCAST: the server tells the names of all changed keys that begin with a PREFIX.
 
     Without BCAST it tells only of keys that this client has read (`src/tracking.c`).
@@ -116,21 +116,21 @@ def tracking(argv: Argv) -> Mentions:
         return _ALL_NAMES
     if len(prefixes) > 1:
         unseen = few(Unseen(glob_escape(argv[at]) + b"*", READ) for at in prefixes)
-        return Mentions(problem=Problem("scan.scope", prefixes[0], "it asks for several prefixes", unseen))
-    return Mentions(pattern=Pattern(prefixes[0], glob_escape(argv[prefixes[0]]) + b"*"))
+        return Resources(problem=Problem("scan.scope", prefixes[0], "it asks for several prefixes", unseen))
+    return Resources(pattern=Pattern(prefixes[0], glob_escape(argv[prefixes[0]]) + b"*"))
 
 
 def databases(*positions: int) -> Mention:
     """SELECT db, MOVE key db, SWAPDB db db: what is no integer makes the server answer an error."""
 
-    def mention(argv: Argv) -> Mentions:
+    def mention(argv: Argv) -> Resources:
         numbers = [(i, integer(argv[i])) for i in positions if i < len(argv)]
-        return Mentions(databases=tuple((i, number) for i, number in numbers if number is not None))
+        return Resources(databases=tuple((i, number) for i, number in numbers if number is not None))
 
     return mention
 
 
-def copy(argv: Argv) -> Mentions:
+def copy(argv: Argv) -> Resources:
     """COPY source destination [DB db] [REPLACE]: every DB is named, though the last one counts."""
     after = [i + 1 for i in range(3, len(argv) - 1) if word(argv[i]) == b"DB"]
     return databases(*after)(argv)
@@ -139,20 +139,20 @@ def copy(argv: Argv) -> Mentions:
 def script(kind: Literal["text", "sha1", "function"]) -> Mention:
     """EVAL script numkeys key … arg …, and its kin."""
 
-    def mention(argv: Argv) -> Mentions:
+    def mention(argv: Argv) -> Resources:
         if len(argv) < 3:
             return _NOTHING
         declared = range(3, 3) if integer(argv[2]) == 0 else numkeys(argv, 2, 3)
-        return Mentions(
+        return Resources(
             script=Script(kind, 1, argv[1], tuple(argv[3 : declared.stop]), tuple(argv[declared.stop :]))
         )
 
     return mention
 
 
-def script_load(argv: Argv) -> Mentions:
+def script_load(argv: Argv) -> Resources:
     """SCRIPT LOAD text: the text is kept under its SHA-1, and not run."""
-    return Mentions(script=Script("text", 2, argv[2], (), ())) if len(argv) > 2 else _NOTHING
+    return Resources(script=Script("text", 2, argv[2], (), ())) if len(argv) > 2 else _NOTHING
 
 
 MENTIONS: dict[str, Mention] = {

@@ -3,11 +3,11 @@ cimport cython
 
 from keyfence.upstream.links cimport Links, Owner
 from keyfence.session.routing cimport Route
-from keyfence.session.base cimport Outlet, Speaker
+from keyfence.session.base cimport Outlet, SessionBase
 from keyfence.telemetry.traffic cimport Traffic
 
 
-cdef class Gate:
+cdef class ServerContext:
     cdef public object in_force
     cdef public object identities
     cdef public object upstream
@@ -25,7 +25,7 @@ cdef class Gate:
 
 
 cdef class Client(Owner):
-    cdef readonly Gate _gate
+    cdef readonly ServerContext _gate
     cdef str _listener
     cdef readonly object _known
     cdef str _host
@@ -35,7 +35,7 @@ cdef class Client(Owner):
     cdef Traffic _counters
     cdef bint _is_served
     cdef readonly object _transport
-    cdef readonly Speaker _session
+    cdef readonly SessionBase _session
     cdef readonly Links _links
     cdef bint _upstream_full
     cdef readonly bint _reading
@@ -50,13 +50,13 @@ cdef class Client(Owner):
     cdef readonly bint _dismissed
     cdef bint _awaits_turn
 
-    @cython.locals(before=Py_ssize_t, session=Speaker)
+    @cython.locals(before=Py_ssize_t, session=SessionBase)
     cpdef object data_received(self, bytes data)
     cdef object _note_partial(self, Py_ssize_t before, Py_ssize_t came)
     cdef object _guarded(self, object step, str reason)
-    @cython.locals(session=Speaker, outlet=Outlet, chunks=list, data=bytes)
+    @cython.locals(session=SessionBase, outlet=Outlet, chunks=list, data=bytes)
     cpdef object _flush(self)
     @cython.locals(route=Route, chunks=list, counts=list, chunk=bytes)
-    cdef object _send(self, Speaker session)
+    cdef object _send(self, SessionBase session)
     @cython.locals(wanted=bint)
     cpdef object _settle_reading(self)

@@ -17,8 +17,8 @@ from keyfence.identity.resolver import Evidence, Identities, certificate_names, 
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp import encode
 from keyfence.resp.limits import RequestLimits
-from keyfence.session.base import Speaker
-from keyfence.session.passthrough import Splice
+from keyfence.session.base import SessionBase
+from keyfence.session.passthrough import Passthrough
 from keyfence.session.session import Session
 from keyfence.session.shown_ids import Question, ShownIds
 from keyfence.telemetry.operator_log import notice, warn
@@ -27,7 +27,7 @@ from keyfence.upstream.health import Upstream, send_with_end
 from keyfence.upstream.links import Links, Owner
 from keyfence.upstream.pools import Pools
 
-from .quotas import ClientLimits, Place, Places
+from .quotas import ClientLimits, ConnectionQuota, ConnectionQuotas
 
 # While a request waits for its connection, so much may come in behind it.
 MAX_UNSENT = 1024 * 1024
@@ -41,7 +41,7 @@ NOTICE_SECONDS = 0.2
 LINGER_SECONDS = 5.0
 
 
-class Gate:
+class ServerContext:
     """What all clients of a process share."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Gate:
         self.upstream = upstream
         self.telemetry = telemetry
         self.limits = limits
-        self.places = Places(client_limits)
+        self.places = ConnectionQuotas(client_limits)
         self.clients: set[Client] = set()
         self.ids = ShownIds()
         self.ask_others: Callable[[Question], None] | None = None  # where other processes have clients
@@ -97,7 +97,13 @@ class Client(Owner):
     """One client's connection (an `asyncio.Protocol`), and the links that its requests take."""
 
     def __init__(
-        self, gate: Gate, listener: str, known: Evidence, host: str, port: int, place: Place
+        self,
+        gate: ServerContext,
+        listener: str,
+        known: Evidence,
+        host: str,
+        port: int,
+        place: ConnectionQuota,
     ) -> None:
         """`host` says in logs where the client comes from, with `port` if that isn't 0; `place` is left when
         the client goes."""
@@ -111,7 +117,7 @@ class Client(Owner):
         self._counters = gate.telemetry.counters
         self._is_served = False  # it is among the gate's clients
         self._transport: asyncio.Transport | None = None
-        self._session: Speaker = Splice("")
+        self._session: SessionBase = Passthrough("")
         self._links = Links(gate.upstream, gate.pools, self)
         self._upstream_full = False
         self._reading = True
@@ -147,7 +153,7 @@ class Client(Owner):
         gate.clients.add(self)
         self._is_served = True
         if gate.in_force is None:
-            self._session = Splice(service, gate.upstream.address.database)
+            self._session = Passthrough(service, gate.upstream.address.database)
         else:
             greeting = gate.upstream.address.greeting()
             self._session = Session(
@@ -376,7 +382,7 @@ class Client(Owner):
         except Exception as exc:
             self._failed(exc)
 
-    def _send(self, session: Speaker) -> None:
+    def _send(self, session: SessionBase) -> None:
         """Send on what the session has for Redis, the way that it says."""
         profile, route = session.profile, session.route
         if route.is_shared and not self._links.may_share(profile):
@@ -392,7 +398,7 @@ class Client(Owner):
         chunks.clear()
         counts.clear()
 
-    def _ask(self, session: Speaker) -> None:
+    def _ask(self, session: SessionBase) -> None:
         """Pass the session's question on; it goes on with the answer."""
         question, session.question = session.question, None
         if question is None or self._gate.ask_others is None:
@@ -492,7 +498,7 @@ class Client(Owner):
         return not session.outstanding and not session.in_transaction and not session.holds_back
 
     def stop_reading(self) -> None:
-        """Take in no more requests, as `Gate.reads_on` has it."""
+        """Take in no more requests, as `ServerContext.reads_on` has it."""
         self._settle_reading()
 
     def dismiss(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 
-from .client import Gate
+from .client import ServerContext
 
 DRAIN_SECONDS = 5.0
 # While this lasts, clients that are between two commands are only closed behind the second one's answer.
@@ -21,7 +21,7 @@ COURTESY_SECONDS = 0.15
 POLL_SECONDS = 0.02
 
 
-async def drain(gate: Gate, seconds: float, at_once: asyncio.Event | None = None) -> None:
+async def drain(gate: ServerContext, seconds: float, at_once: asyncio.Event | None = None) -> None:
     """Close every client of the process, in `seconds` at most; `at_once` ends the patience. The listeners
     must be closed already."""
     loop = asyncio.get_running_loop()
@@ -39,7 +39,7 @@ async def drain(gate: Gate, seconds: float, at_once: asyncio.Event | None = None
     await asyncio.sleep(0)  # transports tell their end in the next turn
 
 
-def _dismiss_idle(gate: Gate) -> None:
+def _dismiss_idle(gate: ServerContext) -> None:
     gate.reads_on = False
     for client in list(gate.clients):
         if client.is_idle:

@@ -23,10 +23,10 @@ from keyfence.telemetry.operator_log import notice
 from keyfence.upstream.health import keep_alive
 
 from .accepting import Acceptor
-from .client import Client, Gate, too_many
+from .client import Client, ServerContext, too_many
 from .drain import DRAIN_SECONDS, drain
 from .idle import interval, look
-from .quotas import Place
+from .quotas import ConnectionQuota
 
 HURRY_SECONDS = 0.5  # for those who are about to be clients when the process ends
 ACCEPTS_PER_TURN = 64
@@ -45,7 +45,7 @@ class _Refused(Exception):
 class Listeners:
     """The listening sockets of a process."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: ServerContext) -> None:
         self._gate = gate
         self._listeners: list[_Listener] = []
         self._looking: asyncio.TimerHandle | None = None
@@ -94,7 +94,9 @@ class Listeners:
 class _Listener:
     """One address."""
 
-    def __init__(self, gate: Gate, model: ListenerModel, bound: Bound, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, gate: ServerContext, model: ListenerModel, bound: Bound, tls: ssl.SSLContext | None
+    ) -> None:
         self.name = bound.name
         self.service = model.service
         self.tls = tls
@@ -141,7 +143,7 @@ class _Listener:
 
     # -- a connection until it is a client
 
-    async def _admit(self, sock: socket.socket, peer: Any, place: Place) -> None:
+    async def _admit(self, sock: socket.socket, peer: Any, place: ConnectionQuota) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._gate.places.limits.handshake
         served = False

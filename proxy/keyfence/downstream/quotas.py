@@ -33,7 +33,7 @@ class ClientLimits:
         return self.per_service.get(service, self.per_service.get(ANY_SERVICE, 0))
 
 
-class Places:
+class ConnectionQuotas:
     """All places of a process. `limits` may be replaced at any time; who has a place keeps it."""
 
     def __init__(self, limits: ClientLimits) -> None:
@@ -42,20 +42,20 @@ class Places:
         self.of_address: dict[str, int] = {}
         self.of_service: dict[str, int] = {}
 
-    def take(self) -> Place | None:
+    def take(self) -> ConnectionQuota | None:
         """A place for a connection, or None where there are as many as there may be."""
         if self.taken >= self.limits.connections:
             return None
         self.taken += 1
-        return Place(self)
+        return ConnectionQuota(self)
 
 
-class Place:
+class ConnectionQuota:
     """One connection's place."""
 
     __slots__ = ("_address", "_left", "_places", "_service")
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: ConnectionQuotas) -> None:
         self._places = places
         self._address = ""
         self._service = ""

@@ -37,8 +37,8 @@ from .systemd import READY, Notify, reloading
 MAX_GLASS = 100
 
 
-class Front(Protocol):
-    """Who serves the clients. `Here` and `workers.parent.Workers` implement it."""
+class Backend(Protocol):
+    """Who serves the clients. `InProcess` and `workers.parent.Workers` implement it."""
 
     @property
     def bound(self) -> Sequence[tuple[str, str]]:
@@ -72,7 +72,7 @@ class Front(Protocol):
         """Take leave of the clients, and end."""
 
 
-class Here:
+class InProcess:
     """This process serves the clients itself."""
 
     def __init__(self, runtime: Runtime, listeners: Listeners) -> None:
@@ -141,7 +141,7 @@ class Control:
         self,
         origin: Origin,
         runtime: Runtime,
-        front: Front,
+        front: Backend,
         access: Access | None = None,
         notify: Notify = lambda _message: None,
     ) -> None:

@@ -33,7 +33,7 @@ from keyfence.upstream.embedded import EmbeddedRedis
 from keyfence.upstream.health import Upstream, UpstreamAddress
 
 from .command_recorder import Recorder
-from .control import Control, Front, Here
+from .control import Backend, Control, InProcess
 from .reload import Origin, pack
 from .rlimits import admin_room
 from .runtime import Runtime, StartError, background
@@ -105,10 +105,10 @@ def _front(
     policy: CompiledPolicy | None,
     slots: list[Slot],
     relay: LogRelay,
-) -> Front:
+) -> Backend:
     settings = runtime.settings
     if not settings.workers:
-        return Here(runtime, runtime.listeners(upstream, slots[0]))
+        return InProcess(runtime, runtime.listeners(upstream, slots[0]))
     loaded_at = next((at for _, at in runtime.telemetry.counters.policies.values()), 0.0)
     return Workers(slots, runtime, relay, Start(pack(settings, policy), loaded_at, address, ()))
 
@@ -180,7 +180,7 @@ def _why(exc: OSError) -> str:
 
 
 def _announce(
-    front: Front,
+    front: Backend,
     urls: tuple[str, str],
     upstream: Upstream,
     embedded: EmbeddedRedis | None,
@@ -203,7 +203,7 @@ def _announce(
         print(_things_to_try(front, admin, embedded), flush=True)
 
 
-def _things_to_try(front: Front, admin: str, embedded: EmbeddedRedis) -> str:
+def _things_to_try(front: Backend, admin: str, embedded: EmbeddedRedis) -> str:
     """What a newcomer can type, with the addresses that are in force."""
     by_service = {service: _redis_cli(address) for address, service in front.bound}
     first = next(iter(by_service.values()))

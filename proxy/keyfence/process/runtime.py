@@ -18,14 +18,14 @@ from typing import Any
 from keyfence.commands.extract import adopt
 from keyfence.commands.learned import learn
 from keyfence.config.models import Settings
-from keyfence.downstream.client import Gate, report_fault
+from keyfence.downstream.client import ServerContext, report_fault
 from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.quotas import ClientLimits
 from keyfence.downstream.tls import listener_context, upstream_context
 from keyfence.net.addresses import Bound
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
-from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.pending_ttl import PendingTtls
 from keyfence.session.shown_ids import Question, ShownIds
 from keyfence.telemetry.operator_log import notice, tell, warn
@@ -65,7 +65,7 @@ class Runtime:
         self.in_force: InForce | None = None
         self.upstream: Upstream | None = None
         self.learner: Learner | None = None
-        self._gate: Gate | None = None
+        self._gate: ServerContext | None = None
         self._outages: Outages | None = None
         self._missing: list[OwnCommand] = []  # what keyfence's own user lacks, as far as it was said
         self._user_changed = asyncio.Event()
@@ -87,7 +87,7 @@ class Runtime:
         self.telemetry.mask(settings.mask_keys)
         if policy is not None:
             modes = Modes(settings.modes, policy.services, settings.waived())
-            judge = Judge(policy, modes, self.glass, time.time, self._decision_failed, self.pending)
+            judge = Authorizer(policy, modes, self.glass, time.time, self._decision_failed, self.pending)
             if self.in_force is None:
                 self.in_force = InForce(judge)
             else:
@@ -169,7 +169,7 @@ class Runtime:
         learned = learn(reply)
         adopt(learned)
         if self.judge is not None:
-            self.judge.decider.forget_permissions()
+            self.judge.evaluator.forget_permissions()
         if learned.rows:
             self.tell(f"the upstream has {len(learned.rows)} commands that keyfence knows from it alone")
         if learned.unreadable or learned.dropped:
@@ -203,9 +203,9 @@ class Runtime:
 
     # -- clients
 
-    def gate(self, upstream: Upstream) -> Gate:
+    def gate(self, upstream: Upstream) -> ServerContext:
         settings = self.settings
-        self._gate = Gate(
+        self._gate = ServerContext(
             self.in_force,
             self._identities(),
             upstream,
@@ -241,7 +241,7 @@ class Runtime:
         return self.settings.identities(self.judge.policy.services if self.judge else ())
 
     @property
-    def judge(self) -> Judge | None:
+    def judge(self) -> Authorizer | None:
         """None: nothing is read."""
         return None if self.in_force is None else self.in_force.judge
 

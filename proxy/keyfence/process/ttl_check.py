@@ -176,7 +176,7 @@ class TtlWatch:
         if upstream.up is False or upstream.must_wait:
             raise CannotAsk(upstream.reason)
         link = _Link(upstream.address.greeting(), upstream.address.database)
-        await upstream.knock(lambda: link)
+        await upstream.attempt(lambda: link)
         self._link = link
         return link
 

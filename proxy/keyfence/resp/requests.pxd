@@ -61,9 +61,9 @@ cdef class RequestReader:
         raw="const unsigned char *", size=Py_ssize_t, at=Py_ssize_t, count=Py_ssize_t, index=Py_ssize_t,
         stop=Py_ssize_t, first=Py_ssize_t, length=Py_ssize_t, end=Py_ssize_t,
     )
-    cpdef bint glimpse(self) except -1
+    cpdef bint peek(self) except -1
     cpdef bytes data(self)
-    cpdef list again(self)
+    cpdef list reparse(self)
     @cython.locals(before=Py_ssize_t, size=Py_ssize_t, raw="const unsigned char *")
     cpdef bytes span(self, Py_ssize_t start, Py_ssize_t end)
     cpdef object return_to(self, Py_ssize_t start, Py_ssize_t end)

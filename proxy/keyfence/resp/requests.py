@@ -28,7 +28,7 @@ _SAFE_DIGITS = 18
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
 
-# What `glimpse` takes for plain: so many arguments in all, and so many digits of a bulk string's length.
+# What `peek` takes for plain: so many arguments in all, and so many digits of a bulk string's length.
 _MOST_GLIMPSED = 9
 _DIGITS_GLIMPSED = 5
 
@@ -249,7 +249,7 @@ class RequestReader:
             self._awaited -= 1
         return self._finish(arguments)
 
-    def glimpse(self) -> bool:
+    def peek(self) -> bool:
         """As `next`, for a request that is here in full and has few, short arguments: they are not taken out,
         only the fields above are set. False: it isn't such a one, or none; `next` has to tell.
 
@@ -302,7 +302,7 @@ class RequestReader:
         """What the offsets of a glimpsed request point into."""
         return self._buffer
 
-    def again(self) -> list[bytes] | None:
+    def reparse(self) -> list[bytes] | None:
         """The arguments of the request that was glimpsed last."""
         self._begin = self._cursor = self.start
         return self.next()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from keyfence.identity.resolver import Identities, host_port
 from keyfence.policy.compiled.policy import UNKNOWN
 from keyfence.policy.compiled.tenants import Caller, Values
-from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Peer, Ruling
 from keyfence.resp import encode
@@ -22,7 +22,7 @@ from keyfence.resp.limits import UNIDENTIFIED, ProtocolError, RequestLimits, Req
 from keyfence.resp.profile import Profile
 from keyfence.session.handlers.specials import SPECIALS, Special, hang_up
 
-from .conversation import POISON, Conversation
+from .conversation import ABORT_MARKER, Conversation
 from .observer import Observer
 from .refusal import refusal
 from .routing import Route
@@ -75,7 +75,7 @@ class Actor(Conversation):
         self.values: Values = ()  # the caller's, for the judge that was asked for last
         self._valued_as = self.caller
         self._number = 0  # of the service, for the judge and by the name that it was asked for last
-        self._numbered_by: Judge | None = None
+        self._numbered_by: Authorizer | None = None
         self._numbered_as = ""
         # About the request in hand: how it is carried out, if not as most; what refuses it; what it is
         # called where names are counted; whether it may stay on the connection where the client is.
@@ -143,14 +143,14 @@ class Actor(Conversation):
         self._leave_shared()
         self._carry_out(special, argv)
 
-    def _tell(self, ruling: Ruling, command: str, judge: Judge) -> str:
+    def _tell(self, ruling: Ruling, command: str, judge: Authorizer) -> str:
         if not ruling.findings:
             return ""
         return self._observer.violations(
             self.service, self.peer, command, ruling.findings, judge.policy.revision
         )
 
-    def _judge(self) -> tuple[Judge, int]:
+    def _judge(self) -> tuple[Authorizer, int]:
         """The judge for the next request, and the number under which it knows this client's service."""
         judge = self.current_judge()
         if (
@@ -163,7 +163,7 @@ class Actor(Conversation):
             self._numbered_by, self._numbered_as, self._valued_as = judge, self.service, self.caller
         return judge, self._number
 
-    def current_judge(self) -> Judge:
+    def current_judge(self) -> Authorizer:
         """A transaction keeps the one that it began with."""
         return self.transaction.judge if self.transaction is not None else self._in_force.judge
 
@@ -174,7 +174,7 @@ class Actor(Conversation):
             self.held = True
             self.when_answered(lambda: self._refuse_streamed(reply))
         elif self.transaction is not None:
-            self.to_upstream.append(POISON)
+            self.to_upstream.append(ABORT_MARKER)
             self.answers.replace(reply)
         else:
             self.answers.local(reply)

@@ -7,7 +7,7 @@ cdef class Outlet:
     cdef public str closing
 
 
-cdef class Speaker:
+cdef class SessionBase:
     cdef public str service
     cdef public object caller
     cdef public object profile

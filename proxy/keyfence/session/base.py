@@ -1,5 +1,5 @@
 # cython: annotation_typing=False
-"""What a client's connection knows of whoever speaks for it: `Session`, or `Splice` where nothing is read.
+"""What a client's connection knows of its session: a `Session`, or a `Passthrough`, which reads nothing.
 
 Rule: it is the same for both, and all of it that is asked for each time that bytes come is a plain attribute
 or a method here, so that compiled modules reach it without a look-up by name.
@@ -22,7 +22,7 @@ class Outlet:
         self.closing = ""  # why the client is to be closed once that is sent; "" while it lives
 
 
-class Speaker:
+class SessionBase:
     """One client's side of the conversation with Redis: bytes in, bytes out."""
 
     def __init__(self, service: str, profile: Profile, outlet: Outlet, route: Route) -> None:

@@ -7,7 +7,7 @@ asked for when it ends.
 from __future__ import annotations
 
 from keyfence.commands.model import Touches
-from keyfence.policy.engine.authorizer import Judge, Steps
+from keyfence.policy.engine.authorizer import Authorizer, Steps
 from keyfence.policy.verdict import PASS, Ruling
 from keyfence.session.handlers.specials import Special
 
@@ -17,7 +17,7 @@ class Case:
 
     def __init__(
         self,
-        judge: Judge,
+        judge: Authorizer,
         number: int,
         argv: list[bytes],
         special: Special | None,

@@ -1,9 +1,9 @@
 # C types for conversation.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
-from keyfence.session.reply_queue cimport Answers
-from keyfence.session.reply_slots cimport Slots
-from keyfence.session.base cimport Speaker
+from keyfence.session.reply_queue cimport ReplyQueue
+from keyfence.session.reply_slots cimport ReplySlots
+from keyfence.session.base cimport SessionBase
 from keyfence.resp.requests cimport RequestReader
 
 
@@ -17,8 +17,8 @@ cdef class Room:
     cdef public Py_ssize_t shared_reply
 
 
-cdef class Conversation(Speaker):
-    cdef public Answers answers
+cdef class Conversation(SessionBase):
+    cdef public ReplyQueue answers
     cdef public bint opaque
     cdef public object transaction
     cdef public bint held
@@ -41,14 +41,14 @@ cdef class Conversation(Speaker):
     cpdef object _read_requests(self)
     @cython.locals(held=Py_ssize_t)
     cpdef Py_ssize_t backlog(self) except -1
-    @cython.locals(slots=Slots)
+    @cython.locals(slots=ReplySlots)
     cpdef bint _may_judge(self) except -1
     cdef bint _has_room(self, long long awaited) except -1
     cdef bint _exceeds_share(self, Py_ssize_t size, Py_ssize_t count) except -1
     cpdef object _to_upstream(self, bytes request, long long count)
     cpdef object _large_request(self)
     cpdef object _splice_when_answered(self)
-    @cython.locals(answers=Answers)
+    @cython.locals(answers=ReplyQueue)
     cpdef bint may_leave_own(self) except -1
     cpdef object _close_when_answered(self)
     cpdef object _after_slot(self)

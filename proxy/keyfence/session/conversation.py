@@ -20,8 +20,8 @@ from keyfence.resp.replies import ReplyError
 from keyfence.resp.requests import RequestReader
 from keyfence.session.handlers.transactions import OpenTransaction
 
-from .base import Speaker
-from .reply_queue import ON, Answers, unreachable
+from .base import SessionBase
+from .reply_queue import ON, ReplyQueue, unreachable
 from .routing import Route
 
 
@@ -46,15 +46,15 @@ ROOM = Room()
 
 # Sent upstream in place of a command that is refused inside MULTI. Its wrong arity makes Redis mark the
 # transaction, so that EXEC answers EXECABORT in Redis' own words and runs nothing (server.c, rejectCommand).
-POISON = encode.command(b"ECHO")
+ABORT_MARKER = encode.command(b"ECHO")
 MULTI = encode.command(b"MULTI")
 
 
-class Conversation(Speaker):
+class Conversation(SessionBase):
     """The state of one client's requests and their answers."""
 
     def __init__(self, service: str, profile: Profile, route: Route, limits: RequestLimits) -> None:
-        self.answers = Answers()
+        self.answers = ReplyQueue()
         super().__init__(service, profile, self.answers, route)
         self.transaction: OpenTransaction | None = None
         self.opaque = False  # all is passed unread
@@ -278,7 +278,7 @@ class Conversation(Speaker):
         self._give_up_own()
         self.to_upstream.clear()
         if self.transaction is not None:
-            self.to_upstream += [MULTI, POISON]
+            self.to_upstream += [MULTI, ABORT_MARKER]
             self.answers.drop()
             self.answers.replace(reply)
         else:

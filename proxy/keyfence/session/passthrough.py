@@ -10,11 +10,11 @@ from time import monotonic
 from keyfence.resp.encode import error
 from keyfence.resp.profile import Profile
 
-from .base import Outlet, Speaker
+from .base import Outlet, SessionBase
 from .routing import Route
 
 
-class Splice(Speaker):
+class Passthrough(SessionBase):
     """It has a connection of its own, of which nothing is known."""
 
     def __init__(self, service: str, database: int = 0) -> None:

@@ -1,7 +1,7 @@
 # C types for answers.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
-from keyfence.session.reply_slots cimport Confirm, Drop, Forward, Inspect, Local, Replace, Slots
+from keyfence.session.reply_slots cimport Confirm, Drop, Forward, Inspect, Local, Replace, ReplySlots
 from keyfence.session.base cimport Outlet
 from keyfence.resp.replies cimport ReplyFramer
 
@@ -10,8 +10,8 @@ cdef ReplyFramer _UNUSED
 
 
 @cython.final
-cdef class Answers(Outlet):
-    cdef readonly Slots slots
+cdef class ReplyQueue(Outlet):
+    cdef readonly ReplySlots slots
     cdef public int resp
     cdef public int reply
     cdef public bint monitoring

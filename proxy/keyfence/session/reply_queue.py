@@ -16,7 +16,7 @@ from keyfence.resp.replies import ReplyFramer
 from keyfence.session.handlers.pubsub import Subscriptions, is_unasked, leading_word
 
 from .base import Outlet
-from .reply_slots import Confirm, Drop, Forward, Inspect, Local, Replace, Slots
+from .reply_slots import Confirm, Drop, Forward, Inspect, Local, Replace, ReplySlots
 
 # A reply that is looked at (of AUTH, HELLO, EXEC with either in it) or replaced.
 MAX_INSPECTED = 1024 * 1024
@@ -44,7 +44,7 @@ _UNUSED = ReplyFramer()
 _NOTHING = bytearray()
 
 
-class Answers(Outlet):
+class ReplyQueue(Outlet):
     """The reply side of a session: its slots, and the frame that is coming in.
 
     After each `feed`, `slot_done` tells whether it has answered a slot.
@@ -52,7 +52,7 @@ class Answers(Outlet):
 
     def __init__(self) -> None:
         super().__init__()
-        self.slots = Slots()
+        self.slots = ReplySlots()
         self.resp = 2  # the protocol that HELLO has chosen
         self.reply = ON  # of CLIENT REPLY; SKIP: the next request's answer is dropped
         self.monitoring = False

@@ -14,16 +14,16 @@ from collections.abc import Callable
 SLOT_BYTES = 256
 
 
-class Slot:
+class ReplySlot:
     """A place in the queue, which keeps about `held` bytes in memory."""
 
     __slots__ = ("behind", "held")
 
-    behind: Slot | None
+    behind: ReplySlot | None
     held: int
 
 
-class Forward(Slot):
+class Forward(ReplySlot):
     """The next `count` replies from upstream go to the client unchanged. Runs are counted, not listed."""
 
     __slots__ = ("count",)
@@ -33,7 +33,7 @@ class Forward(Slot):
         self.count = count
 
 
-class Drop(Slot):
+class Drop(ReplySlot):
     """The next `count` replies from upstream are for nobody: the client has switched its replies off."""
 
     __slots__ = ("count",)
@@ -43,7 +43,7 @@ class Drop(Slot):
         self.count = count
 
 
-class Local(Slot):
+class Local(ReplySlot):
     """These bytes are the answer; upstream knows nothing of it."""
 
     __slots__ = ("data",)
@@ -53,7 +53,7 @@ class Local(Slot):
         self.data = data
 
 
-class Replace(Slot):
+class Replace(ReplySlot):
     """One upstream reply is dropped and `data` sent in its place (nothing, if it is empty).
 
     `seen`, if given, is called with what is dropped.
@@ -67,7 +67,7 @@ class Replace(Slot):
         self.seen = seen
 
 
-class Inspect(Slot):
+class Inspect(ReplySlot):
     """One upstream reply goes to the client unchanged (nowhere, if `silent`), and `seen` is called with
     it. `keeps` is how many bytes `seen` holds on to."""
 
@@ -79,7 +79,7 @@ class Inspect(Slot):
         self.silent = silent
 
 
-class Confirm(Slot):
+class Confirm(ReplySlot):
     """`count` confirmations that begin with `word` go to the client unchanged; or one error does.
 
     `confirmed` is called after the last of them.
@@ -94,7 +94,7 @@ class Confirm(Slot):
         self.confirmed = confirmed
 
 
-class Slots:
+class ReplySlots:
     """The queue.
 
     `head` is the first slot, None where nothing is due; `held_bytes` is what all slots together keep in
@@ -102,15 +102,15 @@ class Slots:
     """
 
     def __init__(self) -> None:
-        self.head: Slot | None = None
-        self._last: Slot | None = None
+        self.head: ReplySlot | None = None
+        self._last: ReplySlot | None = None
         self.held_bytes = 0
         self.awaited = 0
 
     def __bool__(self) -> bool:
         return self.head is not None
 
-    def _append(self, slot: Slot) -> None:
+    def _append(self, slot: ReplySlot) -> None:
         self.held_bytes += slot.held
         slot.behind = None
         if self._last is None:
@@ -167,7 +167,7 @@ class Slots:
         self._drop_head()
         return True
 
-    def pop(self) -> Slot:
+    def pop(self) -> ReplySlot:
         slot = self.head
         if slot is None:
             raise IndexError("nothing is due")
@@ -184,7 +184,7 @@ class Slots:
         return ready
 
 
-def _replies(slot: Slot) -> int:
+def _replies(slot: ReplySlot) -> int:
     """How many upstream replies a slot stands for."""
     if isinstance(slot, Forward | Drop | Confirm):
         return slot.count

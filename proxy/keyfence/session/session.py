@@ -20,9 +20,9 @@ from keyfence.commands.model import MANY, Streamed, Touches
 from keyfence.identity.resolver import Identities
 from keyfence.policy.budget import TURN_STEPS
 from keyfence.policy.compiled.tenants import Values
-from keyfence.policy.engine.authorizer import InForce, Judge
+from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.counts import Admitted, Repeat
-from keyfence.policy.engine.decision_cache import Glance, Way
+from keyfence.policy.engine.decision_cache import CommandForm, DecisionCache
 from keyfence.policy.verdict import PASS, Ruling
 from keyfence.resp.limits import IDENTIFIED, ProtocolError, RequestLimits
 from keyfence.resp.profile import unchanged
@@ -99,9 +99,9 @@ class Session(Actor):
             names=names,
         )
         self._until_timed = 0
-        self._known_glance: Glance | None = None
+        self._known_cache: DecisionCache | None = None
         self._glance_values: Values = ()  # the client's, by the glance's policy
-        self._glance_of: Judge | None = None
+        self._glance_of: Authorizer | None = None
         self._missed = False  # the glance knows the command in hand, and that it must be judged
         # What `_ruled` is to be where the request in hand is refused as others like it were.
         self._refused: tuple[Special | None, bytes | None, str, bool] | None = None
@@ -126,11 +126,11 @@ class Session(Actor):
         reader = self._reader
         run_start = run_end = run = 0
         self.settle()
-        glance = self._glance()
+        cache = self._cache()
         may_judge = self._may_judge()
         while may_judge:
-            glimpsed = glance is not None and not self._streaming and reader.glimpse()
-            if glimpsed and glance is not None and self._admits_glimpsed(glance):
+            peeked = cache is not None and not self._streaming and reader.peek()
+            if peeked and cache is not None and self._admits_peeked(cache):
                 if run and reader.start != run_end:
                     self._send(run_start, run_end, run)
                     run = 0
@@ -141,7 +141,7 @@ class Session(Actor):
                 run += 1
                 continue
             try:
-                argv = reader.again() if glimpsed else reader.next()
+                argv = reader.reparse() if peeked else reader.next()
             except ProtocolError as exc:
                 self._send(run_start, run_end, run)
                 self._protocol_error(exc)
@@ -157,12 +157,12 @@ class Session(Actor):
                 continue  # `*0`, `*-1`, a blank line: no reply is due, so it isn't sent on
             if self._streaming:
                 argv = [Streamed(one, one.size) if isinstance(one, HandedOn) else one for one in argv]
-            plain = glance is not None and not self._streaming and self._admits_at_a_glance(glance, argv)
-            may_open = not plain and len(argv) == 1 and glance is not None and not self._streaming
-            if may_open and glance is not None and self._may_be_whole(glance, argv[0]):
+            plain = cache is not None and not self._streaming and self._admits_cached(cache, argv)
+            may_open = not plain and len(argv) == 1 and cache is not None and not self._streaming
+            if may_open and cache is not None and self._may_be_whole(cache, argv[0]):
                 self._send(run_start, run_end, run)
                 run = 0
-                if self._whole_transaction(glance):
+                if self._whole_transaction(cache):
                     may_judge = self._may_judge()
                     continue
             if not plain:
@@ -185,7 +185,7 @@ class Session(Actor):
                 run_start, run_end, run = reader.start, reader.end, 1
             else:
                 self._do_otherwise(argv)
-                glance = self._glance()
+                cache = self._cache()
             may_judge = self._may_judge()  # only what is sent or done changes that
         self._send(run_start, run_end, run)
         if self._exceeds_share(reader.announced(), 0) and self._may_judge():
@@ -197,27 +197,27 @@ class Session(Actor):
         if count:
             self._to_upstream(self._reader.span(start, end), count)
 
-    def _glance(self) -> Glance | None:
+    def _cache(self) -> DecisionCache | None:
         """The short way to a yes, where nobody else wants to see the commands. It counts them under the name
         that the policy has for the service; who is none of the policy's is judged the long way."""
         if self._observer.recorder is not None:
             return None
         judge = self.current_judge()
-        glance = self._known_glance
-        if glance is None or self._glance_of is not judge or not glance.is_current:
+        cache = self._known_cache
+        if cache is None or self._glance_of is not judge or not cache.is_current:
             judge, number = self._judge()
             known = judge.policy.services[number] == self.service
             self._glance_values = self.values
-            glance = self._known_glance = judge.glance(number, PLAIN) if known else None
+            cache = self._known_cache = judge.cache(number, PLAIN) if known else None
             self._glance_of = judge
-        return glance
+        return cache
 
-    def _admits_glimpsed(self, glance: Glance) -> bool:
-        """As `_admits_at_a_glance`, for a request of which nothing was taken out yet."""
+    def _admits_peeked(self, cache: DecisionCache) -> bool:
+        """As `_admits_cached`, for a request of which nothing was taken out yet."""
         reader = self._reader
         if self._until_timed <= 0 or self._needs_its_own():
             return False
-        way = glance.admits_in(
+        way = cache.admits_in(
             reader.data(),
             reader.count,
             reader.name_at,
@@ -229,41 +229,41 @@ class Session(Actor):
             self._glance_values,
         )
         if way is None:
-            repeat = glance.repeat_in(reader.data(), reader.key_at, reader.key_end)
-            way = glance.missed
+            repeat = cache.repeat_in(reader.data(), reader.key_at, reader.key_end)
+            way = cache.missed
             if repeat is None or way is None:
                 return False
             repeat.times += 1
         self._until_timed -= 1
         self._count(way)
-        if glance.found:
-            self._keep_open(glance, way, reader.span(reader.key_at, reader.key_end))
+        if cache.found:
+            self._keep_open(cache, way, reader.span(reader.key_at, reader.key_end))
         return True
 
-    def _admits_at_a_glance(self, glance: Glance, argv: list[bytes]) -> bool:
+    def _admits_cached(self, cache: DecisionCache, argv: list[bytes]) -> bool:
         """Whether a request surely goes upstream as it is, and gives one reply."""
         if self._needs_its_own() or len(argv) > MOST_GLANCED_AT:
             return False
         self._until_timed -= 1
         if self._until_timed < 0:
-            way = self._timed(glance, argv)
+            way = self._timed(cache, argv)
         else:
-            way = glance.admits(argv, self._glance_values)
+            way = cache.admits(argv, self._glance_values)
         if way is None:
-            repeat = glance.repeat(argv)
+            repeat = cache.repeat(argv)
             if repeat is None:
-                self._missed = glance.missed is not None
+                self._missed = cache.missed is not None
                 return False
             if repeat.refusal is not None:
-                self._refuse_alike(glance, repeat, argv)
+                self._refuse_alike(cache, repeat, argv)
                 return False
             repeat.times += 1
-            way = glance.missed
+            way = cache.missed
         if way is not None:
             self._count(way)
-        if way is not None and glance.found:
+        if way is not None and cache.found:
             for at in range(way.index, len(argv) if way.has_more else way.index + 1):
-                self._keep_open(glance, way, argv[at])
+                self._keep_open(cache, way, argv[at])
         return True
 
     def _needs_its_own(self) -> bool:
@@ -277,36 +277,36 @@ class Session(Actor):
             self._observer.gather_from(self.service, admitted)
         self.route.begins_work()
 
-    def _keep_open(self, glance: Glance, way: Way, key: bytes) -> None:
+    def _keep_open(self, cache: DecisionCache, way: CommandForm, key: bytes) -> None:
         """Keep in mind what a command that was admitted at a glance leaves open."""
         judge = self.current_judge()
         pending = judge.pending
         if pending is not None:
             judged = self.transaction.judged if self.transaction is not None else None
-            pending.keep_open(judge, glance, way, key, judged, self.profile.database, self.peer, self.sender)
+            pending.keep_open(judge, cache, way, key, judged, self.profile.database, self.peer, self.sender)
 
-    def _refuse_alike(self, glance: Glance, repeat: Repeat, argv: list[bytes]) -> None:
+    def _refuse_alike(self, cache: DecisionCache, repeat: Repeat, argv: list[bytes]) -> None:
         """Have a request refused as others like it were, unless break-glass is open."""
-        if self.current_judge().glass or glance.missed is None:
+        if self.current_judge().glass or cache.missed is None:
             return
-        reply = glance.refusal(repeat, argv)
+        reply = cache.refusal(repeat, argv)
         if reply:
             repeat.times += 1
-            self._refused = (None, reply, glance.missed.name, True)
+            self._refused = (None, reply, cache.missed.name, True)
 
     # -- transactions in hand as a whole
 
-    def _may_be_whole(self, glance: Glance, name: bytes) -> bool:
+    def _may_be_whole(self, cache: DecisionCache, name: bytes) -> bool:
         """Whether the request in hand is a MULTI that may go on in one piece with all up to its EXEC."""
         return (
             _is_named(name, b"MULTI")
             and self.transaction is None
             and not self.route.watching
             and self.answers.reply == ON
-            and glance.admits_transactions
+            and cache.admits_transactions
         )
 
-    def _whole_transaction(self, glance: Glance) -> bool:
+    def _whole_transaction(self, cache: DecisionCache) -> bool:
         """Send what begins with the MULTI in hand up to its EXEC, all of it judged, as one piece.
 
         In one piece nobody's requests come between, so it may go where others are: what it does to the
@@ -318,16 +318,16 @@ class Session(Actor):
         reader.return_to(start, end)
         if not is_here:
             return False
-        self._count(glance.multi)
+        self._count(cache.multi)
         transaction = self.transaction = OpenTransaction(self.current_judge())
         count = 0
         while True:
-            glimpsed = reader.glimpse()
-            if not (glimpsed and self._admits_glimpsed(glance)):
-                argv = reader.again() if glimpsed else reader.next()
+            peeked = reader.peek()
+            if not (peeked and self._admits_peeked(cache)):
+                argv = reader.reparse() if peeked else reader.next()
                 if not argv or (len(argv) == 1 and _is_named(argv[0], b"EXEC")):
                     break
-                if not (self._admits_at_a_glance(glance, argv) or self._admits_as_plain(argv)):
+                if not (self._admits_cached(cache, argv) or self._admits_as_plain(argv)):
                     self._open_before(transaction, start, end, count, argv)
                     return True
                 if self.wants_turn:
@@ -336,7 +336,7 @@ class Session(Actor):
             count += 1
         self.transaction = None
         self.shapeable = self.shapeable or transaction.is_shapeable
-        self._count(glance.execution)
+        self._count(cache.execution)
         self._send(start, reader.end, count + 2)
         return True
 
@@ -347,7 +347,7 @@ class Session(Actor):
         count = 0
         name = b""
         while not _is_named(name, b"EXEC"):
-            if reader.glimpse():
+            if reader.peek():
                 name = reader.data()[reader.name_at : reader.name_end] if reader.count == 1 else b""
             else:
                 try:
@@ -390,11 +390,11 @@ class Session(Actor):
         else:
             begin()
 
-    def _timed(self, glance: Glance, argv: list[bytes]) -> Way | None:
+    def _timed(self, cache: DecisionCache, argv: list[bytes]) -> CommandForm | None:
         """Look, and tell how long it took."""
         self._until_timed = TIMED_EACH - 1
         start = perf_counter()
-        way = glance.admits(argv, self._glance_values)
+        way = cache.admits(argv, self._glance_values)
         self._observer.decided(perf_counter() - start)
         return way
 
@@ -417,7 +417,7 @@ class Session(Actor):
         if len(argv) > MANY:
             request = self._reader.span(self._reader.start, self._reader.end)
             judged = self.transaction.judged if self.transaction is not None else None
-            steps = judge.weigh_in_steps(
+            steps = judge.authorize_in_steps(
                 number, argv, judged, self.profile.database, self.peer, self.sender, self.values
             )
             case = Case(judge, number, argv, special, request, steps)
@@ -425,12 +425,12 @@ class Session(Actor):
                 return False
             ruling, touches = case.answer
         else:
-            ruling, touches = self._weigh(judge, number, argv)
+            ruling, touches = self._authorize(judge, number, argv)
         return self._concludes(judge, number, argv, special, ruling, touches, size, missed)
 
     def _concludes(
         self,
-        judge: Judge,
+        judge: Authorizer,
         number: int,
         argv: list[bytes],
         special: Special | None,
@@ -478,12 +478,12 @@ class Session(Actor):
             return "session"
         if self._streaming or self._exceeds_share(size, 1):
             return "large"
-        glance = self._known_glance
-        return "recorded" if glance is None or self._observer.recorder is not None else glance.why
+        cache = self._known_cache
+        return "recorded" if cache is None or self._observer.recorder is not None else cache.why
 
     def _remember(
         self,
-        judge: Judge,
+        judge: Authorizer,
         number: int,
         touches: Touches,
         label: str,
@@ -498,19 +498,19 @@ class Session(Actor):
             parts = around_key(ruling.refused_by, reply)
             if parts is None:
                 return
-        glance = self._known_glance
-        if glance is None or not ruling.findings:
+        cache = self._known_cache
+        if cache is None or not ruling.findings:
             return
-        found = judge.repeats(number, glance, argv, touches, ruling)
+        found = judge.repeats(number, cache, argv, touches, ruling)
         if found is None:
             return
         repeat = self._observer.repeats(self.service, label, ruling.findings)
         if repeat is not None:
             repeat.found = found
             repeat.refusal = parts
-            glance.remember(argv, repeat)
+            cache.remember(argv, repeat)
 
-    def _fits(self, judge: Judge, touches: Touches, size: int) -> bool:
+    def _fits(self, judge: Authorizer, touches: Touches, size: int) -> bool:
         """Whether a request of `size` bytes may go where the client is now."""
         command, script = touches.command, touches.script
         is_trusted = (
@@ -526,12 +526,14 @@ class Session(Actor):
             return False
         return True
 
-    def _weigh(self, judge: Judge, number: int, argv: Sequence[bytes]) -> tuple[Ruling, Touches]:
+    def _authorize(self, judge: Authorizer, number: int, argv: Sequence[bytes]) -> tuple[Ruling, Touches]:
         """Ask the judge; the time it takes is told for a session's first request and then for each 64th."""
         judged = self.transaction.judged if self.transaction is not None else None
         self._until_timed -= 1
         start = perf_counter() if self._until_timed < 0 else 0.0
-        answer = judge.weigh(number, argv, judged, self.profile.database, self.peer, self.sender, self.values)
+        answer = judge.authorize(
+            number, argv, judged, self.profile.database, self.peer, self.sender, self.values
+        )
         if self._until_timed < 0:
             self._until_timed = TIMED_EACH - 1
             self._observer.decided(perf_counter() - start)
@@ -585,7 +587,7 @@ class Session(Actor):
         self._do(argv)
 
     def become(self, service: str, user: bytes | None = None) -> None:
-        self._known_glance = None
+        self._known_cache = None
         super().become(service, user)
 
 

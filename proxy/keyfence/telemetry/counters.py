@@ -275,7 +275,7 @@ class Counters(Traffic):
             self.absorb_gauges(shot)
 
     def absorb_gauges(self, shot: Mapping[str, Any]) -> None:
-        """Add what describes a live worker, of a snapshot or of `Deltas.gauges`."""
+        """Add what describes a live worker, of a snapshot or of `Increments.gauges`."""
         _add_rows(self.connections_open, shot["connections_open"])
         for name, up in shot["upstream_up"]:
             self.upstream_state(name, bool(up and self.upstream_up.get(name, 1)))

@@ -13,7 +13,7 @@ from .tally import Key, Row
 from .telemetry import Telemetry
 
 
-class Deltas:
+class Increments:
     """Takes the counts of a worker's telemetry in instalments, as values that JSON takes."""
 
     def __init__(self, telemetry: Telemetry) -> None:

@@ -84,7 +84,7 @@ async def ask_for_commands(upstream: Upstream) -> object:
     answer = _Answer(len(greeting))
     try:
         async with asyncio.timeout(upstream.connect_timeout):
-            transport, _ = await upstream.knock(lambda: answer)
+            transport, _ = await upstream.attempt(lambda: answer)
             try:
                 transport.write(b"".join([*greeting, COMMAND.request()]))
                 raw = await answer.raw

@@ -157,12 +157,12 @@ class Upstream:
             if self.must_wait:
                 raise UpstreamDown(self.state)
             try:
-                await self.knock(protocol)
+                await self.attempt(protocol)
             except OSError as exc:
                 self.failed(describe(exc))
                 raise UpstreamDown(self.state) from None
 
-    async def knock(
+    async def attempt(
         self, protocol: Callable[[], asyncio.Protocol]
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection of keyfence's own, whatever is known of the upstream. Raises OSError, as
@@ -216,7 +216,7 @@ class Upstream:
 
     async def _ask(self) -> _Probe:
         probe = _Probe(len(self.address.greeting()))
-        transport, _ = await self.knock(lambda: probe)
+        transport, _ = await self.attempt(lambda: probe)
         try:
             transport.write(b"".join([*self.address.greeting(), PING.request()]))
             await probe.settled

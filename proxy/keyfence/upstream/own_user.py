@@ -22,7 +22,7 @@ async def missing_permissions(upstream: Upstream) -> list[OwnCommand] | None:
     trial = _Trial(len(greeting), len(OWN_COMMANDS))
     try:
         async with asyncio.timeout(upstream.connect_timeout):
-            transport, _ = await upstream.knock(lambda: trial)
+            transport, _ = await upstream.attempt(lambda: trial)
             try:
                 requests = (one.request(*one.trial) for one in OWN_COMMANDS)
                 transport.write(b"".join([*greeting, *requests]))

@@ -10,7 +10,7 @@ import pytest
 from keyfence.commands.extract import extract
 from keyfence.policy.analysis.explain import explain, explain_sequence, read_sequence
 from keyfence.policy.analysis.remedies import _WAYS, remedies
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import RULES
 from tests.policy.cases import POLICIES, steps_of
@@ -266,17 +266,17 @@ def test_a_secret_is_not_shown() -> None:
 def test_each_violation_of_a_shipped_policy_has_a_remedy_that_holds(file: Path) -> None:
     path, steps = steps_of(file)
     policy = load_policy(path)
-    decider = Decider(policy)
+    evaluator = Evaluator(policy)
     for step in steps:
         service, touches = policy.number(step.service), extract(step.argv)
-        verdict = decider.judge(service, step.argv, touches)
+        verdict = evaluator.judge(service, step.argv, touches)
         found = remedies(policy, service, step.argv, touches, verdict.violations)
         for violation in verdict.violations:
             mine = [one for one in found if one.rule == violation.rule]
             assert mine or not violation.hint, (step.argv, violation)
         for one in found:
             if one.command:
-                after = decider.decide(service, one.command)
+                after = evaluator.decide(service, one.command)
                 assert one.rule not in [violation.rule for violation in after.violations]
 
 

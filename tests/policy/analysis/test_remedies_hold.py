@@ -19,7 +19,7 @@ from keyfence.commands.extract import extract
 from keyfence.policy.analysis.remedies import remedies
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from tests.commands.calls import GRAMMATICAL, NAMES, calls
 from tests.policy.analysis.test_remedies import CASES, TEXT
@@ -32,11 +32,11 @@ def check_remedies(text: str, service: str, argv: Sequence[bytes]) -> None:
     """Each remedy for what the command breaks is applied, and keeps its rule; the others claim nothing."""
     policy = parse_policy(text)
     number, touches = policy.number(service), extract(argv)
-    before = Decider(policy).judge(number, argv, touches).violations
+    before = Evaluator(policy).judge(number, argv, touches).violations
     broken = {one.rule for one in before}
     for remedy in remedies(policy, number, argv, touches, before):
         if remedy.command:
-            after = {one.rule for one in Decider(policy).decide(number, remedy.command).violations}
+            after = {one.rule for one in Evaluator(policy).decide(number, remedy.command).violations}
             assert remedy.rule not in after, remedy
             assert after <= broken, remedy
         if remedy.add:
@@ -56,7 +56,7 @@ CLAIMS = re.compile(
 
 def places(policy: CompiledPolicy, service: str, argv: Sequence[bytes], rule: str) -> set[Any]:
     """Where the command breaks a rule."""
-    found = Decider(policy).decide(policy.number(service), argv).violations
+    found = Evaluator(policy).decide(policy.number(service), argv).violations
     return {(one.position, one.key, one.message) for one in found if one.rule == rule}
 
 
@@ -122,7 +122,7 @@ def test_no_remedy_misleads(command: str, told: list[str]) -> None:
     argv = command.encode().split()
     check_remedies(NAMED, "one", argv)
     policy = parse_policy(NAMED)
-    found = remedies(policy, 0, argv, extract(argv), Decider(policy).decide(0, argv).violations)
+    found = remedies(policy, 0, argv, extract(argv), Evaluator(policy).decide(0, argv).violations)
     texts = [": ".join(filter(None, (one.text, b" ".join(one.command).decode()))) for one in found]
     assert all(any(part in text for text in texts) for part in told), texts
     assert not any(wrong in text for text in texts for wrong in ("did you mean SORT", "list one under")), (

@@ -13,7 +13,7 @@ from keyfence.commands.extract import extract
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.analysis.command_log import as_line, from_line
 from keyfence.policy.analysis.replay import Replay
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 
 OLD_TEXT = """policy: p
@@ -147,10 +147,10 @@ def test_a_line_read_again_breaks_the_same_rules_but_those_on_values(argv: list[
     touches = extract(argv)
     told = as_line(OLD, service, argv, touches, 1)
     again = from_line(json.loads(json.dumps(told)))
-    decider = Decider(OLD)
+    evaluator = Evaluator(OLD)
     number = OLD.number(service)
-    before = {one.rule for one in decider.judge(number, argv, touches).violations}
-    after = {one.rule for one in decider.judge(number, [b"X"], again.touches).violations}
+    before = {one.rule for one in evaluator.judge(number, argv, touches).violations}
+    after = {one.rule for one in evaluator.judge(number, [b"X"], again.touches).violations}
     assert after <= before
     if touches.script is None:
         assert before - after <= {"value.invalid"}

@@ -15,9 +15,9 @@ from keyfence.policy.analysis.remedies import remedies
 from keyfence.policy.compiled.key_commands import UNNAMED
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
-from keyfence.policy.engine.authorizer import Judge
-from keyfence.policy.engine.decision_cache import Glance
-from keyfence.policy.engine.evaluator import Decider, Transaction
+from keyfence.policy.engine.authorizer import Authorizer
+from keyfence.policy.engine.decision_cache import DecisionCache
+from keyfence.policy.engine.evaluator import Evaluator, Transaction
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import Violation
 
@@ -62,9 +62,10 @@ scripts:
   reader: {{sha1: {READER}, keys: 1, declared: read}}
 grants: {{ops: {{commands: [DEL, EVALSHA], keys: ["bank:payment:g*"]}}}}
 """
-DECIDER = Decider(parse_policy(POLICY), clock=lambda: 1_800_000_000)
+DECIDER = Evaluator(parse_policy(POLICY), clock=lambda: 1_800_000_000)
 GLANCES = [
-    Glance(DECIDER, service, frozenset(row.command.name for row in COMMANDS.values())) for service in (0, 1)
+    DecisionCache(DECIDER, service, frozenset(row.command.name for row in COMMANDS.values()))
+    for service in (0, 1)
 ]
 
 
@@ -352,20 +353,20 @@ def test_coverage_asks_for_a_test_of_it() -> None:
 def test_it_can_be_waived_and_advised() -> None:
     commands = "commands: {forbid: [DEL"
     policy = parse_policy(POLICY.replace(commands, f"should: [command.forbidden], {commands}"))
-    (one,) = Decider(policy).decide(0, [b"DEL", b"bank:meta:a"]).violations
+    (one,) = Evaluator(policy).decide(0, [b"DEL", b"bank:meta:a"]).violations
     assert one.severity == "should"
     waiver = Waiver("app", "command.forbidden", "meta", "DEL", "")
     modes = Modes([ModeRule("enforce")], DECIDER.policy.services, [waiver])
-    judge = Judge(DECIDER.policy, modes)
+    judge = Authorizer(DECIDER.policy, modes)
     assert judge.rule(0, [b"DEL", b"bank:meta:a"]).refused_by is None
     assert judge.rule(0, [b"DEL", b"bank:payment:a"]).refused_by is not None
 
 
 def test_a_command_that_is_queued_is_judged_as_any_other() -> None:
-    judge = Judge(DECIDER.policy, Modes([ModeRule("enforce")], DECIDER.policy.services))
+    judge = Authorizer(DECIDER.policy, Modes([ModeRule("enforce")], DECIDER.policy.services))
     transaction = Transaction()
     for command, refused in (("HSET bank:payment:a f 1", False), ("UNLINK bank:payment:a", True)):
-        ruling, _ = judge.weigh(0, command.encode().split(), transaction)
+        ruling, _ = judge.authorize(0, command.encode().split(), transaction)
         assert (ruling.refused_by is not None) == refused
 
 
@@ -374,14 +375,14 @@ def test_files_of_several_teams_say_it_each_for_its_own_keys(tmp_path: Path) -> 
         scope = f'{{prefix: "{name}:", writers: app, unregistered: allow, commands: {commands}}}'
         text = f'policy: {name}\nservices: [app]\nclaims: ["{name}:"]\nscopes: {{s: {scope}}}\n'
         (tmp_path / f"{name}.yaml").write_text(text)
-    decider = Decider(load_policy(tmp_path))
+    evaluator = Evaluator(load_policy(tmp_path))
 
     def broken(command: str) -> list[str]:
-        return [one.rule for one in decider.decide(0, command.encode().split()).violations]
+        return [one.rule for one in evaluator.decide(0, command.encode().split()).violations]
 
     assert broken("DEL a:x") == broken("SET b:x 1") == FORBIDDEN
     assert broken("SET a:x 1") == broken("DEL b:x") == []
-    (one,) = decider.decide(0, b"DEL a:x".split()).violations
+    (one,) = evaluator.decide(0, b"DEL a:x".split()).violations
     assert one.message == "app may not DEL a:x: the scope a/s is never deleted"
 
 
@@ -396,7 +397,7 @@ commands: {allow: "*"}
 unregistered_scripts: declared
 grants: {granted: {commands: "*", keys: "*"}}
 """
-OWNED = Decider(parse_policy(OWNER))
+OWNED = Evaluator(parse_policy(OWNER))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from keyfence.policy.compiled.names import Names, hash_tag_fault, lowered
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiler.naming import compare, surely_named
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.patterns.patterns import parse_class, parse_pattern
 
@@ -389,10 +389,10 @@ def test_names_are_read_as_a_person_would(key: bytes) -> None:
 
 @given(KEYS, st.sampled_from([b"GET", b"DEL", b"EXISTS"]))
 def test_a_name_admitted_at_a_glance_breaks_nothing(key: bytes, command: bytes) -> None:
-    decider = Decider(COMPILED)
+    evaluator = Evaluator(COMPILED)
     touches = extract([command, key])
-    verdict = decider.judge(0, [command, key], touches)
-    assert decider.admits(0, touches) == verdict.allowed
+    verdict = evaluator.judge(0, [command, key], touches)
+    assert evaluator.admits(0, touches) == verdict.allowed
 
 
 PATTERNS = [

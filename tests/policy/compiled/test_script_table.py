@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 
 CONFIG = """
@@ -98,41 +98,41 @@ scripts:
 
 
 @pytest.fixture(scope="module")
-def decider() -> Decider:
-    return Decider(parse_policy(POLICY))
+def evaluator() -> Evaluator:
+    return Evaluator(parse_policy(POLICY))
 
 
-def rules(decider: Decider, service: str, name: str, namespace: str, args: list[str]) -> list[str]:
+def rules(evaluator: Evaluator, service: str, name: str, namespace: str, args: list[str]) -> list[str]:
     argv = ["EVALSHA", sha1(name), "1", namespace, *args]
-    verdict = decider.decide(decider.policy.number(service), [word.encode() for word in argv])
+    verdict = evaluator.decide(evaluator.policy.number(service), [word.encode() for word in argv])
     return [violation.rule for violation in verdict.violations]
 
 
 @pytest.mark.parametrize("namespace", ["cosky-{default}", "{cosky-default}"])
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_its_owner_may_run_it_in_its_own_namespace(decider: Decider, name: str, namespace: str) -> None:
-    assert rules(decider, "app", name, namespace, SCRIPTS[name][2]) == []
+def test_its_owner_may_run_it_in_its_own_namespace(evaluator: Evaluator, name: str, namespace: str) -> None:
+    assert rules(evaluator, "app", name, namespace, SCRIPTS[name][2]) == []
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_in_another_namespace_each_key_is_a_violation(decider: Decider, name: str) -> None:
-    broken = rules(decider, "app", name, "cosky-{system}", SCRIPTS[name][2])
+def test_in_another_namespace_each_key_is_a_violation(evaluator: Evaluator, name: str) -> None:
+    broken = rules(evaluator, "app", name, "cosky-{system}", SCRIPTS[name][2])
     assert {"scope.write"} <= set(broken) or {"scope.read"} <= set(broken)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_who_only_reads_runs_what_only_reads(decider: Decider, name: str) -> None:
-    broken = set(rules(decider, "reader", name, "cosky-{default}", SCRIPTS[name][2]))
+def test_who_only_reads_runs_what_only_reads(evaluator: Evaluator, name: str) -> None:
+    broken = set(rules(evaluator, "reader", name, "cosky-{default}", SCRIPTS[name][2]))
     assert ("scope.write" in broken) == (name != "service_topology_get")
     assert "scope.read" not in broken
 
 
 @pytest.mark.parametrize("name", [name for name, script in SCRIPTS.items() if script[3]])
-def test_a_call_that_lacks_an_argument_can_not_be_judged(decider: Decider, name: str) -> None:
+def test_a_call_that_lacks_an_argument_can_not_be_judged(evaluator: Evaluator, name: str) -> None:
     needed = SCRIPTS[name][3]
-    assert rules(decider, "app", name, "cosky-{default}", SCRIPTS[name][2][: needed - 1]) == ["script.keys"]
+    assert rules(evaluator, "app", name, "cosky-{default}", SCRIPTS[name][2][: needed - 1]) == ["script.keys"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_namespace_that_is_none_can_not_be_judged(decider: Decider, name: str) -> None:
-    assert rules(decider, "app", name, "default", SCRIPTS[name][2]) == ["script.keys"]
+def test_a_namespace_that_is_none_can_not_be_judged(evaluator: Evaluator, name: str) -> None:
+    assert rules(evaluator, "app", name, "default", SCRIPTS[name][2]) == ["script.keys"]

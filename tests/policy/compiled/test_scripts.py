@@ -18,7 +18,7 @@ from keyfence.policy.compiled.scripts import (
     script_of,
     whole_sha1_of,
 )
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 
 Kind = Literal["text", "sha1", "function"]
@@ -58,8 +58,8 @@ unregistered_scripts: forbid
 
 
 @pytest.fixture(scope="module")
-def decider() -> Decider:
-    return Decider(parse_policy(POLICY))
+def evaluator() -> Evaluator:
+    return Evaluator(parse_policy(POLICY))
 
 
 def test_a_script_is_shared_only_where_its_registration_says_so() -> None:
@@ -87,8 +87,8 @@ def test_no_sha1_is_told_of_a_text_that_is_not_at_hand() -> None:
     assert how_to_register(script, "", whole_sha1_of(script)) == told
 
 
-def rules(decider: Decider, *argv: str) -> list[str]:
-    return [one.rule for one in decider.decide(0, [word.encode() for word in argv]).violations]
+def rules(evaluator: Evaluator, *argv: str) -> list[str]:
+    return [one.rule for one in evaluator.decide(0, [word.encode() for word in argv]).violations]
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def rules(decider: Decider, *argv: str) -> list[str]:
     ],
 )
 def test_what_a_script_makes_is_held_to_the_entry(
-    decider: Decider, name: str, arguments: list[str], broken: list[str]
+    evaluator: Evaluator, name: str, arguments: list[str], broken: list[str]
 ) -> None:
-    assert rules(decider, "EVALSHA", SHAS[name], "0", *arguments) == broken
+    assert rules(evaluator, "EVALSHA", SHAS[name], "0", *arguments) == broken
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_what_a_script_makes_is_held_to_the_entry(
     ],
 )
 def test_a_script_may_be_known_by_its_first_digits(
-    decider: Decider, argv: list[str], broken: list[str]
+    evaluator: Evaluator, argv: list[str], broken: list[str]
 ) -> None:
-    assert rules(decider, *argv) == broken
+    assert rules(evaluator, *argv) == broken
 
 
 @given(st.dictionaries(st.text("ab", min_size=8, max_size=40), st.integers(), max_size=20), st.data())
@@ -186,9 +186,9 @@ def test_a_script_may_declare_any_number_of_keys() -> None:
         scripts: {{send: {{sha1: {"a" * 40}, keys: any}}}}
         """
     )
-    decider = Decider(policy)
+    evaluator = Evaluator(policy)
     for keys in ([], ["k:a"], ["k:a", "k:b", "k:c"]):
         argv = [b"EVALSHA", b"a" * 40, b"%d" % len(keys), *(key.encode() for key in keys), b"1"]
-        assert decider.decide(policy.number("app"), argv).allowed
-    verdict = decider.decide(policy.number("app"), [b"EVALSHA", b"a" * 40, b"2", b"k:a", b"other", b"1"])
+        assert evaluator.decide(policy.number("app"), argv).allowed
+    verdict = evaluator.decide(policy.number("app"), [b"EVALSHA", b"a" * 40, b"2", b"k:a", b"other", b"1"])
     assert [one.rule for one in verdict.violations] == ["key.unregistered"]

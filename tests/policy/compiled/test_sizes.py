@@ -13,9 +13,9 @@ from keyfence.commands.model import Streamed
 from keyfence.policy.analysis.coverage import rules_of
 from keyfence.policy.compiled.sizes import LATE_SECONDS, Question
 from keyfence.policy.enforcement.modes import ModeRule, Modes
-from keyfence.policy.engine.authorizer import Judge
-from keyfence.policy.engine.decision_cache import Glance
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.authorizer import Authorizer
+from keyfence.policy.engine.decision_cache import DecisionCache
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.pending_sizes import MAX_KEY, PendingSize, PendingSizes, Write
 from keyfence.policy.engine.pending_ttl import PendingTtls
 from keyfence.policy.loading.load import parse_policy
@@ -106,7 +106,7 @@ class Watched:
         self.link = Live(str(server.socket_path), server.version)
         self.link("FLUSHALL")
         self.table = PendingTtls(clock=lambda: self.now)
-        self.judge = Judge(POLICY, Modes((), POLICY.services), pending=self.table)
+        self.judge = Authorizer(POLICY, Modes((), POLICY.services), pending=self.table)
         self.told: set[str] = set()  # keys that have been told of since they last were as they should be
 
     def exceeds(self, key: str) -> bool:
@@ -114,7 +114,7 @@ class Watched:
         return kind != b"none" and int(self.link(SIZE_OF[kind], key)) > LIMITS[kind]
 
     def do(self, argv: list[bytes]) -> None:
-        ruling, _ = self.judge.weigh(0, argv, client="c", connection=1)
+        ruling, _ = self.judge.authorize(0, argv, client="c", connection=1)
         self.told |= {(one.violation.key or b"").decode() for one in ruling.findings}
         self.link(*argv)
         self.told = {key for key in self.told if self.exceeds(key)}
@@ -160,9 +160,9 @@ def test_a_key_is_told_of_exactly_where_a_server_says_that_it_is_too_large(
 
 
 # The short way and the long one: they live on from example to example.
-DECIDER = Decider(POLICY)
-GLANCE = Glance(DECIDER, 0, ALL)
-OBSERVING = Judge(POLICY, Modes([ModeRule("observe")], POLICY.services))
+DECIDER = Evaluator(POLICY)
+GLANCE = DecisionCache(DECIDER, 0, ALL)
+OBSERVING = Authorizer(POLICY, Modes([ModeRule("observe")], POLICY.services))
 COMMANDS = sorted(
     {command.split()[0].encode() for group in GROUPS for command in group if not command.startswith("EVAL")}
 )
@@ -213,9 +213,9 @@ def test_the_limits_of_a_scope_hold_where_an_entry_says_nothing() -> None:
 
 def test_a_write_that_is_for_another_type_hides_no_other() -> None:
     table = PendingTtls()
-    judge = Judge(POLICY, Modes([], POLICY.services), pending=table)
+    judge = Authorizer(POLICY, Modes([], POLICY.services), pending=table)
     for command in ("SADD k:any:1 a", "RPUSH k:any:1 a", "SADD k:any:1 b"):
-        judge.weigh(0, command.encode().split())
+        judge.authorize(0, command.encode().split())
     (pending,) = table.sizes
     assert [question.command for question in asked_of(pending)] == [b"SCARD", b"LLEN"]
 
@@ -250,17 +250,17 @@ def test_what_is_told_names_the_limit_and_not_the_value() -> None:
 )
 def test_redis_is_asked_for_what_a_command_leaves_open(command: str, asked: list[str]) -> None:
     table = PendingTtls()
-    judge = Judge(POLICY, Modes([], POLICY.services), pending=table)
+    judge = Authorizer(POLICY, Modes([], POLICY.services), pending=table)
     for _ in range(3):
-        judge.weigh(0, command.encode().split())
+        judge.authorize(0, command.encode().split())
     told = [question.command.decode() for one in table.sizes for question in asked_of(one)]
     assert told == asked
 
 
 def test_in_enforce_what_is_refused_leaves_nothing_open() -> None:
     table = PendingTtls()
-    judge = Judge(POLICY, Modes([ModeRule("enforce")], POLICY.services), pending=table)
-    ruling, _ = judge.weigh(0, b"LPUSH k:list:1 1 2 3".split())
+    judge = Authorizer(POLICY, Modes([ModeRule("enforce")], POLICY.services), pending=table)
+    ruling, _ = judge.authorize(0, b"LPUSH k:list:1 1 2 3".split())
     assert ruling.refused_by is not None
     assert ruling.refused_by.rule == "key.members"
     assert len(table.sizes) == 0

@@ -18,8 +18,8 @@ from keyfence.policy.analysis.lint import check_policy
 from keyfence.policy.analysis.testing import Runner
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.engine.decision_cache import Glance
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.decision_cache import DecisionCache
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.patterns.globs import Glob
 from tests.policy.engine.test_decision_cache import admitted_in
@@ -59,8 +59,8 @@ STRANGER = Caller(b"someone")
 
 
 def rules(service: str, command: str, caller: Caller = ACME) -> list[str]:
-    decider = Decider(LOADED)
-    verdict = decider.decide(LOADED.number(service), command.encode().split(), LOADED.values(caller))
+    evaluator = Evaluator(LOADED)
+    verdict = evaluator.decide(LOADED.number(service), command.encode().split(), LOADED.values(caller))
     return [violation.rule for violation in verdict.violations]
 
 
@@ -218,15 +218,15 @@ def one_entry(binding: str, key: str = "t:<tenant>:x", rest: str = "") -> str:
 
 def test_a_class_may_admit_more_and_then_bytes_are_compared_as_they_are() -> None:
     loaded = parse_policy(one_entry("{from: user}", rest="placeholders: {tenant: '[^:]+'}\n"))
-    decider = Decider(loaded)
+    evaluator = Evaluator(loaded)
     for name in (b"\xff\x00\r\n", b"*", b"a b", "ü".encode(), b"[a]", b"\\"):
         values = loaded.values(Caller(name))
         assert values == (name,)
-        assert decider.decide(0, [b"GET", b"t:" + name + b":x"], values).allowed
-        assert not decider.decide(0, [b"GET", b"t:" + name + b"a:x"], values).allowed
+        assert evaluator.decide(0, [b"GET", b"t:" + name + b":x"], values).allowed
+        assert not evaluator.decide(0, [b"GET", b"t:" + name + b"a:x"], values).allowed
     star = loaded.values(Caller(b"*"))
-    assert not decider.decide(0, [b"SCAN", b"0", b"MATCH", b"t:*:x"], star).allowed
-    assert decider.decide(0, [b"SCAN", b"0", b"MATCH", b"t:\\*:x"], star).allowed
+    assert not evaluator.decide(0, [b"SCAN", b"0", b"MATCH", b"t:*:x"], star).allowed
+    assert evaluator.decide(0, [b"SCAN", b"0", b"MATCH", b"t:\\*:x"], star).allowed
 
 
 def test_of_a_certificates_names_the_first_counts_that_has_a_value() -> None:
@@ -259,7 +259,7 @@ def test_of_a_certificates_names_the_first_counts_that_has_a_value() -> None:
     ],
 )
 def test_hints_name_the_callers_own_key(caller: Caller, command: str, hint: str) -> None:
-    verdict = Decider(LOADED).decide(0, command.encode().split(), LOADED.values(caller))
+    verdict = Evaluator(LOADED).decide(0, command.encode().split(), LOADED.values(caller))
     assert verdict.violations[0].hint == hint
 
 
@@ -299,7 +299,7 @@ channels: {events: {channel: "pc:<env>:{<tenant>}:events:<id>", publishers: app,
 )
 def test_a_pattern_may_name_the_tenant_behind_another_placeholder(command: str, hint: str | None) -> None:
     staged = parse_policy(STAGED)
-    verdict = Decider(staged).decide(0, command.encode().split(), staged.values(ACME))
+    verdict = Evaluator(staged).decide(0, command.encode().split(), staged.values(ACME))
     assert [violation.hint for violation in verdict.violations] == ([] if hint is None else [hint])
 
 
@@ -314,8 +314,8 @@ def test_a_pattern_may_name_the_tenant_behind_another_placeholder(command: str, 
 )
 def test_a_pattern_that_passes_reaches_own_keys_alone(glob: str) -> None:
     staged = parse_policy(STAGED)
-    decider, own = Decider(staged), staged.values(ACME)
-    if not decider.decide(0, [b"SCAN", b"0", b"MATCH", glob.encode()], own).allowed:
+    evaluator, own = Evaluator(staged), staged.values(ACME)
+    if not evaluator.decide(0, [b"SCAN", b"0", b"MATCH", glob.encode()], own).allowed:
         return
     for env, tenant, rest in product(
         ("stg", "dev", "x", "stg:{acme}"),
@@ -324,7 +324,7 @@ def test_a_pattern_that_passes_reaches_own_keys_alone(glob: str) -> None:
     ):
         key = f"pc:{env}:{tenant}:{rest}".encode()
         if Glob(glob.encode()).matches(key):
-            broken = decider.decide(0, [b"GET", key], own).violations
+            broken = evaluator.decide(0, [b"GET", key], own).violations
             assert not any(one.rule in ("scope.read", "key.unregistered") for one in broken), key
 
 
@@ -341,7 +341,7 @@ def test_a_secret_tenant_is_shown_nowhere() -> None:
     text = one_entry("{from: user}", rest="placeholders: {tenant: {is: '[a-z]{4,8}', secret: true}}\n")
     loaded = parse_policy(text)
     values = loaded.values(Caller(b"acme"))
-    (violation,) = Decider(loaded).decide(0, [b"GET", b"t:globex:x"], values).violations
+    (violation,) = Evaluator(loaded).decide(0, [b"GET", b"t:globex:x"], values).violations
     assert "globex" not in violation.message + violation.hint
     assert "acme" not in violation.message + violation.hint
 
@@ -452,7 +452,7 @@ def test_diff_tells_what_changes_for_tenants(change: tuple[str, str], told: str)
 def test_a_lapsed_legacy_form_is_closed_to_its_own_tenant_too() -> None:
     text = POLICY.replace("allow: [read], keys", "allow: [read], until: 2020-01-01, on_expiry: refuse, keys")
     loaded = parse_policy(text)
-    verdict = Decider(loaded).decide(0, [b"HGETALL", b"old:acme:1"], loaded.values(ACME))
+    verdict = Evaluator(loaded).decide(0, [b"HGETALL", b"old:acme:1"], loaded.values(ACME))
     assert [one.rule for one in verdict.violations] == ["key.legacy"]
 
 
@@ -468,24 +468,24 @@ def test_files_of_several_teams_have_bindings_of_their_own(tmp_path: Path) -> No
     loaded = load_policy(folder)
     values = loaded.values(Caller(b"b-acme"))
     assert values == (None, b"acme")
-    decider = Decider(loaded)
+    evaluator = Evaluator(loaded)
     app = loaded.number("app")
-    assert decider.decide(app, [b"GET", b"b:acme:x"], values).allowed
-    assert not decider.decide(app, [b"GET", b"a:acme:x"], values).allowed
+    assert evaluator.decide(app, [b"GET", b"b:acme:x"], values).allowed
+    assert not evaluator.decide(app, [b"GET", b"a:acme:x"], values).allowed
 
 
 def test_a_policy_with_tenants_is_handed_to_workers() -> None:
     loaded = pickle.loads(pickle.dumps(LOADED))
-    verdict = Decider(loaded).decide(0, [b"GET", b"t:acme:name"], loaded.values(ACME))
+    verdict = Evaluator(loaded).decide(0, [b"GET", b"t:acme:name"], loaded.values(ACME))
     assert verdict.allowed
 
 
 # -- the short way
 
 ALL = frozenset(row.command.name for row in COMMANDS.values())
-DECIDER = Decider(LOADED)
+DECIDER = Evaluator(LOADED)
 # One for each service, whoever the caller is: what it remembers must be right for the next tenant too.
-GLANCES = [Glance(DECIDER, service, ALL) for service in range(len(LOADED.services))]
+GLANCES = [DecisionCache(DECIDER, service, ALL) for service in range(len(LOADED.services))]
 TENANTS = st.sampled_from([b"a", b"ab", b"abc", b"b", b"acme", b"acme:", b"", b"A", b"a\xff", b"x" * 129])
 KEYS = st.builds(
     lambda prefix, tenant, rest: prefix + tenant + rest,
@@ -502,34 +502,34 @@ def test_a_glance_that_knows_one_tenant_admits_nothing_for_another(
 ) -> None:
     names = (f"spiffe://acme/node/{node.decode('latin-1')}",)
     values = LOADED.values(Caller(b"tenant-" + tenant, names))
-    glance = GLANCES[service]
+    cache = GLANCES[service]
     command = data.draw(st.sampled_from([b"GET", b"SET", b"HGETALL", b"DEL", b"EXPIRE", b"MGET", b"EXISTS"]))
     keys = data.draw(st.lists(KEYS, min_size=1, max_size=3 if command in (b"DEL", b"MGET") else 1))
     argv = [command, *keys, *{b"SET": [b"v"], b"EXPIRE": [b"60"]}.get(command, [])]
     for _ in range(2):
-        for way in (glance.admits(list(argv), values), admitted_in(glance, argv, values)):
+        for way in (cache.admits(list(argv), values), admitted_in(cache, argv, values)):
             if way is not None:
                 assert DECIDER.judge(service, argv, extract(argv), values=values).allowed
 
 
 def test_a_tenants_own_keys_are_admitted_unread() -> None:
-    glance = Glance(DECIDER, 0, ALL)
+    cache = DecisionCache(DECIDER, 0, ALL)
     for tenant in (b"acme", b"globex"):
         values = LOADED.values(Caller(b"tenant-" + tenant))
         key = b"t:" + tenant + b":name"
-        assert glance.admits([b"GET", key], values) is not None
-        assert admitted_in(glance, [b"GET", key], values) is not None
-        assert admitted_in(glance, [b"GET", b"t:other:name"], values) is None
-        assert glance.admits([b"GET", b"t:other:name"], values) is None
+        assert cache.admits([b"GET", key], values) is not None
+        assert admitted_in(cache, [b"GET", key], values) is not None
+        assert admitted_in(cache, [b"GET", b"t:other:name"], values) is None
+        assert cache.admits([b"GET", b"t:other:name"], values) is None
 
 
 def test_what_is_remembered_of_patterns_does_not_grow_with_tenants() -> None:
-    decider = Decider(LOADED)
+    evaluator = Evaluator(LOADED)
     for number in range(3000):
         tenant = b"%d" % number
         values = LOADED.values(Caller(b"tenant-" + tenant))
-        assert decider.decide(0, [b"SCAN", b"0", b"MATCH", b"t:" + tenant + b":*"], values).allowed
-    reach = decider._keys
+        assert evaluator.decide(0, [b"SCAN", b"0", b"MATCH", b"t:" + tenant + b":*"], values).allowed
+    reach = evaluator._keys
     assert len(reach._territories) < 10
     assert len(reach._known._young) + len(reach._known._old) <= 1000
 
@@ -543,10 +543,10 @@ def test_check_offers_a_scan_that_passes_where_a_caller_has_one_key(tmp_path: Pa
     )
     _, _, summary = check_policy(path)
     assert [line.split()[-1] for line in summary.splitlines()[1:]] == ["m:<tenant>:*", "k:<tenant>"]
-    decider = Decider(load_policy(path))
-    values = decider.policy.values(Caller(b"acme"))
+    evaluator = Evaluator(load_policy(path))
+    values = evaluator.policy.values(Caller(b"acme"))
     for pattern in (b"m:acme:*", b"k:acme"):
-        verdict = decider.decide(decider.policy.number("app"), [b"SCAN", b"0", b"MATCH", pattern], values)
+        verdict = evaluator.decide(evaluator.policy.number("app"), [b"SCAN", b"0", b"MATCH", pattern], values)
         assert not verdict.violations
 
 
@@ -588,14 +588,14 @@ channels:
 def test_a_service_across_the_tenants_is_held_to_everything_else(
     service: str, command: str, rules: list[str], caller: Caller
 ) -> None:
-    decider, argv = Decider(ACROSS), command.encode().split()
+    evaluator, argv = Evaluator(ACROSS), command.encode().split()
     number, values = ACROSS.number(service), ACROSS.values(caller)
     if service == "app" and caller is not ACME and not rules:
         rules = ["scope.read"]
     for _ in range(2):
-        found = [one.rule for one in decider.decide(number, argv, values).violations]
+        found = [one.rule for one in evaluator.decide(number, argv, values).violations]
         assert found == rules
-    admitted = Glance(decider, number, ALL).admits(argv, values)
+    admitted = DecisionCache(evaluator, number, ALL).admits(argv, values)
     assert admitted is None or not rules
 
 

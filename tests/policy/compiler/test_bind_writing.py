@@ -10,7 +10,7 @@ from keyfence.policy.analysis.diff import Difference
 from keyfence.policy.analysis.explain import explain
 from keyfence.policy.analysis.testing import Runner
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 
 POLICY = """
@@ -34,8 +34,8 @@ channels:
 
 
 @pytest.fixture(scope="module")
-def decider() -> Decider:
-    return Decider(parse_policy(POLICY))
+def evaluator() -> Evaluator:
+    return Evaluator(parse_policy(POLICY))
 
 
 @pytest.mark.parametrize(
@@ -78,16 +78,16 @@ def decider() -> Decider:
     ],
 )
 def test_writing_belongs_to_a_values_service_and_reading_to_the_readers(
-    decider: Decider, service: str, command: str, broken: list[str]
+    evaluator: Evaluator, service: str, command: str, broken: list[str]
 ) -> None:
     argv = [word.encode() for word in command.split()]
-    verdict = decider.decide(decider.policy.number(service), argv)
+    verdict = evaluator.decide(evaluator.policy.number(service), argv)
     assert [violation.rule for violation in verdict.violations] == broken
 
 
-def test_the_hint_names_the_values_own_writer(decider: Decider) -> None:
+def test_the_hint_names_the_values_own_writer(evaluator: Evaluator) -> None:
     argv = [b"SET", b"fleet:search:state:a", b"1"]
-    (violation,) = decider.decide(0, argv).violations
+    (violation,) = evaluator.decide(0, argv).violations
     assert violation.hint == "its writers: search"
 
 
@@ -115,8 +115,8 @@ keys: {entry: {key: "<ns>:<svc>", writers: [one, two, three], readers: [one, two
 def test_a_placeholder_that_binds_all_holds_beside_one_that_binds_writing(
     service: str, key: str, broken: list[str]
 ) -> None:
-    decider = Decider(parse_policy(BOTH))
-    verdict = decider.decide(decider.policy.number(service), [b"GETSET", key.encode(), b"1"])
+    evaluator = Evaluator(parse_policy(BOTH))
+    verdict = evaluator.decide(evaluator.policy.number(service), [b"GETSET", key.encode(), b"1"])
     assert [violation.rule for violation in verdict.violations] == broken
 
 
@@ -145,7 +145,7 @@ def test_a_service_may_be_called_write() -> None:
     text = (
         "policy: p\nservices: [write]\nbind: {ns: {write: [a]}}\nkeys: {k: {key: '<ns>:k', writers: write}}\n"
     )
-    assert Decider(parse_policy(text)).decide(0, [b"SET", b"a:k", b"1"]).allowed
+    assert Evaluator(parse_policy(text)).decide(0, [b"SET", b"a:k", b"1"]).allowed
 
 
 def test_diff_tells_that_reading_is_bound_no_more() -> None:

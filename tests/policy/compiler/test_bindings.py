@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keyfence.commands.extract import extract
 from keyfence.policy.compiler.bindings import differing
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 
 SHA = "a" * 40
@@ -38,13 +38,13 @@ functions:
 
 
 @pytest.fixture(scope="module")
-def decider() -> Decider:
-    return Decider(parse_policy(POLICY))
+def evaluator() -> Evaluator:
+    return Evaluator(parse_policy(POLICY))
 
 
-def rules(decider: Decider, service: str, command: str) -> list[str]:
+def rules(evaluator: Evaluator, service: str, command: str) -> list[str]:
     argv = [word.encode() for word in command.split()]
-    verdict = decider.decide(decider.policy.number(service), argv)
+    verdict = evaluator.decide(evaluator.policy.number(service), argv)
     return [violation.rule for violation in verdict.violations]
 
 
@@ -78,9 +78,9 @@ def rules(decider: Decider, service: str, command: str) -> list[str]:
     ],
 )
 def test_a_value_belongs_to_its_services(
-    decider: Decider, service: str, command: str, broken: list[str]
+    evaluator: Evaluator, service: str, command: str, broken: list[str]
 ) -> None:
-    assert rules(decider, service, command) == broken
+    assert rules(evaluator, service, command) == broken
 
 
 @pytest.mark.parametrize(
@@ -95,24 +95,24 @@ def test_a_value_belongs_to_its_services(
     ],
 )
 def test_a_bound_placeholder_has_one_value_within_a_command(
-    decider: Decider, command: str, broken: list[str]
+    evaluator: Evaluator, command: str, broken: list[str]
 ) -> None:
-    found = rules(decider, "app", command)
+    found = rules(evaluator, "app", command)
     if command.startswith("EVALSHA"):
         found = [rule for rule in found if not (rule == "scope.write" and "{one}" in command)]
     assert found == broken
 
 
-def test_the_message_names_both_values(decider: Decider) -> None:
+def test_the_message_names_both_values(evaluator: Evaluator) -> None:
     argv = [b"MGET", b"mesh-{one}:item:a", b"mesh-{two}:item:b"]
-    (violation,) = decider.decide(0, argv).violations
+    (violation,) = evaluator.decide(0, argv).violations
     assert violation.message == "MGET mesh-{two}:item:b has the ns mesh-{two}, an earlier key mesh-{one}"
     assert violation.position == 2
 
 
 def test_where_hash_tags_are_asked_for_they_say_it() -> None:
-    decider = Decider(parse_policy(POLICY + "cluster: true\n"))
-    assert rules(decider, "app", "MGET mesh-{one}:item:a mesh-{two}:item:b") == ["slot.cross"]
+    evaluator = Evaluator(parse_policy(POLICY + "cluster: true\n"))
+    assert rules(evaluator, "app", "MGET mesh-{one}:item:a mesh-{two}:item:b") == ["slot.cross"]
 
 
 @pytest.mark.parametrize(
@@ -128,13 +128,13 @@ def test_where_hash_tags_are_asked_for_they_say_it() -> None:
     ],
 )
 def test_what_scripts_write_nothing_else_writes(
-    decider: Decider, service: str, command: str, broken: list[str]
+    evaluator: Evaluator, service: str, command: str, broken: list[str]
 ) -> None:
-    assert rules(decider, service, command) == broken
+    assert rules(evaluator, service, command) == broken
 
 
-def test_the_hint_names_the_scripts(decider: Decider) -> None:
-    (violation,) = decider.decide(0, [b"DEL", b"mesh-{one}:note:a"]).violations
+def test_the_hint_names_the_scripts(evaluator: Evaluator) -> None:
+    (violation,) = evaluator.decide(0, [b"DEL", b"mesh-{one}:note:a"]).violations
     assert violation.message == "app may not DEL mesh-{one}:note:a: only scripts write it"
     assert violation.hint == "it is written by bump, put"
 
@@ -179,15 +179,15 @@ def test_rights_go_with_values_whatever_these_hold(values: list[str], data: st.D
         f"policy: p\nservices: [me, all]\nbind: {{ns: {{me: [{listed}], all: [{others}]}}}}\n"
         "keys: {k: {key: '<ns>/k', writers: [me, all]}}\n"
     )
-    decider = Decider(policy)
+    evaluator = Evaluator(policy)
     for value in values:
         argv = [b"GET", value.encode() + b"/k"]
-        assert (decider.decide(0, argv).violations == ()) == (value in mine)
-        assert decider.decide(1, argv).violations == ()
+        assert (evaluator.decide(0, argv).violations == ()) == (value in mine)
+        assert evaluator.decide(1, argv).violations == ()
     for one, other in combinations(values, 2):
         argv = [b"MGET", one.encode() + b"/k", other.encode() + b"/k"]
-        assert decider.decide(1, argv).violations
-        assert not decider.admits(1, extract(argv))
+        assert evaluator.decide(1, argv).violations
+        assert not evaluator.admits(1, extract(argv))
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from("xy"), st.binary(max_size=1)), max_size=2), max_size=5))
@@ -234,12 +234,12 @@ keys:
     ],
 )
 def test_two_versions_stand_side_by_side(allow: str, service: str, command: str, broken: list[str]) -> None:
-    assert rules(Decider(parse_policy(VERSIONS.replace("ALLOW", allow))), service, command) == broken
+    assert rules(Evaluator(parse_policy(VERSIONS.replace("ALLOW", allow))), service, command) == broken
 
 
 def test_the_old_version_s_hint_is_the_new_one() -> None:
-    decider = Decider(parse_policy(VERSIONS.replace("ALLOW", "about: x")))
-    (violation,) = decider.decide(0, [b"SET", b"v1:item:a", b"1"]).violations
+    evaluator = Evaluator(parse_policy(VERSIONS.replace("ALLOW", "about: x")))
+    (violation,) = evaluator.decide(0, [b"SET", b"v1:item:a", b"1"]).violations
     assert violation.message == "app may not SET v1:item:a, which is replaced"
     assert violation.hint == "use v2:item:<id>"
 

@@ -14,7 +14,7 @@ from keyfence.policy.analysis.lint import check_policy
 from keyfence.policy.analysis.remedies import remedies
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 
 # The transcript that failed: each legacy form belonged to the last value, and hints named its keys to all.
@@ -44,7 +44,7 @@ ALL = "[read, write, delete]"
 
 def told(policy: CompiledPolicy, service: str, command: str) -> list[tuple[str, str]]:
     argv = [word.encode() for word in command.split()]
-    return [(one.rule, one.hint) for one in Decider(policy).decide(policy.number(service), argv).violations]
+    return [(one.rule, one.hint) for one in Evaluator(policy).decide(policy.number(service), argv).violations]
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,10 @@ def test_an_example_has_the_key_s_own_stage() -> None:
 def remedies_of(policy: CompiledPolicy, service: str, command: str) -> list[tuple[str, bytes]]:
     argv = [word.encode() for word in command.split()]
     number = policy.number(service)
-    found = Decider(policy).decide(number, argv).violations
+    found = Evaluator(policy).decide(number, argv).violations
     made = remedies(policy, number, argv, extract(argv), found)
     for one in made:
-        assert not one.command or not Decider(policy).decide(number, one.command).violations
+        assert not one.command or not Evaluator(policy).decide(number, one.command).violations
     return [(one.text, b" ".join(one.command)) for one in made]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 
 SIDEKIQ = """policy: sidekiq
@@ -29,7 +29,7 @@ keys:
 
 def rules(policy: CompiledPolicy, service: str, command: str) -> list[str]:
     argv = [word.encode() for word in command.split()]
-    return [one.rule for one in Decider(policy).decide(policy.number(service), argv).violations]
+    return [one.rule for one in Evaluator(policy).decide(policy.number(service), argv).violations]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from keyfence.commands.extract import extract
 from keyfence.policy.analysis.lint import check_policy
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 
 HEAD = """policy: p
@@ -33,7 +33,7 @@ def at(day: str) -> float:
 def rules(
     policy: CompiledPolicy, service: str, command: str, now: float = at("2026-06-15")
 ) -> list[tuple[str, str]]:
-    found = Decider(policy, lambda: now).decide(
+    found = Evaluator(policy, lambda: now).decide(
         policy.number(service), [word.encode() for word in command.split()]
     )
     return [(one.rule, one.hint) for one in found.violations]
@@ -113,14 +113,14 @@ def test_a_lapse_is_heeded_by_a_decider_that_is_running() -> None:
     )
     policy = parse_policy(text)
     now = [at("2026-06-20")]
-    decider = Decider(policy, lambda: now[0])
+    evaluator = Evaluator(policy, lambda: now[0])
 
     def broken(service: str, command: str) -> list[str]:
         argv = [word.encode() for word in command.split()]
         touches = extract(argv)
         number = policy.number(service)
-        verdict = decider.judge(number, argv, touches)
-        assert not decider.admits(number, touches) or verdict.allowed
+        verdict = evaluator.judge(number, argv, touches)
+        assert not evaluator.admits(number, touches) or verdict.allowed
         return [one.rule for one in verdict.violations]
 
     commands = [
@@ -137,7 +137,7 @@ def test_a_lapse_is_heeded_by_a_decider_that_is_running() -> None:
         ["command.forbidden", "scan.scope"],
         [],
     ]
-    message = decider.decide(policy.number("reader"), [b"GET", b"a:x"]).violations[0].message
+    message = evaluator.decide(policy.number("reader"), [b"GET", b"a:x"]).violations[0].message
     assert message == "reader may not GET a:x, a deprecated form that was tolerated for a while"
 
 
@@ -146,13 +146,13 @@ def test_the_glance_admits_no_command_by_a_grant_that_has_lapsed() -> None:
         f"{HEAD}grants: {{writer: {{commands: [DBSIZE], until: 2026-06-20, on_expiry: refuse}}}}\n"
     )
     now = [at("2026-06-20")]
-    decider = Decider(policy, lambda: now[0])
+    evaluator = Evaluator(policy, lambda: now[0])
     touches = extract([b"DBSIZE"])
-    assert decider.judge(0, [b"DBSIZE"], touches).allowed
-    assert decider.admits(0, touches)
+    assert evaluator.judge(0, [b"DBSIZE"], touches).allowed
+    assert evaluator.admits(0, touches)
     now[0] = at("2026-06-21")
-    assert not decider.admits(0, touches)
-    assert not decider.judge(0, [b"DBSIZE"], touches).allowed
+    assert not evaluator.admits(0, touches)
+    assert not evaluator.judge(0, [b"DBSIZE"], touches).allowed
 
 
 def test_a_lapse_fails_check_and_is_told_two_weeks_before(tmp_path: Path) -> None:
@@ -207,13 +207,13 @@ def test_a_stray_is_unregistered_and_its_hint_is_the_standard_key() -> None:
 
 def test_a_stray_is_grouped_by_shape_as_no_entry_s_key() -> None:
     policy = parse_policy(STRAYS)
-    [found] = Decider(policy).decide(0, [b"GET", b"kk:a"]).violations
+    [found] = Evaluator(policy).decide(0, [b"GET", b"kk:a"]).violations
     assert (found.entry, found.shape, found.severity) == ("", "", "must")
 
 
 def test_a_stray_shows_no_secret() -> None:
     policy = parse_policy(STRAYS)
-    [found] = Decider(policy).decide(0, [b"GET", b"tt:geheim"]).violations
+    [found] = Evaluator(policy).decide(0, [b"GET", b"tt:geheim"]).violations
     assert "geheim" not in "".join((found.message, found.hint, found.shown))
 
 

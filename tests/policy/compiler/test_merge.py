@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from keyfence.policy.analysis.lint import check_policy
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.verdict import Violation
 from keyfence.session.refusal import refusal
@@ -58,13 +58,13 @@ def policy_of(folder: Path, **files: str) -> CompiledPolicy:
 
 
 @pytest.fixture(scope="module")
-def decider(tmp_path_factory: pytest.TempPathFactory) -> Decider:
-    return Decider(policy_of(tmp_path_factory.mktemp("all"), shop=SHOP, bills=BILLS, rest=REST))
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Evaluator:
+    return Evaluator(policy_of(tmp_path_factory.mktemp("all"), shop=SHOP, bills=BILLS, rest=REST))
 
 
-def violations(decider: Decider, service: str, command: str) -> tuple[Violation, ...]:
+def violations(evaluator: Evaluator, service: str, command: str) -> tuple[Violation, ...]:
     argv = [word.encode() for word in command.split()]
-    return decider.decide(decider.policy.number(service), argv).violations
+    return evaluator.decide(evaluator.policy.number(service), argv).violations
 
 
 # What fires for a key with several files, as docs/policy.md has it.
@@ -104,9 +104,9 @@ FIRES = [
     ("service", "command", "broken", "contact"), [row[1:] for row in FIRES], ids=[row[0] for row in FIRES]
 )
 def test_which_rule_fires_with_several_files(
-    decider: Decider, service: str, command: str, broken: list[str], contact: str
+    evaluator: Evaluator, service: str, command: str, broken: list[str], contact: str
 ) -> None:
-    found = violations(decider, service, command)
+    found = violations(evaluator, service, command)
     assert [one.rule for one in found] == broken
     assert [one.contact for one in found] == [contact] * len(found)
 
@@ -120,30 +120,32 @@ def test_which_rule_fires_with_several_files(
         ("web", "GET shop:x", "must"),
     ],
 )
-def test_what_a_should_is_its_file_says(decider: Decider, service: str, command: str, severity: str) -> None:
-    assert [one.severity for one in violations(decider, service, command)] == [severity]
+def test_what_a_should_is_its_file_says(
+    evaluator: Evaluator, service: str, command: str, severity: str
+) -> None:
+    assert [one.severity for one in violations(evaluator, service, command)] == [severity]
 
 
-def test_a_refusal_names_the_owner_of_the_key_s_file(decider: Decider) -> None:
-    (violation,) = violations(decider, "stock", "GET bill:{a}:text")
-    assert b" Ask #bills. (d-1)" in refusal(violation, decider.policy.contact, "d-1")
+def test_a_refusal_names_the_owner_of_the_key_s_file(evaluator: Evaluator) -> None:
+    (violation,) = violations(evaluator, "stock", "GET bill:{a}:text")
+    assert b" Ask #bills. (d-1)" in refusal(violation, evaluator.policy.contact, "d-1")
 
 
 def test_entries_of_one_name_are_told_apart_by_their_policy(tmp_path: Path) -> None:
-    decider = Decider(policy_of(tmp_path, shop=SHOP, bills=BILLS.replace("{bill:", "{cart:")))
-    (violation,) = violations(decider, "stock", "GET bill:{a}:text")
+    evaluator = Evaluator(policy_of(tmp_path, shop=SHOP, bills=BILLS.replace("{bill:", "{cart:")))
+    (violation,) = violations(evaluator, "stock", "GET bill:{a}:text")
     assert violation.entry == "bills/cart"
-    assert [one.entry for one in violations(decider, "clerk", "HGETALL shop:cart:a")] == ["shop/cart"]
+    assert [one.entry for one in violations(evaluator, "clerk", "HGETALL shop:cart:a")] == ["shop/cart"]
 
 
-def test_a_hint_names_the_scopes_of_the_file_only(decider: Decider) -> None:
-    (violation,) = violations(decider, "web", "GET cart-x")
+def test_a_hint_names_the_scopes_of_the_file_only(evaluator: Evaluator) -> None:
+    (violation,) = violations(evaluator, "web", "GET cart-x")
     assert violation.hint == "a key begins with one of bill:…"
 
 
 def test_without_a_catch_all_the_strictest_holds_and_all_are_asked(tmp_path: Path) -> None:
-    decider = Decider(policy_of(tmp_path, shop=SHOP, bills=BILLS))
-    (violation,) = violations(decider, "web", "GET elsewhere")
+    evaluator = Evaluator(policy_of(tmp_path, shop=SHOP, bills=BILLS))
+    (violation,) = violations(evaluator, "web", "GET elsewhere")
     assert (violation.rule, violation.severity) == ("key.unregistered", "must")
     assert violation.contact == "#bills or #shop"
 
@@ -269,10 +271,10 @@ def locked(name: str, script: str, keys: str = "1", more: str = "") -> str:
 
 def test_a_script_that_two_files_say_the_same_of_is_for_the_keys_of_both(tmp_path: Path) -> None:
     policy_of(tmp_path, a=locked("a", "a-unlock"), b=locked("b", "b-unlock"))
-    decider = Decider(load_policy(tmp_path))
+    evaluator = Evaluator(load_policy(tmp_path))
     for key in ("a:lock:x", "b:lock:x"):
-        assert violations(decider, "app", f"EVALSHA {SHA1} 1 {key} token") == ()
-    (violation,) = violations(decider, "app", f"EVALSHA {SHA1} 1 c:lock:x token")
+        assert violations(evaluator, "app", f"EVALSHA {SHA1} 1 {key} token") == ()
+    (violation,) = violations(evaluator, "app", f"EVALSHA {SHA1} 1 c:lock:x token")
     assert violation.rule == "key.unregistered"
 
 
@@ -301,9 +303,9 @@ def test_the_shipped_policies_with_claims_go_together(tmp_path: Path) -> None:
         (tmp_path / f"{name}.yaml").write_text((shipped / f"{name}.yaml").read_text())
     errors, _, _ = check_policy(tmp_path, datetime.date(2026, 6, 15))
     assert errors == []
-    decider = Decider(load_policy(tmp_path))
-    assert violations(decider, "cosky-app", "HGETALL cosky-{default}:cfg:a") == ()
-    (violation,) = violations(decider, "cosky-app", "HGETALL cube:v1:master:node:metric:n1")
+    evaluator = Evaluator(load_policy(tmp_path))
+    assert violations(evaluator, "cosky-app", "HGETALL cosky-{default}:cfg:a") == ()
+    (violation,) = violations(evaluator, "cosky-app", "HGETALL cube:v1:master:node:metric:n1")
     assert (violation.rule, violation.contact) == ("scope.read", "#cube-redis")
 
 

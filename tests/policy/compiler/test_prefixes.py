@@ -13,9 +13,9 @@ from keyfence.policy.analysis.lint import check_policy
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiler.prefixes import PrefixIndex, lies_in, meeting, parse_prefix
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
-from keyfence.policy.loading.recovery import Salvaged
+from keyfence.policy.loading.recovery import Recovered
 from keyfence.policy.patterns.patterns import parse_class, parse_pattern
 from keyfence.policy.source.yaml import Source
 
@@ -54,7 +54,7 @@ keys:
 
 def told(policy: CompiledPolicy, service: str, command: str) -> list[str]:
     argv = [word.encode() for word in command.split()]
-    return [one.rule for one in Decider(policy).decide(policy.number(service), argv).violations]
+    return [one.rule for one in Evaluator(policy).decide(policy.number(service), argv).violations]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_prefix_s_literal_angle_brackets_are_escaped() -> None:
         'policy: p\nservices: [a]\nscopes: {s: {prefix: "x\\\\<y\\\\>:\\\\x00", writers: a}}\n'
         'keys: {k: {key: "x\\\\<y\\\\>:\\\\x00k"}}\n'
     )
-    assert Decider(policy).decide(0, [b"GET", b"x<y>:\0k"]).allowed
+    assert Evaluator(policy).decide(0, [b"GET", b"x<y>:\0k"]).allowed
     target = policy.target(b"x<y>:\0z")
     assert target is not None
     assert (target.kind, target.text) == ("scope", "x\\<y\\>:\\x00…")
@@ -175,7 +175,7 @@ def test_what_is_no_prefix_is_one_error_with_its_remedy(prefix: str, message: st
     text = f'{HEAD}scopes: {{s: {{prefix: "{prefix}", writers: a}}}}\n' + (
         'keys: {k: {key: "ac:x"}, l: {key: "ac:<scope>:y"}, m: {key: "ac:z"}}\n'
     )
-    found = Salvaged(Source("f", text, keep_going=True)).errors
+    found = Recovered(Source("f", text, keep_going=True)).errors
     assert [str(one) for one in found] == [f"f:6:22: error: {message}"]
 
 
@@ -253,7 +253,7 @@ def test_a_scope_with_a_bound_prefix_that_a_key_leaves_out_is_one_error() -> Non
         "policy: p\nservices: [a]\nbind: {stage: {a: [stg, dev, int, prod]}}\nplaceholders: {id: '[a-z]+'}\n"
         f'scopes: {{{scopes}}}\nkeys: {{lock: {{key: "ac:<scope>:lock:<id>"}}}}\n'
     )
-    found = Salvaged(Source("f", text, keep_going=True)).errors
+    found = Recovered(Source("f", text, keep_going=True)).errors
     assert [str(one) for one in found] == [
         "f:6:20: error: <scope> makes 'ac:u:lock:<id>', which is outside the scope's prefix 'ac:<stage>:u:' "
         "(and 5 more like this)"

@@ -16,7 +16,7 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver, best_waiver
 from keyfence.policy.enforcement.waiver_keys import WaiverKeys, keys_of_shape
 from keyfence.policy.enforcement.waivers import read_waivers, uses, waiver_faults
-from keyfence.policy.engine.authorizer import Judge
+from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.patterns.globs import Glob
 from keyfence.shapes.shapes import Shapes
@@ -326,7 +326,7 @@ def test_the_keys_of_a_learned_shape_match_the_key_that_it_was_learned_of(pieces
 def judged(waivers: list[Waiver], service: str, command: str) -> list[tuple[str, str]]:
     modes = Modes([ModeRule("enforce")], POLICY.services, waivers)
     argv = [word.encode() for word in command.split()]
-    ruling = Judge(POLICY, modes).rule(POLICY.number(service), argv)
+    ruling = Authorizer(POLICY, modes).rule(POLICY.number(service), argv)
     assert extract(argv).command is not None
     return [(found.violation.rule, found.action) for found in ruling.findings]
 

@@ -17,7 +17,7 @@ from keyfence.commands.arguments import word
 from keyfence.commands.carried import CARRIED_OF
 from keyfence.commands.extract import extract
 from keyfence.commands.model import READ, WRITE
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.verdict import Violation
 from tests.commands.calls import ARGUMENTS, GRAMMATICAL, KEY, NAMES, TRICKY, Argv, calls, join
@@ -72,8 +72,8 @@ def acl_rules(service: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def decider() -> Decider:
-    return Decider(parse_policy(policy_text()))
+def evaluator() -> Evaluator:
+    return Evaluator(parse_policy(policy_text()))
 
 
 @pytest.fixture(scope="module")
@@ -181,11 +181,11 @@ def is_beyond(server: Live, violation: Violation, argv: Argv, name: str) -> bool
     return violation.position > 0 and known_difference(server, argv) is not None
 
 
-def check(server: Live, decider: Decider, service: int, argv: Argv) -> None:
+def check(server: Live, evaluator: Evaluator, service: int, argv: Argv) -> None:
     """One command of one service, held against the ACL in both directions."""
     answer = acl_answer(server, service, argv)
     touches = extract(argv)
-    violations = decider.judge(service, argv, touches).violations
+    violations = evaluator.judge(service, argv, touches).violations
     if answer.refuses and not violations:
         assert acl_is_stricter(server, argv), (SERVICES[service], argv)
     if answer.allows:
@@ -214,7 +214,7 @@ TALK = st.one_of(
     "argv_of", [GRAMMATICAL, calls(TRICKY), TALK], ids=["well-formed", "broken", "channels"]
 )
 def test_what_the_acl_refuses_for_a_key_or_channel_keyfence_refuses_too(
-    redis7: Live, decider: Decider, argv_of: Any
+    redis7: Live, evaluator: Evaluator, argv_of: Any
 ) -> None:
     names = redis7.names()
 
@@ -222,45 +222,45 @@ def test_what_the_acl_refuses_for_a_key_or_channel_keyfence_refuses_too(
     @given(service=ANYONE, argv=argv_of)
     def run(service: int, argv: Argv) -> None:
         if argv[0] in names:
-            check(redis7, decider, service, argv)
+            check(redis7, evaluator, service, argv)
 
     run()
 
 
-def test_so_it_is_for_every_command_of_the_server(redis7: Live, decider: Decider) -> None:
+def test_so_it_is_for_every_command_of_the_server(redis7: Live, evaluator: Evaluator) -> None:
     for name in sorted(redis7.names() & set(NAMES)):
 
         @settings(live, max_examples=5)
         @given(service=ANYONE, argv=calls([name]))
         def run(service: int, argv: Argv) -> None:
-            check(redis7, decider, service, argv)
+            check(redis7, evaluator, service, argv)
 
         run()
 
 
 @pytest.mark.parametrize("line", BEYOND, ids=lambda line: f"{line.rule} {line.example}")
 def test_the_list_of_what_keyfence_refuses_beyond_the_acl_holds(
-    redis7: Live, decider: Decider, line: Beyond
+    redis7: Live, evaluator: Evaluator, line: Beyond
 ) -> None:
     argv = line.example.encode().split()
     assert acl_answer(redis7, line.service, argv).allows
-    assert line.rule in {violation.rule for violation in decider.decide(line.service, argv).violations}
+    assert line.rule in {violation.rule for violation in evaluator.decide(line.service, argv).violations}
 
 
-def test_where_the_acl_is_stricter_it_misreads_the_command(redis7: Live, decider: Decider) -> None:
+def test_where_the_acl_is_stricter_it_misreads_the_command(redis7: Live, evaluator: Evaluator) -> None:
     argv = [b"GETEX", b"a"]
     assert acl_answer(redis7, READS, argv).refuses
     assert acl_is_stricter(redis7, argv)
-    assert not decider.decide(READS, argv).violations
+    assert not evaluator.decide(READS, argv).violations
 
 
 @pytest.mark.parametrize(
     "text", ["SUBSCRIBE a", "PUBLISH a m", "PSUBSCRIBE a*", "SSUBSCRIBE a", "SPUBLISH a m"]
 )
-def test_a_service_without_channels_is_refused_by_both(redis7: Live, decider: Decider, text: str) -> None:
+def test_a_service_without_channels_is_refused_by_both(redis7: Live, evaluator: Evaluator, text: str) -> None:
     argv = text.encode().split()
     assert acl_answer(redis7, READS, argv).refuses
-    assert decider.decide(READS, argv).violations
+    assert evaluator.decide(READS, argv).violations
     if text != "PSUBSCRIBE a*":
         assert acl_answer(redis7, ALL, argv).allows
-        assert not decider.decide(ALL, argv).violations
+        assert not evaluator.decide(ALL, argv).violations

@@ -11,7 +11,7 @@ from keyfence.commands.table import COMMANDS
 from keyfence.policy.analysis.diff import Difference
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.patterns.globs import Glob
 from tests.commands.calls import ARGUMENTS, GRAMMATICAL, NAMES, calls
@@ -33,7 +33,7 @@ def rules(policy: CompiledPolicy | str, command: str | list[bytes], service: str
     """What a command breaks."""
     compiled = parse_policy(policy) if isinstance(policy, str) else policy
     argv = command.encode().split(b" ") if isinstance(command, str) else command
-    return [one.rule for one in Decider(compiled).decide(compiled.number(service), argv).violations]
+    return [one.rule for one in Evaluator(compiled).decide(compiled.number(service), argv).violations]
 
 
 # -- everything
@@ -47,27 +47,27 @@ def test_five_lines_allow_everything() -> None:
 @settings(max_examples=1500)
 @given(data=st.data())
 def test_nothing_breaks_the_widest_policy(name: str, data: st.DataObject) -> None:
-    decider = _DECIDERS[name]
+    evaluator = _DECIDERS[name]
     argv = data.draw(GRAMMATICAL | calls(NAMES) | st.lists(st.binary(max_size=9) | ARGUMENTS, min_size=1))
     if data.draw(st.booleans()) and len(argv) > 1:
         at = data.draw(st.integers(1, len(argv) - 1))
         argv[at] = Streamed(argv[at] * 300, 100_000)
-    found = decider.decide(0, argv).violations
+    found = evaluator.decide(0, argv).violations
     if argv[0]:  # an empty name is no command
         assert not found, (argv, found)
 
 
-_DECIDERS = {name: Decider(parse_policy(text)) for name, text in DECIDERS.items()}
+_DECIDERS = {name: Evaluator(parse_policy(text)) for name, text in DECIDERS.items()}
 
 
 @pytest.mark.parametrize("name", DECIDERS)
 def test_no_command_of_the_table_breaks_the_widest_policy(name: str) -> None:
-    decider = _DECIDERS[name]
+    evaluator = _DECIDERS[name]
     every = [row.command.name for one in COMMANDS.values() for row in (one, *one.subcommands.values())]
     for command in every:
         for more in ([], [b"a"], [b"a", b"0", b"b"], [b"a", b"1", b"b", b"c", b"d", b"e", b"f"]):
             argv = [*command.encode().split(), *more]
-            assert not decider.decide(0, argv).violations, argv
+            assert not evaluator.decide(0, argv).violations, argv
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from keyfence.commands.extract import extract
 from keyfence.policy.budget import COMMAND_STEPS, PATTERN_STEPS, TURN_STEPS, Budget
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
-from keyfence.policy.engine.authorizer import Judge
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.authorizer import Authorizer
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.reach import Nearest, Remembered
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import LISTED
@@ -74,8 +74,8 @@ def test_keys_are_found_in_as_many_steps_as_there_are_arguments(name: str) -> No
 @pytest.mark.parametrize("name", QUADRATIC)
 def test_a_judgement_takes_as_many_steps_as_there_are_arguments(name: str) -> None:
     argv = QUADRATIC[name]
-    decider = Decider(policy())
-    steps_of(lambda: decider.decide(1, argv), AT_MOST_ONCE + PER_ARGUMENT * len(argv))
+    evaluator = Evaluator(policy())
+    steps_of(lambda: evaluator.decide(1, argv), AT_MOST_ONCE + PER_ARGUMENT * len(argv))
 
 
 HOSTILE = {
@@ -94,32 +94,32 @@ HOSTILE = {
 @pytest.mark.parametrize("of", [policy, large])
 def test_patterns_take_no_more_steps_than_their_budget(name: str, of: object) -> None:
     loaded = policy() if of is policy else large()
-    decider = Decider(loaded)
+    evaluator = Evaluator(loaded)
     argv = HOSTILE[name]
     for warm in (b"KEYS", b"SCAN", b"PSUBSCRIBE"):
-        decider.decide(1, [warm, *argv[1:-1], b"a*"] if warm == argv[0] else [warm, b"a*"])
-    steps_of(lambda: decider.decide(1, argv), AT_MOST_ONCE + PER_ARGUMENT * len(argv))
-    assert decider.budget.spent <= COMMAND_STEPS
+        evaluator.decide(1, [warm, *argv[1:-1], b"a*"] if warm == argv[0] else [warm, b"a*"])
+    steps_of(lambda: evaluator.decide(1, argv), AT_MOST_ONCE + PER_ARGUMENT * len(argv))
+    assert evaluator.budget.spent <= COMMAND_STEPS
 
 
 @pytest.mark.parametrize(
     "glob", [b"cube:v1:shared:*", b"*", b"cube:*:proxy:?*", b"team1:v1:*", b"team1:*:x?*", b"*[0-9]*:meta"]
 )
 def test_ordinary_patterns_are_decided_in_a_policy_of_2000_entries(glob: bytes) -> None:
-    decider = Decider(large())
-    verdict = decider.decide(1, [b"SCAN", b"0", b"MATCH", glob])
+    evaluator = Evaluator(large())
+    verdict = evaluator.decide(1, [b"SCAN", b"0", b"MATCH", glob])
     assert all("too long to tell" not in violation.message for violation in verdict.violations)
-    assert decider.budget.spent <= 500
+    assert evaluator.budget.spent <= 500
 
 
 def test_a_pattern_beyond_the_budget_is_refused_with_a_reason_that_says_so() -> None:
-    decider = Decider(policy())
+    evaluator = Evaluator(policy())
     long = b"a*" * 513  # more than is looked into
-    (found,) = decider.decide(1, [b"SCAN", b"0", b"MATCH", long]).violations
+    (found,) = evaluator.decide(1, [b"SCAN", b"0", b"MATCH", long]).violations
     assert found.rule == "scan.scope"
     assert found.message.endswith("what it reaches takes too long to tell")
     assert found.hint == "use fewer wildcards, or fewer patterns at a time"
-    found = decider.decide(1, [b"PSUBSCRIBE", long]).violations[-1]
+    found = evaluator.decide(1, [b"PSUBSCRIBE", long]).violations[-1]
     assert (found.rule, found.hint) == ("channel.read", "use fewer wildcards, or fewer patterns at a time")
 
 
@@ -173,17 +173,17 @@ def test_the_nearest_patterns_begin_most_like_the_glob() -> None:
 
 
 def test_of_many_violations_of_a_kind_the_first_are_listed_and_the_others_counted() -> None:
-    decider = Decider(policy())
-    found = decider.decide(1, [b"EXISTS", *[b"nobody:%d" % n for n in range(5000)]]).violations
+    evaluator = Evaluator(policy())
+    found = evaluator.decide(1, [b"EXISTS", *[b"nobody:%d" % n for n in range(5000)]]).violations
     assert [one.position for one in found] == list(range(1, LISTED + 1))
     assert {one.rule for one in found} == {"key.unregistered"}
     assert [one.more for one in found] == [0] * (LISTED - 1) + [5000 - LISTED]
 
 
 def test_the_first_of_each_entry_is_listed_however_many_there_were_before() -> None:
-    decider = Decider(policy())
+    evaluator = Evaluator(policy())
     keys = [ROUTE % n for n in range(100)] + [b"cube:v1:shared:other"] + [ROUTE % n for n in range(9)]
-    found = decider.decide(1, [b"DEL", *keys]).violations
+    found = evaluator.decide(1, [b"DEL", *keys]).violations
     writes = [one for one in found if one.rule == "scope.write"]
     assert [one.position for one in writes] == [*range(1, LISTED + 1), 101]
     assert writes[LISTED - 1].more == 100 - LISTED + 9
@@ -194,7 +194,7 @@ def test_what_is_only_counted_may_be_what_is_refused() -> None:
     """A waiver on keys tolerates the first ones; the one behind them is refused all the same."""
     waiver = Waiver("CubeProxy", "key.unregistered", keys="nobody:*")
     loaded = policy()
-    judge = Judge(loaded, Modes([ModeRule("enforce")], loaded.services, [waiver]), clock=lambda: 1e9)
+    judge = Authorizer(loaded, Modes([ModeRule("enforce")], loaded.services, [waiver]), clock=lambda: 1e9)
     keys = [b"nobody:%d" % n for n in range(5000)]
     service = loaded.number("CubeProxy")
     assert judge.rule(service, [b"EXISTS", *keys]).refused_by is None
@@ -206,7 +206,7 @@ def test_what_is_only_counted_may_be_what_is_refused() -> None:
 
 def test_the_counts_reach_metrics_report_and_log(tmp_path: Path) -> None:
     loaded = policy()
-    judge = Judge(loaded, Modes([ModeRule("observe")], loaded.services))
+    judge = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
     ruling = judge.rule(loaded.number("CubeProxy"), [b"DEL", *[ROUTE % n for n in range(5000)]])
     log = tmp_path / "log"
     telemetry = Telemetry()
@@ -225,14 +225,14 @@ def test_the_counts_reach_metrics_report_and_log(tmp_path: Path) -> None:
 
 def test_a_judgement_in_steps_ends_as_one_at_once() -> None:
     loaded = policy()
-    judge = Judge(loaded, Modes([ModeRule("enforce")], loaded.services), clock=lambda: 1e9)
+    judge = Authorizer(loaded, Modes([ModeRule("enforce")], loaded.services), clock=lambda: 1e9)
     service = loaded.number("CubeProxy")
     argv = [b"DEL", *[ROUTE % n for n in range(3000)], *[b"nobody:%d" % n for n in range(3000)]]
-    steps = judge.weigh_in_steps(service, argv)
+    steps = judge.authorize_in_steps(service, argv)
     turns = 0
     case = Case(judge, service, argv, None, b"", steps)
     while not case.goes_on():
         turns += 1
-        judge.weigh(service, [b"GET", b"nobody:1"])  # another client's
-    assert case.answer[0] == judge.weigh(service, argv)[0]
+        judge.authorize(service, [b"GET", b"nobody:1"])  # another client's
+    assert case.answer[0] == judge.authorize(service, argv)[0]
     assert turns >= 2 * 6000 // TURN_STEPS

@@ -15,7 +15,7 @@ from keyfence.commands.table import COMMANDS
 from keyfence.policy.analysis.command_log import as_line, from_line
 from keyfence.policy.analysis.remedies import remedies
 from keyfence.policy.compiled.tenants import Caller
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.verdict import Violation
 
@@ -45,10 +45,10 @@ keys:
 legacy: {allow: [read, delete], keys: {"profile:<id>": profile, "news:<id>": news}}
 grants: {ops: {commands: [COPY], keys: ["*"]}}
 """
-DECIDER = Decider(parse_policy(POLICY))
+DECIDER = Evaluator(parse_policy(POLICY))
 
 
-def violations(command: str, service: str = "app", policy: Decider = DECIDER) -> tuple[Violation, ...]:
+def violations(command: str, service: str = "app", policy: Evaluator = DECIDER) -> tuple[Violation, ...]:
     argv = [word.encode() for word in shlex.split(command)]
     number = policy.policy.number(service)
     touches = extract(argv)
@@ -194,7 +194,7 @@ def test_what_is_wrong_is_told_of_the_key_that_it_is_wrong_with() -> None:
 def test_no_secret_and_no_hidden_service_is_told() -> None:
     (one,) = violations("COPY mine:token:abc shared:x")
     assert "abc" not in one.message + one.hint + one.shown
-    hidden = Decider(dataclasses.replace(DECIDER.policy, name_services=False))
+    hidden = Evaluator(dataclasses.replace(DECIDER.policy, name_services=False))
     (one,) = violations("COPY mine:profile:a shared:public:a", policy=hidden)
     assert "other" not in one.message + one.hint
 
@@ -210,7 +210,7 @@ def test_a_grant_on_the_source_lets_more_read_and_one_on_the_target_asks_nothing
         text = POLICY.replace(
             'ops: {commands: [COPY], keys: ["*"]}', f"app: {{commands: [COPY], keys: [{keys}]}}"
         )
-        policy = Decider(parse_policy(text))
+        policy = Evaluator(parse_policy(text))
         found = violations("COPY mine:profile:a shared:public:a", policy=policy)
         assert [one.rule for one in found] == leak
         found = violations("COPY mine:profile:a mine:strict:a", policy=policy)
@@ -223,7 +223,7 @@ def test_a_grant_of_one_service_makes_nothing_harmless_for_another(keys: str) ->
     text = POLICY.replace("[app, other, ops]", "[ops, app, other]").replace(
         '{commands: [COPY], keys: ["*"]}', grant
     )
-    policy = Decider(parse_policy(text))
+    policy = Evaluator(parse_policy(text))
     assert policy.policy.number("ops") == 0
     for command in ("COPY mine:profile:a shared:public:a", "COPY mine:profile:a mine:strict:a"):
         violations(command, "ops", policy)
@@ -245,7 +245,7 @@ keys:
   cart: {key: "t:<tenant>:cart:<id>"}
   status: {key: "s:<author>:<id>", writers: app, readers: app}
 """)
-    decider, values = Decider(policy), policy.values(Caller(b"tenant-a"))
+    evaluator, values = Evaluator(policy), policy.values(Caller(b"tenant-a"))
     for command, expected in (
         ("RENAME t:a:cart:x t:a:y", []),
         ("COPY common:x t:a:cart:x", []),
@@ -257,7 +257,7 @@ keys:
     ):
         argv = command.encode().split()
         for _ in range(2):
-            found = decider.decide(0, argv, values).violations
+            found = evaluator.decide(0, argv, values).violations
             assert [one.rule for one in found] == expected, command
         assert all("others than its tenant may read the second" in one.message for one in found)
 
@@ -318,14 +318,14 @@ DAY = b"20270630"
 
 def moved(source: bytes, target: bytes) -> list[str]:
     """Returns the rules that a COPY breaks, twice over: what is remembered changes nothing."""
-    decider = Decider(parse_policy(MOVES))
+    evaluator = Evaluator(parse_policy(MOVES))
     argv = [b"COPY", source + DAY, target + DAY]
     touches = extract(argv)
-    number, values = decider.policy.number("app"), decider.policy.values(Caller(b"acme"))
+    number, values = evaluator.policy.number("app"), evaluator.policy.values(Caller(b"acme"))
     found: list[list[str]] = []
     for _ in range(2):
-        admitted = decider.admits(number, touches, values)
-        found.append([one.rule for one in decider.judge(number, argv, touches, values=values).violations])
+        admitted = evaluator.admits(number, touches, values)
+        found.append([one.rule for one in evaluator.judge(number, argv, touches, values=values).violations])
         assert not (admitted and found[-1])
     assert found[0] == found[1]
     return found[0]

@@ -10,7 +10,7 @@ import pytest
 from keyfence.commands.extract import extract
 from keyfence.policy.analysis.lint import check_policy
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.engine.evaluator import Decider, Transaction
+from keyfence.policy.engine.evaluator import Evaluator, Transaction
 from keyfence.policy.loading.load import load_policy, parse_policy
 
 SHA = "62f78b8d" + "0" * 32
@@ -70,13 +70,13 @@ unregistered_scripts: forbid
 
 
 @pytest.fixture(scope="module")
-def decider() -> Decider:
-    return Decider(parse_policy(POLICY))
+def evaluator() -> Evaluator:
+    return Evaluator(parse_policy(POLICY))
 
 
-def rules(decider: Decider, service: str, *argv: str | bytes) -> list[str]:
+def rules(evaluator: Evaluator, service: str, *argv: str | bytes) -> list[str]:
     words = [word.encode() if isinstance(word, str) else word for word in argv]
-    verdict = decider.decide(decider.policy.number(service), words)
+    verdict = evaluator.decide(evaluator.policy.number(service), words)
     return [violation.rule for violation in verdict.violations]
 
 
@@ -96,9 +96,9 @@ def rules(decider: Decider, service: str, *argv: str | bytes) -> list[str]:
     ],
 )
 def test_channels_are_held_against_their_rules(
-    decider: Decider, service: str, command: str, broken: list[str]
+    evaluator: Evaluator, service: str, command: str, broken: list[str]
 ) -> None:
-    assert rules(decider, service, *command.split()) == broken
+    assert rules(evaluator, service, *command.split()) == broken
 
 
 @pytest.mark.parametrize(
@@ -118,25 +118,27 @@ def test_channels_are_held_against_their_rules(
     ],
 )
 def test_a_channel_that_only_scripts_publish(
-    decider: Decider, service: str, command: str, broken: list[str]
+    evaluator: Evaluator, service: str, command: str, broken: list[str]
 ) -> None:
-    assert rules(decider, service, *command.split()) == broken
+    assert rules(evaluator, service, *command.split()) == broken
 
 
 @pytest.mark.parametrize(("service", "broken"), [("app", []), ("viewer", []), ("admin", ["channel.read"])])
 def test_whoever_has_any_right_on_a_channel_may_count_its_subscribers(
-    decider: Decider, service: str, broken: list[str]
+    evaluator: Evaluator, service: str, broken: list[str]
 ) -> None:
     argv = [b"PUBSUB", b"NUMSUB", b"mesh-{default}:cfg:a"]
-    found = decider.decide(decider.policy.number(service), argv).violations
+    found = evaluator.decide(evaluator.policy.number(service), argv).violations
     assert [one.rule for one in found] == broken
 
 
-def test_a_plain_publish_is_told_which_scripts_publish(decider: Decider) -> None:
-    (found,) = decider.decide(decider.policy.number("app"), b"PUBLISH mesh-jobs:a x".split()).violations
+def test_a_plain_publish_is_told_which_scripts_publish(evaluator: Evaluator) -> None:
+    (found,) = evaluator.decide(evaluator.policy.number("app"), b"PUBLISH mesh-jobs:a x".split()).violations
     assert found.message == "app may not PUBLISH mesh-jobs:a: only scripts publish there"
     assert found.hint == "it is written by announce, job_done"
-    (found,) = decider.decide(decider.policy.number("viewer"), b"PUBLISH mesh-jobs:a x".split()).violations
+    (found,) = evaluator.decide(
+        evaluator.policy.number("viewer"), b"PUBLISH mesh-jobs:a x".split()
+    ).violations
     assert found.hint == "its publishers: app, admin"
 
 
@@ -160,9 +162,9 @@ def test_a_channel_names_scripts_that_are_registered() -> None:
     ],
 )
 def test_channel_patterns_must_lie_within_the_rules(
-    decider: Decider, service: str, pattern: str, broken: list[str]
+    evaluator: Evaluator, service: str, pattern: str, broken: list[str]
 ) -> None:
-    assert rules(decider, service, "PSUBSCRIBE", pattern) == broken
+    assert rules(evaluator, service, "PSUBSCRIBE", pattern) == broken
 
 
 INVALIDATE = "__redis__:invalidate"
@@ -184,12 +186,12 @@ INVALIDATE = "__redis__:invalidate"
 def test_who_may_track_keys_may_hear_of_their_changes(commands: str, argv: str, broken: list[str]) -> None:
     grants = "grants: {b: {commands: [CLIENT TRACKING]}}"
     policy = f"policy: p\nservices: [a, b]\ncommands: {commands}\n{grants}\n"
-    decider = Decider(parse_policy(policy))
-    assert rules(decider, "a", *argv.split()) == broken
+    evaluator = Evaluator(parse_policy(policy))
+    assert rules(evaluator, "a", *argv.split()) == broken
     if "forbid: [CLIENT" in commands:
-        verdict = decider.decide(0, argv.encode().split())
+        verdict = evaluator.decide(0, argv.encode().split())
         assert verdict.violations[0].hint == "it is for services that may use CLIENT TRACKING"
-        assert rules(decider, "b", *argv.split()) == []  # by its grant
+        assert rules(evaluator, "b", *argv.split()) == []  # by its grant
 
 
 @pytest.mark.parametrize(
@@ -220,9 +222,9 @@ def test_who_may_track_keys_may_hear_of_their_changes(commands: str, argv: str, 
     ],
 )
 def test_hearing_of_keys_is_reading_them(
-    decider: Decider, service: str, command: str, broken: list[str]
+    evaluator: Evaluator, service: str, command: str, broken: list[str]
 ) -> None:
-    assert rules(decider, service, *command.split()) == broken
+    assert rules(evaluator, service, *command.split()) == broken
 
 
 def test_key_events_are_for_who_reads_every_key() -> None:
@@ -236,7 +238,7 @@ def test_key_events_are_for_who_reads_every_key() -> None:
         """
     )
     # Rights on every prefix that is there are still not rights on every key.
-    assert rules(Decider(policy), "owner", "SUBSCRIBE", "__keyevent@0__:expired") == ["channel.read"]
+    assert rules(Evaluator(policy), "owner", "SUBSCRIBE", "__keyevent@0__:expired") == ["channel.read"]
 
 
 @pytest.mark.parametrize(
@@ -269,11 +271,11 @@ def test_hearing_of_keys_stays_within_the_databases(command: str, broken: list[s
         placeholders: {id: "[a-z]+"}
         channels: {news: {channel: "news:<id>", subscribers: [a]}}
         """
-    assert rules(Decider(parse_policy(policy)), "a", *command.split()) == broken
+    assert rules(Evaluator(parse_policy(policy)), "a", *command.split()) == broken
 
 
 def test_a_grant_reaches_patterns_by_whatever_selects_the_command() -> None:
-    decider = Decider(
+    evaluator = Evaluator(
         parse_policy(
             """
             policy: one
@@ -288,14 +290,14 @@ def test_a_grant_reaches_patterns_by_whatever_selects_the_command() -> None:
         )
     )
     for pattern in ("*", "s:*", "anything"):
-        assert rules(decider, "all", "KEYS", pattern) == []
-        assert rules(decider, "named", "KEYS", pattern) == []
-        assert rules(decider, "some", "KEYS", pattern) == ([] if pattern == "s:*" else ["scan.scope"])
-    assert rules(decider, "all", "RANDOMKEY") == rules(decider, "all", "SCAN", "0") == []
-    assert rules(decider, "all", "CLIENT", "TRACKING", "ON", "BCAST") == []
-    assert rules(decider, "some", "CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "s:") == []
-    assert rules(decider, "some", "CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "t:") == ["scan.scope"]
-    assert rules(decider, "named", "SCAN", "0") == ["scan.scope"]
+        assert rules(evaluator, "all", "KEYS", pattern) == []
+        assert rules(evaluator, "named", "KEYS", pattern) == []
+        assert rules(evaluator, "some", "KEYS", pattern) == ([] if pattern == "s:*" else ["scan.scope"])
+    assert rules(evaluator, "all", "RANDOMKEY") == rules(evaluator, "all", "SCAN", "0") == []
+    assert rules(evaluator, "all", "CLIENT", "TRACKING", "ON", "BCAST") == []
+    assert rules(evaluator, "some", "CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "s:") == []
+    assert rules(evaluator, "some", "CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "t:") == ["scan.scope"]
+    assert rules(evaluator, "named", "SCAN", "0") == ["scan.scope"]
 
 
 NS = "mesh-{default}"
@@ -355,13 +357,13 @@ NS = "mesh-{default}"
     ],
 )
 def test_a_registered_script_touches_what_its_registration_says(
-    decider: Decider, service: str, argv: list[str | bytes], broken: list[str]
+    evaluator: Evaluator, service: str, argv: list[str | bytes], broken: list[str]
 ) -> None:
-    assert rules(decider, service, *argv) == broken
+    assert rules(evaluator, service, *argv) == broken
 
 
-def test_an_argument_can_not_smuggle_a_star_into_a_template(decider: Decider) -> None:
-    assert rules(decider, "app", "EVALSHA", SHA, "1", NS, "*", "x", "h")[0] == "key.format"
+def test_an_argument_can_not_smuggle_a_star_into_a_template(evaluator: Evaluator) -> None:
+    assert rules(evaluator, "app", "EVALSHA", SHA, "1", NS, "*", "x", "h")[0] == "key.format"
 
 
 @pytest.mark.parametrize(
@@ -382,11 +384,11 @@ def test_what_an_unregistered_script_may_do(
     word: str, run: list[str], declared: list[str], load: list[str]
 ) -> None:
     text = "policy: p\nservices: [a]\nscopes: {s: {prefix: 's:', writers: [a], unregistered: allow}}\n"
-    decider = Decider(parse_policy(text + (f"unregistered_scripts: {word}\n" if word else "")))
+    evaluator = Evaluator(parse_policy(text + (f"unregistered_scripts: {word}\n" if word else "")))
     for command in (["EVAL", "return 1"], ["EVALSHA", "f" * 40], ["EVAL_RO", "return 1"], ["FCALL", "f"]):
-        assert rules(decider, "a", *command, "1", "s:x") == run
-        assert rules(decider, "a", *command, "1", "t:x") == declared
-    assert rules(decider, "a", "SCRIPT", "LOAD", "return 1") == load
+        assert rules(evaluator, "a", *command, "1", "s:x") == run
+        assert rules(evaluator, "a", *command, "1", "t:x") == declared
+    assert rules(evaluator, "a", "SCRIPT", "LOAD", "return 1") == load
 
 
 @pytest.mark.parametrize(
@@ -402,8 +404,8 @@ def test_what_an_unregistered_script_may_do(
     ],
 )
 def test_the_hint_says_how_to_register_a_script(argv: list[str], hint: str) -> None:
-    decider = Decider(parse_policy("policy: p\nservices: [a]\n"))
-    found = decider.decide(0, [word.encode() for word in argv]).violations
+    evaluator = Evaluator(parse_policy("policy: p\nservices: [a]\n"))
+    found = evaluator.decide(0, [word.encode() for word in argv]).violations
     assert [one.hint for one in found if one.rule == "script.unregistered"] == [f"register it under {hint}"]
 
 
@@ -414,8 +416,8 @@ def test_files_of_several_teams_are_as_strict_on_scripts_as_the_strictest(tmp_pa
             scope = f"scopes: {{s: {{prefix: '{number}:', writers: [a], unregistered: allow}}}}\n"
             text = f"policy: p{number}\nservices: [a]\nclaims: ['{number}:']\n{scope}{said}"
             (tmp_path / f"{number}.yaml").write_text(text)
-        decider = Decider(load_policy(tmp_path))
-        return rules(decider, "a", "EVAL", "x", "1", "0:x") + rules(decider, "a", "SCRIPT", "LOAD", "x")
+        evaluator = Evaluator(load_policy(tmp_path))
+        return rules(evaluator, "a", "EVAL", "x", "1", "0:x") + rules(evaluator, "a", "SCRIPT", "LOAD", "x")
 
     assert broken("declared", "declared") == []
     assert broken("declared", "") == broken("load_only", "") == ["script.unregistered"]
@@ -435,9 +437,9 @@ def test_a_script_is_known_by_its_source_file(tmp_path: Path) -> None:
         "policy: p\nservices: [a]\nscopes: {s: {prefix: 's:', writers: [a], unregistered: allow}}\n"
         "scripts: {unlock: {source: unlock.lua, keys: 1}}\nunregistered_scripts: forbid\n"
     )
-    decider = Decider(load_policy(file))
-    assert rules(decider, "a", "EVAL", "return 1\n", "1", "s:x") == []
-    assert rules(decider, "a", "EVAL", "return 1", "1", "s:x") == ["script.unregistered"]
+    evaluator = Evaluator(load_policy(file))
+    assert rules(evaluator, "a", "EVAL", "return 1\n", "1", "s:x") == []
+    assert rules(evaluator, "a", "EVAL", "return 1", "1", "s:x") == ["script.unregistered"]
 
 
 @pytest.mark.parametrize(
@@ -471,18 +473,18 @@ scopes: {s: {prefix: "", writers: [a], unregistered: allow}}
 
 
 def test_keys_of_one_command_share_a_slot() -> None:
-    decider = Decider(parse_policy(CLUSTER))
-    assert rules(decider, "a", "MGET", "k:{a}:1", "k:{a}:2") == []
-    assert rules(decider, "a", "MGET", "k:{a}:1", "k:{b}:2", "k:{c}:3") == ["slot.cross"]
-    assert rules(decider, "a", "GET", "k:{a}:1") == []
+    evaluator = Evaluator(parse_policy(CLUSTER))
+    assert rules(evaluator, "a", "MGET", "k:{a}:1", "k:{a}:2") == []
+    assert rules(evaluator, "a", "MGET", "k:{a}:1", "k:{b}:2", "k:{c}:3") == ["slot.cross"]
+    assert rules(evaluator, "a", "GET", "k:{a}:1") == []
 
 
 def test_keys_of_one_transaction_share_a_slot() -> None:
-    decider = Decider(parse_policy(CLUSTER))
+    evaluator = Evaluator(parse_policy(CLUSTER))
     transaction = Transaction()
 
     def queued(*argv: bytes) -> list[str]:
-        return [v.rule for v in decider.judge(0, argv, extract(argv), transaction).violations]
+        return [v.rule for v in evaluator.judge(0, argv, extract(argv), transaction).violations]
 
     assert queued(b"PING") == []
     assert queued(b"GET", b"k:{a}:1") == []

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from keyfence.policy.compiled.policy import CompiledPolicy
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import Violation
 
 
 def broken(policy: CompiledPolicy, service: str, command: str) -> tuple[Violation, ...]:
-    return Decider(policy).decide(policy.number(service), command.encode().split()).violations
+    return Evaluator(policy).decide(policy.number(service), command.encode().split()).violations
 
 
 def rules(policy: CompiledPolicy, service: str, command: str) -> list[str]:
@@ -139,11 +139,11 @@ grants: {y: {commands: [DEL], keys: ["p:*"], on_expiry: refuse, owner: o, reason
 """)
     end = 1_909_094_400.0  # 2030-07-01T00:00:00Z
     now = end - 0.001
-    decider = Decider(policy, clock=lambda: now)
+    evaluator = Evaluator(policy, clock=lambda: now)
 
     def told(service: str, command: str) -> list[str]:
         argv = command.encode().split()
-        return [one.rule for one in decider.decide(policy.number(service), argv).violations]
+        return [one.rule for one in evaluator.decide(policy.number(service), argv).violations]
 
     assert told("x", "GET old:a") == told("y", "DEL p:a") == []
     now = end

@@ -11,8 +11,8 @@ from keyfence.commands.model import Streamed
 from keyfence.policy.analysis.remedies import remedies
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Modes
-from keyfence.policy.engine.authorizer import Judge
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.authorizer import Authorizer
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.verdict import Violation
 
@@ -52,7 +52,7 @@ keys:
   tight: {key: "only:<id>", writers: app, fields: {HostIP: ip, "<any>": any}, field_case: exact}
   strict: {key: "tmp:strict:<id>", ttl: {max: 1h, at: write}}
 """
-DECIDER = Decider(parse_policy(POLICY))
+DECIDER = Evaluator(parse_policy(POLICY))
 
 
 def violations(argv: list[bytes]) -> tuple[Violation, ...]:
@@ -245,11 +245,11 @@ def test_what_is_told_of_a_policy_s_content(text: str, message: str) -> None:
 
 @pytest.mark.parametrize("word", ["none", "any", "required", "{}", "{or_none: yes, min: 7d}"])
 def test_short_words_for_a_time_to_live(word: str) -> None:
-    decider = Decider(parse_policy(f'{HEAD}keys: {{e: {{key: "k:<id>", ttl: {word}}}}}'))
+    evaluator = Evaluator(parse_policy(f'{HEAD}keys: {{e: {{key: "k:<id>", ttl: {word}}}}}'))
 
     def broken(command: str) -> list[str]:
         argv = command.encode().split()
-        return [one.rule for one in decider.judge(0, argv, extract(argv)).violations]
+        return [one.rule for one in evaluator.judge(0, argv, extract(argv)).violations]
 
     bare, short = broken("SET k:a v"), broken("SET k:a v EX 60")
     assert (bare, short) == {
@@ -317,8 +317,8 @@ def test_fields_that_patterns_take_pass(command: str) -> None:
 
 
 def test_a_refused_spelling_is_refused_and_an_advised_field_is_not() -> None:
-    judge = Judge(DECIDER.policy, Modes([ModeRule("enforce")], DECIDER.policy.services))
-    service, glance = 0, judge.glance(0, frozenset({"HSET"}))
+    judge = Authorizer(DECIDER.policy, Modes([ModeRule("enforce")], DECIDER.policy.services))
+    service, cache = 0, judge.cache(0, frozenset({"HSET"}))
     for _ in range(3):
         argv = [b"HSET", b"case:a", b"hostip", b"10.0.0.1", b"more", b"1"]
         ruling = judge.rule(service, argv)
@@ -326,8 +326,8 @@ def test_a_refused_spelling_is_refused_and_an_advised_field_is_not() -> None:
             ("must", "refused"),
             ("should", "observed"),
         ]
-        assert glance.admits(argv) is None
-        assert not glance.may_repeat(argv)
+        assert cache.admits(argv) is None
+        assert not cache.may_repeat(argv)
 
 
 def test_the_case_of_fields_is_asked_only_where_there_are_fields() -> None:

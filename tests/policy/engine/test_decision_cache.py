@@ -11,10 +11,10 @@ from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.compiled.ttl import SETTLES
 from keyfence.policy.enforcement.modes import ModeRule, Modes
-from keyfence.policy.engine.authorizer import Judge
+from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.counts import Repeat
-from keyfence.policy.engine.decision_cache import MAX_FORMS, MAX_REPEATS, Glance, Way
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.decision_cache import MAX_FORMS, MAX_REPEATS, CommandForm, DecisionCache
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import Ruling
 from keyfence.resp.encode import command
@@ -25,7 +25,7 @@ from tests.policy.compiler.test_prefixes import FAMILIES
 
 ALL = frozenset(row.command.name for row in COMMANDS.values())
 NAMES = ("cubesandbox", "cosky", "card-relay", "container-registry", "general")
-DECIDERS = {name: Decider(load_policy(POLICIES / f"{name}.yaml")) for name in NAMES}
+DECIDERS = {name: Evaluator(load_policy(POLICIES / f"{name}.yaml")) for name in NAMES}
 CASES = {name: [case.argv for case in steps_of(POLICIES / f"{name}.test.yaml")[1]] for name in NAMES}
 # What no shipped policy says: commands on keys, fields whose case is a contract.
 CONTRACTS = """
@@ -41,7 +41,7 @@ keys:
   flag: {key: "c:flag:<id>", type: string, commands: {allow: [GET, SET, SETEX, EXPIRE]}}
   route: {key: "c:route:<id>", type: hash, fields: {HostIP: ip, port: integer}, field_case: exact}
 """
-DECIDERS["contracts"] = Decider(parse_policy(CONTRACTS))
+DECIDERS["contracts"] = Evaluator(parse_policy(CONTRACTS))
 CASES["contracts"] = [
     text.split()
     for text in (
@@ -65,7 +65,7 @@ CASES["contracts"] = [
 ]
 NAMES = (*NAMES, "contracts")
 # Scopes by families of prefixes, and entries in no scope.
-DECIDERS["families"] = Decider(parse_policy(FAMILIES))
+DECIDERS["families"] = Evaluator(parse_policy(FAMILIES))
 CASES["families"] = [
     [command, key, b"60"]
     for key in (
@@ -79,9 +79,9 @@ KEYS = {name: sorted({word for argv in CASES[name] for word in argv[1:3]}) for n
 CUBE = DECIDERS["cubesandbox"]
 # They live on from example to example: what they remember must be right for the next command too.
 GLANCES = {
-    (name, service): Glance(decider, service, ALL)
-    for name, decider in DECIDERS.items()
-    for service in range(len(decider.policy.services))
+    (name, service): DecisionCache(evaluator, service, ALL)
+    for name, evaluator in DECIDERS.items()
+    for service in range(len(evaluator.policy.services))
 }
 WORDS = st.sampled_from(
     [
@@ -118,40 +118,42 @@ COMMAND = st.sampled_from(
 @settings(max_examples=1500)
 @given(st.sampled_from(NAMES), st.data())
 def test_what_is_admitted_at_a_glance_breaks_nothing(policy: str, data: st.DataObject) -> None:
-    decider = DECIDERS[policy]
-    service = data.draw(st.integers(0, len(decider.policy.services) - 1))
+    evaluator = DECIDERS[policy]
+    service = data.draw(st.integers(0, len(evaluator.policy.services) - 1))
     if data.draw(st.booleans()):
         argv = list(data.draw(st.sampled_from(CASES[policy])))
     else:
         key = data.draw(st.sampled_from(KEYS[policy]))
         argv = [data.draw(COMMAND), key, *data.draw(st.lists(WORDS, max_size=7))]
-    agree(decider, service, argv, GLANCES[policy, service])
+    agree(evaluator, service, argv, GLANCES[policy, service])
 
 
-def agree(decider: Decider, service: int, argv: list[bytes], glance: Glance) -> None:
+def agree(evaluator: Evaluator, service: int, argv: list[bytes], cache: DecisionCache) -> None:
     """Three times: as the glance has seen nothing like it, perhaps; as it has; and unread, in a request."""
-    for way in (admitted_in(glance, argv), glance.admits(argv), admitted_in(glance, argv)):
+    for way in (admitted_in(cache, argv), cache.admits(argv), admitted_in(cache, argv)):
         if way is not None:
-            breaks_nothing(decider, service, argv, glance, way)
+            breaks_nothing(evaluator, service, argv, cache, way)
 
 
-def admitted_in(glance: Glance, argv: list[bytes], values: Values = ()) -> Way | None:
+def admitted_in(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> CommandForm | None:
     """The way of a command that is read by a glimpse only, behind another one."""
     reader = RequestReader(IDENTIFIED)
     reader.feed(command("PING") + command(*argv))
     reader.next()
-    if not reader.glimpse():
+    if not reader.peek():
         return None
     places = (reader.name_at, reader.name_end, reader.key_at, reader.key_end, reader.options_at, reader.end)
-    return glance.admits_in(reader.data(), reader.count, *places, values)
+    return cache.admits_in(reader.data(), reader.count, *places, values)
 
 
-def breaks_nothing(decider: Decider, service: int, argv: list[bytes], glance: Glance, way: Way) -> None:
-    verdict = decider.judge(service, argv, extract(argv))
+def breaks_nothing(
+    evaluator: Evaluator, service: int, argv: list[bytes], cache: DecisionCache, way: CommandForm
+) -> None:
+    verdict = evaluator.judge(service, argv, extract(argv))
     assert verdict.allowed, verdict
-    left = [found for found, *_ in decider.left_open]
+    left = [found for found, *_ in evaluator.left_open]
     keys = len(argv) - way.index if way.has_more else 1
-    assert [glance.found] * keys * bool(glance.found) == left
+    assert [cache.found] * keys * bool(cache.found) == left
 
 
 @st.composite
@@ -169,8 +171,8 @@ def awkward_keys(draw: st.DrawFn, policy: str) -> bytes:
 
 # What the short way of a judge who only observes repeats, by policy and service; they live on, as above.
 OBSERVING = {
-    name: Judge(decider.policy, Modes([ModeRule("observe")], decider.policy.services))
-    for name, decider in DECIDERS.items()
+    name: Authorizer(evaluator.policy, Modes([ModeRule("observe")], evaluator.policy.services))
+    for name, evaluator in DECIDERS.items()
 }
 
 
@@ -178,38 +180,38 @@ def told(ruling: Ruling) -> list[tuple[str, str, str, str, str]]:
     return [(one.rule, one.severity, one.entry, one.shape, action) for one, action in ruling.findings]
 
 
-def repeated_in(glance: Glance, argv: list[bytes]) -> Repeat | None:
+def repeated_in(cache: DecisionCache, argv: list[bytes]) -> Repeat | None:
     """What a command that is read by a glimpse only is found to repeat."""
     reader = RequestReader(IDENTIFIED)
     reader.feed(command(*argv))
-    if not reader.glimpse():
+    if not reader.peek():
         return None
     places = (reader.name_at, reader.name_end, reader.key_at, reader.key_end, reader.options_at, reader.end)
-    if glance.admits_in(reader.data(), reader.count, *places, ()) is not None:
+    if cache.admits_in(reader.data(), reader.count, *places, ()) is not None:
         return None
-    return glance.repeat_in(reader.data(), reader.key_at, reader.key_end)
+    return cache.repeat_in(reader.data(), reader.key_at, reader.key_end)
 
 
-def judged_and_repeated(judge: Judge, service: int, argv: list[bytes]) -> bool:
+def judged_and_repeated(judge: Authorizer, service: int, argv: list[bytes]) -> bool:
     """Judge a command both ways, and remember it as the relay does. Whether it was a repeat."""
-    glance = judge.glance(service, ALL)
-    glimpsed = repeated_in(glance, argv)
-    if glance.admits(argv) is not None:
-        assert glimpsed is None
+    cache = judge.cache(service, ALL)
+    peeked = repeated_in(cache, argv)
+    if cache.admits(argv) is not None:
+        assert peeked is None
         return False
-    repeat = glance.repeat(argv)
-    assert glimpsed is None or glimpsed is repeat
-    ruling, touches = judge.weigh(service, argv)
+    repeat = cache.repeat(argv)
+    assert peeked is None or peeked is repeat
+    ruling, touches = judge.authorize(service, argv)
     if repeat is not None:
         assert sorted(told(ruling)) == repeat.rows, argv
-        assert [glance.found] * bool(glance.found) == [found for found, *_ in judge.decider.left_open]
+        assert [cache.found] * bool(cache.found) == [found for found, *_ in judge.evaluator.left_open]
         return True
-    if glance.missed is not None and ruling.findings:
-        found = judge.repeats(service, glance, argv, touches, ruling)
+    if cache.missed is not None and ruling.findings:
+        found = judge.repeats(service, cache, argv, touches, ruling)
         if found is not None:
             repeat = Repeat(sorted(told(ruling)))
             repeat.found = found
-            glance.remember(argv, repeat)
+            cache.remember(argv, repeat)
     return False
 
 
@@ -239,7 +241,7 @@ def test_what_is_repeated_is_what_would_be_found(policy: str, data: st.DataObjec
 )
 def test_what_a_service_may_not_do_is_found_out_once_for_all_keys_alike(key: str) -> None:
     loaded = CUBE.policy
-    judge = Judge(loaded, Modes([ModeRule("observe")], loaded.services))
+    judge = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
     service = loaded.number("CubeProxy")
     repeated = [judged_and_repeated(judge, service, [b"SET", key.format(n).encode(), b"v"]) for n in range(5)]
     assert repeated == [False, True, True, True, True]
@@ -247,19 +249,19 @@ def test_what_a_service_may_not_do_is_found_out_once_for_all_keys_alike(key: str
 
 def test_what_repeats_is_known_again_by_a_glimpse() -> None:
     loaded = CUBE.policy
-    judge = Judge(loaded, Modes([ModeRule("observe")], loaded.services))
+    judge = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
     service = loaded.number("CubeProxy")
     for key in (b"bench:user:%d", b"cube:v1:proxy:x:%d", b"cube:v1:master:instance:meta:%d"):
         for number in range(3):
             judged_and_repeated(judge, service, [b"SET", key % number, b"v"])
         argv = [b"SET", key % 4, b"v"]
-        is_admitted = judge.glance(service, ALL).admits(argv) is not None
-        assert (repeated_in(judge.glance(service, ALL), argv) is not None) != is_admitted, key
+        is_admitted = judge.cache(service, ALL).admits(argv) is not None
+        assert (repeated_in(judge.cache(service, ALL), argv) is not None) != is_admitted, key
 
 
 def test_no_more_repeats_are_kept_than_there_is_room_for() -> None:
     loaded = CUBE.policy
-    judge = Judge(loaded, Modes([ModeRule("observe")], loaded.services))
+    judge = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
     service = loaded.number("CubeProxy")
     letters = "abcdefghijklmnop"
     words = [f"bench:{a}{b}{c}".encode() for a in letters for b in letters for c in letters]
@@ -272,17 +274,17 @@ def test_no_more_repeats_are_kept_than_there_is_room_for() -> None:
 
 @pytest.mark.parametrize("policy", NAMES)
 def test_every_example_of_a_policy_gets_the_same_answer_both_ways(policy: str) -> None:
-    for (name, service), glance in GLANCES.items():
+    for (name, service), cache in GLANCES.items():
         for argv in CASES[policy] if name == policy else ():
-            agree(DECIDERS[policy], service, list(argv), glance)
+            agree(DECIDERS[policy], service, list(argv), cache)
 
 
 def test_everyday_commands_are_admitted_at_a_glance() -> None:
-    master = Glance(CUBE, CUBE.policy.number("CubeMaster"), ALL)
-    sidecar = Glance(CUBE, CUBE.policy.number("cube-proxy-sidecar"), ALL)
+    master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
+    sidecar = DecisionCache(CUBE, CUBE.policy.number("cube-proxy-sidecar"), ALL)
     events = b"cube:v1:shared:sandbox:lifecycle:events"
     state = b"cube:v1:shared:sandbox:lifecycle:state:7c8f"
-    for glance, text in (
+    for cache, text in (
         (master, b"SET cube:v1:master:instance:meta:a v"),
         (master, b"hgetall cube:v1:shared:sandbox:proxy:7c8f"),
         (master, b"HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.1 8080 40000"),
@@ -293,11 +295,11 @@ def test_everyday_commands_are_admitted_at_a_glance() -> None:
         (master, b"DEL cube:v1:shared:sandbox:proxy:7c8f"),
     ):
         argv = text.split()
-        assert glance.admits(argv) is not None, argv
+        assert cache.admits(argv) is not None, argv
 
 
 def test_what_was_seen_once_is_admitted_unread() -> None:
-    master = Glance(CUBE, CUBE.policy.number("CubeMaster"), ALL)
+    master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
     for text in (
         b"SET cube:v1:master:instance:meta:%d v",
         b"GET cube:v1:master:instance:meta:%d",
@@ -312,7 +314,7 @@ def test_what_was_seen_once_is_admitted_unread() -> None:
 
 
 def test_other_options_are_looked_at_before_they_are_admitted_unread() -> None:
-    sidecar = Glance(CUBE, CUBE.policy.number("CubeMaster"), ALL)
+    sidecar = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
     metric = b"cube:v1:master:node:metric:n1"
     assert sidecar.admits([b"EXPIRE", metric, b"600"]) is not None
     assert admitted_in(sidecar, [b"EXPIRE", metric, b"600"]) is not None
@@ -321,13 +323,13 @@ def test_other_options_are_looked_at_before_they_are_admitted_unread() -> None:
 
 
 def test_a_value_and_a_field_are_looked_at_each_time() -> None:
-    master = Glance(CUBE, CUBE.policy.number("CubeMaster"), ALL)
+    master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
     route = b"cube:v1:shared:sandbox:proxy:7c8f"
     assert master.admits([b"HSET", route]) is not None  # Redis refuses it, and nothing is written
     assert master.admits([b"HSET", route, b"HostIP", b"10.0.0.1"]) is not None
     assert master.admits([b"HSET", route, b"HostIP", b"no address"]) is None
     assert master.admits([b"HSET", route, b"Other", b"1"]) is None
-    sidecar = Glance(CUBE, CUBE.policy.number("cube-proxy-sidecar"), ALL)
+    sidecar = DecisionCache(CUBE, CUBE.policy.number("cube-proxy-sidecar"), ALL)
     state = b"cube:v1:shared:sandbox:lifecycle:state:7c8f"
     assert sidecar.admits([b"SET", state, b"running", b"EX", b"60"]) is not None
     assert sidecar.admits([b"SET", state, b"walking", b"EX", b"60"]) is None
@@ -355,12 +357,12 @@ def test_a_value_and_a_field_are_looked_at_each_time() -> None:
 def test_digits_are_told_fast_and_nothing_else_is_taken_for_them(field: str, value: bytes) -> None:
     service = CUBE.policy.number("CubeMaster")
     argv = [b"HSET", b"cube:v1:master:node:metric:n1", field.encode(), value]
-    admitted = Glance(CUBE, service, ALL).admits(argv) is not None
+    admitted = DecisionCache(CUBE, service, ALL).admits(argv) is not None
     assert admitted == (not CUBE.decide(service, argv).violations)
 
 
 def test_options_decide_anew_for_each_form() -> None:
-    sidecar = Glance(CUBE, CUBE.policy.number("cube-proxy-sidecar"), ALL)
+    sidecar = DecisionCache(CUBE, CUBE.policy.number("cube-proxy-sidecar"), ALL)
     state = b"cube:v1:shared:sandbox:lifecycle:state:7c8f"
     assert sidecar.admits([b"SET", state, b"running", b"EX", b"60"]) is not None
     assert sidecar.admits([b"SET", state, b"running"]) is None
@@ -369,7 +371,7 @@ def test_options_decide_anew_for_each_form() -> None:
 
 
 def test_a_command_with_several_keys_is_admitted_if_each_of_them_is() -> None:
-    master = Glance(CUBE, CUBE.policy.number("CubeMaster"), ALL)
+    master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
     key, route = b"cube:v1:master:instance:meta:a", b"cube:v1:shared:sandbox:proxy:7c8f"
     assert master.admits([b"MGET", key, key]) is not None
     assert master.admits([b"DEL", key, route]) is not None
@@ -380,16 +382,16 @@ def test_a_command_with_several_keys_is_admitted_if_each_of_them_is() -> None:
 
 def test_keys_that_mean_different_things_for_times_to_live_take_the_long_way() -> None:
     policy = load_policy(POLICIES / "cubesandbox.yaml")
-    sidecar = Glance(Decider(policy), policy.number("cube-proxy-sidecar"), ALL)
+    sidecar = DecisionCache(Evaluator(policy), policy.number("cube-proxy-sidecar"), ALL)
     state, lock = b"cube:v1:shared:sandbox:lifecycle:state:a", b"cube:v1:shared:lock:x:a"
     assert sidecar.admits([b"UNLINK", state, lock]) is not None  # both are gone
     assert sidecar.found == SETTLES
-    master = Glance(Decider(policy), policy.number("CubeMaster"), ALL)
+    master = DecisionCache(Evaluator(policy), policy.number("CubeMaster"), ALL)
     assert master.admits([b"UNLINK", b"cube:v1:shared:lock:x:a", b"cube_instance_info:a"]) is None
 
 
 def test_a_command_without_keys_is_admitted_where_it_is_allowed() -> None:
-    proxy = Glance(CUBE, CUBE.policy.number("CubeProxy"), ALL)
+    proxy = DecisionCache(CUBE, CUBE.policy.number("CubeProxy"), ALL)
     for argv in ([b"PING"], [b"ping", b"text"], [b"ECHO", b"x"], [b"TIME"]):
         assert proxy.admits(argv) is not None, argv
     for argv in ([b"FLUSHALL"], [b"DBSIZE"], [b"NOSUCH"]):
@@ -409,7 +411,7 @@ def test_a_command_without_keys_is_admitted_where_it_is_allowed() -> None:
     ],
 )
 def test_it_says_why_a_command_takes_the_long_way(text: str, why: str) -> None:
-    master = Glance(CUBE, CUBE.policy.number("CubeMaster"), ALL)
+    master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
     assert master.admits(text.encode().split()) is None
     assert master.why == why
 
@@ -430,7 +432,7 @@ def test_it_says_why_a_command_takes_the_long_way(text: str, why: str) -> None:
 )
 def test_what_is_wrong_with_what_is_written_is_found_out_once_too(service: str, text: str) -> None:
     loaded = CUBE.policy
-    judge = Judge(loaded, Modes([ModeRule("observe")], loaded.services))
+    judge = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
     number = loaded.number(service)
     repeated = [judged_and_repeated(judge, number, text.format(at).encode().split()) for at in range(4)]
     assert repeated == [False, True, True, True]
@@ -438,7 +440,7 @@ def test_what_is_wrong_with_what_is_written_is_found_out_once_too(service: str, 
 
 def test_more_that_is_wrong_is_another_repeat() -> None:
     loaded = CUBE.policy
-    judge = Judge(loaded, Modes([ModeRule("observe")], loaded.services))
+    judge = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
     number = loaded.number("CubeMaster")
     route = b"cube:v1:shared:sandbox:proxy:7c8f"
     one, two, bad = [b"A", b"1"], [b"A", b"1", b"B", b"2"], [b"A", b"1", b"HostIP", b"nowhere"]
@@ -447,20 +449,20 @@ def test_more_that_is_wrong_is_another_repeat() -> None:
 
 
 def test_no_more_forms_are_remembered_than_there_is_room_for() -> None:
-    master = Glance(CUBE, CUBE.policy.number("CubeMaster"), ALL)
+    master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
     key = b"cube:v1:master:node:metric:n1"
     admitted = [master.admits([b"EXPIRE", key, b"%d" % (600 + number)]) for number in range(2 * MAX_FORMS)]
     assert sum(way is not None for way in admitted) == MAX_FORMS
 
 
 def test_only_commands_that_are_asked_for_are_admitted() -> None:
-    master = Glance(CUBE, CUBE.policy.number("CubeMaster"), {"GET"})
+    master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), {"GET"})
     key = b"cube:v1:master:instance:meta:a"
     assert master.admits([b"GET", key]) is not None
     assert master.admits([b"SET", key, b"v"]) is None
 
 
-WRITE_ONLY = Decider(
+WRITE_ONLY = Evaluator(
     parse_policy(
         """
 policy: board
@@ -478,7 +480,7 @@ keys: {board: {key: "k:<id>", type: zset}}
 def test_an_option_that_makes_zadd_answer_a_score_is_seen_however_it_is_written(
     first: bytes, options: bytes
 ) -> None:
-    glance = Glance(WRITE_ONLY, 0, ALL)
+    cache = DecisionCache(WRITE_ONLY, 0, ALL)
     for _ in range(2):
-        agree(WRITE_ONLY, 0, [b"ZADD", b"k:a", *first.split(), b"1", b"m"], glance)
-        agree(WRITE_ONLY, 0, [b"ZADD", b"k:a", *options.split(b" "), b"1", b"m"], glance)
+        agree(WRITE_ONLY, 0, [b"ZADD", b"k:a", *first.split(), b"1", b"m"], cache)
+        agree(WRITE_ONLY, 0, [b"ZADD", b"k:a", *options.split(b" "), b"1", b"m"], cache)

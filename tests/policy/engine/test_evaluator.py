@@ -7,20 +7,20 @@ from hypothesis import strategies as st
 
 from keyfence.commands.extract import extract
 from keyfence.commands.table import COMMANDS
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from tests.policy.cases import POLICIES, steps_of
 from tests.policy.engine.test_channels_and_scripts import POLICY as MESH
 
-CUBE = Decider(load_policy(POLICIES / "cubesandbox.yaml"))
+CUBE = Evaluator(load_policy(POLICIES / "cubesandbox.yaml"))
 _, CASES = steps_of(POLICIES / "cubesandbox.test.yaml")
 SHIPPED = {
-    file.name: (Decider(load_policy(path)), steps)
+    file.name: (Evaluator(load_policy(path)), steps)
     for file in sorted(POLICIES.glob("*.test.yaml"))
     for path, steps in [steps_of(file)]
 }
-TOGETHER = Decider(load_policy(POLICIES))
-DECIDERS = [*(decider for decider, _ in SHIPPED.values()), TOGETHER, Decider(parse_policy(MESH))]
+TOGETHER = Evaluator(load_policy(POLICIES))
+DECIDERS = [*(evaluator for evaluator, _ in SHIPPED.values()), TOGETHER, Evaluator(parse_policy(MESH))]
 STEPS = [step.argv for _, steps in SHIPPED.values() for step in steps]
 
 NAMES = sorted(name for name in COMMANDS if b" " not in name)
@@ -61,26 +61,26 @@ def changed(argv: list[bytes], data: st.DataObject) -> list[bytes]:
 @given(st.sampled_from(DECIDERS), st.data(), ARGV | st.sampled_from(STEPS))
 @settings(max_examples=300, deadline=None)
 def test_what_is_admitted_at_a_glance_breaks_nothing(
-    decider: Decider, data: st.DataObject, argv: list[bytes]
+    evaluator: Evaluator, data: st.DataObject, argv: list[bytes]
 ) -> None:
     if argv and data.draw(st.booleans()):
         argv = changed(argv, data)
-    service = data.draw(st.integers(0, len(decider.policy.services) - 1))
+    service = data.draw(st.integers(0, len(evaluator.policy.services) - 1))
     touches = extract(argv)
-    verdict = decider.judge(service, argv, touches)
-    if decider.admits(service, touches):
+    verdict = evaluator.judge(service, argv, touches)
+    if evaluator.admits(service, touches):
         assert verdict.allowed
 
 
 def test_what_a_test_file_shows_holds_at_a_glance_too() -> None:
-    for decider, steps in SHIPPED.values():
+    for evaluator, steps in SHIPPED.values():
         for step in steps:
-            service, touches = decider.policy.number(step.service), extract(step.argv)
-            verdict = decider.judge(service, step.argv, touches)
-            open_by_judge = list(decider.left_open)
-            if decider.admits(service, touches):
+            service, touches = evaluator.policy.number(step.service), extract(step.argv)
+            verdict = evaluator.judge(service, step.argv, touches)
+            open_by_judge = list(evaluator.left_open)
+            if evaluator.admits(service, touches):
                 assert verdict.allowed, step
-                assert decider.left_open == open_by_judge, step
+                assert evaluator.left_open == open_by_judge, step
 
 
 def test_the_everyday_commands_are_admitted_at_a_glance() -> None:
@@ -105,7 +105,7 @@ def test_a_key_of_no_entry_in_a_scope_without_rights_is_said_to_be_one() -> None
     policy = parse_policy(
         "policy: p\nservices: [a]\nscopes: {s: {prefix: 's:'}}\nkeys: {k: {key: 's:k', writers: a}}\n"
     )
-    violation = Decider(policy).decide(0, [b"SET", b"s:other", b"1"]).violations[0]
+    violation = Evaluator(policy).decide(0, [b"SET", b"s:other", b"1"]).violations[0]
     assert (violation.rule, violation.hint) == (
         "scope.write",
         "no entry of the policy covers it, and the scope s has no writers",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from keyfence.commands.extract import extract
 from keyfence.policy.analysis.keyspace_model import Keyspace
 from keyfence.policy.enforcement.modes import Modes
-from keyfence.policy.engine.authorizer import Judge
+from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Transaction
 from keyfence.policy.engine.pending_ttl import PendingTtls
 from keyfence.policy.loading.load import parse_policy
@@ -149,14 +149,14 @@ class Watched:
     def __init__(self, world: World) -> None:
         self.world = world
         self.table = PendingTtls(clock=world.now)
-        self.judge = Judge(POLICY, Modes((), POLICY.services), clock=lambda: START, pending=self.table)
+        self.judge = Authorizer(POLICY, Modes((), POLICY.services), clock=lambda: START, pending=self.table)
         self.transactions: dict[str, tuple[Transaction, set[tuple[int, bytes]]]] = {}
         # Keys that have been told of since they last were as they should be.
         self.told: set[tuple[int, bytes]] = set()
 
     def do(self, client: str, argv: list[bytes]) -> None:
         transaction, told = self.transactions.get(client, (None, self.told))
-        ruling, touches = self.judge.weigh(0, argv, transaction, 0, client)
+        ruling, touches = self.judge.authorize(0, argv, transaction, 0, client)
         database = touches.databases[0][1] if touches.databases else 0
         for violation, action in ruling.findings:
             assert action == "observed"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyfence.policy.analysis.explain import explain
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.masking import shown_in
 from keyfence.policy.loading.load import parse_policy
 from keyfence.shapes.secrecy import MAX_HEADS, SHORT
@@ -66,7 +66,7 @@ def test_no_text_holds_a_secret(command: str, form: str) -> None:
     told = explain(POLICY, "b", argv)
     assert told["verdict"] == "violation"
     assert "hush" not in str(told).lower()
-    for violation in Decider(POLICY).decide(1, argv).violations:
+    for violation in Evaluator(POLICY).decide(1, argv).violations:
         assert "hush" not in (violation.shown + violation.message + violation.hint).lower()
 
 
@@ -107,15 +107,15 @@ BEHIND_A_WORD = parse_policy(
 def test_a_word_before_the_secret_leads_to_it_where_a_placeholder_comes_first(
     command: str, shown: str
 ) -> None:
-    violations = Decider(BEHIND_A_WORD).decide(0, command.encode().split()).violations
+    violations = Evaluator(BEHIND_A_WORD).decide(0, command.encode().split()).violations
     assert [one.shown for one in violations[:1]] == [shown]
 
 
 def test_what_holds_no_secret_is_shown() -> None:
-    decider = Decider(POLICY)
+    evaluator = Evaluator(POLICY)
 
     def shown(*argv: bytes) -> str:
-        return decider.decide(1, argv).violations[0].shown
+        return evaluator.decide(1, argv).violations[0].shown
 
     assert shown(b"GET", b"s:b:other") == "s:b:<masked>"
     assert shown(b"GET", b"s:b:tokens:17") == "s:b:tokens:17"

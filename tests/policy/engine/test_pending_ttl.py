@@ -20,7 +20,7 @@ from keyfence.policy.compiled.ttl import (
     TtlRule,
 )
 from keyfence.policy.enforcement.modes import ModeRule, Modes
-from keyfence.policy.engine.authorizer import Judge
+from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Transaction
 from keyfence.policy.engine.pending_ttl import MAX_KEY, PendingTtls
 from keyfence.policy.loading.load import parse_policy
@@ -311,12 +311,12 @@ def test_a_judge_tells_connections_apart_that_come_from_one_place() -> None:
         "policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', writers: a, unregistered: allow, ttl: required}}"
     )
     table = PendingTtls()
-    judge = Judge(policy, Modes((), policy.services), pending=table)
+    judge = Authorizer(policy, Modes((), policy.services), pending=table)
     one, other = object(), object()
-    judge.weigh(0, [b"HSET", b"k", b"f", b"v"], client="unix", connection=one)
-    judge.weigh(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=other)
+    judge.authorize(0, [b"HSET", b"k", b"f", b"v"], client="unix", connection=one)
+    judge.authorize(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=other)
     assert len(table) == 1
-    judge.weigh(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=one)
+    judge.authorize(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=one)
     assert len(table) == 0
     judge.rule(0, [b"HSET", b"k", b"f", b"v"])  # only asked about
     assert len(table) == 0
@@ -328,8 +328,8 @@ def test_what_is_refused_leaves_nothing_open() -> None:
     )
     for mode, kept in (("enforce", 0), ("observe", 1)):
         table = PendingTtls()
-        judge = Judge(policy, Modes([ModeRule(mode)], policy.services), pending=table)
-        ruling, _ = judge.weigh(0, [b"HSET", b"k", b"f", b"v"])
+        judge = Authorizer(policy, Modes([ModeRule(mode)], policy.services), pending=table)
+        ruling, _ = judge.authorize(0, [b"HSET", b"k", b"f", b"v"])
         assert (ruling.refused_by is not None, len(table)) == (mode == "enforce", kept)
 
 
@@ -340,9 +340,9 @@ def test_a_rename_that_may_not_happen_settles_nothing(command: str, is_open: boo
         'keys: {k: {key: "k:<id>", writers: x, ttl: required}}\n'
     )
     table = PendingTtls()
-    judge = Judge(policy, Modes([], policy.services), pending=table)
+    judge = Authorizer(policy, Modes([], policy.services), pending=table)
     for text in ("LPUSH k:a 1", command):
-        judge.weigh(0, text.encode().split(), client="c", connection=1)
+        judge.authorize(0, text.encode().split(), client="c", connection=1)
     assert (b"k:a" in {one.key for one in table}) == is_open
 
 
@@ -366,13 +366,13 @@ def test_after_a_write_that_is_told_of_at_once_no_earlier_one_is_accused(
     )
     now = [0.0]
     table = PendingTtls(clock=lambda: now[0])
-    judge = Judge(policy, Modes([], policy.services), pending=table)
+    judge = Authorizer(policy, Modes([], policy.services), pending=table)
     transaction = None
     for number, text in enumerate(commands):
         transaction = Transaction() if text == "MULTI" else None if text == "EXEC" else transaction
         now[0] += 0.001
         if text not in ("MULTI", "EXEC"):
-            judge.weigh(0, text.encode().split(), transaction, client=f"c{number}", connection=number)
+            judge.authorize(0, text.encode().split(), transaction, client=f"c{number}", connection=number)
     found = []
     while len(table):
         now[0] += 0.1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from keyfence.policy.loading.recovery import Salvaged
+from keyfence.policy.loading.recovery import Recovered
 from keyfence.policy.source.yaml import Source
 from tests.policy.cases import POLICIES
 
@@ -23,7 +23,7 @@ scopes: {s: {prefix: "a:", writers: [one], readers: [two]}}
 
 
 def errors(text: str) -> list[str]:
-    found = Salvaged(Source("f", HEAD + text, keep_going=True)).errors
+    found = Recovered(Source("f", HEAD + text, keep_going=True)).errors
     return [str(one).removeprefix("f:").replace(" error:", "") for one in found]
 
 
@@ -56,7 +56,7 @@ def test_what_only_follows_is_not_told(text: str) -> None:
 def test_names_of_a_section_that_is_no_section_are_not_missed() -> None:
     text = 'keys: {k: {key: "a:<x>", writers: [q], type: hsh}}\n'
     whole = (HEAD + text).replace("[one, two]", "one").replace('{id: "[a-z]{1,9}"}', "x")
-    found = [str(one) for one in Salvaged(Source("f", whole, keep_going=True)).errors]
+    found = [str(one) for one in Recovered(Source("f", whole, keep_going=True)).errors]
     assert found == [
         "f:3:11: error: expected a list, not 'one'",
         "f:4:15: error: expected a mapping (name: value), not 'x'",
@@ -71,7 +71,7 @@ def test_the_faults_of_several_files_are_told_together() -> None:
     two = "policy: b\nclaims: ['b:']\nservices: y\nkeys: {k: {key: 'b:k', writers: [x, y], type: hs}}\n"
     sources = [Source(name, text, keep_going=True) for name, text in (("a", one), ("b", two))]
     assert [
-        f"{fault.place.file}:{fault.place.line}:{fault.place.column}" for fault in Salvaged(*sources).errors
+        f"{fault.place.file}:{fault.place.line}:{fault.place.column}" for fault in Recovered(*sources).errors
     ] == [
         "a:4:1",
         "b:3:11",
@@ -89,14 +89,14 @@ def test_places_stay_where_items_of_a_list_are_taken_out() -> None:
 
 
 def test_what_can_be_used_is_compiled() -> None:
-    salvaged = Salvaged(Source("f", HEAD + 'keys: {k: {key: "a:<id>"}, l: {key: "<none>"}}\n'))
+    salvaged = Recovered(Source("f", HEAD + 'keys: {k: {key: "a:<id>"}, l: {key: "<none>"}}\n'))
     assert len(salvaged.errors) == 1
     assert salvaged.policy is not None
     assert [target.name for target in salvaged.policy.targets if target.kind == "entry"] == ["k"]
 
 
 def test_a_file_of_which_nothing_is_left() -> None:
-    salvaged = Salvaged(Source("f", "a: b"))
+    salvaged = Recovered(Source("f", "a: b"))
     assert salvaged.policy is None
     assert [one.message for one in salvaged.errors] == ["'policy' is missing", "unknown key 'a'"]
 
@@ -108,7 +108,7 @@ def test_what_multiplies_states_is_named_at_its_place(monkeypatch: pytest.Monkey
     monkeypatch.setattr(compiler, "classify", lambda patterns: classify(patterns, max_states=200))
     text = 'placeholders2: x\nkeys: {k: {key: "a:<w>:b:<w2>"}, l: {key: "a:x:<id>"}}\n'
     head = HEAD.replace('id: "[a-z]{1,9}"', 'id: "[a-z]{1,9}", w: ".*a.{7}", w2: ".*b.{7}"')
-    found = Salvaged(Source("f", head + text)).errors
+    found = Recovered(Source("f", head + text)).errors
     assert [(one.place.line, one.place.column, one.message) for one in found][-1:] == [
         (
             7,
@@ -155,7 +155,7 @@ def test_one_fault_gives_one_error(file: Path) -> None:
     policy = yaml.load(file.read_text(), yaml.BaseLoader)
     for what, changed in with_one_fault(policy):
         text = yaml.safe_dump(changed, sort_keys=False)
-        found = Salvaged(Source(str(file), text, keep_going=True)).errors
+        found = Recovered(Source(str(file), text, keep_going=True)).errors
         assert len(found) == 1, (what, [one.message for one in found])
 
 
@@ -169,6 +169,6 @@ def test_one_fault_gives_one_error(file: Path) -> None:
 )
 def test_entries_are_not_blamed_for_what_they_would_take_from_it(text: str, error: str) -> None:
     text = f"policy: p\n{text}\nservices: [one]\nkeys: {{a: {{key: a}}, b: {{key: b}}}}\n"
-    found = Salvaged(Source("f", text, keep_going=True)).errors
+    found = Recovered(Source("f", text, keep_going=True)).errors
     assert len(found) == 1
     assert str(found[0]).removeprefix("f:").replace(" error:", "").startswith(error)

@@ -18,9 +18,9 @@ from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Touches
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.names import Names
 from keyfence.policy.compiled.policy import UNKNOWN, CompiledPolicy, Entry, Home, Target
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.masking import shown_in
-from keyfence.policy.patterns.product import NOTHING, Territories
+from keyfence.policy.patterns.product import NOTHING, Product
 from keyfence.policy.show import printable
 from keyfence.policy.units import size_text
 
@@ -89,7 +89,7 @@ class Difference:
         """Each pair of targets that decide one key, where they don't mean the same, with such a key."""
         left = [_meaning(target, self.old) for target in self.old.targets]
         right = [_meaning(target, self.new) for target in self.new.targets]
-        walk = Territories(self.old.classifier, self.new.classifier)
+        walk = Product(self.old.classifier, self.new.classifier)
         return dict(walk.pairs(lambda one, other: left[one] == right[other]))
 
     def _targets(self, pair: Pair) -> tuple[Target | None, Target | None]:
@@ -206,7 +206,7 @@ class Difference:
             [_meaning(one, old) for one in old.channels],
             [_meaning(one, new) for one in new.channels],
         )
-        walk = Territories(old.channel_classifier, new.channel_classifier)
+        walk = Product(old.channel_classifier, new.channel_classifier)
         for (one, other), name in walk.pairs(lambda i, j: left[i] == right[j]):
             before = None if one == NOTHING else old.channels[one]
             after = None if other == NOTHING else new.channels[other]
@@ -244,7 +244,7 @@ class Difference:
         """Which commands become open or closed to whom."""
         if _selectors(self.old) == _selectors(self.new):
             return
-        old, new = Decider(self.old), Decider(self.new)
+        old, new = Evaluator(self.old), Evaluator(self.new)
         rows = [row.command for one in COMMANDS.values() for row in (one, *one.subcommands.values())]
         every = [(one.name, [one.name.encode()], Touches(one)) for one in rows]
         every.insert(0, ("commands that keyfence doesn't know", [_NO_COMMAND], extract([_NO_COMMAND])))
@@ -272,12 +272,12 @@ class _Standing:
         self.policy = policy
         homes = tuple(map(_bare, policy.homes))
         bare = dataclasses.replace(policy, grants={}, homes=homes, common=_bare(policy.common))
-        self._decider = Decider(bare)
+        self._evaluator = Evaluator(bare)
 
     def rules(self, service: str, key: bytes, needs: int) -> tuple[str, ...]:
         touches = Touches(None, (Access(1, key, needs),))
         values = self.policy.owners_values([key])
-        verdict = self._decider.judge(self.policy.number(service), [b"X", key], touches, values=values)
+        verdict = self._evaluator.judge(self.policy.number(service), [b"X", key], touches, values=values)
         return tuple(one.rule for one in verdict.violations if one.rule in STANDING)
 
 

@@ -14,14 +14,14 @@ from keyfence.commands.model import READ, WRITE, Access, Touches
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import NOBODY, Caller, Values
 from keyfence.policy.diagnostics import did_you_mean
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.masking import shown_in
 from keyfence.policy.show import printable
 from keyfence.policy.units import milliseconds
 from keyfence.policy.verdict import Verdict, Violation
 
 from .remedies import remedies
-from .simulator import Late, Rehearsal
+from .simulator import Late, Simulator
 
 _ACCESS_NAMES = {0: "none", READ: "read", WRITE: "write", READ | WRITE: "both"}
 
@@ -35,7 +35,7 @@ def explain(
     """
     _check_service(policy, service)
     touches, values = extract(argv), policy.values(caller)
-    verdict = Decider(policy).judge(policy.number(service), argv, touches, values=values)
+    verdict = Evaluator(policy).judge(policy.number(service), argv, touches, values=values)
     return _told(policy, service, argv, touches, verdict, values)
 
 
@@ -82,7 +82,7 @@ def explain_sequence(policy: CompiledPolicy, steps: Sequence[Step], *, now: int)
     """
     for step in steps:
         _check_service(policy, step.service)
-    connection = Rehearsal(policy, now, enforces=True)
+    connection = Simulator(policy, now, enforces=True)
     told: list[dict[str, Any]] = []
     for step in steps:
         if step.after:

@@ -27,7 +27,7 @@ from keyfence.policy.compiler.prefixes import PrefixIndex, begins, behind, lies_
 from keyfence.policy.diagnostics import Diagnostic, FileError
 from keyfence.policy.engine.reach import scan_pattern
 from keyfence.policy.loading.load import policy_faults, policy_name, read_policies
-from keyfence.policy.loading.recovery import Salvaged
+from keyfence.policy.loading.recovery import Recovered
 from keyfence.policy.patterns.classes import NAMES
 from keyfence.policy.patterns.patterns import ClassExpression, Hole, KeyPattern, prefix_pattern
 from keyfence.policy.patterns.regular import ANY_BYTE, SEPARATOR_MASK, Bytes, Concat, Repeat
@@ -54,7 +54,7 @@ def check_policy(
         whole = read_source(path, keep_going=True)
     except FileError as exc:
         return exc.diagnostics, [], f"{path}: {_count(len(exc.diagnostics), 'error')}"
-    salvaged = Salvaged(whole)
+    salvaged = Recovered(whole)
     policy = salvaged.policy
     found, ignored = list(salvaged.errors), 0
     if policy is not None:

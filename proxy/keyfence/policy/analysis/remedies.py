@@ -19,7 +19,7 @@ from keyfence.policy.compiled.tenants import Values, own_key, own_values
 from keyfence.policy.compiler.commands import KNOWN_COMMANDS
 from keyfence.policy.compiler.families import own_members
 from keyfence.policy.diagnostics import did_you_mean
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.masking import fill, shown_in, standard_key
 from keyfence.policy.patterns.globs import Glob
 from keyfence.policy.patterns.patterns import Hole, KeyPattern, Literal, Mismatch
@@ -41,11 +41,11 @@ def remedies(
     values: Values = (),
 ) -> list[Remedy]:
     """What would have to change for each violation, in their order."""
-    decider = Decider(policy)
+    evaluator = Evaluator(policy)
     told: dict[tuple[str, str], Remedy] = {}
     for violation in found:
-        decider.values = values
-        question = Question(policy, decider, service, argv, touches, violation, values)
+        evaluator.values = values
+        question = Question(policy, evaluator, service, argv, touches, violation, values)
         for text, command, add in _WAYS.get(violation.rule, _nothing)(question):
             told.setdefault((violation.rule, text), Remedy(violation.rule, text, command, add))
     return list(told.values())
@@ -319,7 +319,7 @@ def _scan(question: Question) -> Ways:
     if glob is None:  # several prefixes
         yield _by_grant(question, question.violation.hint, keys=[EVERY])
         return
-    near = question.decider.near(question.service, question.name, glob)
+    near = question.evaluator.near(question.service, question.name, glob)
     if near is not None:
         argv = list(question.argv)
         if question.name == "KEYS":
@@ -349,7 +349,7 @@ def _forbidden(question: Question) -> Ways:
     able = [
         name
         for number, name in enumerate(question.policy.services)
-        if question.decider.judge(number, question.argv[:1], Touches(question.touches.command)).allowed
+        if question.evaluator.judge(number, question.argv[:1], Touches(question.touches.command)).allowed
     ]
     if able and question.policy.name_services:
         yield Way(f"{', '.join(able)} may use it")
@@ -411,7 +411,7 @@ def _channel(question: Question) -> Ways:
         yield from _channel_pattern(question, channel)
         return
     field = "publishers" if channel.publish else "subscribers"
-    target = question.decider.channel(name)
+    target = question.evaluator.channel(name)
     if target is None:
         yield from _new_channel(question, name, field)
     elif target.kind != "channel" or target.bound or target.tenancy is not None:
@@ -463,7 +463,7 @@ def _reached(question: Question, glob: bytes) -> Iterator[bytes]:
 
 
 def _is_refused(question: Question, name: bytes) -> bool:
-    return bool(question.decider.decide(question.service, [b"SUBSCRIBE", name], question.values).violations)
+    return bool(question.evaluator.decide(question.service, [b"SUBSCRIBE", name], question.values).violations)
 
 
 def _script(question: Question) -> Ways:

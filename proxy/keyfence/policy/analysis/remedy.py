@@ -15,7 +15,7 @@ from keyfence.commands.extract import extract
 from keyfence.commands.model import Access, Streamed, Touches
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import Values
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.masking import shown_in
 from keyfence.policy.show import printable, shown_name
 from keyfence.policy.verdict import Violation
@@ -46,7 +46,7 @@ class Question(NamedTuple):
     """A violation of one command of one service."""
 
     policy: CompiledPolicy
-    decider: Decider
+    evaluator: Evaluator
     service: int
     argv: Sequence[bytes]
     touches: Touches
@@ -93,10 +93,10 @@ class Question(NamedTuple):
         after = extract(changed)
         if after.command is None or not _is_complete(after.command.arity, len(changed)):
             return []
-        before = {one.rule for one in self.decider.decide(self.service, self.argv, self.values).violations}
+        before = {one.rule for one in self.evaluator.decide(self.service, self.argv, self.values).violations}
         broken = {
             one.rule
-            for one in self.decider.judge(self.service, changed, after, values=self.values).violations
+            for one in self.evaluator.judge(self.service, changed, after, values=self.values).violations
         }
         return list(changed) if self.violation.rule not in broken and broken <= before else []
 
@@ -104,7 +104,7 @@ class Question(NamedTuple):
         """The rules that the changed command breaks."""
         return list(
             dict.fromkeys(
-                one.rule for one in self.decider.decide(self.service, changed, self.values).violations
+                one.rule for one in self.evaluator.decide(self.service, changed, self.values).violations
             )
         )
 

@@ -15,7 +15,7 @@ from keyfence.commands.effects import effect_of
 from keyfence.commands.model import Access, Script, Touches
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry
-from keyfence.policy.engine.evaluator import Decider
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.masking import shown_in
 
 from .command_log import Recorded, from_line
@@ -41,8 +41,8 @@ class Replay:
     """Judges logged commands by an old and a new policy. The old one of a decision log is what it says."""
 
     def __init__(self, old: CompiledPolicy, new: CompiledPolicy) -> None:
-        self._old = Decider(old)
-        self._new = Decider(new)
+        self._old = Evaluator(old)
+        self._new = Evaluator(new)
         self.commands = 0
         self.undecided = 0
         self._rows: dict[tuple[str, str, str, str, str], Row] = {}
@@ -71,11 +71,11 @@ class Replay:
     def _command(self, one: Recorded) -> None:
         self.commands += one.times
         script = one.touches.script
-        if any(_makes_keys_of_arguments(decider.policy, script) for decider in (self._old, self._new)):
+        if any(_makes_keys_of_arguments(evaluator.policy, script) for evaluator in (self._old, self._new)):
             self.undecided += one.times
             self._row(one, "script.keys", "", "undecided", one.times)
             return
-        if any(_depends_on_the_caller(decider.policy, one.touches) for decider in (self._old, self._new)):
+        if any(_depends_on_the_caller(evaluator.policy, one.touches) for evaluator in (self._old, self._new)):
             self.undecided += one.times
             self._row(one, "scan.scope", "", "undecided", one.times)
             return
@@ -91,10 +91,10 @@ class Replay:
         if one.has_values and not after:
             self._values(one)
 
-    def _judged(self, decider: Decider, one: Recorded, argv: list[bytes]) -> dict[str, str]:
-        values = decider.policy.owners_values(access.key for access in one.touches.accesses)
-        number = decider.policy.number(one.service)
-        verdict = decider.judge(number, argv, one.touches, values=values)
+    def _judged(self, evaluator: Evaluator, one: Recorded, argv: list[bytes]) -> dict[str, str]:
+        values = evaluator.policy.owners_values(access.key for access in one.touches.accesses)
+        number = evaluator.policy.number(one.service)
+        verdict = evaluator.judge(number, argv, one.touches, values=values)
         return {violation.rule: violation.entry for violation in verdict.violations}
 
     def _values(self, one: Recorded) -> None:
@@ -122,14 +122,14 @@ class Replay:
         if access is None or not rule.startswith(("scope.", "key.")):
             self.undecided += count
             return
-        decider = self._new
-        target = decider.policy.target(access.key)
+        evaluator = self._new
+        target = evaluator.policy.target(access.key)
         if target is not None and target.tenancy is not None:
             self.undecided += count  # whose key it was, and who sent the command, isn't in the log
             return
         touches = Touches(None, (access,))
         argv = [command.encode("utf-8", "surrogateescape")]
-        verdict = decider.judge(decider.policy.number(service), argv, touches)
+        verdict = evaluator.judge(evaluator.policy.number(service), argv, touches)
         now = {one.rule: one.entry for one in verdict.violations if one.rule.startswith(("scope.", "key."))}
         recorded = Recorded(service, command, [command, str(key)], touches, count, False)
         if rule not in now:

@@ -13,7 +13,7 @@ from keyfence.commands.model import Touches
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.enforcement.modes import ModeRule, Modes
-from keyfence.policy.engine.authorizer import Judge
+from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Transaction
 from keyfence.policy.engine.pending_ttl import PendingTtls
 from keyfence.policy.units import duration_text
@@ -38,7 +38,7 @@ class Late(NamedTuple):
     violation: Violation
 
 
-class Rehearsal:
+class Simulator:
     """One connection. Times are in milliseconds; `now` counts from the Unix epoch."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Rehearsal:
         self.now = now
         modes = Modes([ModeRule("enforce" if enforces else "observe")], policy.services)
         self._pending = PendingTtls(clock=self._clock)
-        self._judge = Judge(policy, modes, clock=self._clock, pending=self._pending, on_error=_raise)
+        self._judge = Authorizer(policy, modes, clock=self._clock, pending=self._pending, on_error=_raise)
         self._keyspaces = {0: Keyspace(given)}
         self._database = 0
         self._transaction: Transaction | None = None
@@ -70,7 +70,7 @@ class Rehearsal:
         """A command of a service."""
         number = self._judge.number(service)
         values = self._judge.policy.values(caller)
-        ruling, touches = self._judge.weigh(
+        ruling, touches = self._judge.authorize(
             number, argv, self._transaction, self._database, "rehearsal", values=values
         )
         verdict = Verdict(tuple(one.violation for one in ruling.findings))

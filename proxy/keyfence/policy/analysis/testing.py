@@ -29,7 +29,7 @@ from keyfence.policy.units import duration_text, milliseconds
 from keyfence.policy.verdict import Verdict
 
 from .coverage import Coverage
-from .simulator import Late, Rehearsal
+from .simulator import Late, Simulator
 
 SUFFIX = ".test.yaml"
 NOW = datetime.date(2026, 1, 1)  # where a test file names no day
@@ -295,7 +295,7 @@ class _Play:
         self.case = case
         self.coverage = coverage
         given = {key: _end(text, file.now) for key, text in case.given.items() if text != "gone"}
-        self.connection = Rehearsal(policy, file.now, enforces=case.enforces, given=given)
+        self.connection = Simulator(policy, file.now, enforces=case.enforces, given=given)
 
     def failures(self) -> Iterator[Diagnostic]:
         for step in self.case.steps:

@@ -23,7 +23,7 @@ from keyfence.policy.patterns.patterns import (
 )
 from keyfence.policy.source.model import CallerModel, WriteModel
 
-from .context import SCOPE_HOLE, Draft
+from .context import SCOPE_HOLE, CompilerContext
 
 MAX_VALUES = 1000  # patterns that one text may stand for
 
@@ -37,58 +37,60 @@ class Bound(NamedTuple):
     values: tuple[tuple[str, bytes], ...]  # (placeholder, value), by name
 
 
-def read_bindings(draft: Draft) -> None:
+def read_bindings(context: CompilerContext) -> None:
     """The bound placeholders and whose their values are, into the draft."""
-    for name, model in draft.model.bind.items():
+    for name, model in context.model.bind.items():
         path: tuple[str, ...] = ("bind", name)
         if isinstance(model, WriteModel):
             path = (*path, "write")
-            draft.write_only.add(name)
+            context.write_only.add(name)
         by_service = model.write if isinstance(model, WriteModel) else model
-        if name == SCOPE_HOLE or (name in draft.declared and not isinstance(by_service, CallerModel)):
+        if name == SCOPE_HOLE or (name in context.declared and not isinstance(by_service, CallerModel)):
             message = f"the placeholder {name} is declared already; choose another name"
-            draft.error(("bind", name), message, of_key=True)
+            context.error(("bind", name), message, of_key=True)
             continue
         if isinstance(by_service, CallerModel):
-            _read_caller(draft, name, by_service, path)
+            _read_caller(context, name, by_service, path)
             continue
         values: dict[str, set[int]] = {}
         for service, owned in by_service.items():
-            number = draft.number(service, (*path, service), of_key=True)
+            number = context.number(service, (*path, service), of_key=True)
             for index, value in enumerate(owned):
                 if not value:
-                    draft.error(
+                    context.error(
                         (*path, service, index), "an empty value would bind every key; write its text"
                     )
                     continue
                 values.setdefault(value, set()).update(() if number is None else (number,))
         if not any(values):
             relies_on = [("services",), path]
-            draft.error(path, f"no service has a value of <{name}>", of_key=True, relies_on=relies_on)
-            draft.declared[name] = ANYTHING  # the file isn't used; its keys are still looked at
+            context.error(path, f"no service has a value of <{name}>", of_key=True, relies_on=relies_on)
+            context.declared[name] = ANYTHING  # the file isn't used; its keys are still looked at
             continue
-        draft.bound[name] = values
-        draft.declared[name] = literal_class(value.encode() for value in values)
+        context.bound[name] = values
+        context.declared[name] = literal_class(value.encode() for value in values)
 
 
 # What a placeholder holds that is bound to the caller, where `placeholders` says nothing else.
 PLAIN_VALUE = "[A-Za-z0-9_.-]{1,128}"
 
 
-def _read_caller(draft: Draft, name: str, model: CallerModel, path: tuple[str, ...]) -> None:
+def _read_caller(context: CompilerContext, name: str, model: CallerModel, path: tuple[str, ...]) -> None:
     """A placeholder that is bound to the caller."""
-    expression = draft.declared.setdefault(name, parse_class(PLAIN_VALUE))
+    expression = context.declared.setdefault(name, parse_class(PLAIN_VALUE))
     try:
         pattern = _name_pattern(name, model.pattern)
     except PatternError as exc:
-        draft.error((*path, "pattern"), f"{model.pattern!r}: {exc}")
+        context.error((*path, "pattern"), f"{model.pattern!r}: {exc}")
         return
-    draft.callers[name] = draft.first_binding + len(draft.callers)
-    writes_only = name in draft.write_only
-    across = frozenset(draft.numbers(model.across, (*path, "across")))
+    context.callers[name] = context.first_binding + len(context.callers)
+    writes_only = name in context.write_only
+    across = frozenset(context.numbers(model.across, (*path, "across")))
     names = ", ".join(sorted(model.across))
-    draft.bindings.append(
-        Binding(name, draft.home, model.from_, writes_only, across, names, model.pattern, pattern, expression)
+    context.bindings.append(
+        Binding(
+            name, context.home, model.from_, writes_only, across, names, model.pattern, pattern, expression
+        )
     )
 
 
@@ -120,33 +122,33 @@ def _name_pattern(name: str, text: str) -> KeyPattern:
 
 
 def tenancy_of(
-    draft: Draft, pattern: KeyPattern, reading: Sequence[int], path: Sequence[str | int]
+    context: CompilerContext, pattern: KeyPattern, reading: Sequence[int], path: Sequence[str | int]
 ) -> Tenancy | None:
     """What of the rights on a pattern depends on the caller; `reading` are those of readers and consumers as
     such."""
-    if not any(hole.name in draft.callers for hole in pattern.holes):
+    if not any(hole.name in context.callers for hole in pattern.holes):
         return None
     try:
-        across = {one.name: one.across for one in draft.bindings if one.home == draft.home}
-        places = places_in(pattern, draft.callers, draft.write_only, across)
+        across = {one.name: one.across for one in context.bindings if one.home == context.home}
+        places = places_in(pattern, context.callers, context.write_only, across)
     except ValueError as exc:
-        draft.error(path, f"{pattern.text!r}: {exc}", of_key=path[0] in ("legacy", "instead"))
+        context.error(path, f"{pattern.text!r}: {exc}", of_key=path[0] in ("legacy", "instead"))
         return None
     return Tenancy(places, tuple(reading))
 
 
 def bound_texts(
-    draft: Draft, text: str, path: Sequence[str | int], *, is_pattern: bool = True
+    context: CompilerContext, text: str, path: Sequence[str | int], *, is_pattern: bool = True
 ) -> list[Bound]:
     """Every pattern (or literal text) that a text stands for: itself, where no bound placeholder is in it."""
-    names = [name for name in draft.bound if f"<{name}>" in text]
+    names = [name for name in context.bound if f"<{name}>" in text]
     if not names:
         return [Bound(text, ())]
     choices = list(
-        itertools.islice(itertools.product(*(draft.bound[name] for name in names)), MAX_VALUES + 1)
+        itertools.islice(itertools.product(*(context.bound[name] for name in names)), MAX_VALUES + 1)
     )
     if len(choices) > MAX_VALUES:
-        draft.error(
+        context.error(
             path, f"{text!r} stands for more than {MAX_VALUES} patterns; bind fewer values in one key"
         )
         return []
@@ -171,13 +173,13 @@ class Holders(NamedTuple):
     readers: frozenset[int]  # all but those that bind writing alone
 
 
-def holders(draft: Draft, values: tuple[tuple[str, bytes], ...]) -> Holders | None:
+def holders(context: CompilerContext, values: tuple[tuple[str, bytes], ...]) -> Holders | None:
     """The services to which these values belong; None where there are no values."""
     if not values:
         return None
-    everybody = frozenset(range(len(draft.services)))
-    owners = {name: draft.bound[name][value.decode()] for name, value in values}
-    binding = [whose for name, whose in owners.items() if name not in draft.write_only]
+    everybody = frozenset(range(len(context.services)))
+    owners = {name: context.bound[name][value.decode()] for name, value in values}
+    binding = [whose for name, whose in owners.items() if name not in context.write_only]
     return Holders(everybody.intersection(*owners.values()), everybody.intersection(*binding))
 
 
@@ -192,10 +194,10 @@ def held_by(rights: Sequence[int], reading: Sequence[int], whose: Holders | None
     )
 
 
-def alike(draft: Draft, values: tuple[tuple[str, bytes], ...]) -> tuple[tuple[str, bytes], ...]:
+def alike(context: CompilerContext, values: tuple[tuple[str, bytes], ...]) -> tuple[tuple[str, bytes], ...]:
     """Those of the values that all keys of one command share. Who reads the values of all may read them at
     once."""
-    return tuple(value for value in values if value[0] not in draft.write_only)
+    return tuple(value for value in values if value[0] not in context.write_only)
 
 
 def differing(

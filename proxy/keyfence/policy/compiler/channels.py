@@ -14,30 +14,30 @@ from keyfence.policy.compiled.policy import Target
 from keyfence.policy.compiled.tenants import head
 
 from .bindings import bound_texts, held_by, holders, tenancy_of
-from .context import Draft
+from .context import CompilerContext
 from .entries import named_scripts
 from .prefixes import begins, fixed_parts, order
 from .targets import secrets_behind
 
 
-def build_channels(draft: Draft) -> list[Target]:
+def build_channels(context: CompilerContext) -> list[Target]:
     """The channels of a file."""
     channels: list[Target] = []
-    for name, model in draft.model.channels.items():
+    for name, model in context.model.channels.items():
         path = ("channels", name)
-        held = [0] * len(draft.services)
+        held = [0] * len(context.services)
         for names, field, bit in (
             (model.publishers, "publishers", WRITE),
             (model.subscribers, "subscribers", READ),
         ):
-            for number in draft.numbers(names, (*path, field)):
+            for number in context.numbers(names, (*path, field)):
                 held[number] |= bit
-        scripts = named_scripts(draft, model.written_by, (*path, "written_by"))
-        for one in bound_texts(draft, model.channel, (*path, "channel")):
-            pattern = draft.pattern(one.text, (*path, "channel"))
+        scripts = named_scripts(context, model.written_by, (*path, "written_by"))
+        for one in bound_texts(context, model.channel, (*path, "channel")):
+            pattern = context.pattern(one.text, (*path, "channel"))
             if pattern is None:
                 continue
-            whose = holders(draft, one.values)
+            whose = holders(context, one.values)
             reading = [rights & READ for rights in held]
             left = held_by(reading, reading, whose)
             channels.append(
@@ -46,11 +46,11 @@ def build_channels(draft: Draft) -> list[Target]:
                     name=name,
                     pattern=pattern,
                     rights=held_by(held, reading, whose),
-                    tenancy=tenancy_of(draft, pattern, left, (*path, "channel")),
-                    denied=(0,) * len(draft.services),
+                    tenancy=tenancy_of(context, pattern, left, (*path, "channel")),
+                    denied=(0,) * len(context.services),
                     entry=None,
                     text=one.text,
-                    secrets=frozenset(draft.secrets.keys() & {hole.name for hole in pattern.holes}),
+                    secrets=frozenset(context.secrets.keys() & {hole.name for hole in pattern.holes}),
                     bound=one.values,
                     written_by=scripts,
                 )

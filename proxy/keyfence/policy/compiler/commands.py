@@ -13,13 +13,13 @@ from keyfence.policy.compiled.permissions import EVERY, selects, selects_name
 from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.source.model import KeyCommandsModel
 
-from .context import Draft
+from .context import CompilerContext
 
 KNOWN_COMMANDS, KNOWN_CATEGORIES = known_names()
 
 
 def build_selectors(
-    draft: Draft, names: Iterable[str], path: tuple[str | int, ...], *, may_be_every: bool = True
+    context: CompilerContext, names: Iterable[str], path: tuple[str | int, ...], *, may_be_every: bool = True
 ) -> frozenset[str]:
     """Command names in upper case and @categories in lower case; each must be known. `*` is every command,
     where that may be said."""
@@ -29,7 +29,7 @@ def build_selectors(
         if selector == EVERY:
             if not may_be_every:
                 message = "* stands under allow and in grants; forbid commands by name or @category"
-                draft.error((*path, index), message)
+                context.error((*path, index), message)
             selectors.add(selector)
             continue
         if "." in selector:  # a module's command, which only the server that has it can tell
@@ -39,29 +39,29 @@ def build_selectors(
         if selector not in known:
             kind = "category" if selector.startswith("@") else "command"
             near = did_you_mean(selector, known)
-            draft.error((*path, index), f"{name!r} is no {kind} of Redis or Valkey{near}")
+            context.error((*path, index), f"{name!r} is no {kind} of Redis or Valkey{near}")
         selectors.add(selector)
     return frozenset(selectors)
 
 
 def build_key_commands(
-    draft: Draft, model: KeyCommandsModel | None, path: tuple[str | int, ...]
+    context: CompilerContext, model: KeyCommandsModel | None, path: tuple[str | int, ...]
 ) -> KeyCommands | None:
     """What an entry or scope says of the commands on its keys; None where it says nothing."""
     if model is None:
         return None
-    forbid = build_selectors(draft, model.forbid, (*path, "forbid"), may_be_every=False)
-    allow = build_selectors(draft, model.allow or (), (*path, "allow"))
+    forbid = build_selectors(context, model.forbid, (*path, "forbid"), may_be_every=False)
+    allow = build_selectors(context, model.allow or (), (*path, "allow"))
     if model.allow is not None and not model.allow:
-        draft.error((*path, "allow"), "an empty list admits no command; name some, or leave allow out")
+        context.error((*path, "allow"), "an empty list admits no command; name some, or leave allow out")
     for word, names in (("forbid", model.forbid), ("allow", model.allow or ())):
         for index, name in enumerate(names):
             selector = _selector(name)
             if _names_no_key(selector):
                 message = f"{selector} names no key, so it can't be held against one; write it under the "
-                draft.error((*path, word, index), f"{message}policy's own commands")
+                context.error((*path, word, index), f"{message}policy's own commands")
             elif word == "allow" and selects_name(forbid, selector):
-                draft.error((*path, word, index), f"{selector} is forbidden beside, and forbid wins")
+                context.error((*path, word, index), f"{selector} is forbidden beside, and forbid wins")
     return KeyCommands(forbid, allow, frozenset(model.never))
 
 
@@ -83,13 +83,13 @@ _TELLS_OF_KEYS = frozenset({"SUBSCRIBE"})  # of a key's notifications
 
 
 def build_run_commands(
-    draft: Draft, names: Iterable[str], path: tuple[str | int, ...]
+    context: CompilerContext, names: Iterable[str], path: tuple[str | int, ...]
 ) -> frozenset[str] | None:
     """The commands that a script runs, by their names; None where none is named."""
     names = list(names)
     for index, name in enumerate(names):
         if name.startswith("@"):
             message = f"{name!r} is a category; name the commands that the script runs"
-            draft.error((*path, index), message)
-    found = build_selectors(draft, [name for name in names if not name.startswith("@")], path)
+            context.error((*path, index), message)
+    found = build_selectors(context, [name for name in names if not name.startswith("@")], path)
     return found if names else None

@@ -54,7 +54,7 @@ class Scope:
     asked: Entry | None = None  # of its keys' content, where their entry says nothing else
 
 
-class Draft:
+class CompilerContext:
     """One policy file, the services and placeholders it may name, and what is wrong with it."""
 
     def __init__(self, model: PolicyModel, source: Source, services: tuple[str, ...], home: int = 0) -> None:

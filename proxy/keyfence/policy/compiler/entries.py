@@ -18,72 +18,72 @@ from keyfence.policy.show import printable
 from keyfence.policy.source.model import EntryModel
 
 from .bindings import alike, bound_texts, escaped, held_by, holders, tenancy_of
-from .context import SCOPE_HOLE, Draft, Scope
+from .context import SCOPE_HOLE, CompilerContext, Scope
 from .prefixes import PrefixIndex, beginnings, length, lies_in, meeting, order
 from .requirements import build_requirements, in_outer_scope, in_scope
 
 ALL_RIGHTS = READ | WRITE | DELETE | GROUP
 
 
-def build_scopes(draft: Draft) -> None:
+def build_scopes(context: CompilerContext) -> None:
     """The scopes with their rights, into the draft."""
     known: dict[KeyPattern, str] = {}
-    for index, claim in enumerate(draft.model.claims):
-        hole = draft.placeholder_in(claim)
+    for index, claim in enumerate(context.model.claims):
+        hole = context.placeholder_in(claim)
         if hole:
             message = f"{claim!r}: a claim is plain text, so {hole} would have to stand in the keys"
             remedy = f"write {claim.partition(hole)[0]!r}, or a claim for each value"
-            draft.error(("claims", index), f"{message}; {remedy}")
-    for name, model in draft.model.scopes.items():
+            context.error(("claims", index), f"{message}; {remedy}")
+    for name, model in context.model.scopes.items():
         path = ("scopes", name)
-        held, denied = draft.rights(model, path)
-        reading = draft.reading(model)
+        held, denied = context.rights(model, path)
+        reading = context.reading(model)
         if not model.prefix and model.unregistered != "allow":
             message = (
                 "an empty prefix covers every key; write the scope's prefix, or unregistered: allow, or take "
                 "the scope out and write its rights (writers: …) at the policy's top"
             )
-            draft.error((*path, "prefix"), message)
-        hash_tag, should = draft.asked(model)
-        scripts = named_scripts(draft, model.written_by, (*path, "written_by"))
-        asked = build_requirements(draft, name, model.prefix + "…", model, path)
-        for one in bound_texts(draft, model.prefix, (*path, "prefix")):
-            pattern = draft.prefix(one.text, (*path, "prefix"))
+            context.error((*path, "prefix"), message)
+        hash_tag, should = context.asked(model)
+        scripts = named_scripts(context, model.written_by, (*path, "written_by"))
+        asked = build_requirements(context, name, model.prefix + "…", model, path)
+        for one in bound_texts(context, model.prefix, (*path, "prefix")):
+            pattern = context.prefix(one.text, (*path, "prefix"))
             if pattern is None:
                 break
             if pattern in known:
                 if one.text:
-                    draft.error((*path, "prefix"), f"the scope {known[pattern]} has the same prefix")
-            elif one.text and not is_claimed(draft.claims, pattern):
-                message = _not_claimed(draft, one.text, pattern)
-                draft.error((*path, "prefix"), message, relies_on=[("claims",)])
+                    context.error((*path, "prefix"), f"the scope {known[pattern]} has the same prefix")
+            elif one.text and not is_claimed(context.claims, pattern):
+                message = _not_claimed(context, one.text, pattern)
+                context.error((*path, "prefix"), message, relies_on=[("claims",)])
             known.setdefault(pattern, name)
-            whose = holders(draft, one.values)
+            whose = holders(context, one.values)
             rights, left = held_by(held, reading, whose), held_by(reading, reading, whose)
-            tenancy = tenancy_of(draft, pattern, left, (*path, "prefix"))
+            tenancy = tenancy_of(context, pattern, left, (*path, "prefix"))
             rest = (one.values, tenancy, scripts, hash_tag, should, asked)
-            draft.scopes.append(Scope(name, one.text, pattern, rights, left, tuple(denied), *rest))
-    _find_places(draft)
-    _inherit_denials(draft)
+            context.scopes.append(Scope(name, one.text, pattern, rights, left, tuple(denied), *rest))
+    _find_places(context)
+    _inherit_denials(context)
 
 
-def _find_places(draft: Draft) -> None:
+def _find_places(context: CompilerContext) -> None:
     """The scopes by what their prefixes begin with."""
-    literal = [scope for scope in draft.scopes if scope.pattern.is_prefix]
-    draft.by_prefix = {text_of(scope.pattern.literal_prefix): scope for scope in literal}
-    draft.families = PrefixIndex(
-        (scope.pattern, scope) for scope in draft.scopes if not scope.pattern.is_prefix
+    literal = [scope for scope in context.scopes if scope.pattern.is_prefix]
+    context.by_prefix = {text_of(scope.pattern.literal_prefix): scope for scope in literal}
+    context.families = PrefixIndex(
+        (scope.pattern, scope) for scope in context.scopes if not scope.pattern.is_prefix
     )
 
 
-def _inherit_denials(draft: Draft) -> None:
+def _inherit_denials(context: CompilerContext) -> None:
     """A denial holds for all that a scope's prefix begins, the scopes inside included."""
-    own = {id(scope): scope.denied for scope in draft.scopes if any(scope.denied)}
-    draft.denying = PrefixIndex((one.pattern, one) for one in draft.scopes if id(one) in own)
-    asked = {id(scope): scope.asked for scope in draft.scopes}
+    own = {id(scope): scope.denied for scope in context.scopes if any(scope.denied)}
+    context.denying = PrefixIndex((one.pattern, one) for one in context.scopes if id(one) in own)
+    asked = {id(scope): scope.asked for scope in context.scopes}
     restricts = any(one is not None and one.commands is not None for one in asked.values())
-    for scope in draft.scopes if own or restricts else ():
-        for outer in scopes_around(draft, scope.pattern):
+    for scope in context.scopes if own or restricts else ():
+        for outer in scopes_around(context, scope.pattern):
             if id(outer) in own:
                 scope.denied = tuple(map(operator.or_, scope.denied, own[id(outer)]))
             around = asked[id(outer)]
@@ -91,7 +91,7 @@ def _inherit_denials(draft: Draft) -> None:
                 scope.asked = in_outer_scope(scope.asked, around)
         if not scope.pattern.is_prefix:
             admitted = tuple(map(_without, scope.rights, scope.denied))
-            _check_denials(draft, scope.pattern, scope.prefix, admitted, ("scopes", scope.name, "prefix"))
+            _check_denials(context, scope.pattern, scope.prefix, admitted, ("scopes", scope.name, "prefix"))
 
 
 def _without(held: int, denied: int) -> int:
@@ -99,10 +99,10 @@ def _without(held: int, denied: int) -> int:
 
 
 def _check_denials(
-    draft: Draft, pattern: KeyPattern, text: str, admitted: Sequence[int], path: tuple[str, ...]
+    context: CompilerContext, pattern: KeyPattern, text: str, admitted: Sequence[int], path: tuple[str, ...]
 ) -> None:
     """Keys of which only some are under a prefix with denials: these would hold for some of them only."""
-    for prefix, scope in draft.denying.near(pattern):
+    for prefix, scope in context.denying.near(pattern):
         if (
             not any(map(operator.and_, admitted, scope.denied))
             or prefix == pattern
@@ -117,7 +117,7 @@ def _check_denials(
                 f"{text!r} lies in part under the prefix of the scope {scope.name}, as {printable(key)!r}"
             )
             remedy = "repeat its deny_write and deny_read here, or use the same placeholder"
-            draft.error(path, f"{message}, and that denies what this admits; {remedy}")
+            context.error(path, f"{message}, and that denies what this admits; {remedy}")
 
 
 def text_of(prefix: bytes) -> str:
@@ -125,48 +125,48 @@ def text_of(prefix: bytes) -> str:
     return prefix.decode("utf-8", "surrogateescape")
 
 
-def scopes_around(draft: Draft, pattern: KeyPattern) -> Iterator[Scope]:
+def scopes_around(context: CompilerContext, pattern: KeyPattern) -> Iterator[Scope]:
     """The scopes in which all keys of a pattern lie."""
     literal = text_of(pattern.literal_prefix)
-    yield from (draft.by_prefix[prefix] for prefix in beginnings(literal, draft.by_prefix))
-    yield from draft.families.around(pattern)
+    yield from (context.by_prefix[prefix] for prefix in beginnings(literal, context.by_prefix))
+    yield from context.families.around(pattern)
 
 
-def build_entries(draft: Draft) -> None:
+def build_entries(context: CompilerContext) -> None:
     """The catalogue's rows as targets, into the draft; a family makes one of each member."""
-    common = draft.rights(draft.model, ())
-    for name, model in draft.model.keys.items():
+    common = context.rights(context.model, ())
+    for name, model in context.model.keys.items():
         path = ("keys", name)
-        requirements = build_requirements(draft, name, model.key, model, path)
-        own = draft.rights(model, path)
-        scripts = named_scripts(draft, model.written_by, (*path, "written_by"))
+        requirements = build_requirements(context, name, model.key, model, path)
+        own = context.rights(model, path)
+        scripts = named_scripts(context, model.written_by, (*path, "written_by"))
         outside: list[tuple[str, Scope]] = []
-        for text, scope in _expansions(draft, model, path):
-            for one in bound_texts(draft, text, (*path, "key")):
-                pattern = draft.pattern(one.text, (*path, "key"))
+        for text, scope in _expansions(context, model, path):
+            for one in bound_texts(context, text, (*path, "key")):
+                pattern = context.pattern(one.text, (*path, "key"))
                 if pattern is None:
                     continue
-                if not scope and not (is_claimed(draft.claims, pattern) or is_bare(pattern)):
-                    message = _not_claimed(draft, one.text, pattern)
-                    draft.error((*path, "key"), message, relies_on=[("claims",), ("scopes",)])
+                if not scope and not (is_claimed(context.claims, pattern) or is_bare(pattern)):
+                    message = _not_claimed(context, one.text, pattern)
+                    context.error((*path, "key"), message, relies_on=[("claims",), ("scopes",)])
                 home = next((inside for inside in scope if lies_in(pattern, inside.pattern)), None)
                 if scope and home is None:
                     outside.append((one.text, scope[0]))
                     continue
-                home = home or _scope_of(draft, pattern)
-                tenancy = tenancy_of(draft, pattern, (), (*path, "key"))
-                held, denied = _entry_rights(draft, model, own, home or common, path)
+                home = home or _scope_of(context, pattern)
+                tenancy = tenancy_of(context, pattern, (), (*path, "key"))
+                held, denied = _entry_rights(context, model, own, home or common, path)
                 if not _has_rights(model):
-                    _check_whose(draft, one.text, tenancy, home, (*path, "key"))
-                reading = _reading(draft, model, home)
-                whose = holders(draft, one.values)
+                    _check_whose(context, one.text, tenancy, home, (*path, "key"))
+                reading = _reading(context, model, home)
+                whose = holders(context, one.values)
                 if tenancy is not None:
                     tenancy = tenancy._replace(reading=held_by(reading, reading, whose))
-                _check_denials(draft, pattern, one.text, tuple(map(_without, held, denied)), (*path, "key"))
-                hash_tag, should = draft.asked(model, home)
-                if not is_claimed(draft.claims, pattern):
+                _check_denials(context, pattern, one.text, tuple(map(_without, held, denied)), (*path, "key"))
+                hash_tag, should = context.asked(model, home)
+                if not is_claimed(context.claims, pattern):
                     hash_tag = model.hash_tag or "any"
-                draft.entries.append(
+                context.entries.append(
                     Target(
                         kind="entry",
                         name=name,
@@ -174,30 +174,30 @@ def build_entries(draft: Draft) -> None:
                         rights=held_by(held, reading, whose),
                         tenancy=tenancy,
                         denied=denied,
-                        entry=in_scope(draft, requirements, one.text, pattern, home),
+                        entry=in_scope(context, requirements, one.text, pattern, home),
                         text=one.text,
-                        secrets=frozenset(draft.secrets.keys() & {hole.name for hole in pattern.holes}),
+                        secrets=frozenset(context.secrets.keys() & {hole.name for hole in pattern.holes}),
                         should=should,
                         hash_tag=hash_tag,
                         bound=one.values,
-                        alike=alike(draft, one.values),
+                        alike=alike(context, one.values),
                         written_by=scripts or (home.written_by if home is not None else scripts),
                         rights_of="" if any(own[0]) else TOP if home is None else home.name,
                     )
                 )
                 which = ((SCOPE_HOLE, scope[0].name.encode()),) if scope else ()
-                draft.members.setdefault(name, []).append(((*one.values, *which), len(draft.homes)))
-                draft.homes.append(home)
-        _tell_outside(draft, outside, path)
+                context.members.setdefault(name, []).append(((*one.values, *which), len(context.homes)))
+                context.homes.append(home)
+        _tell_outside(context, outside, path)
 
 
-def named_scripts(draft: Draft, names: Sequence[str], path: tuple[str, ...]) -> frozenset[str]:
+def named_scripts(context: CompilerContext, names: Sequence[str], path: tuple[str, ...]) -> frozenset[str]:
     """The scripts and functions that alone may write."""
     for index, name in enumerate(names):
-        if name not in draft.model.scripts and name not in draft.model.functions:
-            known = (*draft.model.scripts, *draft.model.functions)
+        if name not in context.model.scripts and name not in context.model.functions:
+            known = (*context.model.scripts, *context.model.functions)
             near = did_you_mean(name, known)
-            draft.error((*path, index), f"{name!r} is registered under neither scripts nor functions{near}")
+            context.error((*path, index), f"{name!r} is registered under neither scripts nor functions{near}")
     return frozenset(names)
 
 
@@ -206,11 +206,11 @@ def is_claimed(claims: Container[str], pattern: KeyPattern) -> bool:
     return not claims or next(beginnings(text_of(pattern.literal_prefix), claims), None) is not None
 
 
-def _not_claimed(draft: Draft, text: str, pattern: KeyPattern) -> str:
+def _not_claimed(context: CompilerContext, text: str, pattern: KeyPattern) -> str:
     """What is wrong with a text that no claim takes in, and what to claim."""
     before, colon, _ = pattern.literal_prefix.partition(b":")
     remedy = f"; list {printable(before + colon)!r} under claims too" if colon else ""
-    return f"{text!r} is outside the policy's claims ({', '.join(draft.model.claims)}){remedy}"
+    return f"{text!r} is outside the policy's claims ({', '.join(context.model.claims)}){remedy}"
 
 
 def is_bare(pattern: KeyPattern) -> bool:
@@ -218,34 +218,38 @@ def is_bare(pattern: KeyPattern) -> bool:
     return pattern.is_literal and SEPARATOR not in pattern.literal_prefix
 
 
-def _expansions(draft: Draft, model: EntryModel, path: tuple[str, ...]) -> Iterable[tuple[str, list[Scope]]]:
+def _expansions(
+    context: CompilerContext, model: EntryModel, path: tuple[str, ...]
+) -> Iterable[tuple[str, list[Scope]]]:
     """What the key stands for, each with the scopes one of which its keys must lie in; none: any will do."""
     hole = f"<{SCOPE_HOLE}>"
     if hole not in model.key:
         return [(model.key, [])]
-    if not draft.model.scopes:
+    if not context.model.scopes:
         message = "<scope> expands over the policy's scopes, and there are none"
-        draft.error((*path, "key"), message, relies_on=[("scopes",)])
+        context.error((*path, "key"), message, relies_on=[("scopes",)])
     named: dict[str, list[Scope]] = {}
-    for scope in draft.scopes:
+    for scope in context.scopes:
         named.setdefault(scope.name, []).append(scope)
     return [(model.key.replace(hole, escaped(name)), scopes) for name, scopes in named.items()]
 
 
-def _tell_outside(draft: Draft, outside: Sequence[tuple[str, Scope]], path: tuple[str, ...]) -> None:
+def _tell_outside(
+    context: CompilerContext, outside: Sequence[tuple[str, Scope]], path: tuple[str, ...]
+) -> None:
     """What <scope> in a key makes outside the scopes: one fault of the key, however much it is."""
     if not outside:
         return
     text, scope = outside[0]
-    prefix = draft.model.scopes[scope.name].prefix
+    prefix = context.model.scopes[scope.name].prefix
     message = f"<scope> makes {text!r}, which is outside the scope's prefix {prefix!r}"
     more = f" (and {len(outside) - 1} more like this)" if len(outside) > 1 else ""
-    draft.error((*path, "key"), message + more, relies_on=[("scopes",), ("bind",)])
+    context.error((*path, "key"), message + more, relies_on=[("scopes",), ("bind",)])
 
 
-def _scope_of(draft: Draft, pattern: KeyPattern) -> Scope | None:
+def _scope_of(context: CompilerContext, pattern: KeyPattern) -> Scope | None:
     """The scope of a pattern's keys: of those around it the one with the longest prefix."""
-    return min(scopes_around(draft, pattern), key=lambda scope: order(scope.pattern), default=None)
+    return min(scopes_around(context, pattern), key=lambda scope: order(scope.pattern), default=None)
 
 
 def _has_rights(model: EntryModel) -> bool:
@@ -253,15 +257,15 @@ def _has_rights(model: EntryModel) -> bool:
     return bool(model.writers or model.readers or model.consumers)
 
 
-def _reading(draft: Draft, model: EntryModel, home: Scope | None) -> Sequence[int]:
+def _reading(context: CompilerContext, model: EntryModel, home: Scope | None) -> Sequence[int]:
     """The part of an entry's rights that readers and consumers have as such."""
     if _has_rights(model):
-        return draft.reading(model)
-    return home.reading if home is not None else draft.reading(draft.model)
+        return context.reading(model)
+    return home.reading if home is not None else context.reading(context.model)
 
 
 def _check_whose(
-    draft: Draft, text: str, tenancy: Tenancy | None, home: Scope | None, path: tuple[str, ...]
+    context: CompilerContext, text: str, tenancy: Tenancy | None, home: Scope | None, path: tuple[str, ...]
 ) -> None:
     """An entry that has its scope's rights and doesn't show whose a key is would be everybody's."""
     names = {place.name for place in tenancy.places} if tenancy is not None else set()
@@ -269,11 +273,11 @@ def _check_whose(
     missing = next((place.name for place in places if place.name not in names), "")
     if home is not None and missing:
         message = f"{text!r} lies in the scope {home.name}, of which each <{missing}> has its own part"
-        draft.error(path, f"{message}; write <{missing}> here too, or give the entry rights of its own")
+        context.error(path, f"{message}; write <{missing}> here too, or give the entry rights of its own")
 
 
 def _entry_rights(
-    draft: Draft,
+    context: CompilerContext,
     model: EntryModel,
     own: tuple[list[int], list[int]],
     home: Scope | tuple[list[int], list[int]],
@@ -286,7 +290,7 @@ def _entry_rights(
     if not _has_rights(model):
         if not isinstance(home, Scope) and not any(around):
             message = "in no scope and without writers or readers: nobody could use it; write them here, or"
-            draft.error(
+            context.error(
                 path,
                 f"{message} at the policy's top for all such entries",
                 of_key=True,

@@ -17,7 +17,7 @@ from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.patterns.patterns import KeyPattern, Literal, literal_class, parse_pattern
 
 from .bindings import Bound, bound_texts, escaped
-from .context import SCOPE_HOLE, Draft, Values
+from .context import SCOPE_HOLE, CompilerContext, Values
 
 
 class Standard(NamedTuple):
@@ -33,31 +33,37 @@ class Standard(NamedTuple):
 
 
 def texts_of_family(
-    draft: Draft, text: str, path: Sequence[str | int]
+    context: CompilerContext, text: str, path: Sequence[str | int]
 ) -> Iterator[tuple[str, Values, Bound]]:
     """Every pattern that a form stands for, with the values that it names; <scope> is one of them here."""
     hole = f"<{SCOPE_HOLE}>"
-    names = dict.fromkeys(scope.name for scope in draft.scopes) if hole in text else [""]
+    names = dict.fromkeys(scope.name for scope in context.scopes) if hole in text else [""]
     for name in names:
-        for one in bound_texts(draft, text.replace(hole, escaped(name)) if name else text, path):
+        for one in bound_texts(context, text.replace(hole, escaped(name)) if name else text, path):
             yield one.text, (*one.values, *(((SCOPE_HOLE, name.encode()),) if name else ())), one
 
 
-def standard_of(draft: Draft, entry: str, named: Mapping[str, bytes], pattern: KeyPattern) -> Standard | None:
+def standard_of(
+    context: CompilerContext, entry: str, named: Mapping[str, bytes], pattern: KeyPattern
+) -> Standard | None:
     """The members of an entry that a form of this pattern and these values stands for; None for none."""
-    named = {**_named_literally(draft, entry, pattern, named), **named}
+    named = {**_named_literally(context, entry, pattern, named), **named}
     question = (entry, tuple(sorted(named.items())))
-    if question not in draft.standards:
-        family = [(dict(values), draft.entries[index]) for values, index in draft.members.get(entry, ())]
+    if question not in context.standards:
+        family = [(dict(values), context.entries[index]) for values, index in context.members.get(entry, ())]
         members = [one for values, one in family if named.items() <= {**named, **values}.items()]
         whole = [one for _, one in family]
-        draft.standards[question] = _standard(draft, entry, named, members, whole) if members else None
-    found: Standard | None = draft.standards[question]
+        context.standards[question] = _standard(context, entry, named, members, whole) if members else None
+    found: Standard | None = context.standards[question]
     return found
 
 
 def _standard(
-    draft: Draft, entry: str, named: Mapping[str, bytes], members: list[Target], family: list[Target]
+    context: CompilerContext,
+    entry: str,
+    named: Mapping[str, bytes],
+    members: list[Target],
+    family: list[Target],
 ) -> Standard:
     first = members[0]
     if not first.bound and len(family) == 1:
@@ -66,8 +72,8 @@ def _standard(
     denied: list[int] = []
     own: list[KeyPattern | None] = []
     unclear: set[int] = set()
-    whole = _general(draft, entry, {})
-    for service in range(len(draft.services)):
+    whole = _general(context, entry, {})
+    for service in range(len(context.services)):
         mine = own_members(members, service)
         rights.append(reduce(operator.and_, (one.rights[service] for one in mine)) if mine else 0)
         denied.append(reduce(operator.or_, (one.denied[service] for one in mine), 0))
@@ -75,7 +81,7 @@ def _standard(
         own.append(forms[0] if len(forms) == 1 else None if mine else whole)
         if len(mine) > 1:
             unclear.add(service)
-    form = first.pattern if len(members) == 1 else _general(draft, entry, named)
+    form = first.pattern if len(members) == 1 else _general(context, entry, named)
     return Standard(first, form, tuple(rights), tuple(denied), tuple(own), frozenset(unclear))
 
 
@@ -86,40 +92,40 @@ def own_members(members: Sequence[Target], service: int) -> list[Target]:
 
 
 def read_member(
-    draft: Draft, entry: str, member: Mapping[str, str], path: tuple[str, ...]
+    context: CompilerContext, entry: str, member: Mapping[str, str], path: tuple[str, ...]
 ) -> dict[str, bytes]:
     """The values of the member that a form says it stands for, with faults noted."""
     known: dict[str, dict[str, None]] = {}
-    for values, _ in draft.members.get(entry, ()):
+    for values, _ in context.members.get(entry, ()):
         for hole, held in values:
             known.setdefault(hole, {})[held.decode()] = None
     named = {}
     for name, value in member.items():
-        if entry not in draft.members:
+        if entry not in context.members:
             continue  # told already
         if name not in known:
             what = did_you_mean(name, known) or "; it is no family"
-            draft.error((*path, name), f"the key of {entry} has no bound <{name}>{what}", of_key=True)
+            context.error((*path, name), f"the key of {entry} has no bound <{name}>{what}", of_key=True)
         elif value not in known[name]:
             near = did_you_mean(value, known[name])
-            draft.error((*path, name), f"{value!r} is no value of <{name}>{near}", relies_on=[("bind",)])
+            context.error((*path, name), f"{value!r} is no value of <{name}>{near}", relies_on=[("bind",)])
         else:
             named[name] = value.encode()
     return named
 
 
 def _named_literally(
-    draft: Draft, entry: str, pattern: KeyPattern, named: Mapping[str, bytes]
+    context: CompilerContext, entry: str, pattern: KeyPattern, named: Mapping[str, bytes]
 ) -> dict[str, bytes]:
     """The values that stand as words in a form's literal text, and not in that of all the entry's keys."""
     values: dict[str, set[bytes]] = {}
-    for member, _ in draft.members.get(entry, ()):
+    for member, _ in context.members.get(entry, ()):
         for name, value in member:
             values.setdefault(name, set()).add(value)
     if not values:
         return {}
     given = _literal_text(pattern)
-    own = re.sub(r"<[^<>]*>", "<>", draft.model.keys[entry].key).encode()
+    own = re.sub(r"<[^<>]*>", "<>", context.model.keys[entry].key).encode()
     found = {}
     for name, known in values.items():
         words = [value for value in known if _has_word(given, value) and not _has_word(own, value)]
@@ -136,12 +142,12 @@ def _has_word(text: bytes, word: bytes) -> bool:
     return re.search(rb"(?<![A-Za-z0-9])" + re.escape(word) + rb"(?![A-Za-z0-9])", text) is not None
 
 
-def _general(draft: Draft, entry: str, named: Mapping[str, bytes]) -> KeyPattern:
+def _general(context: CompilerContext, entry: str, named: Mapping[str, bytes]) -> KeyPattern:
     """The entry's form with placeholders for the values that aren't named."""
-    text = draft.model.keys[entry].key
+    text = context.model.keys[entry].key
     for name, value in named.items():
         text = text.replace(f"<{name}>", escaped(value.decode()))
     if f"<{SCOPE_HOLE}>" not in text:
-        return parse_pattern(text, draft.classes)
-    scopes = literal_class(scope.name.encode() for scope in draft.scopes)
-    return parse_pattern(text, draft.classes.new_child({SCOPE_HOLE: scopes}))
+        return parse_pattern(text, context.classes)
+    scopes = literal_class(scope.name.encode() for scope in context.scopes)
+    return parse_pattern(text, context.classes.new_child({SCOPE_HOLE: scopes}))

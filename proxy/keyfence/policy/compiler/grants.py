@@ -9,24 +9,24 @@ from keyfence.policy.compiled.policy import Grant
 from keyfence.policy.patterns.globs import Glob
 
 from .commands import build_selectors
-from .context import Draft
+from .context import CompilerContext
 from .legacy import end_of
 
 
-def build_grants(draft: Draft, home: int) -> dict[int, tuple[Grant, ...]]:
+def build_grants(context: CompilerContext, home: int) -> dict[int, tuple[Grant, ...]]:
     """What services may do beyond the default, by service number."""
     grants: dict[int, tuple[Grant, ...]] = {}
-    for service, model in draft.model.grants.items():
+    for service, model in context.model.grants.items():
         path = ("grants", service)
-        number = draft.number(service, path, of_key=True)
+        number = context.number(service, path, of_key=True)
         if number is None:
             continue
-        selectors = build_selectors(draft, model.commands, (*path, "commands"))
+        selectors = build_selectors(context, model.commands, (*path, "commands"))
         for index, key in enumerate(model.keys):
-            hole = draft.placeholder_in(key)
+            hole = context.placeholder_in(key)
             if hole:
                 message = f"{key!r}: a grant's keys are globs, so {hole} would have to stand in the keys"
-                draft.error((*path, "keys", index), f"{message}; write * in its place")
+                context.error((*path, "keys", index), f"{message}; write * in its place")
         texts = tuple(key.encode() for key in model.keys if key != "legacy")
         ends = end_of(model.until) if model.on_expiry == "refuse" else None
         channels = tuple(channel.encode() for channel in model.channels)

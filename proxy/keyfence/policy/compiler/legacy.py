@@ -18,7 +18,7 @@ from keyfence.policy.compiled.tenants import Tenancy
 from keyfence.policy.diagnostics import did_you_mean
 
 from .bindings import alike, tenancy_of
-from .context import Draft
+from .context import CompilerContext
 from .entries import ALL_RIGHTS, scopes_around, text_of
 from .families import read_member, standard_of, texts_of_family
 from .prefixes import beginnings
@@ -32,61 +32,63 @@ def end_of(day: datetime.date | None) -> float | None:
     return midnight.timestamp() + 86_400
 
 
-def build_legacy(draft: Draft) -> None:
+def build_legacy(context: CompilerContext) -> None:
     """The deprecated forms as targets, into the draft, with the rights that their exception leaves."""
-    section = draft.model.legacy
-    everybody = _services(draft, section.services, ("legacy", "services"))
-    for text, model in draft.model.legacy.keys.items():
+    section = context.model.legacy
+    everybody = _services(context, section.services, ("legacy", "services"))
+    for text, model in context.model.legacy.keys.items():
         path = ("legacy", "keys", text)
         granted = legacy_rights(section.allow if model.allow is None else model.allow)
-        admitted = _services(draft, model.services, (*path, "services")) if model.services else everybody
+        admitted = _services(context, model.services, (*path, "services")) if model.services else everybody
         until = model.until or section.until
         refuses = (model.on_expiry or section.on_expiry) == "refuse"
-        for one in _replaced(draft, text, model.entry, path, model.member):
+        for one in _replaced(context, text, model.entry, path, model.member):
             rights = tuple(
                 held & granted if number in admitted else 0 for number, held in enumerate(one.rights)
             )
             ends = end_of(until) if refuses else None
             tenancy = one.tenancy.limited_to(granted, admitted) if one.tenancy is not None else None
-            draft.legacy.append(dataclasses.replace(one, rights=rights, tenancy=tenancy, ends=ends))
+            context.legacy.append(dataclasses.replace(one, rights=rights, tenancy=tenancy, ends=ends))
 
 
-def build_strays(draft: Draft) -> None:
+def build_strays(context: CompilerContext) -> None:
     """Forms that are in use and wrong, as targets into the draft: no exception, only a better hint."""
-    for text, name in draft.model.instead.items():
+    for text, name in context.model.instead.items():
         path = ("instead", text)
-        for one in _replaced(draft, text, name, path):
+        for one in _replaced(context, text, name, path):
             beginning = text_of(one.pattern.literal_prefix)
-            is_claimed = next(beginnings(beginning, draft.claims), None) is not None
-            if is_claimed or any(scopes_around(draft, one.pattern)):
+            is_claimed = next(beginnings(beginning, context.claims), None) is not None
+            if is_claimed or any(scopes_around(context, one.pattern)):
                 message = f"{text!r} is inside the policy's own part of the key space; write it under legacy"
-                draft.error(path, message, of_key=True, relies_on=[("claims",), ("scopes",)])
+                context.error(path, message, of_key=True, relies_on=[("claims",), ("scopes",)])
                 continue
-            nothing = (0,) * len(draft.services)
-            draft.strays.append(
+            nothing = (0,) * len(context.services)
+            context.strays.append(
                 dataclasses.replace(
                     one, kind="stray", name="", rights=nothing, tenancy=None, denied=nothing, entry=None
                 )
             )
 
 
-def build_exceptions(draft: Draft) -> Iterable[tuple[str, datetime.date]]:
+def build_exceptions(context: CompilerContext) -> Iterable[tuple[str, datetime.date]]:
     """The end dates of what is only tolerated for a while: (legacy or grants, date)."""
-    section = draft.model.legacy
+    section = context.model.legacy
     if section.until is not None:
         yield "legacy", section.until
     for model in section.keys.values():
         if model.until is not None:
             yield "legacy", model.until
-    for grant in draft.model.grants.values():
+    for grant in context.model.grants.values():
         if grant.until is not None:
             yield "grants", grant.until
 
 
-def _services(draft: Draft, names: list[str] | None, path: tuple[str | int, ...]) -> frozenset[int]:
+def _services(
+    context: CompilerContext, names: list[str] | None, path: tuple[str | int, ...]
+) -> frozenset[int]:
     if names is None:
-        return frozenset(range(len(draft.services)))
-    return frozenset(draft.numbers(names, path))
+        return frozenset(range(len(context.services)))
+    return frozenset(context.numbers(names, path))
 
 
 def _missing(standard: Tenancy | None, own: Tenancy | None) -> str:
@@ -97,29 +99,33 @@ def _missing(standard: Tenancy | None, own: Tenancy | None) -> str:
 
 
 def _replaced(
-    draft: Draft, text: str, entry: str, path: tuple[str, ...], member: Mapping[str, str] | None = None
+    context: CompilerContext,
+    text: str,
+    entry: str,
+    path: tuple[str, ...],
+    member: Mapping[str, str] | None = None,
 ) -> Iterator[Target]:
     """The targets of a form that an entry replaces, with the entry's rights."""
-    if entry not in draft.model.keys:
-        known = did_you_mean(entry, draft.model.keys)
-        draft.error((*path, "entry"), f"{entry!r} is no entry under keys{known}")
-    chosen = read_member(draft, entry, member or {}, (*path, "member"))
-    for one, values, bound in texts_of_family(draft, text, path):
-        pattern = draft.pattern(one, path)
+    if entry not in context.model.keys:
+        known = did_you_mean(entry, context.model.keys)
+        context.error((*path, "entry"), f"{entry!r} is no entry under keys{known}")
+    chosen = read_member(context, entry, member or {}, (*path, "member"))
+    for one, values, bound in texts_of_family(context, text, path):
+        pattern = context.pattern(one, path)
         if pattern is None:
             continue
-        standard = standard_of(draft, entry, {**chosen, **dict(values)}, pattern)
+        standard = standard_of(context, entry, {**chosen, **dict(values)}, pattern)
         if standard is None:
             continue
         whose = standard.target.tenancy
-        reading = whose.reading if whose is not None else (0,) * len(draft.services)
-        tenancy = tenancy_of(draft, pattern, reading, path)
+        reading = whose.reading if whose is not None else (0,) * len(context.services)
+        tenancy = tenancy_of(context, pattern, reading, path)
         if path[0] == "legacy" and (missing := _missing(whose, tenancy)):
             message = (
                 f"{text!r} doesn't show the <{missing}> that {entry} is bound by: anybody's key could be "
             )
             message += f"of this form; put <{missing}> into it, or grant its keys"
-            draft.error(path, message, of_key=True)
+            context.error(path, message, of_key=True)
         yield Target(
             kind="legacy",
             name=entry,
@@ -129,34 +135,34 @@ def _replaced(
             denied=standard.denied,
             entry=standard.target.entry,
             text=one,
-            secrets=frozenset(draft.secrets.keys() & {hole.name for hole in pattern.holes}),
+            secrets=frozenset(context.secrets.keys() & {hole.name for hole in pattern.holes}),
             standard=standard.pattern,
             own_forms=standard.own,
             unclear=standard.unclear,
             bound=bound.values,
-            alike=alike(draft, bound.values),
+            alike=alike(context, bound.values),
         )
 
 
-def build_versions(draft: Draft) -> None:
+def build_versions(context: CompilerContext) -> None:
     """Two versions side by side: of what another entry replaces, some rights are left."""
-    for name, model in draft.model.keys.items():
+    for name, model in context.model.keys.items():
         if not model.replaces:
             continue
         path = ("keys", name, "replaces")
-        if model.replaces not in draft.model.keys or model.replaces == name:
-            near = did_you_mean(model.replaces, draft.model.keys.keys() - {name})
-            draft.error(path, f"{model.replaces!r} is no other entry under keys{near}")
+        if model.replaces not in context.model.keys or model.replaces == name:
+            near = did_you_mean(model.replaces, context.model.keys.keys() - {name})
+            context.error(path, f"{model.replaces!r} is no other entry under keys{near}")
             continue
         gone = ALL_RIGHTS & ~legacy_rights(model.allow)
-        for values, index in draft.members.get(model.replaces, ()):
-            old = draft.entries[index]
+        for values, index in context.members.get(model.replaces, ()):
+            old = context.entries[index]
             if old.successor is not None:
-                draft.error(path, f"{old.name} is replaced by another entry already")
-            newer = standard_of(draft, name, dict(values), old.pattern)
+                context.error(path, f"{old.name} is replaced by another entry already")
+            newer = standard_of(context, name, dict(values), old.pattern)
             if newer is None:
                 continue
-            draft.entries[index] = dataclasses.replace(
+            context.entries[index] = dataclasses.replace(
                 old,
                 successor=newer.pattern,
                 own_forms=newer.own,

@@ -17,7 +17,7 @@ from keyfence.policy.compiled.scripts import Registration
 from keyfence.policy.source.model import PolicyModel, UnregisteredScripts
 from keyfence.policy.source.yaml import PathKey
 
-from .context import Draft
+from .context import CompilerContext
 from .entries import is_bare
 from .prefixes import beginnings
 
@@ -36,7 +36,7 @@ def services_of(models: Iterable[PolicyModel]) -> tuple[str, ...]:
     return (*dict.fromkeys(name for model in models for name in model.services), UNKNOWN)
 
 
-def check_together(drafts: Sequence[Draft], scripts: Sequence[Scripts]) -> None:
+def check_together(drafts: Sequence[CompilerContext], scripts: Sequence[Scripts]) -> None:
     """Notes what is wrong between files, each time in the later one, with the place in the earlier one.
     `scripts` are those that each file registers."""
     _check_claims(drafts)
@@ -47,12 +47,12 @@ def check_together(drafts: Sequence[Draft], scripts: Sequence[Scripts]) -> None:
     _check_commands(drafts)
 
 
-def home_of(draft: Draft, **more: Any) -> Home:
+def home_of(context: CompilerContext, **more: Any) -> Home:
     """What a file says of all its keys."""
-    model = draft.model
+    model = context.model
     return Home(
         policy=model.policy,
-        file=draft.source.file,
+        file=context.source.file,
         contact=model.owner.contact or model.owner.team,
         claims=tuple(model.claims),
         should=frozenset(model.should),
@@ -129,47 +129,47 @@ def _is_outside(target: Target, home: Home) -> bool:
     return target.kind in _OUTSIDE and not beginning.startswith(home.claims)
 
 
-def _check_claims(drafts: Sequence[Draft]) -> None:
-    catch_all: Draft | None = None
-    for draft in drafts:
-        if draft.model.claims:
+def _check_claims(drafts: Sequence[CompilerContext]) -> None:
+    catch_all: CompilerContext | None = None
+    for context in drafts:
+        if context.model.claims:
             continue
         if catch_all is not None:
             first = catch_all.source.place(("policy",))
             message = f"no claims: {first.file} has none either, and one file only can speak for the rest"
-            draft.error(("policy",), message)
-        catch_all = catch_all or draft
+            context.error(("policy",), message)
+        catch_all = catch_all or context
     _check_overlaps(drafts)
     _check_bare_keys(drafts)
 
 
-def _check_bare_keys(drafts: Sequence[Draft]) -> None:
+def _check_bare_keys(drafts: Sequence[CompilerContext]) -> None:
     """Keys without a prefix that lie outside their file's claims, and belong to another file too."""
-    claims = {claim: (draft, path) for draft in drafts for path, claim in _claims(draft)}
-    first: dict[bytes, tuple[Draft, str]] = {}
-    for draft in drafts:
-        for target in draft.entries:
+    claims = {claim: (context, path) for context in drafts for path, claim in _claims(context)}
+    first: dict[bytes, tuple[CompilerContext, str]] = {}
+    for context in drafts:
+        for target in context.entries:
             if not is_bare(target.pattern):
                 continue
             key = target.pattern.literal_prefix
             text, path = key.decode("utf-8", "surrogateescape"), ("keys", target.name, "key")
             claim = next(beginnings(text, claims), "")
-            other, there = claims[claim] if claim else (draft, path)
-            if other is not draft:
+            other, there = claims[claim] if claim else (context, path)
+            if other is not context:
                 place = other.source.place(there)
                 told = f"{text!r} is in the claim {claim!r} of {place.file}:{place.line}"
-                draft.error(path, f"{told}; register it there")
-            other, name = first.setdefault(key, (draft, target.name))
-            if other is not draft:
+                context.error(path, f"{told}; register it there")
+            other, name = first.setdefault(key, (context, target.name))
+            if other is not context:
                 place = other.source.place(("keys", name, "key"))
-                draft.error(path, f"{text!r} is also an entry's key in {place.file}:{place.line}")
+                context.error(path, f"{text!r} is also an entry's key in {place.file}:{place.line}")
 
 
-def _check_overlaps(drafts: Sequence[Draft]) -> None:
+def _check_overlaps(drafts: Sequence[CompilerContext]) -> None:
     """Claims of two files of which one begins as the other does. In order, what begins with a claim stands
     right behind it, so that each is compared with few others."""
     ordered = sorted(
-        (claim, number, path) for number, draft in enumerate(drafts) for path, claim in _claims(draft)
+        (claim, number, path) for number, context in enumerate(drafts) for path, claim in _claims(context)
     )
     open_ones: list[tuple[str, int, PathKey]] = []  # each begins as the one before it
     for one in ordered:
@@ -184,32 +184,32 @@ def _check_overlaps(drafts: Sequence[Draft]) -> None:
         open_ones.append(one)
 
 
-def _claims(draft: Draft) -> Iterator[tuple[PathKey, str]]:
-    for index, claim in enumerate(draft.model.claims):
+def _claims(context: CompilerContext) -> Iterator[tuple[PathKey, str]]:
+    for index, claim in enumerate(context.model.claims):
         yield ("claims", index), claim
 
 
-def _check_names(drafts: Sequence[Draft], section: str) -> None:
-    seen: dict[str, Draft] = {}
-    for draft in drafts:
-        for name in getattr(draft.model, section):
-            first = seen.setdefault(name, draft)
-            if first is not draft:
+def _check_names(drafts: Sequence[CompilerContext], section: str) -> None:
+    seen: dict[str, CompilerContext] = {}
+    for context in drafts:
+        for name in getattr(context.model, section):
+            first = seen.setdefault(name, context)
+            if first is not context:
                 place = first.source.place((section, name), of_key=True)
                 message = f"{name} is also the name of one of {section} in {place.file}:{place.line}"
-                draft.error((section, name), f"{message}; reports couldn't tell them apart", of_key=True)
+                context.error((section, name), f"{message}; reports couldn't tell them apart", of_key=True)
 
 
-def _check_scripts(drafts: Sequence[Draft], scripts: Sequence[Scripts]) -> None:
+def _check_scripts(drafts: Sequence[CompilerContext], scripts: Sequence[Scripts]) -> None:
     """One script, such as the release of a lock, may be in several files where they say the same of it: it
     touches nothing but the keys that it declares, and goes by the first file's name."""
-    first: dict[bytes, tuple[Draft, Registration]] = {}
-    for draft, known in zip(drafts, scripts, strict=True):
+    first: dict[bytes, tuple[CompilerContext, Registration]] = {}
+    for context, known in zip(drafts, scripts, strict=True):
         for sha1, mine in known.items():
-            other, theirs = first.setdefault(sha1, (draft, mine))
+            other, theirs = first.setdefault(sha1, (context, mine))
             if dataclasses.replace(theirs, name=mine.name) != mine:
                 told, remedy = "says something else of its keys", "let both say the same"
-            elif mine.name != theirs.name and mine.name in _writers_by_script(draft):
+            elif mine.name != theirs.name and mine.name in _writers_by_script(context):
                 told, remedy = "stands under written_by", "register it in one file"
             else:
                 continue
@@ -217,31 +217,34 @@ def _check_scripts(drafts: Sequence[Draft], scripts: Sequence[Scripts]) -> None:
             message = (
                 f"{mine.name} has the same SHA-1 as {theirs.name} in {place.file}:{place.line}, and {told}"
             )
-            draft.error(("scripts", mine.name), f"{message}; {remedy}", of_key=True)
+            context.error(("scripts", mine.name), f"{message}; {remedy}", of_key=True)
 
 
-def _writers_by_script(draft: Draft) -> set[str]:
-    model = draft.model
+def _writers_by_script(context: CompilerContext) -> set[str]:
+    model = context.model
     scopes = (name for one in model.scopes.values() for name in one.written_by)
     return {*scopes, *(name for one in model.keys.values() for name in one.written_by)}
 
 
-def _check_databases(drafts: Sequence[Draft]) -> None:
-    given = [draft for draft in drafts if draft.model.databases is not None]
-    for draft in given[1:]:
-        if set(draft.model.databases or ()) != set(given[0].model.databases or ()):
+def _check_databases(drafts: Sequence[CompilerContext]) -> None:
+    given = [context for context in drafts if context.model.databases is not None]
+    for context in given[1:]:
+        if set(context.model.databases or ()) != set(given[0].model.databases or ()):
             place = given[0].source.place(("databases",))
             message = f"the databases are others in {place.file}:{place.line}; the files are about one Redis"
-            draft.error(("databases",), message)
+            context.error(("databases",), message)
 
 
-def _check_commands(drafts: Sequence[Draft]) -> None:
-    _against(drafts, lambda draft: draft.model.commands.allow, "allow", "forbid")
-    _against(drafts, lambda draft: draft.model.commands.forbid, "forbid", "allow")
+def _check_commands(drafts: Sequence[CompilerContext]) -> None:
+    _against(drafts, lambda context: context.model.commands.allow, "allow", "forbid")
+    _against(drafts, lambda context: context.model.commands.forbid, "forbid", "allow")
 
 
 def _against(
-    drafts: Sequence[Draft], names: Callable[[Draft], Sequence[str]], word: str, opposite: str
+    drafts: Sequence[CompilerContext],
+    names: Callable[[CompilerContext], Sequence[str]],
+    word: str,
+    opposite: str,
 ) -> None:
     """What an earlier file allows and a later one forbids, or the other way."""
     for one, other in itertools.combinations(drafts, 2):

@@ -38,7 +38,7 @@ from keyfence.policy.patterns.regular import (
 from keyfence.policy.source.model import HashTag, NameRules
 from keyfence.policy.verdict import Severity
 
-from .context import Draft
+from .context import CompilerContext
 
 MAX_STATES = 20_000
 MAX_COMPARED = 20_000  # joint states, for an entry against the rules
@@ -59,28 +59,28 @@ class _Unrolled(ClassExpression):
         return self.node
 
 
-def build_names(draft: Draft) -> Names:
+def build_names(context: CompilerContext) -> Names:
     """The policy's naming rules, with faults noted in the draft."""
     found: list[Check] = []
     limits: list[LengthLimit] = []
-    model = draft.model.names
+    model = context.model.names
     groups: tuple[tuple[Severity, NameRules, tuple[str, ...]], ...] = (
         ("must", model, ("names",)),
         ("should", model.should, ("names", "should")),
     )
     for severity, rules, path in groups:
         try:
-            found.extend(_Rules(draft, severity, rules, path).checks())
+            found.extend(_Rules(context, severity, rules, path).checks())
         except TooManyStates:
-            draft.error(path, f"a naming rule needs more than {MAX_STATES} states", of_key=True)
+            context.error(path, f"a naming rule needs more than {MAX_STATES} states", of_key=True)
         if rules.max_length is not None:
             limits.append(LengthLimit(severity, rules.max_length))
     automaton = None
 
-    if found and not draft.faults:
+    if found and not context.faults:
         automaton = _all_kept(found)
         if automaton is None:
-            draft.error(("names",), f"the naming rules need more than {MAX_STATES} states", of_key=True)
+            context.error(("names",), f"the naming rules need more than {MAX_STATES} states", of_key=True)
     return Names(found, automaton, limits)
 
 
@@ -181,8 +181,10 @@ def _tables(classes: bytes, moves: Sequence[Sequence[int]], accepts: Sequence[in
 class _Rules:
     """One group of naming rules."""
 
-    def __init__(self, draft: Draft, severity: Severity, rules: NameRules, path: tuple[str, ...]) -> None:
-        self.draft = draft
+    def __init__(
+        self, context: CompilerContext, severity: Severity, rules: NameRules, path: tuple[str, ...]
+    ) -> None:
+        self.context = context
         self.severity = severity
         self.rules = rules
         self.path = path
@@ -247,9 +249,9 @@ class _Rules:
     def _class(self, text: str, *at: str) -> ClassExpression | None:
         """A class by its name, as <placeholder>, or as an expression."""
         if text.startswith("<") and text.endswith(">"):
-            known = self.draft.classes.get(text[1:-1])
+            known = self.context.classes.get(text[1:-1])
             if known is None:
-                near = did_you_mean(text[1:-1], self.draft.classes)
+                near = did_you_mean(text[1:-1], self.context.classes)
                 self._error(at[0], f"{text} is not declared under placeholders{near}", *at[1:])
             return known
         try:
@@ -266,7 +268,7 @@ class _Rules:
         return found
 
     def _error(self, field: str, message: str, *below: str) -> None:
-        self.draft.error((*self.path, field, *below), message)
+        self.context.error((*self.path, field, *below), message)
 
 
 def _joined(level: Node) -> Node:

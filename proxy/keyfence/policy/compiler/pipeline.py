@@ -3,7 +3,7 @@
 Rule: whatever can be found out from the policy alone is found out here, once per load; every name that refers
 to nothing is reported with its place, all of them in one go.
 
-Stages, in order, for each file: services and placeholders (`draft`) → bound ones (`bind`) → scopes, entries
+Stages, in order, for each file: services and placeholders (`context`) → bound ones (`bind`) → scopes, entries
 (`build_catalogue`) → legacy forms → naming rules → targets → channels → scripts and functions → grants. Then
 for all files together (`teams`): who speaks for which keys → the order of targets → the automata over them.
 """
@@ -31,7 +31,7 @@ from keyfence.shapes.secrecy import leading_to_secret, secrecy_of
 from .bindings import read_bindings
 from .channels import build_channels, order_channels
 from .commands import build_selectors
-from .context import SCOPE_HOLE, Draft
+from .context import SCOPE_HOLE, CompilerContext
 from .entries import build_entries, build_scopes, is_claimed
 from .grants import build_grants
 from .legacy import build_exceptions, build_legacy, build_strays, build_versions
@@ -49,7 +49,7 @@ MAX_RIGHTS = 5_000_000  # services by targets, which take some 16 bytes each
 class _Part:
     """One file, compiled as far as it can be by itself."""
 
-    draft: Draft
+    context: CompilerContext
     home: Home
     targets: list[Target]
     channels: list[Target]
@@ -70,9 +70,11 @@ def compile_policies(
 ) -> CompiledPolicy:
     """Compile the well-formed files of several teams as one policy. Raises FileError with every fault."""
     services = services_of(model for model, _ in files)
-    drafts = [Draft(model, source, services, number) for number, (model, source) in enumerate(files)]
+    drafts = [
+        CompilerContext(model, source, services, number) for number, (model, source) in enumerate(files)
+    ]
     bindings: list[Binding] = []
-    parts = [_part(draft, bindings) for draft in drafts]
+    parts = [_part(context, bindings) for context in drafts]
     check_together(drafts, [part.scripts for part in parts])
     _raise_faults(drafts)
     homes = tuple(part.home for part in parts)
@@ -83,7 +85,7 @@ def compile_policies(
     if classifier is None or channel_classifier is None:
         raise FileError(drafts[0].faults)
     common = common_home(homes)
-    models = [draft.model for draft in drafts]
+    models = [context.model for context in drafts]
     return CompiledPolicy(
         name=name,
         revision=_revision(drafts),
@@ -114,7 +116,7 @@ def compile_policies(
             if (beginning := leading_to_secret(one.pattern, one.secrets))
         ),
         secrecy=secrecy_of(
-            ((draft.classes[name], least) for draft in drafts for name, least in draft.secrets.items()),
+            ((context.classes[name], least) for context in drafts for name, least in context.secrets.items()),
             ((one.pattern, one.secrets) for one in itertools.chain(*map(_formed, drafts), targets, channels)),
         ),
         bindings=tuple(bindings),
@@ -123,84 +125,84 @@ def compile_policies(
     )
 
 
-def _part(draft: Draft, bindings: list[Binding]) -> _Part:
+def _part(context: CompilerContext, bindings: list[Binding]) -> _Part:
     """`bindings` are those of the files before it, and take in this one's."""
-    number = draft.home
-    draft.first_binding = len(bindings)
-    _check_services(draft)
-    read_bindings(draft)
-    bindings += draft.bindings
-    _check_size(draft)
-    draft.type_words = read_type_words(draft)
-    build_scopes(draft)
-    build_entries(draft)
-    build_versions(draft)
-    build_legacy(draft)
-    build_strays(draft)
-    names = build_names(draft)
-    commands, should = draft.model.commands, frozenset(draft.model.should)
+    number = context.home
+    context.first_binding = len(bindings)
+    _check_services(context)
+    read_bindings(context)
+    bindings += context.bindings
+    _check_size(context)
+    context.type_words = read_type_words(context)
+    build_scopes(context)
+    build_entries(context)
+    build_versions(context)
+    build_legacy(context)
+    build_strays(context)
+    names = build_names(context)
+    commands, should = context.model.commands, frozenset(context.model.should)
     return _Part(
-        draft=draft,
-        home=home_of(draft, names=names, type_words=draft.type_words),
-        targets=[_with_names(target, names, draft.claims) for target in build_targets(draft)],
-        channels=[dataclasses.replace(one, home=number, should=should) for one in build_channels(draft)],
-        scripts=build_scripts(draft),
-        functions=build_functions(draft),
-        grants=build_grants(draft, number),
-        forbid=build_selectors(draft, commands.forbid, ("commands", "forbid"), may_be_every=False),
-        allow=build_selectors(draft, commands.allow, ("commands", "allow")),
+        context=context,
+        home=home_of(context, names=names, type_words=context.type_words),
+        targets=[_with_names(target, names, context.claims) for target in build_targets(context)],
+        channels=[dataclasses.replace(one, home=number, should=should) for one in build_channels(context)],
+        scripts=build_scripts(context),
+        functions=build_functions(context),
+        grants=build_grants(context, number),
+        forbid=build_selectors(context, commands.forbid, ("commands", "forbid"), may_be_every=False),
+        allow=build_selectors(context, commands.allow, ("commands", "allow")),
     )
 
 
-def _formed(draft: Draft) -> list[Target]:
-    return [*draft.entries, *draft.legacy, *draft.strays]
+def _formed(context: CompilerContext) -> list[Target]:
+    return [*context.entries, *context.legacy, *context.strays]
 
 
-def _raise_faults(drafts: Sequence[Draft]) -> None:
-    faults = [fault for draft in drafts for fault in draft.faults]
+def _raise_faults(drafts: Sequence[CompilerContext]) -> None:
+    faults = [fault for context in drafts for fault in context.faults]
     if faults:
         raise FileError(faults)
 
 
-def _revision(drafts: Sequence[Draft]) -> str:
+def _revision(drafts: Sequence[CompilerContext]) -> str:
     """The beginning of the SHA-256 over all that was read: the files, and the scripts that they name."""
-    read = [text for draft in drafts for text in ("\n".join(draft.source.lines).encode(), *draft.texts)]
+    read = [text for context in drafts for text in ("\n".join(context.source.lines).encode(), *context.texts)]
     if len(read) == 1:
         return hashlib.sha256(read[0]).hexdigest()[:12]
     return hashlib.sha256(b"".join(hashlib.sha256(text).digest() for text in read)).hexdigest()[:12]
 
 
-def _check_size(draft: Draft) -> None:
+def _check_size(context: CompilerContext) -> None:
     """Rights are kept for each service on each target, so their number is bounded. In a short file a
     placeholder that is bound may stand for a million targets."""
-    model = draft.model
-    values = {f"<{name}>": len(owned) for name, owned in draft.bound.items()}
+    model = context.model
+    values = {f"<{name}>": len(owned) for name, owned in context.bound.items()}
     values[f"<{SCOPE_HOLE}>"] = len(model.scopes)
     texts = [one.prefix for one in model.scopes.values()] + [one.key for one in model.keys.values()]
     texts += [*model.legacy.keys, *model.instead, *(one.channel for one in model.channels.values())]
     targets = sum(math.prod(count for hole, count in values.items() if hole in text) for text in texts)
-    rights = targets * len(draft.services)
+    rights = targets * len(context.services)
     if targets > MAX_TARGETS or rights > MAX_RIGHTS:
         message = (
             f"{len(model.services)} services and {targets} scopes, keys, legacy forms and channels: more "
             f"than {MAX_TARGETS} of these, or {MAX_RIGHTS} of both multiplied, are too many; divide the file"
         )
-        draft.error(("services",), message)
-        raise FileError(draft.faults)
+        context.error(("services",), message)
+        raise FileError(context.faults)
 
 
-def _check_services(draft: Draft) -> None:
+def _check_services(context: CompilerContext) -> None:
     seen: set[str] = set()
-    for index, name in enumerate(draft.model.services):
+    for index, name in enumerate(context.model.services):
         if name in seen:
-            draft.error(("services", index), f"the service {name} is listed twice")
+            context.error(("services", index), f"the service {name} is listed twice")
         elif name == UNKNOWN:
-            draft.error(("services", index), f"{UNKNOWN} is the name of clients that nothing identifies")
+            context.error(("services", index), f"{UNKNOWN} is the name of clients that nothing identifies")
         elif not name or not name.isprintable() or " " in name:
-            draft.error(("services", index), f"{name!r} is no service name; use one word")
+            context.error(("services", index), f"{name!r} is no service name; use one word")
         seen.add(name)
-    if len(draft.services) == 1:
-        draft.error(("services",), "no services; list who uses this Redis")
+    if len(context.services) == 1:
+        context.error(("services",), "no services; list who uses this Redis")
 
 
 def _with_names(target: Target, names: Names, claims: frozenset[str]) -> Target:
@@ -217,17 +219,17 @@ def _with_names(target: Target, names: Names, claims: frozenset[str]) -> Target:
     return dataclasses.replace(target, names_sure=sure)
 
 
-def _automaton(draft: Draft, targets: Sequence[Target], section: str) -> Classifier | None:
+def _automaton(context: CompilerContext, targets: Sequence[Target], section: str) -> Classifier | None:
     patterns = [target.pattern for target in targets]
     try:
         return classify(patterns)
     except TooManyStates as exc:
         for index in exc.worst:
-            _tell_multiplier(draft, targets[index], section, exc.max_states)
+            _tell_multiplier(context, targets[index], section, exc.max_states)
         return None
 
 
-def _tell_multiplier(draft: Draft, target: Target, section: str, limit: int) -> None:
+def _tell_multiplier(context: CompilerContext, target: Target, section: str, limit: int) -> None:
     """A pattern that takes part in most states of an automaton that would be too large."""
     path: tuple[str, ...] = (section, target.name, "channel" if section == "channels" else "key")
     if target.kind == "legacy":
@@ -237,4 +239,4 @@ def _tell_multiplier(draft: Draft, target: Target, section: str, limit: int) -> 
     if target.pattern.is_literal:
         why = "; shorten the keys' text"
     message = f"{target.text!r} takes part in most of more than {limit} states{why}"
-    draft.error(path, message, of_key=target.kind == "legacy")
+    context.error(path, message, of_key=target.kind == "legacy")

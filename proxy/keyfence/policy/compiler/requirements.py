@@ -19,7 +19,7 @@ from keyfence.policy.source.model import Requirements, ScopeModel, TtlModel
 from keyfence.policy.units import duration_text
 
 from .commands import build_key_commands
-from .context import Draft, Scope
+from .context import CompilerContext, Scope
 
 LONGEST_GRACE = 600_000  # milliseconds; keys wait for it in memory
 _HOLDERS = {  # which types have what is asked for
@@ -35,27 +35,27 @@ _HOLDERS = {  # which types have what is asked for
 
 
 def build_requirements(
-    draft: Draft, name: str, text: str, model: Requirements, path: tuple[str, ...]
+    context: CompilerContext, name: str, text: str, model: Requirements, path: tuple[str, ...]
 ) -> Entry:
     """All that an entry or scope asks beyond rights and form. `text` is how its keys are written."""
-    _check_types(draft, model, path)
-    if model.field_case and not _has_fields(draft, model):
-        draft.error((*path, "field_case"), "no fields are listed; list them under fields")
+    _check_types(context, model, path)
+    if model.field_case and not _has_fields(context, model):
+        context.error((*path, "field_case"), "no fields are listed; list them under fields")
     return _finished(
         Entry(
             name=name,
             text=text,
             types=tuple(model.type),
-            ttl=_ttl(draft, model.ttl, (*path, "ttl")),
-            fields=_fields(draft, model, path),
+            ttl=_ttl(context, model.ttl, (*path, "ttl")),
+            fields=_fields(context, model, path),
             field_case=model.field_case or "",
-            values=None if model.values is None else draft.form(model.values, (*path, "values")),
-            members=None if model.members is None else draft.form(model.members, (*path, "members")),
-            scores=_scores(draft, model, path),
+            values=None if model.values is None else context.form(model.values, (*path, "values")),
+            members=None if model.members is None else context.form(model.members, (*path, "members")),
+            scores=_scores(context, model, path),
             maxlen=None if model.maxlen is None else int(model.maxlen.lstrip("~")),
             maxlen_exact=model.maxlen is not None and not model.maxlen.startswith("~"),
             max_length=model.max_length,
-            commands=build_key_commands(draft, model.commands, (*path, "commands")),
+            commands=build_key_commands(context, model.commands, (*path, "commands")),
             max_value=model.max_value,
             max_fields=model.max_fields,
             max_members=model.max_members,
@@ -65,18 +65,20 @@ def build_requirements(
     )
 
 
-def in_scope(draft: Draft, own: Entry, text: str, pattern: KeyPattern, home: Scope | None) -> Entry:
+def in_scope(
+    context: CompilerContext, own: Entry, text: str, pattern: KeyPattern, home: Scope | None
+) -> Entry:
     """What an entry asks of the keys of one pattern: its own, then what their words say, then its scope's."""
     own = dataclasses.replace(own, text=text)
     scope = home.asked if home is not None else None
     types = own.types
-    spoken = _spoken(pattern, draft.type_words)
+    spoken = _spoken(pattern, context.type_words)
     if spoken and not types:
         types = spoken
     elif spoken and not set(spoken) & set(types):
         wanted, given = " or ".join(spoken), " or ".join(types)
         message = f"the key's words say {wanted} (type_words), but its type is {given}"
-        draft.error(("keys", own.name, "type"), message)
+        context.error(("keys", own.name, "type"), message)
     if scope is None:
         return _finished(dataclasses.replace(own, types=types))
     types = types or scope.types
@@ -100,15 +102,15 @@ def in_scope(draft: Draft, own: Entry, text: str, pattern: KeyPattern, home: Sco
     )
 
 
-def read_type_words(draft: Draft) -> dict[bytes, tuple[str, ...]]:
+def read_type_words(context: CompilerContext) -> dict[bytes, tuple[str, ...]]:
     """The words that bind a key's type; each is one segment."""
     words: dict[bytes, tuple[str, ...]] = {}
-    for word, types in draft.model.type_words.items():
+    for word, types in context.model.type_words.items():
         path = ("type_words", word)
         if not word or ":" in word:
-            draft.error(path, f"{word!r} is no word between two colons", of_key=True)
+            context.error(path, f"{word!r} is no word between two colons", of_key=True)
         if not types:
-            draft.error(path, "no type; name one, as list")
+            context.error(path, "no type; name one, as list")
         words[word.encode()] = tuple(types)
     return words
 
@@ -144,46 +146,46 @@ def in_outer_scope(asked: Entry, outer: Entry) -> Entry:
     return _finished(dataclasses.replace(asked, commands=commands))
 
 
-def _has_fields(draft: Draft, model: Requirements) -> bool:
+def _has_fields(context: CompilerContext, model: Requirements) -> bool:
     """Whether fields are listed, here or where they may come from or go to."""
     if isinstance(model, ScopeModel):
         return True
-    return model.fields is not None or any(one.fields is not None for one in draft.model.scopes.values())
+    return model.fields is not None or any(one.fields is not None for one in context.model.scopes.values())
 
 
-def _check_types(draft: Draft, model: Requirements, path: tuple[str, ...]) -> None:
+def _check_types(context: CompilerContext, model: Requirements, path: tuple[str, ...]) -> None:
     given = " or ".join(model.type)
     for item, holders in _HOLDERS.items():
         if getattr(model, item) is None or not model.type or set(holders) & set(model.type):
             continue
         if item == "fields":
-            draft.error((*path, item), f"a {given} has no fields; those are for hash and stream")
+            context.error((*path, item), f"a {given} has no fields; those are for hash and stream")
         else:
-            draft.error((*path, item), f"{item} {_is(item)} for the type {' or '.join(holders)}")
+            context.error((*path, item), f"{item} {_is(item)} for the type {' or '.join(holders)}")
 
 
 def _is(item: str) -> str:
     return "is" if item in ("maxlen", "max_value") else "are"
 
 
-def _ttl(draft: Draft, model: TtlModel | None, path: tuple[str, ...]) -> TtlRule | None:
+def _ttl(context: CompilerContext, model: TtlModel | None, path: tuple[str, ...]) -> TtlRule | None:
     if model is None:
         return None
     bounded = model.min is not None or model.max is not None
     if model.none and (bounded or model.default is not None):
-        draft.error(path, "none excludes min, max and default")
+        context.error(path, "none excludes min, max and default")
     elif model.none and model.or_none:
-        draft.error(path, "none excludes or_none: it must have none, or it may")
+        context.error(path, "none excludes or_none: it must have none, or it may")
     elif model.at == "write" and (model.none or model.or_none):
-        draft.error((*path, "at"), "at: write is for a time to live that must be there")
+        context.error((*path, "at"), "at: write is for a time to live that must be there")
     if model.min is not None and model.max is not None and model.min > model.max:
-        draft.error(path, "min is above max: no time to live would do")
+        context.error(path, "min is above max: no time to live would do")
     if model.default is not None and not (model.min or 0) <= model.default <= (model.max or model.default):
-        draft.error(path, "default is outside min and max")
+        context.error(path, "default is outside min and max")
     if model.grace is not None and model.immediate:
-        draft.error((*path, "grace"), "immediate leaves no grace")
+        context.error((*path, "grace"), "immediate leaves no grace")
     elif model.grace is not None and not 0 < model.grace <= LONGEST_GRACE:
-        draft.error((*path, "grace"), f"grace is above 0 and at most {duration_text(LONGEST_GRACE)}")
+        context.error((*path, "grace"), f"grace is above 0 and at most {duration_text(LONGEST_GRACE)}")
     rule = TtlRule(
         none=model.none,
         required=not (model.none or model.or_none),
@@ -196,17 +198,17 @@ def _ttl(draft: Draft, model: TtlModel | None, path: tuple[str, ...]) -> TtlRule
     return rule if model.grace is None else dataclasses.replace(rule, grace=model.grace)
 
 
-def _scores(draft: Draft, model: Requirements, path: tuple[str, ...]) -> NumberRange | None:
+def _scores(context: CompilerContext, model: Requirements, path: tuple[str, ...]) -> NumberRange | None:
     if model.scores is None:
         return None
     try:
         return parse_range(model.scores)
     except ValueError as exc:
-        draft.error((*path, "scores"), str(exc))
+        context.error((*path, "scores"), str(exc))
         return None
 
 
-def _fields(draft: Draft, model: Requirements, path: tuple[str, ...]) -> Fields | None:
+def _fields(context: CompilerContext, model: Requirements, path: tuple[str, ...]) -> Fields | None:
     if model.fields is None:
         return None
     named: dict[bytes, Form] = {}
@@ -214,19 +216,19 @@ def _fields(draft: Draft, model: Requirements, path: tuple[str, ...]) -> Fields 
     hides_names = False
     for field, spec in model.fields.items():
         at = (*path, "fields", field)
-        form = draft.form(spec, at)
+        form = context.form(spec, at)
         if form is None:
             continue
         if field.startswith("<") and field.endswith(">") and field.count("<") == 1:
-            of_name = draft.form(field, at, of_key=True)
+            of_name = context.form(field, at, of_key=True)
             if of_name is not None:
                 patterned.append((of_name, form))
-            hides_names = hides_names or field[1:-1] in draft.secrets
+            hides_names = hides_names or field[1:-1] in context.secrets
         elif "<" in field:
-            pattern = draft.pattern(field, at)
+            pattern = context.pattern(field, at)
             if pattern is not None:
                 patterned.append((Form(pattern.matches, f"of the form {field}"), form))
-                hides_names = hides_names or any(hole.name in draft.secrets for hole in pattern.holes)
+                hides_names = hides_names or any(hole.name in context.secrets for hole in pattern.holes)
         else:
             named[field.encode()] = form
     folded: dict[bytes, bytes] = {}

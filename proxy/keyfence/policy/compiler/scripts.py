@@ -23,79 +23,79 @@ from keyfence.policy.source.files import Unreadable, read_file
 from keyfence.policy.source.model import FunctionModel, ScriptModel, TouchModel
 
 from .commands import build_run_commands
-from .context import Draft
+from .context import CompilerContext
 
 
-def build_scripts(draft: Draft) -> dict[bytes, Registration]:
+def build_scripts(context: CompilerContext) -> dict[bytes, Registration]:
     """The registered scripts by the SHA-1s of their texts."""
     scripts: dict[bytes, Registration] = {}
-    for name, model in draft.model.scripts.items():
+    for name, model in context.model.scripts.items():
         path = ("scripts", name)
-        registration = _registration(draft, name, model, path)
-        for sha1 in _sha1s(draft, model, path):
+        registration = _registration(context, name, model, path)
+        for sha1 in _sha1s(context, model, path):
             if sha1 in scripts:
-                draft.error(path, f"the script {scripts[sha1].name} has the same SHA-1", of_key=True)
+                context.error(path, f"the script {scripts[sha1].name} has the same SHA-1", of_key=True)
             elif registration is not None:
                 scripts[sha1] = registration
     return scripts
 
 
-def build_functions(draft: Draft) -> dict[bytes, Registration]:
+def build_functions(context: CompilerContext) -> dict[bytes, Registration]:
     """The registered functions by `words.function_name`."""
     functions: dict[bytes, Registration] = {}
-    for name, model in draft.model.functions.items():
-        registration = _registration(draft, name, model, ("functions", name))
+    for name, model in context.model.functions.items():
+        registration = _registration(context, name, model, ("functions", name))
         key = function_name(name.encode())
         if key in functions:
             message = f"the function {functions[key].name} is the same to Redis: it reads names in any case"
-            draft.error(("functions", name), message, of_key=True)
+            context.error(("functions", name), message, of_key=True)
         elif registration is not None:
             functions[key] = registration
     return functions
 
 
-def _sha1s(draft: Draft, model: ScriptModel, path: tuple[str, ...]) -> list[bytes]:
+def _sha1s(context: CompilerContext, model: ScriptModel, path: tuple[str, ...]) -> list[bytes]:
     sha1s = []
     for index, text in enumerate(model.sha1):
         digits = text.removesuffix("...").removesuffix("…").lower()
         least = SHA1_DIGITS if digits == text.lower() else LEAST_DIGITS
         if not least <= len(digits) <= SHA1_DIGITS or not set(digits) <= set("0123456789abcdef"):
-            draft.error(
+            context.error(
                 (*path, "sha1", index),
                 f"{text!r} is no SHA-1; it has 40 hex digits, or at least {LEAST_DIGITS} and ... behind them",
             )
         elif model.shared and len(digits) < SHA1_DIGITS:
             message = "shared needs the whole SHA-1: whoever may run scripts can make another one that begins"
-            draft.error((*path, "sha1", index), f"{message} {digits}")
+            context.error((*path, "sha1", index), f"{message} {digits}")
         sha1s.append(digits.encode())
     if model.source:
-        file = Path(draft.source.file).parent / model.source
+        file = Path(context.source.file).parent / model.source
         try:
             script = read_file(file)
             sha1s.append(hashlib.sha1(script, usedforsecurity=False).hexdigest().encode())
-            draft.texts.append(script)
+            context.texts.append(script)
         except Unreadable as exc:
-            draft.error((*path, "source"), f"{file} {exc}")
+            context.error((*path, "source"), f"{file} {exc}")
     elif not sha1s:
-        draft.error(path, "neither sha1 nor source: nothing tells this script from others", of_key=True)
+        context.error(path, "neither sha1 nor source: nothing tells this script from others", of_key=True)
     return sha1s
 
 
 def _registration(
-    draft: Draft, name: str, model: FunctionModel, path: tuple[str, ...]
+    context: CompilerContext, name: str, model: FunctionModel, path: tuple[str, ...]
 ) -> Registration | None:
     texts = model.keys if isinstance(model.keys, list) else []
-    patterns = [draft.pattern(text, (*path, "keys", index)) for index, text in enumerate(texts)]
+    patterns = [context.pattern(text, (*path, "keys", index)) for index, text in enumerate(texts)]
     known = [pattern for pattern in patterns if pattern is not None]
     if len(known) < len(patterns):
         return None
-    captured = frozenset(hole.name for pattern in known for hole in pattern.holes) | draft.callers.keys()
+    captured = frozenset(hole.name for pattern in known for hole in pattern.holes) | context.callers.keys()
     templates = {
-        "reads": tuple(_templates(draft, model.reads, captured, (*path, "reads"))),
-        "writes": tuple(_templates(draft, model.writes, captured, (*path, "writes"))),
+        "reads": tuple(_templates(context, model.reads, captured, (*path, "reads"))),
+        "writes": tuple(_templates(context, model.writes, captured, (*path, "writes"))),
         "publishes": tuple(
             _templates(
-                draft, [TouchModel(key=one) for one in model.publishes], captured, (*path, "publishes")
+                context, [TouchModel(key=one) for one in model.publishes], captured, (*path, "publishes")
             )
         ),
     }
@@ -107,20 +107,20 @@ def _registration(
         patterns=tuple(known),
         declared={"none": 0, "read": READ, "write": WRITE, "both": READ | WRITE}[declared],
         shared=model.shared,
-        bound=tuple(draft.callers.items()),
-        runs=build_run_commands(draft, model.commands, (*path, "commands")),
+        bound=tuple(context.callers.items()),
+        runs=build_run_commands(context, model.commands, (*path, "commands")),
         **templates,
     )
 
 
 def _templates(
-    draft: Draft, touched: Iterable[TouchModel], captured: frozenset[str], path: tuple[str, ...]
+    context: CompilerContext, touched: Iterable[TouchModel], captured: frozenset[str], path: tuple[str, ...]
 ) -> Iterable[Template]:
     for index, one in enumerate(touched):
         try:
             ttl = parse_ttl(one.ttl) if one.ttl else None
-            runs = build_run_commands(draft, one.commands, (*path, index, "commands"))
+            runs = build_run_commands(context, one.commands, (*path, index, "commands"))
             yield Template(one.key, captured, one.type, ttl, runs)
         except ValueError as exc:
             relies_on = [(*path[:2], "keys")] if isinstance(exc, Uncaptured) else []
-            draft.error((*path, index), f"{one.key!r}: {exc}", relies_on=relies_on)
+            context.error((*path, index), f"{one.key!r}: {exc}", relies_on=relies_on)

@@ -15,29 +15,37 @@ from keyfence.policy.compiled.tenants import head
 from keyfence.policy.patterns.patterns import KeyPattern, Literal, prefix_pattern, written
 
 from .bindings import alike
-from .context import Draft, Scope
+from .context import CompilerContext, Scope
 from .prefixes import PrefixIndex, begins, behind, fixed_parts, order
 
 
-def build_targets(draft: Draft) -> list[Target]:
+def build_targets(context: CompilerContext) -> list[Target]:
     """All targets in the order in which they decide; see docs/policy.md, "Which rule fires"."""
-    entries = sorted(draft.entries, key=lambda target: target.pattern.specificity)
-    legacy = sorted(draft.legacy, key=lambda target: target.pattern.specificity)
-    strays = sorted(draft.strays, key=lambda target: target.pattern.specificity)
-    return [*entries, *legacy, *strays, *_malformed(draft), *_scope_targets(draft), *_claim_targets(draft)]
+    entries = sorted(context.entries, key=lambda target: target.pattern.specificity)
+    legacy = sorted(context.legacy, key=lambda target: target.pattern.specificity)
+    strays = sorted(context.strays, key=lambda target: target.pattern.specificity)
+    return [
+        *entries,
+        *legacy,
+        *strays,
+        *_malformed(context),
+        *_scope_targets(context),
+        *_claim_targets(context),
+    ]
 
 
-def _malformed(draft: Draft) -> list[Target]:
+def _malformed(context: CompilerContext) -> list[Target]:
     """Keys that begin as an entry's do but break its form: the longest beginning decides."""
     begun = [
-        (_beginning(target, home), target) for target, home in zip(draft.entries, draft.homes, strict=True)
+        (_beginning(target, home), target)
+        for target, home in zip(context.entries, context.homes, strict=True)
     ]
     secrets: dict[KeyPattern, frozenset[str]] = {}
     for beginning, target in begun:
         secrets[beginning] = secrets.get(beginning, frozenset()) | target.secrets
     targets = []
     seen: set[KeyPattern] = set()
-    covers = _Covers(draft, secrets)
+    covers = _Covers(context, secrets)
     for beginning, target in sorted(begun, key=lambda one: order(one[0])):
         is_whole = len(fixed_parts(beginning)) == len(target.pattern.parts)
         if is_whole or beginning in seen or covers.a_scope(beginning):
@@ -74,10 +82,10 @@ def _beginning(target: Target, home: Scope | None) -> KeyPattern:
 class _Covers:
     """Which beginnings say nothing, since a whole scope has them."""
 
-    def __init__(self, draft: Draft, beginnings: Iterable[KeyPattern]) -> None:
-        self._sorted = sorted(scope.pattern.literal_prefix for scope in draft.scopes)
+    def __init__(self, context: CompilerContext, beginnings: Iterable[KeyPattern]) -> None:
+        self._sorted = sorted(scope.pattern.literal_prefix for scope in context.scopes)
         families = PrefixIndex((one, one) for one in dict.fromkeys(beginnings) if not one.is_prefix)
-        self._families = {one for scope in draft.scopes for one in families.around(scope.pattern)}
+        self._families = {one for scope in context.scopes for one in families.around(scope.pattern)}
 
     def a_scope(self, beginning: KeyPattern) -> bool:
         """Whether a beginning is empty, or begins all keys of a scope."""
@@ -88,8 +96,8 @@ class _Covers:
         return not literal or (at < len(self._sorted) and self._sorted[at].startswith(literal))
 
 
-def _scope_targets(draft: Draft) -> list[Target]:
-    ordered = sorted(draft.scopes, key=lambda scope: order(scope.pattern))
+def _scope_targets(context: CompilerContext) -> list[Target]:
+    ordered = sorted(context.scopes, key=lambda scope: order(scope.pattern))
     return [
         Target(
             kind="scope",
@@ -104,17 +112,17 @@ def _scope_targets(draft: Draft) -> list[Target]:
             should=scope.should,
             hash_tag=scope.hash_tag,
             bound=scope.bound,
-            alike=alike(draft, scope.bound),
+            alike=alike(context, scope.bound),
             written_by=scope.written_by,
-            is_open=draft.model.scopes[scope.name].unregistered == "allow",
+            is_open=context.model.scopes[scope.name].unregistered == "allow",
         )
         for scope in ordered
     ]
 
 
-def _claim_targets(draft: Draft) -> list[Target]:
-    nothing = (0,) * len(draft.services)
-    hash_tag, should = draft.asked()
+def _claim_targets(context: CompilerContext) -> list[Target]:
+    nothing = (0,) * len(context.services)
+    hash_tag, should = context.asked()
     return [
         Target(
             "claim",
@@ -128,7 +136,7 @@ def _claim_targets(draft: Draft) -> list[Target]:
             should=should,
             hash_tag=hash_tag,
         )
-        for claim in sorted(draft.model.claims, key=len, reverse=True)
+        for claim in sorted(context.model.claims, key=len, reverse=True)
     ]
 
 

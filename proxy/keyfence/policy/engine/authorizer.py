@@ -20,8 +20,8 @@ from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.show import shown_name
 from keyfence.policy.verdict import PASS, Action, Finding, Gathering, Peer, Ruling, Verdict, Violation
 
-from .decision_cache import Glance, Way
-from .evaluator import Decider, Transaction
+from .decision_cache import CommandForm, DecisionCache
+from .evaluator import Evaluator, Transaction
 from .pending_sizes import Write
 from .pending_ttl import Pending, PendingTtls
 
@@ -56,11 +56,11 @@ class InForce:
 
     __slots__ = ("judge",)
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: Authorizer) -> None:
         self.judge = judge
 
 
-class Judge:
+class Authorizer:
     """A compiled policy, the modes of this environment, and whatever break-glass is open.
 
     A reload makes a new Judge; transactions keep the one they began with.
@@ -79,10 +79,10 @@ class Judge:
         self.policy = policy
         self.modes = modes
         self.glass = glass if glass is not None else []
-        self.decider = Decider(policy, clock)
+        self.evaluator = Evaluator(policy, clock)
         self.pending = pending
         self.steps_on_patterns = 0  # of the command that was weighed last
-        self._glances: dict[int, Glance] = {}
+        self._caches: dict[int, DecisionCache] = {}
         self._questions_known: dict[tuple[str, int], tuple[Question, ...]] = {}
         self._clock = clock
         self._on_error = on_error
@@ -95,7 +95,7 @@ class Judge:
         """What would be done about a command; nothing is kept of it."""
         return _driven(self._decide(service, argv, None, values))[0]
 
-    def weigh(
+    def authorize(
         self,
         service: int,
         argv: Sequence[bytes],
@@ -112,10 +112,10 @@ class Judge:
         that is selected; `values` are what the policy's bound placeholders hold for the caller
         (CompiledPolicy.values).
         """
-        steps = self.weigh_in_steps(service, argv, transaction, database, client, connection, values)
+        steps = self.authorize_in_steps(service, argv, transaction, database, client, connection, values)
         return _driven(steps)
 
-    def weigh_in_steps(
+    def authorize_in_steps(
         self,
         service: int,
         argv: Sequence[bytes],
@@ -125,34 +125,36 @@ class Judge:
         connection: object = None,
         values: Values = (),
     ) -> Steps:
-        """As `weigh`; yields whenever a turn is over, so that others can be judged before it goes on.
+        """As `authorize`; yields whenever a turn is over, so that others can be judged before it goes on.
 
         What holds when it begins holds to its end, but for break-glass: that is asked for at the end.
         """
         answer = yield from self._decide(service, argv, transaction, values)
-        if self.decider.left_open and self.pending is not None and answer[0].refused_by is None:
+        if self.evaluator.left_open and self.pending is not None and answer[0].refused_by is None:
             sender = client if connection is None else connection
             self._follow(self.pending, service, answer[1], transaction, database, client, sender)
         return answer
 
-    def glance(self, service: int, among: Container[str]) -> Glance:
+    def cache(self, service: int, among: Container[str]) -> DecisionCache:
         """The short way to a yes for a service, for those commands whose names are `among` these.
 
         What it admits passes in every mode; `PendingTtls.keep_open` is to be told of what it leaves open.
         """
-        known = self._glances.get(service)
+        known = self._caches.get(service)
         if known is None or not known.is_current:
-            known = self._glances[service] = Glance(self.decider, service, among)
-            self.decider.glances.append(known)
+            known = self._caches[service] = DecisionCache(self.evaluator, service, among)
+            self.evaluator.caches.append(known)
         return known
 
-    def keep_size_open(self, glance: Glance, way: Way, key: bytes, database: int, client: Peer | str) -> None:
-        """As `weigh` does for a command that the glance has admitted last, and that leaves a size open."""
+    def keep_size_open(
+        self, cache: DecisionCache, way: CommandForm, key: bytes, database: int, client: Peer | str
+    ) -> None:
+        """As `authorize` does for a command that the cache has admitted last and that leaves a size open."""
         if self.pending is None:
             return
-        target, name, position = self.policy.targets[glance.target], way.name, way.index
-        asked = self._questions(name, position, glance.target)
-        self._ask_sizes(self.pending, asked, glance.service, client, name, database, key, position, target)
+        target, name, position = self.policy.targets[cache.target], way.name, way.index
+        asked = self._questions(name, position, cache.target)
+        self._ask_sizes(self.pending, asked, cache.service, client, name, database, key, position, target)
 
     def _questions(self, name: str, position: int, target: int) -> tuple[Question, ...]:
         """What to ask about the size of a key that a command with one key has written, by its target."""
@@ -165,7 +167,7 @@ class Judge:
         return known
 
     def repeats(
-        self, service: int, glance: Glance, argv: list[bytes], touches: Touches, ruling: Ruling
+        self, service: int, cache: DecisionCache, argv: list[bytes], touches: Touches, ruling: Ruling
     ) -> int | None:
         """What each command like the one that the glance missed last means for its key's time to live, if it
         has the findings of this ruling, with the same done about them: their rules are about command and
@@ -175,14 +177,14 @@ class Judge:
         """
         if any(violation.more > _MOST_MORE for violation, _ in ruling.findings):
             return None
-        way = glance.missed
-        target = self.policy.targets[glance.target] if glance.target >= 0 else None
+        way = cache.missed
+        target = self.policy.targets[cache.target] if cache.target >= 0 else None
         if target is not None and target.tenancy is not None:
             return None  # it depends on the caller, and so do the words
-        if way is None or len(touches.accesses) != 1 or not glance.may_repeat(argv):
+        if way is None or len(touches.accesses) != 1 or not cache.may_repeat(argv):
             return None
         ttl = touches.accesses[0].ttl
-        if (ttl is not None and ttl.absolute) or not self.decider.judges_alike(service, way.name, target):
+        if (ttl is not None and ttl.absolute) or not self.evaluator.judges_alike(service, way.name, target):
             return None
         name = self.policy.services[service]
         alike = all(
@@ -193,7 +195,7 @@ class Judge:
         )
         if not alike:
             return None
-        left = self.decider.left_open if ruling.refused_by is None else []
+        left = self.evaluator.left_open if ruling.refused_by is None else []
         return left[0][0] if left else FINE
 
     def _always(self, violation: Violation, service: int) -> Action | None:
@@ -214,8 +216,8 @@ class Judge:
     ) -> None:
         """Keep what the command leaves open about times to live, and let go what it settles."""
         name = touches.command.name if touches.command is not None else ""
-        pending.dropped += self.decider.not_kept
-        for found, access, target, rule in self.decider.left_open:
+        pending.dropped += self.evaluator.not_kept
+        for found, access, target, rule in self.evaluator.left_open:
             if isinstance(access.key, Streamed):
                 continue  # what is at hand of it is another key's name
             if UNSIZED.get(found, found) in SETTLING and name in _MAY_LEAVE:
@@ -261,11 +263,11 @@ class Judge:
 
     def late(self, pending: Pending, left: int) -> tuple[Finding, ...]:
         """What is told of a key whose PTTL turned out to be `left`; it can't be refused any more."""
-        return self._late(self.decider.late(pending, left), pending.service, pending.command)
+        return self._late(self.evaluator.late(pending, left), pending.service, pending.command)
 
     def late_size(self, key: bytes, write: Write, size: int) -> tuple[Finding, ...]:
         """What is told of a key that a write has made too large."""
-        return self._late(self.decider.late_size(key, write, size), write.service, write.command)
+        return self._late(self.evaluator.late_size(key, write, size), write.service, write.command)
 
     def _late(self, violation: Violation | None, service: int, command: str) -> tuple[Finding, ...]:
         if violation is None:
@@ -278,29 +280,29 @@ class Judge:
     def _decide(
         self, service: int, argv: Sequence[bytes], transaction: Transaction | None, values: Values
     ) -> Steps:
-        decider, touches = self.decider, _NOTHING
+        evaluator, touches = self.evaluator, _NOTHING
         gathering: Gathering[Action] = Gathering()
         is_any = False
-        self.steps_on_patterns = decider.not_kept = 0
+        self.steps_on_patterns = evaluator.not_kept = 0
         try:
             touches = extract(argv)
-            if len(touches.accesses) <= MANY and decider.admits(service, touches, values):
+            if len(touches.accesses) <= MANY and evaluator.admits(service, touches, values):
                 return PASS, touches
             name = command_name(argv, touches)
-            for found in decider.violations(service, argv, touches, transaction, values):
+            for found in evaluator.violations(service, argv, touches, transaction, values):
                 if found is None:
-                    kept = decider.left_open, decider.not_kept, decider.budget
+                    kept = evaluator.left_open, evaluator.not_kept, evaluator.budget
                     # Those judged meanwhile have a budget of their own.
-                    decider.left_open, decider.budget = [], Budget()
+                    evaluator.left_open, evaluator.budget = [], Budget()
                     yield
-                    decider.left_open, decider.not_kept, decider.budget = kept
-                    decider.values = values
+                    evaluator.left_open, evaluator.not_kept, evaluator.budget = kept
+                    evaluator.values = values
                     continue
                 is_any = True
                 action = self.modes.action(found, service, name)
                 if action is not None:
                     gathering.take(found, action)
-            self.steps_on_patterns = decider.budget.spent
+            self.steps_on_patterns = evaluator.budget.spent
         except Exception as exc:
             verdict = self._internal_error(argv, exc)
             return self._rule_on(verdict, service, command_name(argv, touches)), touches
@@ -318,7 +320,7 @@ class Judge:
             "",
             "",
             "",
-            f"{self.decider.who(service)} may not use {command} through keyfence: {reason}",
+            f"{self.evaluator.who(service)} may not use {command} through keyfence: {reason}",
             "observe mode passes such a session unread",
         )
         return self._rule_on(Verdict((violation,)), service, command)
@@ -333,7 +335,8 @@ class Judge:
             "",
             "",
             "",
-            f"{self.decider.who(service)} may not use {command} to redirect to a connection of somebody else",
+            f"{self.evaluator.who(service)} may not use {command} to redirect to "
+            "a connection of somebody else",
             "a client may name its own and its service's, by the ids that CLIENT ID tells them",
         )
         return self._rule_on(Verdict((violation,)), service, command)

@@ -1,4 +1,4 @@
-# C types for glance.py. The same source runs uncompiled; nothing here changes what it does.
+# C types for cache.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
 from keyfence.policy.patterns.automaton cimport Classifier
@@ -11,13 +11,13 @@ cdef int _CONSTANT, _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _SEVERAL, _XADD, 
 
 
 @cython.final
-cdef class Way(Admitted):
+cdef class CommandForm(Admitted):
     cdef readonly Py_ssize_t index
     cdef readonly bytearray known
     cdef readonly dict forms
     cdef readonly bytes spelled
     cdef readonly bytes written
-    cdef readonly Way recent
+    cdef readonly CommandForm recent
     cdef readonly dict looks
     cdef readonly dict repeats
     cdef readonly dict shaped
@@ -30,14 +30,14 @@ cdef class Way(Admitted):
 
 
 @cython.final
-cdef class Glance:
+cdef class DecisionCache:
     cdef readonly int found
     cdef readonly int target
     cdef readonly str why
-    cdef readonly Way missed
+    cdef readonly CommandForm missed
     cdef readonly object policy
     cdef public bint is_current
-    cdef object _decider
+    cdef object _evaluator
     cdef readonly int service
     cdef object _among
     cdef Classifier _classifier
@@ -55,46 +55,46 @@ cdef class Glance:
     cdef int _transactions
     cdef list _seen
 
-    @cython.locals(way=Way, kind=int, behind=Py_ssize_t, target=int, known=int)
-    cpdef Way admits_in(
+    @cython.locals(way=CommandForm, kind=int, behind=Py_ssize_t, target=int, known=int)
+    cpdef CommandForm admits_in(
         self, bytes data, Py_ssize_t count, Py_ssize_t name_at, Py_ssize_t name_end, Py_ssize_t key_at,
         Py_ssize_t key_end, Py_ssize_t options_at, Py_ssize_t end, tuple values,
     )
-    cpdef Way admits(self, list argv, tuple values=*)
+    cpdef CommandForm admits(self, list argv, tuple values=*)
     @cython.locals(
         number=Py_ssize_t, before=Py_ssize_t, after=int, value=bytes, begins=Py_ssize_t, ends=Py_ssize_t
     )
     cdef bint _is_own(self, int target, bytes data, Py_ssize_t start, Py_ssize_t end, tuple values) except -1
-    @cython.locals(name=bytes, way=Way)
-    cdef Way _admits(self, list argv, tuple values)
+    @cython.locals(name=bytes, way=CommandForm)
+    cdef CommandForm _admits(self, list argv, tuple values)
     @cython.locals(key=bytes, target=int, known=int)
-    cdef Way _admits_key(self, Way way, list argv, Py_ssize_t at, tuple values)
+    cdef CommandForm _admits_key(self, CommandForm way, list argv, Py_ssize_t at, tuple values)
     @cython.locals(found=int, at=Py_ssize_t)
-    cdef Way _admits_several(self, Way way, list argv, tuple values)
-    @cython.locals(size=Py_ssize_t, options=tuple, form=Way, found=Way)
-    cdef Way _form(self, Way way, list argv)
-    @cython.locals(way=Way, repeat=Repeat)
+    cdef CommandForm _admits_several(self, CommandForm way, list argv, tuple values)
+    @cython.locals(size=Py_ssize_t, options=tuple, form=CommandForm, found=CommandForm)
+    cdef CommandForm _form(self, CommandForm way, list argv)
+    @cython.locals(way=CommandForm, repeat=Repeat)
     cpdef Repeat repeat(self, list argv)
-    @cython.locals(way=Way, target=int, shaped=dict, repeat=Repeat)
+    @cython.locals(way=CommandForm, target=int, shaped=dict, repeat=Repeat)
     cpdef Repeat repeat_in(self, bytes data, Py_ssize_t key_at, Py_ssize_t key_end)
     @cython.locals(slot=Py_ssize_t, shaped=dict)
-    cdef Repeat _repeat(self, Way way, list argv)
-    @cython.locals(way=Way)
+    cdef Repeat _repeat(self, CommandForm way, list argv)
+    @cython.locals(way=CommandForm)
     cpdef bint may_repeat(self, list argv) except -1
-    @cython.locals(way=Way, one=Way, slot=Py_ssize_t)
+    @cython.locals(way=CommandForm, one=CommandForm, slot=Py_ssize_t)
     cpdef object remember(self, list argv, Repeat repeat)
     cdef bint _is_covered(self, int target) except -1
     @cython.locals(target=int, looks=int, faults=int)
-    cdef Py_ssize_t _slot(self, Way way, list argv) except -3
-    cdef int _must_look(self, Way way, object target) except -2
-    cdef int _looks_at(self, Way way, object entry) except -2
-    cdef Way _way(self, bytes name)
-    cdef Way _keyless(self, bytes name)
-    cdef int _ask(self, Way way, int target, list argv) except -1
-    cdef int _answer(self, Way way, object command, object access, object target) except -1
+    cdef Py_ssize_t _slot(self, CommandForm way, list argv) except -3
+    cdef int _must_look(self, CommandForm way, object target) except -2
+    cdef int _looks_at(self, CommandForm way, object entry) except -2
+    cdef CommandForm _way(self, bytes name)
+    cdef CommandForm _keyless(self, bytes name)
+    cdef int _ask(self, CommandForm way, int target, list argv) except -1
+    cdef int _answer(self, CommandForm way, object command, object access, object target) except -1
     @cython.locals(named=dict, size=Py_ssize_t, unknown=int, wrong=int)
     cdef int _faults_of_fields(self, int target, object fields, list argv, Py_ssize_t at) except -2
-    cdef int _faults(self, Way way, int looks, int target, list argv, Py_ssize_t at) except -2
+    cdef int _faults(self, CommandForm way, int looks, int target, list argv, Py_ssize_t at) except -2
 
 
 cdef bint _are_few_and_short(

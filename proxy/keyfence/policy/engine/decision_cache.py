@@ -2,7 +2,7 @@
 """The short way to a yes: what one service may do, as far as one look at command and key shows it.
 
 Rule: it admits, or repeats what was found of a command of the same kind, or says nothing. Where it admits,
-`Decider.judge` finds no violation, and where it repeats, the same ones
+`Evaluator.judge` finds no violation, and where it repeats, the same ones
 (tests/policy/engine/test_decision_cache.py). What it knows of a command and a target it has asked the decider
 once: only what does not depend on key, value and time. Its tables are bounded by the policy,
 MAX_FORMS and MAX_REPEATS.
@@ -27,7 +27,7 @@ from .forms import LONGEST_FORM, is_trimmed, looks_at_elements, options_before_s
 from .masking import shown_in
 
 if TYPE_CHECKING:
-    from .evaluator import Decider
+    from .evaluator import Evaluator
 
 # Ways of calling a command (`EX 60`) that are remembered of it; further ones take the long way.
 MAX_FORMS = 64
@@ -90,7 +90,7 @@ _FIELDS_AT = {"HSET": 2, "HMSET": 2, "HSETNX": 2}  # and XADD's, by its form
 _ANY = BUILTIN["any"]
 
 
-class Way(Admitted):
+class CommandForm(Admitted):
     """One form of one command: what of it is the same for every key and value."""
 
     def __init__(self, one: OneKey, kind: int, targets: int, spelled: bytes) -> None:
@@ -98,12 +98,12 @@ class Way(Admitted):
         super().__init__(name)
         self.index = one.key_at  # of the key
         self.known = bytearray(b"\xff" * targets)
-        self.forms: dict[tuple[bytes, ...], Way | None] = {}
+        self.forms: dict[tuple[bytes, ...], CommandForm | None] = {}
         self.spelled = spelled  # the command's name as the client writes it
         self.written = b""  # of a form: its options as they stand in a request
-        self.recent: Way | None = None  # the form that was found last
+        self.recent: CommandForm | None = None  # the form that was found last
         self.looks: dict[int, int] = {}  # what of a command must be looked at, by target, once it was asked
-        # What is wrong with each such command, by slot (`Glance._slot`); of keys that no entry covers by the
+        # What is wrong with each such command, by `DecisionCache._slot`; of keys that no entry covers, by the
         # key's skeleton too.
         self.repeats: dict[int, Repeat] = {}
         self.shaped: dict[int, dict[bytes, Repeat]] = {}
@@ -115,12 +115,12 @@ class Way(Admitted):
         self.fields_at = _FIELDS_AT.get(name, 0)
 
 
-class Glance:
+class DecisionCache:
     """What one service's commands are admitted by."""
 
-    def __init__(self, decider: Decider, service: int, among: Container[str]) -> None:
+    def __init__(self, evaluator: Evaluator, service: int, among: Container[str]) -> None:
         """`among` are the names of the commands that may be admitted so."""
-        policy = decider.policy
+        policy = evaluator.policy
         self.policy = policy
         self.is_current = True  # False: the decider has another policy now, or none
         # Of the command looked at last: what it means for its key's time to live, the index of its key's
@@ -129,16 +129,16 @@ class Glance:
         self.target = -1
         self.why = COMMAND
         # Its way, where the decider has to look each time.
-        self.missed: Way | None = None
-        self._decider = decider
+        self.missed: CommandForm | None = None
+        self._evaluator = evaluator
         self.service = service  # its number
         self._among = among
         self._classifier: Classifier = policy.classifier
         self.targets: tuple[Target, ...] = policy.targets
-        self._ways: dict[bytes, Way | None] = {}
+        self._ways: dict[bytes, CommandForm | None] = {}
         self._covers = bytes(one.kind in COVERED for one in policy.targets)
         self._sized = bytes(one.entry is not None and one.entry.is_sized for one in policy.targets)
-        self._kept: list[Way] = []  # those with repeats, one for each of these
+        self._kept: list[CommandForm] = []  # those with repeats, one for each of these
         self._binds = any(one.alike for one in policy.targets)
         # By target, where a caller's own keys have its values (the number of the value, how far behind the
         # key's beginning, the byte behind it), if what it may do depends on that.
@@ -148,9 +148,9 @@ class Glance:
         self.multi = Admitted("MULTI")  # those that went on in one piece with all up to their EXEC …
         self.execution = Admitted("EXEC")  # … and these
         self._transactions = -1  # whether they are admitted; -1: not asked yet
-        self._seen: list[Way | None] = [None] * _SEEN  # ways, to find one again by a look at its name
+        self._seen: list[CommandForm | None] = [None] * _SEEN  # ways, to find one again by a look at its name
 
-    def admits(self, argv: list[bytes], values: Values = ()) -> Way | None:
+    def admits(self, argv: list[bytes], values: Values = ()) -> CommandForm | None:
         """The way that the command takes if nothing is wrong with it; None says nothing. `values` are the
         caller's (CompiledPolicy.values)."""
         try:
@@ -170,7 +170,7 @@ class Glance:
         options_at: int,
         end: int,
         values: Values,
-    ) -> Way | None:
+    ) -> CommandForm | None:
         """As `admits`, for a request of `count` arguments in `data`: where its name and its second argument
         lie, where what stands behind the third begins, and where the request ends.
 
@@ -230,7 +230,7 @@ class Glance:
                 return False
         return True
 
-    def _admits(self, argv: list[bytes], values: Values) -> Way | None:
+    def _admits(self, argv: list[bytes], values: Values) -> CommandForm | None:
         self.missed = None
         name = argv[0]
         way = self._ways[name] if name in self._ways else self._way(name)
@@ -254,7 +254,7 @@ class Glance:
                 return None
         return self._admits_key(way, argv, way.index, values)
 
-    def _admits_key(self, way: Way, argv: list[bytes], at: int, values: Values) -> Way | None:
+    def _admits_key(self, way: CommandForm, argv: list[bytes], at: int, values: Values) -> CommandForm | None:
         """The same for one key of a command, at `at`, of which the way is known."""
         key = argv[at]
         if len(key) > _MAX_CONFIRMED:
@@ -284,7 +284,7 @@ class Glance:
         self.found = known // _OUTCOME
         return way
 
-    def _admits_several(self, way: Way, argv: list[bytes], values: Values) -> Way | None:
+    def _admits_several(self, way: CommandForm, argv: list[bytes], values: Values) -> CommandForm | None:
         """The same for a command whose arguments are keys, all with the same outcome."""
         found = -1
         for at in range(way.index, len(argv)):
@@ -303,7 +303,7 @@ class Glance:
     def admits_transactions(self) -> bool:
         """Whether nothing is wrong with MULTI and EXEC, as far as they themselves go."""
         if self._transactions < 0:
-            alone = (self._decider.admits_alone(self.service, name) for name in (b"MULTI", b"EXEC"))
+            alone = (self._evaluator.admits_alone(self.service, name) for name in (b"MULTI", b"EXEC"))
             self._transactions = all(alone)
         return self._transactions == 1
 
@@ -322,7 +322,7 @@ class Glance:
         self.found = repeat.found
         return repeat
 
-    def _repeat(self, way: Way, argv: list[bytes]) -> Repeat | None:
+    def _repeat(self, way: CommandForm, argv: list[bytes]) -> Repeat | None:
         slot = self._slot(way, argv)
         if slot == _UNTOLD:
             return None
@@ -388,7 +388,7 @@ class Glance:
         """Whether violations on the keys of this target are counted together, not by the keys' shapes."""
         return target >= 0 and self._covers[target] != 0
 
-    def _slot(self, way: Way, argv: list[bytes]) -> int:
+    def _slot(self, way: CommandForm, argv: list[bytes]) -> int:
         """A number for the target of the command missed last, and for what is wrong with what it writes
         there; _UNTOLD where that takes a closer look, or its key's name is wrong."""
         target = self.target
@@ -402,13 +402,13 @@ class Glance:
         faults = -1 if looks < 0 else self._faults(way, looks, target, argv, way.index)
         return _UNTOLD if faults < 0 else faults * len(self.targets) + target
 
-    def _must_look(self, way: Way, target: Target) -> int:
+    def _must_look(self, way: CommandForm, target: Target) -> int:
         """What has to be looked at of a command of this way on a target: the name, the value, the fields; -1:
         something else, too."""
         more = self._looks_at(way, target.entry) if target.kind in ("entry", "scope") else 0
         return -1 if more < 0 else more + (0 if target.names_sure else _NAME)
 
-    def _looks_at(self, way: Way, entry: Entry | None) -> int:
+    def _looks_at(self, way: CommandForm, entry: Entry | None) -> int:
         """The same of what the command writes."""
         if entry is None or not way.shows_content or not entry.looks_into_values:
             return 0
@@ -420,7 +420,7 @@ class Glance:
         looks = looks_at_elements(way.name, entry)
         return -1 if looks is None else _VALUE if looks else 0
 
-    def _way(self, name: bytes) -> Way | None:
+    def _way(self, name: bytes) -> CommandForm | None:
         one = ONE_KEY.get(name)
         if one is None:
             return self._keyless(name)
@@ -428,22 +428,22 @@ class Glance:
         command = one.command.name
         if command in self._among and (not one.options_decide or command in _KINDS):
             kind = _SEVERAL if one.may_have_more else _KINDS.get(command, _CONSTANT)
-            way = Way(one, kind, len(self.targets), name)
+            way = CommandForm(one, kind, len(self.targets), name)
         self._ways[name] = way
         return way
 
-    def _keyless(self, name: bytes) -> Way | None:
+    def _keyless(self, name: bytes) -> CommandForm | None:
         """The way of a command that touches nothing, if nothing is wrong with it."""
         command = KEYLESS.get(name)
         if command is None:
             return None  # not remembered: names are the client's to word
         way = None
-        if command.name in self._among and self._decider.admits_alone(self.service, name):
-            way = Way(OneKey(command, 0, False, False, False), _KEYLESS, 0, name)
+        if command.name in self._among and self._evaluator.admits_alone(self.service, name):
+            way = CommandForm(OneKey(command, 0, False, False, False), _KEYLESS, 0, name)
         self._ways[name] = way
         return way
 
-    def _form(self, way: Way, argv: list[bytes]) -> Way | None:
+    def _form(self, way: CommandForm, argv: list[bytes]) -> CommandForm | None:
         """The way for the options that this call has; None for one that is rare."""
         size = len(argv)
         if way.kind == _BEHIND_VALUE:
@@ -478,7 +478,7 @@ class Glance:
             return found
         if len(way.forms) >= MAX_FORMS or max(map(len, options), default=0) > 32:
             return None
-        form: Way | None = Way(way.one, way.kind, len(self.targets), way.spelled)
+        form: CommandForm | None = CommandForm(way.one, way.kind, len(self.targets), way.spelled)
         if form is not None and way.kind == _XADD:
             form.fields_at = 3 + len(options)
             if options and not is_trimmed(options):
@@ -489,7 +489,7 @@ class Glance:
         way.forms[options] = form
         return form
 
-    def _ask(self, way: Way, target: int, argv: Sequence[bytes]) -> int:
+    def _ask(self, way: CommandForm, target: int, argv: Sequence[bytes]) -> int:
         """Ask the decider about a form and a target, and remember what it says."""
         touches = extract(argv[: way.index + 1] if way.kind == _SEVERAL else argv)
         known = _UNSURE
@@ -498,8 +498,8 @@ class Glance:
         way.known[target] = known
         return known
 
-    def _answer(self, way: Way, command: Command, access: Access, target: Target) -> int:
-        found = self._decider.at_a_glance(self.service, command, access, target)
+    def _answer(self, way: CommandForm, command: Command, access: Access, target: Target) -> int:
+        found = self._evaluator.at_a_glance(self.service, command, access, target)
         if found < 0 or found > _MOST_OUTCOMES:
             return _UNSURE
         known = found * _OUTCOME + (0 if target.names_sure else _NAME)
@@ -509,12 +509,12 @@ class Glance:
             return _UNSURE
         return known + more
 
-    def _faults(self, way: Way, looks: int, target: int, argv: list[bytes], at: int) -> int:
+    def _faults(self, way: CommandForm, looks: int, target: int, argv: list[bytes], at: int) -> int:
         """Look at what isn't the same for every command of the form: the name of the key at `at`, the value,
         the fields. 0: all is right; else a number for how much of which kind is wrong with what is written;
         -1: the name is wrong, or there is too much to tell."""
         what = self.targets[target]
-        if looks & _NAME and not self._decider.is_well_named(argv[at], what):
+        if looks & _NAME and not self._evaluator.is_well_named(argv[at], what):
             return -1
         if not looks & (_VALUE | _FIELDS):
             return 0

@@ -41,10 +41,10 @@ from keyfence.policy.verdict import ALLOWED, Found, Gathering, Verdict
 
 from .content import fits
 from .messages import said
-from .wide import WideDecider
+from .wide import WideEvaluator
 
 if TYPE_CHECKING:
-    from .decision_cache import Glance
+    from .decision_cache import DecisionCache
 
 _TRACKING = COMMANDS[b"CLIENT"].subcommands[b"TRACKING"].command
 
@@ -61,12 +61,12 @@ class Transaction:
         self.slot: int | None = None  # of the first key, where the policy is for a cluster
 
 
-class Decider(WideDecider):
+class Evaluator(WideEvaluator):
     """Judges commands against one compiled policy."""
 
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
         self._permissions: dict[tuple[int, str], str] = {}
-        self.glances: list[Glance] = []  # that hold while the policy does
+        self.caches: list[DecisionCache] = []  # that hold while the policy does
         super().__init__(policy.without_lapsed(clock()), clock)
         # Rules about keys together, which `admits` leaves to `judge`.
         self._looks_closer = policy.cluster
@@ -80,9 +80,9 @@ class Decider(WideDecider):
 
     def forget_permissions(self) -> None:
         """The command table has changed: what a command may do is asked anew."""
-        for glance in self.glances:
-            glance.is_current = False
-        self.glances.clear()
+        for cache in self.caches:
+            cache.is_current = False
+        self.caches.clear()
         self._permissions.clear()
         self._grants_known.clear()
 

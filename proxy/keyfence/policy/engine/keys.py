@@ -37,7 +37,7 @@ MAX_SOURCES = 8  # keys whose content a command takes elsewhere; more take a clo
 MAX_GRANTS_KNOWN = 10_000  # services and commands: a name that isn't in the table is the client's to word
 
 
-class KeyDecider(Wording):
+class KeyEvaluator(Wording):
     """Judges accesses against one compiled policy."""
 
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:

@@ -19,7 +19,7 @@ from keyfence.policy.compiled.sizes import LATE_SECONDS, Question
 from keyfence.policy.verdict import Peer
 
 if TYPE_CHECKING:
-    from .authorizer import Judge
+    from .authorizer import Authorizer
 
 MAX_KEYS: Final = 10_000
 MAX_KEY: Final = 1024  # bytes; a longer key isn't followed, and counts as dropped
@@ -29,7 +29,7 @@ MAX_ASKED: Final = 200  # keys given out at once, each with up to six questions
 class Write(NamedTuple):
     """A command that may have made a key too large, whose it was, and what tells whether it has."""
 
-    judge: Judge  # that let it pass, and will word what is found
+    judge: Authorizer  # that let it pass, and will word what is found
     service: int
     client: Peer | str
     command: str

@@ -1,7 +1,7 @@
 # C types for pending.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
-from keyfence.policy.engine.decision_cache cimport Glance, Way
+from keyfence.policy.engine.decision_cache cimport DecisionCache, CommandForm
 
 cdef int _FINE, _REQUIRED, _FIRST_FAULT, _LAST_FAULT, _ASKS_PRESENCE, _ASKS_ALL, _ASKS_GONE, _GIVES, _SETTLES, _FIRST_SIZED
 
@@ -40,7 +40,7 @@ cdef class PendingTtls:
 
     @cython.locals(found=int)
     cpdef object keep_open(
-        self, object judge, Glance glance, Way way, object key, object transaction, long long database,
+        self, object judge, DecisionCache cache, CommandForm way, object key, object transaction, long long database,
         object client, object sender,
     )
     @cython.locals(question=int)

@@ -38,8 +38,8 @@ from keyfence.policy.verdict import Peer
 from .pending_sizes import PendingSizes
 
 if TYPE_CHECKING:
-    from .authorizer import Judge
-    from .decision_cache import Glance, Way
+    from .authorizer import Authorizer
+    from .decision_cache import CommandForm, DecisionCache
 
 # As C integers, where this runs compiled.
 _FINE, _REQUIRED, _FIRST_FAULT, _LAST_FAULT = FINE, REQUIRED, min(FAULTS), max(FAULTS)
@@ -57,7 +57,7 @@ class Pending:
 
     def __init__(
         self,
-        judge: Judge,
+        judge: Authorizer,
         service: int,
         client: Peer | str,
         command: str,
@@ -112,26 +112,26 @@ class PendingTtls:
 
     def keep_open(
         self,
-        judge: Judge,
-        glance: Glance,
-        way: Way,
+        judge: Authorizer,
+        cache: DecisionCache,
+        way: CommandForm,
         key: bytes,
         transaction: object,
         database: int,
         client: Peer | str,
         sender: object,
     ) -> None:
-        """What a command leaves open that the glance has admitted last (`Glance.found`)."""
-        found = glance.found
+        """What a command leaves open that the glance has admitted last (`DecisionCache.found`)."""
+        found = cache.found
         if found >= _FIRST_SIZED:
-            judge.keep_size_open(glance, way, key, database, client)
+            judge.keep_size_open(cache, way, key, database, client)
             found -= _FIRST_SIZED
-        target = glance.targets[glance.target]
+        target = cache.targets[cache.target]
         rule = target.entry.ttl if target.entry is not None else None
         if rule is not None:
             self.keep(
                 judge,
-                glance.service,
+                cache.service,
                 client,
                 way.name,
                 sender,
@@ -146,7 +146,7 @@ class PendingTtls:
 
     def keep(
         self,
-        judge: Judge,
+        judge: Authorizer,
         service: int,
         client: Peer | str,
         command: str,
@@ -192,7 +192,7 @@ class PendingTtls:
 
     def ask(
         self,
-        judge: Judge,
+        judge: Authorizer,
         service: int,
         client: Peer | str,
         command: str,

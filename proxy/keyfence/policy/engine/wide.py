@@ -27,7 +27,7 @@ from keyfence.policy.show import printable
 from keyfence.policy.verdict import Found
 
 from .channels import Channels
-from .keys import KeyDecider
+from .keys import KeyEvaluator
 from .masking import shown_code
 from .reach import NOWHERE, Holds, Nearest, Reach, own_scan_pattern, scan_pattern
 
@@ -42,7 +42,7 @@ _COUNTING = frozenset({"PUBSUB NUMSUB", "PUBSUB SHARDNUMSUB"})  # how many liste
 _PATTERNED = frozenset({"SCAN", "KEYS", _TRACKING})  # for which another pattern can be offered
 
 
-class WideDecider(KeyDecider):
+class WideEvaluator(KeyEvaluator):
     """Judges patterns, channels and registered scripts against one compiled policy."""
 
     def _take(self, policy: CompiledPolicy) -> None:

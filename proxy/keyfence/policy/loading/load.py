@@ -16,7 +16,7 @@ from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.validate import validate
 from keyfence.policy.source.yaml import Source, read_source
 
-from .recovery import Salvaged
+from .recovery import Recovered
 
 SUFFIXES = (".yaml", ".yml")
 TESTS = (".test.yaml", ".test.yml")
@@ -80,7 +80,7 @@ def policy_faults(path: str | Path) -> list[Diagnostic]:
         except FileError as exc:
             faults += exc.diagnostics
     if not faults:
-        return Salvaged(*sources).errors
+        return Recovered(*sources).errors
     # A file that can't be read may hold the names that others use, so these are only held against their form.
     for source in sources:
         try:

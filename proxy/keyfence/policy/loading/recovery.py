@@ -28,7 +28,7 @@ _LOST: Mapping[str | int, str] = {
 _Part = tuple[str, PathKey]  # a file's name, and where in its data
 
 
-class Salvaged:
+class Recovered:
     """The errors of a policy's files, and what could be compiled: of files without errors, all of it."""
 
     def __init__(self, *wholes: Source) -> None:

@@ -12,13 +12,13 @@ from .automaton import NOTHING, Classifier
 from .patterns import KeyPattern
 from .set_operations import TooLarge, between, joint_samples
 
-__all__ = ["NOTHING", "Territories"]
+__all__ = ["NOTHING", "Product"]
 
 # A key that one pattern decides is none of those before it; with more of them than this the search is left.
 MAX_RIVALS = 24
 
 
-class Territories:
+class Product:
     """The pairs of the patterns of `old` and `new`, by their indexes; NOTHING where no pattern decides."""
 
     def __init__(self, old: Classifier, new: Classifier) -> None:
@@ -30,7 +30,7 @@ class Territories:
         seen: set[tuple[int, int]] = set()
         for (left, right), sample in joint_samples(self._old.automaton, self._new.automaton).items():
             for pair in (
-                (one, other) for one in self._old.deciders(left) for other in self._new.deciders(right)
+                (one, other) for one in self._old.evaluators(left) for other in self._new.evaluators(right)
             ):
                 if pair in seen or pair == (NOTHING, NOTHING):
                     continue
@@ -69,7 +69,7 @@ class _Side:
                 self._rivals.setdefault(index, set()).update(members[:at])
             self._rivals.setdefault(NOTHING, set()).update(members)
 
-    def deciders(self, accept: int) -> Iterator[int]:
+    def evaluators(self, accept: int) -> Iterator[int]:
         """The patterns that can decide a key of this accept set; NOTHING where its lengths may fit none."""
         for index in self.automaton.sets[accept] if accept >= 0 else ():
             yield index

@@ -35,7 +35,7 @@ LONGEST_BACKOFF = 5.0
 
 
 class Workers:
-    """All workers. Implements `control.Front`."""
+    """All workers. Implements `control.Backend`."""
 
     def __init__(self, slots: Sequence[Slot], runtime: Runtime, relay: LogRelay, start: Start) -> None:
         """`runtime` is the parent's own; `start` says what is in force, its sockets aside."""

@@ -25,7 +25,7 @@ from keyfence.process.command_recorder import Recorder
 from keyfence.process.reload import Packed, unpack
 from keyfence.process.runtime import Runtime, StartError, background, run_loop, settle_modules
 from keyfence.process.spawn import admit_signals, end_with_parent
-from keyfence.telemetry.increments import Deltas
+from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.health import UpstreamAddress
@@ -113,7 +113,7 @@ class Worker:
         )
         if settings.record:
             telemetry.recorder = Recorder(settings.record)
-        self._deltas = Deltas(telemetry)
+        self._deltas = Increments(telemetry)
         policy = unpack(start.packed)
         runtime = Runtime(settings, policy, telemetry, loaded_at=start.loaded_at, quiet=True)
         runtime.glass[:] = start.glass

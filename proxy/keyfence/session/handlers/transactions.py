@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from keyfence.policy.engine.authorizer import Judge
+from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Transaction
 from keyfence.resp.replies import ReplyFramer
 
@@ -21,7 +21,7 @@ class OpenTransaction:
 
     __slots__ = ("_effects", "is_confirmed", "is_shapeable", "judge", "judged", "logins", "queued")
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: Authorizer) -> None:
         self.judge = judge  # a reload doesn't change what a transaction is judged by
         self.judged = Transaction()
         self.is_confirmed = False  # Redis has answered MULTI
