@@ -13,20 +13,82 @@ import pytest
 
 from tests.servers import PROJECT
 
-PACKAGE = PROJECT / "proxy"
+PACKAGE = PROJECT / "proxy" / "keyfence"
+MAX_MODULES = 15  # of a room
+MAX_LINES = 600  # of a file
+MAX_FUNCTION = 60  # lines of a function
 
-# Which rooms a room may import; its own modules and `keyfence._compiled` are open to all. Rooms that aren't
-# listed (server, admin, config, cli …) may import every room.
+# Every room, and the rooms it may import. A room is a folder; its own modules, `keyfence._compiled` and
+# `keyfence.__version__` are open to it. "policy" stands for the modules of that folder alone.
+LEAVES = {"policy"}  # verdict, diagnostics, units, show: values that every part of the policy uses
+MODEL = LEAVES | {"policy.patterns", "policy.source"}
+TABLES = MODEL | {"commands", "policy.compiled"}
 MAY_IMPORT: dict[str, set[str]] = {
-    "wire": set(),
+    "resp": set(),
     "commands": set(),
-    "policy": {"commands"},
-    "relay": {"wire", "commands", "policy"},
-    "upstream": {"wire"},
-    "telemetry": {"policy.verdict", "policy.repeats", "policy.secrecy", "policy.show", "policy.units"},
+    "net": set(),
+    "policy": set(),
+    "policy.patterns": LEAVES,
+    "shapes": LEAVES | {"policy.patterns"},
+    "policy.source": LEAVES,
+    "policy.compiled": MODEL | {"commands", "shapes"},
+    "policy.compiler": TABLES | {"shapes"},
+    "policy.loading": LEAVES | {"policy.source", "policy.compiled", "policy.compiler"},
+    "policy.enforcement": TABLES,
+    "policy.engine": TABLES - {"policy.source"} | {"shapes", "policy.enforcement"},
+    "policy.analysis": TABLES
+    | {"shapes", "policy.compiler", "policy.loading", "policy.enforcement", "policy.engine"},
+    "identity": {"commands", "policy.compiled"},
+    "session": {
+        "resp",
+        "commands",
+        "identity",
+        "policy",
+        "policy.compiled",
+        "policy.engine",
+        "session.handlers",
+    },
+    "session.handlers": {"resp", "commands", "identity", "policy.compiled", "policy.engine"},
+    "telemetry": {"policy", "policy.engine", "shapes"},
+    "upstream": {"resp", "telemetry"},
+    "config": {"policy", "policy.enforcement", "policy.source", "resp", "net", "identity", "upstream"},
+    "downstream": {
+        *("config", "identity", "net", "resp", "session", "telemetry", "upstream"),
+        *("policy", "policy.engine", "policy.source"),
+    },
+    "admin": {
+        *("config", "downstream", "net", "telemetry", "upstream"),
+        *("policy", "policy.compiled", "policy.source"),
+    },
+    "process.serving": {
+        *("admin", "commands", "config", "downstream", "net", "session", "telemetry", "upstream"),
+        *(
+            "policy",
+            "policy.analysis",
+            "policy.compiled",
+            "policy.enforcement",
+            "policy.engine",
+            "policy.loading",
+        ),
+    },
+    "process.workers": {
+        *("config", "downstream", "net", "process.serving", "session", "telemetry", "upstream"),
+        *("policy", "policy.enforcement"),
+    },
+    "process": {
+        *("admin", "config", "downstream", "net", "telemetry", "upstream"),
+        *("policy", "policy.analysis", "policy.compiled", "policy.enforcement"),
+        *("process.serving", "process.workers"),
+    },
+    "cli": {
+        *("admin", "commands", "config", "downstream", "net", "process", "process.serving"),
+        *("telemetry", "upstream"),
+        *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.loading"),
+        *("policy.patterns", "policy.source"),
+    },
 }
 # What the rooms without I/O stay away from. Each is tested with values in and values out.
-PURE_ROOMS = ("wire", "commands", "policy", "relay")
+PURE_ROOMS = ("resp", "commands", "policy", "shapes", "identity", "session")
 IO_MODULES = {
     "aiohttp",
     "asyncio",
@@ -51,15 +113,23 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def room_of(module: Path) -> str:
-    inside = module.relative_to(PACKAGE)
-    return inside.parts[0] if len(inside.parts) > 1 else inside.stem
+def module_name(path: Path) -> str:
+    """As Python imports it: `keyfence.policy.verdict`."""
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imported(module: Path) -> Iterator[str]:
+def room_of(path: Path) -> str:
+    """The room that a file lies in: `policy.engine`; "" for the package's root."""
+    return ".".join(path.relative_to(PACKAGE).parts[:-1])
+
+
+MODULES = {module_name(path): path for path in modules()}
+
+
+def imported(path: Path) -> Iterator[str]:
     """Yields the dotted name of everything that a module imports, `from a import b` as "a.b"."""
-    package = (PACKAGE.name, *module.relative_to(PACKAGE).parts[:-1])
-    for node in ast.walk(ast.parse(module.read_bytes())):
+    package = path.relative_to(PACKAGE.parent).parts[:-1]
+    for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -68,10 +138,29 @@ def imported(module: Path) -> Iterator[str]:
             yield from (f"{base}.{name.name}" for name in node.names)
 
 
-def imported_here(module: Path) -> set[str]:
-    """Returns what a module imports of this project, as "policy.verdict.Violation"."""
-    names = (name.partition(".") for name in imported(module))
-    return {rest for package, _, rest in names if package == PACKAGE.name}
+def imported_modules(path: Path) -> set[str]:
+    """Returns the modules of this project that a module imports, those under TYPE_CHECKING included."""
+    found = set()
+    for name in imported(path):
+        base = name.rpartition(".")[0]
+        if name in MODULES:
+            found.add(name)
+        elif base in MODULES:
+            found.add(base)
+    return found - {module_name(path), "keyfence", "keyfence._compiled"}
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Returns the parts of a graph that can't be put in an order, each as a list of its members."""
+    left = {node: set(targets) & graph.keys() for node, targets in graph.items()}
+    while free := [node for node, targets in left.items() if not targets & left.keys()]:
+        for node in free:
+            del left[node]
+    # What only leads into a circle is none itself.
+    while loose := [node for node in left if not any(node in targets for targets in left.values())]:
+        for node in loose:
+            del left[node]
+    return [sorted(left)] if left else []
 
 
 def name_of(module: Path) -> str:
@@ -79,19 +168,38 @@ def name_of(module: Path) -> str:
 
 
 @pytest.mark.parametrize("module", modules(), ids=name_of)
-def test_a_room_imports_only_the_rooms_below_it(module: Path) -> None:
+def test_a_room_imports_only_the_rooms_that_are_open_to_it(module: Path) -> None:
     room = room_of(module)
-    if room in MAY_IMPORT:
-        open_to_it = MAY_IMPORT[room] | {room, "_compiled", "__version__"}
-        closed = {
-            name
-            for name in imported_here(module)
-            if not any(f"{name}.".startswith(f"{o}.") for o in open_to_it)
-        }
-        assert closed == set()
+    if room:
+        entered = {room_of(MODULES[name]) for name in imported_modules(module)}
+        assert entered - MAY_IMPORT[room] - {room} == set()
 
 
-@pytest.mark.parametrize("module", [m for m in modules() if room_of(m) in PURE_ROOMS], ids=name_of)
+def test_every_room_is_listed_and_every_listed_room_is_there() -> None:
+    assert {room_of(path) for path in modules()} - {""} == MAY_IMPORT.keys()
+
+
+def test_no_room_is_listed_as_open_that_nobody_enters() -> None:
+    entered: dict[str, set[str]] = {}
+    for path in modules():
+        entered.setdefault(room_of(path), set()).update(
+            room_of(MODULES[name]) for name in imported_modules(path)
+        )
+    direct = {room: may - entered[room] for room, may in MAY_IMPORT.items() if may - entered[room]}
+    assert direct == {}
+
+
+def test_rooms_do_not_import_each_other_in_a_circle() -> None:
+    assert circles(MAY_IMPORT) == []
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    assert circles({name: imported_modules(path) for name, path in MODULES.items()}) == []
+
+
+@pytest.mark.parametrize(
+    "module", [m for m in modules() if room_of(m).split(".")[0] in PURE_ROOMS], ids=name_of
+)
 def test_the_core_rooms_import_nothing_that_does_io(module: Path) -> None:
     assert not {name.split(".")[0] for name in imported(module)} & IO_MODULES
 
@@ -101,8 +209,37 @@ def test_every_module_says_what_it_is_for(module: Path) -> None:
     assert ast.get_docstring(ast.parse(module.read_bytes())), "a module without a docstring"
 
 
-def test_the_rooms_of_the_table_are_there() -> None:
-    assert {room for room in MAY_IMPORT if not (PACKAGE / room / "__init__.py").exists()} == set()
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
+def test_a_room_is_small_enough_to_know(room: str) -> None:
+    here = [path for path in modules() if room_of(path) == room and path.name != "__init__.py"]
+    assert len(here) <= MAX_MODULES
+
+
+@pytest.mark.parametrize("module", modules(), ids=name_of)
+def test_files_and_functions_are_short(module: Path) -> None:
+    text = module.read_text()
+    assert text.count("\n") <= MAX_LINES
+    long = {
+        node.name: node.end_lineno - node.lineno + 1
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
+        if node.end_lineno - node.lineno >= MAX_FUNCTION
+    }
+    assert long == {}
+
+
+def test_the_root_of_the_package_holds_rooms_and_nothing_else() -> None:
+    assert {path.name for path in modules() if not room_of(path)} == {
+        "__init__.py",
+        "__main__.py",
+        "_compiled.py",
+    }
+
+
+def test_the_tour_in_the_readme_has_a_line_for_every_room() -> None:
+    readme = (PROJECT / "README.md").read_text()
+    rooms = {f"](proxy/keyfence/{room.replace('.', '/')}" for room in MAY_IMPORT}
+    assert {room for room in rooms if not re.search(re.escape(room) + r"/?\)", readme)} == set()
 
 
 def project_files() -> list[Path]:

@@ -20,7 +20,7 @@ from keyfence.admin.token import TokenError, is_open_to_others, read_token, toke
 from keyfence.config.models import Overrides, load_settings
 from keyfence.net.addresses import Address
 from keyfence.policy.diagnostics import FileError
-from keyfence.process.reload import Origin
+from keyfence.process.serving.reload import Origin
 from tests.admin.test_server import ANY_PORT, Client, FakeControl
 from tests.servers import PROJECT
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
-from keyfence.process.ttl_check import CannotAsk, _Link
+from keyfence.process.serving.ttl_check import CannotAsk, _Link
 from keyfence.session.session import Session
 from keyfence.upstream.discovery import CannotLearn, _Answer, _decoded
 from keyfence.upstream.health import LONGEST_GREETING, Greeting, GreetingError

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from keyfence.config.limits import ClientLimits
 from keyfence.config.models import (
     DEFAULT_ADMIN,
     DEFAULT_LISTEN,
@@ -21,7 +22,6 @@ from keyfence.config.models import (
     Settings,
     load_settings,
 )
-from keyfence.downstream.quotas import ClientLimits
 from keyfence.identity.resolver import Evidence, Login
 from keyfence.net.addresses import parse_listen
 from keyfence.policy.diagnostics import FileError

@@ -14,7 +14,7 @@ from keyfence.admin.token import token_warnings
 from keyfence.config.models import Overrides, Settings, load_settings
 from keyfence.config.references import BadReference, resolved
 from keyfence.policy.diagnostics import FileError
-from keyfence.process.reload import admit
+from keyfence.process.serving.reload import admit
 from tests.clients.running import ask, configure, eventually
 from tests.servers import Keyfence, RedisServer, running_redis
 

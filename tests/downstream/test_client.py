@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import uvloop
 
+from keyfence.config.limits import ClientLimits
 from keyfence.config.models import ListenerModel
 from keyfence.downstream import client as client_module
 from keyfence.downstream.client import ServerContext
 from keyfence.downstream.listeners import Listeners
-from keyfence.downstream.quotas import ClientLimits
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp.limits import IDENTIFIED

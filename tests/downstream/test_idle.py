@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
+from keyfence.config.limits import ClientLimits
 from keyfence.downstream.idle import LONGEST_INTERVAL, interval, look
-from keyfence.downstream.quotas import ClientLimits
 
 
 @dataclasses.dataclass

@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 
+from keyfence.config.limits import ClientLimits
 from keyfence.config.models import ListenerModel, ListenerTlsModel
 from keyfence.downstream import accepting as accepting_module
 from keyfence.downstream import listeners as listeners_module
 from keyfence.downstream.client import Client
 from keyfence.downstream.idle import look
-from keyfence.downstream.quotas import ClientLimits
 from keyfence.downstream.tls import listener_context
 from keyfence.identity.resolver import Identities
 from keyfence.net.addresses import Address, bind

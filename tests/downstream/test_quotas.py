@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from keyfence.downstream.quotas import ClientLimits, ConnectionQuota, ConnectionQuotas
+from keyfence.config.limits import ClientLimits
+from keyfence.downstream.quotas import ConnectionQuota, ConnectionQuotas
 
 
 def test_there_are_so_many_places_in_all() -> None:

@@ -15,17 +15,7 @@ from keyfence.resp.limits import IDENTIFIED
 from keyfence.session.conversation import ABORT_MARKER
 from keyfence.session.session import Session
 from keyfence.telemetry.telemetry import Telemetry
-from tests.session.sessions import (
-    Told,
-    cmd,
-    identities,
-    judge,
-    passed,
-    policy,
-    replies,
-    sent,
-    session,
-)
+from tests.session.sessions import Told, cmd, identities, judge, passed, policy, replies, sent, session
 
 FOREIGN = "cube:v1:proxy:x:{}"  # CubeMaster may not write it, and no entry covers it
 KEYS = [

@@ -21,17 +21,7 @@ from keyfence.resp.requests import RequestReader
 from keyfence.session.refusal import refusal
 from keyfence.session.session import Session
 from tests.session.fake_redis import PASSWORD, FakeRedis
-from tests.session.sessions import (
-    ROUTE,
-    USERS,
-    Told,
-    cmd,
-    judge,
-    passed,
-    replies,
-    sent,
-    session,
-)
+from tests.session.sessions import ROUTE, USERS, Told, cmd, judge, passed, replies, sent, session
 
 WORDS: list[list[bytes]] = [
     [b"HGETALL", ROUTE],

@@ -27,9 +27,10 @@ from yarl import URL  # aiohttp's own class for addresses
 
 from keyfence.downstream.accepting import Acceptor
 from keyfence.net.addresses import Bound
-from keyfence.process.rlimits import ADMIN, ADMIN_ARRIVING
 from keyfence.telemetry.operator_log import notice
 
+CONNECTIONS = 64  # of each admin listener, where there are descriptors enough
+ARRIVING = 8  # those that are closed for others and those that come for them, for a moment
 SHUTDOWN_TIMEOUT = 2.0  # seconds that requests in progress get when the listener stops
 CONTINUE = "100-continue"  # the only thing that may be expected: RFC 9110, section 10.1.1
 LINGERING_SECONDS = 1.0  # for the rest of a body that nobody wants, so that its sender sees the answer
@@ -54,7 +55,7 @@ def _uncounted(_listener: str, _reason: str) -> None:
 class Bounds:
     """What an admin listener may cost, and who counts what is over that."""
 
-    connections: int = ADMIN
+    connections: int = CONNECTIONS
     times: Times = Times()
     count: Callable[[str, str], None] = _uncounted  # takes the listener's name and the reason
 
@@ -194,7 +195,7 @@ class Connections:
         assert self._runner.server is not None
         self._runner.server.request_handler = _with_known_expectations(self._runner.server.request_handler)
         self._runner.server.request_factory = _with_a_target(self._runner.server.request_factory)
-        self._acceptor = Acceptor(bound, self._arrived, self._no_room, ADMIN_ARRIVING)
+        self._acceptor = Acceptor(bound, self._arrived, self._no_room, ARRIVING)
         self._acceptor.listen()
 
     async def close(self) -> None:

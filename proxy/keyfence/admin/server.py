@@ -26,8 +26,8 @@ from typing import Any, Protocol, TypeVar
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from keyfence.identity.resolver import host_port
 from keyfence.net.addresses import Address, bind
+from keyfence.net.host_port import host_port
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.verdict import RULES

@@ -14,7 +14,7 @@ from keyfence.policy.diagnostics import Diagnostic, FileError
 from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.validate import other_kind
 from keyfence.policy.source.yaml import read_source
-from keyfence.process.reload import Origin
+from keyfence.process.serving.reload import Origin
 
 Checked = tuple[list[Diagnostic], list[Diagnostic], str]  # errors, warnings, summary
 

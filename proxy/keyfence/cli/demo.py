@@ -34,7 +34,7 @@ from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Mode
-from keyfence.process.runtime import Runtime
+from keyfence.process.serving.runtime import Runtime
 from keyfence.telemetry.report import rows_from_snapshot
 from keyfence.telemetry.tally import Row
 from keyfence.telemetry.telemetry import Telemetry

@@ -19,9 +19,9 @@ from keyfence.config.upstream import upstream_of
 from keyfence.net.addresses import parse_address, parse_listen
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.units import milliseconds
-from keyfence.process.reload import Origin
 from keyfence.process.run import serve
-from keyfence.process.runtime import StartError, run_loop, settle_modules
+from keyfence.process.serving.reload import Origin
+from keyfence.process.serving.runtime import StartError, run_loop, settle_modules
 from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.report import render
 from keyfence.telemetry.report_by_key import as_objects, render_by_key

@@ -18,7 +18,7 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import Modes, advised
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text
-from keyfence.process.reload import load
+from keyfence.process.serving.reload import load
 
 from .options import admin_option, answer_of, asked, format_option, is_given, print_json
 from .output import fail, fail_with, fits, print_table, say, wrapped

@@ -1,9 +1,8 @@
 """Rule: a command's effect on a key's type, time to live and content is data, or a small function of argv.
 
 Keyed by the command's name and by *role*: the index of the key spec that finds the key (see
-`table.json`), so that a source and a destination stay apart. Facts are from the commands'
-documentation (https://redis.io/docs/latest/commands/) and, where it is silent, from the source that is
-named.
+`table.json`), so that a source and a destination stay apart. Facts are from the commands' documentation
+(https://redis.io/docs/latest/commands/) and, where it is silent, from the source that is named.
 """
 
 from __future__ import annotations
@@ -14,18 +13,7 @@ from typing import NamedTuple
 from .arguments import LONG_LONG_MAX, integer, word
 from .carried import CARRIED_OF
 from .losses import losses_of
-from .model import (
-    DELETE,
-    GROUP,
-    READ,
-    WRITE,
-    Content,
-    Field,
-    Members,
-    Streamed,
-    Ttl,
-    sequence,
-)
+from .model import DELETE, GROUP, READ, WRITE, Content, Field, Members, Streamed, Ttl, sequence
 from .table import Row
 
 Argv = Sequence[bytes]

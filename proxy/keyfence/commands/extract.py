@@ -16,17 +16,7 @@ from .arguments import fold, word
 from .effects import Effect, effect_of
 from .exceptions import FINDERS, NEEDS, Finder, numkeys
 from .learned import Learned
-from .model import (
-    ANY_KEY,
-    DELETE,
-    READ,
-    WRITE,
-    Access,
-    Command,
-    Problem,
-    Touches,
-    sequence,
-)
+from .model import ANY_KEY, DELETE, READ, WRITE, Access, Command, Problem, Touches, sequence
 from .resources import MENTIONS, Mention
 from .table import COMMANDS, KeySpec, Row
 

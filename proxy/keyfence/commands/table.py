@@ -73,7 +73,7 @@ def lookup(argv: Sequence[bytes]) -> Row | None:
     return row.subcommands.get(word(argv[1]), row)
 
 
-def known_names() -> tuple[frozenset[str], frozenset[str]]:
+def _known_names() -> tuple[frozenset[str], frozenset[str]]:
     """All names of commands and subcommands (`XGROUP CREATE`), and all categories (`@stream`)."""
     commands = [row.command for row in COMMANDS.values()]
     categories = frozenset(f"@{category}" for command in commands for category in command.categories)
@@ -130,3 +130,6 @@ _TABLE: Mapping[str, Any] = json.loads(resources.files(__package__).joinpath("ta
 COMMANDS: Mapping[bytes, Row] = _load(_TABLE)
 # Servers that have said themselves what their commands are. What only others have is as it is published.
 ASKED_SERVERS = frozenset(_TABLE["servers"]) - frozenset(_TABLE["documented"])
+
+
+KNOWN_COMMANDS, KNOWN_CATEGORIES = _known_names()

@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from keyfence.downstream.quotas import ANY_SERVICE, ClientLimits
 from keyfence.identity.resolver import Identities, Network, Password
 from keyfence.net.addresses import Address, parse_address, parse_listen
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place, did_you_mean
@@ -33,6 +32,7 @@ from keyfence.resp.limits import MAX_ARGUMENTS, MAX_REQUEST, MIB, RequestLimits
 from keyfence.upstream.health import UpstreamAddress
 from keyfence.upstream.url import parse_upstream
 
+from .limits import ANY_SERVICE, ClientLimits
 from .references import Resolved, file_of
 from .upstream import UpstreamModel, address_of
 

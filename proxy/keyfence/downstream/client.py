@@ -13,7 +13,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from keyfence.identity.resolver import Evidence, Identities, certificate_names, host_port
+from keyfence.config.limits import ClientLimits
+from keyfence.identity.resolver import Evidence, Identities, certificate_names
+from keyfence.net.host_port import host_port
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp import encode
 from keyfence.resp.limits import RequestLimits
@@ -27,7 +29,7 @@ from keyfence.upstream.health import Upstream, send_with_end
 from keyfence.upstream.links import Links, Owner
 from keyfence.upstream.pools import Pools
 
-from .quotas import ClientLimits, ConnectionQuota, ConnectionQuotas
+from .quotas import ConnectionQuota, ConnectionQuotas
 
 # While a request waits for its connection, so much may come in behind it.
 MAX_UNSENT = 1024 * 1024

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from .quotas import ClientLimits
+from keyfence.config.limits import ClientLimits
 
 LONGEST_INTERVAL = 1.0  # seconds between two looks
 SHORTEST_INTERVAL = 0.02

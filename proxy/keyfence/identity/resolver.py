@@ -25,11 +25,6 @@ AUTHENTICATED = b"+OK\r\n"
 WRONGPASS = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
 
 
-def host_port(host: str, port: int) -> str:
-    """An address as people and URLs write it: IPv6 in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Evidence:
     """What is known of a client before it has said a word."""

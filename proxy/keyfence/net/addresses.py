@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keyfence.identity.resolver import host_port
+from .host_port import host_port
 
 MAX_UNIX_PATH = 107  # bytes: sockaddr_un.sun_path without its NUL
 PORT_ATTEMPTS = 20

@@ -30,8 +30,8 @@ from keyfence.telemetry.metrics import exposition
 from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.tally import Row
 
-from .reload import Origin, Packed, admit, changed_settings, unpack
-from .runtime import Runtime
+from .serving.reload import Origin, Packed, admit, changed_settings, unpack
+from .serving.runtime import Runtime
 from .systemd import READY, Notify, reloading
 
 MAX_GLASS = 100

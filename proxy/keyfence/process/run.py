@@ -32,11 +32,11 @@ from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.embedded import EmbeddedRedis
 from keyfence.upstream.health import Upstream, UpstreamAddress
 
-from .command_recorder import Recorder
 from .control import Backend, Control, InProcess
-from .reload import Origin, pack
-from .rlimits import admin_room
-from .runtime import Runtime, StartError, background
+from .serving.command_recorder import Recorder
+from .serving.reload import Origin, pack
+from .serving.rlimits import admin_room
+from .serving.runtime import Runtime, StartError, background
 from .systemd import READY, STOPPING, notifier
 
 

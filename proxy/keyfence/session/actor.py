@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from keyfence.identity.resolver import Identities, host_port
+from keyfence.identity.resolver import Identities
+from keyfence.net.host_port import host_port
 from keyfence.policy.compiled.policy import UNKNOWN
 from keyfence.policy.compiled.tenants import Caller, Values
 from keyfence.policy.engine.authorizer import Authorizer, InForce

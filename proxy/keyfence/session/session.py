@@ -6,8 +6,7 @@ waits for its turn. Where the session can't be followed any more it says so and 
 ends; it never guesses.
 
 The owner (see `client`) feeds `from_client` and `from_upstream` (or `from_shared`), then takes `to_upstream`
-and `to_client`. This module reads and judges; `actor` does what was decided. Commands that do something to
-the session itself are in `specials`; what was sent on and is awaited is the matter of `conversation`.
+and `to_client`. This module reads and judges; `actor` does what was decided.
 """
 
 from __future__ import annotations

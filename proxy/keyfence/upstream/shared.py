@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 from keyfence.resp.barrier import LONGEST_REPLY, Barrier, Form
 from keyfence.resp.limits import MIB
@@ -29,9 +29,6 @@ from keyfence.resp.profile import Profile
 from keyfence.resp.replies import ReplyError, ReplyFramer
 
 from .health import Greeting, GreetingError, Upstream, UpstreamDown, describe, keep_alive
-
-if TYPE_CHECKING:
-    from .pools import Pool
 
 IDLE_SECONDS = 60.0  # after which a connection that nobody holds is closed
 # Bytes that may wait for Redis on a connection. Beyond that it accepts no new clients: requests of clients
@@ -72,10 +69,20 @@ class Sharer:
         raise NotImplementedError
 
 
+class ConnectionSource(Protocol):
+    """Where a link takes its connection from: the pool of its kind (pools.Pool)."""
+
+    kind: Profile
+    holders: int  # links that are not closed
+    is_evicted: bool  # links have to ask for another source
+
+    def connection(self, link: SharedLink) -> SharedConnection: ...
+
+
 class SharedLink:
     """One client's share of a connection. It stays with one connection while anything is awaited there."""
 
-    def __init__(self, pool: Pool, sharer: Sharer) -> None:
+    def __init__(self, pool: ConnectionSource, sharer: Sharer) -> None:
         self.sharer: Sharer | None = sharer
         self.awaited = 0  # replies
         self.is_told = False  # something was handed over in this turn

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from keyfence.config.models import Overrides, load_settings
-from keyfence.process.reload import pack
+from keyfence.process.serving.reload import pack
 from keyfence.process.workers import handle as module
 from keyfence.process.workers.handle import WorkerFailed, WorkerProcess
 from keyfence.process.workers.sockets import bind_slots

@@ -11,12 +11,11 @@ from typing import Any
 
 from keyfence.commands.arguments import fold, word
 from keyfence.commands.model import GROUP, READ, WRITE, Channel, Script, Streamed, Touches
-from keyfence.commands.table import COMMANDS
+from keyfence.commands.table import COMMANDS, KNOWN_COMMANDS
 from keyfence.policy.compiled.permissions import EVERY
 from keyfence.policy.compiled.policy import MAX_CONFIRMED, TOP, CompiledPolicy, Target
 from keyfence.policy.compiled.scripts import registered_as
 from keyfence.policy.compiled.tenants import Values, own_key, own_values
-from keyfence.policy.compiler.commands import KNOWN_COMMANDS
 from keyfence.policy.compiler.families import own_members
 from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.engine.evaluator import Evaluator

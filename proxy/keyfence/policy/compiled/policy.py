@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from keyfence.commands.arguments import function_name
@@ -107,6 +107,14 @@ class Home:
     cluster: bool
     names: Names = dataclasses.field(default_factory=Names)
     type_words: dict[bytes, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # segment: types
+
+
+def types_in(key: bytes, words: Mapping[bytes, tuple[str, ...]]) -> tuple[str, ...]:
+    """The types that a word among the key's segments stands for: `chat:messages:list:id:1` says list."""
+    for segment in key.split(b":"):
+        if segment in words:
+            return words[segment]
+    return ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -306,3 +306,16 @@ def own_key(key: bytes, pattern: KeyPattern, tenancy: Tenancy, values: Values) -
     return b"".join(
         part.text if isinstance(part, Text) else own.get(part.name, held[part.name]) for part in pattern.parts
     )
+
+
+def differing(
+    first: dict[str, bytes], bound: tuple[tuple[str, bytes], ...]
+) -> tuple[str, bytes, bytes] | None:
+    """Where a key differs in a bound placeholder from the keys before it: (name, value, earlier value).
+
+    `first` has the value that each placeholder had first, and takes in those of this key.
+    """
+    for name, value in bound:
+        if first.setdefault(name, value) != value:
+            return name, value, first[name]
+    return None

@@ -198,16 +198,3 @@ def alike(context: CompilerContext, values: tuple[tuple[str, bytes], ...]) -> tu
     """Those of the values that all keys of one command share. Who reads the values of all may read them at
     once."""
     return tuple(value for value in values if value[0] not in context.write_only)
-
-
-def differing(
-    first: dict[str, bytes], bound: tuple[tuple[str, bytes], ...]
-) -> tuple[str, bytes, bytes] | None:
-    """Where a key differs in a bound placeholder from the keys before it: (name, value, earlier value).
-
-    `first` has the value that each placeholder had first, and takes in those of this key.
-    """
-    for name, value in bound:
-        if first.setdefault(name, value) != value:
-            return name, value, first[name]
-    return None

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from keyfence.commands.table import COMMANDS, known_names
+from keyfence.commands.table import COMMANDS, KNOWN_CATEGORIES, KNOWN_COMMANDS
 from keyfence.policy.compiled.key_commands import KeyCommands
 from keyfence.policy.compiled.permissions import EVERY, selects, selects_name
 from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.source.model import KeyCommandsModel
 
 from .context import CompilerContext
-
-KNOWN_COMMANDS, KNOWN_CATEGORIES = known_names()
 
 
 def build_selectors(

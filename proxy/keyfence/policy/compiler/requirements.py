@@ -10,9 +10,8 @@ import dataclasses
 from collections.abc import Mapping
 
 from keyfence.policy.compiled.key_commands import KeyCommands
-from keyfence.policy.compiled.policy import Entry, Fields
+from keyfence.policy.compiled.policy import Entry, Fields, types_in
 from keyfence.policy.compiled.ttl import TtlRule
-from keyfence.policy.engine.content import types_in
 from keyfence.policy.patterns.patterns import KeyPattern, Literal
 from keyfence.policy.patterns.value_forms import Form, NumberRange, parse_range
 from keyfence.policy.source.model import Requirements, ScopeModel, TtlModel

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from keyfence.commands.table import KNOWN_COMMANDS
 from keyfence.policy.compiled.policy import CompiledPolicy
-from keyfence.policy.compiler.commands import KNOWN_COMMANDS
 from keyfence.policy.diagnostics import Diagnostic, FileError, did_you_mean
 from keyfence.policy.source.model import Date, RuleName
 from keyfence.policy.source.validate import file_kind, validate

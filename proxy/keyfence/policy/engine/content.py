@@ -6,7 +6,7 @@ that is too long to be looked at where its form is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from keyfence.commands.model import Access, Content, Field, Members, Streamed
@@ -36,14 +36,6 @@ class Fault(NamedTuple):
 def fits(wanted: Sequence[str], given: Sequence[str]) -> bool:
     """Whether a command for values of the types `given` may be used on a key of the types `wanted`."""
     return not wanted or not given or any(one in wanted for one in given)
-
-
-def types_in(key: bytes, words: Mapping[bytes, tuple[str, ...]]) -> tuple[str, ...]:
-    """The types that a word among the key's segments stands for: `chat:messages:list:id:1` says list."""
-    for segment in key.split(b":"):
-        if segment in words:
-            return words[segment]
-    return ()
 
 
 def type_fault(command: str, access: Access, types: Sequence[str], shown: Shown) -> Fault:

@@ -4,8 +4,7 @@
 Rule: it admits, or repeats what was found of a command of the same kind, or says nothing. Where it admits,
 `Evaluator.judge` finds no violation, and where it repeats, the same ones
 (tests/policy/engine/test_decision_cache.py). What it knows of a command and a target it has asked the decider
-once: only what does not depend on key, value and time. Its tables are bounded by the policy,
-MAX_FORMS and MAX_REPEATS.
+once: only what does not depend on key, value and time. Tables are bounded.
 """
 
 from __future__ import annotations

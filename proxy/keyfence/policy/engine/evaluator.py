@@ -15,17 +15,7 @@ from typing import TYPE_CHECKING
 
 from keyfence.commands.arguments import fold, integer, word
 from keyfence.commands.extract import extract
-from keyfence.commands.model import (
-    ANY_KEY,
-    READ,
-    WRITE,
-    Access,
-    Channel,
-    Command,
-    Problem,
-    Touches,
-    Unseen,
-)
+from keyfence.commands.model import ANY_KEY, READ, WRITE, Access, Channel, Command, Problem, Touches, Unseen
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.budget import Budget, cost
 from keyfence.policy.compiled.hash_slots import hash_slot
@@ -33,9 +23,8 @@ from keyfence.policy.compiled.keyspace import INVALIDATIONS
 from keyfence.policy.compiled.permissions import forbidden_by_default, lets_unknown, names, selects
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.sizes import asks
-from keyfence.policy.compiled.tenants import Values
+from keyfence.policy.compiled.tenants import Values, differing
 from keyfence.policy.compiled.ttl import FAULTS, FINE, SIZED, outcome
-from keyfence.policy.compiler.bindings import differing
 from keyfence.policy.show import printable, shown_name
 from keyfence.policy.verdict import ALLOWED, Found, Gathering, Verdict
 

@@ -14,7 +14,7 @@ from keyfence.policy.budget import Budget, cost
 from keyfence.policy.compiled.key_commands import UNNAMED
 from keyfence.policy.compiled.names import NameFault, hash_tag_fault, lowered
 from keyfence.policy.compiled.permissions import selects_name
-from keyfence.policy.compiled.policy import MAX_CONFIRMED, CompiledPolicy, Grant, Target
+from keyfence.policy.compiled.policy import MAX_CONFIRMED, CompiledPolicy, Grant, Target, types_in
 from keyfence.policy.compiled.scripts import Registration
 from keyfence.policy.compiled.sizes import answers, asks, late_excess
 from keyfence.policy.compiled.tenants import OWN, Values, own_key, own_values, value_in
@@ -24,7 +24,7 @@ from keyfence.policy.show import printable
 from keyfence.policy.verdict import Found, Violation
 
 from .carried import Moves, type_doubt
-from .content import Fault, content_faults, fits, ttl_fault, type_fault, types_in
+from .content import Fault, content_faults, fits, ttl_fault, type_fault
 from .masking import standard_key
 from .messages import Wording, said
 from .pending_sizes import Write

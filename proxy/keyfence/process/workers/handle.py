@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keyfence import __version__
-from keyfence.process.spawn import start_python
+from keyfence.process.serving.spawn import start_python
 from keyfence.telemetry.log_relay import LogPipe, LogRelay
 
 from .channel import Channel, from_json, to_pickle

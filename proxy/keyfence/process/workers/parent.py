@@ -16,8 +16,8 @@ from typing import Any
 
 from keyfence.net.addresses import Bound
 from keyfence.policy.enforcement.modes import BreakGlass
-from keyfence.process.reload import Packed
-from keyfence.process.runtime import Runtime, StartError
+from keyfence.process.serving.reload import Packed
+from keyfence.process.serving.runtime import Runtime, StartError
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.log_relay import LogRelay
 from keyfence.telemetry.operator_log import Changes, elapsed, warn

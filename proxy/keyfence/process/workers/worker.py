@@ -21,10 +21,10 @@ from keyfence.downstream.tls import listener_context
 from keyfence.net.addresses import Bound
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import BreakGlass
-from keyfence.process.command_recorder import Recorder
-from keyfence.process.reload import Packed, unpack
-from keyfence.process.runtime import Runtime, StartError, background, run_loop, settle_modules
-from keyfence.process.spawn import admit_signals, end_with_parent
+from keyfence.process.serving.command_recorder import Recorder
+from keyfence.process.serving.reload import Packed, unpack
+from keyfence.process.serving.runtime import Runtime, StartError, background, run_loop, settle_modules
+from keyfence.process.serving.spawn import admit_signals, end_with_parent
 from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.telemetry import Telemetry

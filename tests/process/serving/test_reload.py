@@ -20,7 +20,7 @@ import pytest
 from keyfence.config.models import Overrides, Settings, load_settings
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
-from keyfence.process.reload import LIVE, Origin, Packed, admit, unpack
+from keyfence.process.serving.reload import LIVE, Origin, Packed, admit, unpack
 from keyfence.resp import encode
 from tests.clients.running import ask, configure, eventually, metric
 from tests.policy.cases import POLICIES

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import resource
 
+from keyfence.admin.connections import ARRIVING as ADMIN_ARRIVING
+from keyfence.admin.connections import CONNECTIONS as ADMIN
+
 PER_CLIENT = 2
 RESERVED = 64  # listeners, logs, the probe, what libraries open
-ADMIN = 64  # connections of each admin listener, where there are descriptors enough
 ADMIN_SHARE = 16  # where not, each has one of so many descriptors
 ADMIN_LEAST = 4
-ADMIN_ARRIVING = 8  # those that are closed for others and those that come for them, for a moment
 
 
 def room_for(connections: int, admin_listeners: int = 0) -> int:

@@ -17,10 +17,10 @@ from typing import Any
 
 from keyfence.commands.extract import adopt
 from keyfence.commands.learned import learn
+from keyfence.config.limits import ClientLimits
 from keyfence.config.models import Settings
 from keyfence.downstream.client import ServerContext, report_fault
 from keyfence.downstream.listeners import Listeners
-from keyfence.downstream.quotas import ClientLimits
 from keyfence.downstream.tls import listener_context, upstream_context
 from keyfence.net.addresses import Bound
 from keyfence.policy.compiled.policy import CompiledPolicy

@@ -18,7 +18,7 @@ from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.pending_ttl import PendingTtls
 from keyfence.policy.loading.load import parse_policy
-from keyfence.process.ttl_check import BATCH, TtlWatch
+from keyfence.process.serving.ttl_check import BATCH, TtlWatch
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.health import Upstream, UpstreamAddress
 from tests.servers import Keyfence, RedisServer
