@@ -79,7 +79,7 @@ OTHERS = {
     ("policy/enforcement/waivers.py", "*"): "the waivers' text",
     ("policy/analysis/testing.py", "*"): "an error's text",
     ("policy/analysis/explain.py", "*"): "an error's text",
-    ("policy/analysis/remedies.py", "_charset"): "a key that is proposed",
+    ("policy/remedies/remedies.py", "_charset"): "a key that is proposed",
     ("policy/show.py", "shown_name"): "a name that is shown",
     ("policy/compiled/scripts.py", "sha1_of"): "a SHA-1: forty hex digits, or none that is known",
     ("shapes/secrecy.py", "*"): "a key that is shown",

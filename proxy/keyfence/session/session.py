@@ -5,8 +5,7 @@ Rule: bytes in, bytes out, no I/O. What goes upstream is exactly what was judged
 waits for its turn. Where the session can't be followed any more it says so and stops judging (`opaque`) or
 ends; it never guesses.
 
-The owner (see `client`) feeds `from_client` and `from_upstream` (or `from_shared`), then takes `to_upstream`
-and `to_client`. This module reads and judges; `actor` does what was decided.
+The owner (`client`) feeds `from_client` and `from_upstream` (or `from_shared`), and takes what comes of it.
 """
 
 from __future__ import annotations

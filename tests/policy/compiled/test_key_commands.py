@@ -6,12 +6,12 @@ import shlex
 from pathlib import Path
 
 import pytest
+from keyfence.policy.remedies.remedies import remedies
 
 from keyfence.commands.extract import extract
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.analysis.coverage import Coverage
 from keyfence.policy.analysis.diff import Difference
-from keyfence.policy.analysis.remedies import remedies
 from keyfence.policy.compiled.key_commands import UNNAMED
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
@@ -225,11 +225,17 @@ def test_a_violation_is_worded_for_the_entry() -> None:
     (one,) = violations("DEL bank:payment:a")
     assert (one.rule, one.entry, one.key) == ("command.forbidden", "payment", b"bank:payment:a")
     assert one.message == "app may not DEL bank:payment:a: the entry payment is never deleted"
-    assert one.hint == "a grant of the command on such keys is the exception"
+    assert one.hint == "use another key; or ask the owner of the entry payment to change its commands"
     (one,) = violations("APPEND bank:flag:a x")
     assert one.message == "app may not APPEND bank:flag:a: the entry flag admits GET and SET only"
+    assert one.hint.startswith(
+        "use one of these commands, or another key; or ask the owner of the entry flag"
+    )
     (one,) = violations("SORT bank:other")
     assert one.message == "app may not SORT bank:other: the scope all forbids SORT"
+    assert one.hint == "use another key; or ask the owner of the scope all to change its commands"
+    (one,) = violations("SET bank:archive:log:a v")
+    assert one.hint.startswith("write only where nothing is yet (NX), or use another key; or ask the owner")
 
 
 def test_malformed_and_legacy_keys_are_their_entrys() -> None:
@@ -341,7 +347,44 @@ def test_what_changes_of_commands_is_told() -> None:
 def test_explain_says_what_would_have_to_change() -> None:
     argv = [b"DEL", b"bank:payment:a"]
     found = remedies(DECIDER.policy, 0, argv, extract(argv), violations("DEL bank:payment:a"))
-    assert [one.text for one in found] == ["commands of payment would have to admit DEL, for every service"]
+    hint = "use another key; or ask the owner of the entry payment to change its commands"
+    assert [(one.text, one.command, one.add) for one in found] == [(hint, [], {})]
+
+
+@pytest.mark.parametrize(
+    ("command", "offered"),
+    [
+        ("SET bank:archive:log:a v", "SET bank:archive:log:a v NX"),
+        ("MSET bank:archive:log:a v", "MSETNX bank:archive:log:a v"),
+        ("GETSET bank:archive:log:a v", ""),
+        ("SETEX bank:archive:log:a 0 v", ""),
+        ("UNLINK bank:archive:log:a", ""),
+        ("DEL bank:meta:a", ""),
+        ("SORT bank:plain:a BY w_*", ""),
+        ("FROB bank:plain:a", ""),
+        ("FT.SEARCH bank:plain:a", ""),
+    ],
+)
+def test_no_remedy_for_a_prohibition_is_a_grant(command: str, offered: str) -> None:
+    argv = command.encode().split()
+    found = remedies(DECIDER.policy, 0, argv, extract(argv), violations(command))
+    assert found
+    assert not any("grant" in one.text or "grants" in one.add for one in found)
+    assert [b" ".join(one.command).decode() for one in found if one.command] == ([offered] if offered else [])
+
+
+def test_no_remedy_for_a_command_that_the_policy_forbids_is_a_grant() -> None:
+    policy = parse_policy(
+        "policy: p\nservices: [app]\ncommands: {forbid: [SORT]}\nscopes: {all: {prefix: a}}\n"
+    )
+    argv = [b"SORT", b"a"]
+    found = Evaluator(policy).decide(0, argv).violations
+    hint = "use another command; or ask the owner of the policy to change its commands"
+    assert found[0].hint == hint
+    (one,) = [
+        one for one in remedies(policy, 0, argv, extract(argv), found) if one.rule == "command.forbidden"
+    ]
+    assert (one.text, one.add) == (hint, {})
 
 
 def test_coverage_asks_for_a_test_of_it() -> None:

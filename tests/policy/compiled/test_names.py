@@ -16,6 +16,7 @@ from keyfence.policy.compiled.names import Names, hash_tag_fault, lowered
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiler.naming import compare, surely_named
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.patterns.patterns import parse_class, parse_pattern
@@ -188,6 +189,56 @@ def test_a_secret_is_not_told_in_lower_case_either() -> None:
     assert rule == "key.format"
     assert "secret" not in (message + hint).lower().replace("session", "")
     assert message == "Session:<token> holds capital letters: session:<token>"
+
+
+SPELLED = """
+policy: p
+services: [a]
+claims: ["p:"]
+names: {lowercase: yes, NAMES}
+placeholders: {id: "[A-Za-z0-9-]{1,40}", token: {is: "[A-Za-z0-9]{8,}", secret: true}}
+bind: {eu: {a: [EU]}}
+scopes: {s: {prefix: "p:", writers: a, unregistered: allow}}
+keys:
+  order: {key: "p:order:<id>"}
+  session: {key: "p:session:<token>:<uuid>"}
+  region: {key: "p:<eu>:<id>"}
+  own: {key: "p:orderItem:<id>"}
+legacy: {allow: [read], keys: {"Order:<id>": order}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "names", "broken"),
+    [
+        ("p:order:Ab-7", "", []),
+        ("p:session:S3cretToken:585E0676-0782-4952-A8B5-0A6D5C7B1C5D", "", []),
+        ("p:EU:Ab", "", []),
+        ("p:orderItem:ab", "", ["key.format"]),  # the entry's own text
+        ("p:other:Ab", "", ["key.format"]),  # a key of no entry: which part is an id can't be known
+        ("p:other:ab", "", []),
+        ("Order:Ab", "", []),
+        # Every other rule still holds for ids.
+        ("p:order:Ab", "charset: '[a-z:]'", ["key.charset"]),
+        ("p:order:Ab", "level: '[a-z]+'", ["key.format"]),
+        ("p:order:ab", "level: '[a-z]+'", []),
+        ("p:order:ABC", "max_length: 10", ["key.length"]),
+        ("p:order:Ab", "should: {lowercase: yes, levels: {max: 2}}", ["key.format"]),
+    ],
+)
+def test_lower_case_is_asked_of_words_and_not_of_ids(key: str, names: str, broken: list[str]) -> None:
+    compiled = parse_policy(SPELLED.replace("NAMES", names))
+    evaluator, argv = Evaluator(compiled), [b"GET", key.encode()]
+    for one in (evaluator, Evaluator(pickle.loads(pickle.dumps(compiled)))):
+        assert [found.rule for found in one.decide(0, argv).violations] == broken
+    cache = DecisionCache(evaluator, 0, frozenset({"GET"}))
+    assert [cache.admits(argv) is not None for _ in range(2)] == [not broken and key[0] != "O"] * 2
+
+
+def test_ids_with_capitals_cost_nothing() -> None:
+    compiled = parse_policy(SPELLED.replace("NAMES", ""))
+    sure = {one.name: one.names_sure for one in compiled.targets if one.kind == "entry"}
+    assert sure == {"order": True, "session": True, "region": True, "own": False}
 
 
 def test_lowering_separates_words_where_a_hump_was() -> None:

@@ -18,6 +18,8 @@ from keyfence.policy.analysis.lint import check_policy
 from keyfence.policy.analysis.testing import Runner
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
@@ -377,10 +379,6 @@ def test_a_secret_tenant_is_shown_nowhere() -> None:
             one_entry("{from: user}", "<id>-<tenant>", "placeholders: {id: '[a-z-]+'}\n"),
             "where <id> ends can't be told: it may hold '-'",
         ),
-        (
-            one_entry("{from: user}", rest="placeholders: {id: a}\nlegacy: {keys: {'old:<id>': k}}\n"),
-            "'old:<id>' doesn't show the <tenant> that k is bound by",
-        ),
     ],
 )
 def test_what_leaves_in_doubt_whose_a_key_is_is_an_error(text: str, message: str) -> None:
@@ -447,6 +445,152 @@ def test_diff_tells_what_changes_for_tenants(change: tuple[str, str], told: str)
     sentences = [one.sentence for one in Difference(LOADED, new).changes]
     assert any(told in one for one in sentences), sentences
     assert not Difference(LOADED, LOADED).changes
+
+
+# Forms of a time before there were tenants.
+BEFORE = """
+policy: saas
+services: [app, jobs, all]
+claims: ["t:", "pub:"]
+placeholders: {id: "[a-z0-9]{1,8}"}
+bind:
+  tenant: {from: user, pattern: "tenant-(.*)", across: [all]}
+  author: {write: {from: user, pattern: "tenant-(.*)"}}
+keys:
+  cart: {key: "t:<tenant>:cart:<id>", writers: [app, all], readers: jobs}
+  page: {key: "pub:<author>:<id>", writers: app, readers: jobs}
+  both: {key: "t:<tenant>:by:<author>", writers: [app, all], readers: jobs}
+legacy:
+  allow: [read, write, delete]
+  keys:
+    "cart:<id>": cart
+    "page:<id>": page
+    "by:<author>": both
+    "open:<id>": {entry: cart, allow: []}
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "passes"),
+    [
+        ("GET cart:7", ["all"]),  # it may be any tenant's: for who has the right on all
+        ("SET cart:7 v", ["all"]),
+        ("SCAN 0 MATCH cart:[a-z]", ["all"]),
+        ("GET page:7", ["jobs"]),  # everybody's are read, each writes its own
+        ("SET page:7 v", []),
+        ("SCAN 0 MATCH page:7", ["jobs"]),
+        ("GET by:acme", ["all"]),
+        ("SET by:acme v", ["all"]),
+        ("GET open:7", []),
+    ],
+)
+def test_a_legacy_form_without_the_tenant_is_for_those_with_the_right_on_all(
+    command: str, passes: list[str]
+) -> None:
+    policy = parse_policy(BEFORE)
+    argv, values = command.encode().split(), policy.values(ACME)
+    found = {
+        name: Evaluator(policy).decide(policy.number(name), argv, values).violations
+        for name in policy.services
+    }
+    assert [name for name, broken in found.items() if not broken] == passes
+    judge = Authorizer(policy, Modes([ModeRule("enforce")], policy.services))
+    for number, name in enumerate(policy.services):
+        cache = judge.cache(number, frozenset({"GET", "SET"}))
+        assert name in passes or cache.admits(argv, values) is None
+        assert (judge.rule(number, argv, values).refused_by is None) == (name in passes)
+    for one in found["app"]:
+        assert one.rule == ("scan.scope" if argv[0] == b"SCAN" else "key.legacy")
+        assert one.rule != "key.legacy" or ":acme:" in one.hint or one.hint.endswith("by:acme")
+
+
+def test_a_legacy_form_that_nobody_may_use_is_warned_of(tmp_path: Path) -> None:
+    file = tmp_path / "saas.yaml"
+    file.write_text(BEFORE)
+    assert check_policy(file)[:2] == ([], [])
+    file.write_text(BEFORE.replace(", across: [all]", ""))
+    errors, warnings, _ = check_policy(file)
+    assert errors == []
+    assert [one.code for one in warnings] == ["unowned-form"] * 2
+    assert str(warnings[0]).endswith(
+        "warning: no service may use the legacy form 'cart:<id>': it doesn't show the <tenant> that cart is "
+        "bound by, so a key of it may be anybody's; put <tenant> into it, list a service under across, or "
+        "grant its keys"
+    )
+
+
+HINTED = """
+policy: saas
+services: [app, jobs, ops]
+claims: ["t:", "shared:"]
+placeholders: {id: "[a-z0-9]{1,8}"}
+bind:
+  tenant: {from: user, pattern: "tenant-(.*)", across: [jobs]}
+  stage: {app: dev, jobs: [dev, stg]}
+keys:
+  cart: {key: "t:<tenant>:cart:<id>", writers: [app, jobs]}
+  lock: {key: "t:<stage>-<tenant>:<id>", writers: [app, jobs]}
+  list: {key: "t:list:<id>", writers: app}
+  rows: {key: "t:rows:<tenant>:<id>", writers: app, replaces: list, allow: []}
+legacy: {allow: [], keys: {"old:<tenant>:<id>": cart}}
+instead: {"crt:<id>": cart, "lck:<id>": lock, "their:<tenant>:<id>": cart}
+"""
+
+
+@pytest.mark.parametrize(
+    ("service", "command", "caller", "hint"),
+    [
+        ("app", "GET crt:7", ACME, "use t:acme:cart:7"),
+        ("app", "GET crt:7", STRANGER, "use t:<tenant>:cart:7"),
+        ("app", "GET lck:7", ACME, "use t:dev-acme:7"),
+        ("app", "GET their:globex:7", ACME, "use t:acme:cart:7"),
+        ("app", "GET their:globex:7", STRANGER, "use t:<tenant>:cart:7"),
+        ("jobs", "GET their:globex:7", ACME, "use t:globex:cart:7"),  # it works across the tenants
+        ("jobs", "GET crt:7", ACME, "use t:<tenant>:cart:7"),
+        ("jobs", "GET lck:7", STRANGER, "use t:<stage>-<tenant>:7"),
+        ("app", "GET old:acme:7", ACME, "use t:acme:cart:7"),
+        ("app", "GET old:globex:7", STRANGER, "use t:<tenant>:cart:7"),
+        ("app", "GET t:list:7", ACME, "use t:rows:acme:<id>"),
+        ("app", "GET t:list:7", STRANGER, "use t:rows:<tenant>:<id>"),
+    ],
+)
+def test_a_hint_names_the_callers_own_key(service: str, command: str, caller: Caller, hint: str) -> None:
+    policy = parse_policy(HINTED)
+    argv, number = command.encode().split(), policy.number(service)
+    (found, *_) = Evaluator(policy).decide(number, argv, policy.values(caller)).violations
+    assert found.hint == hint
+    told = explain(policy, service, argv, caller)
+    assert any(hint.removeprefix("use ").replace("<id>", "7") in one["text"] for one in told["remedies"])
+
+
+def test_a_hint_shows_no_secret_value_of_the_caller() -> None:
+    secret = '{id: "[a-z0-9]{1,8}", tenant: {is: "[a-z]{4,}", secret: true}}'
+    policy = parse_policy(HINTED.replace('{id: "[a-z0-9]{1,8}"}', secret))
+    for command in (
+        "GET crt:7",
+        "GET lck:7",
+        "GET their:acme:7",
+        "GET old:acme:7",
+        "GET t:list:7",
+        "GET t:x",
+    ):
+        told = explain(policy, "app", command.encode().split(), ACME)
+        assert "acme" not in str(told).replace("GET their:acme:7", "")
+
+
+def test_what_one_caller_is_told_is_not_repeated_to_another() -> None:
+    judge = Authorizer(
+        LOADED_HINTS := parse_policy(HINTED), Modes([ModeRule("enforce")], ("app", "jobs", "ops"))
+    )
+    cache = judge.cache(0, frozenset({"GET"}))
+    for caller, own in ((ACME, b"acme"), (Caller(b"tenant-globex"), b"globex")):
+        for command in (b"GET crt:7", b"GET t:list:7"):
+            argv, values = command.split(), LOADED_HINTS.values(caller)
+            assert cache.admits(argv, values) is None
+            ruling, touches = judge.authorize(0, argv, values=values)
+            assert ruling.refused_by is not None
+            assert own.decode() in ruling.refused_by.hint
+            assert judge.repeats(0, cache, argv, touches, ruling) is None
 
 
 def test_a_lapsed_legacy_form_is_closed_to_its_own_tenant_too() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from keyfence.policy.remedies.remedies import remedies
 
 from keyfence.commands.extract import extract
 from keyfence.policy.analysis.lint import check_policy
-from keyfence.policy.analysis.remedies import remedies
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator

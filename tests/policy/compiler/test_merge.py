@@ -86,7 +86,8 @@ FIRES = [
     ("covered by nobody", "web", "GET elsewhere", ["key.unregistered"], "#platform"),
     ("a should of its file", "web", "GET shop:cart:a", ["type.mismatch"], "#shop"),
     ("no should of another", "clerk", "HGETALL bill:{a}:text", ["type.mismatch"], "#bills"),
-    ("naming rules of its file", "web", "SET bill:{A}:text x", ["key.format"], "#bills"),
+    ("an id is no word of a name", "web", "SET bill:{A}:text x", [], ""),
+    ("naming rules of its file", "web", "SET bill:A x", ["key.unregistered", "key.format"], "#bills"),
     ("none of another", "web", "SET tmp:UPPER x", [], ""),
     ("slots of its file", "web", "MSET bill:{a}:text 1 bill:{b}:text 1", ["slot.cross"], "#bills"),
     ("none of another's keys", "web", "MSET tmp:a 1 tmp:b 1 bill:{a}:text 1", [], ""),
@@ -307,6 +308,48 @@ def test_the_shipped_policies_with_claims_go_together(tmp_path: Path) -> None:
     assert violations(evaluator, "cosky-app", "HGETALL cosky-{default}:cfg:a") == ()
     (violation,) = violations(evaluator, "cosky-app", "HGETALL cube:v1:master:node:metric:n1")
     assert (violation.rule, violation.contact) == ("scope.read", "#cube-redis")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'keys: {k: {key: "b:<id>"}}',
+            "2:17: error: 'b:<id>': placeholder <id> is not declared (at offset 2)",
+        ),
+        (
+            'keys: {k: {key: "b:<no>"}}',
+            "2:17: error: 'b:<no>': placeholder <no> is not declared (at offset 2)",
+        ),
+        (
+            'scopes: {s: {prefix: "b:<id>:"}}',
+            "2:22: error: 'b:<id>:': placeholder <id> is not declared (at offset 2); declare it under "
+            "placeholders, or its values under bind",
+        ),
+        (
+            'keys: {k: {key: "b:x", values: "<id>"}}',
+            "2:32: error: <id> is not declared here",
+        ),
+        ('keys: {k: {key: "b:x", fields: {"<id>": any}}}', "2:33: error: <id> is not declared here"),
+        ('channels: {c: {channel: "b:<id>"}}', "'b:<id>': placeholder <id> is not declared (at offset 2)"),
+        ('names: {level: "<id>"}', "2:16: error: <id> is not declared under placeholders"),
+    ],
+)
+def test_a_placeholder_of_another_file_is_told_with_its_place(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "policy: a\nservices: [x]\nclaims: ['a:']\nplaceholders:\n  other|id: '[a-z]'\n"
+        "bind:\n  no: {x: [y]}\n"
+    )
+    (tmp_path / "b.yaml").write_text(f"policy: b\n{text}\nclaims: ['b:']\n")
+    with pytest.raises(FileError) as caught:
+        load_policy(tmp_path)
+    (told,) = (str(one) for one in caught.value.diagnostics if "is not declared" in one.message)
+    line = 7 if "<no>" in text else 5
+    where = f"; {tmp_path}/a.yaml:{line} declares it, for its own file: declare it in this one too"
+    assert message in told
+    assert where in told
 
 
 prefixes = st.text(string.ascii_lowercase[:3], min_size=1, max_size=3)

@@ -7,13 +7,13 @@ import json
 import shlex
 
 import pytest
+from keyfence.policy.remedies.remedies import remedies
 
 from keyfence.commands.carried import CARRIED_OF
 from keyfence.commands.extract import extract
 from keyfence.commands.model import WRITE
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.analysis.command_log import as_line, from_line
-from keyfence.policy.analysis.remedies import remedies
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 
 import pytest
+from keyfence.policy.remedies.remedies import remedies
 
 from keyfence.commands.extract import extract
 from keyfence.commands.model import Streamed
-from keyfence.policy.analysis.remedies import remedies
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer

@@ -94,7 +94,7 @@ BEHIND_A_WORD = parse_policy(
         ("GET pc:stg:{x}:other:7", "pc:stg:{x}:other:7"),
         ("SCAN 0 MATCH pc:stg:{x}:*", "pc:stg:{x}:*"),
         ("SUBSCRIBE pc:stg:{x}:news", "pc:stg:{x}:news"),
-        ("GET pc:stg:{x}:session:hu_sh", "pc:<masked>"),  # of that form, but wrong
+        ("GET pc:stg:{x}:session:hu_sh", "pc:stg:{x}:session:<masked>"),
         ("GET pc:prod:{x}:session:hush", "pc:prod:{x}:session:<masked>"),
         ("GET pc:prod:{x}:SESSION:a:hush", "pc:prod:{x}:SESSION:<masked>:<masked>"),
         ("GET pc:prod:session:{x}:hush", "pc:prod:session:{<masked>}:<masked>"),
@@ -109,6 +109,80 @@ def test_a_word_before_the_secret_leads_to_it_where_a_placeholder_comes_first(
 ) -> None:
     violations = Evaluator(BEHIND_A_WORD).decide(0, command.encode().split()).violations
     assert [one.shown for one in violations[:1]] == [shown]
+
+
+MALFORMED = parse_policy(
+    """
+    policy: p
+    services: [a]
+    claims: ["pc:", "x:"]
+    placeholders:
+      env: "stg|dev"
+      id: "[a-z]{1,8}"
+      token: {is: "[a-zA-Z0-9]{16,40}", secret: true}
+    keys:
+      session: {key: "pc:<env>:session:<token>", writers: a}
+      middle: {key: "x:<token>:meta", writers: a}
+      glued: {key: "x:g:sess-<token>:<id>:z", writers: a}
+      several: {key: "x:s:<id...>:tok:<token>", writers: a}
+    """
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        # T stands for a secret
+        ("pc:STG:session:T", "pc:STG:session:<masked>"),
+        ("pc:stg:session:T!", "pc:stg:session:<masked>"),
+        ("pc:stg:session:T:T", "pc:stg:session:<masked>"),  # nor that it holds a colon
+        ("pc::session:T", "pc::session:<masked>"),
+        ("pc:stg:session:", "pc:stg:session:"),
+        ("pc:stg:session", "pc:stg:session"),
+        ("pc", "pc"),
+        ("pc:T:session:stg", "pc:<masked>:session:<masked>"),  # in the wrong order
+        ("pc:T", "pc:<masked>"),
+        ("pc:abc", "pc:<masked>"),  # it may be a part of one
+        ("pc:session:T", "pc:<masked>"),
+        ("pc:stg:sesion:T", "pc:<masked>"),
+        ("pc:stg}session:T", "pc:<masked>"),
+        ("x:T!:meta", "x:<masked>:meta"),
+        ("x:T!:mta", "x:<masked>"),
+        ("x:T:T:meta", "x:<masked>"),
+        ("x:T:meta:y", "x:<masked>"),
+        ("x:g:sess-T!:ab:z", "x:g:sess-<masked>:z"),
+        ("x:g:sess-T:AB:z", "x:g:sess-<masked>:z"),
+        ("x:g:T:ab:z", "x:<masked>"),
+        ("x:s:a:b:tok:T!", "x:s:<masked>"),
+        ("pc:" + 80 * "T", "pc:<masked>"),
+        ("pc:stg:session:" + 80 * "T", "pc:stg:session:<masked>"),
+    ],
+)
+def test_a_malformed_key_shows_what_its_form_has_and_no_more(key: str, shown: str) -> None:
+    name = key.replace("T", "S3cretS3cretS3cretXX").replace("SS3cretS3cretS3cretXXG", "STG").encode()
+    assert shown_in(MALFORMED, name, MALFORMED.target(name)) == shown
+
+
+def test_behind_a_secret_that_may_hold_a_colon_nothing_is_shown() -> None:
+    text = (
+        'policy: p\nservices: [a]\nplaceholders: {t: {is: "[a-z:]{4,}", secret: true}}\n'
+        'keys: {k: {key: "x:<t>:meta", writers: a}}\n'
+    )
+    policy = parse_policy(text)
+    assert shown_in(policy, b"x:HUSH:meta", policy.target(b"x:HUSH:meta")) == "x:<masked>"
+
+
+@given(
+    st.lists(st.sampled_from(["pc", "stg", "session", "x", "g", "meta", ":", "{", "!", "sess-"]), max_size=9)
+)
+def test_no_malformed_key_shows_a_part_of_a_secret(words: list[str]) -> None:
+    secret = "hUsh0123456789hUsh"
+    for at in range(len(words) + 1):
+        key = ("".join(words[:at]) + secret + "".join(words[at:])).encode()
+        for one in (key, b"pc:" + key, b"x:" + key, b"pc:stg:" + key, b"x:g:sess-" + key):
+            target = MALFORMED.target(one)
+            assert "hUsh" not in shown_in(MALFORMED, one, target)
+            assert "0123" not in shown_in(MALFORMED, one, target)
 
 
 def test_what_holds_no_secret_is_shown() -> None:

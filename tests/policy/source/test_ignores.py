@@ -28,7 +28,7 @@ placeholders:
   id: "[a-z]"
 names: {levels: {max: 4}}
 readers: [one]  # {rights}
-bind: {ns: {two: [x, y]}}
+bind: {ns: {two: [x, y]}, who: {from: user}}
 scopes:
   s: {prefix: "a:", writers: [one], readers: [two]}
   t: {prefix: "t:"}  # {unwritten}
@@ -39,11 +39,13 @@ keys:
   long: {key: "a:b:c:d:e"}  # {long}
   never: {key: "a:n:<id>"}  # {never}
   family: {key: "b:<ns>:<id>", writers: [two]}
+  own: {key: "c:<who>:<id>", writers: [two]}
 LETTERS
 legacy:
   keys:
     "old:<id>": family  # {unclear}
     "a:f:a": foreign  # {legacy}
+    "older:<id>": {entry: own, allow: [read]}  # {unowned}
 grants: {one: {commands: [SCAN], until: 2026-06-20}}  # {ends}
 scripts: {x: {sha1: aaaaaaaa..., keys: 1}}  # {sha1}
 """.replace("LETTERS", "\n".join(f'  n{one}: {{key: "a:n:{one}"}}' for one in "abcdefghijklmnopqrstuvwxyz"))
@@ -51,6 +53,7 @@ PLACES = {
     "services": "idle-service",
     "rights": "idle-rights",
     "unclear": "unclear-form",
+    "unowned": "unowned-form",
     "colon": "colon",
     "unwritten": "unwritten-scope",
     "foreign": "foreign-entry",

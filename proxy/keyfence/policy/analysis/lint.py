@@ -215,6 +215,7 @@ class _Doubts:
             self._foreign_entries()
             self._idle_rights()
             self._unclear_forms()
+            self._unowned_forms()
         self.found, self.ignored = settle(self.source, self.found, whole=whole)
         return self.found
 
@@ -360,7 +361,7 @@ class _Doubts:
         """Entries all of whose keys break the naming rules, so that nobody could use them in peace."""
         told: set[str] = set()
         for target in self.mine:
-            names = self.policy.home(target).names
+            names = self.policy.names(target)
             if target.kind != "entry" or target.names_sure or target.name in told:
                 continue
             key = target.pattern.example()
@@ -435,6 +436,27 @@ class _Doubts:
                 f"or say which it is: member: {{{name}: …}}",
                 of_key=True,
             )
+
+    def _unowned_forms(self) -> None:
+        """Legacy forms that nobody may use, since they don't show whose a key is."""
+        callers = {one.name for one in self.policy.bindings}
+        for target in self.mine:
+            if target.kind != "legacy" or target.standard is None or any(target.rights):
+                continue
+            shown = {hole.name for hole in target.pattern.holes}
+            unshown = (hole.name for hole in target.standard.holes if hole.name not in shown)
+            name = next((name for name in unshown if name in callers), "")
+            model = self.model.legacy.keys.get(self._path(target)[-1])
+            allow = self.model.legacy.allow if model is None or model.allow is None else model.allow
+            if name and allow:
+                self._warn(
+                    "unowned-form",
+                    self._path(target),
+                    f"no service may use the legacy form {target.text!r}: it doesn't show the <{name}> that "
+                    f"{target.name} is bound by, so a key of it may be anybody's; put <{name}> into it, list "
+                    "a service under across, or grant its keys",
+                    of_key=True,
+                )
 
     def _never_created(self) -> None:
         """Entries that must have a time to live from their first write on, which no such write can bring."""

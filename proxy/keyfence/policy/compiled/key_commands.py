@@ -89,6 +89,18 @@ class KeyCommands(NamedTuple):
         return ""
 
 
+def instead_of(fault: str, place: str) -> str:
+    """What the caller of a restricted command can do. A grant is no part of it: a restriction is a
+    prohibition, and a grant would bypass it."""
+    if fault.startswith("admits "):
+        remedy = "use one of these commands, or another key"
+    elif fault.startswith(NEVER["replace"]):
+        remedy = "write only where nothing is yet (NX), or use another key"
+    else:
+        remedy = "use another key"
+    return f"{remedy}; or ask the owner of {place} to change its commands"
+
+
 def _losses(access: Access, clock: Callable[[], float]) -> int:
     """What may become of what the key holds: of DELETES, REMOVES, REPLACES and OVERWRITES."""
     losses = access.does

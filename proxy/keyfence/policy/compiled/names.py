@@ -62,15 +62,23 @@ class Names:
         checks: Sequence[Check] = (),
         automaton: Automaton | None = None,
         limits: Sequence[LengthLimit] = (),
+        of_forms: Names | None = None,
     ) -> None:
-        """`automaton` accepts the names that keep all of `checks`; None where there are none."""
+        """`automaton` accepts the names that keep all of `checks`; None where there are none. `of_forms` are
+        the rules for keys of entries whose own text is in lower case, where they are fewer."""
         self.checks = tuple(checks)
         self.automaton = automaton
         self.limits = tuple(limits)
+        self._of_forms = of_forms
         self.shortest_limit = min((one.limit.most for one in limits), default=None)  # bytes that always pass
 
     def __reduce__(self) -> tuple[type[Names], tuple[object, ...]]:
-        return Names, (self.checks, self.automaton, self.limits)
+        return Names, (self.checks, self.automaton, self.limits, self._of_forms)
+
+    @property
+    def of_forms(self) -> Names:
+        """The rules for keys of entries whose own text is in lower case."""
+        return self if self._of_forms is None else self._of_forms
 
     @property
     def rules(self) -> frozenset[str]:

@@ -22,7 +22,7 @@ from keyfence.shapes.secrecy import Secrecy
 from .key_commands import KeyCommands
 from .names import Names
 from .scripts import Registration, script_of, sha1_of
-from .tenants import Binding, Caller, Tenancy, Values, owners_values, values_of
+from .tenants import Binding, Caller, Tenancy, Values, owners_values, value_in, values_of
 from .ttl import TtlRule
 
 TOP = "the policy's top"  # stands for a scope's name where rights are said for all entries in none
@@ -142,6 +142,9 @@ class Target:
     written_by: frozenset[str] = frozenset()  # where not empty, only these scripts and functions write here
     should: frozenset[str] = frozenset()  # rules whose breach is told here, and never refused
     hash_tag: HashTag = "any"
+    # Lower case is asked of its own text alone, and not of what its placeholders hold: an entry of which the
+    # text is in lower case.
+    is_lower: bool = False
     names_sure: bool = False  # every key that matches keeps all naming rules
     ends: float | None = None  # of a legacy form that is refused then: Unix seconds
     has_lapsed: bool = False
@@ -215,9 +218,10 @@ class Grant:
         return any(text == b"*" or Glob(text).matches(name) for text in self.channels)
 
     def covers_channels(self, pattern: bytes) -> bool:
-        """Whether it covers all channels that a pattern can match, as far as the beginnings show."""
+        """Whether it covers all channels that a pattern can match: it has that pattern itself, or one whose
+        beginning shows it."""
         beginning = beginning_of(pattern)
-        return any(
+        return pattern in self.channels or any(
             beginning_of(text) == text[:-1] and text.endswith(b"*") and beginning.startswith(text[:-1])
             for text in self.channels
         )
@@ -291,6 +295,11 @@ class CompiledPolicy:
             return self.common
         return self.homes[target.home]
 
+    def names(self, target: Target | None) -> Names:
+        """The naming rules for the keys of a target."""
+        names = self.home(target).names
+        return names.of_forms if target is not None and target.is_lower else names
+
     def number(self, service: str) -> int:
         """The number of a service; that of `unknown` for a name that the policy doesn't have."""
         try:
@@ -301,6 +310,25 @@ class CompiledPolicy:
     def values(self, caller: Caller) -> Values:
         """The caller's values of the placeholders that are bound to it."""
         return values_of(self.bindings, caller) if self.bindings else ()
+
+    def own_values(self, service: int, target: Target, values: Values) -> dict[str, bytes]:
+        """What a hint for a caller with these values fills into the placeholders that its file binds to
+        callers: `<name>` for a value that the caller lacks, or that no text shows."""
+        own = {}
+        for number, one in enumerate(self.bindings):
+            if one.home == target.home and service not in one.across:
+                value = None if one.is_secret else value_in(values, number)
+                own[one.name] = f"<{one.name}>".encode() if value is None else value
+        return own
+
+    def tells_callers_apart(self, target: Target) -> bool:
+        """Whether what is found of a target's keys depends on the caller, or the form to use instead does."""
+        if target.tenancy is not None:
+            return True
+        names = {one.name for one in self.bindings if one.home == target.home}
+        standard = target.standard if target.kind in ("legacy", "stray") else None
+        forms = (standard, target.successor)
+        return any(hole.name in names for form in forms if form is not None for hole in form.holes)
 
     def owners_values(self, keys: Iterable[bytes]) -> Values:
         """The values of whoever has these keys for its own."""

@@ -45,6 +45,7 @@ class Binding:
     text: str  # the form of the names that have a value
     pattern: KeyPattern  # the same, with a hole called `name` for the value
     expression: ClassExpression  # the placeholder's class
+    is_secret: bool = False  # no text shows its value
 
     def value(self, caller: Caller) -> bytes | None:
         """The caller's value: of the first name that has one that fits the placeholder."""
@@ -278,13 +279,6 @@ def marked(parts: Iterable[Text | Hole]) -> str:
 def mark(name: str) -> str:
     """A placeholder in such a text."""
     return f"\ud800{name}\ud800"
-
-
-def own_values(tenancy: Tenancy | None, values: Values) -> dict[str, bytes]:
-    """What the placeholders of a target hold for the caller that are bound to it."""
-    places = tenancy.places if tenancy is not None else ()
-    found = ((place.name, value_in(values, place.binding)) for place in places)
-    return {name: value for name, value in found if value is not None}
 
 
 def owners_values(count: int, keys: Iterable[tuple[bytes, KeyPattern, Tenancy | None]]) -> Values:

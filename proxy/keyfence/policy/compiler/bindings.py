@@ -89,7 +89,16 @@ def _read_caller(context: CompilerContext, name: str, model: CallerModel, path: 
     names = ", ".join(sorted(model.across))
     context.bindings.append(
         Binding(
-            name, context.home, model.from_, writes_only, across, names, model.pattern, pattern, expression
+            name,
+            context.home,
+            model.from_,
+            writes_only,
+            across,
+            names,
+            model.pattern,
+            pattern,
+            expression,
+            is_secret=name in context.secrets,
         )
     )
 

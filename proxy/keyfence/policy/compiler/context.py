@@ -61,6 +61,7 @@ class CompilerContext:
         self.model = model
         self.home = home  # the number of the file
         self.source = source
+        self.siblings: Sequence[CompilerContext] = ()  # all files of the policy
         self.services = services  # in their numbers' order
         self._numbers = {name: number for number, name in enumerate(services)}
         self.faults: list[Diagnostic] = []
@@ -167,9 +168,24 @@ class CompilerContext:
         try:
             return parse_pattern(text, self.classes)
         except PatternError as exc:
-            known = did_you_mean(exc.name, self.classes) if exc.name and exc.name not in self.classes else ""
+            known = self.undeclared(exc.name) if exc.name and exc.name not in self.classes else ""
             self.error(path, f"{text!r}: {exc}{known}", of_key=path[0] in ("legacy", "instead"))
             return None
+
+    def undeclared(self, name: str) -> str:
+        """What to do about an undeclared placeholder: which file declares it, or what is like it."""
+        return self._declared_elsewhere(name) or did_you_mean(name, self.classes)
+
+    def _declared_elsewhere(self, name: str) -> str:
+        """Which other file declares a placeholder that this one doesn't; "" where none does."""
+        for other in self.siblings if name not in self.classes else ():
+            declared = next((names for names in other.model.placeholders if name in names.split("|")), None)
+            path = ("placeholders", declared) if declared is not None else ("bind", name)
+            if other is not self and (declared is not None or name in other.model.bind):
+                place = other.source.place(path, of_key=True)
+                where = f"{place.file}:{place.line}"
+                return f"; {where} declares it, for its own file: declare it in this one too"
+        return ""
 
     def placeholder_in(self, text: str) -> str:
         """A placeholder that stands in a text that isn't a pattern; "" where none does."""
@@ -184,7 +200,7 @@ class CompilerContext:
             remedy = ""
             if exc.name and exc.name not in self.classes:
                 remedy = "; declare it under placeholders, or its values under bind"
-                remedy += did_you_mean(exc.name, self.classes)
+                remedy += self.undeclared(exc.name)
             self.error(path, f"{text!r}: {exc}{remedy}")
             return None
 
@@ -193,7 +209,11 @@ class CompilerContext:
         try:
             return parse_form(spec, self.classes)
         except ValueError as exc:
-            self.error(path, str(exc), of_key=of_key)
+            name = spec[1:-1] if isinstance(spec, str) and spec.startswith("<") and spec.endswith(">") else ""
+            elsewhere = self._declared_elsewhere(name)
+            self.error(
+                path, f"<{name}> is not declared here{elsewhere}" if elsewhere else str(exc), of_key=of_key
+            )
             return None
 
     def _placeholders(self) -> None:

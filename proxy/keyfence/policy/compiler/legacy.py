@@ -16,6 +16,7 @@ from keyfence.commands.model import DELETE, GROUP, READ, WRITE
 from keyfence.policy.compiled.policy import Target
 from keyfence.policy.compiled.tenants import Tenancy
 from keyfence.policy.diagnostics import did_you_mean
+from keyfence.policy.patterns.patterns import KeyPattern
 
 from .bindings import alike, tenancy_of
 from .context import CompilerContext
@@ -91,11 +92,20 @@ def _services(
     return frozenset(context.numbers(names, path))
 
 
-def _missing(standard: Tenancy | None, own: Tenancy | None) -> str:
-    """A placeholder that an entry is bound to the caller by, and a legacy form of it isn't; "" for none."""
-    names = {place.name for place in own.places} if own is not None else set()
-    places = standard.places if standard is not None else ()
-    return next((place.name for place in places if place.name not in names), "")
+def _unshown(standard: Tenancy | None, pattern: KeyPattern) -> Tenancy | None:
+    """What of an entry's rights depends on a value of the caller that a form of it doesn't show: a key of
+    that form may be of any value."""
+    if standard is None:
+        return None
+    names = {hole.name for hole in pattern.holes}
+    return standard._replace(places=tuple(one for one in standard.places if one.name not in names))
+
+
+def _left(rights: Sequence[int], unshown: Tenancy | None) -> tuple[int, ...]:
+    """What is left of rights by service where a key may be of any value: the right on those of all values."""
+    if unshown is None or not unshown.places:
+        return tuple(rights)
+    return tuple(unshown.held(number, rights, ()) for number in range(len(rights)))
 
 
 def _replaced(
@@ -118,19 +128,14 @@ def _replaced(
         if standard is None:
             continue
         whose = standard.target.tenancy
+        unshown = _unshown(whose, pattern)
         reading = whose.reading if whose is not None else (0,) * len(context.services)
-        tenancy = tenancy_of(context, pattern, reading, path)
-        if path[0] == "legacy" and (missing := _missing(whose, tenancy)):
-            message = (
-                f"{text!r} doesn't show the <{missing}> that {entry} is bound by: anybody's key could be "
-            )
-            message += f"of this form; put <{missing}> into it, or grant its keys"
-            context.error(path, message, of_key=True)
+        tenancy = tenancy_of(context, pattern, _left(reading, unshown), path)
         yield Target(
             kind="legacy",
             name=entry,
             pattern=pattern,
-            rights=standard.rights,
+            rights=_left(standard.rights, unshown),
             tenancy=tenancy,
             denied=standard.denied,
             entry=standard.target.entry,

@@ -12,12 +12,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from keyfence.policy.compiled.names import Check, Kind, LengthLimit, Names, hash_tag_fault
-from keyfence.policy.diagnostics import did_you_mean
+from keyfence.policy.compiled.policy import Target
 from keyfence.policy.patterns.automaton import DEAD, NODE, NOTHING, Automaton
 from keyfence.policy.patterns.classes import class_named
 from keyfence.policy.patterns.determinize import TooManyStates, build, byte_classes
 from keyfence.policy.patterns.matching import Simulation
-from keyfence.policy.patterns.patterns import ClassExpression, Hole, KeyPattern, PatternError
+from keyfence.policy.patterns.patterns import ClassExpression, Hole, KeyPattern, Literal, PatternError
 from keyfence.policy.patterns.regular import (
     ANY_BYTE,
     EMPTY,
@@ -81,7 +81,19 @@ def build_names(context: CompilerContext) -> Names:
         automaton = _all_kept(found)
         if automaton is None:
             context.error(("names",), f"the naming rules need more than {MAX_STATES} states", of_key=True)
-    return Names(found, automaton, limits)
+    rest = [check for check in found if check.kind != "lowercase"]
+    if automaton is None or len(rest) == len(found):
+        return Names(found, automaton, limits)
+    return Names(found, automaton, limits, Names(rest, _all_kept(rest) if rest else None, limits))
+
+
+def has_capitals(target: Target) -> bool:
+    """Whether a pattern's own text has capital letters: what is literal in it and no value of a bound
+    placeholder."""
+    texts = [part.text for part in target.pattern.parts if isinstance(part, Literal)]
+    for _, value in target.bound:
+        texts = [text.replace(value, b"") for text in texts]
+    return any(_CAPITALS >> byte & 1 for text in texts for byte in text)
 
 
 def _all_kept(checks: Sequence[Check]) -> Automaton | None:
@@ -251,7 +263,7 @@ class _Rules:
         if text.startswith("<") and text.endswith(">"):
             known = self.context.classes.get(text[1:-1])
             if known is None:
-                near = did_you_mean(text[1:-1], self.context.classes)
+                near = self.context.undeclared(text[1:-1])
                 self._error(at[0], f"{text} is not declared under placeholders{near}", *at[1:])
             return known
         try:

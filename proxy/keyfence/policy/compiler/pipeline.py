@@ -36,7 +36,7 @@ from .entries import build_entries, build_scopes, is_claimed
 from .grants import build_grants
 from .legacy import build_exceptions, build_legacy, build_strays, build_versions
 from .merge import check_together, common_home, home_of, in_order, merged, services_of, strictest
-from .naming import build_names, surely_named, surely_tagged
+from .naming import build_names, has_capitals, surely_named, surely_tagged
 from .requirements import read_type_words
 from .scripts import build_functions, build_scripts
 from .targets import build_targets
@@ -73,6 +73,8 @@ def compile_policies(
     drafts = [
         CompilerContext(model, source, services, number) for number, (model, source) in enumerate(files)
     ]
+    for context in drafts:
+        context.siblings = drafts
     bindings: list[Binding] = []
     parts = [_part(context, bindings) for context in drafts]
     check_together(drafts, [part.scripts for part in parts])
@@ -211,12 +213,14 @@ def _with_names(target: Target, names: Names, claims: frozenset[str]) -> Target:
     if target.kind not in ("entry", "scope"):
         return target
     limit = target.entry.max_length if target.entry is not None else None
+    is_lower = target.kind == "entry" and not has_capitals(target)
+    names = names.of_forms if is_lower else names
     sure = (
         (limit is None or target.pattern.longest <= limit.most)
         and surely_tagged(target.pattern, target.hash_tag)
         and (surely_named(target.pattern, names) or not is_claimed(claims, target.pattern))
     )
-    return dataclasses.replace(target, names_sure=sure)
+    return dataclasses.replace(target, names_sure=sure, is_lower=is_lower)
 
 
 def _automaton(context: CompilerContext, targets: Sequence[Target], section: str) -> Classifier | None:

@@ -179,8 +179,8 @@ class Authorizer:
             return None
         way = cache.missed
         target = self.policy.targets[cache.target] if cache.target >= 0 else None
-        if target is not None and target.tenancy is not None:
-            return None  # it depends on the caller, and so do the words
+        if target is not None and self.policy.tells_callers_apart(target):
+            return None
         if way is None or len(touches.accesses) != 1 or not cache.may_repeat(argv):
             return None
         ttl = touches.accesses[0].ttl

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _TRACKING = COMMANDS[b"CLIENT"].subcommands[b"TRACKING"].command
 
 
+FORBIDDEN = "the policy forbids it"  # a prohibition, to which a grant is no remedy
 _MOST_SHOWN = 4  # globs in a hint
 
 
@@ -265,12 +266,11 @@ class Evaluator(WideEvaluator):
         if reason is None:
             reason = self._permissions[key] = self.why_forbidden(service, command)
         if reason:
-            yield self._plain(
-                "command.forbidden",
-                0,
-                f"{self.who(service)} may not use {command.name}: {reason}",
-                "the policy can grant it to a service",
-            )
+            hint = "the policy can grant it to a service"
+            if reason == FORBIDDEN:
+                hint = "use another command; or ask the owner of the policy to change its commands"
+            message = f"{self.who(service)} may not use {command.name}: {reason}"
+            yield self._plain("command.forbidden", 0, message, hint)
 
     def why_forbidden(self, service: int, command: Command) -> str:
         policy = self.policy
@@ -278,7 +278,7 @@ class Evaluator(WideEvaluator):
         if command.name in policy.allow or any(names(granted, command) for granted in grants):
             return ""
         if names(policy.forbid, command):
-            return "the policy forbids it"
+            return FORBIDDEN
         if any(selects(allowed, command) for allowed in (policy.allow, *grants)):
             return ""
         return forbidden_by_default(command, command.names_keys)

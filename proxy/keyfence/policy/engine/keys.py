@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Carried, Command, Streamed
 from keyfence.policy.budget import Budget, cost
-from keyfence.policy.compiled.key_commands import UNNAMED
+from keyfence.policy.compiled.key_commands import UNNAMED, instead_of
 from keyfence.policy.compiled.names import NameFault, hash_tag_fault, lowered
 from keyfence.policy.compiled.permissions import selects_name
 from keyfence.policy.compiled.policy import MAX_CONFIRMED, CompiledPolicy, Grant, Target, types_in
 from keyfence.policy.compiled.scripts import Registration
 from keyfence.policy.compiled.sizes import answers, asks, late_excess
-from keyfence.policy.compiled.tenants import OWN, Values, own_key, own_values, value_in
+from keyfence.policy.compiled.tenants import OWN, Values, own_key, value_in
 from keyfence.policy.compiled.ttl import FAULTS, FINE, QUESTIONS, SIZED, UNSIZED, TtlRule, late_fault, outcome
 from keyfence.policy.patterns.patterns import REST
 from keyfence.policy.show import printable
@@ -25,7 +25,7 @@ from keyfence.policy.verdict import Found, Violation
 
 from .carried import Moves, type_doubt
 from .content import Fault, content_faults, fits, ttl_fault, type_fault
-from .masking import standard_key
+from .masking import filled_text, standard_key
 from .messages import Wording, said
 from .pending_sizes import Write
 from .pending_ttl import MAX_KEYS, Pending
@@ -118,7 +118,7 @@ class KeyEvaluator(Wording):
         def words() -> tuple[str, str]:
             place = f"the {'scope' if target.kind == 'scope' else 'entry'} {target.name}"
             message = f"{self.who(service)} may not {command.name} {self._shown(access.key, target)}"
-            hint = "a grant of the command on such keys is the exception"
+            hint = instead_of(fault, place)
             if fault == UNNAMED and script is not None:
                 hint = f"name them under {script.name}, as commands: [HSET, EXPIRE]"
             elif fault == UNNAMED:
@@ -147,7 +147,7 @@ class KeyEvaluator(Wording):
                 target,
                 lambda: (
                     f"{self._shown(key, target)} is not of the form {target.text}",
-                    _form_hint(key, target, own_values(target.tenancy, self.values)),
+                    _form_hint(key, target, self._own(service, target) if target.tenancy is not None else {}),
                 ),
             )
         elif target.kind == "claim":
@@ -369,10 +369,15 @@ class KeyEvaluator(Wording):
             )
         newer = target.successor
         if lacking and newer is not None and not any(_lacking(service, access.needs, target, held, True)):
-            text = (target.own_form(service) or newer).text
-            yield self._about(
-                "key.legacy", access, target, lambda: (f"{refused()}, which is replaced", f"use {text}")
-            )
+            form = target.own_form(service) or newer
+
+            def replaced() -> tuple[str, str]:
+                return (
+                    f"{refused()}, which is replaced",
+                    f"use {filled_text(form, self._own(service, target))}",
+                )
+
+            yield self._about("key.legacy", access, target, replaced)
             return
         own = set(_lacking(service, access.needs, target, target.rights[service]))
         for right in sorted(lacking):
@@ -387,6 +392,10 @@ class KeyEvaluator(Wording):
                     self._holders_hint(holders, target) if holders else self._own_hint(access.key, target),
                 ),
             )
+
+    def _own(self, service: int, target: Target) -> dict[str, bytes]:
+        """What placeholders hold that are bound to the caller, for a hint about a target's keys."""
+        return self.policy.own_values(service, target, self.values)
 
     def _own_hint(self, key: bytes, target: Target) -> str:
         """What to write where a key is another tenant's."""
@@ -423,7 +432,7 @@ class KeyEvaluator(Wording):
         a scope's prefix where that makes an entry's key that the service may use."""
         key = access.key
         if stray is not None:
-            return f"use {standard_key(key, stray, service)}"
+            return f"use {standard_key(key, stray, service, self._own(service, stray))}"
         for prefix in self._prefixes if len(key) <= MAX_CONFIRMED else ():
             target = self.policy.target(prefix + key)
             if target is None or target.kind != "entry" or target.tenancy is not None:
@@ -443,8 +452,7 @@ class KeyEvaluator(Wording):
             message = f"{self.who(service)} may not {name} {self._shown(key, target)}, a deprecated form"
             if target.has_lapsed:
                 message += " that was tolerated for a while"
-            own = own_values(target.tenancy, self.values)
-            return message, f"use {standard_key(key, target, service, own)}"
+            return message, f"use {standard_key(key, target, service, self._own(service, target))}"
 
         yield self._about("key.legacy", access, target, words)
 
@@ -470,11 +478,11 @@ class KeyEvaluator(Wording):
             return False
         if target.hash_tag != "any" and hash_tag_fault(key, target.hash_tag):
             return False
-        return self.policy.home(target).names.admits(key)
+        return self.policy.names(target).admits(key)
 
     def _name_faults(self, key: bytes, target: Target) -> Iterator[NameFault]:
         limit = target.entry.max_length if target.entry is not None else None
-        for fault in self.policy.home(target).names.faults(key, limit):
+        for fault in self.policy.names(target).faults(key, limit):
             # What is of no form was told so already, and better.
             if fault.rule != "key.format" or target.kind not in ("malformed", "claim"):
                 yield fault

@@ -1,28 +1,32 @@
 """What of a key may be shown, and what key to use instead of a deprecated one.
 
 Rule: whatever a secret placeholder holds leaves this module only as `<name>`; a key that breaks the form of
-an entry with secrets is shown no further than the entry's literal prefix. Where a policy has secrets, what is
-of no form is shown as far as `secrecy` knows it to be none.
+an entry with secrets shows only the entry's own text, and what surely is no secret before that. Where a
+policy has secrets, what is of no form is shown as far as `secrecy` knows it to be none.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.patterns.patterns import KeyPattern, Literal, written
 from keyfence.policy.show import printable, printable_code
-from keyfence.shapes.secrecy import MASKED, Secrecy
+from keyfence.shapes.secrecy import MASKED, OPEN, Secrecy
 
 
-def shown(key: bytes, target: Target | None) -> str:
+def shown(key: bytes, target: Target | None, secrecy: Secrecy) -> str:
     """A key as logs, reports and replies show it: printable, cut, what is secret masked."""
     if target is None or not target.secrets:
         return printable(key)
     captured = target.pattern.capture(key) if target.kind in ("entry", "legacy", "stray") else None
     if captured is None:
-        return printable(key[: len(target.pattern.literal_prefix)]) + "<masked>"
+        beginning = target.pattern.literal_prefix
+        form = target.standard if target.kind == "malformed" else None
+        if form is None or not key.startswith(beginning):
+            return printable(key[: len(beginning)]) + MASKED.decode()
+        return printable(_malformed(key, form, target.secrets, secrecy))
     return printable(fill(target.pattern, captured | {name: f"<{name}>".encode() for name in target.secrets}))
 
 
@@ -32,11 +36,92 @@ def shown_in(policy: CompiledPolicy, key: bytes, target: Target | None) -> str:
     if secrecy is None:
         return printable(key)
     if target is not None and (target.secrets or target.kind in _OF_A_FORM):
-        return shown(key, target)
+        return shown(key, target, secrecy)
     brief = secrecy.briefly(key)
     return brief if brief is not None else _shown_stray(key, secrecy, policy.secret_beginnings)
 
 
+class _Piece:
+    """What a form has between two separators."""
+
+    def __init__(self) -> None:
+        self.text = b""  # its own text, up to a placeholder
+        self.is_literal = True  # there is none
+        self.is_secret = False  # there is a secret one
+
+
+def _pieces_of(form: KeyPattern, secrets: Collection[str]) -> tuple[list[_Piece], list[bytes]]:
+    """The pieces of a form and the separators between them, up to a placeholder that may hold several."""
+    pieces, separators = [_Piece()], []
+    for part in form.parts:
+        if isinstance(part, Literal):
+            first, *more = _SEPARATOR.split(part.text)
+            pieces[-1].text += first if pieces[-1].is_literal else b""
+            for separator, text in zip(more[::2], more[1::2], strict=True):
+                separators.append(separator)
+                pieces.append(_Piece())
+                pieces[-1].text = text
+            continue
+        pieces[-1].is_literal = False
+        pieces[-1].is_secret |= part.name in secrets
+        if part.variadic:
+            break
+    return pieces, separators
+
+
+def _malformed(key: bytes, form: KeyPattern, secrets: Collection[str], secrecy: Secrecy) -> bytes:
+    """A key that breaks a form with secrets. Shown is the form's own text where the form has it, and what
+    stands before that and is surely no secret; behind the secret only where all of the key is as long as the
+    form, and no secret holds a separator."""
+    pieces, separators = _pieces_of(form, secrets)
+    # What is beyond the form's own pieces is taken as one, however many a client sends.
+    parts = _SEPARATOR.split(key[:_LOOKED_AT], len(separators) + 1)
+    texts, between = parts[::2], parts[1::2]
+    alike = 0
+    while alike < min(len(between), len(separators)) and between[alike] == separators[alike]:
+        alike += 1
+    secret = next((at for at, piece in enumerate(pieces) if piece.is_secret), len(pieces))
+    same = [
+        at <= alike and at < len(pieces) and pieces[at].is_literal and pieces[at].text == text
+        for at, text in enumerate(texts)
+    ]
+    last = max((at for at in range(min(secret, len(texts))) if same[at] and texts[at]), default=-1)
+    is_whole = len(key) <= _LOOKED_AT and between == separators
+    spans = any(map(secrecy.may_hold, (b":", b"{", b"}")))
+    shows_end = is_whole and not spans
+    beginning = key[:_LOOKED_AT] if spans else b"".join(parts[: 2 * last + 1])
+    open_at = _open_places(beginning, secrecy) if not all(same[: last + 1]) else frozenset()
+    out, at, was_masked = b"", 0, False
+    for number, text in enumerate(texts):
+        separator = between[number - 1] if number else b""
+        if number <= last:
+            is_shown = same[number] or not text or at in open_at
+        else:
+            is_shown = same[number] and (number < secret or shows_end)
+        head = pieces[number].text if number <= min(alike, secret) and number < len(pieces) else b""
+        if is_shown:
+            out += separator + text
+        elif not any(texts[number:]) and not any(between[number:]):
+            out += separator if not was_masked else b""
+        elif not was_masked:
+            out += separator + (head if text.startswith(head) else b"") + MASKED
+        was_masked = not is_shown
+        at += len(text) + 1
+    return out
+
+
+def _open_places(name: bytes, secrecy: Secrecy) -> frozenset[int]:
+    """Where the pieces of a name begin that are surely no secret."""
+    at, found = 0, set()
+    for piece, kind in secrecy.pieces(name):
+        if kind == OPEN:
+            found.add(at)
+        at += len(piece)
+    return frozenset(found)
+
+
+_SEPARATOR = re.compile(rb"([:{}])")
+_LOOKED_AT = 1024  # bytes of a key
 _OF_A_FORM = frozenset({"entry", "legacy", "stray", "channel"})
 
 
@@ -101,18 +186,22 @@ def _masked_unless(secrecy: Secrecy) -> Callable[[re.Match[bytes]], bytes]:
 
 
 def standard_key(key: bytes, target: Target, service: int, own: Mapping[str, bytes] | None = None) -> str:
-    """The standard key that stands for a legacy key of this service, filled in where that shows no secret.
-    `own` are the values of the caller, who can't use another's."""
-    standard = target.own_form(service) or target.standard
+    """The standard key that stands for a legacy key of this service, or replaces one, filled in where that
+    shows no secret. `own` are the values of the caller, who can't use another's."""
+    standard = target.own_form(service) or target.successor or target.standard
     if standard is None:
         return target.text
-    captured = None if target.secrets else target.pattern.capture(key)
-    if captured is not None and own:
-        captured |= own
-    if captured is None or not any(hole.name in captured for hole in standard.holes):
-        return standard.text if standard.holes else printable(fill(standard, {}))
-    unknown = {hole.name: written((hole,)).encode() for hole in standard.holes}
-    return printable(fill(standard, unknown | captured))
+    captured = target.pattern.capture(key) or {}
+    known = {name: value for name, value in captured.items() if name not in target.secrets}
+    return filled_text(standard, known | dict(own or {}))
+
+
+def filled_text(pattern: KeyPattern, values: Mapping[str, bytes]) -> str:
+    """A key of the pattern for people, with placeholders where nothing is known."""
+    if pattern.holes and not any(hole.name in values for hole in pattern.holes):
+        return pattern.text
+    unknown = {hole.name: written((hole,)).encode() for hole in pattern.holes}
+    return printable(fill(pattern, {**unknown, **values}))
 
 
 def fill(pattern: KeyPattern, values: Mapping[str, bytes]) -> bytes:

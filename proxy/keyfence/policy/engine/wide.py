@@ -76,9 +76,10 @@ class WideEvaluator(KeyEvaluator):
 
         return holds
 
-    def _on_all_keys(self, grants: Iterable[Grant]) -> bool:
-        """Whether these grants leave no key out: each file must have one."""
-        return {grant.home for grant in grants if b"*" in grant.texts} == set(range(len(self.policy.homes)))
+    def _on_all_keys(self, grants: Iterable[Grant], glob: bytes = b"*") -> bool:
+        """Whether these grants have a pattern of keys itself, or every key: each file must have such one."""
+        granting = {grant.home for grant in grants if b"*" in grant.texts or glob in grant.texts}
+        return granting == set(range(len(self.policy.homes)))
 
     def _reaches_only_own(
         self, service: int, name: str, glob: bytes, right: int, by: str = ""
@@ -89,6 +90,8 @@ class WideEvaluator(KeyEvaluator):
             return True  # what no target covers, too
         if isinstance(glob, Streamed):
             return False
+        if self._on_all_keys(granted, glob):
+            return True
         who = (service, right, tuple(map(id, granted)), by)
         own = self._keys.own_places(glob, self.values)
         return self._keys.covers(glob, self._holds(service, right, name, own, by), who, self.budget, own=own)
@@ -458,7 +461,7 @@ class WideEvaluator(KeyEvaluator):
         that takes too long to find out. What isn't known of a command's doings is as a script's."""
         name = command.name
         grants = self._grants_of(service, name)
-        if self._on_all_keys(grants):
+        if self._on_all_keys(grants, access.key):
             return True
 
         def holds(target: Target) -> bool:

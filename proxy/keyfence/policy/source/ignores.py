@@ -32,6 +32,7 @@ CODES: Mapping[str, str] = {
     "stricter-file": "another file of the folder takes back what this one allows scripts",
     "ttl-at-write": "an entry asks each write for a time to live, and no command of its type can bring one",
     "unclear-form": "a legacy form may stand for several keys of one service",
+    "unowned-form": "no service may use a legacy form, since it doesn't show whose a key is",
     "unwritten-scope": "nobody may write to a scope, nor to any entry in it",
 }
 # What is wrong with the comments themselves. These can't be ignored.

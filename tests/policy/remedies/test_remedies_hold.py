@@ -14,16 +14,16 @@ import pytest
 import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from keyfence.policy.remedies.remedies import remedies
 
 from keyfence.commands.extract import extract
-from keyfence.policy.analysis.remedies import remedies
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.loading.load import load_policy, parse_policy
 from tests.commands.calls import GRAMMATICAL, NAMES, calls
-from tests.policy.analysis.test_remedies import CASES, TEXT
 from tests.policy.cases import POLICIES, steps_of
+from tests.policy.remedies.test_remedies import CASES, TEXT
 
 # -- what holds
 
@@ -128,6 +128,77 @@ def test_no_remedy_misleads(command: str, told: list[str]) -> None:
     assert not any(wrong in text for text in texts for wrong in ("did you mean SORT", "list one under")), (
         texts
     )
+
+
+WIDE = """
+policy: shop
+services: [web, stock]
+placeholders: {id: "[a-z0-9]+"}
+scopes: {all: {prefix: "shop:", writers: stock, unregistered: allow}}
+channels:
+  news: {channel: "news:<id>", publishers: stock, subscribers: stock}
+  jobs: {channel: "jobs:<id>", publishers: stock, subscribers: stock}
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "add"),
+    [
+        ("PSUBSCRIBE news:*", {"channels": {"news": {"subscribers": ["web"]}}}),
+        ("PSUBSCRIBE n*s:*", {"grants": {"web": {"commands": ["PSUBSCRIBE"], "channels": ["n*s:*"]}}}),
+        ("PSUBSCRIBE new*", {"grants": {"web": {"commands": ["PSUBSCRIBE"], "channels": ["new*"]}}}),
+        (
+            "PUBSUB CHANNELS n*",
+            {"grants": {"web": {"commands": ["PUBSUB CHANNELS"], "channels": ["n*"]}}},
+        ),
+        (
+            "PSUBSCRIBE *",
+            {"grants": {"web": {"commands": ["PSUBSCRIBE"], "keys": ["*"], "channels": ["*"]}}},
+        ),
+        ("PSUBSCRIBE *:x", {}),  # it also reaches what Redis tells of keys
+        ("PSUBSCRIBE __keyspace@0__:shop:*", {}),
+        ("SCAN 0 MATCH shop:c*", {"grants": {"web": {"commands": ["SCAN"], "keys": ["shop:c*"]}}}),
+        ("SCAN 0 MATCH *:c*", {"grants": {"web": {"commands": ["SCAN"], "keys": ["*:c*"]}}}),
+        ("SCAN 0", {"grants": {"web": {"commands": ["SCAN"], "keys": ["*"]}}}),
+        ("SCAN 0 MATCH legacy", {}),  # it would be another word there
+        (
+            "SORT shop:l BY w_* GET o_*->f",
+            {"grants": {"web": {"commands": ["SORT"], "keys": ["w_*", "o_*"]}}},
+        ),
+        (
+            "CLIENT TRACKING ON BCAST PREFIX shop:a PREFIX b",
+            {"grants": {"web": {"commands": ["CLIENT TRACKING"], "keys": ["shop:a*", "b*"]}}},
+        ),
+    ],
+)
+def test_a_pattern_is_granted_itself_and_nothing_wider(command: str, add: dict[str, Any]) -> None:
+    argv = command.encode().split()
+    check_remedies(WIDE, "web", argv)
+    policy = parse_policy(WIDE)
+    (violation, *_) = found = Evaluator(policy).decide(0, argv).violations
+    told = [one for one in remedies(policy, 0, argv, extract(argv), found) if one.rule == violation.rule]
+    assert next((one.add for one in told if one.add), {}) == add
+
+
+def test_a_pattern_that_may_show_a_secret_is_in_no_remedy() -> None:
+    more = 'placeholders: {t: {is: "[a-z]{4,}", secret: true}, '
+    text = WIDE.replace("placeholders: {", more) + 'keys: {session: {key: "shop:session:<t>"}}\n'
+    policy = parse_policy(text)
+    argv = b"SCAN 0 MATCH shop:session:hunter*".split()
+    found = remedies(policy, 0, argv, extract(argv), Evaluator(policy).decide(0, argv).violations)
+    assert found
+    assert not any(one.add or "hunter" in one.text for one in found)
+
+
+def test_a_granted_pattern_passes_only_if_each_file_grants_it(tmp_path: Path) -> None:
+    grant = "grants: {web: {commands: [SCAN, PSUBSCRIBE], keys: ['*:c*'], channels: ['*:c']}}\n"
+    (tmp_path / "one.yaml").write_text(f"policy: a\nservices: [web]\nclaims: ['a:']\n{grant}")
+    other = tmp_path / "two.yaml"
+    for more, broken in ((grant, []), ("", ["scan.scope"])):
+        other.write_text(f"policy: b\nservices: [web]\nclaims: ['b:']\n{more}")
+        found = Evaluator(load_policy(tmp_path)).decide(0, b"SCAN 0 MATCH *:c*".split()).violations
+        assert [one.rule for one in found] == broken
+        assert Evaluator(load_policy(tmp_path)).decide(0, b"SCAN 0 MATCH *:cc*".split()).violations
 
 
 # -- any policy, any command

@@ -1,7 +1,7 @@
 """What a remedy is, and the question that it answers.
 
 Rule: a remedy claims that something lets a command keep a rule only by a command to send instead, which the
-decider has judged, or by lines to add to the policy (tests/policy/analysis/test_remedies_hold.py applies
+decider has judged, or by lines to add to the policy (tests/policy/remedies/test_remedies_hold.py applies
 each).
 """
 
@@ -99,6 +99,12 @@ class Question(NamedTuple):
             for one in self.evaluator.judge(self.service, changed, after, values=self.values).violations
         }
         return list(changed) if self.violation.rule not in broken and broken <= before else []
+
+    def would_pass(self, policy: CompiledPolicy) -> bool:
+        """Whether another policy finds nothing wrong where the violation is."""
+        found = Evaluator(policy).judge(self.service, self.argv, self.touches, values=self.values).violations
+        rule, at, key = self.violation.rule, self.violation.position, self.violation.key
+        return not any((one.rule, one.position, one.key) == (rule, at, key) for one in found)
 
     def breaks(self, changed: Sequence[bytes]) -> list[str]:
         """The rules that the changed command breaks."""

@@ -6,10 +6,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+from keyfence.policy.remedies.remedies import _WAYS, remedies
 
 from keyfence.commands.extract import extract
 from keyfence.policy.analysis.explain import explain, explain_sequence, read_sequence
-from keyfence.policy.analysis.remedies import _WAYS, remedies
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import RULES
@@ -151,6 +151,12 @@ CASES: list[tuple[str, str, str, list[tuple[str, str | None]]]] = [
             ("the nearest field is colour", "HSET a:s:cart:x colour red"),
             ("its fields: colour, size; or list this one under fields of cart", None),
         ],
+    ),
+    (
+        "one",
+        "HSET a:s:cart:x Colour red",
+        "field.unknown",
+        [("the nearest field is colour", "HSET a:s:cart:x colour red")],
     ),
     (
         "one",

@@ -6,27 +6,27 @@ Rule: what is said to let a command pass does so (`remedy`); no text shows what 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keyfence.commands.arguments import fold, word
-from keyfence.commands.model import GROUP, READ, WRITE, Channel, Script, Streamed, Touches
+from keyfence.commands.model import GROUP, READ, WRITE, Script, Streamed, Touches
 from keyfence.commands.table import COMMANDS, KNOWN_COMMANDS
 from keyfence.policy.compiled.permissions import EVERY
 from keyfence.policy.compiled.policy import MAX_CONFIRMED, TOP, CompiledPolicy, Target
 from keyfence.policy.compiled.scripts import registered_as
-from keyfence.policy.compiled.tenants import Values, own_key, own_values
+from keyfence.policy.compiled.tenants import Values, own_key
 from keyfence.policy.compiler.families import own_members
 from keyfence.policy.diagnostics import did_you_mean
-from keyfence.policy.engine.evaluator import Evaluator
+from keyfence.policy.engine.evaluator import FORBIDDEN, Evaluator
 from keyfence.policy.engine.masking import fill, shown_in, standard_key
-from keyfence.policy.patterns.globs import Glob
 from keyfence.policy.patterns.patterns import Hole, KeyPattern, Literal, Mismatch
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Violation
 
-from .remedies_values import adding, field_ways, hint_of, maxlen_ways, size_ways, ttl_ways, type_ways
 from .remedy import Question, Remedy, Way, Ways
+from .values import adding, field_ways, hint_of, maxlen_ways, size_ways, ttl_ways, type_ways
+from .wide import by_grant, channel_pattern_ways
 
 __all__ = ["Remedy", "remedies"]
 
@@ -54,16 +54,6 @@ def _nothing(_question: Question) -> Ways:
     return iter(())
 
 
-def _by_grant(question: Question, text: str, **grant: list[str]) -> Way:
-    """A grant of the command. A service has one grant: where it has one already, that isn't opened wider."""
-    name = question.name
-    is_known = name in KNOWN_COMMANDS or "." in name
-    if not is_known or (grant and question.policy.grants.get(question.service)):
-        return Way(text)
-    lines = {question.who: {"commands": [name], **grant}}
-    return Way(f"{text}; or grant it", add={"grants": lines})
-
-
 # -- rights
 
 
@@ -72,7 +62,7 @@ def _rights(question: Question) -> Ways:
     right, verb, field = (READ, "read", "readers")
     if question.violation.rule == "scope.write":
         right, verb, field = (WRITE, "write", "writers")
-    if target is None:
+    if target is None or target.kind == "legacy":  # of a legacy key: who may read where its content goes
         yield from hint_of(question)
         return
     if (
@@ -166,29 +156,24 @@ def _legacy(question: Question) -> Ways:
     target, key = question.target, question.violation.key
     if target is None or key is None:
         return
-    standard = _standard(question, key, target)
-    argv = question.with_key(standard.encode()) if question.key_is_shown and "<" not in standard else []
-    offered = question.instead(argv) if argv else []
-    if offered or not argv:
-        beginning = "use the standard key" if offered else "the standard key is"
-        yield Way(f"{beginning} {standard}", offered)
-    else:
-        broken = ", ".join(question.breaks(argv)) or "nothing, but isn't complete"
-        yield Way(f"the standard key is {standard}; there it breaks {broken}")
+    yield _standard_way(question, key, target)
     if target.kind == "legacy":
         yield Way(f"what the form may be used for is its allow, of the rights on its entry {target.name}")
     else:
         yield Way(f"what may still be done with {target.name} is the allow of the entry that replaces it")
 
 
-def _standard(question: Question, key: bytes, target: Target) -> str:
-    """The key to use instead, of the legacy form's entry or of the entry that replaces the key's own."""
-    if target.successor is None:
-        return standard_key(key, target, question.service, own_values(target.tenancy, question.values))
-    captured = None if target.secrets else target.pattern.capture(key)
-    if captured is None or not {hole.name for hole in target.successor.holes} <= captured.keys():
-        return target.successor.text
-    return printable(fill(target.successor, captured))
+def _standard_way(question: Question, key: bytes, target: Target) -> Way:
+    """The key to use instead, of the entry that stands for a form or replaces the key's own."""
+    own = question.policy.own_values(question.service, target, question.values)
+    standard = standard_key(key, target, question.service, own)
+    argv = question.with_key(standard.encode()) if question.key_is_shown and "<" not in standard else []
+    offered = question.instead(argv) if argv else []
+    if offered or not argv:
+        beginning = "use the standard key" if offered else "the standard key is"
+        return Way(f"{beginning} {standard}", offered)
+    broken = ", ".join(question.breaks(argv)) or "nothing, but isn't complete"
+    return Way(f"the standard key is {standard}; there it breaks {broken}")
 
 
 # -- names
@@ -236,6 +221,11 @@ def _nearest(question: Question) -> Ways:
     """The entry whose form is nearest, with what to write for it."""
     key = question.violation.key
     if key is None:
+        return
+    stray = question.policy.target(key)
+    if stray is not None and stray.kind == "stray":
+        yield _standard_way(question, key, stray)
+        yield _by_registering(question, key)
         return
     entries = [
         one for one in question.policy.targets if one.kind == "entry" and not one.is_others(question.service)
@@ -316,7 +306,9 @@ def _charset(question: Question) -> Ways:
 def _scan(question: Question) -> Ways:
     glob, at = question.violation.key, question.violation.position
     if glob is None:  # several prefixes
-        yield _by_grant(question, question.violation.hint, keys=[EVERY])
+        several = question.touches.problem
+        globs = [one.glob for one in several.unseen] if several is not None else []
+        yield by_grant(question, question.violation.hint, globs)
         return
     near = question.evaluator.near(question.service, question.name, glob)
     if near is not None:
@@ -331,7 +323,7 @@ def _scan(question: Question) -> Ways:
     elif question.violation.hint:
         yield Way(question.violation.hint)
     shown = shown_in(question.policy, glob, None)
-    yield _by_grant(question, f"it needs the right to read every key that matches {shown}", keys=[EVERY])
+    yield by_grant(question, f"it needs the right to read every key that matches {shown}", [glob])
 
 
 # -- commands, databases, channels, scripts
@@ -342,8 +334,7 @@ def _forbidden(question: Question) -> Ways:
         if question.touches.script is not None:  # to admit EVALSHA on the keys may not be enough
             yield from hint_of(question)
             return
-        name = question.violation.entry or "the entries among these"
-        yield Way(f"commands of {name} would have to admit {question.name}, for every service")
+        yield Way(question.violation.hint, _only_where_nothing_is(question))
         return
     able = [
         name
@@ -352,15 +343,29 @@ def _forbidden(question: Question) -> Ways:
     ]
     if able and question.policy.name_services:
         yield Way(f"{', '.join(able)} may use it")
-    if question.name in KNOWN_COMMANDS or "." in question.name:
+    command = question.touches.command
+    if command is None or question.evaluator.why_forbidden(question.service, command) == FORBIDDEN:
+        yield from hint_of(question)
+    elif question.name in KNOWN_COMMANDS or "." in question.name:
         lines = {question.who: {"commands": [question.name]}}
         yield Way("grant it", add={"grants": lines})
+
+
+def _only_where_nothing_is(question: Question) -> list[bytes]:
+    """The command so that it replaces nothing, where it can be told to."""
+    argv = list(question.argv)
+    if question.name == "MSET":
+        return question.instead([b"MSETNX", *argv[1:]])
+    return question.instead([*argv, b"NX"]) if question.name == "SET" else []
 
 
 def _unknown(question: Question) -> Ways:
     problem, command = question.touches.problem, question.touches.command
     if problem is not None and problem.unseen:
-        yield _by_grant(question, question.violation.hint, keys=[EVERY])
+        if _restricts(question.policy):  # a grant on these keys would lift that too
+            yield from hint_of(question)
+            return
+        yield by_grant(question, question.violation.hint, [one.glob for one in problem.unseen])
         return
     row = COMMANDS.get(command.name.encode()) if command is not None else None
     at = 1 if row is not None and row.subcommands else 0
@@ -371,10 +376,16 @@ def _unknown(question: Question) -> Ways:
     forbids_some = any(one.startswith("@") for one in question.policy.forbid)
     own = fold(question.argv[0]).decode("latin-1") if question.argv else ""
     name = own if "." in own and own.isprintable() else EVERY
-    if question.policy.grants.get(question.service) or (name == EVERY and forbids_some):
+    is_bypass = _restricts(question.policy) or (name == EVERY and forbids_some)
+    if question.policy.grants.get(question.service) or is_bypass:
         return
     lines = {question.who: {"commands": [name], "keys": [EVERY]}}
     yield Way("if the server has it, grant it", add={"grants": lines})
+
+
+def _restricts(policy: CompiledPolicy) -> bool:
+    """Whether an entry or scope says which commands may be used on its keys."""
+    return any(one.entry is not None and one.entry.commands is not None for one in policy.targets)
 
 
 def _spelled(question: Question, at: int, known: Sequence[str]) -> Ways:
@@ -407,7 +418,7 @@ def _channel(question: Question) -> Ways:
         yield from hint_of(question)
         return
     if channel.is_pattern:
-        yield from _channel_pattern(question, channel)
+        yield from channel_pattern_ways(question, channel)
         return
     field = "publishers" if channel.publish else "subscribers"
     target = question.evaluator.channel(name)
@@ -434,35 +445,6 @@ def _new_channel(question: Question, name: bytes, field: str) -> Ways:
         return
     line = {"channel": _as_pattern(name), field: [question.who]}
     yield Way(text, add={"channels": {_fresh_name(question, "new-channel"): line}})
-
-
-def _channel_pattern(question: Question, channel: Channel) -> Ways:
-    """What the pattern reaches beyond what the service may listen to."""
-    found = next((name for name in _reached(question, channel.name) if _is_refused(question, name)), None)
-    if found is not None:
-        shown = shown_in(question.policy, found, None) if found else "the channel with the empty name"
-        yield Way(f"it also reaches {shown}, where {question.who} may not listen")
-    else:
-        yield from hint_of(question)
-    yield _by_grant(question, "ask for a narrower pattern", keys=[EVERY], channels=[EVERY])
-
-
-def _reached(question: Question, glob: bytes) -> Iterator[bytes]:
-    """Some channels that the pattern matches."""
-    policy, pattern = question.policy, Glob(glob)
-    notified = (
-        b"__keyspace@0__:" + one.pattern.example()
-        for one in policy.targets
-        if one.kind in ("entry", "scope", "legacy") and not one.secrets
-    )
-    examples = (one.pattern.example() for one in policy.channels if not one.secrets)
-    made = (glob.replace(b"*", b"x").replace(b"?", b"x"), glob.replace(b"*", b"xyz0").replace(b"?", b"0"))
-    names = (b"", b"__keyevent@0__:set", b"__keyspace@0__:x", *examples, *notified, *made)
-    return (name for name in names if pattern.matches(name))
-
-
-def _is_refused(question: Question, name: bytes) -> bool:
-    return bool(question.evaluator.decide(question.service, [b"SUBSCRIBE", name], question.values).violations)
 
 
 def _script(question: Question) -> Ways:

@@ -67,7 +67,7 @@ def field_ways(question: Question) -> Ways:
         yield from hint_of(question)
         return
     field = question.argv[at]
-    near = fields.meant(field)
+    near = meant = fields.meant(field)
     if near is None and not fields.hides_names:
         names = [name.decode(errors="replace") for name in fields.named]
         close = difflib.get_close_matches(field.decode(errors="replace"), names, n=1)
@@ -76,6 +76,8 @@ def field_ways(question: Question) -> Ways:
         argv = list(question.argv)
         argv[at] = near
         yield Way(f"the nearest field is {printable(near)}", question.instead(argv))
+    if meant is not None:
+        return  # it is listed: another spelling of it is nothing to add
     place = said_by(question, "fields")
     if fields.hides_names or not _is_plain(field) or not place[0]:
         yield Way(f"its fields: {fields.text}")

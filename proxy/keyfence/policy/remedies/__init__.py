@@ -1,0 +1,1 @@
+"""What would have to change so that a command passes: for `keyfence explain`."""
