@@ -442,7 +442,7 @@ class Session(Actor):
         command = touches.command
         if special is None and command is not None:
             special = SPECIAL_SUBCOMMANDS.get(command.name)
-        too_large = self._streaming and (special is not None or touches.name_a_streamed)
+        too_large = self._streaming and (special is not None or touches.has_streamed_name)
         recorder = self._observer.recorder
         if recorder is not None and not too_large:
             recorder(judge.policy, self.service, argv, touches)
