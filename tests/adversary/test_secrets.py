@@ -217,5 +217,5 @@ def test_the_short_ways_show_what_a_look_at_each_piece_does(search: Search) -> N
             for target in (quick.target(name), None):
                 assert shown_in(quick, name, target) == shown_in(at_length, name, target), name
         assert quick.secrecy is not None
-        for head in quick.secrecy.remembered:
+        for head in quick.secrecy.shown_heads:
             assert shown_in(at_length, head, None) == printable(head)
