@@ -161,12 +161,12 @@ def test_a_prefix_s_literal_angle_brackets_are_escaped() -> None:
         (
             "ac:<key>:",
             "'ac:<key>:': <key> is secret, and a scope's prefix is shown; take the secret out of the prefix "
-            "written \\< (at offset 3)",
+            "(at offset 3)",
         ),
         (
             "ac:<x",
             "'ac:<x': '<' does not open a placeholder: write <name> or <name...>; a literal one is "
-            "(at offset 3)",
+            "written \\< (at offset 3)",
         ),
         ("<id>:", "'<id>:' is outside the policy's claims (ac:)"),
     ],
