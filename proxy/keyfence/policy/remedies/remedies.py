@@ -19,11 +19,11 @@ from keyfence.policy.compiled.tenants import Values, own_key
 from keyfence.policy.compiler.families import own_members
 from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.engine.evaluator import FORBIDDEN, Evaluator
-from keyfence.policy.engine.masking import fill, shown_in, standard_key
 from keyfence.policy.patterns.patterns import Hole, KeyPattern, Literal, Mismatch
 from keyfence.policy.rules import RULES
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Violation
+from keyfence.policy.wording.masking import fill, shown_in, standard_key
 
 from .remedy import Question, Remedy, Way, Ways
 from .values import adding, field_ways, hint_of, maxlen_ways, size_ways, ttl_ways, type_ways
