@@ -25,8 +25,8 @@ from keyfence.commands.model import (
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.scripts import sha1_of
-from keyfence.policy.engine.masking import fill, shown_in
 from keyfence.policy.show import printable
+from keyfence.policy.wording.masking import fill, shown_in
 from keyfence.shapes.secrecy import MASKED
 
 OMITTED = "?"  # stands for every argument that isn't known to be no value

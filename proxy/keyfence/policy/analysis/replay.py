@@ -16,7 +16,7 @@ from keyfence.commands.model import Access, Script, Touches
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.masking import shown_in
+from keyfence.policy.wording.masking import shown_in
 
 from .command_log import Recorded, from_line
 from .diff_text import plain
