@@ -19,7 +19,7 @@ from keyfence.cli.commands_listing import (
 )
 from keyfence.cli.main import cli
 from keyfence.commands.exceptions import FINDERS, NEEDS
-from keyfence.commands.resources import MENTIONS
+from keyfence.commands.resources import RESOURCE_FINDERS
 from keyfence.commands.table import ASKED_SERVERS, COMMANDS
 from keyfence.policy.compiled.permissions import forbidden_by_default
 from tests.servers import PROJECT
@@ -35,7 +35,7 @@ def test_every_command_is_listed_in_order() -> None:
 def test_what_is_a_function_in_the_code_has_words_here_and_nothing_else_has() -> None:
     assert FOUND.keys() == FINDERS.keys()
     assert ACCESS_BY_OPTIONS.keys() == NEEDS.keys()
-    assert MENTIONED.keys() == MENTIONS.keys()
+    assert MENTIONED.keys() == RESOURCE_FINDERS.keys()
 
 
 def test_the_default_is_the_one_that_decides() -> None:

@@ -79,7 +79,7 @@ ACCESS_BY_OPTIONS = {
     "ZADD": "write; with INCR read and write",
 }
 
-# What else it names (`commands.mentions.MENTIONS`): by what it is judged, and where that is.
+# What else it names (`commands.resources.RESOURCE_FINDERS`): by what it is judged, and where that is.
 MENTIONED: dict[str, tuple[str, str]] = {
     "CLIENT TRACKING": ("key pattern", "with BCAST all keys, or those that begin as its PREFIX"),
     "CLUSTER GETKEYSINSLOT": ("key pattern", "all keys"),

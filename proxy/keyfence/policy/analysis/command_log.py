@@ -133,8 +133,8 @@ def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
             for name, value in access.ttl._asdict().items()
             if value != Ttl._field_defaults.get(name)
         }
-    if access.does:
-        told["does"] = access.does
+    if access.losses:
+        told["does"] = access.losses
     content = access.content
     if content is not None:
         told["content"] = {
@@ -244,7 +244,7 @@ def _read_access(told: Mapping[str, Any]) -> Access:
         types=tuple(told.get("types", [])),
         ttl=Ttl(**told["ttl"]) if told.get("ttl") else None,
         content=_read_content(content) if content else None,
-        does=int(told.get("does", 0)),
+        losses=int(told.get("does", 0)),
     )
 
 

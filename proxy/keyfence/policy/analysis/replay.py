@@ -189,4 +189,4 @@ def _access_of(command: str, key: object, position: int) -> Access | None:
         (number for number, spec in enumerate(row.specs) if spec.is_key and spec.start == position), 0
     )
     effect = effect_of(row, role)
-    return Access(position, key.encode("utf-8", "surrogateescape"), effect.needs, does=effect.does)
+    return Access(position, key.encode("utf-8", "surrogateescape"), effect.needs, losses=effect.losses)
