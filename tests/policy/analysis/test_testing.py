@@ -36,7 +36,7 @@ def run(folder: Path, tests: str) -> FileResult:
     return Runner().run(file)
 
 
-def told(folder: Path, tests: str) -> list[str]:
+def message(folder: Path, tests: str) -> list[str]:
     """The failures, without the file's name."""
     result = run(folder, tests)
     prefix = f"{folder}/p.test.yaml:"
@@ -113,7 +113,7 @@ HOLDS = [
 
 @pytest.mark.parametrize("test", HOLDS)
 def test_what_holds_fails_nowhere(test: str, tmp_path: Path) -> None:
-    assert told(tmp_path, f"  - {test}\n") == []
+    assert message(tmp_path, f"  - {test}\n") == []
 
 
 FAILS = {
@@ -157,7 +157,7 @@ FAILS = {
 
 @pytest.mark.parametrize("test", FAILS)
 def test_what_does_not_hold_is_told_with_its_place(test: str, tmp_path: Path) -> None:
-    assert told(tmp_path, f"  - {test}\n") == FAILS[test]
+    assert message(tmp_path, f"  - {test}\n") == FAILS[test]
 
 
 FAULTS = {
