@@ -184,7 +184,7 @@ def test_explain_suggests_a_service_for_an_unknown_one() -> None:
     assert keyfence("explain", "--policy", POLICY, "--service", "CubeMastr", "--", "GET", "k") == (
         2,
         "",
-        "keyfence: --service: 'CubeMastr' is no service of the policy; did you mean CubeMaster?\n",
+        "keyfence: --service: 'CubeMastr' is not a service of the policy; did you mean CubeMaster?\n",
     )
 
 
@@ -242,7 +242,7 @@ def test_a_sequence_is_explained_from_standard_input() -> None:
     [
         ((), "", "give either a command or --file"),
         (("--file", "none"), "", "none: can't be read: No such file or directory"),
-        (("--file", "-"), "@nobody\nPING\n", "-: 'nobody' is no service of the policy"),
+        (("--file", "-"), "@nobody\nPING\n", "-: 'nobody' is not a service of the policy"),
         (("--file", "-"), "PING 'x\n", "-: line 1: no closing quotation"),
     ],
 )
@@ -396,7 +396,7 @@ def test_faults_as_json(file: Write) -> None:
             "end_column": 11,
             "level": "warning",
             "code": "unwritten-scope",
-            "message": "nobody may write to the scope s, for example 'a:x'",
+            "message": "no service may write to the scope s, for example 'a:x'",
             "example": "a:x",
         }
     ]
@@ -450,7 +450,9 @@ def test_warnings_alone_do_not_fail(file: Write) -> None:
     policy = file("p.yaml", SMALL)
     code, out, _ = keyfence("check", policy)
     assert code == 0
-    assert f"{policy}:4:17: warning: the service two can do nothing with any key [idle-service]" in out
+    assert (
+        f"{policy}:4:17: warning: the service two has no rights on any key or channel [idle-service]" in out
+    )
 
 
 PLAIN = 'policy: p\nservices: [one]\nscopes: {s: {prefix: "a:", writers: [one]}}\n'

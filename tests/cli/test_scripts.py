@@ -158,7 +158,7 @@ def test_the_section_asks_for_the_keys_of_scripts_that_were_only_loaded(tmp_path
     (tmp_path / "log").write_text(json.dumps(line) + "\n" + json.dumps(other) + "\n")
     code, out, err = process("scripts", str(tmp_path / "log"), "--format", "yaml")
     assert (code, err) == (0, "keyfence: 5 calls left out: the script's SHA-1 is not known\n")
-    assert "only loaded so far: say how many keys" in out
+    assert "only loaded so far; set how many keys" in out
     parse_policy(POLICY + out)
 
 

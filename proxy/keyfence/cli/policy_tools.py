@@ -209,8 +209,7 @@ def _cell(value: object) -> Text:
 def run_tests(paths: Sequence[str], form: str, min_coverage: int, coverage: bool) -> None:
     """Run policy tests: test files, or every *.test.yaml in folders (by default ".").
 
-    Exit code 0: all tests passed; 1: a test failed, or coverage is below --min-coverage; 2: a file is
-    unusable.
+    Exit code 0: all tests passed; 1: a test failed, or coverage is too low; 2: a file is unusable.
     """
     runner = Runner()
     results, faults = [], []

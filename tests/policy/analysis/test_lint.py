@@ -96,7 +96,7 @@ def test_without_a_day_it_is_today(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(HEAD + "legacy: {until: 2000-01-01}\n")
     errors, _, _ = check_policy(file)
-    assert [one.message for one in errors] == ["legacy ended on 2000-01-01; take it out or move the date"]
+    assert [one.message for one in errors] == ["legacy ended on 2000-01-01; remove it or change the date"]
 
 
 # -- whatever stands in a file
