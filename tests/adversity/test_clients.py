@@ -164,8 +164,8 @@ def test_thousands_of_connections_are_served_or_told_that_there_are_too_many(sta
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     many = min(MANY, limit // 3)
     places = many * 2 // 3
-    told = f"turned a connection away: there are {places} connections already"
-    stage = start_stage(f"limits: {{connections: {places}}}", expect_stderr=told)
+    message = f"turned a connection away: there are {places} connections already"
+    stage = start_stage(f"limits: {{connections: {places}}}", expect_stderr=message)
     before = stage.footprint()
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(stage.client()) for _ in range(many)]
