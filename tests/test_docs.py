@@ -1,4 +1,4 @@
-"""Links between the documents lead somewhere."""
+"""Every link between the documents has a target."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def text_of(document: Path) -> str:
-    """Returns the document without its blocks of code."""
+    """Returns the document without its code blocks."""
     return _FENCED.sub("", document.read_text())
 
 
 def anchors(document: Path) -> set[str]:
-    """Returns the anchors that GitHub gives to the document's headings."""
+    """Returns the anchors that GitHub makes for the document's headings."""
     headings = (heading.lower() for heading in _HEADING.findall(text_of(document)))
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
 
@@ -38,5 +38,5 @@ def broken(document: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
-def test_every_link_leads_somewhere(document: Path) -> None:
+def test_every_link_has_a_target(document: Path) -> None:
     assert list(broken(document)) == []

@@ -80,7 +80,7 @@ FAULTS = {
     ],
     "policy: p\nmodes: [{rule: scope.writ, mode: observe}, {service: X, mode: observe}]": [
         "keyfence.yaml:2:16: 'scope.writ' is not a rule; did you mean scope.write?",
-        "keyfence.yaml:2:54: 'X' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
+        "keyfence.yaml:2:54: 'X' is not a service of the policy; known: CubeMaster, CubeProxy, unknown",
     ],
     "policy: p\nupstream: redis://u:secret@h:0": [
         "keyfence.yaml:2:11: the upstream's port is no number from 1 to 65535: 'redis://u:***@h:0'"
