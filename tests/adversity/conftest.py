@@ -59,7 +59,7 @@ def stage(_stage: Stage, _first_files: Counter[str]) -> Iterator[Stage]:
     yield _stage
     _stage.faults.faults = NONE
     _stage.faults.come_back()
-    _stage.nothing_is_left(before)
+    _stage.check_for_leaks(before)
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ class Stage:
             return one.says("PING") == b"+PONG\r\n"
         return False
 
-    def nothing_is_left(self, before: Footprint) -> None:
+    def check_for_leaks(self, before: Footprint) -> None:
         """Asserts that files, memory and Redis' connections are as before, without an internal error."""
         self.rest()
         eventually(lambda: self._has_few_files(before.files), "nothing is open that wasn't before")
@@ -191,7 +191,7 @@ def request(*words: str | bytes | int) -> bytes:
     return encode.command(*words)
 
 
-def is_sorry(reply: bytes) -> bool:
+def is_clear_error(reply: bytes) -> bool:
     """Returns whether a reply is a clear error of keyfence's own, or the end of the connection."""
     return not reply or reply.startswith(b"-ERR keyfence: upstream ")
 

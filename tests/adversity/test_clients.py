@@ -180,7 +180,7 @@ def test_thousands_of_connections_are_served_or_refused_with_an_error(start_stag
         assert stage.metric("connections_rejected_total") == many - places
         assert stage.metric("connections_open") == places
         assert ask(stage.keyfence, "/healthz")[0] == 200
-    stage.nothing_is_left(before)
+    stage.check_for_leaks(before)
 
 
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(100))

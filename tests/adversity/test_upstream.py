@@ -12,7 +12,7 @@ import pytest
 
 from keyfence.upstream.health import ATTEMPTS_AT_ONCE
 from tests.adversity.fault_proxy import NONE, CommandForm, unanswered_port
-from tests.adversity.stage import Stage, Wire, is_sorry, request
+from tests.adversity.stage import Stage, Wire, is_clear_error, request
 from tests.clients.running import ask, eventually
 from tests.servers import RedisServer, free_port, running_redis, server_binaries
 from tests.session.sessions import replies
@@ -26,10 +26,10 @@ def test_an_upstream_that_refuses_connections_gives_each_request_a_clear_error(s
     with stage.client() as client:
         client.socket.sendall(request("GET", "app:a") + REFUSED + request("GET", "app:a"))
         first, refusal, third = client.reply(), client.reply(), client.reply()
-        assert is_sorry(first)
+        assert is_clear_error(first)
         assert first
         assert refusal.startswith(b"-NOPERM")
-        assert is_sorry(third)
+        assert is_clear_error(third)
         stage.faults.come_back()
         eventually(lambda: client.says("GET", "app:a") == b"$-1\r\n", "the same client is served")
 
@@ -75,7 +75,7 @@ def test_an_upstream_that_dies_in_the_middle_of_a_reply(stage: Stage, after: int
     if after and data.startswith(b"$"):
         assert whole.startswith(data)
     else:
-        assert all(is_sorry(reply) for reply in replies(data))
+        assert all(is_clear_error(reply) for reply in replies(data))
         assert len(replies(data)) <= 3
 
 
@@ -88,10 +88,10 @@ def test_an_upstream_that_dies_between_replies_loses_only_later_replies(stage: S
         client.socket.sendall(request("GET", "app:a") + REFUSED + request("GET", "app:a"))
         answers = replies(client.rest())
     stage.faults.cut()
-    kept = [answer for answer in answers if not is_sorry(answer)]
+    kept = [answer for answer in answers if not is_clear_error(answer)]
     assert kept[:1] in ([whole], [answers[1]] if len(answers) > 1 else [])
     assert sum(answer.startswith(b"-NOPERM") for answer in answers) <= 1
-    assert is_sorry(answers[-1]) or answers[-1].startswith(b"-NOPERM")
+    assert is_clear_error(answers[-1]) or answers[-1].startswith(b"-NOPERM")
 
 
 def test_a_hanging_upstream_delays_only_its_replies(stage: Stage) -> None:
@@ -119,7 +119,7 @@ def test_an_upstream_that_hangs_and_then_dies_fails_the_open_requests(stage: Sta
             eventually(lambda: sent() > before, "it is sent")
             stage.faults.cut(reset=True)
             data = [client.reply() for _ in range(5)]
-        assert all(is_sorry(reply) for reply in data)
+        assert all(is_clear_error(reply) for reply in data)
 
 
 def test_an_upstream_that_returns_serves_waiting_and_new_clients(stage: Stage) -> None:
@@ -165,7 +165,7 @@ def test_a_loading_upstream_answers_loading_itself(start_stage: StartStage, tmp_
             seen.append(client.says("GET", "app:1"))
             return seen[-1]
 
-    assert is_sorry(asked())
+    assert is_clear_error(asked())
     with loading_redis(tmp_path, port):
         eventually(lambda: asked().startswith(b"$100\r\n"), "the value is there")
     assert any(reply.startswith(b"-LOADING Redis is loading") for reply in seen), seen[:3]
@@ -242,7 +242,7 @@ def test_garbage_from_the_upstream_ends_the_connection_and_reaches_no_client(
         client.send("GET", "app:a")
         data = client.rest()
     stage.faults.cut(reset=True)
-    assert not data or is_sorry(data)
+    assert not data or is_clear_error(data)
 
 
 def test_a_damaged_reply_never_reaches_another_client(stage: Stage) -> None:
@@ -280,7 +280,7 @@ def test_a_request_that_may_have_run_is_not_retried(stage: Stage, reset: bool) -
         stage.faults.cut()
         with stage.faults.doing(to_client=CommandForm(cut_after=0, reset=reset)), stage.client() as client:
             client.socket.sendall(request("INCR", "app:n") * 5)
-            assert all(is_sorry(client.reply()) for _ in range(5))
+            assert all(is_clear_error(client.reply()) for _ in range(5))
     stage.faults.cut()
     with stage.client() as client:
         eventually(lambda: client.says("PING") == b"+PONG\r\n", "all is well again")
@@ -290,7 +290,7 @@ def test_a_request_that_may_have_run_is_not_retried(stage: Stage, reset: bool) -
 def test_an_unsent_request_is_not_kept_for_later(stage: Stage) -> None:
     stage.faults.go_away()
     with stage.client() as client:
-        assert is_sorry(client.says("INCR", "app:n"))
+        assert is_clear_error(client.says("INCR", "app:n"))
         stage.faults.come_back()
         eventually(lambda: client.says("PING") == b"+PONG\r\n", "it is served again")
         assert client.says("INCR", "app:n") == b":1\r\n"
@@ -362,7 +362,7 @@ def ask_for_a_while(herd: list[Wire]) -> float:
             with contextlib.suppress(ConnectionError):
                 client.send("GET", "app:a")
         for client in herd:
-            assert is_sorry(client.reply())
+            assert is_clear_error(client.reply())
     return passed
 
 

@@ -59,7 +59,7 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Keyfence
             ask(keyfence, "/readyz")
             before = open_files(keyfence)
             yield keyfence, server
-            nothing_is_left(keyfence, before)
+            check_for_leaks(keyfence, before)
             eventually(lambda: only_the_prober_is_left(server), "Redis has no clients left")
 
 
@@ -69,7 +69,7 @@ def shared(_shared: tuple[Keyfence, RedisServer]) -> tuple[Keyfence, RedisServer
     return _shared
 
 
-def nothing_is_left(keyfence: Keyfence, before: Counter[str]) -> None:
+def check_for_leaks(keyfence: Keyfence, before: Counter[str]) -> None:
     eventually(lambda: metric(keyfence, "keyfence_connections_open") == 0, "all clients are gone")
     eventually(lambda: not (open_files(keyfence) - before), "nothing is open that wasn't before")
     assert metric(keyfence, "keyfence_internal_errors_total") == 0
@@ -87,7 +87,7 @@ def keyfence(tcp_redis: RedisServer, start_keyfence: Start, tmp_path: Path) -> I
     ask(one, "/readyz")  # which opens what the first request needs
     before = open_files(one)
     yield one
-    nothing_is_left(one, before)
+    check_for_leaks(one, before)
 
 
 def read_to_end(connection: socket.socket) -> bytes:
