@@ -20,7 +20,8 @@ from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.engine.authorizer import Authorizer, command_name
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
-from keyfence.policy.verdict import LISTED, RULES
+from keyfence.policy.rules import RULES
+from keyfence.policy.verdict import LISTED
 from tests.adversary.conftest import Search
 from tests.commands.calls import NUMBERS, TRICKY, WORDS
 from tests.policy.engine.test_budget import AT_MOST_ONCE, PER_ARGUMENT, PER_ARGUMENT_FOUND, PER_BYTE

@@ -27,7 +27,7 @@ from keyfence.policy.loading.load import load_policy
 from keyfence.resp import encode, requests
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.replies import ReplyFramer
-from keyfence.resp.requests import HEAD, HandedOn, RequestReader
+from keyfence.resp.requests import HEAD, RequestReader, StreamedBulk
 from keyfence.session.conversation import ROOM
 from keyfence.session.session import Session
 from tests.adversary.conftest import Search
@@ -211,7 +211,7 @@ def test_a_large_argument_in_any_pieces_shows_its_beginning(
                     break
         assert len(argv) == len(sent)
         for shown, whole in zip(argv, sent, strict=True):
-            if isinstance(shown, HandedOn):
+            if isinstance(shown, StreamedBulk):
                 assert (bytes(shown), shown.size) == (whole[:HEAD], len(whole))
             else:
                 assert shown == whole

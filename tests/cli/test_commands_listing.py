@@ -19,7 +19,7 @@ from keyfence.cli.commands_listing import (
 )
 from keyfence.cli.main import cli
 from keyfence.commands.exceptions import FINDERS, NEEDS
-from keyfence.commands.resources import MENTIONS
+from keyfence.commands.resources import RESOURCE_FINDERS
 from keyfence.commands.table import ASKED_SERVERS, COMMANDS
 from keyfence.policy.compiled.permissions import forbidden_by_default
 from tests.servers import PROJECT
@@ -35,7 +35,7 @@ def test_every_command_is_listed_in_order() -> None:
 def test_exactly_the_commands_with_functions_are_described_in_words() -> None:
     assert FOUND.keys() == FINDERS.keys()
     assert ACCESS_BY_OPTIONS.keys() == NEEDS.keys()
-    assert RESOURCES_IN_WORDS.keys() == MENTIONS.keys()
+    assert RESOURCES_IN_WORDS.keys() == RESOURCE_FINDERS.keys()
 
 
 def test_the_listed_default_is_the_verdict_without_a_policy() -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from keyfence import __version__
 from keyfence.cli.main import cli
-from keyfence.policy.verdict import RULES
+from keyfence.policy.rules import RULES
 from tests.policy.cases import POLICIES
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
 

@@ -81,7 +81,7 @@ ACCESS_BY_OPTIONS = {
     "ZADD": "write; with INCR read and write",
 }
 
-# What commands name besides keys (`keyfence.commands.resources`): its kind, and which arguments.
+# What commands name besides keys (`commands.resources.RESOURCE_FINDERS`): its kind, and which arguments.
 RESOURCES_IN_WORDS: dict[str, tuple[str, str]] = {
     "CLIENT TRACKING": ("key pattern", "with BCAST all keys, or those that begin as its PREFIX"),
     "CLUSTER GETKEYSINSLOT": ("key pattern", "all keys"),

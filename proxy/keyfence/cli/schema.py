@@ -18,8 +18,8 @@ from pydantic_core import core_schema
 from keyfence.config.models import ConfigModel
 from keyfence.policy.analysis.testing import FileModel
 from keyfence.policy.enforcement.waivers import WaiversModel
+from keyfence.policy.rules import RULES
 from keyfence.policy.source.model import PolicyModel
-from keyfence.policy.verdict import RULES
 
 KINDS: Mapping[str, type[BaseModel]] = {
     "policy": PolicyModel,

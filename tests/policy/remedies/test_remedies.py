@@ -12,7 +12,7 @@ from keyfence.policy.analysis.explain import explain, explain_sequence, read_seq
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.remedies.remedies import _WAYS, remedies
-from keyfence.policy.verdict import RULES
+from keyfence.policy.rules import RULES
 from tests.policy.cases import POLICIES, steps_of
 
 SHA1_OF_RETURN_1 = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"

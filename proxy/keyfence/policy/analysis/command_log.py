@@ -25,8 +25,8 @@ from keyfence.commands.model import (
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.scripts import sha1_of
-from keyfence.policy.engine.masking import fill, shown_in
 from keyfence.policy.show import printable
+from keyfence.policy.wording.masking import fill, shown_in
 from keyfence.shapes.secrecy import MASKED
 
 OMITTED = "?"  # replaces every argument that may be a value
@@ -140,8 +140,8 @@ def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
             for name, value in access.ttl._asdict().items()
             if value != Ttl._field_defaults.get(name)
         }
-    if access.does:
-        line["does"] = access.does
+    if access.losses:
+        line["does"] = access.losses
     content = access.content
     if content is not None:
         line["content"] = {
@@ -247,7 +247,7 @@ def _read_access(line: Mapping[str, Any]) -> Access:
         types=tuple(line.get("types", [])),
         ttl=Ttl(**line["ttl"]) if line.get("ttl") else None,
         content=_read_content(content) if content else None,
-        does=int(line.get("does", 0)),
+        losses=int(line.get("does", 0)),
     )
 
 

@@ -15,11 +15,11 @@ from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import NOBODY, Caller, Values
 from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.masking import shown_in
 from keyfence.policy.remedies.remedies import remedies
 from keyfence.policy.show import printable
 from keyfence.policy.units import milliseconds
 from keyfence.policy.verdict import Verdict, Violation
+from keyfence.policy.wording.masking import shown_in
 
 from .simulator import Late, Simulator
 

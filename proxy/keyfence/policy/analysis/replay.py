@@ -17,7 +17,7 @@ from keyfence.commands.model import Access, Script, Touches
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.masking import shown_in
+from keyfence.policy.wording.masking import shown_in
 
 from .command_log import Recorded, from_line
 from .diff_text import plain
@@ -199,4 +199,4 @@ def _access_of(command: str, key: object, position: int) -> Access | None:
         (number for number, spec in enumerate(row.specs) if spec.is_key and spec.start == position), 0
     )
     effect = effect_of(row, role)
-    return Access(position, key.encode("utf-8", "surrogateescape"), effect.needs, does=effect.does)
+    return Access(position, key.encode("utf-8", "surrogateescape"), effect.needs, losses=effect.losses)
