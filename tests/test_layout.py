@@ -35,12 +35,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "policy.compiler": TABLES | {"shapes"},
     "policy.loading": LEAVES | {"policy.source", "policy.compiled", "policy.compiler"},
     "policy.enforcement": TABLES,
-    "policy.engine": TABLES - {"policy.source"} | {"shapes", "policy.enforcement"},
-    "policy.remedies": TABLES - {"policy.source"} | {"policy.compiler", "policy.engine"},
+    "policy.wording": TABLES - {"policy.source"} | {"shapes"},
+    "policy.engine": TABLES - {"policy.source"} | {"shapes", "policy.enforcement", "policy.wording"},
+    "policy.remedies": TABLES - {"policy.source"} | {"policy.compiler", "policy.engine", "policy.wording"},
     "policy.analysis": {
         *TABLES,
         *("shapes", "policy.compiler", "policy.loading", "policy.enforcement"),
-        *("policy.engine", "policy.remedies"),
+        *("policy.engine", "policy.remedies", "policy.wording"),
     },
     "identity": {"commands", "policy.compiled"},
     "session": {

@@ -19,10 +19,10 @@ from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.analysis.explain import explain
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.masking import shown_in
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Finding, Violation
+from keyfence.policy.wording.masking import shown_in
 from keyfence.session.refusal import refusal
 from keyfence.telemetry.telemetry import Telemetry
 from tests.adversary.conftest import Search

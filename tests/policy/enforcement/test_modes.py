@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, Modes, Waiver, advised, mode_faults
 from keyfence.policy.loading.load import parse_policy
-from keyfence.policy.verdict import PASS, RULES, Mode, Severity, Verdict, Violation
+from keyfence.policy.rules import RULES
+from keyfence.policy.verdict import PASS, Mode, Severity, Verdict, Violation
 
 SERVICES = ("one", "two", "unknown")
 NAMED = ["scope.write", "key.legacy", "ttl.required"]

@@ -6,13 +6,13 @@ import shlex
 from pathlib import Path
 
 import pytest
-from keyfence.policy.remedies.remedies import _WAYS, remedies
 
 from keyfence.commands.extract import extract
 from keyfence.policy.analysis.explain import explain, explain_sequence, read_sequence
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
-from keyfence.policy.verdict import RULES
+from keyfence.policy.remedies.remedies import _WAYS, remedies
+from keyfence.policy.rules import RULES
 from tests.policy.cases import POLICIES, steps_of
 
 SHA1_OF_RETURN_1 = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"

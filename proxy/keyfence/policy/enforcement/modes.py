@@ -12,18 +12,8 @@ from typing import NamedTuple
 
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import did_you_mean
-from keyfence.policy.verdict import (
-    PASS,
-    RULES,
-    Action,
-    Finding,
-    Found,
-    Mode,
-    Ruling,
-    Verdict,
-    Violation,
-    script_in,
-)
+from keyfence.policy.rules import RULES
+from keyfence.policy.verdict import PASS, Action, Finding, Found, Mode, Ruling, Verdict, Violation, script_in
 
 from .waiver_keys import waiver_keys
 

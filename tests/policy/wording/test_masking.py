@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from keyfence.policy.analysis.explain import explain
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.masking import shown_in
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.wording.masking import shown_in
 from keyfence.shapes.secrecy import MAX_HEADS, SHORT
 
 POLICY = parse_policy(
