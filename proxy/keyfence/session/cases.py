@@ -6,6 +6,8 @@ asked for when it ends.
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from keyfence.commands.model import Touches
 from keyfence.policy.engine.authorizer import Authorizer, Steps
 from keyfence.policy.verdict import PASS, Ruling
@@ -23,21 +25,28 @@ class Case:
         special: Special | None,
         request: bytes,
         steps: Steps,
+        is_timed: bool = False,
     ) -> None:
-        """`request` are the bytes that go upstream if it is admitted."""
+        """`request` are the bytes that go upstream if it is admitted. `is_timed`: `seconds` is wanted."""
         self.judge = judge
         self.number = number
         self.argv = argv
         self.special = special
         self.request = request
         self.answer: tuple[Ruling, Touches] = (PASS, Touches(None))  # once it is over
+        self.seconds = 0.0  # that its turns have taken; other clients' turns in between do not count
+        self.is_timed = is_timed
         self._steps = steps
 
     def goes_on(self) -> bool:
-        """Judge for one turn. Whether it is over."""
+        """Evaluate for one turn. Returns whether it is over."""
+        start = perf_counter() if self.is_timed else 0.0
         try:
             next(self._steps)
         except StopIteration as end:
             self.answer = end.value
             return True
+        finally:
+            if self.is_timed:
+                self.seconds += perf_counter() - start
         return False

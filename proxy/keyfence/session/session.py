@@ -245,7 +245,8 @@ class Session(Actor):
             steps = judge.authorize_in_steps(
                 number, argv, judged, self.profile.database, self.peer, self.sender, self.values
             )
-            case = Case(judge, number, argv, special, request, steps)
+            is_timed = self._fast.take_timing() > 0.0
+            case = Case(judge, number, argv, special, request, steps, is_timed)
             if not self._goes_on(case):
                 return False
             ruling, touches = case.answer
@@ -368,6 +369,8 @@ class Session(Actor):
     def _goes_on(self, case: Case) -> bool:
         """Have a turn of a long judgement. True: it has come to its end; else another turn is wanted."""
         is_over = case.goes_on()
+        if is_over and case.is_timed:
+            self.observer.decided(case.seconds)
         self._case = None if is_over else case
         self.wants_turn = not is_over
         return is_over
