@@ -14,10 +14,10 @@ from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import parse_policy
 from keyfence.resp import requests
 from keyfence.resp.profile import Profile
-from keyfence.session.conversation import ABORT_MARKER, ROOM
-from keyfence.session.handlers.transactions import MAX_EFFECTS
-from keyfence.session.reply_queue import MAX_INSPECTED
-from keyfence.session.routing import STAY
+from keyfence.session.conversation.conversation import ABORT_MARKER, ROOM
+from keyfence.session.conversation.reply_queue import MAX_INSPECTED
+from keyfence.session.conversation.routing import STAY
+from keyfence.session.conversation.transactions import MAX_EFFECTS
 from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
@@ -512,7 +512,7 @@ def test_what_cant_be_followed_is_passed_unread_in_observe(words: str) -> None:
     told = Told()
     one = observed(told=told)
     one.from_client(cmd(words) + REFUSED)
-    assert one.opaque
+    assert one.is_opaque
     assert passed(one) == cmd(words) + REFUSED
     one.from_upstream(b"anything")
     one.from_client(b"at all")
@@ -528,17 +528,17 @@ def test_what_cant_be_followed_is_refused_in_enforce(words: str) -> None:
     one.from_client(cmd(words) + ADMITTED)
     assert is_refusal(sent(one), "session.opaque")
     assert passed(one) == ADMITTED
-    assert not one.opaque
+    assert not one.is_opaque
 
 
 def test_a_script_debugger_that_is_refused_leaves_the_session_as_it_is() -> None:
     one = in_multi(observed())
     one.from_client(cmd("SCRIPT DEBUG YES") + cmd("EXEC") + ADMITTED)
     one.from_upstream(b"+QUEUED\r\n*1\r\n-ERR SCRIPT DEBUG must be called outside a pipeline\r\n")
-    assert not one.opaque
+    assert not one.is_opaque
     one = observed()
     one.from_client(cmd("SCRIPT DEBUG NO") + cmd("SCRIPT DEBUG") + ADMITTED)
-    assert not one.opaque
+    assert not one.is_opaque
 
 
 def test_a_session_turns_opaque_only_once_its_replies_are_in() -> None:
@@ -552,7 +552,7 @@ def test_a_session_turns_opaque_only_once_its_replies_are_in() -> None:
     one.from_upstream(b":2\r\n" + PUSH)
     assert passed(one) == cmd("SYNC") + REFUSED + b"PI"
     assert sent(one) == b":1\r\n:2\r\n" + PUSH
-    assert one.opaque
+    assert one.is_opaque
 
 
 def test_who_authenticates_inside_multi_is_another_once_exec_has_said_so() -> None:
@@ -722,7 +722,7 @@ def test_monitor_inside_multi_is_queued_and_never_begins() -> None:
     one.from_client(cmd("MONITOR") + cmd("EXEC"))
     assert passed(one) == cmd("MONITOR") + cmd("EXEC")
     one.from_upstream(b"+QUEUED\r\n*1\r\n-ERR MONITOR isn't allowed for DENY BLOCKING client\r\n")
-    assert not one.answers.monitoring
+    assert not one.replies.monitoring
 
 
 # -- requests too large to be held
@@ -787,7 +787,7 @@ def test_a_key_too_long_to_be_held_can_not_be_judged(monkeypatch: pytest.MonkeyP
     assert is_refusal(sent(one), "session.opaque")
     one = large(monkeypatch, rules=OBSERVE)
     in_pieces(one, data, 200)
-    assert one.opaque
+    assert one.is_opaque
     assert passed(one) == data
 
 
@@ -1083,7 +1083,7 @@ def test_commands_that_change_the_session_wait_in_bounded_memory_behind_one_that
         one.from_client(cmd(words) * 100)
         rounds += 1
     assert rounds < 1_000
-    assert one.answers.slots.held_bytes <= ROOM.slots + 1024
+    assert one.replies.slots.held_bytes <= ROOM.slots + 1024
     assert one.backlog() <= ROOM.backlog + 100 * len(cmd(words))
 
 

@@ -4,7 +4,7 @@ cimport cython
 from keyfence.policy.engine.decision_cache cimport DecisionCache, CommandForm
 from keyfence.policy.engine.pending_ttl cimport PendingTtls
 from keyfence.policy.engine.counts cimport Admitted, Repeat
-from keyfence.session.actor cimport Actor, Decided
+from keyfence.session.conversation.executor cimport Decided, Executor
 from keyfence.resp.requests cimport RequestReader
 
 
@@ -21,23 +21,23 @@ cdef class FastPath:
     cdef int _until_timed
     cdef double _started
 
-    @cython.locals(reader=RequestReader, cache=DecisionCache, argv=list, peeked=bint)
-    cpdef list read(self, Actor session, DecisionCache cache)
+    @cython.locals(reader=RequestReader, cache=DecisionCache, argv=list, peeked=bint, may_admit=bint, largest=Py_ssize_t)
+    cpdef list read(self, Executor session, DecisionCache cache)
     cpdef object join(self, RequestReader reader)
     @cython.locals(cache=DecisionCache)
-    cpdef DecisionCache current_cache(self, Actor session)
+    cpdef DecisionCache current_cache(self, Executor session)
     @cython.locals(reader=RequestReader, form=CommandForm, repeat=Repeat)
-    cdef bint _admits_peeked(self, Actor session, DecisionCache cache) except -1
+    cdef bint _admits_peeked(self, Executor session, DecisionCache cache) except -1
     @cython.locals(form=CommandForm, repeat=Repeat)
-    cdef bint _admits_parsed(self, Actor session, DecisionCache cache, list argv) except -1
-    cdef object _refuse(self, Actor session, DecisionCache cache, Repeat repeat, list argv)
-    cpdef object counted(self, Actor session, Admitted admitted)
+    cdef bint _admits_parsed(self, Executor session, DecisionCache cache, list argv) except -1
+    cdef object _refuse(self, Executor session, DecisionCache cache, Repeat repeat, list argv)
+    cpdef object counted(self, Executor session, Admitted admitted)
     @cython.locals(pending=PendingTtls)
-    cdef object _keep_open(self, Actor session, DecisionCache cache, CommandForm form, object key)
+    cdef object _keep_open(self, Executor session, DecisionCache cache, CommandForm form, object key)
     cdef object _begin_timing(self)
     cpdef Decided take_refusal(self)
     cpdef double take_timing(self) except -1.0
-    cpdef object end_timing(self, Actor session)
+    cpdef object end_timing(self, Executor session)
 
 
 @cython.locals(start=Py_ssize_t, argv=list, count=Py_ssize_t, name=bytes)
