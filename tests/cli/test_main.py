@@ -178,7 +178,7 @@ BAD_CONFIGURATIONS: dict[str | bytes, str] = {
         "2:37: error: 'cubemaster' is no service of the policy; did you mean CubeMaster?"
     ),
     f"policy: {POLICY}\nmodes: [{{mode: enforce, rule: scope.writ}}]\n": (
-        "2:31: error: 'scope.writ' is no rule; did you mean scope.write?"
+        "2:31: error: 'scope.writ' is not a rule; did you mean scope.write?"
     ),
     b"\xff\xfe": "1:1: error: not UTF-8 text (byte 0)",
     "": "1:1: error: the file is empty",
@@ -449,7 +449,7 @@ def test_an_invalid_break_glass_is_an_error(
 def test_a_duration_needs_a_unit(text: str) -> None:
     code, out, err = keyfence("observe", "--for", text)
     assert (code, out) == (2, "")
-    assert err.startswith(f"keyfence: --for: {text!r} is no duration; write a number and its unit")
+    assert err.startswith(f"keyfence: --for: {text!r} is not a duration; write a number and its unit")
 
 
 def test_a_report_of_a_running_keyfence(running: Keyfence) -> None:

@@ -61,7 +61,7 @@ FAULTS = {
     "policy: p\nworkers: 0": ["keyfence.yaml:2:10: '0' is no number of workers; write 1 to 256, or auto"],
     "policy: p\nworkers: []": ["keyfence.yaml:2:10: expected a number of workers, or auto"],
     "policy: p\ndrain: 5": [
-        "keyfence.yaml:2:8: '5' is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d"
+        "keyfence.yaml:2:8: '5' is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d"
     ],
     "policy: p\nadmin: here": [
         "keyfence.yaml:2:8: 'here' is not an address; write HOST:PORT, as in 127.0.0.1:6380 or [::1]:6380, "
@@ -81,8 +81,8 @@ FAULTS = {
         "keyfence.yaml:2:16: 'of' is not admitted here; expected observe, enforce or disabled"
     ],
     "policy: p\nmodes: [{rule: scope.writ, mode: observe}, {service: X, mode: observe}]": [
-        "keyfence.yaml:2:16: 'scope.writ' is no rule; did you mean scope.write?",
-        "keyfence.yaml:2:54: 'X' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
+        "keyfence.yaml:2:16: 'scope.writ' is not a rule; did you mean scope.write?",
+        "keyfence.yaml:2:54: 'X' is not a service of the policy; known: CubeMaster, CubeProxy, unknown",
     ],
     "policy: p\nupstream: redis://u:secret@h:0": [
         "keyfence.yaml:2:11: the upstream's port is no number from 1 to 65535: 'redis://u:***@h:0'"
@@ -94,7 +94,8 @@ FAULTS = {
     ],
     "policy: p\nupstream: {verify: maybe, connect_timeout: 5}": [
         "keyfence.yaml:2:20: 'maybe' is neither true nor false",
-        "keyfence.yaml:2:44: '5' is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d",
+        "keyfence.yaml:2:44: '5' is not a duration; write a number and its unit, "
+        "as 500ms, 60s, 10m, 1h or 7d",
     ],
     "policy: p\nidentify: {networks: {10.0.0.1/8: CubeMaster, 10.0.0.0/33: CubeMaster}, users: {a: Nope}}": [
         "keyfence.yaml:2:35: '10.0.0.1/8' has bits behind the prefix; write 10.0.0.0/8",
@@ -106,7 +107,7 @@ FAULTS = {
     ],
     "policy: p\nlimits: {request: 0, client_output: 5q, connections: 0}": [
         "keyfence.yaml:2:19: '0': input should be greater than or equal to 1",
-        "keyfence.yaml:2:37: '5q' is no size; write a number and its unit, as 512b, 16kb, 64mb or 1gb",
+        "keyfence.yaml:2:37: '5q' is not a size; write a number and its unit, as 512b, 16kb, 64mb or 1gb",
         "keyfence.yaml:2:54: '0': input should be greater than or equal to 1",
     ],
     "policy: p\nlimits: {request: 99999gb, connections: many}": [
@@ -232,8 +233,8 @@ limits:
         "4:14: '0': input should be greater than or equal to 1",
         "5:28: '-1': input should be greater than or equal to 0",
         "6:28: 'some' is no whole number",
-        "7:9: '5' is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, or none",
-        "8:17: 'x' is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, or none",
+        "7:9: '5' is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, or none",
+        "8:17: 'x' is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, or none",
         "9:14: '0s': input should be greater than or equal to 1",
     ],
 )
