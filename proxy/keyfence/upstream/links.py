@@ -8,19 +8,19 @@ client shares another one: CLIENT LIST shows the client there, and killing that 
 
 from __future__ import annotations
 
-from keyfence.resp import encode
 from keyfence.resp.profile import Profile
 from keyfence.resp.replies import ReplyError, ReplyFramer
 
 from .dedicated import DedicatedLink, Receiver
 from .health import Upstream
+from .own_commands import PING
 from .pools import Pools
 from .shared import SharedLink, Sharer
 
 # How often a PING is sent on a dedicated connection whose client uses a shared one, so that Redis' `timeout`
 # does not close it, and the client with it.
 KEEP_ALIVE_SECONDS = 20.0
-_PING = encode.command(b"PING")
+_PING = PING.request()
 
 
 class Owner(Sharer):
