@@ -6,9 +6,9 @@ command shows it. What only Redis can tell of its time to live is left open, not
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar
 
 from keyfence.commands.model import GROUP, READ, WRITE, Access, Carried, Command, Streamed
 from keyfence.policy.budget import Budget, cost
@@ -105,22 +105,18 @@ class KeyEvaluator(Wording):
         if self.policy.grants and self._granted(use.service, use.name, use.access, target):
             yield from self._carried(use, target, is_granted=True)
             return
-        doubts = self._doubts(use, target)
-        for check, find in self.CHECKS:
-            if doubts & check:
-                yield from find(self, use, target)
+        for find in _finders(FORM if target is None else self._doubts(use, target)):
+            yield from find(self, use, target)
 
-    def _doubts(self, use: Use, target: Target | None) -> int:
+    def _doubts(self, use: Use, target: Target) -> int:
         """The checks that an access may fail."""
         access = use.access
-        kind = target.kind if target is not None else "stray"
-        if target is None or kind in BY_KIND:
-            doubts = BY_KIND[kind] | (CARRIED if carries(access) else 0)
-            return doubts | (NAME if target is not None and kind in _NAMED and not target.names_sure else 0)
-        held = target.held(use.service, access.key, self.values) & ~target.denied[use.service]
-        return self._standings.of(
-            use.name, None if use.is_script else use.command, access, target, held
-        ).doubts
+        if target.kind not in BY_KIND:
+            held = target.held(use.service, access.key, self.values) & ~target.denied[use.service]
+            command = None if use.is_script else use.command
+            return self._standings.of(use.name, command, access, target, held).doubts
+        doubts = BY_KIND[target.kind] | (CARRIED if carries(access) else 0)
+        return doubts | NAME if target.kind in _NAMED and not target.names_sure else doubts
 
     def is_clean(self, service: int, name: str, command: Command | None, access: Access) -> bool:
         """Whether an access breaks nothing; what it leaves open is kept then. False says nothing."""
@@ -534,15 +530,22 @@ class KeyEvaluator(Wording):
         if tag is not None:
             yield tag
 
-    # Which method looks for the violations of which check, in the order in which they are listed.
-    CHECKS: ClassVar[tuple[tuple[int, Find], ...]] = (
-        (COMMANDS, _commands),
-        (RIGHTS, _rights),
-        (FORM, _form),
-        (NAME, _named),
-        (TYPE | TYPE_IN_KEY | CONTENT | LIFETIME | OPEN, _content),
-        (CARRIED, _carried),
-    )
+
+# Which method looks for the violations of which check, in the order in which they are listed (policy.rules).
+_CHECKS: tuple[tuple[int, Find], ...] = (
+    (COMMANDS, KeyEvaluator._commands),
+    (RIGHTS, KeyEvaluator._rights),
+    (FORM, KeyEvaluator._form),
+    (NAME, KeyEvaluator._named),
+    (TYPE | TYPE_IN_KEY | CONTENT | LIFETIME | OPEN, KeyEvaluator._content),
+    (CARRIED, KeyEvaluator._carried),
+)
+
+
+@functools.cache
+def _finders(doubts: int) -> tuple[Find, ...]:
+    """What looks for the violations of these checks."""
+    return tuple(find for check, find in _CHECKS if doubts & check)
 
 
 _NAMED = frozenset({"malformed", "claim"})  # kinds whose names are checked too
