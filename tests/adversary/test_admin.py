@@ -250,9 +250,9 @@ def test_no_request_harms_the_admin_listener(
     asyncio.run(attempts())
     assert len(os.listdir("/proc/self/fd")) == before
     assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
-    told = {line.partition(" ")[2].partition("Z ")[2] for line in capsys.readouterr().err.splitlines()}
+    message = {line.partition(" ")[2].partition("Z ")[2] for line in capsys.readouterr().err.splitlines()}
     expected = {
         f"admin: more than {LIMIT} connections; the oldest are closed",
         "a wrong admin token came from 127.0.0.1",
     }
-    assert {re.sub(r" \(and \d+ more .*", "", line) for line in told} <= expected
+    assert {re.sub(r" \(and \d+ more .*", "", line) for line in message} <= expected

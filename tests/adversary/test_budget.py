@@ -146,16 +146,16 @@ def test_search_for_violations_that_get_lost_among_many(search: Search) -> None:
             waivers,
         )
         judge = Authorizer(policy, modes, clock=lambda: 0.0)
-        told: Counter[tuple[str, str, str, str]] = Counter()
+        answer: Counter[tuple[str, str, str, str]] = Counter()
         label = command_name(argv, extract(argv))
         for found in judge.evaluator.violations(service, argv, extract(argv)):
             action = modes.action(found, service, label) if found is not None else None
             if found is not None and action is not None:
-                told[found.rule, found.entry, found.severity, action] += 1
+                answer[found.rule, found.entry, found.severity, action] += 1
         ruling = judge.rule(service, argv)
         counted: Counter[tuple[str, str, str, str]] = Counter()
         for violation, action in ruling.findings:
             counted[violation.rule, violation.entry, violation.severity, action] += 1 + violation.more
-        assert counted == told
-        assert (ruling.refused_by is not None) == any(key[3] == "refused" for key in told)
-        assert len(ruling.findings) <= len(told) + LISTED * len({(key[0], key[3]) for key in told})
+        assert counted == answer
+        assert (ruling.refused_by is not None) == any(key[3] == "refused" for key in answer)
+        assert len(ruling.findings) <= len(answer) + LISTED * len({(key[0], key[3]) for key in answer})

@@ -221,9 +221,9 @@ class _Play:
     """A session with a model behind it. Where keyfence checks passwords, the model follows by itself."""
 
     def __init__(self, in_force: InForce, known: Identities) -> None:
-        self.told = Told()
+        self.message = Told()
         self.known = known
-        self.session = Session(in_force, known, "app", "10.0.0.1", self.told, IDENTIFIED)
+        self.session = Session(in_force, known, "app", "10.0.0.1", self.message, IDENTIFIED)
         self.redis = Model()
         self.user = b""  # as whom the client has logged in where keyfence checks that
 

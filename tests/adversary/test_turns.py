@@ -62,9 +62,9 @@ def test_search_for_conversations_that_turns_confuse(search: Search, monkeypatch
         rng.shuffle(steps)
         stream = b"".join(steps)
         expected = expect(stream)
-        told = Told()
-        told.recorder = lambda *_: None  # so that nothing is admitted at a glance
-        talk = InTurns(session(told=told, sharing=rng.random() < 0.5), rng, stream, pushes=False)
+        message = Told()
+        message.recorder = lambda *_: None  # so that nothing is admitted at a glance
+        talk = InTurns(session(message=message, sharing=rng.random() < 0.5), rng, stream, pushes=False)
         talk.run()
         turns += talk.turns
         assert answers(talk.got) == expected.replies
@@ -72,6 +72,6 @@ def test_search_for_conversations_that_turns_confuse(search: Search, monkeypatch
         assert talk.redis.ran == expected.redis.ran
         assert talk.one.service == expected.service
         assert talk.one.outstanding == 0
-        assert sum(outcome == "refused" for _, _, outcome in told.commands) == expected.refused
-        assert len(told.commands) == expected.commands
+        assert sum(outcome == "refused" for _, _, outcome in message.commands) == expected.refused
+        assert len(message.commands) == expected.commands
     assert turns > search.attempts

@@ -27,7 +27,7 @@ from keyfence.policy.loading.load import load_policy
 from keyfence.resp import encode, requests
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.replies import ReplyFramer
-from keyfence.resp.requests import HEAD, HandedOn, RequestReader
+from keyfence.resp.requests import HEAD, RequestReader, StreamedBulk
 from keyfence.session.conversation import ROOM
 from keyfence.session.session import Session
 from tests.adversary.conftest import Search
@@ -211,7 +211,7 @@ def test_a_large_argument_shows_its_beginning_in_whatever_pieces_it_comes(
                     break
         assert len(argv) == len(sent)
         for shown, whole in zip(argv, sent, strict=True):
-            if isinstance(shown, HandedOn):
+            if isinstance(shown, StreamedBulk):
                 assert (bytes(shown), shown.size) == (whole[:HEAD], len(whole))
             else:
                 assert shown == whole
@@ -390,14 +390,14 @@ def test_a_session_believes_of_itself_what_redis_says_of_it(
                     if one.session.opaque or one.session.closing:
                         break
                 else:
-                    told = told_by_redis(watch, one.id)
-                    told["in MULTI"] = str(told["multi"] != "-1")
+                    answer = told_by_redis(watch, one.id)
+                    answer["in MULTI"] = str(answer["multi"] != "-1")
                     ours = {
                         name: value for name, value in believed(one.session).items() if name not in unknown
                     }
-                    told.setdefault("resp", ours["resp"])  # Redis 6.2 doesn't say
-                    assert ours == {name: told[name] for name in ours}, said
-                    assert one.session.service in ("stock", told["user"]), said
+                    answer.setdefault("resp", ours["resp"])  # Redis 6.2 doesn't say
+                    assert ours == {name: answer[name] for name in ours}, said
+                    assert one.session.service in ("stock", answer["user"]), said
 
 
 def test_a_session_hears_as_much_as_a_client_of_redis(search: Search, server: RedisServer) -> None:

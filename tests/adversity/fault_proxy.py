@@ -22,7 +22,7 @@ Writer = asyncio.StreamWriter
 
 
 @dataclasses.dataclass(frozen=True)
-class CommandForm:
+class Direction:
     """What happens to the bytes of one direction."""
 
     delay: float = 0.0  # seconds that each chunk waits
@@ -40,8 +40,8 @@ class Faults:
     # A new connection: passed on, taken and left alone, reset at once, or answered without the target.
     accept: Literal["pass", "silent", "reset", "answer"] = "pass"
     answer: bytes = b""  # for `answer`: to each chunk that comes
-    to_target: CommandForm = CommandForm()
-    to_client: CommandForm = CommandForm()
+    to_target: Direction = Direction()
+    to_client: Direction = Direction()
 
 
 NONE = Faults()
@@ -130,6 +130,11 @@ class FaultProxy:
 
     async def _stop_listening(self) -> None:
         if self._server is not None:
+            # What was accepted in this turn gets its transport in the next; Python before 3.12 loses it, its
+            # socket left open, where the server is closed between.
+            for one in self._server.sockets:
+                self._loop.remove_reader(one.fileno())
+            await asyncio.sleep(0)
             self._server.close()
             self._server = None
 
@@ -183,19 +188,19 @@ class FaultProxy:
             to_target.transport.abort()
 
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: Writer, other: Writer, way_now: Callable[[], CommandForm]
+        self, reader: asyncio.StreamReader, writer: Writer, other: Writer, faults_now: Callable[[], Direction]
     ) -> None:
         passed = 0
         while True:
-            while way_now().hang:
+            while faults_now().hang:
                 await asyncio.sleep(0.005)
             data = await reader.read(CHUNK)
             if not data:
                 writer.write_eof()
                 return
-            while way_now().hang:
+            while faults_now().hang:
                 await asyncio.sleep(0.005)
-            way = way_now()
+            way = faults_now()
             if way.delay:
                 await asyncio.sleep(way.delay)
             if way.garble is not None:

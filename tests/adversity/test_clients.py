@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.adversity.fault_proxy import CommandForm, FaultProxy
+from tests.adversity.fault_proxy import Direction, FaultProxy
 from tests.adversity.stage import MIB, Stage, Wire, request
 from tests.clients.running import ask, eventually
 from tests.servers import PATIENCE_SECONDS
@@ -48,7 +48,7 @@ def test_a_client_that_vanishes_in_the_midst_of_a_command_has_not_sent_it(
         arrived = [r for r, end in zip(whole, ends, strict=True) if end <= at]
         unfinished = request("EXEC") not in arrived and at >= ends[4]
         most[key] = arrived.count(request("INCR", key)) - unfinished
-        with in_front.doing(to_target=CommandForm(cut_after=at, reset=reset)), through(in_front) as client:
+        with in_front.doing(to_target=Direction(cut_after=at, reset=reset)), through(in_front) as client:
             client.socket.sendall(b"".join(whole))
             client.rest()
         eventually(lambda: stage.metric("connections_open") == 0, "it is forgotten")
@@ -68,7 +68,7 @@ def test_a_client_that_sends_one_byte_at_a_time_is_served_as_any_other(
     stage: Stage, in_front: FaultProxy
 ) -> None:
     everything = request("SET", "app:a", "slow") + REFUSED + b"PING\r\n" + request("GET", "app:a")
-    bytewise = in_front.doing(to_target=CommandForm(one_byte=True), to_client=CommandForm(one_byte=True))
+    bytewise = in_front.doing(to_target=Direction(one_byte=True), to_client=Direction(one_byte=True))
     with bytewise, through(in_front) as slow, stage.client() as quick:
         slow.socket.sendall(everything)
         assert quick.says("PING") == b"+PONG\r\n"
@@ -164,8 +164,8 @@ def test_thousands_of_connections_are_served_or_told_that_there_are_too_many(sta
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     many = min(MANY, limit // 3)
     places = many * 2 // 3
-    told = f"turned a connection away: there are {places} connections already"
-    stage = start_stage(f"limits: {{connections: {places}}}", expect_stderr=told)
+    message = f"turned a connection away: there are {places} connections already"
+    stage = start_stage(f"limits: {{connections: {places}}}", expect_stderr=message)
     before = stage.footprint()
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(stage.client()) for _ in range(many)]

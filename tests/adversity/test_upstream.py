@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from keyfence.upstream.health import ATTEMPTS_AT_ONCE
-from tests.adversity.fault_proxy import NONE, CommandForm, unanswered_port
+from tests.adversity.fault_proxy import NONE, Direction, unanswered_port
 from tests.adversity.stage import Stage, Wire, is_sorry, request
 from tests.clients.running import ask, eventually
 from tests.servers import RedisServer, free_port, running_redis, server_binaries
@@ -65,7 +65,7 @@ def test_an_upstream_that_dies_in_the_midst_of_a_reply(stage: Stage, after: int,
         direct.set("app:a", "x" * 100)
     whole = b"$100\r\n" + b"x" * 100 + b"\r\n"
     stage.faults.cut()
-    with stage.faults.doing(to_client=CommandForm(cut_after=after, reset=reset)), stage.client() as client:
+    with stage.faults.doing(to_client=Direction(cut_after=after, reset=reset)), stage.client() as client:
         client.socket.sendall(request("GET", "app:a") * 3)
         data = client.rest()
     stage.faults.cut()
@@ -81,7 +81,7 @@ def test_an_upstream_that_dies_between_replies_answers_what_it_has_answered(stag
         direct.set("app:a", "x" * 100)
     whole = b"$100\r\n" + b"x" * 100 + b"\r\n"
     stage.faults.cut()
-    with stage.faults.doing(to_client=CommandForm(cut_after=len(whole))), stage.client() as client:
+    with stage.faults.doing(to_client=Direction(cut_after=len(whole))), stage.client() as client:
         client.socket.sendall(request("GET", "app:a") + REFUSED + request("GET", "app:a"))
         answers = replies(client.rest())
     stage.faults.cut()
@@ -96,7 +96,7 @@ def test_an_upstream_that_hangs_holds_up_its_replies_and_nothing_else(stage: Sta
         direct.mset({"app:a": "1", "app:b": "2"})
     with stage.client() as one, stage.client() as other:
         assert one.says("PING") == other.says("PING") == b"+PONG\r\n"
-        with stage.faults.doing(to_client=CommandForm(hang=True)):
+        with stage.faults.doing(to_client=Direction(hang=True)):
             one.socket.sendall(request("GET", "app:a") + REFUSED + request("GET", "app:a"))
             other.socket.sendall(request("GET", "app:b"))
             assert ask(stage.keyfence, "/healthz")[0] == 200
@@ -111,7 +111,7 @@ def test_an_upstream_that_hangs_and_then_dies_fails_what_it_owes(stage: Stage) -
     with stage.client() as client:
         assert client.says("PING") == b"+PONG\r\n"
         before = sent()
-        with stage.faults.doing(to_client=CommandForm(hang=True)):
+        with stage.faults.doing(to_client=Direction(hang=True)):
             client.socket.sendall(request("GET", "app:a") * 5)
             eventually(lambda: sent() > before, "it is sent")
             stage.faults.cut(reset=True)
@@ -257,7 +257,7 @@ def test_garbled_replies_never_pass_for_another_clients(stage: Stage) -> None:
         stage.faults.cut()
         with contextlib.ExitStack() as stack:
             clients = {name: stack.enter_context(stage.client()) for name in "abcd"}
-            with stage.faults.doing(to_client=CommandForm(garble=garble)):
+            with stage.faults.doing(to_client=Direction(garble=garble)):
                 for name, client in clients.items():
                     client.socket.sendall(request("GET", f"app:{name}"))
                 for name, client in clients.items():
@@ -275,7 +275,7 @@ def test_nothing_is_tried_again_that_may_have_run(stage: Stage, reset: bool) -> 
     rounds = 12
     for _ in range(rounds):
         stage.faults.cut()
-        with stage.faults.doing(to_client=CommandForm(cut_after=0, reset=reset)), stage.client() as client:
+        with stage.faults.doing(to_client=Direction(cut_after=0, reset=reset)), stage.client() as client:
             client.socket.sendall(request("INCR", "app:n") * 5)
             assert all(is_sorry(client.reply()) for _ in range(5))
     stage.faults.cut()
@@ -299,7 +299,7 @@ def test_a_connection_in_doubt_is_never_used_for_another_client(stage: Stage) ->
         for number in range(20):
             direct.set(f"app:{number}", f"value-{number}")
     for _ in range(5):
-        with stage.faults.doing(to_client=CommandForm(hang=True)):
+        with stage.faults.doing(to_client=Direction(hang=True)):
             for number in range(0, 20, 2):
                 with stage.client() as client:
                     client.socket.sendall(request("GET", f"app:{number}") * 3)
@@ -323,7 +323,7 @@ def test_replies_that_come_byte_by_byte_are_the_same_replies(stage: Stage) -> No
     with stage.client() as client:
         client.socket.sendall(everything)
         expected = [client.reply() for _ in range(7)]
-    bytewise = stage.faults.doing(to_client=CommandForm(one_byte=True), to_target=CommandForm(one_byte=True))
+    bytewise = stage.faults.doing(to_client=Direction(one_byte=True), to_target=Direction(one_byte=True))
     with bytewise, stage.client() as client:
         client.socket.sendall(everything)
         again = [client.reply() for _ in range(7)]
@@ -333,7 +333,7 @@ def test_replies_that_come_byte_by_byte_are_the_same_replies(stage: Stage) -> No
 
 
 def test_replies_that_come_late_are_waited_for(stage: Stage) -> None:
-    with stage.client() as client, stage.faults.doing(to_client=CommandForm(delay=0.02)):
+    with stage.client() as client, stage.faults.doing(to_client=Direction(delay=0.02)):
         client.socket.sendall(b"".join(request("ECHO", number) for number in range(50)))
         assert [client.reply() for _ in range(50)] == [b"$%d\r\n%d\r\n" % (len(str(n)), n) for n in range(50)]
 

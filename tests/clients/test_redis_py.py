@@ -85,9 +85,9 @@ def test_asyncio_pub_sub(observing: Keyfence, protocol: int) -> None:
         try:
             async with client.pubsub() as subscriber:
                 await subscriber.subscribe("news")
-                told = await subscriber.get_message(timeout=30)
-                assert told is not None
-                assert told["type"] == "subscribe"
+                answer = await subscriber.get_message(timeout=30)
+                assert answer is not None
+                assert answer["type"] == "subscribe"
                 await client.publish("news", "hello")
                 message = await subscriber.get_message(timeout=30)
                 assert message is not None

@@ -93,8 +93,8 @@ def test_subscriptions_are_followed_and_told(observing: Keyfence, protocol: int)
     with observing.client("CubeProxy", **options) as client, client.pubsub() as subscriber:
         subscriber.subscribe("news", "more")
         subscriber.psubscribe("n*")
-        told = [subscriber.get_message(timeout=30) for _ in range(3)]
-        assert [one and one["type"] for one in told] == ["subscribe", "subscribe", "psubscribe"]
+        text = [subscriber.get_message(timeout=30) for _ in range(3)]
+        assert [one and one["type"] for one in text] == ["subscribe", "subscribe", "psubscribe"]
         assert client.publish("news", "hello") == 2
         got = [subscriber.get_message(timeout=30) for _ in range(2)]
         assert sorted(one["type"] for one in got if one) == ["message", "pmessage"]
@@ -392,8 +392,8 @@ def test_break_glass_stops_refusing_and_ends(enforcing: Keyfence) -> None:
     assert refused()
     command = [sys.executable, "-m", "keyfence", "observe", "--for", "1h", "--rule", "scope.write"]
     command += ["--service", "CubeProxy", "--admin", enforcing.ready.admin]
-    told = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
-    assert "scope.write by CubeProxy" in told.stdout
+    message = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert "scope.write by CubeProxy" in message.stdout
     assert metric(enforcing, "keyfence_break_glass_active") == 1
     assert not refused()
     with enforcing.client("CubeProxy") as client, pytest.raises(redis.exceptions.NoPermissionError):

@@ -39,9 +39,9 @@ def redirect(client: redis.Redis, number: int) -> str:
 
 def refused(client: redis.Redis, number: int) -> bool:
     """Whether keyfence doesn't let the client do so; Redis does."""
-    told = redirect(client, number)
-    is_refusal = told.startswith("[command.forbidden] ")
-    assert is_refusal or told == "OK", told
+    message = redirect(client, number)
+    is_refusal = message.startswith("[command.forbidden] ")
+    assert is_refusal or message == "OK", message
     return is_refusal
 
 

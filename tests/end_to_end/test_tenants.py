@@ -134,9 +134,9 @@ def test_the_admin_address_explains_for_a_user(start: Callable[..., Keyfence]) -
         ({"user": "tenant-acme"}, "allow"),
         ({"user": "x"}, "violation"),
     ):
-        status, told = ask(keyfence, "/explain", question | more)
+        status, answer = ask(keyfence, "/explain", question | more)
         assert status == 200
-        assert f'"verdict": "{verdict}"' in told.replace('":"', '": "')
+        assert f'"verdict": "{verdict}"' in answer.replace('":"', '": "')
 
 
 def test_a_client_redirects_to_connections_of_its_own_tenant_only(

@@ -24,7 +24,7 @@ from keyfence.policy.engine.decision_cache import CommandForm, DecisionCache
 from keyfence.policy.verdict import PASS, Ruling
 from keyfence.resp.limits import IDENTIFIED, ProtocolError, RequestLimits
 from keyfence.resp.profile import unchanged
-from keyfence.resp.requests import HandedOn
+from keyfence.resp.requests import StreamedBulk
 from keyfence.session.handlers.specials import (
     LONGEST_SPECIAL,
     SPECIAL_SUBCOMMANDS,
@@ -154,7 +154,7 @@ class Session(Actor):
                     may_judge = self._may_judge()
                 continue  # `*0`, `*-1`, a blank line: no reply is due, so it isn't sent on
             if self._streaming:
-                argv = [Streamed(one, one.size) if isinstance(one, HandedOn) else one for one in argv]
+                argv = [Streamed(one, one.size) if isinstance(one, StreamedBulk) else one for one in argv]
             plain = cache is not None and not self._streaming and self._admits_cached(cache, argv)
             may_open = not plain and len(argv) == 1 and cache is not None and not self._streaming
             if may_open and cache is not None and self._may_be_whole(cache, argv[0]):
@@ -442,7 +442,7 @@ class Session(Actor):
         command = touches.command
         if special is None and command is not None:
             special = SPECIAL_SUBCOMMANDS.get(command.name)
-        too_large = self._streaming and (special is not None or touches.name_a_streamed)
+        too_large = self._streaming and (special is not None or touches.has_streamed_name)
         recorder = self._observer.recorder
         if recorder is not None and not too_large:
             recorder(judge.policy, self.service, argv, touches)

@@ -76,12 +76,12 @@ CHANGES: list[tuple[str, str, list[str]]] = [
         "type: hash, ",
         "type: hash, max_value: 64kb, max_fields: 9, ",
         [
-            "k: max value is asked now (64kb), for example a:s:k:x",
-            "k: max fields is asked now (9), for example a:s:k:x",
+            "k: max value is required now (64kb), for example a:s:k:x",
+            "k: max fields is required now (9), for example a:s:k:x",
         ],
     ),
     ("type: hash", "type: [hash, string]", ["k: types is hash, string, was hash, for example a:s:k:x"]),
-    ("type: hash, ", "", ["k: types is asked no more (was hash), for example a:s:k:x"]),
+    ("type: hash, ", "", ["k: types is no longer required (was hash), for example a:s:k:x"]),
     (
         "publishers: [one], subscribers: [two]",
         "publishers: [one, two]",

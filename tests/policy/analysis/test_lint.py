@@ -35,7 +35,7 @@ def read_cases() -> list[tuple[str, list[str]]]:
 CASES = read_cases()
 
 
-def told(folder: Path, text: str) -> list[str]:
+def message(folder: Path, text: str) -> list[str]:
     file = folder / "p.yaml"
     file.write_text(text.replace("$HEAD\n", HEAD))
     errors, warnings, _ = check_policy(file, TODAY)
@@ -46,15 +46,15 @@ def told(folder: Path, text: str) -> list[str]:
     ("text", "expected"), CASES, ids=[re.sub(r"\s+", " ", text)[:70] for text, _ in CASES]
 )
 def test_what_is_told_of_a_policy(text: str, expected: list[str], tmp_path: Path) -> None:
-    assert told(tmp_path, text) == expected
+    assert message(tmp_path, text) == expected
 
 
 def test_a_character_that_yaml_does_not_take(tmp_path: Path) -> None:
-    assert told(tmp_path, 'policy: p\nabout: "a\0b"') == ["2:10: error: not YAML: the character U+0000"]
+    assert message(tmp_path, 'policy: p\nabout: "a\0b"') == ["2:10: error: not YAML: the character U+0000"]
 
 
 def test_an_empty_file(tmp_path: Path) -> None:
-    assert told(tmp_path, "") == ["1:1: error: the file is empty"]
+    assert message(tmp_path, "") == ["1:1: error: the file is empty"]
 
 
 def test_a_policy_s_summary_counts_what_it_holds(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_file_that_can_not_be_read(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_an_exception_s_end_is_told_14_days_before(until: str, level: str, tmp_path: Path) -> None:
-    lines = told(tmp_path, f"$HEAD\nkeys: {{k: {{key: 'a:<id>'}}}}\nlegacy: {{until: {until}}}")
+    lines = message(tmp_path, f"$HEAD\nkeys: {{k: {{key: 'a:<id>'}}}}\nlegacy: {{until: {until}}}")
     assert [line.split(": ")[1] for line in lines] == ([level] if level else [])
 
 
@@ -96,7 +96,7 @@ def test_without_a_day_it_is_today(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(HEAD + "legacy: {until: 2000-01-01}\n")
     errors, _, _ = check_policy(file)
-    assert [one.message for one in errors] == ["legacy ended on 2000-01-01; take it out or move the date"]
+    assert [one.message for one in errors] == ["legacy ended on 2000-01-01; remove it or change the date"]
 
 
 # -- whatever stands in a file

@@ -130,9 +130,9 @@ def test_values_are_no_part_of_a_line() -> None:
 
 
 def test_argv_shows_what_is_no_value() -> None:
-    told = json.loads(line("one", "SET a:lock:x v EX 60"))
-    assert told["argv"] == ["SET", "a:lock:x", "?", "?", "60"]
-    assert told["values"] is True
+    answer = json.loads(line("one", "SET a:lock:x v EX 60"))
+    assert answer["argv"] == ["SET", "a:lock:x", "?", "?", "60"]
+    assert answer["values"] is True
 
 
 NAMES = sorted(name for name in COMMANDS if b" " not in name)
@@ -145,8 +145,8 @@ ARGV = st.builds(
 @given(ARGV, st.sampled_from(["one", "two", "unknown"]))
 def test_a_line_read_again_breaks_the_same_rules_but_those_on_values(argv: list[bytes], service: str) -> None:
     touches = extract(argv)
-    told = as_line(OLD, service, argv, touches, 1)
-    again = from_line(json.loads(json.dumps(told)))
+    message = as_line(OLD, service, argv, touches, 1)
+    again = from_line(json.loads(json.dumps(message)))
     evaluator = Evaluator(OLD)
     number = OLD.number(service)
     before = {one.rule for one in evaluator.judge(number, argv, touches).violations}
@@ -160,8 +160,8 @@ def test_a_line_read_again_breaks_the_same_rules_but_those_on_values(argv: list[
 
 
 def decision(**more: Any) -> bytes:
-    told = {"service": "two", "command": "HSET", "rule": "scope.write", "key": "a:cart:x", "position": 1}
-    return json.dumps(told | {"entry": "cart", "merged": 4} | more).encode()
+    answer = {"service": "two", "command": "HSET", "rule": "scope.write", "key": "a:cart:x", "position": 1}
+    return json.dumps(answer | {"entry": "cart", "merged": 4} | more).encode()
 
 
 def test_a_violation_of_the_past_is_mended_or_not() -> None:

@@ -36,7 +36,7 @@ def run(folder: Path, tests: str) -> FileResult:
     return Runner().run(file)
 
 
-def told(folder: Path, tests: str) -> list[str]:
+def message(folder: Path, tests: str) -> list[str]:
     """The failures, without the file's name."""
     result = run(folder, tests)
     prefix = f"{folder}/p.test.yaml:"
@@ -113,7 +113,7 @@ HOLDS = [
 
 @pytest.mark.parametrize("test", HOLDS)
 def test_what_holds_fails_nowhere(test: str, tmp_path: Path) -> None:
-    assert told(tmp_path, f"  - {test}\n") == []
+    assert message(tmp_path, f"  - {test}\n") == []
 
 
 FAILS = {
@@ -157,27 +157,27 @@ FAILS = {
 
 @pytest.mark.parametrize("test", FAILS)
 def test_what_does_not_hold_is_told_with_its_place(test: str, tmp_path: Path) -> None:
-    assert told(tmp_path, f"  - {test}\n") == FAILS[test]
+    assert message(tmp_path, f"  - {test}\n") == FAILS[test]
 
 
 FAULTS = {
-    "{service: one}": ["3:6: error: 'command' is missing, or 'sequence'"],
-    "{command: PING}": ["3:6: error: 'service' is missing: who sends this?"],
-    "{service: on, command: PING}": ["3:15: error: 'on' is no service of the policy; did you mean one?"],
+    "{service: one}": ["3:6: error: a test needs 'command' or 'sequence'"],
+    "{command: PING}": ["3:6: error: 'service' is missing: which service sends this?"],
+    "{service: on, command: PING}": ["3:15: error: 'on' is not a service of the policy; did you mean one?"],
     "{service: one, command: PING, entry: leas}": [
-        "3:42: error: 'leas' is no entry of the policy; did you mean lease?"
+        "3:42: error: 'leas' is not an entry of the policy; did you mean lease?"
     ],
     "{service: one, command: PING, rule: scope.wirte}": [
         "3:41: error: 'scope.wirte' is no rule; did you mean scope.write?"
     ],
     "{service: one, command: PING, verdict: violation, rules: []}": [
-        "3:62: error: no rules; name those that are broken, or leave rules out for any"
+        "3:62: error: no rules; name the broken rules, or omit rules to admit any"
     ],
     "{service: one, command: PING, verdict: allow, rule: scope.read}": [
-        "3:44: error: a rule is broken where the verdict is violation"
+        "3:44: error: a broken rule needs the verdict violation"
     ],
     "{service: one, command: PING, rule: scope.read, rules: [scope.read]}": [
-        "3:35: error: either rule (the first one) or rules (all of them)"
+        "3:35: error: write either rule (the first one) or rules (all of them)"
     ],
     "{service: one, command: 'SET \"a'}": [
         "3:29: error: 'SET \"a': no closing quotation; write the words as a list"
@@ -185,7 +185,7 @@ FAULTS = {
     "{service: one, command: ''}": ["3:29: error: an empty command"],
     "{service: one, sequence: []}": ["3:30: error: an empty sequence tests nothing"],
     "{service: one, command: PING, sequence: [{command: PING}]}": [
-        "3:20: error: a sequence has its commands in its steps"
+        "3:20: error: write the commands of a sequence in its steps"
     ],
     "{service: one, rule: scope.read, sequence: [{command: PING}]}": [
         "3:20: error: 'rule' belongs to a step of the sequence"

@@ -186,13 +186,13 @@ def test_a_baseline_tolerates_what_a_report_shows_and_nothing_else(tmp_path: Pat
         "two, key.unregistered, SET: admits any key jwt_active:<uuid>:<*>; seen: jwt_active:x:y…",
     ]
     assert found.text.splitlines() == [
-        "# Violations that were known when this was written. Whoever mends one takes it out.",
+        "# Violations that were known when this file was written. Remove a waiver once its cause is fixed.",
         "waivers:",
         '  - {service: two, rule: command.unknown, owner: "team: a", reason: known, '
-        "until: 2026-12-31}  # 5 so far; admits more than was seen: any command",
+        "until: 2026-12-31}  # 5 so far; admits more than the findings: any command",
         '  - {service: two, rule: key.unregistered, command: SET, keys: "jwt_active:<uuid>:<*>", '
         'owner: "team: a", reason: known, until: 2026-12-31}'
-        "  # 5 so far; admits more than was seen: any key jwt_active:<uuid>:<*>",
+        "  # 5 so far; admits more than the findings: any key jwt_active:<uuid>:<*>",
         '  - {service: two, rule: scope.write, entry: k, command: DEL, owner: "team: a", reason: known, '
         "until: 2026-12-31}  # 3 so far",
         '  - {service: two, rule: scope.write, entry: k, command: SET, owner: "team: a", reason: known, '
@@ -229,7 +229,7 @@ def test_a_baseline_says_where_it_opens_the_keys_of_other_tenants() -> None:
     hint = "the caller's own tenant: p:acme:k:a"
     rows = [row(rule="scope.read", command="GET", example="p:globex:k:a", hint=hint, actions={"observed": 5})]
     found = baseline(rows, "o", "r", TODAY)
-    assert "admits more than was seen: the keys of any tenant" in found.text
+    assert "admits more than the findings: the keys of any tenant" in found.text
     assert found.wide == ["two, scope.read, GET: admits the keys of any tenant; seen: p:globex:k:a"]
 
 
