@@ -40,7 +40,7 @@ RAW = {
         "extract",
     ): "two spellings that are found without folding; others go through fold",
     ("commands/extract.py", "_container.plan"): "as in extract",
-    ("session/session.py", "_is_named"): "as fold, in C; nothing of that length with a NUL is such a name",
+    ("session/fastpath.py", "is_named"): "as fold, in C; nothing of that length with a NUL is such a name",
     ("session/session.py", "_special"): "as fold, in C; what has a NUL is looked at by word",
     (
         "policy/engine/decision_cache.py",

@@ -37,6 +37,7 @@ MODULES = (
     "keyfence.session.routing",
     "keyfence.session.conversation",
     "keyfence.session.actor",
+    "keyfence.session.fastpath",
     "keyfence.session.session",
     "keyfence.upstream.shared",
     "keyfence.upstream.dedicated",

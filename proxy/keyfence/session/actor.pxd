@@ -4,6 +4,14 @@ cimport cython
 from keyfence.session.conversation cimport Conversation
 
 
+@cython.final
+cdef class Decided:
+    cdef readonly object handler
+    cdef readonly bytes refusal
+    cdef readonly str command
+    cdef readonly bint stays
+
+
 cdef class Actor(Conversation):
     cdef str _origin
     cdef object _peer
@@ -20,13 +28,13 @@ cdef class Actor(Conversation):
     cdef readonly object ids
     cdef object _sender
     cdef object _in_force
-    cdef object _observer
+    cdef readonly object observer
     cdef long long _number
     cdef object _numbered_by
     cdef str _numbered_as
     cdef readonly tuple values
     cdef object _valued_as
-    cdef object _ruled
+    cdef public Decided decided
 
     cpdef object current_judge(self)
-    cdef tuple _judge(self)
+    cpdef tuple judge_and_number(self)

@@ -34,6 +34,19 @@ OTHER = "other"
 MAX_SAID = 64  # bytes of a name that a client gives itself, as logs show it
 
 
+class Decided:
+    """What was decided about the request in hand."""
+
+    def __init__(self, handler: Special | None, refusal: bytes | None, command: str, stays: bool) -> None:
+        self.handler = handler  # carries it out; None: it is sent upstream as it is
+        self.refusal = refusal  # the reply that refuses it; None: it is not refused
+        self.command = command  # its name where commands are counted
+        self.stays = stays  # it may go on the connection that the client uses now
+
+
+UNDECIDED = Decided(None, None, "", True)
+
+
 class Actor(Conversation):
     """A conversation with somebody: who it is, by whose rules, and what is done for it."""
 
@@ -70,7 +83,7 @@ class Actor(Conversation):
         self._origin = client  # where it comes from; `client` adds the port, once it is asked
         self._port = port
         self._in_force = in_force
-        self._observer = observer
+        self.observer = observer
         self._full_limits = limits
         self.caller = Caller(None, tuple(names))
         self.values: Values = ()  # the caller's, for the judge that was asked for last
@@ -78,9 +91,7 @@ class Actor(Conversation):
         self._number = 0  # of the service, for the judge and by the name that it was asked for last
         self._numbered_by: Authorizer | None = None
         self._numbered_as = ""
-        # About the request in hand: how it is carried out, if not as most; what refuses it; what it is
-        # called where names are counted; whether it may stay on the connection where the client is.
-        self._ruled: tuple[Special | None, bytes | None, str, bool] = (None, None, "", True)
+        self.decided = UNDECIDED  # about the request in hand
         self._apply_limits()
 
     @property
@@ -116,10 +127,10 @@ class Actor(Conversation):
     # -- what was decided
 
     def _do(self, argv: Sequence[bytes]) -> None:
-        special, refused, _, stays = self._ruled
-        if refused is not None:
-            self._refuse(refused)
-        elif special is hang_up or stays:
+        decided, special = self.decided, self.decided.handler
+        if decided.refusal is not None:
+            self._refuse(decided.refusal)
+        elif special is hang_up or decided.stays:
             self._carry_out(special, argv)
         elif special is None or not special.on_shared(self, argv):
             self.when_answered(lambda: self._carry_out_on_own(special, argv))
@@ -131,12 +142,12 @@ class Actor(Conversation):
             self.when_answered(lambda: special.act(self, argv))
         else:
             special.act(self, argv)
-        self._streaming = False
+        self.streaming = False
 
     def _awaits_multi(self, special: Special) -> bool:
         """Whether it depends on Redis' answer to MULTI, which isn't in yet, what the command does."""
         transaction = self.transaction
-        if transaction is None or transaction.is_confirmed or self._streaming:
+        if transaction is None or transaction.is_confirmed or self.streaming:
             return False
         return special is not SPECIALS[b"EXEC"] and special is not hang_up
 
@@ -147,11 +158,11 @@ class Actor(Conversation):
     def _tell(self, ruling: Ruling, command: str, judge: Authorizer) -> str:
         if not ruling.findings:
             return ""
-        return self._observer.violations(
+        return self.observer.violations(
             self.service, self.peer, command, ruling.findings, judge.policy.revision
         )
 
-    def _judge(self) -> tuple[Authorizer, int]:
+    def judge_and_number(self) -> tuple[Authorizer, int]:
         """The judge for the next request, and the number under which it knows this client's service."""
         judge = self.current_judge()
         if (
@@ -170,8 +181,8 @@ class Actor(Conversation):
 
     def _refuse(self, reply: bytes) -> None:
         """Refuse the request in hand."""
-        self._observer.command(self.service, self._ruled[2], "refused")
-        if self._streaming:
+        self.observer.command(self.service, self.decided.command, "refused")
+        if self.streaming:
             self.held = True
             self.when_answered(lambda: self._refuse_streamed(reply))
         elif self.transaction is not None:
@@ -188,10 +199,10 @@ class Actor(Conversation):
         self._to_upstream(self.request, 1)
 
     def told_forwarded(self) -> None:
-        self._observer.command(self.service, self._ruled[2], "forwarded")
+        self.observer.command(self.service, self.decided.command, "forwarded")
 
     def told_login_failed(self) -> None:
-        self._observer.login_failed(self.service)
+        self.observer.login_failed(self.service)
 
     def inspect(self, seen: Callable[[bytes], None], request: bytes = b"") -> None:
         """Send the request in hand (or another in its place) upstream and have its reply seen on its way to
@@ -254,12 +265,12 @@ class Actor(Conversation):
     def ask_others(self, number: int, answered: Callable[[bool], None]) -> None:
         """Have the owner ask other processes whose an id is, and go on with the request in hand then. To be
         called when nothing is awaited, so that nothing else can happen to it meanwhile."""
-        request, ruled = self.request, self._ruled
+        request, decided = self.request, self.decided
 
         def go_on(is_own: bool) -> None:
             if self.held and not self.closing:
                 self.held = False
-                self.request, self._ruled = request, ruled
+                self.request, self.decided = request, decided
                 answered(is_own)
                 self._read_requests()
 
@@ -268,8 +279,8 @@ class Actor(Conversation):
 
     def names_a_strangers(self, position: int) -> None:
         """The request in hand names a connection that isn't the client's to name: refuse it, or only tell."""
-        judge, number = self._judge()
-        command = self._ruled[2]
+        judge, number = self.judge_and_number()
+        command = self.decided.command
         ruling = judge.strangers_connection(number, command, position)
         decision = self._tell(ruling, command, judge)
         if ruling.refused_by is None:
@@ -285,26 +296,26 @@ class Actor(Conversation):
 
     def _apply_limits(self) -> None:
         """Who is refused most things anyway may not fill memory with long requests (as in Redis)."""
-        judge, number = self._judge()
+        judge, number = self.judge_and_number()
         strict = self.service == UNKNOWN and judge.enforces(number)
-        self._reader.limits = UNIDENTIFIED if strict else self._full_limits
+        self.reader.limits = UNIDENTIFIED if strict else self._full_limits
 
     # -- sessions that can't be followed
 
     def opaque_request(self, reason: str) -> None:
         """The request in hand makes the session one that can't be read: pass it and all that follows, where
         the mode admits it; else refuse it."""
-        command = self._ruled[2]
+        command = self.decided.command
         if self._may_become_opaque(reason, command, refuse=True):
             self.told_forwarded()
             self._splice(self.request)
 
     def _may_become_opaque(self, reason: str, command: str, *, refuse: bool = False) -> bool:
-        judge, number = self._judge()
+        judge, number = self.judge_and_number()
         ruling = judge.opaque(number, command, reason)
         decision = self._tell(ruling, command, judge)
         if ruling.refused_by is None:
-            self._observer.opaque(self.service, reason)
+            self.observer.opaque(self.service, reason)
             return True
         if refuse:
             self._refuse(refusal(ruling.refused_by, judge.policy.contact, decision))

@@ -23,12 +23,12 @@ cdef class Conversation(SessionBase):
     cdef public object transaction
     cdef public bint held
     cdef public bint is_behind
-    cdef Room _room
-    cdef RequestReader _reader
+    cdef readonly Room room
+    cdef readonly RequestReader reader
     cdef bytes _raw
     cdef object _deferred
     cdef str _closing_then
-    cdef bint _streaming
+    cdef readonly bint streaming
     cdef long long _shared_bytes
     cdef long long _reply_bytes
     cdef public bint is_doubtful
@@ -44,7 +44,8 @@ cdef class Conversation(SessionBase):
     @cython.locals(slots=ReplySlots)
     cpdef bint _may_judge(self) except -1
     cdef bint _has_room(self, long long awaited) except -1
-    cdef bint _exceeds_share(self, Py_ssize_t size, Py_ssize_t count) except -1
+    cdef bint exceeds_share(self, Py_ssize_t size, Py_ssize_t count) except -1
+    cdef bint needs_own(self) except -1
     cpdef object _to_upstream(self, bytes request, long long count)
     cpdef object _large_request(self)
     cpdef object _splice_when_answered(self)

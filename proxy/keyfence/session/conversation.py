@@ -60,12 +60,12 @@ class Conversation(SessionBase):
         self.opaque = False  # all is passed unread
         self.is_behind = False  # the own connection has carried nothing since the client last shared
         self.held = False  # a reply must come in before the next request may be judged
-        self._room = ROOM
-        self._reader = RequestReader(limits)
+        self.room = ROOM
+        self.reader = RequestReader(limits)
         self._raw: bytes | None = None  # what goes upstream unread once every slot is answered
         self._deferred: Callable[[], None] | None = None  # what waits until every slot is answered
         self._closing_then = ""  # why to close once every slot is answered
-        self._streaming = False  # a part of the request under way was sent already
+        self.streaming = False  # a part of the request under way was sent already
         self._shared_bytes = 0  # sent on the shared connection since the last time nothing was due
         self._reply_bytes = 0  # of a reply that comes in on the shared connection
         # Something was sent on the own connection whose reply the client's text might shape: what comes next
@@ -89,7 +89,7 @@ class Conversation(SessionBase):
         """A session that waits takes in some bytes more: only who reads notices that the client has gone."""
         if self.answers.closing:
             return False
-        return self._may_judge() or self._closing_then != "" or self.backlog() < self._room.backlog
+        return self._may_judge() or self._closing_then != "" or self.backlog() < self.room.backlog
 
     @property
     def holds_back(self) -> bool:
@@ -108,7 +108,7 @@ class Conversation(SessionBase):
     @property
     def is_streaming(self) -> bool:
         """Whether a request is under way that is too large to be held."""
-        return self._streaming or self._reader.is_large
+        return self.streaming or self.reader.is_large
 
     @property
     def in_transaction(self) -> bool:
@@ -127,21 +127,25 @@ class Conversation(SessionBase):
             and not self.wants_turn
             and self._deferred is None
             and self._raw is None
-            and slots.held_bytes < self._room.slots
+            and slots.held_bytes < self.room.slots
             and (not self.route.is_shared or self._has_room(slots.awaited))
         )
 
     def _has_room(self, awaited: int) -> bool:
         if not awaited:
             self._shared_bytes = 0
-        return awaited < self._room.shared_requests and self._shared_bytes < self._room.shared
+        return awaited < self.room.shared_requests and self._shared_bytes < self.room.shared
 
-    def _exceeds_share(self, size: int, count: int) -> bool:
+    def exceeds_share(self, size: int, count: int) -> bool:
         """Whether so many bytes of so many requests are too much for one piece where others are."""
-        return size > self._room.shared_request or count > self._room.shared_requests
+        return size > self.room.shared_request or count > self.room.shared_requests
+
+    def needs_own(self) -> bool:
+        """Whether the request in hand is too large for the shared connection that it would go on."""
+        return self.route.is_shared and self.exceeds_share(self.reader.end - self.reader.start, 1)
 
     def backlog(self) -> int:
-        held = self._reader.pending()  # a deferred request is of what was read
+        held = self.reader.pending()  # a deferred request is of what was read
         return held if self._raw is None else held + len(self._raw)
 
     @property
@@ -258,10 +262,10 @@ class Conversation(SessionBase):
                 self._deferred = self._leave_shared
                 return
             self._leave_shared()
-        if self._reader.is_large:
-            self._streaming = True
-            self.to_upstream.append(self._reader.take_partial())
-            if not self._reader.is_large:
+        if self.reader.is_large:
+            self.streaming = True
+            self.to_upstream.append(self.reader.take_partial())
+            if not self.reader.is_large:
                 self._read_requests()  # what stands behind the piece may complete the request
 
     def _refuse_streamed(self, reply: bytes) -> None:
@@ -269,7 +273,7 @@ class Conversation(SessionBase):
 
         Redis has run nothing of it. Where a transaction is open, Redis is to say EXECABORT on the new one.
         """
-        self.held = self._streaming = False
+        self.held = self.streaming = False
         watching = self.route.watching and self.transaction is None  # else EXEC is going to fail anyway
         if self.route.pinned or watching or self.answers.monitoring or self.answers.subscriptions:
             self.answers.local(reply)
@@ -287,7 +291,7 @@ class Conversation(SessionBase):
     # -- sessions that can't be followed
 
     def _splice(self, request: bytes) -> None:
-        self._raw = request + self._reader.rest()
+        self._raw = request + self.reader.rest()
         self._splice_when_answered()
 
     def _splice_when_answered(self) -> None:
@@ -343,11 +347,11 @@ class Conversation(SessionBase):
             and not self.held
             and not self.wants_turn
             and not self.opaque
-            and not self._streaming
+            and not self.streaming
             and not self.closing
             and not self._closing_then
             and self._raw is None
-            and not self._exceeds_share(self._reader.announced(), 0)
+            and not self.exceeds_share(self.reader.announced(), 0)
         )
 
     # -- from upstream
@@ -355,7 +359,7 @@ class Conversation(SessionBase):
     def from_shared(self, data: bytes, completed: int, whole: bool) -> None:
         if not completed:
             self._reply_bytes += len(data)
-            if self._reply_bytes > self._room.shared_reply:
+            if self._reply_bytes > self.room.shared_reply:
                 self.route.stay()
                 self._deferred = self._deferred or self._leave_shared
         else:
@@ -400,7 +404,7 @@ class Conversation(SessionBase):
             self._splice_when_answered()
         if self._deferred is not None and self.answers.slots.head is None:
             self._do_deferred()
-        if not self._closing_then and not self.opaque and self._reader.pending():
+        if not self._closing_then and not self.opaque and self.reader.pending():
             self._read_requests()
 
     def _do_deferred(self) -> None:
@@ -424,7 +428,7 @@ class Conversation(SessionBase):
         self._barrier = None
         self.to_upstream.clear()
         self.counts.clear()
-        if self.opaque or self._raw is not None or self._streaming:
+        if self.opaque or self._raw is not None or self.streaming:
             self.to_client.append(unreachable(reason))
             self.closing = reason
         elif self.transaction is not None:
