@@ -44,12 +44,12 @@ RAW = {
     ("session/session.py", "_special"): "as fold, in C; what has a NUL is looked at by word",
     (
         "policy/engine/decision_cache.py",
-        "DecisionCache._admits",
-    ): "a way is found by the spelling that the decider was asked about",
+        "DecisionCache._find",
+    ): "a form is found by the spelling that the evaluator was asked about",
     (
-        "policy/engine/decision_cache.py",
-        "DecisionCache._form",
-    ): "a form is found by its spelling; `*` that isn't plainly one is judged",
+        "policy/engine/forms.py",
+        "CommandForm.with_options",
+    ): "a form is found by its spelling; the evaluator reads a `*` that is spelled otherwise",
     (
         "policy/compiled/policy.py",
         "Fields.form_of",

@@ -28,6 +28,7 @@ MODULES = (
     "keyfence.policy.patterns.automaton",
     "keyfence.policy.engine.counts",
     "keyfence.shapes.skeleton",
+    "keyfence.policy.engine.forms",
     "keyfence.policy.engine.decision_cache",
     "keyfence.policy.engine.pending_ttl",
     "keyfence.telemetry.traffic",

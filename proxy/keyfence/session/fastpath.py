@@ -14,7 +14,8 @@ from keyfence.commands.model import MANY
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.counts import Admitted, Repeat
-from keyfence.policy.engine.decision_cache import CommandForm, DecisionCache
+from keyfence.policy.engine.decision_cache import DecisionCache
+from keyfence.policy.engine.forms import CachedDecision, Lookup
 from keyfence.resp.limits import ProtocolError
 from keyfence.resp.requests import RequestReader
 from keyfence.session.handlers.specials import SPECIALS
@@ -43,9 +44,9 @@ class FastPath:
         self.start = 0
         self.end = 0
         self.count = 0
-        # About the request that `read` has returned: whether the cache knows its form but it needs an
-        # evaluation, and the refusal that the cache holds for requests like it.
-        self.missed = False
+        # About the request that `read` has returned: what the cache knows of it (None: it was not asked), and
+        # the refusal that the cache holds for requests like it.
+        self.lookup: Lookup | None = None
         self._refused: Decided | None = None
         self._until_timed = 0
         self._started = 0.0  # when the decision in hand began; 0.0: it is not timed
@@ -77,7 +78,7 @@ class FastPath:
                 argv = reader.reparse() if peeked else reader.next()
                 if not argv:
                     break
-                self.missed = False
+                self.lookup = None
                 self._started = 0.0
                 self._until_timed -= 1
                 if self._until_timed < 0:
@@ -110,7 +111,7 @@ class FastPath:
         reader = session.reader
         if self._until_timed <= 0 or session.needs_own():
             return False
-        form = cache.admits_in(
+        lookup = cache.find_unread(
             reader.data(),
             reader.count,
             reader.name_at,
@@ -121,16 +122,20 @@ class FastPath:
             reader.end,
             self._values,
         )
-        if form is None:
-            repeat = cache.repeat_in(reader.data(), reader.key_at, reader.key_end)
-            form = cache.missed
-            if repeat is None or form is None:
+        if lookup is None or lookup.decision is None:
+            return False
+        decision = lookup.decision
+        outcome = decision.outcome
+        if not lookup.is_admitted:
+            counter = cache.counter_unread(lookup, reader.data(), reader.key_at, reader.key_end)
+            if counter is None:
                 return False
-            repeat.times += 1
+            counter.times += 1
+            outcome = counter.found
         self._until_timed -= 1
-        self.counted(session, form)
-        if cache.found:
-            self._keep_open(session, cache, form, reader.span(reader.key_at, reader.key_end))
+        self.counted(session, decision.form)
+        if outcome:
+            self._keep_open(session, cache, decision, outcome, reader.span(reader.key_at, reader.key_end))
         return True
 
     def _admits_parsed(self, session: Actor, cache: DecisionCache, argv: list[bytes]) -> bool:
@@ -139,34 +144,39 @@ class FastPath:
             return False
         if len(argv) == 1 and session.transaction is not None and is_named(argv[0], b"EXEC"):
             return False
-        form = cache.admits(argv, self._values)
-        if form is None:
-            repeat = cache.repeat(argv)
-            if repeat is None:
-                self.missed = cache.missed is not None
+        lookup = self.lookup = cache.find(argv, self._values)
+        decision = lookup.decision
+        if decision is None:
+            return False
+        outcome = decision.outcome
+        if not lookup.is_admitted:
+            counter = cache.counter(lookup, argv)
+            if counter is None:
                 return False
-            if repeat.refusal is not None:
-                self._refuse(session, cache, repeat, argv)
+            if counter.refusal is not None:
+                self._refuse(session, cache, counter, argv)
+                self.lookup = None  # the counter is there already
                 return False
-            repeat.times += 1
-            form = cache.missed
+            counter.times += 1
+            outcome = counter.found
         if self._started:
             self.end_timing(session)
-        if form is not None:
-            self.counted(session, form)
-        if form is not None and cache.found:
+        form = decision.form
+        self.counted(session, form)
+        if outcome:
             for at in range(form.index, len(argv) if form.has_more else form.index + 1):
-                self._keep_open(session, cache, form, argv[at])
+                self._keep_open(session, cache, decision, outcome, argv[at])
         return True
 
-    def _refuse(self, session: Actor, cache: DecisionCache, repeat: Repeat, argv: list[bytes]) -> None:
+    def _refuse(self, session: Actor, cache: DecisionCache, counter: Repeat, argv: list[bytes]) -> None:
         """Find the refusal that the cache holds for a request, unless break-glass is open."""
-        if session.current_judge().glass or cache.missed is None:
+        lookup = self.lookup
+        if session.current_judge().glass or lookup is None or lookup.decision is None:
             return
-        reply = cache.refusal(repeat, argv)
+        reply = cache.refusal(lookup, counter, argv)
         if reply:
-            repeat.times += 1
-            self._refused = Decided(None, reply, cache.missed.name, True)
+            counter.times += 1
+            self._refused = Decided(None, reply, lookup.decision.form.name, True)
             self.end_timing(session)
 
     def counted(self, session: Actor, admitted: Admitted) -> None:
@@ -176,7 +186,9 @@ class FastPath:
             session.observer.gather_from(session.service, admitted)
         session.route.begins_work()
 
-    def _keep_open(self, session: Actor, cache: DecisionCache, form: CommandForm, key: bytes) -> None:
+    def _keep_open(
+        self, session: Actor, cache: DecisionCache, decision: CachedDecision, outcome: int, key: bytes
+    ) -> None:
         """Keep in mind what an admitted command leaves open."""
         authorizer = session.current_judge()
         pending = authorizer.pending
@@ -184,7 +196,8 @@ class FastPath:
             transaction = session.transaction
             queued = transaction.judged if transaction is not None else None
             database = session.profile.database
-            pending.keep_open(authorizer, cache, form, key, queued, database, session.peer, session.sender)
+            peer, sender = session.peer, session.sender
+            pending.keep_open(authorizer, cache, decision, outcome, key, queued, database, peer, sender)
 
     # -- how long decisions take
 

@@ -19,6 +19,7 @@ from keyfence.identity.resolver import Identities
 from keyfence.policy.budget import TURN_STEPS
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.decision_cache import DecisionCache
+from keyfence.policy.engine.forms import COMMAND, Lookup
 from keyfence.policy.verdict import PASS, Ruling
 from keyfence.resp.limits import IDENTIFIED, ProtocolError, RequestLimits
 from keyfence.resp.profile import unchanged
@@ -251,7 +252,7 @@ class Session(Actor):
             ruling, touches = case.answer
         else:
             ruling, touches = self._authorize(judge, number, argv)
-        return self._concludes(judge, number, argv, special, ruling, touches, size, self._fast.missed)
+        return self._concludes(judge, number, argv, special, ruling, touches, size, self._fast.lookup)
 
     def _concludes(
         self,
@@ -262,7 +263,7 @@ class Session(Actor):
         ruling: Ruling,
         touches: Touches,
         size: int,
-        missed: bool,
+        lookup: Lookup | None,
     ) -> bool:
         """Tell of a judgement. True where the request, of which `size` bytes are here, goes upstream as it is
         and gives exactly one reply; else `decided` has what was decided."""
@@ -287,11 +288,11 @@ class Session(Actor):
             self.mark_shapeable(fits)
         if special is None and reply is None and fits:
             self.observer.command(self.service, label, "forwarded")
-            if missed and ruling is not PASS:
-                self._remember(judge, number, touches, label, ruling, argv)
+            if lookup is not None and ruling is not PASS:
+                self._remember(judge, number, touches, label, ruling, argv, lookup)
             return True
-        if missed and reply is not None:
-            self._remember(judge, number, touches, label, ruling, argv, reply)
+        if lookup is not None and reply is not None:
+            self._remember(judge, number, touches, label, ruling, argv, lookup, reply)
         self.decided = Decided(special, reply, label, fits)
         return False
 
@@ -303,8 +304,10 @@ class Session(Actor):
             return "session"
         if self.streaming or self.exceeds_share(size, 1):
             return "large"
-        cache = self._fast.cache
-        return "recorded" if cache is None or self.observer.recorder is not None else cache.why
+        if self._fast.cache is None or self.observer.recorder is not None:
+            return "recorded"
+        lookup = self._fast.lookup
+        return lookup.reason if lookup is not None else COMMAND
 
     def _remember(
         self,
@@ -314,10 +317,13 @@ class Session(Actor):
         label: str,
         ruling: Ruling,
         argv: list[bytes],
+        lookup: Lookup,
         reply: bytes = b"",
     ) -> None:
         """What was found wrong, and passed or was refused by `reply`, may be the same for each command like
         this one."""
+        if lookup.decision is None:
+            return
         parts = None
         if ruling.refused_by is not None:
             parts = around_key(ruling.refused_by, reply)
@@ -326,14 +332,14 @@ class Session(Actor):
         cache = self._fast.cache
         if cache is None or not ruling.findings:
             return
-        found = judge.repeats(number, cache, argv, touches, ruling)
+        found = judge.repeats(number, cache, lookup, argv, touches, ruling)
         if found is None:
             return
         repeat = self.observer.repeats(self.service, label, ruling.findings)
         if repeat is not None:
             repeat.found = found
             repeat.refusal = parts
-            cache.remember(argv, repeat)
+            cache.remember(lookup, argv, repeat)
 
     def _fits(self, judge: Authorizer, touches: Touches, size: int) -> bool:
         """Whether a request of `size` bytes may go where the client is now."""
@@ -396,7 +402,7 @@ class Session(Actor):
         self.request = case.request
         ruling, touches = case.answer
         judge, number, argv, special = case.judge, case.number, case.argv, case.special
-        if self._concludes(judge, number, argv, special, ruling, touches, len(case.request), False):
+        if self._concludes(judge, number, argv, special, ruling, touches, len(case.request), None):
             self.streaming = False
             self._to_upstream(case.request, 1)
         else:

@@ -232,7 +232,7 @@ def test_lower_case_is_asked_of_words_and_not_of_ids(key: str, names: str, broke
     for one in (evaluator, Evaluator(pickle.loads(pickle.dumps(compiled)))):
         assert [found.rule for found in one.decide(0, argv).violations] == broken
     cache = DecisionCache(evaluator, 0, frozenset({"GET"}))
-    assert [cache.admits(argv) is not None for _ in range(2)] == [not broken and key[0] != "O"] * 2
+    assert [cache.find(argv).is_admitted for _ in range(2)] == [not broken and key[0] != "O"] * 2
 
 
 def test_ids_with_capitals_cost_nothing() -> None:

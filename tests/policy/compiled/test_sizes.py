@@ -20,7 +20,7 @@ from keyfence.policy.engine.pending_sizes import MAX_KEY, PendingSize, PendingSi
 from keyfence.policy.engine.pending_ttl import PendingTtls
 from keyfence.policy.loading.load import parse_policy
 from tests.commands.conftest import Live
-from tests.policy.engine.test_decision_cache import ALL, agree, judged_and_repeated
+from tests.policy.engine.test_decision_cache import ALL, agree, evaluated_and_counted
 from tests.servers import RedisServer
 
 POLICY = parse_policy(
@@ -182,7 +182,7 @@ def test_a_glance_sees_what_is_too_large(name: bytes, key: bytes, rest: list[byt
     argv = [name, key, *rest]
     agree(DECIDER, 0, argv, GLANCE)
     for _ in range(2):
-        judged_and_repeated(OBSERVING, 0, argv)
+        evaluated_and_counted(OBSERVING, 0, argv)
 
 
 def asked_of(pending: PendingSize) -> list[Question]:

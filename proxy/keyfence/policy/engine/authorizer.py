@@ -20,8 +20,9 @@ from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.show import shown_name
 from keyfence.policy.verdict import PASS, Action, Finding, Gathering, Peer, Ruling, Verdict, Violation
 
-from .decision_cache import CommandForm, DecisionCache
+from .decision_cache import DecisionCache
 from .evaluator import Evaluator, Transaction
+from .forms import CachedDecision, Lookup
 from .pending_sizes import Write
 from .pending_ttl import Pending, PendingTtls
 
@@ -147,13 +148,14 @@ class Authorizer:
         return known
 
     def keep_size_open(
-        self, cache: DecisionCache, way: CommandForm, key: bytes, database: int, client: Peer | str
+        self, cache: DecisionCache, decision: CachedDecision, key: bytes, database: int, client: Peer | str
     ) -> None:
-        """As `authorize` does for a command that the cache has admitted last and that leaves a size open."""
+        """As `authorize` does for a command that the cache admits and that leaves a size open."""
         if self.pending is None:
             return
-        target, name, position = self.policy.targets[cache.target], way.name, way.index
-        asked = self._questions(name, position, cache.target)
+        name, position = decision.form.name, decision.form.index
+        target = self.policy.targets[decision.target]
+        asked = self._questions(name, position, decision.target)
         self._ask_sizes(self.pending, asked, cache.service, client, name, database, key, position, target)
 
     def _questions(self, name: str, position: int, target: int) -> tuple[Question, ...]:
@@ -167,24 +169,34 @@ class Authorizer:
         return known
 
     def repeats(
-        self, service: int, cache: DecisionCache, argv: list[bytes], touches: Touches, ruling: Ruling
+        self,
+        service: int,
+        cache: DecisionCache,
+        lookup: Lookup,
+        argv: list[bytes],
+        touches: Touches,
+        ruling: Ruling,
     ) -> int | None:
-        """What each command like the one that the glance missed last means for its key's time to live, if it
-        has the findings of this ruling, with the same done about them: their rules are about command and
-        target alone. None if it needn't have.
+        """What each command like this one, which the cache does not admit, means for its key's time to live,
+        if it has the findings of this ruling, with the same done about them: their rules are about command
+        and target alone. None if it needn't have.
 
         Where one is refused that holds as long as no break-glass is open.
         """
         if any(violation.more > _MOST_MORE for violation, _ in ruling.findings):
             return None
-        way = cache.missed
-        target = self.policy.targets[cache.target] if cache.target >= 0 else None
+        decision = lookup.decision
+        if decision is None:
+            return None
+        target = self.policy.targets[decision.target] if decision.target >= 0 else None
         if target is not None and self.policy.tells_callers_apart(target):
             return None
-        if way is None or len(touches.accesses) != 1 or not cache.may_repeat(argv):
+        if len(touches.accesses) != 1 or not cache.may_count(lookup, argv):
             return None
         ttl = touches.accesses[0].ttl
-        if (ttl is not None and ttl.absolute) or not self.evaluator.judges_alike(service, way.name, target):
+        if ttl is not None and ttl.absolute:
+            return None
+        if not self.evaluator.judges_alike(service, decision.form.name, target):
             return None
         name = self.policy.services[service]
         alike = all(

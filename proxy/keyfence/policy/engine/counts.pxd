@@ -15,3 +15,7 @@ cdef class Repeat:
     cdef public bint live
     cdef public int found
     cdef public tuple refusal
+
+
+cdef class Revocable:
+    cdef public bint is_current

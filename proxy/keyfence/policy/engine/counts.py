@@ -28,3 +28,10 @@ class Repeat:
         self.found = 0  # what each means for its key's time to live (`ttl.outcome`)
         # Where they are refused: the reply, cut where the key stands in it. None where they pass.
         self.refusal: tuple[bytes, ...] | None = None
+
+
+class Revocable:
+    """An answer that holds as long as the policy and the command table that it was drawn from."""
+
+    def __init__(self) -> None:
+        self.is_current = True  # False: draw it anew

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from keyfence.commands.arguments import fold, integer, word
 from keyfence.commands.extract import extract
@@ -28,10 +27,8 @@ from keyfence.policy.verdict import ALLOWED, Found, Gathering, Verdict
 from keyfence.policy.wording.messages import said
 
 from .checks import BY_KIND, Standing, Use
+from .counts import Revocable
 from .wide import WideEvaluator
-
-if TYPE_CHECKING:
-    from .decision_cache import DecisionCache
 
 _TRACKING = COMMANDS[b"CLIENT"].subcommands[b"TRACKING"].command
 
@@ -55,7 +52,7 @@ class Evaluator(WideEvaluator):
 
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
         self._permissions: dict[tuple[int, str], str] = {}
-        self.caches: list[DecisionCache] = []  # that hold while the policy does
+        self.caches: list[Revocable] = []  # those that hold until the policy or the command table changes
         super().__init__(policy.without_lapsed(clock()), clock)
         # Rules about keys together, which `admits` leaves to `judge`.
         self._looks_closer = policy.cluster

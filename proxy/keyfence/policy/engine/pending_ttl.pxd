@@ -1,7 +1,8 @@
 # C types for pending.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
-from keyfence.policy.engine.decision_cache cimport DecisionCache, CommandForm
+from keyfence.policy.engine.decision_cache cimport DecisionCache
+from keyfence.policy.engine.forms cimport CachedDecision, CommandForm
 
 cdef int _FINE, _REQUIRED, _FIRST_FAULT, _LAST_FAULT, _ASKS_PRESENCE, _ASKS_ALL, _ASKS_GONE, _GIVES, _SETTLES, _FIRST_SIZED
 
@@ -38,10 +39,10 @@ cdef class PendingTtls:
     cdef object _clock
     cdef object _table
 
-    @cython.locals(found=int)
+    @cython.locals(found=int, form=CommandForm)
     cpdef object keep_open(
-        self, object judge, DecisionCache cache, CommandForm way, object key, object transaction, long long database,
-        object client, object sender,
+        self, object judge, DecisionCache cache, CachedDecision decision, int outcome, object key, object transaction,
+        long long database, object client, object sender,
     )
     @cython.locals(question=int)
     cpdef object keep(

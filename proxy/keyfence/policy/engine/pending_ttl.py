@@ -39,7 +39,8 @@ from .pending_sizes import PendingSizes
 
 if TYPE_CHECKING:
     from .authorizer import Authorizer
-    from .decision_cache import CommandForm, DecisionCache
+    from .decision_cache import DecisionCache
+    from .forms import CachedDecision
 
 # As C integers, where this runs compiled.
 _FINE, _REQUIRED, _FIRST_FAULT, _LAST_FAULT = FINE, REQUIRED, min(FAULTS), max(FAULTS)
@@ -114,31 +115,33 @@ class PendingTtls:
         self,
         judge: Authorizer,
         cache: DecisionCache,
-        way: CommandForm,
+        decision: CachedDecision,
+        outcome: int,
         key: bytes,
         transaction: object,
         database: int,
         client: Peer | str,
         sender: object,
     ) -> None:
-        """What a command leaves open that the glance has admitted last (`DecisionCache.found`)."""
-        found = cache.found
+        """Keeps what a command leaves open that the decision cache admits, by its `ttl.outcome`."""
+        found = outcome
         if found >= _FIRST_SIZED:
-            judge.keep_size_open(cache, way, key, database, client)
+            judge.keep_size_open(cache, decision, key, database, client)
             found -= _FIRST_SIZED
-        target = cache.targets[cache.target]
+        form = decision.form
+        target = cache.targets[decision.target]
         rule = target.entry.ttl if target.entry is not None else None
         if rule is not None:
             self.keep(
                 judge,
                 cache.service,
                 client,
-                way.name,
+                form.name,
                 sender,
                 transaction,
                 database,
                 key,
-                way.index,
+                form.index,
                 target,
                 rule,
                 found,
