@@ -2,7 +2,7 @@
 cimport cython
 
 from keyfence.policy.engine.decision_cache cimport DecisionCache, CommandForm
-from keyfence.policy.engine.pending_ttl cimport PendingTtls
+from keyfence.policy.engine.pending cimport PendingTtls
 from keyfence.policy.engine.counts cimport Admitted, Repeat
 from keyfence.session.actor cimport Actor
 from keyfence.resp.requests cimport RequestReader

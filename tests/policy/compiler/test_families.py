@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from keyfence.policy.remedies.remedies import remedies
 
 from keyfence.commands.extract import extract
 from keyfence.policy.analysis.lint import check_policy
@@ -16,6 +15,7 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.remedies.remedies import remedies
 
 # The transcript that failed: each legacy form belonged to the last value, and hints named its keys to all.
 BOUND = """policy: ac
@@ -226,7 +226,7 @@ def test_of_several_own_members_only_what_is_admitted_on_all_of_them_is_left() -
             "{entry: cart, member: {stge: stg}}",
             "the key of cart has no bound <stge>; did you mean stage?",
         ),
-        ("{entry: cart, member: {stage: stgg}}", "'stgg' is no value of <stage>; did you mean stg?"),
+        ("{entry: cart, member: {stage: stgg}}", "'stgg' is not a value of <stage>; did you mean stg?"),
         ("{entry: plain, member: {stage: stg}}", "the key of plain has no bound <stage>; it is no family"),
     ],
 )

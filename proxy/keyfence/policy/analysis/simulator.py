@@ -1,7 +1,7 @@
 """A connection played without a server: commands, the time between them, and what is found out late.
 
-Rule: the relay's own judge decides; whose commands they are, which keys exist and what time it is are what
-the caller says.
+Rule: an authorizer decides, as in a session. The caller says who sends the commands, which keys exist, and
+what time it is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Transaction
-from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.units import duration_text
 from keyfence.policy.verdict import Verdict, Violation
 
@@ -53,7 +53,9 @@ class Simulator:
         self.now = now
         modes = Modes([ModeRule("enforce" if enforces else "observe")], policy.services)
         self._pending = PendingTtls(clock=self._clock)
-        self._judge = Authorizer(policy, modes, clock=self._clock, pending=self._pending, on_error=_raise)
+        self._authorizer = Authorizer(
+            policy, modes, clock=self._clock, pending=self._pending, on_error=_raise
+        )
         self._keyspaces = {0: Keyspace(given)}
         self._database = 0
         self._transaction: Transaction | None = None
@@ -68,9 +70,9 @@ class Simulator:
 
     def send(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> Answer:
         """A command of a service."""
-        number = self._judge.number(service)
-        values = self._judge.policy.values(caller)
-        ruling, touches = self._judge.authorize(
+        number = self._authorizer.number(service)
+        values = self._authorizer.policy.values(caller)
+        ruling, touches = self._authorizer.authorize(
             number, argv, self._transaction, self._database, "rehearsal", values=values
         )
         verdict = Verdict(tuple(one.violation for one in ruling.findings))
@@ -126,8 +128,8 @@ class Simulator:
             for one in self._pending.due():
                 left = self._keyspace(one.database).pttl(one.key, self.now)
                 if self._pending.answer(one, left):
-                    findings = self._judge.late(one, left)
-                    found += [Late(one.service, finding.violation) for finding in findings]
+                    service = one.write.service
+                    found += [Late(service, finding.violation) for finding in one.findings(left)]
         return found
 
     def lives(self, key: bytes) -> str:
