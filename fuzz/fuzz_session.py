@@ -50,7 +50,7 @@ OWN = [
     rb"\*2\r\n\$4\r\nPING\r\n\$32\r\n[0-9a-f]{32}\r\n",
 ]
 SERVICES = ("CubeProxy", "CubeMaster", "unknown")
-# Made once: a judge keeps nothing of the sessions that ask it.
+# Made once: an authorizer keeps nothing of the sessions that use it.
 JUDGES = (
     judge(ModeRule("enforce")),
     judge(ModeRule("observe")),

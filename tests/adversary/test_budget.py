@@ -145,14 +145,14 @@ def test_search_for_violations_that_get_lost_among_many(search: Search) -> None:
             policy.services,
             waivers,
         )
-        judge = Authorizer(policy, modes, clock=lambda: 0.0)
+        authorizer = Authorizer(policy, modes, clock=lambda: 0.0)
         answer: Counter[tuple[str, str, str, str]] = Counter()
         label = command_name(argv, extract(argv))
-        for found in judge.evaluator.violations(service, argv, extract(argv)):
+        for found in authorizer.evaluator.violations(service, argv, extract(argv)):
             action = modes.action(found, service, label) if found is not None else None
             if found is not None and action is not None:
                 answer[found.rule, found.entry, found.severity, action] += 1
-        ruling = judge.rule(service, argv)
+        ruling = authorizer.rule(service, argv)
         counted: Counter[tuple[str, str, str, str]] = Counter()
         for violation, action in ruling.findings:
             counted[violation.rule, violation.entry, violation.severity, action] += 1 + violation.more

@@ -186,7 +186,7 @@ class Model(FakeRedis):
         return super()._answer(words)
 
 
-def judges(mode: str) -> list[Authorizer]:
+def authorizers(mode: str) -> list[Authorizer]:
     """Of policies in which the same user has the same tenant, written in two ways."""
     text = POLICY.read_text().replace("source: tenants.lua", f"source: {POLICY.with_name('tenants.lua')}")
     other = text.replace('pattern: "tenant-(.*)"', 'pattern: "(?:tenant)-([^:]+)"')
@@ -204,14 +204,14 @@ def test_no_session_sends_what_touches_another_tenant(search: Search, checked_he
     users = [user.decode("utf-8", "surrogateescape") for user in USERS if checked_here]
     passwords = dict.fromkeys(users, right)
     known = Identities(frozenset({"app"}), passwords=passwords)
-    both = judges("enforce")
+    both = authorizers("enforce")
     in_force = InForce(both[0])
     admitted = 0
     for rng in search.attempts_of_at_least(60):
         sessions = [_Play(in_force, known) for _ in range(3)]
         for _ in range(30):
             if rng.random() < 0.05:
-                in_force.judge = rng.choice(both)
+                in_force.authorizer = rng.choice(both)
             one = rng.choice(sessions)
             admitted += one.send(packet(rng, b"v"))
     assert admitted > 100

@@ -177,7 +177,7 @@ class Actor(Conversation):
 
     def current_judge(self) -> Authorizer:
         """A transaction keeps the one that it began with."""
-        return self.transaction.judge if self.transaction is not None else self._in_force.judge
+        return self.transaction.judge if self.transaction is not None else self._in_force.authorizer
 
     def _refuse(self, reply: bytes) -> None:
         """Refuse the request in hand."""

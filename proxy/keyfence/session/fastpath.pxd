@@ -3,7 +3,7 @@ cimport cython
 
 from keyfence.policy.engine.decision_cache cimport DecisionCache
 from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup
-from keyfence.policy.engine.pending_ttl cimport PendingTtls
+from keyfence.policy.engine.pending cimport PendingTtls
 from keyfence.policy.engine.counts cimport Admitted, Repeat
 from keyfence.session.actor cimport Actor, Decided
 from keyfence.resp.requests cimport RequestReader

@@ -317,11 +317,11 @@ def test_fields_that_patterns_take_pass(command: str) -> None:
 
 
 def test_a_refused_spelling_is_refused_and_an_advised_field_is_not() -> None:
-    judge = Authorizer(DECIDER.policy, Modes([ModeRule("enforce")], DECIDER.policy.services))
-    service, cache = 0, judge.cache(0, frozenset({"HSET"}))
+    authorizer = Authorizer(DECIDER.policy, Modes([ModeRule("enforce")], DECIDER.policy.services))
+    service, cache = 0, authorizer.cache(0, frozenset({"HSET"}))
     for _ in range(3):
         argv = [b"HSET", b"case:a", b"hostip", b"10.0.0.1", b"more", b"1"]
-        ruling = judge.rule(service, argv)
+        ruling = authorizer.rule(service, argv)
         assert [(one.severity, action) for one, action in ruling.findings] == [
             ("must", "refused"),
             ("should", "observed"),

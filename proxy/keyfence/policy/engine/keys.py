@@ -16,7 +16,7 @@ from keyfence.policy.compiled.key_commands import UNNAMED, instead_of
 from keyfence.policy.compiled.names import NameFault, hash_tag_fault, lowered
 from keyfence.policy.compiled.permissions import selects_name
 from keyfence.policy.compiled.policy import MAX_CONFIRMED, CompiledPolicy, Grant, Target, types_in
-from keyfence.policy.compiled.sizes import answers, asks, late_excess
+from keyfence.policy.compiled.sizes import Question, answers, asks, late_excess
 from keyfence.policy.compiled.tenants import OWN, Values, own_key, value_in
 from keyfence.policy.compiled.ttl import FAULTS, FINE, QUESTIONS, SIZED, UNSIZED, TtlRule, late_fault, outcome
 from keyfence.policy.patterns.patterns import REST
@@ -45,8 +45,7 @@ from .checks import (
     lacking,
 )
 from .content import Fault, content_faults, fits, ttl_fault, type_fault
-from .pending_sizes import Write
-from .pending_ttl import MAX_KEYS, Pending
+from .writes import MAX_KEYS, LeftOpen, Write
 
 MAX_PREFIXES = 64
 NO_SERVICE = -1  # a number that has no rights and no grants
@@ -66,7 +65,7 @@ class KeyEvaluator(Wording):
         self._clock = clock
         self._grants_known: dict[tuple[int, str], list[Grant]] = {}
         # What the last command means for times to live and sizes, where that isn't nothing.
-        self.left_open: list[tuple[int, Access, Target, TtlRule | None]] = []
+        self.left_open: list[LeftOpen] = []
         self.not_kept = 0  # keys of it that Redis isn't asked about, since there are too many
         self.budget = Budget()  # of the command that is judged
         self.values: Values = ()  # what the placeholders hold for its caller that are bound to it
@@ -352,7 +351,7 @@ class KeyEvaluator(Wording):
     def _leave_open(self, found: int, access: Access, target: Target, rule: TtlRule | None) -> None:
         """Keep what is to be asked of Redis, or need no longer be, of as many keys as anybody remembers."""
         if len(self.left_open) < MAX_KEYS:
-            self.left_open.append((found, access, target, rule))
+            self.left_open.append(LeftOpen(found, access, target, rule))
         else:
             self.not_kept += found in QUESTIONS or found in UNSIZED
 
@@ -366,23 +365,24 @@ class KeyEvaluator(Wording):
         found = self._violation(fault.rule, fault.position, access.key, target, fault.words)
         return found._replace(severity="must") if fault.is_must else found
 
-    def late(self, pending: Pending, left: int) -> Violation | None:
-        """What is wrong with a key whose PTTL turned out to be `left`; None if nothing is."""
-        key = self._shown(pending.key, pending.target)
-        found = late_fault(left, pending.everything, pending.rule, pending.command, key)
+    def late_ttl(self, write: Write, rule: TtlRule, everything: bool, remaining: int) -> Violation | None:
+        """The violation where Redis answers PTTL with `remaining`, a grace time after a write; None if there
+        is none. Not `everything`: only whether the key has a time to live is asked."""
+        shown = self._shown(write.key, write.target)
+        found = late_fault(remaining, everything, rule, write.command, shown)
         if found is None:
             return None
-        access = Access(pending.position, pending.key, WRITE)
-        words = said(found.message, found.hint)
-        return self._about(found.rule, access, pending.target, words).worded()
+        access = Access(write.position, write.key, WRITE)
+        return self._about(found.rule, access, write.target, said(found.message, found.hint)).worded()
 
-    def late_size(self, key: bytes, write: Write, size: int) -> Violation | None:
-        """What is wrong with a key that is so large after a write."""
-        shown = self._shown(key, write.target)
-        found = late_excess(write.question, size, write.command, shown)
+    def late_size(self, write: Write, question: Question, size: int) -> Violation | None:
+        """The violation where Redis answers `question` with `size`, some time after a write; None if there is
+        none."""
+        shown = self._shown(write.key, write.target)
+        found = late_excess(question, size, write.command, shown)
         if found is None:
             return None
-        access = Access(write.position, key, WRITE)
+        access = Access(write.position, write.key, WRITE)
         return self._about(found.rule, access, write.target, said(found.message, found.hint)).worded()
 
     def _rights(self, use: Use, target: Target | None) -> Iterator[Found]:
