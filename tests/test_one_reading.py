@@ -41,7 +41,7 @@ RAW = {
     ): "two spellings that are found without folding; others go through fold",
     ("commands/extract.py", "_container.plan"): "as in extract",
     ("session/fastpath.py", "is_named"): "as fold, in C; nothing of that length with a NUL is such a name",
-    ("session/session.py", "_special"): "as fold, in C; what has a NUL is looked at by word",
+    ("session/handlers/table.py", "handler_of"): "as fold; a name with a NUL is read by word",
     (
         "policy/engine/decision_cache.py",
         "DecisionCache._find",

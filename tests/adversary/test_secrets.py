@@ -23,7 +23,7 @@ from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Finding, Violation
 from keyfence.policy.wording.masking import shown_in
-from keyfence.session.refusal import refusal
+from keyfence.session.conversation.refusal import refusal
 from keyfence.telemetry.telemetry import Telemetry
 from tests.adversary.conftest import Search
 

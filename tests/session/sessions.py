@@ -12,7 +12,7 @@ from pathlib import Path
 from keyfence.identity.resolver import Identities
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
-from keyfence.policy.engine.counts import Admitted, Repeat
+from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.verdict import Finding
 from keyfence.resp import encode
@@ -45,10 +45,11 @@ class Told:
         self._commands: list[tuple[str, str, str]] = []
         self._admitted: list[tuple[str, Admitted]] = []
         self._found: list[tuple[str, str, str, str]] = []
-        self._repeats: list[Repeat] = []
+        self._repeats: list[ViolationCounter] = []
         self.sessions: list[tuple[str, str]] = []
         self.at_length: list[str] = []
         self.decisions = 0
+        self.timed: list[float] = []  # how long the decisions of the sample took
         self.logins_failed = 0
         self.recorder: Callable[..., None] | None = None
 
@@ -87,8 +88,10 @@ class Told:
         self.decisions += 1
         return f"d-{self.decisions}"
 
-    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat:
-        repeat = Repeat([(service, command, violation.rule, action) for violation, action in findings])
+    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> ViolationCounter:
+        repeat = ViolationCounter(
+            [(service, command, violation.rule, action) for violation, action in findings]
+        )
         self._repeats.append(repeat)
         return repeat
 
@@ -97,6 +100,7 @@ class Told:
 
     def decided(self, seconds: float) -> None:
         assert seconds >= 0
+        self.timed.append(seconds)
 
     def login_failed(self, _service: str) -> None:
         self.logins_failed += 1

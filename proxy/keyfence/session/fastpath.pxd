@@ -4,8 +4,8 @@ cimport cython
 from keyfence.policy.engine.decision_cache cimport DecisionCache
 from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup
 from keyfence.policy.engine.pending cimport PendingTtls
-from keyfence.policy.engine.counts cimport Admitted, Repeat
-from keyfence.session.actor cimport Actor, Decided
+from keyfence.policy.engine.counts cimport Admitted, ViolationCounter
+from keyfence.session.conversation.executor cimport Decided, Executor
 from keyfence.resp.requests cimport RequestReader
 
 
@@ -22,26 +22,25 @@ cdef class FastPath:
     cdef int _until_timed
     cdef double _started
 
-    @cython.locals(reader=RequestReader, cache=DecisionCache, argv=list, peeked=bint)
-    cpdef list read(self, Actor session, DecisionCache cache)
+    @cython.locals(reader=RequestReader, cache=DecisionCache, argv=list, peeked=bint, may_admit=bint, largest=Py_ssize_t)
+    cpdef list read(self, Executor session, DecisionCache cache)
     cpdef object join(self, RequestReader reader)
     @cython.locals(cache=DecisionCache)
-    cpdef DecisionCache current_cache(self, Actor session)
-    @cython.locals(reader=RequestReader, lookup=Lookup, decision=CachedDecision, counter=Repeat, outcome=int)
-    cdef bint _admits_peeked(self, Actor session, DecisionCache cache) except -1
-    @cython.locals(lookup=Lookup, decision=CachedDecision, form=CommandForm, counter=Repeat, outcome=int)
-    cdef bint _admits_parsed(self, Actor session, DecisionCache cache, list argv) except -1
-    @cython.locals(lookup=Lookup)
-    cdef object _refuse(self, Actor session, DecisionCache cache, Repeat counter, list argv)
-    cpdef object counted(self, Actor session, Admitted admitted)
+    cpdef DecisionCache current_cache(self, Executor session)
+    @cython.locals(reader=RequestReader, decision=CachedDecision, counter=ViolationCounter, outcome=int)
+    cdef bint _admits_peeked(self, Executor session, DecisionCache cache) except -1
+    @cython.locals(lookup=Lookup, decision=CachedDecision, form=CommandForm, counter=ViolationCounter, outcome=int)
+    cdef bint _admits_parsed(self, Executor session, DecisionCache cache, list argv) except -1
+    cdef object _refuse(self, Executor session, DecisionCache cache, Lookup lookup, ViolationCounter counter, list argv)
+    cpdef object counted(self, Executor session, Admitted admitted)
     @cython.locals(pending=PendingTtls)
     cdef object _keep_open(
-        self, Actor session, DecisionCache cache, CachedDecision decision, int outcome, object key
+        self, Executor session, DecisionCache cache, CachedDecision decision, int outcome, object key
     )
     cdef object _begin_timing(self)
     cpdef Decided take_refusal(self)
     cpdef double take_timing(self) except -1.0
-    cpdef object end_timing(self, Actor session)
+    cpdef object end_timing(self, Executor session)
 
 
 @cython.locals(start=Py_ssize_t, argv=list, count=Py_ssize_t, name=bytes)

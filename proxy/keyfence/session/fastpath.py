@@ -13,18 +13,17 @@ from time import perf_counter
 from keyfence.commands.model import MANY
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.engine.authorizer import Authorizer
-from keyfence.policy.engine.counts import Admitted, Repeat
+from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.forms import CachedDecision, Lookup
 from keyfence.resp.limits import ProtocolError
 from keyfence.resp.requests import RequestReader
-from keyfence.session.handlers.specials import SPECIALS
-
-from .actor import Actor, Decided
-from .routing import SHAREABLE
+from keyfence.session.conversation.executor import Decided, Executor
+from keyfence.session.conversation.routing import SHAREABLE
+from keyfence.session.handlers.table import HANDLERS
 
 # The commands that the cache may admit: each gives one reply, on whichever connection.
-PLAIN = SHAREABLE - {name.decode() for name in SPECIALS}
+PLAIN = SHAREABLE - {name.decode() for name in HANDLERS}
 
 # The cache takes less than 0.1 µs for each argument. A request with more arguments is evaluated in turns.
 MOST_ARGUMENTS = 16 * MANY
@@ -51,30 +50,32 @@ class FastPath:
         self._until_timed = 0
         self._started = 0.0  # when the decision in hand began; 0.0: it is not timed
 
-    def current_cache(self, session: Actor) -> DecisionCache | None:
+    def current_cache(self, session: Executor) -> DecisionCache | None:
         """The cache for the next request. None where every command is evaluated: a recorder wants to see it,
         or the policy does not know the service, under whose name the cache counts."""
         if session.observer.recorder is not None:
             return None
-        authorizer = session.current_judge()
+        authorizer = session.current_authorizer()
         cache = self.cache
         if cache is None or self._authorizer is not authorizer or not cache.is_current:
-            authorizer, number = session.judge_and_number()
+            authorizer, number = session.authorizer_and_number()
             known = authorizer.policy.services[number] == session.service
             self._values = session.values
             cache = self.cache = authorizer.cache(number, PLAIN) if known else None
             self._authorizer = authorizer
         return cache
 
-    def read(self, session: Actor, cache: DecisionCache | None) -> list[bytes] | None:
+    def read(self, session: Executor, cache: DecisionCache | None) -> list[bytes] | None:
         """Add to the run every request that `cache` admits (`current_cache`). Returns the first one that it
         does not admit; None where no further request is complete. Raises ProtocolError."""
         reader = session.reader
-        if session.streaming:
+        largest = session.largest_request()
+        if session.partly_sent:
             cache = None
         while True:
             peeked = cache is not None and reader.peek()
-            if not peeked or cache is None or not self._admits_peeked(session, cache):
+            may_admit = peeked and self._until_timed > 0 and reader.end - reader.start <= largest
+            if not may_admit or cache is None or not self._admits_peeked(session, cache):
                 argv = reader.reparse() if peeked else reader.next()
                 if not argv:
                     break
@@ -83,7 +84,9 @@ class FastPath:
                 self._until_timed -= 1
                 if self._until_timed < 0:
                     self._begin_timing()
-                if cache is None or not self._admits_parsed(session, cache, argv):
+                if cache is None or reader.end - reader.start > largest or len(argv) > MOST_ARGUMENTS:
+                    break
+                if not self._admits_parsed(session, cache, argv):
                     break
             self.join(reader)
         return argv
@@ -106,12 +109,10 @@ class FastPath:
 
     # -- one request
 
-    def _admits_peeked(self, session: Actor, cache: DecisionCache) -> bool:
+    def _admits_peeked(self, session: Executor, cache: DecisionCache) -> bool:
         """Whether the cache admits the request in hand, no part of which has been made an object."""
         reader = session.reader
-        if self._until_timed <= 0 or session.needs_own():
-            return False
-        lookup = cache.find_unread(
+        decision = cache.find_unread(
             reader.data(),
             reader.count,
             reader.name_at,
@@ -122,26 +123,23 @@ class FastPath:
             reader.end,
             self._values,
         )
-        if lookup is None or lookup.decision is None:
+        if decision is None:
             return False
-        decision = lookup.decision
         outcome = decision.outcome
-        if not lookup.is_admitted:
-            counter = cache.counter_unread(lookup, reader.data(), reader.key_at, reader.key_end)
+        if not decision.is_clean:
+            counter = cache.counter_unread(decision, reader.data(), reader.key_at, reader.key_end)
             if counter is None:
                 return False
             counter.times += 1
-            outcome = counter.found
+            outcome = counter.outcome
         self._until_timed -= 1
         self.counted(session, decision.form)
         if outcome:
             self._keep_open(session, cache, decision, outcome, reader.span(reader.key_at, reader.key_end))
         return True
 
-    def _admits_parsed(self, session: Actor, cache: DecisionCache, argv: list[bytes]) -> bool:
+    def _admits_parsed(self, session: Executor, cache: DecisionCache, argv: list[bytes]) -> bool:
         """Whether the cache admits a request: it goes upstream as it is, and gives one reply."""
-        if session.needs_own() or len(argv) > MOST_ARGUMENTS:
-            return False
         if len(argv) == 1 and session.transaction is not None and is_named(argv[0], b"EXEC"):
             return False
         lookup = self.lookup = cache.find(argv, self._values)
@@ -154,11 +152,11 @@ class FastPath:
             if counter is None:
                 return False
             if counter.refusal is not None:
-                self._refuse(session, cache, counter, argv)
+                self._refuse(session, cache, lookup, counter, argv)
                 self.lookup = None  # the counter is there already
                 return False
             counter.times += 1
-            outcome = counter.found
+            outcome = counter.outcome
         if self._started:
             self.end_timing(session)
         form = decision.form
@@ -168,10 +166,16 @@ class FastPath:
                 self._keep_open(session, cache, decision, outcome, argv[at])
         return True
 
-    def _refuse(self, session: Actor, cache: DecisionCache, counter: Repeat, argv: list[bytes]) -> None:
+    def _refuse(
+        self,
+        session: Executor,
+        cache: DecisionCache,
+        lookup: Lookup,
+        counter: ViolationCounter,
+        argv: list[bytes],
+    ) -> None:
         """Find the refusal that the cache holds for a request, unless break-glass is open."""
-        lookup = self.lookup
-        if session.current_judge().glass or lookup is None or lookup.decision is None:
+        if session.current_authorizer().glass or lookup.decision is None:
             return
         reply = cache.refusal(lookup, counter, argv)
         if reply:
@@ -179,7 +183,7 @@ class FastPath:
             self._refused = Decided(None, reply, lookup.decision.form.name, True)
             self.end_timing(session)
 
-    def counted(self, session: Actor, admitted: Admitted) -> None:
+    def counted(self, session: Executor, admitted: Admitted) -> None:
         """Count one more admitted command of a kind."""
         admitted.times += 1
         if not admitted.is_gathered:
@@ -187,14 +191,14 @@ class FastPath:
         session.route.begins_work()
 
     def _keep_open(
-        self, session: Actor, cache: DecisionCache, decision: CachedDecision, outcome: int, key: bytes
+        self, session: Executor, cache: DecisionCache, decision: CachedDecision, outcome: int, key: bytes
     ) -> None:
         """Keep in mind what an admitted command leaves open."""
-        authorizer = session.current_judge()
+        authorizer = session.current_authorizer()
         pending = authorizer.pending
         if pending is not None:
             transaction = session.transaction
-            queued = transaction.judged if transaction is not None else None
+            queued = transaction.evaluated if transaction is not None else None
             database = session.profile.database
             peer, sender = session.peer, session.sender
             pending.keep_open(authorizer, cache, decision, outcome, key, queued, database, peer, sender)
@@ -211,7 +215,7 @@ class FastPath:
         started, self._started = self._started, 0.0
         return started
 
-    def end_timing(self, session: Actor) -> None:
+    def end_timing(self, session: Executor) -> None:
         """The decision in hand has been made."""
         if self._started:
             session.observer.decided(perf_counter() - self._started)

@@ -2,14 +2,16 @@
 cimport cython
 
 from keyfence.policy.engine.decision_cache cimport DecisionCache
-from keyfence.session.actor cimport Actor, Decided
+from keyfence.session.conversation.executor cimport Decided, Executor
 from keyfence.session.fastpath cimport FastPath, exec_follows, is_named
 from keyfence.resp.requests cimport RequestReader
 
+cdef int _OPAQUE, _BECOMING_OPAQUE, _CLOSING
 
-cdef class Session(Actor):
+
+cdef class Session(Executor):
     cdef FastPath _fast
-    cdef object _case
+    cdef object _long
     cdef long long _steps
 
     @cython.locals(fast=FastPath, cache=DecisionCache, argv=list)
@@ -25,7 +27,4 @@ cdef class Session(Actor):
     cdef bint _whole_transaction(self, DecisionCache cache) except -1
     @cython.locals(refused=Decided)
     cdef bint _admits_as_plain(self, list argv) except -1
-    cdef bint _fits(self, object judge, object touches, Py_ssize_t size) except -1
-
-
-cdef object _special(object name)
+    cdef bint _fits(self, object authorizer, object touches, Py_ssize_t size) except -1

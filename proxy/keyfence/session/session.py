@@ -1,11 +1,11 @@
 # cython: annotation_typing=False
-"""One client's session: read each request, judge it, send it on or refuse it.
+"""One client's session: read each request, decide about it, and send it on or refuse it.
 
-Rule: bytes in, bytes out, no I/O. What goes upstream is exactly what was judged, and an answer made here
-waits for its turn. Where the session can't be followed any more it says so and stops judging (`opaque`) or
-ends; it never guesses.
+Rule: bytes in, bytes out, no I/O. What goes upstream is exactly what was evaluated, and a local reply waits
+for its turn. Where the session can't be followed any more it becomes opaque or ends; it never guesses.
 
-The owner (`client`) feeds `from_client` and `from_upstream` (or `from_shared`), and takes what comes of it.
+The owner (`downstream.client`) feeds `from_client` and `from_upstream` (or `from_shared`), and takes
+`to_upstream` and `to_client`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from keyfence.commands.arguments import word
 from keyfence.commands.model import MANY, Streamed, Touches
 from keyfence.identity.resolver import Identities
 from keyfence.policy.budget import TURN_STEPS
@@ -24,30 +23,27 @@ from keyfence.policy.verdict import PASS, Ruling
 from keyfence.resp.limits import IDENTIFIED, ProtocolError, RequestLimits
 from keyfence.resp.profile import unchanged
 from keyfence.resp.requests import StreamedBulk
-from keyfence.session.handlers.specials import (
-    LONGEST_SPECIAL,
-    SPECIAL_SUBCOMMANDS,
-    SPECIALS,
-    TOO_LARGE,
-    UNCERTAIN,
-    Special,
-    hang_up,
-    open_transaction,
-)
-from keyfence.session.handlers.transactions import OpenTransaction
+from keyfence.session.conversation.executor import OTHER, Decided, Executor, Handler
+from keyfence.session.conversation.observer import Observer
+from keyfence.session.conversation.refusal import around_key, refusal
+from keyfence.session.conversation.reply_queue import ON
+from keyfence.session.conversation.routing import FIXED_SHAPE, SCRIPTS, Route
+from keyfence.session.conversation.shown_ids import ShownIds
+from keyfence.session.conversation.states import State
+from keyfence.session.conversation.transactions import OpenTransaction
+from keyfence.session.handlers.table import HANG_UP, SUBCOMMAND_HANDLERS, TOO_LARGE, handler_of
+from keyfence.session.handlers.transactions import open_transaction
 
-from .actor import OTHER, Actor, Decided
-from .cases import Case
 from .fastpath import FastPath, exec_follows, is_named
-from .observer import Observer
-from .refusal import around_key, refusal
-from .reply_queue import ON
-from .routing import FIXED_SHAPE, SCRIPTS, Route
-from .shown_ids import ShownIds
+from .long_evaluation import LongEvaluation
+
+_OPAQUE = int(State.OPAQUE)
+_BECOMING_OPAQUE = int(State.BECOMING_OPAQUE)
+_CLOSING = int(State.CLOSING)
 
 
-class Session(Actor):
-    """The state of one client: who it is, what it may do, and the conversation it has."""
+class Session(Executor):
+    """One client: who it is, what it may do, and what it awaits."""
 
     def __init__(
         self,
@@ -67,10 +63,10 @@ class Session(Actor):
         ids: ShownIds | None = None,
         names: Sequence[str] = (),
     ) -> None:
-        """`greeting` are the commands that upstream connections are opened with, one reply each; `database`
-        is the one that they select. `sharing`: connections that others use too may be used. `client` says
-        where the client comes from, together with `port` if that isn't 0; `ids` are those that the process's
-        clients know; `names` are those of the client's certificate."""
+        """`client` and `port` (0: none) say where the client comes from, and `at_connect` is the service that
+        it is taken for. `greeting` has the commands that open an upstream connection, one reply each;
+        `database` is the one that they select. `sharing`: the client may use shared connections. `ids` are
+        the connection ids that the process's clients know. `names` are those of the client's certificate."""
         profile = unchanged(database)
         super().__init__(
             in_force,
@@ -88,18 +84,18 @@ class Session(Actor):
             names=names,
         )
         self._fast = FastPath()
-        self._case: Case | None = None  # the long judgement that is under way
-        self._steps = 0  # that patterns have taken since the last turn
+        self._long: LongEvaluation | None = None  # the one that is under way
+        self._steps = 0  # taken on patterns since the last turn
 
     # -- from the client
 
     def from_client(self, data: bytes) -> None:
-        if self.answers.closing or self._closing_then:
+        if self.replies.closing or self.state == _CLOSING:
             return  # as Redis does with what stands behind QUIT
-        if self.opaque:
+        if self.state == _OPAQUE:
             self.to_upstream.append(data)
-        elif self._raw is not None:
-            self._raw += data
+        elif self.state == _BECOMING_OPAQUE:
+            self._unread += data
         else:
             self.reader.feed(data)
             self._read_requests()
@@ -109,7 +105,7 @@ class Session(Actor):
         fast = self._fast
         self.settle()
         cache = fast.current_cache(self)
-        while self._may_judge():
+        while self.may_evaluate():
             try:
                 argv = fast.read(self, cache)
             except ProtocolError as exc:
@@ -120,30 +116,31 @@ class Session(Actor):
                 break
             if not argv:  # `*0`, `*-1`, a blank line: no reply is due, so it is not sent on
                 self._send_run()
-                self.answers.pass_over()
+                self.replies.pass_over()
             elif self._decide(cache, argv):
                 cache = fast.current_cache(self)
         self._send_run()
-        if self.exceeds_share(self.reader.announced(), 0) and self._may_judge():
+        if self.exceeds_share(self.reader.announced(), 0) and self.may_evaluate():
             self._large_request()
         self.reader.let_go()
 
     def _decide(self, cache: DecisionCache | None, argv: list[bytes]) -> bool:
         """Decide about a request that the decision cache does not admit. True: the decision was carried out
         at once, and the cache may be another one now."""
-        if self.streaming:
+        if self.partly_sent:
             argv = [Streamed(one, one.size) if isinstance(one, StreamedBulk) else one for one in argv]
         elif cache is not None and len(argv) == 1 and self._may_be_whole(cache, argv[0]):
             self._send_run()
             if self._whole_transaction(cache):
                 return False
         if self._admits_as_plain(argv):
-            self.streaming = False
+            self.partly_sent = False
             self._fast.join(self.reader)
             return False
         self._send_run()
-        if self._case is None:
-            self._do_otherwise(argv)
+        if self._long is None:
+            self.request = self.reader.span(self.reader.start, self.reader.end)
+            self._execute(argv)
         return True
 
     def _send_run(self) -> None:
@@ -161,7 +158,7 @@ class Session(Actor):
             is_named(name, b"MULTI")
             and self.transaction is None
             and not self.route.watching
-            and self.answers.reply == ON
+            and self.replies.mode == ON
             and cache.admits_transactions
         )
 
@@ -178,7 +175,7 @@ class Session(Actor):
         if not is_here:
             return False
         fast.counted(self, cache.multi)
-        transaction = self.transaction = OpenTransaction(self.current_judge())
+        transaction = self.transaction = OpenTransaction(self.current_authorizer())
         while (argv := fast.read(self, cache)) and not (len(argv) == 1 and is_named(argv[0], b"EXEC")):
             if not self._admits_as_plain(argv):
                 self._open_before(transaction, start, end, argv)
@@ -217,7 +214,7 @@ class Session(Actor):
             if argv is not None:
                 self.request = request
                 self.decided = Decided(decided.handler, decided.refusal, decided.command, True)
-                self._do(argv)
+                self._execute(argv)
 
         if self.route.is_shared:
             self.when_answered(begin)
@@ -225,84 +222,77 @@ class Session(Actor):
             begin()
 
     def _admits_as_plain(self, argv: list[bytes]) -> bool:
-        """Judge a request. True where it goes upstream as it is and gives exactly one reply.
-
-        Where it doesn't, `_do_otherwise` knows from `decided` what was decided.
-        """
+        """Decide about a request. True: it goes upstream as it is and gives exactly one reply. Else `decided`
+        says what to do, or a long evaluation is under way."""
         refused = self._fast.take_refusal()
         if refused is not None:
             self.decided = refused
             return False
-        name = argv[0]
-        special = _special(name)
-        if special is hang_up:
-            self.decided = Decided(special, None, "", True)
+        handler = handler_of(argv[0])
+        if handler is HANG_UP:
+            self.decided = Decided(handler, None, "", True)
             return False
-        judge, number = self.judge_and_number()
+        authorizer, number = self.authorizer_and_number()
         size = self.reader.end - self.reader.start
-        if len(argv) > MANY:
-            request = self.reader.span(self.reader.start, self.reader.end)
-            judged = self.transaction.judged if self.transaction is not None else None
-            steps = judge.authorize_in_steps(
-                number, argv, judged, self.profile.database, self.peer, self.sender, self.values
-            )
-            case = Case(judge, number, argv, special, request, steps)
-            if not self._goes_on(case):
-                return False
-            ruling, touches = case.answer
+        if len(argv) <= MANY:
+            ruling, touches = self._authorize(authorizer, number, argv)
         else:
-            ruling, touches = self._authorize(judge, number, argv)
-        return self._concludes(judge, number, argv, special, ruling, touches, size, self._fast.lookup)
+            long = self._begin_long(authorizer, number, argv, handler)
+            if not self._advance(long):
+                return False
+            ruling, touches = long.answer
+        lookup = self._fast.lookup
+        return self._concludes(authorizer, number, argv, handler, ruling, touches, size, lookup)
 
     def _concludes(
         self,
-        judge: Authorizer,
+        authorizer: Authorizer,
         number: int,
         argv: list[bytes],
-        special: Special | None,
+        handler: Handler | None,
         ruling: Ruling,
         touches: Touches,
         size: int,
         lookup: Lookup | None,
     ) -> bool:
-        """Tell of a judgement. True where the request, of which `size` bytes are here, goes upstream as it is
-        and gives exactly one reply; else `decided` has what was decided."""
+        """Report a ruling. True: the request, of which `size` bytes are here, goes upstream as it is and
+        gives exactly one reply. Else `decided` says what to do."""
         command = touches.command
-        if special is None and command is not None:
-            special = SPECIAL_SUBCOMMANDS.get(command.name)
-        too_large = self.streaming and (special is not None or touches.has_streamed_name)
+        if handler is None and command is not None:
+            handler = SUBCOMMAND_HANDLERS.get(command.name)
+        too_large = self.partly_sent and (handler is not None or touches.has_streamed_name)
         recorder = self.observer.recorder
         if recorder is not None and not too_large:
-            recorder(judge.policy, self.service, argv, touches)
-        self.observer.judged_at_length(self._why_at_length(ruling, special, size))
+            recorder(authorizer.policy, self.service, argv, touches)
+        self.observer.judged_at_length(self._why_evaluated(ruling, handler, size))
         label = command.name if command is not None else OTHER
         reply = None
         if ruling is not PASS:
-            decision = self._tell(ruling, label, judge)
+            decision = self._report(ruling, label, authorizer)
             if ruling.refused_by is not None:
-                reply = refusal(ruling.refused_by, judge.policy.contact, decision)
+                reply = refusal(ruling.refused_by, authorizer.policy.contact, decision)
         if reply is None and too_large:
-            special = TOO_LARGE
-        fits = reply is not None or self._fits(judge, touches, size)
-        if reply is None and special is None and (command is None or command.name not in FIXED_SHAPE):
+            handler = TOO_LARGE
+        fits = reply is not None or self._fits(authorizer, touches, size)
+        if reply is None and handler is None and (command is None or command.name not in FIXED_SHAPE):
             self.mark_shapeable(fits)
-        if special is None and reply is None and fits:
+        if handler is None and reply is None and fits:
             self.observer.command(self.service, label, "forwarded")
             if lookup is not None and ruling is not PASS:
-                self._remember(judge, number, touches, label, ruling, argv, lookup)
+                self._remember(authorizer, number, touches, label, ruling, argv, lookup)
             return True
         if lookup is not None and reply is not None:
-            self._remember(judge, number, touches, label, ruling, argv, lookup, reply)
-        self.decided = Decided(special, reply, label, fits)
+            self._remember(authorizer, number, touches, label, ruling, argv, lookup, reply)
+        self.decided = Decided(handler, reply, label, fits)
         return False
 
-    def _why_at_length(self, ruling: Ruling, special: Special | None, size: int) -> str:
-        """Why a glance wasn't enough for the request in hand: a label of a metric (docs/operations.md)."""
+    def _why_evaluated(self, ruling: Ruling, handler: Handler | None, size: int) -> str:
+        """Why the cache did not admit the request in hand: a label of a metric (docs/operations.md)."""
         if ruling.findings:
             return "violation"
-        if special is not None:
+        if handler is not None:
             return "session"
-        if self.streaming or self.exceeds_share(size, 1):
+        if self.partly_sent or self.exceeds_share(size, 1):
             return "large"
         if self._fast.cache is None or self.observer.recorder is not None:
             return "recorded"
@@ -311,7 +301,7 @@ class Session(Actor):
 
     def _remember(
         self,
-        judge: Authorizer,
+        authorizer: Authorizer,
         number: int,
         touches: Touches,
         label: str,
@@ -320,8 +310,8 @@ class Session(Actor):
         lookup: Lookup,
         reply: bytes = b"",
     ) -> None:
-        """What was found wrong, and passed or was refused by `reply`, may be the same for each command like
-        this one."""
+        """Have the cache remember the findings of a request that passed, or was refused by `reply`, where
+        every request like it has the same ones."""
         if lookup.decision is None:
             return
         parts = None
@@ -332,23 +322,23 @@ class Session(Actor):
         cache = self._fast.cache
         if cache is None or not ruling.findings:
             return
-        found = judge.repeats(number, cache, lookup, argv, touches, ruling)
+        found = authorizer.repeats(number, cache, lookup, argv, touches, ruling)
         if found is None:
             return
         repeat = self.observer.repeats(self.service, label, ruling.findings)
         if repeat is not None:
-            repeat.found = found
+            repeat.outcome = found
             repeat.refusal = parts
             cache.remember(lookup, argv, repeat)
 
-    def _fits(self, judge: Authorizer, touches: Touches, size: int) -> bool:
-        """Whether a request of `size` bytes may go where the client is now."""
+    def _fits(self, authorizer: Authorizer, touches: Touches, size: int) -> bool:
+        """Whether a request of `size` bytes may go on the connection that the client uses now."""
         command, script = touches.command, touches.script
         is_trusted = (
             command is not None
             and command.name in SCRIPTS
             and script is not None
-            and judge.policy.shares(script)
+            and authorizer.policy.shares(script)
         )
         if not self.route.takes(command, is_trusted):
             return False
@@ -357,68 +347,73 @@ class Session(Actor):
             return False
         return True
 
-    def _authorize(self, judge: Authorizer, number: int, argv: Sequence[bytes]) -> tuple[Ruling, Touches]:
-        """Ask the judge."""
-        judged = self.transaction.judged if self.transaction is not None else None
-        answer = judge.authorize(
-            number, argv, judged, self.profile.database, self.peer, self.sender, self.values
+    def _authorize(
+        self, authorizer: Authorizer, number: int, argv: Sequence[bytes]
+    ) -> tuple[Ruling, Touches]:
+        """Evaluate a request at once."""
+        evaluated = self.transaction.evaluated if self.transaction is not None else None
+        answer = authorizer.authorize(
+            number, argv, evaluated, self.profile.database, self.peer, self.sender, self.values
         )
         self._fast.end_timing(self)
-        self._steps += judge.steps_on_patterns
+        self._steps += authorizer.steps_on_patterns
         if self._steps >= TURN_STEPS:
-            self.wants_turn = True  # what is behind is judged later
+            self.wants_turn = True  # the requests behind it are evaluated later
         return answer
 
-    # -- judgements that take more than one turn
+    # -- evaluations that take more than one turn
 
-    def _goes_on(self, case: Case) -> bool:
-        """Have a turn of a long judgement. True: it has come to its end; else another turn is wanted."""
-        is_over = case.goes_on()
-        self._case = None if is_over else case
-        self.wants_turn = not is_over
-        return is_over
+    def _begin_long(
+        self, authorizer: Authorizer, number: int, argv: list[bytes], handler: Handler | None
+    ) -> LongEvaluation:
+        """Prepare to evaluate a request in turns."""
+        evaluated = self.transaction.evaluated if self.transaction is not None else None
+        steps = authorizer.authorize_in_steps(
+            number, argv, evaluated, self.profile.database, self.peer, self.sender, self.values
+        )
+        request = self.reader.span(self.reader.start, self.reader.end)
+        is_timed = self._fast.take_timing() > 0.0
+        return LongEvaluation(authorizer, number, argv, handler, request, steps, is_timed)
+
+    def _advance(self, long: LongEvaluation) -> bool:
+        """Give a long evaluation its turn. True: it has ended; else it needs another turn."""
+        has_ended = long.advance()
+        if has_ended and long.is_timed:
+            self.observer.decided(long.seconds)
+        self._long = None if has_ended else long
+        self.wants_turn = not has_ended
+        return has_ended
 
     def take_turn(self) -> None:
         self.wants_turn = False
         self._steps = 0
-        case = self._case
+        long = self._long
         if self.closing:
-            self._case = None
+            self._long = None
             return
-        if case is not None:
-            if not self._goes_on(case):
+        if long is not None:
+            if not self._advance(long):
                 return
             before = self._deferred
             if before is None:
-                self._end_case(case)
+                self._end_long(long)
             else:
-                self._deferred = lambda: self._end_case(case, before)
+                self._deferred = lambda: self._end_long(long, before)
         self._read_requests()
 
-    def _end_case(self, case: Case, before: Callable[[], None] | None = None) -> None:
-        """Do what a long judgement says about its request, after what was to be done `before`."""
+    def _end_long(self, long: LongEvaluation, before: Callable[[], None] | None = None) -> None:
+        """Do what a long evaluation has decided about its request, after what was to be done `before`."""
         if before is not None:
             before()
-        self.request = case.request
-        ruling, touches = case.answer
-        judge, number, argv, special = case.judge, case.number, case.argv, case.special
-        if self._concludes(judge, number, argv, special, ruling, touches, len(case.request), None):
-            self.streaming = False
-            self._to_upstream(case.request, 1)
+        self.request = long.request
+        ruling, touches = long.answer
+        authorizer, number, argv, handler = long.authorizer, long.number, long.argv, long.handler
+        if self._concludes(authorizer, number, argv, handler, ruling, touches, len(long.request), None):
+            self.partly_sent = False
+            self._to_upstream(long.request, 1)
         else:
-            self._do(argv)
-
-    def _do_otherwise(self, argv: Sequence[bytes]) -> None:
-        """Do what `decided` says about a request that can't just be sent on with others."""
-        self.request = self.reader.span(self.reader.start, self.reader.end)
-        self._do(argv)
+            self._execute(argv)
 
     def become(self, service: str, user: bytes | None = None) -> None:
         self._fast.forget()
         super().become(service, user)
-
-
-def _special(name: bytes) -> Special | None:
-    """How the session carries out a command of this name, if not as most."""
-    found = SPECIALS.get(name.upper()) if len(name) <= LONGEST_SPECIAL else None
-    return UNCERTAIN if found is None and b"\0" in name and word(name) in SPECIALS else found

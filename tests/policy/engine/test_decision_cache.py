@@ -12,10 +12,10 @@ from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.compiled.ttl import SETTLES
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer
-from keyfence.policy.engine.counts import Repeat
-from keyfence.policy.engine.decision_cache import MAX_REPEATS, DecisionCache
+from keyfence.policy.engine.counts import ViolationCounter
+from keyfence.policy.engine.decision_cache import MAX_COUNTERS, DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.forms import MAX_FORMS, CachedDecision, Lookup
+from keyfence.policy.engine.forms import MAX_FORMS, CachedDecision
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import Ruling
 from keyfence.resp.encode import command
@@ -147,7 +147,7 @@ def admitted(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> Ca
     return lookup.decision if lookup.is_admitted else None
 
 
-def found_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> Lookup | None:
+def found_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> CachedDecision | None:
     """What the cache knows of a command that is the second one in a reader, and not taken out."""
     reader = RequestReader(IDENTIFIED)
     reader.feed(command("PING") + command(*argv))
@@ -160,8 +160,8 @@ def found_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -
 
 def admitted_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> CachedDecision | None:
     """As `admitted`, for a request that is not taken out of the reader."""
-    lookup = found_unread(cache, argv, values)
-    return lookup.decision if lookup is not None and lookup.is_admitted else None
+    decision = found_unread(cache, argv, values)
+    return decision if decision is not None and decision.is_clean else None
 
 
 def breaks_nothing(evaluator: Evaluator, service: int, argv: list[bytes], decision: CachedDecision) -> None:
@@ -197,17 +197,17 @@ def told(ruling: Ruling) -> list[tuple[str, str, str, str, str]]:
     return [(one.rule, one.severity, one.entry, one.shape, action) for one, action in ruling.findings]
 
 
-def counted_unread(cache: DecisionCache, argv: list[bytes]) -> Repeat | None:
+def counted_unread(cache: DecisionCache, argv: list[bytes]) -> ViolationCounter | None:
     """The violation counter of a command that is not taken out of the reader."""
     reader = RequestReader(IDENTIFIED)
     reader.feed(command(*argv))
     if not reader.peek():
         return None
     places = (reader.name_at, reader.name_end, reader.key_at, reader.key_end, reader.options_at, reader.end)
-    lookup = cache.find_unread(reader.data(), reader.count, *places, ())
-    if lookup is None or lookup.is_admitted:
+    decision = cache.find_unread(reader.data(), reader.count, *places, ())
+    if decision is None or decision.is_clean:
         return None
-    return cache.counter_unread(lookup, reader.data(), reader.key_at, reader.key_end)
+    return cache.counter_unread(decision, reader.data(), reader.key_at, reader.key_end)
 
 
 def evaluated_and_counted(authorizer: Authorizer, service: int, argv: list[bytes]) -> bool:
@@ -224,13 +224,13 @@ def evaluated_and_counted(authorizer: Authorizer, service: int, argv: list[bytes
     if counter is not None:
         assert sorted(told(ruling)) == counter.rows, argv
         left = [found for found, *_ in authorizer.evaluator.left_open]
-        assert [counter.found] * bool(counter.found) == left
+        assert [counter.outcome] * bool(counter.outcome) == left
         return True
     if ruling.findings:
         found = authorizer.repeats(service, cache, lookup, argv, touches, ruling)
         if found is not None:
-            counter = Repeat(sorted(told(ruling)))
-            counter.found = found
+            counter = ViolationCounter(sorted(told(ruling)))
+            counter.outcome = found
             cache.remember(lookup, argv, counter)
     return False
 
@@ -287,10 +287,10 @@ def test_no_more_repeats_are_kept_than_there_is_room_for() -> None:
     service = loaded.number("CubeProxy")
     letters = "abcdefghijklmnop"
     words = [f"bench:{a}{b}{c}".encode() for a in letters for b in letters for c in letters]
-    assert len(words) == MAX_REPEATS
+    assert len(words) == MAX_COUNTERS
     keys = [*words, b"other:1", b"other:2"]
     repeated = [evaluated_and_counted(judge, service, [b"SET", key, b"v"]) for key in keys]
-    assert repeated == [False] * MAX_REPEATS + [False, True]
+    assert repeated == [False] * MAX_COUNTERS + [False, True]
     assert not evaluated_and_counted(judge, service, [b"SET", keys[0], b"v"])  # forgotten
 
 

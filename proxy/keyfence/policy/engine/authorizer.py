@@ -167,8 +167,8 @@ class Authorizer:
         touches: Touches,
         ruling: Ruling,
     ) -> int | None:
-        """Returns what each command like this one, which the cache does not admit, means for its key's time to
-        live (`ttl.outcome`). None if such a command may have other findings than this ruling, or other actions.
+        """Returns what each command like this one, which the cache does not admit, means for its key's time
+        to live (`ttl.outcome`). None if such a command may have other findings or actions than this ruling.
 
         They are the same only if every broken rule depends on command and target alone. A refusal is the same
         as long as no break-glass is open.

@@ -1,4 +1,4 @@
-# C types for repeats.py. The same source runs uncompiled; nothing here changes what it does.
+# C types for counts.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
 
@@ -9,11 +9,11 @@ cdef class Admitted:
 
 
 @cython.final
-cdef class Repeat:
+cdef class ViolationCounter:
     cdef public object rows
     cdef public long long times
     cdef public bint live
-    cdef public int found
+    cdef public int outcome
     cdef public tuple refusal
 
 

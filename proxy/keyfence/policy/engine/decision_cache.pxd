@@ -2,7 +2,7 @@
 cimport cython
 
 from keyfence.policy.patterns.automaton cimport Classifier
-from keyfence.policy.engine.counts cimport Admitted, Repeat, Revocable
+from keyfence.policy.engine.counts cimport Admitted, ViolationCounter, Revocable
 from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup
 from keyfence.shapes.skeleton cimport skeleton
 
@@ -33,7 +33,7 @@ cdef class DecisionCache(Revocable):
     cdef int _transactions
 
     @cython.locals(form=CommandForm, kind=int, behind=Py_ssize_t, target=int, decision=CachedDecision)
-    cpdef Lookup find_unread(
+    cpdef CachedDecision find_unread(
         self, bytes data, Py_ssize_t count, Py_ssize_t name_at, Py_ssize_t name_end, Py_ssize_t key_at,
         Py_ssize_t key_end, Py_ssize_t options_at, Py_ssize_t end, tuple values,
     )
@@ -49,15 +49,17 @@ cdef class DecisionCache(Revocable):
     )
     cdef bint _is_own(self, int target, bytes data, Py_ssize_t start, Py_ssize_t end, tuple values) except -1
     @cython.locals(decision=CachedDecision)
-    cpdef Repeat counter(self, Lookup lookup, list argv)
-    @cython.locals(decision=CachedDecision, shaped=dict, counter=Repeat)
-    cpdef Repeat counter_unread(self, Lookup lookup, bytes data, Py_ssize_t key_at, Py_ssize_t key_end)
+    cpdef ViolationCounter counter(self, Lookup lookup, list argv)
+    @cython.locals(shaped=dict, counter=ViolationCounter)
+    cpdef ViolationCounter counter_unread(
+        self, CachedDecision decision, bytes data, Py_ssize_t key_at, Py_ssize_t key_end
+    )
     @cython.locals(decision=CachedDecision)
     cpdef bint may_count(self, Lookup lookup, list argv) except -1
     @cython.locals(decision=CachedDecision, one=CachedDecision)
-    cpdef object remember(self, Lookup lookup, list argv, Repeat counter)
+    cpdef object remember(self, Lookup lookup, list argv, ViolationCounter counter)
     @cython.locals(decision=CachedDecision)
-    cpdef bytes refusal(self, Lookup lookup, Repeat counter, list argv)
+    cpdef bytes refusal(self, Lookup lookup, ViolationCounter counter, list argv)
     cdef CommandForm _form(self, bytes name)
     cdef CommandForm _keyless(self, bytes name)
     cdef CachedDecision _ask(self, CommandForm form, int target, list argv)
@@ -70,8 +72,8 @@ cdef class DecisionCache(Revocable):
 
 @cython.locals(first=CachedDecision, second=CachedDecision)
 cdef bint _differ(Lookup one, Lookup other) except -1
-@cython.locals(shaped=dict, counter=Repeat)
-cdef Repeat _counter(CachedDecision decision, int faults, bytes key)
+@cython.locals(shaped=dict, counter=ViolationCounter)
+cdef ViolationCounter _counter(CachedDecision decision, int faults, bytes key)
 cdef bint _are_few_and_short(
     list argv, Py_ssize_t start, Py_ssize_t step, object longest, object most
 ) except -1

@@ -22,7 +22,7 @@ from keyfence.policy.wording.masking import shown_in
 from keyfence.shapes.skeleton import skeleton
 
 from . import checks
-from .counts import Admitted, Repeat, Revocable
+from .counts import Admitted, Revocable, ViolationCounter
 from .evaluator import Evaluator
 from .forms import (
     COMMAND,
@@ -30,7 +30,6 @@ from .forms import (
     FORM,
     KEY,
     KEYS,
-    MAX_FORMS,
     RULE,
     CachedDecision,
     CommandForm,
@@ -39,9 +38,7 @@ from .forms import (
     trims,
 )
 
-__all__ = ["MAX_FORMS", "CachedDecision", "CommandForm", "DecisionCache", "Lookup"]
-
-MAX_REPEATS = 4_096  # violation counters; beyond, all are forgotten and found anew
+MAX_COUNTERS = 4_096  # violation counters; beyond, all are forgotten and found anew
 
 # Names of fields whose form is remembered, for each target: how many, and how long each may be.
 MAX_FIELDS = 1_024
@@ -111,7 +108,7 @@ class DecisionCache(Revocable):
         options_at: int,
         end: int,
         values: Values,
-    ) -> Lookup | None:
+    ) -> CachedDecision | None:
         """Looks up a request of `count` arguments that nothing was taken out of yet. None: use `find`.
 
         The places in `data` are those of its name and of its second argument, of what follows the third, and
@@ -138,15 +135,13 @@ class DecisionCache(Revocable):
             return None
         target = self._classifier.first_in(data, key_at, key_end)
         if target < 0:
-            return form.on_no_target.miss
+            return form.on_no_target
         if self._depends_on_caller and not self._is_own(target, data, key_at, key_end, values):
             return None
-        if not form.decisions:
+        if target >= form.kept:
             return None
         decision = form.decisions[target]
-        if decision is None or decision.looks != 0:
-            return None
-        return decision.hit if decision.is_clean else decision.miss
+        return decision if decision is not None and decision.looks == 0 else None
 
     def find(self, argv: list[bytes], values: Values = ()) -> Lookup:
         """Looks up a command; asks the evaluator about a form and a target that are new."""
@@ -195,7 +190,7 @@ class DecisionCache(Revocable):
             return form.on_no_target.miss
         if self._depends_on_caller and not self._is_own(target, key, 0, len(key), values):
             return _UNSURE
-        decision = form.decisions[target] if form.decisions else None
+        decision = form.decisions[target] if target < form.kept else None
         if decision is None:
             decision = self._ask(form, target, argv)
         if decision.looks <= 0:
@@ -235,7 +230,7 @@ class DecisionCache(Revocable):
 
     # -- violation counters
 
-    def counter(self, lookup: Lookup, argv: list[bytes]) -> Repeat | None:
+    def counter(self, lookup: Lookup, argv: list[bytes]) -> ViolationCounter | None:
         """The counter of the violations that each command like this one has, if it is known."""
         decision = lookup.decision
         if decision is None or lookup.faults < 0:
@@ -245,11 +240,10 @@ class DecisionCache(Revocable):
         except Exception:
             return None  # the evaluator will meet the same, and tell of it
 
-    def counter_unread(self, lookup: Lookup, data: bytes, key_at: int, key_end: int) -> Repeat | None:
-        """As `counter`, for a lookup of `find_unread`; only for commands that pass."""
-        decision = lookup.decision
-        if decision is None:
-            return None
+    def counter_unread(
+        self, decision: CachedDecision, data: bytes, key_at: int, key_end: int
+    ) -> ViolationCounter | None:
+        """As `counter`, for a decision of `find_unread`; only for commands that pass."""
         if decision.is_covered:
             counter = decision.counters.get(0)
         else:
@@ -266,12 +260,12 @@ class DecisionCache(Revocable):
             return False
         return decision.is_covered or skeleton(argv[decision.form.index]) != b""
 
-    def remember(self, lookup: Lookup, argv: list[bytes], counter: Repeat) -> None:
+    def remember(self, lookup: Lookup, argv: list[bytes], counter: ViolationCounter) -> None:
         """Each command like this one, which `may_count` admits, has the violations of this counter."""
         decision = lookup.decision
         if decision is None:
             return
-        if len(self._counted) >= MAX_REPEATS:
+        if len(self._counted) >= MAX_COUNTERS:
             for one in self._counted:
                 one.counters.clear()
                 one.shaped.clear()
@@ -283,7 +277,7 @@ class DecisionCache(Revocable):
             shaped = decision.shaped.setdefault(lookup.faults, {})
             shaped[skeleton(argv[decision.form.index])] = counter
 
-    def refusal(self, lookup: Lookup, counter: Repeat, argv: list[bytes]) -> bytes:
+    def refusal(self, lookup: Lookup, counter: ViolationCounter, argv: list[bytes]) -> bytes:
         """The reply to a command whose counter refuses it; empty where there is none."""
         decision = lookup.decision
         if decision is None or counter.refusal is None:
@@ -424,7 +418,7 @@ def _differ(one: Lookup, other: Lookup) -> bool:
     return first is None or second is None or first.outcome != second.outcome
 
 
-def _counter(decision: CachedDecision, faults: int, key: bytes) -> Repeat | None:
+def _counter(decision: CachedDecision, faults: int, key: bytes) -> ViolationCounter | None:
     """The counter of what is wrong with a key, if it counts."""
     if decision.is_covered:
         counter = decision.counters.get(faults)

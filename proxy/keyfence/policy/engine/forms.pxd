@@ -3,7 +3,7 @@ cimport cython
 
 from keyfence.policy.engine.counts cimport Admitted
 
-cdef int _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _SCORED, _XADD, _SEVERAL_KEYS
+cdef int _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _SCORED, _XADD, _SEVERAL_KEYS, _KEYLESS
 cdef Py_ssize_t _XADD_ID
 
 
@@ -19,6 +19,7 @@ cdef class CommandForm(Admitted):
     cdef readonly Py_ssize_t fields_at
     cdef Py_ssize_t targets
     cdef readonly list decisions
+    cdef readonly Py_ssize_t kept
     cdef readonly CachedDecision on_no_target
     cdef readonly dict forms
     cdef Py_ssize_t most_forms

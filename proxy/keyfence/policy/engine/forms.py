@@ -13,7 +13,7 @@ from keyfence.commands.extract import OneKey
 from keyfence.commands.model import Access
 from keyfence.policy.compiled.policy import Entry
 
-from .counts import Admitted, Repeat
+from .counts import Admitted, ViolationCounter
 
 MAX_FORMS = 64  # of one command; further ones take the slow path …
 MAX_DECISIONS = 131_072  # … and those for which forms times targets is more
@@ -23,7 +23,8 @@ LONGEST_OPTION = 32  # bytes
 # As C integers, where this runs compiled.
 _BEHIND_VALUE, _BEHIND_KEY = cache_forms.BEHIND_VALUE, cache_forms.BEHIND_KEY
 _BEFORE_VALUE, _SCORED = cache_forms.BEFORE_VALUE, cache_forms.SCORED
-_XADD, _XADD_ID, _SEVERAL_KEYS = cache_forms.XADD, cache_forms.XADD_ID, cache_forms.SEVERAL_KEYS
+_XADD, _XADD_ID = cache_forms.XADD, cache_forms.XADD_ID
+_SEVERAL_KEYS, _KEYLESS = cache_forms.SEVERAL_KEYS, cache_forms.KEYLESS
 
 
 class CommandForm(Admitted):
@@ -42,8 +43,9 @@ class CommandForm(Admitted):
         self.value_at = cache_forms.VALUE_AT.get(name, 0)
         self.fields_at = cache_forms.FIELDS_AT.get(name, 0)
         self.targets = targets
-        self.decisions: list[CachedDecision | None] = []  # by target
-        self.on_no_target = CachedDecision(self, -1, 0, 0, False, False)
+        self.decisions: list[CachedDecision | None] = []  # by target …
+        self.kept = 0  # … and for how many there is room: all, once one is kept
+        self.on_no_target = CachedDecision(self, -1, 0, 0, kind == _KEYLESS, False)
         # Of a command whose options decide: its forms by these; of such a form: its options as they are sent.
         self.forms: dict[tuple[bytes, ...], CommandForm | None] = {}
         self.most_forms = min(MAX_FORMS, MAX_DECISIONS // max(targets, 1))
@@ -52,8 +54,9 @@ class CommandForm(Admitted):
 
     def keep(self, decision: CachedDecision) -> None:
         """Keep what was decided of the keys of one target."""
-        if not self.decisions:
+        if not self.kept:
             self.decisions = [None] * self.targets
+            self.kept = self.targets
         self.decisions[decision.target] = decision
 
     def with_options(self, argv: list[bytes]) -> CommandForm | None:
@@ -122,8 +125,8 @@ class CachedDecision:
         self.is_covered = is_covered  # violations are counted together, not by the key's shape
         # The violations that such commands share, by `Lookup.faults`; if the key is not covered, by its
         # skeleton too.
-        self.counters: dict[int, Repeat] = {}
-        self.shaped: dict[int, dict[bytes, Repeat]] = {}
+        self.counters: dict[int, ViolationCounter] = {}
+        self.shaped: dict[int, dict[bytes, ViolationCounter]] = {}
         self.hit = Lookup(self, "", 0)
         self.miss = Lookup(self, RULE, -1 if looks else 0)
 

@@ -104,7 +104,10 @@ class KeyEvaluator(Wording):
         if self.policy.grants and self._granted(use.service, use.name, use.access, target):
             yield from self._carried(use, target, is_granted=True)
             return
-        for find in _finders(FORM if target is None else self._doubts(use, target)):
+        if target is None:
+            yield self._unregistered(use.service, use.name, use.access, None)
+            return
+        for find in _finders(self._doubts(use, target)):
             yield from find(self, use, target)
 
     def _doubts(self, use: Use, target: Target) -> int:

@@ -1,7 +1,7 @@
-# C types for actor.py. The same source runs uncompiled; nothing here changes what it does.
+# C types for executor.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
-from keyfence.session.conversation cimport Conversation
+from keyfence.session.conversation.conversation cimport Conversation
 
 
 @cython.final
@@ -12,7 +12,7 @@ cdef class Decided:
     cdef readonly bint stays
 
 
-cdef class Actor(Conversation):
+cdef class Executor(Conversation):
     cdef str _origin
     cdef object _peer
     cdef object _peer_of
@@ -36,5 +36,5 @@ cdef class Actor(Conversation):
     cdef object _valued_as
     cdef public Decided decided
 
-    cpdef object current_judge(self)
-    cpdef tuple judge_and_number(self)
+    cpdef object current_authorizer(self)
+    cpdef tuple authorizer_and_number(self)
