@@ -119,7 +119,7 @@ def test_search_for_requests_that_take_long_to_judge(search: Search) -> None:
         for warm in ([b"KEYS", b"a*"], [b"PSUBSCRIBE", b"a*"], [*argv[:3], b"a*"]):
             evaluator.decide(service, warm)
         most = AT_MOST_ONCE + PER_ARGUMENT * len(argv) + PER_BYTE * sum(map(len, argv))
-        steps_of(lambda: evaluator.judge(service, argv, touches), most)  # noqa: B023
+        steps_of(lambda: evaluator.evaluate(service, argv, touches), most)  # noqa: B023
         assert evaluator.budget.spent <= COMMAND_STEPS
 
 

@@ -442,7 +442,7 @@ def test_names_are_read_as_a_person_would(key: bytes) -> None:
 def test_a_name_admitted_at_a_glance_breaks_nothing(key: bytes, command: bytes) -> None:
     evaluator = Evaluator(COMPILED)
     touches = extract([command, key])
-    verdict = evaluator.judge(0, [command, key], touches)
+    verdict = evaluator.evaluate(0, [command, key], touches)
     assert evaluator.admits(0, touches) == verdict.allowed
 
 

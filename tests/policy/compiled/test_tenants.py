@@ -654,7 +654,7 @@ def test_a_glance_that_knows_one_tenant_admits_nothing_for_another(
     for _ in range(2):
         for way in (admitted(cache, list(argv), values), admitted_unread(cache, argv, values)):
             if way is not None:
-                assert DECIDER.judge(service, argv, extract(argv), values=values).allowed
+                assert DECIDER.evaluate(service, argv, extract(argv), values=values).allowed
 
 
 def test_a_tenants_own_keys_are_admitted_unread() -> None:

@@ -57,7 +57,7 @@ DECIDER = Evaluator(parse_policy(POLICY))
 
 def violations(argv: list[bytes]) -> tuple[Violation, ...]:
     touches = extract(argv)
-    verdict = DECIDER.judge(0, argv, touches)
+    verdict = DECIDER.evaluate(0, argv, touches)
     if DECIDER.admits(0, touches):
         assert verdict.allowed
     return verdict.violations
@@ -249,7 +249,7 @@ def test_short_words_for_a_time_to_live(word: str) -> None:
 
     def broken(command: str) -> list[str]:
         argv = command.encode().split()
-        return [one.rule for one in evaluator.judge(0, argv, extract(argv)).violations]
+        return [one.rule for one in evaluator.evaluate(0, argv, extract(argv)).violations]
 
     bare, short = broken("SET k:a v"), broken("SET k:a v EX 60")
     assert (bare, short) == {

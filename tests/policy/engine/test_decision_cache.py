@@ -165,7 +165,7 @@ def admitted_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()
 
 
 def breaks_nothing(evaluator: Evaluator, service: int, argv: list[bytes], decision: CachedDecision) -> None:
-    verdict = evaluator.judge(service, argv, extract(argv))
+    verdict = evaluator.evaluate(service, argv, extract(argv))
     assert verdict.allowed, verdict
     left = [found for found, *_ in evaluator.left_open]
     form = decision.form

@@ -186,7 +186,7 @@ class Authorizer:
         ttl = touches.accesses[0].ttl
         if ttl is not None and ttl.absolute:
             return None
-        if not self.evaluator.judges_alike(service, decision.form.name, target):
+        if not self.evaluator.fails_alike(service, decision.form.name, target):
             return None
         name = self.policy.services[service]
         alike = all(
