@@ -427,8 +427,8 @@ def test_files_of_several_teams_are_as_strict_on_scripts_as_the_strictest(tmp_pa
     broken("declared", "")
     _, warnings, _ = check_policy(tmp_path)
     message = (
-        "another file of the folder is stricter, so load_only applies; register the scripts, or write declared "
-        "in every file"
+        "another file of the folder is stricter, so load_only applies; register the scripts, or write "
+        "declared in every file"
     )
     assert [one.message for one in warnings if "another file" in one.message] == [message]
 

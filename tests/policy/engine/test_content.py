@@ -326,8 +326,9 @@ def test_a_refused_spelling_is_refused_and_an_advised_field_is_not() -> None:
             ("must", "refused"),
             ("should", "observed"),
         ]
-        assert cache.admits(argv) is None
-        assert not cache.may_repeat(argv)
+        lookup = cache.find(argv)
+        assert not lookup.is_admitted
+        assert not cache.may_count(lookup, argv)
 
 
 def test_the_case_of_fields_is_asked_only_where_there_are_fields() -> None:
