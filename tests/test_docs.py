@@ -1,4 +1,4 @@
-"""Links between the documents lead somewhere, and the files and the version that they name are right."""
+"""Every link between the documents has a target; the files and the version that they name are right."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def text_of(document: Path) -> str:
-    """Returns the document without its blocks of code."""
+    """Returns the document without its code blocks."""
     return _FENCED.sub("", document.read_text())
 
 
 def anchors(document: Path) -> set[str]:
-    """Returns the anchors that GitHub gives to the document's headings."""
+    """Returns the anchors that GitHub makes for the document's headings."""
     headings = (heading.lower() for heading in _HEADING.findall(text_of(document)))
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
 
@@ -40,7 +40,7 @@ def broken(document: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
-def test_every_link_leads_somewhere(document: Path) -> None:
+def test_every_link_has_a_target(document: Path) -> None:
     assert list(broken(document)) == []
 
 
@@ -50,7 +50,7 @@ NAMING = [PROJECT / name for name in ("CONTRIBUTING.md", "README.md", "SECURITY.
 
 
 @pytest.mark.parametrize("document", NAMING, ids=lambda document: document.name)
-def test_every_file_that_a_document_names_is_there(document: Path) -> None:
+def test_every_file_that_a_document_names_exists(document: Path) -> None:
     named = set(_NAMED.findall(document.read_text()))
     placeholders = {name for name in named if "NAME" in name}
     made = {"fuzz/found", "build/fuzz", "benchmarks/results/", "tests/node/node_modules"}

@@ -115,7 +115,7 @@ def test_each_command_has_help(command: str) -> None:
         ),
         (
             ("run", "--listen", "6380"),
-            "Error: Invalid value for '--listen': '6380' is no address; write HOST:PORT",
+            "Error: Invalid value for '--listen': '6380' is not an address; write HOST:PORT",
         ),
         (("run", "--listen", "h:65536"), "Error: Invalid value for '--listen': 'h:65536' is no address"),
         (("run", "--admin", "on"), "Error: Invalid value for '--admin': 'on' is no address"),
@@ -169,7 +169,7 @@ BAD_CONFIGURATIONS: dict[str | bytes, str] = {
     f"policy: {POLICY}\nlistener: []\n": "2:1: error: unknown key 'listener'; did you mean listeners?",
     f"policy: {POLICY}\npolicy: q\n": "2:1: error: duplicate key 'policy', first given in line 1",
     f"policy: {POLICY}\nlisteners: [{{listen: here}}]\n": (
-        "2:22: error: 'here' is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380"
+        "2:22: error: 'here' is not an address; write HOST:PORT, as in 127.0.0.1:6380 or [::1]:6380"
     ),
     f"policy: {POLICY}\nupstream: redis://u:secret@h:0\n": (
         "2:11: error: the upstream's port is no number from 1 to 65535: 'redis://u:***@h:0'"
@@ -178,7 +178,7 @@ BAD_CONFIGURATIONS: dict[str | bytes, str] = {
         "2:37: error: 'cubemaster' is no service of the policy; did you mean CubeMaster?"
     ),
     f"policy: {POLICY}\nmodes: [{{mode: enforce, rule: scope.writ}}]\n": (
-        "2:31: error: 'scope.writ' is no rule; did you mean scope.write?"
+        "2:31: error: 'scope.writ' is not a rule; did you mean scope.write?"
     ),
     b"\xff\xfe": "1:1: error: not UTF-8 text (byte 0)",
     "": "1:1: error: the file is empty",
@@ -449,7 +449,7 @@ def test_an_invalid_break_glass_is_an_error(
 def test_a_duration_needs_a_unit(text: str) -> None:
     code, out, err = keyfence("observe", "--for", text)
     assert (code, out) == (2, "")
-    assert err.startswith(f"keyfence: --for: {text!r} is no duration; write a number and its unit")
+    assert err.startswith(f"keyfence: --for: {text!r} is not a duration; write a number and its unit")
 
 
 def test_a_report_of_a_running_keyfence(running: Keyfence) -> None:

@@ -119,7 +119,8 @@ def test_a_name_that_the_policy_lacks_is_an_error_with_its_place(folder: Path) -
     result = run("--waivers", folder / "w.yaml", "--policy", folder / "p.yaml")
     assert result.exit_code == 2
     assert (
-        f"{folder / 'w.yaml'}:2:46: error: 'kk' is no entry, scope or channel of the policy" in result.output
+        f"{folder / 'w.yaml'}:2:46: error: 'kk' is not an entry, scope or channel of the policy"
+        in result.output
     )
 
 

@@ -1,4 +1,4 @@
-"""Tenants before a real Redis: users and certificates as they come, without a reload."""
+"""Tenants with a real Redis: new users and certificates work without a reload."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_new_user_has_its_own_keys_at_once(
                 client.get(f"t:{other}:1")
 
 
-def test_who_a_client_is_changes_within_a_pipeline(
+def test_a_client_s_identity_can_change_within_a_pipeline(
     start: Callable[..., Keyfence], redis_server: RedisServer
 ) -> None:
     keyfence = start('{listen: "127.0.0.1:0", service: app}')
@@ -106,7 +106,7 @@ def test_who_a_client_is_changes_within_a_pipeline(
     assert b"own tenant: t:globex:1" in answers[3]
 
 
-def test_a_certificate_names_a_nodes_own_keys(
+def test_a_certificate_names_a_node_s_own_keys(
     start: Callable[..., Keyfence], certificates: Certificates
 ) -> None:
     tls = f"{{cert: {certificates.certificate}, key: {certificates.key}, client_ca: {certificates.ca}}}"

@@ -1,4 +1,4 @@
-"""Policy test files: what they can say, and what is told where it isn't so."""
+"""Policy test files: what they can express, and the messages if an expectation is false."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keyfence.policy.loading.load import load_policy
 from tests.policy.cases import POLICIES
 from tests.servers import PROJECT
 
-# pytest would take these for tests.
+# pytest would collect these as tests.
 files_of = test_files
 del test_files
 
@@ -37,7 +37,7 @@ def run(folder: Path, tests: str) -> FileResult:
 
 
 def message(folder: Path, tests: str) -> list[str]:
-    """The failures, without the file's name."""
+    """Returns the failures, without the file's name."""
     result = run(folder, tests)
     prefix = f"{folder}/p.test.yaml:"
     return [str(one).removeprefix(prefix) for case in result.results for one in case.failures]
@@ -112,7 +112,7 @@ HOLDS = [
 
 
 @pytest.mark.parametrize("test", HOLDS)
-def test_what_holds_fails_nowhere(test: str, tmp_path: Path) -> None:
+def test_a_true_expectation_passes(test: str, tmp_path: Path) -> None:
     assert message(tmp_path, f"  - {test}\n") == []
 
 
@@ -156,7 +156,7 @@ FAILS = {
 
 
 @pytest.mark.parametrize("test", FAILS)
-def test_what_does_not_hold_is_told_with_its_place(test: str, tmp_path: Path) -> None:
+def test_a_false_expectation_fails_with_its_place(test: str, tmp_path: Path) -> None:
     assert message(tmp_path, f"  - {test}\n") == FAILS[test]
 
 
@@ -191,7 +191,7 @@ FAULTS = {
         "3:20: error: 'rule' belongs to a step of the sequence"
     ],
     "{service: one, command: PING, ttl: {k: soon}}": [
-        "3:44: error: 'soon' is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d; "
+        "3:44: error: 'soon' is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, "
         "or none, or gone"
     ],
     "{service: one, comand: PING}": ["3:20: error: unknown key 'comand'; did you mean command?"],
@@ -199,15 +199,15 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("test", FAULTS)
-def test_a_faulty_test_is_told_with_its_place(test: str, tmp_path: Path) -> None:
+def test_a_faulty_test_is_an_error_with_its_place(test: str, tmp_path: Path) -> None:
     assert [line.replace("3:5:", "3:6:") for line in faults(tmp_path, f"  - {test}\n")] == FAULTS[test]
 
 
-def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+def test_all_faults_of_a_test_file_are_reported_at_once(tmp_path: Path) -> None:
     assert len(faults(tmp_path, "  - {service: one}\n  - {command: PING}\n")) == 2
 
 
-def test_time_is_what_the_file_says(tmp_path: Path) -> None:
+def test_the_file_sets_the_time_of_its_tests(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(POLICY)
     file = tmp_path / "p.test.yaml"
     # 2030-01-01 is 1893456000
@@ -218,7 +218,7 @@ def test_time_is_what_the_file_says(tmp_path: Path) -> None:
     assert Runner().run(file).failed == 0
 
 
-def test_coverage_names_what_was_never_exercised(tmp_path: Path) -> None:
+def test_coverage_lists_what_no_test_exercised(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(POLICY)
     file = tmp_path / "p.test.yaml"
     file.write_text(
@@ -255,7 +255,7 @@ def test_coverage_names_what_was_never_exercised(tmp_path: Path) -> None:
         "type: hash, fields: {a: integer}",
     ],
 )
-def test_what_an_entry_asks_of_values_is_to_be_exercised(asked: str, tmp_path: Path) -> None:
+def test_coverage_counts_an_entry_s_rules_on_values(asked: str, tmp_path: Path) -> None:
     text = f"policy: p\nservices: [a]\nkeys: {{k: {{key: k, writers: a, {asked}}}}}\n"
     (tmp_path / "p.yaml").write_text(text)
     coverage = Coverage(load_policy(tmp_path / "p.yaml"))
@@ -264,7 +264,7 @@ def test_what_an_entry_asks_of_values_is_to_be_exercised(asked: str, tmp_path: P
     assert "value.invalid" in missing["rules"]
 
 
-def test_the_test_files_of_a_folder(tmp_path: Path) -> None:
+def test_a_folder_stands_for_all_its_test_files(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     for name in ("b.test.yaml", "a.test.yaml", "a.yaml", "sub/c.test.yaml"):
         (tmp_path / name).write_text("")
@@ -276,7 +276,7 @@ def test_the_test_files_of_a_folder(tmp_path: Path) -> None:
         files_of([empty])
 
 
-def test_the_examples_of_the_documentation_hold(tmp_path: Path) -> None:
+def test_the_documentation_s_examples_pass(tmp_path: Path) -> None:
     text = (PROJECT / "docs" / "tools.md").read_text()
     blocks = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "service:" in block]
     file = tmp_path / "docs.test.yaml"

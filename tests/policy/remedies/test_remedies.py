@@ -302,7 +302,7 @@ def test_a_sequence_is_read_line_by_line() -> None:
     ("text", "told"),
     [
         ("PING\nSET 'a", "line 2: no closing quotation"),
-        ("+soon", "line 1: 'soon' is no duration"),
+        ("+soon", "line 1: 'soon' is not a duration"),
     ],
 )
 def test_a_faulty_sequence_names_the_line(text: str, told: str) -> None:
