@@ -78,7 +78,7 @@ CASES["families"] = [
 NAMES = (*NAMES, "families")
 KEYS = {name: sorted({word for argv in CASES[name] for word in argv[1:3]}) for name in NAMES}
 CUBE = EVALUATORS["cubesandbox"]
-# They live on from example to example: what they remember must be right for the next command too.
+# They live on from example to example: what they keep must be right for the next command too.
 CACHES = {
     (name, service): DecisionCache(evaluator, service, ALL)
     for name, evaluator in EVALUATORS.items()
@@ -118,7 +118,7 @@ COMMAND = st.sampled_from(
 
 @settings(max_examples=1500)
 @given(st.sampled_from(NAMES), st.data())
-def test_what_is_admitted_at_a_glance_breaks_nothing(policy: str, data: st.DataObject) -> None:
+def test_a_command_that_the_cache_admits_breaks_nothing(policy: str, data: st.DataObject) -> None:
     evaluator = EVALUATORS[policy]
     service = data.draw(st.integers(0, len(evaluator.policy.services) - 1))
     if data.draw(st.booleans()):
@@ -186,7 +186,7 @@ def awkward_keys(draw: st.DrawFn, policy: str) -> bytes:
     return key
 
 
-# What the short way of a judge who only observes repeats, by policy and service; they live on, as above.
+# Authorizers that only observe. They live on from example to example, as the caches above do.
 OBSERVING = {
     name: Authorizer(evaluator.policy, Modes([ModeRule("observe")], evaluator.policy.services))
     for name, evaluator in EVALUATORS.items()
@@ -237,15 +237,15 @@ def evaluated_and_counted(authorizer: Authorizer, service: int, argv: list[bytes
 
 @settings(max_examples=1500)
 @given(st.sampled_from(NAMES), st.data())
-def test_what_is_repeated_is_what_would_be_found(policy: str, data: st.DataObject) -> None:
-    judge = OBSERVING[policy]
-    service = data.draw(st.integers(0, len(judge.policy.services) - 1))
+def test_a_counted_command_has_the_violations_of_its_counter(policy: str, data: st.DataObject) -> None:
+    authorizer = OBSERVING[policy]
+    service = data.draw(st.integers(0, len(authorizer.policy.services) - 1))
     if data.draw(st.booleans()):
         argv = list(data.draw(st.sampled_from(CASES[policy])))
     else:
         argv = [data.draw(COMMAND), data.draw(awkward_keys(policy)), *data.draw(st.lists(WORDS, max_size=7))]
     for _ in range(2):
-        evaluated_and_counted(judge, service, argv)
+        evaluated_and_counted(authorizer, service, argv)
 
 
 @pytest.mark.parametrize(
@@ -259,39 +259,39 @@ def test_what_is_repeated_is_what_would_be_found(policy: str, data: st.DataObjec
         "cube_instance_info:{}",  # of an old form
     ],
 )
-def test_what_a_service_may_not_do_is_found_out_once_for_all_keys_alike(key: str) -> None:
+def test_keys_of_one_shape_share_a_counter(key: str) -> None:
     loaded = CUBE.policy
-    judge = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
+    authorizer = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
     service = loaded.number("CubeProxy")
     repeated = [
-        evaluated_and_counted(judge, service, [b"SET", key.format(n).encode(), b"v"]) for n in range(5)
+        evaluated_and_counted(authorizer, service, [b"SET", key.format(n).encode(), b"v"]) for n in range(5)
     ]
     assert repeated == [False, True, True, True, True]
 
 
-def test_what_repeats_is_known_again_by_a_glimpse() -> None:
+def test_a_violation_counter_is_found_unread() -> None:
     loaded = CUBE.policy
-    judge = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
+    authorizer = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
     service = loaded.number("CubeProxy")
     for key in (b"bench:user:%d", b"cube:v1:proxy:x:%d", b"cube:v1:master:instance:meta:%d"):
         for number in range(3):
-            evaluated_and_counted(judge, service, [b"SET", key % number, b"v"])
+            evaluated_and_counted(authorizer, service, [b"SET", key % number, b"v"])
         argv = [b"SET", key % 4, b"v"]
-        is_admitted = admitted(judge.cache(service, ALL), argv) is not None
-        assert (counted_unread(judge.cache(service, ALL), argv) is not None) != is_admitted, key
+        is_admitted = admitted(authorizer.cache(service, ALL), argv) is not None
+        assert (counted_unread(authorizer.cache(service, ALL), argv) is not None) != is_admitted, key
 
 
-def test_no_more_repeats_are_kept_than_there_is_room_for() -> None:
+def test_violation_counters_are_bounded() -> None:
     loaded = CUBE.policy
-    judge = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
+    authorizer = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
     service = loaded.number("CubeProxy")
     letters = "abcdefghijklmnop"
     words = [f"bench:{a}{b}{c}".encode() for a in letters for b in letters for c in letters]
     assert len(words) == MAX_COUNTERS
     keys = [*words, b"other:1", b"other:2"]
-    repeated = [evaluated_and_counted(judge, service, [b"SET", key, b"v"]) for key in keys]
+    repeated = [evaluated_and_counted(authorizer, service, [b"SET", key, b"v"]) for key in keys]
     assert repeated == [False] * MAX_COUNTERS + [False, True]
-    assert not evaluated_and_counted(judge, service, [b"SET", keys[0], b"v"])  # forgotten
+    assert not evaluated_and_counted(authorizer, service, [b"SET", keys[0], b"v"])  # forgotten
 
 
 # Policies whose commands the cache leaves to the evaluator: two have hash slots (`cluster`), one has types
@@ -338,13 +338,13 @@ def test_the_cache_counts_examples_that_break_a_rule_the_second_time() -> None:
 
 
 @pytest.mark.parametrize("policy", NAMES)
-def test_every_example_of_a_policy_gets_the_same_answer_both_ways(policy: str) -> None:
+def test_cache_and_evaluator_agree_on_every_example(policy: str) -> None:
     for (name, service), cache in CACHES.items():
         for argv in CASES[policy] if name == policy else ():
             agree(EVALUATORS[policy], service, list(argv), cache)
 
 
-def test_everyday_commands_are_admitted_at_a_glance() -> None:
+def test_the_cache_admits_everyday_commands() -> None:
     master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
     sidecar = DecisionCache(CUBE, CUBE.policy.number("cube-proxy-sidecar"), ALL)
     events = b"cube:v1:shared:sandbox:lifecycle:events"
@@ -363,7 +363,7 @@ def test_everyday_commands_are_admitted_at_a_glance() -> None:
         assert admitted(cache, argv) is not None, argv
 
 
-def test_what_was_seen_once_is_admitted_unread() -> None:
+def test_a_form_that_was_seen_once_is_admitted_unread() -> None:
     master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
     for text in (
         b"SET cube:v1:master:instance:meta:%d v",
@@ -419,7 +419,7 @@ def test_a_value_and_a_field_are_looked_at_each_time() -> None:
         b"\xb2",
     ],
 )
-def test_digits_are_told_fast_and_nothing_else_is_taken_for_them(field: str, value: bytes) -> None:
+def test_only_digits_pass_the_quick_look_at_a_number(field: str, value: bytes) -> None:
     service = CUBE.policy.number("CubeMaster")
     argv = [b"HSET", b"cube:v1:master:node:metric:n1", field.encode(), value]
     is_admitted = DecisionCache(CUBE, service, ALL).find(argv).is_admitted
@@ -446,7 +446,7 @@ def test_a_command_with_several_keys_is_admitted_if_each_of_them_is() -> None:
     assert admitted(master, [b"MGET", key, b"nobody:s"]) is None
 
 
-def test_keys_that_mean_different_things_for_times_to_live_take_the_long_way() -> None:
+def test_keys_with_different_outcomes_take_the_slow_path() -> None:
     policy = load_policy(POLICIES / "cubesandbox.yaml")
     sidecar = DecisionCache(Evaluator(policy), policy.number("cube-proxy-sidecar"), ALL)
     state, lock = b"cube:v1:shared:sandbox:lifecycle:state:a", b"cube:v1:shared:lock:x:a"
@@ -477,7 +477,7 @@ def test_a_command_without_keys_is_admitted_where_it_is_allowed() -> None:
         ("SET bench:user:1 v", "rule"),
     ],
 )
-def test_it_says_why_a_command_takes_the_long_way(text: str, why: str) -> None:
+def test_it_says_why_a_command_takes_the_slow_path(text: str, why: str) -> None:
     master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
     lookup = master.find(text.encode().split())
     assert (lookup.is_admitted, lookup.reason) == (False, why)
@@ -497,32 +497,34 @@ def test_it_says_why_a_command_takes_the_long_way(text: str, why: str) -> None:
         ("CubeProxy", "ZADD cube:v1:master:z:{} NX CH 1 x"),
     ],
 )
-def test_what_is_wrong_with_what_is_written_is_found_out_once_too(service: str, text: str) -> None:
+def test_wrong_values_are_counted_the_second_time(service: str, text: str) -> None:
     loaded = CUBE.policy
-    judge = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
+    authorizer = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
     number = loaded.number(service)
-    repeated = [evaluated_and_counted(judge, number, text.format(at).encode().split()) for at in range(4)]
+    repeated = [
+        evaluated_and_counted(authorizer, number, text.format(at).encode().split()) for at in range(4)
+    ]
     assert repeated == [False, True, True, True]
 
 
-def test_more_that_is_wrong_is_another_repeat() -> None:
+def test_another_number_of_faults_has_another_counter() -> None:
     loaded = CUBE.policy
-    judge = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
+    authorizer = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
     number = loaded.number("CubeMaster")
     route = b"cube:v1:shared:sandbox:proxy:7c8f"
     one, two, bad = [b"A", b"1"], [b"A", b"1", b"B", b"2"], [b"A", b"1", b"HostIP", b"nowhere"]
     for pairs, is_known in ((one, 0), (one, 1), (two, 0), (bad, 0), (two, 1), (bad, 1), (one, 1)):
-        assert evaluated_and_counted(judge, number, [b"HSET", route, *pairs]) == bool(is_known)
+        assert evaluated_and_counted(authorizer, number, [b"HSET", route, *pairs]) == bool(is_known)
 
 
-def test_no_more_forms_are_remembered_than_there_is_room_for() -> None:
+def test_forms_are_bounded() -> None:
     master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
     key = b"cube:v1:master:node:metric:n1"
     found = [admitted(master, [b"EXPIRE", key, b"%d" % (600 + number)]) for number in range(2 * MAX_FORMS)]
     assert sum(decision is not None for decision in found) == MAX_FORMS
 
 
-def test_only_commands_that_are_asked_for_are_admitted() -> None:
+def test_only_the_named_commands_are_admitted() -> None:
     master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), {"GET"})
     key = b"cube:v1:master:instance:meta:a"
     assert admitted(master, [b"GET", key]) is not None
