@@ -152,7 +152,7 @@ def test_a_client_that_never_reads_is_closed_at_its_limit_with_a_log_line(
         assert stage.closed_for("output") == 1
         assert other.says("PING") == b"+PONG\r\n"
         assert stage.memory() - before < 48 * MIB
-    eventually(lambda: stage.metric("connections_open") == 0, "nobody is left")
+    eventually(lambda: stage.metric("connections_open") == 0, "all connections are closed")
 
 
 MANY = 3000
@@ -253,7 +253,7 @@ def test_vanished_subscribers_are_forgotten(stage: Stage) -> None:
             with stage.redis.client() as direct:
                 eventually(lambda: direct.info("clients")["blocked_clients"] == 1, "it waits")
                 leave(one)
-                eventually(lambda: direct.info("clients")["blocked_clients"] == 0, "nobody waits")
+                eventually(lambda: direct.info("clients")["blocked_clients"] == 0, "no client is blocked")
                 assert direct.rpush("app:list", "x") == 1
                 assert direct.delete("app:list") == 1
 

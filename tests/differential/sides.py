@@ -40,9 +40,9 @@ class Step(NamedTuple):
     on: str
     words: tuple[bytes | tuple[str | bytes | int, ...], ...]
     ignoring: tuple[Difference, ...] = ()
-    replies: int = 0  # so many come in any case, even if not at once
+    replies: int = 0  # the least number of replies, at once or later
     silent: bool = False  # what follows the last reply has none of its own, and must be over too
-    pieces: tuple[int, ...] = ()  # sizes in which the bytes are sent; what is left goes as one
+    pieces: tuple[int, ...] = ()  # sizes of the pieces; the rest is sent as one
     closes: bool = False  # the client closes its connection instead
     half_closes: bool = False  # the client ends its side of it behind the bytes
 

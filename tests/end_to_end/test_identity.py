@@ -74,7 +74,7 @@ def test_a_redis_user_identifies_a_service(with_users: tuple[Keyfence, RedisServ
 
     assert allowed("CubeMaster", "m")
     assert not allowed("sidecar", "s", "CubeMaster")  # what its own listener alone would permit
-    assert allowed("nobody", "n", "CubeMaster")  # no service's user: the listener counts
+    assert allowed("nobody", "n", "CubeMaster")  # not a service's user, so the listener decides
     assert not allowed("nobody", "n", "unknown")
     with pytest.raises(redis.exceptions.AuthenticationError):
         allowed("CubeMaster", "wrong")

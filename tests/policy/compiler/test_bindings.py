@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyfence.commands.extract import extract
-from keyfence.policy.compiler.bindings import differing
+from keyfence.policy.compiled.tenants import differing
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
