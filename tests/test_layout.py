@@ -44,16 +44,20 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy.engine", "policy.remedies", "policy.wording"),
     },
     "identity": {"commands", "policy.compiled"},
-    "session": {
-        *("resp", "commands", "identity", "net", "session.handlers"),
+    "session.conversation": {
+        *("resp", "commands", "identity", "net"),
         *("policy", "policy.compiled", "policy.engine"),
     },
-    "session.handlers": {"resp", "commands", "identity", "policy.compiled", "policy.engine"},
+    "session.handlers": {"resp", "commands", "identity", "policy.compiled", "session.conversation"},
+    "session": {
+        *("resp", "commands", "identity", "session.conversation", "session.handlers"),
+        *("policy", "policy.compiled", "policy.engine"),
+    },
     "telemetry": {"policy", "policy.engine", "shapes"},
     "upstream": {"resp", "telemetry"},
     "config": {"policy", "policy.enforcement", "policy.source", "resp", "net", "identity", "upstream"},
     "downstream": {
-        *("config", "identity", "net", "resp", "session", "telemetry", "upstream"),
+        *("config", "identity", "net", "resp", "session", "session.conversation", "telemetry", "upstream"),
         *("policy", "policy.engine", "policy.source"),
     },
     "admin": {
@@ -61,7 +65,16 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy", "policy.compiled", "policy.source"),
     },
     "process.serving": {
-        *("admin", "commands", "config", "downstream", "net", "session", "telemetry", "upstream"),
+        *(
+            "admin",
+            "commands",
+            "config",
+            "downstream",
+            "net",
+            "session.conversation",
+            "telemetry",
+            "upstream",
+        ),
         *(
             "policy",
             "policy.analysis",
@@ -72,7 +85,15 @@ MAY_IMPORT: dict[str, set[str]] = {
         ),
     },
     "process.workers": {
-        *("config", "downstream", "net", "process.serving", "session", "telemetry", "upstream"),
+        *(
+            "config",
+            "downstream",
+            "net",
+            "process.serving",
+            "session.conversation",
+            "telemetry",
+            "upstream",
+        ),
         *("policy", "policy.enforcement"),
     },
     "process": {

@@ -40,8 +40,8 @@ RAW = {
         "extract",
     ): "two spellings need no folding; others go through fold",
     ("commands/extract.py", "_container.plan"): "as in extract",
-    ("session/session.py", "_is_named"): "as fold, in C; a name of that length with a NUL is another name",
-    ("session/session.py", "_special"): "as fold, in C; an argument with a NUL goes through word",
+    ("session/fastpath.py", "is_named"): "as fold, in C; nothing of that length with a NUL is such a name",
+    ("session/handlers/table.py", "handler_of"): "as fold; a name with a NUL is read by word",
     (
         "policy/engine/decision_cache.py",
         "DecisionCache._admits",

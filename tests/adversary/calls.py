@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 
 from keyfence.commands.table import COMMANDS
-from keyfence.session.routing import SHAREABLE
+from keyfence.session.conversation.routing import SHAREABLE
 
 Argv = list[bytes]
 

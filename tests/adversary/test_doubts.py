@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-from keyfence.session.routing import STAY
+from keyfence.session.conversation.routing import STAY
 from keyfence.session.session import Session
 from tests.adversary.conftest import Search
 from tests.session.sessions import ADMITTED, cmd, replies, sent, session
@@ -35,7 +35,7 @@ class Flushed:
         data = b"".join(one.to_upstream)
         one.to_upstream.clear()
         one.counts.clear()
-        if one.opaque:
+        if one.is_opaque:
             return []  # the session believes no reply any more
         if one.route.is_shared:
             assert OTHER not in data

@@ -11,8 +11,8 @@ import random
 
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
+from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.session.session import Session
-from keyfence.session.shown_ids import ShownIds
 from tests.adversary.conftest import Search
 from tests.session.sessions import Told, cmd, identities, judge, passed, sent
 

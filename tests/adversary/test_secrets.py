@@ -23,7 +23,7 @@ from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Finding, Violation
 from keyfence.policy.wording.masking import shown_in
-from keyfence.session.refusal import refusal
+from keyfence.session.conversation.refusal import refusal
 from keyfence.telemetry.telemetry import Telemetry
 from tests.adversary.conftest import Search
 
@@ -217,5 +217,5 @@ def test_the_fast_paths_mask_like_the_complete_check(search: Search) -> None:
             for target in (quick.target(name), None):
                 assert shown_in(quick, name, target) == shown_in(at_length, name, target), name
         assert quick.secrecy is not None
-        for head in quick.secrecy.remembered:
+        for head in quick.secrecy.shown_heads:
             assert shown_in(at_length, head, None) == printable(head)

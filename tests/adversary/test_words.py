@@ -28,7 +28,7 @@ from keyfence.resp import encode, requests
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.replies import ReplyFramer
 from keyfence.resp.requests import HEAD, RequestReader, StreamedBulk
-from keyfence.session.conversation import ROOM
+from keyfence.session.conversation.conversation import ROOM
 from keyfence.session.session import Session
 from tests.adversary.conftest import Search
 from tests.servers import PATIENCE_SECONDS, RedisServer, ServerBinary, running_redis
@@ -294,7 +294,7 @@ class Followed(Wire):
                 self.connect()
             data, session.to_upstream = b"".join(session.to_upstream), []
             self.socket.sendall(data)
-            if session.opaque or session.closing:
+            if session.is_opaque or session.closing:
                 break
             if session.outstanding:
                 session.from_upstream(self.reply())
@@ -366,7 +366,7 @@ def believed(session: Session) -> dict[str, str]:
         "user": (profile.user or b"default").decode(),
         "db": str(profile.database),
         "name": profile.name.decode(),
-        "resp": str(session.answers.resp),
+        "resp": str(session.replies.resp),
         "in MULTI": str(session.transaction is not None),
     }
 
@@ -387,7 +387,7 @@ def test_a_session_s_belief_equals_redis_state(search: Search, server: RedisServ
                         unknown = {"name"}
                     if word(said[-1][0]) == b"HELLO" and not heard.startswith((b"*", b"%")):
                         unknown = {"name"}  # it may have failed after its SETNAME
-                    if one.session.opaque or one.session.closing:
+                    if one.session.is_opaque or one.session.closing:
                         break
                 else:
                     answer = client_line(watch, one.id)

@@ -115,7 +115,7 @@ def test_each_command_has_help(command: str) -> None:
         ),
         (
             ("run", "--listen", "6380"),
-            "Error: Invalid value for '--listen': '6380' is no address; write HOST:PORT",
+            "Error: Invalid value for '--listen': '6380' is not an address; write HOST:PORT",
         ),
         (("run", "--listen", "h:65536"), "Error: Invalid value for '--listen': 'h:65536' is no address"),
         (("run", "--admin", "on"), "Error: Invalid value for '--admin': 'on' is no address"),
@@ -169,7 +169,7 @@ BAD_CONFIGURATIONS: dict[str | bytes, str] = {
     f"policy: {POLICY}\nlistener: []\n": "2:1: error: unknown key 'listener'; did you mean listeners?",
     f"policy: {POLICY}\npolicy: q\n": "2:1: error: duplicate key 'policy', first given in line 1",
     f"policy: {POLICY}\nlisteners: [{{listen: here}}]\n": (
-        "2:22: error: 'here' is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380"
+        "2:22: error: 'here' is not an address; write HOST:PORT, as in 127.0.0.1:6380 or [::1]:6380"
     ),
     f"policy: {POLICY}\nupstream: redis://u:secret@h:0\n": (
         "2:11: error: the upstream's port is no number from 1 to 65535: 'redis://u:***@h:0'"

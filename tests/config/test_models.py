@@ -64,13 +64,15 @@ FAULTS = {
         "keyfence.yaml:2:8: '5' is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d"
     ],
     "policy: p\nadmin: here": [
-        "keyfence.yaml:2:8: 'here' is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380, or none"
+        "keyfence.yaml:2:8: 'here' is not an address; write HOST:PORT, as in 127.0.0.1:6380 or [::1]:6380, "
+        "or none"
     ],
     "policy: p\nlisteners: [{service: a}]": ["keyfence.yaml:2:13: 'listen' is missing"],
     "policy: p\nlisteners: [{listen: '127.0.0.1'}, {listen: '::1:5'}, {listen: ':99999'}]": [
-        "keyfence.yaml:2:22: '127.0.0.1' is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380",
-        "keyfence.yaml:2:45: '::1:5': put an IPv6 address into brackets, as [::1]:6380",
-        "keyfence.yaml:2:64: ':99999' is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380",
+        "keyfence.yaml:2:22: '127.0.0.1' is not an address; "
+        "write HOST:PORT, as in 127.0.0.1:6380 or [::1]:6380",
+        "keyfence.yaml:2:45: '::1:5': put an IPv6 address in brackets, as in [::1]:6380",
+        "keyfence.yaml:2:64: ':99999' is not an address; write HOST:PORT, as in 127.0.0.1:6380 or [::1]:6380",
     ],
     "policy: p\nlisteners: [{listen: '127.0.0.1:0', service: CubeMastr}]": [
         "keyfence.yaml:2:46: 'CubeMastr' is no service of the policy; did you mean CubeMaster?"
@@ -142,7 +144,7 @@ listeners:
   - {listen: ":1", tls: {cert: a.pem, min_version: 1.1}}
 """,
     [
-        "4:14: 'unix:' names no socket; write unix:/path/to/keyfence.sock",
+        "4:14: 'unix:' does not name a socket; write unix:/path/to/keyfence.sock",
         "5:31: 'rw' are no permissions; write three octal digits, as 0660",
         "6:36: '9' are no permissions; write three octal digits, as 0660",
         "7:51: '10.0.0.1/8' has bits behind the prefix; write 10.0.0.0/8",
@@ -528,8 +530,8 @@ NO_UPSTREAM = {
     "redis://u:secret@[::1:5": "'redis://u:***@[::1:5' is no URL",
     "unix://:sec/?secret@h": "'unix://***@h': write / ? # of a user or password as %2F %3F %23",
     "unix:///s?db=secret@h": "'unix://***@h': write / ? # of a user or password as %2F %3F %23",
-    "unix://tmp/redis.sock": "'unix://tmp/redis.sock' names no socket; write unix:///path/to/redis.sock",
-    "unix:": "'unix:' names no socket; write unix:///path/to/redis.sock",
+    "unix://tmp/redis.sock": "'unix://tmp/redis.sock' does not name a socket; write unix:///path/to/redis.sock",
+    "unix:": "'unix:' does not name a socket; write unix:///path/to/redis.sock",
     "unix:///s?db=x": "'unix:///s?…': 'x' is no database number",
     "unix:///s?password=secret": "'unix:///s?…': there is no parameter 'password' here",
 }

@@ -18,7 +18,7 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.verdict import Violation
-from keyfence.session.refusal import refusal
+from keyfence.session.conversation.refusal import refusal
 
 SHOP = """policy: shop
 owner: {team: shop, contact: "#shop"}
