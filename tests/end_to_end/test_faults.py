@@ -84,7 +84,7 @@ def tcp_redis(start_one: Callable[..., RedisServer]) -> RedisServer:
 def keyfence(tcp_redis: RedisServer, start_keyfence: Start, tmp_path: Path) -> Iterator[Keyfence]:
     """keyfence in enforce. Checks after the test that none of its connections remains."""
     one = start_keyfence("--config", dedicated(tmp_path, tcp_redis.url, "enforce"), expect_stderr=OUTAGE)
-    ask(one, "/readyz")  # which opens what the first request needs
+    ask(one, "/readyz")  # opens the connections that the first request needs
     before = open_files(one)
     yield one
     check_for_leaks(one, before)
