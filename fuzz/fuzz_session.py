@@ -2,8 +2,7 @@
 """Guided fuzzing of a client's session: any bytes from the client, any from Redis, in any turns and pieces.
 
 Rule: no step raises. Redis gets exactly the requests that were admitted, in order and byte for byte, and
-besides them only keyfence's own commands. Nothing is kept without a limit, and the session ends for a known
-reason.
+besides them only keyfence's own commands. Nothing is kept without a limit. It ends for a known reason.
 
 An input chooses who is connected and what is enforced, then steps: commands that matter, raw bytes, replies
 of a Redis that behaves, raw bytes in place of replies, the end of the connection.
@@ -40,28 +39,60 @@ requests.KEPT_OF_LARGE = 40
 ROOM.shared_request = 400
 ROOM.shared_reply = 1500
 
-LIMITS = RequestLimits(max_request=4096) GREETING = [encode.command(b"AUTH", b"keyfence", b"its own"),
-encode.command(b"SELECT", 1)] # keyfence's own commands: for a refused command of a transaction; to open that
-one again elsewhere; before WAIT; # to ask who the client is; in place of CLIENT REPLY, in the client's
-spelling; barriers. OWN = [ *map(re.escape, [ABORT_MARKER, MULTI, encode.command(b"PING"),
-encode.command(b"ACL", b"WHOAMI")]),
-rb"\*3\r\n\$6\r\n(?i:client)\r\n\$[0-9]+\r\n(?i:reply)(?:\0[^\r]*)?\r\n\$2\r\nON\r\n",
-rb"\*3\r\n\$5\r\nHELLO\r\n\$1\r\n2\r\n\$32\r\n[0-9a-f]{32}\r\n",
-rb"\*2\r\n\$4\r\nPING\r\n\$32\r\n[0-9a-f]{32}\r\n", ] SERVICES = ("CubeProxy", "CubeMaster", "unknown") # Made
-once: an authorizer keeps nothing of the sessions that use it. AUTHORIZERS = ( judge(ModeRule("enforce")),
-judge(ModeRule("observe")), judge(ModeRule("enforce", rule="scope.write"), ModeRule("observe")), ) MORE:
-list[Sequence[bytes]] = [ [b"SUBSCRIBE", b"a", b"b"], [b"PSUBSCRIBE", b"*"], [b"UNSUBSCRIBE"],
-[b"PUNSUBSCRIBE", b"*"], [b"SSUBSCRIBE", b"a"], [b"SUBSCRIBE"], [b"QUIT"], [b"POST", b"/"], [b"CLIENT",
-b"TRACKING", b"ON"], [b"HELLO", b"3", b"SETNAME", b"x", b"AUTH", b"proxy", PASSWORD], [b"HELLO"], [b"HELLO",
-b"4"], [b"AUTH", b"keyfence", b"its own"], [b"BLPOP", b"list", b"0"], [b"SET", ROUTE, b"x" * 1500], [b"SET",
-b"cube:v1:master:node:metric:n", b"y" * 6000], [b"CLIENT", b"REPLY", b"ON"], [b"WAIT", b"1", b"0"], ] REQUESTS
-= [encode.command(*words) for words in [*WORDS, *MORE]] + NOTHING + [b"PING\r\n", b'ECHO "a b"\r\n'] REPLIES =
-[ b"+OK\r\n", b"+QUEUED\r\n", b"+RESET\r\n", b"-NOAUTH Authentication required.\r\n", b"-LOADING Redis is
-loading the dataset in memory\r\n", b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
-b"*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:0\r\n", b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$5\r\nhello\r\n",
-b">3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n", b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n", b"*-1\r\n",
-b"*2\r\n$1\r\na\r\n$300\r\n" + b"z" * 300 + b"\r\n", b"|1\r\n+a\r\n:1\r\n:5\r\n", b"HTTP/1.1 400 Bad
-Request\r\n", ]
+LIMITS = RequestLimits(max_request=4096)
+GREETING = [encode.command(b"AUTH", b"keyfence", b"its own"), encode.command(b"SELECT", 1)]
+# keyfence's own commands: for a refused command of a transaction; to open that one again elsewhere; before
+# WAIT; to ask who the client is; in place of CLIENT REPLY, in the client's spelling; barriers.
+OWN = [
+    *map(re.escape, [ABORT_MARKER, MULTI, encode.command(b"PING"), encode.command(b"ACL", b"WHOAMI")]),
+    rb"\*3\r\n\$6\r\n(?i:client)\r\n\$[0-9]+\r\n(?i:reply)(?:\0[^\r]*)?\r\n\$2\r\nON\r\n",
+    rb"\*3\r\n\$5\r\nHELLO\r\n\$1\r\n2\r\n\$32\r\n[0-9a-f]{32}\r\n",
+    rb"\*2\r\n\$4\r\nPING\r\n\$32\r\n[0-9a-f]{32}\r\n",
+]
+SERVICES = ("CubeProxy", "CubeMaster", "unknown")
+# Made once: an authorizer keeps nothing of the sessions that use it.
+AUTHORIZERS = (
+    judge(ModeRule("enforce")),
+    judge(ModeRule("observe")),
+    judge(ModeRule("enforce", rule="scope.write"), ModeRule("observe")),
+)
+MORE: list[Sequence[bytes]] = [
+    [b"SUBSCRIBE", b"a", b"b"],
+    [b"PSUBSCRIBE", b"*"],
+    [b"UNSUBSCRIBE"],
+    [b"PUNSUBSCRIBE", b"*"],
+    [b"SSUBSCRIBE", b"a"],
+    [b"SUBSCRIBE"],
+    [b"QUIT"],
+    [b"POST", b"/"],
+    [b"CLIENT", b"TRACKING", b"ON"],
+    [b"HELLO", b"3", b"SETNAME", b"x", b"AUTH", b"proxy", PASSWORD],
+    [b"HELLO"],
+    [b"HELLO", b"4"],
+    [b"AUTH", b"keyfence", b"its own"],
+    [b"BLPOP", b"list", b"0"],
+    [b"SET", ROUTE, b"x" * 1500],
+    [b"SET", b"cube:v1:master:node:metric:n", b"y" * 6000],
+    [b"CLIENT", b"REPLY", b"ON"],
+    [b"WAIT", b"1", b"0"],
+]
+REQUESTS = [encode.command(*words) for words in [*WORDS, *MORE]] + NOTHING + [b"PING\r\n", b'ECHO "a b"\r\n']
+REPLIES = [
+    b"+OK\r\n",
+    b"+QUEUED\r\n",
+    b"+RESET\r\n",
+    b"-NOAUTH Authentication required.\r\n",
+    b"-LOADING Redis is loading the dataset in memory\r\n",
+    b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
+    b"*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:0\r\n",
+    b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$5\r\nhello\r\n",
+    b">3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
+    b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n",
+    b"*-1\r\n",
+    b"*2\r\n$1\r\na\r\n$300\r\n" + b"z" * 300 + b"\r\n",
+    b"|1\r\n+a\r\n:1\r\n:5\r\n",
+    b"HTTP/1.1 400 Bad Request\r\n",
+]
 
 
 class Talk:

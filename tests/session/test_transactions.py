@@ -192,7 +192,7 @@ ROUTE_OF = "cube:v1:shared:sandbox:proxy:7c8f"
 
 @pytest.mark.parametrize("sharing", [True, False])
 @pytest.mark.parametrize("before", [0, 1, 3])
-def test_a_refusal_in_a_whole_transaction_aborts_it_and_each_command_is_evaluated_once(
+def test_a_refusal_aborts_a_whole_transaction_and_each_command_is_evaluated_once(
     sharing: bool, before: int
 ) -> None:
     told = Told()
@@ -222,7 +222,7 @@ def test_a_refusal_in_a_whole_transaction_aborts_it_and_each_command_is_evaluate
     assert not one.in_transaction
 
 
-def test_a_refusal_in_a_whole_transaction_waits_for_due_replies_and_so_do_later_commands() -> None:
+def test_a_refusal_in_a_whole_transaction_waits_for_due_replies() -> None:
     one = shared()
     one.from_client(ADMITTED + MULTI + ADMITTED + REFUSED)
     assert (passed(one), one.counts) == (ADMITTED, [1])
@@ -255,9 +255,7 @@ def test_a_transaction_opened_late_keeps_the_policy_that_it_was_evaluated_by() -
     assert passed(one) == MULTI + ADMITTED + ABORT_MARKER + EXEC + REFUSED
 
 
-def test_without_a_connection_each_request_of_a_whole_transaction_gets_an_error_and_the_client_stays() -> (
-    None
-):
+def test_without_a_connection_each_request_of_it_gets_an_error_and_the_client_stays() -> None:
     one = shared()
     one.from_client(WHOLE)
     one.upstream_refused("upstream is down")
