@@ -21,7 +21,7 @@ from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.verdict import PASS, Ruling
 from keyfence.resp.limits import IDENTIFIED, ProtocolError, RequestLimits
 from keyfence.resp.profile import unchanged
-from keyfence.resp.requests import HandedOn
+from keyfence.resp.requests import StreamedBulk
 from keyfence.session.conversation.executor import OTHER, Decided, Executor, Handler
 from keyfence.session.conversation.observer import Observer
 from keyfence.session.conversation.refusal import around_key, refusal
@@ -127,7 +127,7 @@ class Session(Executor):
         """Decide about a request that the decision cache does not admit. True: the decision was carried out
         at once, and the cache may be another one now."""
         if self.partly_sent:
-            argv = [Streamed(one, one.size) if isinstance(one, HandedOn) else one for one in argv]
+            argv = [Streamed(one, one.size) if isinstance(one, StreamedBulk) else one for one in argv]
         elif cache is not None and len(argv) == 1 and self._may_be_whole(cache, argv[0]):
             self._send_run()
             if self._whole_transaction(cache):
@@ -259,7 +259,7 @@ class Session(Executor):
         command = touches.command
         if handler is None and command is not None:
             handler = SUBCOMMAND_HANDLERS.get(command.name)
-        too_large = self.partly_sent and (handler is not None or touches.name_a_streamed)
+        too_large = self.partly_sent and (handler is not None or touches.has_streamed_name)
         recorder = self.observer.recorder
         if recorder is not None and not too_large:
             recorder(authorizer.policy, self.service, argv, touches)
