@@ -12,7 +12,7 @@ from pathlib import Path
 from keyfence.identity.resolver import Identities
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
-from keyfence.policy.engine.counts import Admitted, Repeat
+from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.verdict import Finding
 from keyfence.resp import encode
@@ -45,7 +45,7 @@ class Told:
         self._commands: list[tuple[str, str, str]] = []
         self._admitted: list[tuple[str, Admitted]] = []
         self._found: list[tuple[str, str, str, str]] = []
-        self._repeats: list[Repeat] = []
+        self._repeats: list[ViolationCounter] = []
         self.sessions: list[tuple[str, str]] = []
         self.at_length: list[str] = []
         self.decisions = 0
@@ -88,8 +88,10 @@ class Told:
         self.decisions += 1
         return f"d-{self.decisions}"
 
-    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat:
-        repeat = Repeat([(service, command, violation.rule, action) for violation, action in findings])
+    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> ViolationCounter:
+        repeat = ViolationCounter(
+            [(service, command, violation.rule, action) for violation, action in findings]
+        )
         self._repeats.append(repeat)
         return repeat
 

@@ -109,7 +109,7 @@ def test_a_transaction_keeps_the_policy_that_it_began_with() -> None:
     in_force = InForce(judge(ModeRule("observe")))
     one = session(in_force=in_force)
     in_multi(one)
-    in_force.judge = judge()
+    in_force.authorizer = judge()
     one.from_client(REFUSED)
     assert passed(one) == REFUSED
     one.from_client(cmd("EXEC") + REFUSED)

@@ -9,7 +9,7 @@ import pytest
 
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
-from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import parse_policy
 from keyfence.session.conversation.conversation import ABORT_MARKER, ROOM
 from keyfence.session.conversation.routing import STAY
@@ -248,7 +248,7 @@ def test_a_transaction_opened_late_keeps_the_policy_that_it_was_evaluated_by() -
     in_force = InForce(judge())
     one = shared(in_force=in_force)
     one.from_client(ADMITTED + MULTI + ADMITTED + REFUSED + EXEC + REFUSED)
-    in_force.judge = judge(ModeRule("observe"))
+    in_force.authorizer = judge(ModeRule("observe"))
     passed(one)
     one.from_client(b"")
     one.from_shared(b"*0\r\n", 1, True)
@@ -330,7 +330,7 @@ def test_a_time_to_live_may_be_given_in_the_same_transaction() -> None:
     assert len(table) == 0
     one.from_client(MULTI + cmd("HSET k:2 f v") + EXEC)
     (pending,) = table
-    assert pending.transaction is not None
+    assert pending.write.transaction is not None
     one.from_client(MULTI + cmd("EXPIRE k:2 50") + EXEC)  # it may come to nothing: Redis will be asked
     assert len(table) == 1
     one.from_client(cmd("EXPIRE k:2 50"))

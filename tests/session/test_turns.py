@@ -103,7 +103,7 @@ def test_a_reload_in_the_middle_leaves_the_evaluation_to_the_authorizer_that_beg
     one = session(in_force=in_force)
     one.from_client(UNKNOWN_KEYS + REFUSED)
     assert one.wants_turn
-    in_force.judge = judge(ModeRule("enforce"))
+    in_force.authorizer = judge(ModeRule("enforce"))
     turns(one)
     assert passed(one) == UNKNOWN_KEYS
     one.from_upstream(b":0\r\n")
@@ -114,7 +114,7 @@ def test_break_glass_that_opens_in_the_middle_holds() -> None:
     one = session(in_force=(in_force := InForce(judge())))
     one.from_client(UNKNOWN_KEYS)
     assert one.wants_turn
-    in_force.judge.glass.append(BreakGlass(2e9))
+    in_force.authorizer.glass.append(BreakGlass(2e9))
     turns(one)
     assert passed(one) == UNKNOWN_KEYS
 

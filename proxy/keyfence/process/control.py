@@ -98,7 +98,7 @@ class InProcess:
         self._listeners.replace_tls(contexts)
 
     async def set_glass(self, _glass: Sequence[BreakGlass]) -> None:
-        """The list is the judge's own."""
+        """The authorizer reads this very list."""
 
     async def counters(self) -> Counters:
         return self._runtime.telemetry.counters
@@ -135,7 +135,7 @@ class InProcess:
 
 
 class Control:
-    """Implements `admin.Control` over the judge of this process and whoever serves the clients."""
+    """Implements `admin.Control` over the authorizer of this process and whoever serves the clients."""
 
     def __init__(
         self,
@@ -179,15 +179,15 @@ class Control:
         return self._front.listing()
 
     def modes(self) -> dict[str, Any]:
-        judge = self._runtime.judge
-        if judge is None:
+        authorizer = self._runtime.authorizer
+        if authorizer is None:
             return {"splice": True}
         return {
-            "policy": judge.policy.name,
-            "revision": judge.policy.revision,
-            "should": sorted(judge.policy.should),
-            "advised": advised(judge.policy),
-            "modes": judge.modes.matrix(),
+            "policy": authorizer.policy.name,
+            "revision": authorizer.policy.revision,
+            "should": sorted(authorizer.policy.should),
+            "advised": advised(authorizer.policy),
+            "modes": authorizer.modes.matrix(),
             "break_glass": [dataclasses.asdict(one) for one in self._runtime.glass],
         }
 
@@ -215,10 +215,10 @@ class Control:
         }
 
     def _policy_status(self) -> dict[str, Any] | None:
-        judge = self._runtime.judge
-        if judge is None:
+        authorizer = self._runtime.authorizer
+        if authorizer is None:
             return None
-        name, revision = judge.policy.name, judge.policy.revision
+        name, revision = authorizer.policy.name, authorizer.policy.revision
         loaded = self._runtime.telemetry.counters.policies.get(name, (revision, self._started))[1]
         return {"name": name, "revision": revision, "file": self._runtime.settings.policy, "loaded": loaded}
 
@@ -235,9 +235,9 @@ class Control:
 
     def _modes_in_numbers(self) -> dict[str, dict[str, int]]:
         """service → mode → how many rules."""
-        judge = self._runtime.judge
+        authorizer = self._runtime.authorizer
         found: dict[str, dict[str, int]] = {}
-        for by_service in judge.modes.matrix().values() if judge is not None else ():
+        for by_service in authorizer.modes.matrix().values() if authorizer is not None else ():
             for service, mode in by_service.items():
                 row = found.setdefault(service, {"enforce": 0, "observe": 0, "disabled": 0})
                 row[mode] += 1
@@ -252,11 +252,11 @@ class Control:
 
     def explain(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> dict[str, Any]:
         """The live policy's verdict, and what the live modes and waivers make of it. Raises ValueError."""
-        judge = self._runtime.judge
-        if judge is None:
-            raise ValueError("keyfence runs with --splice: it judges nothing")
-        told = explain(judge.policy, service, argv, caller)
-        ruling = judge.rule(judge.number(service), argv, judge.policy.values(caller))
+        authorizer = self._runtime.authorizer
+        if authorizer is None:
+            raise ValueError("keyfence runs with --splice: it evaluates nothing")
+        told = explain(authorizer.policy, service, argv, caller)
+        ruling = authorizer.rule(authorizer.number(service), argv, authorizer.policy.values(caller))
         told["actions"] = [
             {"rule": found.violation.rule, "action": found.action} for found in ruling.findings
         ]
@@ -267,12 +267,12 @@ class Control:
 
     async def observe(self, seconds: float, rule: str | None, service: str | None) -> dict[str, Any]:
         """Break-glass: refuse nothing (of a rule, of a service) for so long. Raises ValueError."""
-        judge = self._runtime.judge
-        if judge is None:
+        authorizer = self._runtime.authorizer
+        if authorizer is None:
             raise ValueError("keyfence runs with --splice: it refuses nothing")
         if rule and rule not in RULES:
             raise ValueError(f"{rule!r} is no rule")
-        if service and service not in judge.policy.services:
+        if service and service not in authorizer.policy.services:
             raise ValueError(f"{service!r} is no service of the policy")
         if len(self._runtime.glass) >= MAX_GLASS:
             raise ValueError(f"{MAX_GLASS} are open already; end them with keyfence observe --end")
@@ -319,8 +319,8 @@ class Control:
             try:
                 return await self._reload()
             except FileError as exc:
-                judge = self._runtime.judge
-                name = judge.policy.name if judge is not None else ""
+                authorizer = self._runtime.authorizer
+                name = authorizer.policy.name if authorizer is not None else ""
                 self._runtime.telemetry.counters.policy_load_failed(name)
                 for fault in exc.diagnostics:
                     warn(str(fault))
@@ -331,8 +331,8 @@ class Control:
 
     async def _reload(self) -> dict[str, Any]:
         packed = await self._origin.load_apart()
-        before, judge = self._runtime.settings, self._runtime.judge
-        revision_before = judge.policy.revision if judge is not None else ""
+        before, authorizer = self._runtime.settings, self._runtime.authorizer
+        revision_before = authorizer.policy.revision if authorizer is not None else ""
         settings, waiting = admit(before, packed.settings)
         packed = packed._replace(settings=settings)
         policy = await asyncio.to_thread(unpack, packed)

@@ -2,7 +2,7 @@
 
 Rule: a violation is told once to each of counters, tally and log, and a decision id is made only for a line
 that is written or promised; telling never raises for reasons of its own. What the session has only counted
-(`Repeat`) is gathered once a second, and whenever counters or tally are asked for.
+(`ViolationCounter`) is gathered once a second, and whenever counters or tally are asked for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
-from keyfence.policy.engine.counts import Admitted, Repeat
+from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.verdict import Finding, Peer, Violation, script_in
 from keyfence.shapes.secrecy import Secrecy
 from keyfence.shapes.shapes import Shapes
@@ -84,7 +84,7 @@ class Telemetry:
         self._scripts: set[str] = set()  # unregistered ones that have rows of their own
         # The rows that the violations of a group count in, to find them with one look-up.
         self._known: dict[Group, _Known] = {}
-        self._repeats: deque[Repeat] = deque()  # that live, the oldest first
+        self._repeats: deque[ViolationCounter] = deque()  # that live, the oldest first
         self._admitted: list[tuple[str, Admitted]] = []  # in which commands of a service are counted
         self._turns = 0  # of the shapes, as far as the repeats know
         self._epoch = wall() - clock()  # what makes Unix seconds of the monotonic clock's
@@ -192,7 +192,7 @@ class Telemetry:
                 refused = decision
         return refused
 
-    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat | None:
+    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> ViolationCounter | None:
         """Something to count more commands by that have these findings, told of just now, while it lives;
         None where it isn't known where they are counted, or their keys' shape isn't learnt for good."""
         rows = []
@@ -207,7 +207,7 @@ class Telemetry:
             rows += [(group, known.series, known.row)] * (1 + violation.more)
         if len(self._repeats) >= MAX_REPEATS:
             return None
-        repeat = Repeat(rows)
+        repeat = ViolationCounter(rows)
         self._repeats.append(repeat)
         return repeat
 

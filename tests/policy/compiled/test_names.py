@@ -232,7 +232,7 @@ def test_lower_case_is_asked_of_words_and_not_of_ids(key: str, names: str, broke
     for one in (evaluator, Evaluator(pickle.loads(pickle.dumps(compiled)))):
         assert [found.rule for found in one.decide(0, argv).violations] == broken
     cache = DecisionCache(evaluator, 0, frozenset({"GET"}))
-    assert [cache.admits(argv) is not None for _ in range(2)] == [not broken and key[0] != "O"] * 2
+    assert [cache.find(argv).is_admitted for _ in range(2)] == [not broken and key[0] != "O"] * 2
 
 
 def test_ids_with_capitals_cost_nothing() -> None:
@@ -442,7 +442,7 @@ def test_names_are_read_as_a_person_would(key: bytes) -> None:
 def test_a_name_admitted_at_a_glance_breaks_nothing(key: bytes, command: bytes) -> None:
     evaluator = Evaluator(COMPILED)
     touches = extract([command, key])
-    verdict = evaluator.judge(0, [command, key], touches)
+    verdict = evaluator.evaluate(0, [command, key], touches)
     assert evaluator.admits(0, touches) == verdict.allowed
 
 

@@ -16,11 +16,11 @@ from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.pending_sizes import MAX_KEY, PendingSize, PendingSizes, Write
-from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.engine.pending import PendingSize, PendingSizes, PendingTtls
+from keyfence.policy.engine.writes import MAX_KEY, Write
 from keyfence.policy.loading.load import parse_policy
 from tests.commands.conftest import Live
-from tests.policy.engine.test_decision_cache import ALL, agree, judged_and_repeated
+from tests.policy.engine.test_decision_cache import ALL, agree, evaluated_and_counted
 from tests.servers import RedisServer
 
 POLICY = parse_policy(
@@ -99,14 +99,14 @@ def sequences(draw: st.DrawFn) -> list[Any]:
 
 
 class Watched:
-    """A server with a judge before it, and whoever asks it later."""
+    """A server behind an authorizer, and what is asked of the server later."""
 
     def __init__(self, server: RedisServer) -> None:
         self.now = 0.0
         self.link = Live(str(server.socket_path), server.version)
         self.link("FLUSHALL")
         self.table = PendingTtls(clock=lambda: self.now)
-        self.judge = Authorizer(POLICY, Modes((), POLICY.services), pending=self.table)
+        self.authorizer = Authorizer(POLICY, Modes((), POLICY.services), pending=self.table)
         self.told: set[str] = set()  # keys that have been told of since they last were as they should be
 
     def exceeds(self, key: str) -> bool:
@@ -114,7 +114,7 @@ class Watched:
         return kind != b"none" and int(self.link(SIZE_OF[kind], key)) > LIMITS[kind]
 
     def do(self, argv: list[bytes]) -> None:
-        ruling, _ = self.judge.authorize(0, argv, client="c", connection=1)
+        ruling, _ = self.authorizer.authorize(0, argv, client="c", connection=1)
         self.told |= {(one.violation.key or b"").decode() for one in ruling.findings}
         self.link(*argv)
         self.told = {key for key in self.told if self.exceeds(key)}
@@ -122,11 +122,12 @@ class Watched:
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         for pending in self.table.sizes.due():
-            asked = asked_of(pending)
+            asked = pending.questions
             sizes = [self.size(question.command, pending.key) for question in asked]
             found = self.table.sizes.answer(pending, asked, sizes)
             if found is not None:
-                (finding,) = self.judge.late_size(pending.key, *found)
+                doubt, size = found
+                (finding,) = doubt.findings(size)
                 assert finding.action == "late"
                 assert self.exceeds(pending.key.decode()), finding
                 self.told.add(pending.key.decode())
@@ -182,11 +183,7 @@ def test_a_glance_sees_what_is_too_large(name: bytes, key: bytes, rest: list[byt
     argv = [name, key, *rest]
     agree(DECIDER, 0, argv, GLANCE)
     for _ in range(2):
-        judged_and_repeated(OBSERVING, 0, argv)
-
-
-def asked_of(pending: PendingSize) -> list[Question]:
-    return [write.question for write in pending.writes.values()]
+        evaluated_and_counted(OBSERVING, 0, argv)
 
 
 def found(argv: list[bytes]) -> list[tuple[str, int]]:
@@ -213,11 +210,11 @@ def test_the_limits_of_a_scope_hold_where_an_entry_says_nothing() -> None:
 
 def test_a_write_that_is_for_another_type_hides_no_other() -> None:
     table = PendingTtls()
-    judge = Authorizer(POLICY, Modes([], POLICY.services), pending=table)
+    authorizer = Authorizer(POLICY, Modes([], POLICY.services), pending=table)
     for command in ("SADD k:any:1 a", "RPUSH k:any:1 a", "SADD k:any:1 b"):
-        judge.authorize(0, command.encode().split())
+        authorizer.authorize(0, command.encode().split())
     (pending,) = table.sizes
-    assert [question.command for question in asked_of(pending)] == [b"SCARD", b"LLEN"]
+    assert [question.command for question in pending.questions] == [b"SCARD", b"LLEN"]
 
 
 def test_what_is_told_names_the_limit_and_not_the_value() -> None:
@@ -250,17 +247,17 @@ def test_what_is_told_names_the_limit_and_not_the_value() -> None:
 )
 def test_redis_is_asked_for_what_a_command_leaves_open(command: str, asked: list[str]) -> None:
     table = PendingTtls()
-    judge = Authorizer(POLICY, Modes([], POLICY.services), pending=table)
+    authorizer = Authorizer(POLICY, Modes([], POLICY.services), pending=table)
     for _ in range(3):
-        judge.authorize(0, command.encode().split())
-    told = [question.command.decode() for one in table.sizes for question in asked_of(one)]
+        authorizer.authorize(0, command.encode().split())
+    told = [question.command.decode() for one in table.sizes for question in one.questions]
     assert told == asked
 
 
 def test_in_enforce_what_is_refused_leaves_nothing_open() -> None:
     table = PendingTtls()
-    judge = Authorizer(POLICY, Modes([ModeRule("enforce")], POLICY.services), pending=table)
-    ruling, _ = judge.authorize(0, b"LPUSH k:list:1 1 2 3".split())
+    authorizer = Authorizer(POLICY, Modes([ModeRule("enforce")], POLICY.services), pending=table)
+    ruling, _ = authorizer.authorize(0, b"LPUSH k:list:1 1 2 3".split())
     assert ruling.refused_by is not None
     assert ruling.refused_by.rule == "key.members"
     assert len(table.sizes) == 0
@@ -296,15 +293,16 @@ class Bench:
         self.table = PendingSizes(limit, lambda: self.now)
 
     def write(self, key: bytes = b"k", command: str = "LPUSH", database: int = 0) -> None:
-        judge: Any = None
+        authorizer: Any = None
         target: Any = None
-        self.table.ask(database, key, [Write(judge, 0, "c", command, 1, target, LLEN)])
+        write = Write(authorizer, 0, "c", command, "c", None, database, key, 1, target)
+        self.table.ask(write, [LLEN])
 
     def told_at(self, now: float, size: int | None) -> list[str]:
         self.now = now
         due: list[PendingSize] = self.table.due()
         answers = [self.table.answer(one, [LLEN], [size]) for one in due]
-        return [answer[0].command for answer in answers if answer is not None]
+        return [answer[0].write.command for answer in answers if answer is not None]
 
 
 def test_there_is_one_question_for_a_key_and_a_time() -> None:

@@ -24,7 +24,7 @@ from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.patterns.globs import Glob
-from tests.policy.engine.test_decision_cache import admitted_in
+from tests.policy.engine.test_decision_cache import admitted, admitted_unread
 
 SHA = "a" * 40
 POLICY = f"""
@@ -497,7 +497,7 @@ def test_a_legacy_form_without_the_tenant_is_for_those_with_the_right_on_all(
     judge = Authorizer(policy, Modes([ModeRule("enforce")], policy.services))
     for number, name in enumerate(policy.services):
         cache = judge.cache(number, frozenset({"GET", "SET"}))
-        assert name in passes or cache.admits(argv, values) is None
+        assert name in passes or not cache.find(argv, values).is_admitted
         assert (judge.rule(number, argv, values).refused_by is None) == (name in passes)
     for one in found["app"]:
         assert one.rule == ("scan.scope" if argv[0] == b"SCAN" else "key.legacy")
@@ -586,11 +586,12 @@ def test_what_one_caller_is_told_is_not_repeated_to_another() -> None:
     for caller, own in ((ACME, b"acme"), (Caller(b"tenant-globex"), b"globex")):
         for command in (b"GET crt:7", b"GET t:list:7"):
             argv, values = command.split(), LOADED_HINTS.values(caller)
-            assert cache.admits(argv, values) is None
+            lookup = cache.find(argv, values)
+            assert not lookup.is_admitted
             ruling, touches = judge.authorize(0, argv, values=values)
             assert ruling.refused_by is not None
             assert own.decode() in ruling.refused_by.hint
-            assert judge.repeats(0, cache, argv, touches, ruling) is None
+            assert judge.repeats(0, cache, lookup, argv, touches, ruling) is None
 
 
 def test_a_lapsed_legacy_form_is_closed_to_its_own_tenant_too() -> None:
@@ -651,9 +652,9 @@ def test_a_glance_that_knows_one_tenant_admits_nothing_for_another(
     keys = data.draw(st.lists(KEYS, min_size=1, max_size=3 if command in (b"DEL", b"MGET") else 1))
     argv = [command, *keys, *{b"SET": [b"v"], b"EXPIRE": [b"60"]}.get(command, [])]
     for _ in range(2):
-        for way in (cache.admits(list(argv), values), admitted_in(cache, argv, values)):
+        for way in (admitted(cache, list(argv), values), admitted_unread(cache, argv, values)):
             if way is not None:
-                assert DECIDER.judge(service, argv, extract(argv), values=values).allowed
+                assert DECIDER.evaluate(service, argv, extract(argv), values=values).allowed
 
 
 def test_a_tenants_own_keys_are_admitted_unread() -> None:
@@ -661,10 +662,10 @@ def test_a_tenants_own_keys_are_admitted_unread() -> None:
     for tenant in (b"acme", b"globex"):
         values = LOADED.values(Caller(b"tenant-" + tenant))
         key = b"t:" + tenant + b":name"
-        assert cache.admits([b"GET", key], values) is not None
-        assert admitted_in(cache, [b"GET", key], values) is not None
-        assert admitted_in(cache, [b"GET", b"t:other:name"], values) is None
-        assert cache.admits([b"GET", b"t:other:name"], values) is None
+        assert cache.find([b"GET", key], values).is_admitted
+        assert admitted_unread(cache, [b"GET", key], values) is not None
+        assert admitted_unread(cache, [b"GET", b"t:other:name"], values) is None
+        assert not cache.find([b"GET", b"t:other:name"], values).is_admitted
 
 
 def test_what_is_remembered_of_patterns_does_not_grow_with_tenants() -> None:
@@ -739,8 +740,8 @@ def test_a_service_across_the_tenants_is_held_to_everything_else(
     for _ in range(2):
         found = [one.rule for one in evaluator.decide(number, argv, values).violations]
         assert found == rules
-    admitted = DecisionCache(evaluator, number, ALL).admits(argv, values)
-    assert admitted is None or not rules
+    decision = admitted(DecisionCache(evaluator, number, ALL), argv, values)
+    assert decision is None or not rules
 
 
 def test_who_stands_across_is_part_of_what_changes() -> None:

@@ -226,7 +226,7 @@ def test_of_several_own_members_only_what_is_admitted_on_all_of_them_is_left() -
             "{entry: cart, member: {stge: stg}}",
             "the key of cart has no bound <stge>; did you mean stage?",
         ),
-        ("{entry: cart, member: {stage: stgg}}", "'stgg' is no value of <stage>; did you mean stg?"),
+        ("{entry: cart, member: {stage: stgg}}", "'stgg' is not a value of <stage>; did you mean stg?"),
         ("{entry: plain, member: {stage: stg}}", "the key of plain has no bound <stage>; it is no family"),
     ],
 )

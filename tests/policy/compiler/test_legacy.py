@@ -119,7 +119,7 @@ def test_a_lapse_is_heeded_by_a_decider_that_is_running() -> None:
         argv = [word.encode() for word in command.split()]
         touches = extract(argv)
         number = policy.number(service)
-        verdict = evaluator.judge(number, argv, touches)
+        verdict = evaluator.evaluate(number, argv, touches)
         assert not evaluator.admits(number, touches) or verdict.allowed
         return [one.rule for one in verdict.violations]
 
@@ -148,11 +148,11 @@ def test_the_glance_admits_no_command_by_a_grant_that_has_lapsed() -> None:
     now = [at("2026-06-20")]
     evaluator = Evaluator(policy, lambda: now[0])
     touches = extract([b"DBSIZE"])
-    assert evaluator.judge(0, [b"DBSIZE"], touches).allowed
+    assert evaluator.evaluate(0, [b"DBSIZE"], touches).allowed
     assert evaluator.admits(0, touches)
     now[0] = at("2026-06-21")
     assert not evaluator.admits(0, touches)
-    assert not evaluator.judge(0, [b"DBSIZE"], touches).allowed
+    assert not evaluator.evaluate(0, [b"DBSIZE"], touches).allowed
 
 
 def test_a_lapse_fails_check_and_is_told_two_weeks_before(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from keyfence.policy.analysis.keyspace_model import Keyspace
 from keyfence.policy.enforcement.modes import Modes
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Transaction
-from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.verdict import Finding
 from tests.commands.conftest import Live
@@ -144,19 +144,21 @@ def breaks(key: bytes, left: int) -> bool:
 
 
 class Watched:
-    """A world with a judge before it, and whoever asks it later."""
+    """A world behind an authorizer, and what is asked of it later."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.table = PendingTtls(clock=world.now)
-        self.judge = Authorizer(POLICY, Modes((), POLICY.services), clock=lambda: START, pending=self.table)
+        self.authorizer = Authorizer(
+            POLICY, Modes((), POLICY.services), clock=lambda: START, pending=self.table
+        )
         self.transactions: dict[str, tuple[Transaction, set[tuple[int, bytes]]]] = {}
         # Keys that have been told of since they last were as they should be.
         self.told: set[tuple[int, bytes]] = set()
 
     def do(self, client: str, argv: list[bytes]) -> None:
         transaction, told = self.transactions.get(client, (None, self.told))
-        ruling, touches = self.judge.authorize(0, argv, transaction, 0, client)
+        ruling, touches = self.authorizer.authorize(0, argv, transaction, 0, client)
         database = touches.databases[0][1] if touches.databases else 0
         for violation, action in ruling.findings:
             assert action == "observed"
@@ -180,7 +182,7 @@ class Watched:
         for pending in self.table.due():
             left = self.world.left(pending.database, pending.key)
             if self.table.answer(pending, left):
-                (finding,) = self.judge.late(pending, left)
+                (finding,) = pending.findings(left)
                 assert finding.action == "late"
                 assert breaks(pending.key, left), (finding, left)
                 self.told.add((pending.database, pending.key))

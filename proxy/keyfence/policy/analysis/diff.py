@@ -255,8 +255,8 @@ class Difference:
             lost: list[str] = []
             gained: list[str] = []
             for shown, argv, touches in every:
-                had = old.judge(self.old.number(service), argv, touches).allowed
-                has = new.judge(self.new.number(service), argv, touches).allowed
+                had = old.evaluate(self.old.number(service), argv, touches).allowed
+                has = new.evaluate(self.new.number(service), argv, touches).allowed
                 if had != has:
                     (lost if had else gained).append(shown)
             for names, may in ((lost, "may no longer"), (gained, "may now")):
@@ -279,7 +279,7 @@ class _AccessRules:
     def rules(self, service: str, key: bytes, needs: int) -> tuple[str, ...]:
         touches = Touches(None, (Access(1, key, needs),))
         values = self.policy.owners_values([key])
-        verdict = self._evaluator.judge(self.policy.number(service), [b"X", key], touches, values=values)
+        verdict = self._evaluator.evaluate(self.policy.number(service), [b"X", key], touches, values=values)
         return tuple(one.rule for one in verdict.violations if one.rule in ACCESS_RULES)
 
 

@@ -1,4 +1,4 @@
-"""What a process needs to serve clients: judge, upstream, gate, and what is to be done each second.
+"""What a process needs to serve clients: authorizer, upstream, gate, and what is to be done each second.
 
 Rule: policy and configuration are taken over together, between two commands and never within one; what has
 begun (a transaction, a client's identity) goes on with what it began with.
@@ -26,7 +26,7 @@ from keyfence.net.addresses import Bound
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
-from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.session.conversation.shown_ids import Question, ShownIds
 from keyfence.telemetry.operator_log import notice, tell, warn
 from keyfence.telemetry.telemetry import Telemetry
@@ -45,7 +45,7 @@ class StartError(Exception):
 
 
 class Runtime:
-    """The state of one process: of the only one, of a worker, or of the parent that judges for `explain`
+    """The state of one process: of the only one, of a worker, or of the parent that evaluates for `explain`
     alone."""
 
     def __init__(
@@ -87,12 +87,12 @@ class Runtime:
         self.telemetry.mask(settings.mask_keys)
         if policy is not None:
             modes = Modes(settings.modes, policy.services, settings.waived())
-            judge = Authorizer(policy, modes, self.glass, time.time, self._decision_failed, self.pending)
+            authorizer = Authorizer(policy, modes, self.glass, time.time, self._decision_failed, self.pending)
             if self.in_force is None:
-                self.in_force = InForce(judge)
+                self.in_force = InForce(authorizer)
             else:
-                counters.policy_replaced(self.in_force.judge.policy.name)
-                self.in_force.judge = judge
+                counters.policy_replaced(self.in_force.authorizer.policy.name)
+                self.in_force.authorizer = authorizer
             self.telemetry.guard(policy.secrecy)
             counters.policy_loaded(policy.name, policy.revision, loaded_at)
         if self._gate is not None:
@@ -119,7 +119,7 @@ class Runtime:
             on_fault=self._upstream_fault,
             on_state=self._outages.seen if self._outages is not None else lambda _up, _reason: None,
         )
-        if self.judge is not None:
+        if self.authorizer is not None:
             self.learner = Learner(self.upstream, self._adopt_commands, self._cannot_learn)
         return self.upstream
 
@@ -168,8 +168,8 @@ class Runtime:
     def _adopt_commands(self, reply: object) -> None:
         learned = learn(reply)
         adopt(learned)
-        if self.judge is not None:
-            self.judge.evaluator.forget_permissions()
+        if self.authorizer is not None:
+            self.authorizer.evaluator.forget_permissions()
         if learned.rows:
             self.tell(f"the upstream has {len(learned.rows)} commands that keyfence knows from it alone")
         if learned.unreadable or learned.dropped:
@@ -238,12 +238,12 @@ class Runtime:
         return dataclasses.replace(limits, connections=room)
 
     def _identities(self) -> Any:
-        return self.settings.identities(self.judge.policy.services if self.judge else ())
+        return self.settings.identities(self.authorizer.policy.services if self.authorizer else ())
 
     @property
-    def judge(self) -> Authorizer | None:
+    def authorizer(self) -> Authorizer | None:
         """None: nothing is read."""
-        return None if self.in_force is None else self.in_force.judge
+        return None if self.in_force is None else self.in_force.authorizer
 
     def listeners(self, upstream: Upstream, bound: list[Bound]) -> Listeners:
         """The configured listeners on sockets that are bound already, each in its turn."""
@@ -286,8 +286,8 @@ class Runtime:
             "grants": [],
             "waivers": [one.until for one in self.settings.waivers],
         }
-        if self.judge is not None:
-            for kind, until in self.judge.policy.exceptions:
+        if self.authorizer is not None:
+            for kind, until in self.authorizer.policy.exceptions:
                 dates[kind].append(until)
         for kind, untils in dates.items():
             self.telemetry.counters.set_exceptions_lapsed(kind, sum(until < today for until in untils))

@@ -22,7 +22,8 @@ from keyfence.policy.compiled.ttl import (
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Transaction
-from keyfence.policy.engine.pending_ttl import MAX_KEY, PendingTtls
+from keyfence.policy.engine.pending import PendingTtls
+from keyfence.policy.engine.writes import MAX_KEY, Write
 from keyfence.policy.loading.load import parse_policy
 
 TARGET: Target = parse_policy("policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', writers: a}}").targets[0]
@@ -38,10 +39,9 @@ class Bench:
         self, key: bytes = b"k", question: int = ASKS_PRESENCE, client: str = "c", transaction: object = None,
         rule: TtlRule = RULE, database: int = 0, command: str = "HSET",
     ) -> None:  # fmt: skip
-        judge: Any = None
-        self.table.ask(
-            judge, 0, "10.0.0.1:5", command, client, transaction, database, key, 1, TARGET, rule, question
-        )  # fmt: skip
+        authorizer: Any = None
+        write = Write(authorizer, 0, "10.0.0.1:5", command, client, transaction, database, key, 1, TARGET)
+        self.table.ask(write, rule, question)
 
     def keys(self) -> list[bytes]:
         return [pending.key for pending in self.table]
@@ -49,7 +49,7 @@ class Bench:
     def accused_at(self, now: float, left: int) -> list[str]:
         """The commands of what is found wrong then."""
         self.now = now
-        return [pending.command for pending in self.table.due() if self.table.answer(pending, left)]
+        return [one.write.command for one in self.table.due() if self.table.answer(one, left)]
 
     def answer_at(self, now: float, left: int) -> list[bool]:
         self.now = now
@@ -183,7 +183,7 @@ def test_a_key_that_is_replaced_answers_for_all_and_from_then_on() -> None:
     bench.ask(question=ASKS_ALL, client="b")
     assert bench.answer_at(5.0, NO_TTL) == []
     (pending,) = bench.table
-    assert (pending.sender, pending.everything, pending.due) == ("b", True, 8.0)
+    assert (pending.write.sender, pending.everything, pending.due) == ("b", True, 8.0)
     bench.ask(question=ASKS_PRESENCE, client="a")
     (same,) = bench.table
     assert same is pending
@@ -277,10 +277,10 @@ def test_what_is_told_of_at_once_is_no_earlier_write_s_fault() -> None:
     bench.ask(b"any", ASKS_ALL)
     for key in (b"k", b"any", b"other"):
         assert bench.table.knows(0, key) == (key != b"other")
-        bench.table.told(0, key, TOO_LONG)
+        bench.table.reported(0, key, TOO_LONG)
     assert bench.answer_at(5.0, 200_000) == [False, False]
     bench.ask(b"any", ASKS_ALL)
-    bench.table.told(0, b"any", REQUIRED)
+    bench.table.reported(0, b"any", REQUIRED)
     assert bench.keys() == []
 
 
@@ -306,19 +306,19 @@ def test_one_that_redis_could_not_be_asked_about_is_let_go() -> None:
     assert len(bench.table) == 1
 
 
-def test_a_judge_tells_connections_apart_that_come_from_one_place() -> None:
+def test_connections_from_one_address_are_told_apart() -> None:
     policy = parse_policy(
         "policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', writers: a, unregistered: allow, ttl: required}}"
     )
     table = PendingTtls()
-    judge = Authorizer(policy, Modes((), policy.services), pending=table)
+    authorizer = Authorizer(policy, Modes((), policy.services), pending=table)
     one, other = object(), object()
-    judge.authorize(0, [b"HSET", b"k", b"f", b"v"], client="unix", connection=one)
-    judge.authorize(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=other)
+    authorizer.authorize(0, [b"HSET", b"k", b"f", b"v"], client="unix", connection=one)
+    authorizer.authorize(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=other)
     assert len(table) == 1
-    judge.authorize(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=one)
+    authorizer.authorize(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=one)
     assert len(table) == 0
-    judge.rule(0, [b"HSET", b"k", b"f", b"v"])  # only asked about
+    authorizer.rule(0, [b"HSET", b"k", b"f", b"v"])  # only asked about
     assert len(table) == 0
 
 
@@ -328,8 +328,8 @@ def test_what_is_refused_leaves_nothing_open() -> None:
     )
     for mode, kept in (("enforce", 0), ("observe", 1)):
         table = PendingTtls()
-        judge = Authorizer(policy, Modes([ModeRule(mode)], policy.services), pending=table)
-        ruling, _ = judge.authorize(0, [b"HSET", b"k", b"f", b"v"])
+        authorizer = Authorizer(policy, Modes([ModeRule(mode)], policy.services), pending=table)
+        ruling, _ = authorizer.authorize(0, [b"HSET", b"k", b"f", b"v"])
         assert (ruling.refused_by is not None, len(table)) == (mode == "enforce", kept)
 
 
@@ -340,9 +340,9 @@ def test_a_rename_that_may_not_happen_settles_nothing(command: str, is_open: boo
         'keys: {k: {key: "k:<id>", writers: x, ttl: required}}\n'
     )
     table = PendingTtls()
-    judge = Authorizer(policy, Modes([], policy.services), pending=table)
+    authorizer = Authorizer(policy, Modes([], policy.services), pending=table)
     for text in ("LPUSH k:a 1", command):
-        judge.authorize(0, text.encode().split(), client="c", connection=1)
+        authorizer.authorize(0, text.encode().split(), client="c", connection=1)
     assert (b"k:a" in {one.key for one in table}) == is_open
 
 
@@ -366,17 +366,19 @@ def test_after_a_write_that_is_told_of_at_once_no_earlier_one_is_accused(
     )
     now = [0.0]
     table = PendingTtls(clock=lambda: now[0])
-    judge = Authorizer(policy, Modes([], policy.services), pending=table)
+    authorizer = Authorizer(policy, Modes([], policy.services), pending=table)
     transaction = None
     for number, text in enumerate(commands):
         transaction = Transaction() if text == "MULTI" else None if text == "EXEC" else transaction
         now[0] += 0.001
         if text not in ("MULTI", "EXEC"):
-            judge.authorize(0, text.encode().split(), transaction, client=f"c{number}", connection=number)
+            authorizer.authorize(
+                0, text.encode().split(), transaction, client=f"c{number}", connection=number
+            )
     found = []
     while len(table):
         now[0] += 0.1
         for one in table.due():
             if table.answer(one, NO_TTL):
-                found += [f"{one.command} {late.violation.rule}" for late in judge.late(one, NO_TTL)]
+                found += [f"{one.write.command} {late.violation.rule}" for late in one.findings(NO_TTL)]
     assert found == accused
