@@ -168,14 +168,14 @@ class Authorizer:
         """
         if any(violation.more > _MOST_MORE for violation, _ in ruling.findings):
             return None
-        way = cache.missed
+        form = cache.missed
         target = self.policy.targets[cache.target] if cache.target >= 0 else None
-        if target is not None and self.policy.tells_callers_apart(target):
+        if target is not None and self.policy.depends_on_caller(target):
             return None
-        if way is None or len(touches.accesses) != 1 or not cache.may_repeat(argv):
+        if form is None or len(touches.accesses) != 1 or not cache.may_repeat(argv):
             return None
         ttl = touches.accesses[0].ttl
-        if (ttl is not None and ttl.absolute) or not self.evaluator.judges_alike(service, way.name, target):
+        if (ttl is not None and ttl.absolute) or not self.evaluator.judges_alike(service, form.name, target):
             return None
         name = self.policy.services[service]
         alike = all(
