@@ -30,7 +30,7 @@ from keyfence.net.addresses import Address, bind
 from keyfence.net.host_port import host_port
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.verdict import RULES
+from keyfence.policy.rules import RULES
 from keyfence.telemetry.metrics import CONTENT_TYPE
 from keyfence.telemetry.operator_log import notice
 

@@ -23,7 +23,7 @@ from keyfence.policy.analysis.explain import explain
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import BreakGlass, advised
-from keyfence.policy.verdict import RULES
+from keyfence.policy.rules import RULES
 from keyfence.process.workers.handle import WorkerFailed
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.metrics import exposition

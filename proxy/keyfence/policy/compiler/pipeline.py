@@ -89,6 +89,7 @@ def compile_policies(
         raise FileError(contexts[0].faults)
     common = common_home(homes)
     models = [context.model for context in contexts]
+    formed = [target for context in contexts for target in _formed(context)]
     return CompiledPolicy(
         name=name,
         revision=_revision(contexts),
@@ -113,21 +114,10 @@ def compile_policies(
         cluster=any(home.cluster for home in homes),
         homes=homes,
         common=common,
-        secret_beginnings=tuple(
-            beginning
-            for one in itertools.chain(*map(_formed, contexts), channels)
-            if (beginning := leading_to_secret(one.pattern, one.secrets))
-        ),
+        secret_beginnings=_secret_beginnings([*formed, *channels]),
         secrecy=secrecy_of(
-            (
-                (context.classes[name], least)
-                for context in contexts
-                for name, least in context.secrets.items()
-            ),
-            (
-                (one.pattern, one.secrets)
-                for one in itertools.chain(*map(_formed, contexts), targets, channels)
-            ),
+            ((one.classes[name], least) for one in contexts for name, least in one.secrets.items()),
+            ((one.pattern, one.secrets) for one in (*formed, *targets, *channels)),
         ),
         bindings=tuple(bindings),
         exceptions=tuple(itertools.chain(*map(build_exceptions, contexts))),
@@ -166,6 +156,11 @@ def _part(context: CompilerContext, bindings: list[Binding]) -> _Part:
 
 def _formed(context: CompilerContext) -> list[Target]:
     return [*context.entries, *context.legacy, *context.strays]
+
+
+def _secret_beginnings(targets: Sequence[Target]) -> tuple[bytes, ...]:
+    found = (leading_to_secret(one.pattern, one.secrets) for one in targets)
+    return tuple(beginning for beginning in found if beginning)
 
 
 def _raise_faults(contexts: Sequence[CompilerContext]) -> None:

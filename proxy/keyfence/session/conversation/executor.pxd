@@ -1,10 +1,18 @@
-# C types for actor.py. The same source runs uncompiled; nothing here changes what it does.
+# C types for executor.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
-from keyfence.session.conversation cimport Conversation
+from keyfence.session.conversation.conversation cimport Conversation
 
 
-cdef class Actor(Conversation):
+@cython.final
+cdef class Decided:
+    cdef readonly object handler
+    cdef readonly bytes refusal
+    cdef readonly str command
+    cdef readonly bint stays
+
+
+cdef class Executor(Conversation):
     cdef str _origin
     cdef object _peer
     cdef object _peer_of
@@ -20,13 +28,13 @@ cdef class Actor(Conversation):
     cdef readonly object ids
     cdef object _sender
     cdef object _in_force
-    cdef object _observer
+    cdef readonly object observer
     cdef long long _number
     cdef object _numbered_by
     cdef str _numbered_as
     cdef readonly tuple values
     cdef object _valued_as
-    cdef object _ruled
+    cdef public Decided decided
 
-    cpdef object current_judge(self)
-    cdef tuple _judge(self)
+    cpdef object current_authorizer(self)
+    cpdef tuple authorizer_and_number(self)

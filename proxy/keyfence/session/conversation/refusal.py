@@ -1,7 +1,7 @@
-"""How a refusal reads.
+"""The text of a refusal.
 
-Rule: one line, `NOPERM` first because clients map that word; then rule, who, what, remedy, contact and
-decision id. It names no key or value that the caller didn't send.
+Rule: one line. `NOPERM` comes first, because clients map that word; then rule, who, what, remedy, contact and
+decision id. It shows no key and no value that the caller didn't send.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def refusal(violation: Violation, contact: str, decision: str) -> bytes:
 
 
 def around_key(violation: Violation, reply: bytes) -> tuple[bytes, ...] | None:
-    """A refusal cut where it shows the key, so that joining the parts with another key refuses that one; in
-    one part where it shows none. None where more of it depends on the key."""
+    """A refusal cut where it shows the key: joined with another key, the parts refuse that key. One part if
+    it shows no key; None if more of the text depends on the key."""
     if violation.rule not in _SAME_BUT_FOR_KEY and (violation.rule not in _IN_SCOPES or not violation.entry):
         return None
     if violation.key is None:
@@ -29,6 +29,6 @@ def around_key(violation: Violation, reply: bytes) -> tuple[bytes, ...] | None:
     return tuple(reply.split(shown)) if shown and reply.count(shown) == 1 else None
 
 
-# Nothing else that they say is made of the key.
+# Rules whose text depends on the key only by showing it.
 _SAME_BUT_FOR_KEY = frozenset({"command.forbidden", "scope.read", "scope.write", "type.mismatch"})
-_IN_SCOPES = frozenset({"key.unregistered"})  # where the key is some scope's
+_IN_SCOPES = frozenset({"key.unregistered"})  # the same, where the key lies in a scope

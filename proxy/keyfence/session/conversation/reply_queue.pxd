@@ -1,8 +1,8 @@
-# C types for answers.py. The same source runs uncompiled; nothing here changes what it does.
+# C types for reply_queue.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
-from keyfence.session.reply_slots cimport Confirm, Drop, Forward, Inspect, Local, Replace, ReplySlots
-from keyfence.session.base cimport Outlet
+from keyfence.session.conversation.reply_slots cimport Confirm, Drop, Forward, Inspect, Local, Replace, ReplySlots
+from keyfence.session.conversation.base cimport Outlet
 from keyfence.resp.replies cimport ReplyFramer
 
 cdef int _PUSH, _STATUS, _UNDECIDED, _PASSED, _ANSWER, _DROPPED, _WHOLE
@@ -13,7 +13,7 @@ cdef ReplyFramer _UNUSED
 cdef class ReplyQueue(Outlet):
     cdef readonly ReplySlots slots
     cdef public int resp
-    cdef public int reply
+    cdef public int mode
     cdef public bint monitoring
     cdef public object subscriptions
     cdef readonly bint slot_done
@@ -25,7 +25,8 @@ cdef class ReplyQueue(Outlet):
     cdef list _late_pushes
 
     cpdef object forward(self, long long count)
-    cpdef object local(self, bytes answer)
+    cpdef object local(self, bytes reply)
+    cpdef bint is_at_rest(self) except -1
     cpdef object let_out(self)
     @cython.locals(done=bint)
     cpdef bint feed_shared(self, bytes data, long long completed, bint whole) except -1

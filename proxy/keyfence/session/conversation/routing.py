@@ -1,13 +1,13 @@
 # cython: annotation_typing=False
-"""Which connection a client's requests take: one that it shares with others, or one of its own.
+"""Which connection a client's requests take: one that it shares with other clients, or one of its own.
 
-Rule: shareable is a positive list. Only commands known to give exactly one reply of a fixed shape, to leave
-nothing behind on the connection and not to block go where others are; whatever may have left something that
-can't be said again keeps its client on a connection of its own for good.
+Rule: shareable commands are a positive list. Each of them gives exactly one reply of a fixed shape, leaves
+nothing behind on the connection, and does not block. A command that may leave behind what keyfence can't set
+up again keeps its client on a connection of its own for good.
 
-A reply has a fixed shape where no text of the client's can make two frames of it. Scripts have none: Redis
-puts parts of a script's text raw into error lines (`evalExtractShebangFlags` in `src/eval.c` of 7.0), and a
-script words its own errors. tests/adversary searches for others.
+A reply has a fixed shape if no text of the client can turn it into two frames. Replies to scripts have none:
+Redis puts parts of a script's text raw into error lines (`evalExtractShebangFlags` in `src/eval.c` of 7.0),
+and a script words its own errors. tests/adversary searches for others.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _DATA_OF_ANY_TYPE = """
     PUBSUB|CHANNELS PUBSUB|NUMPAT PUBSUB|NUMSUB PUBSUB|SHARDCHANNELS PUBSUB|SHARDNUMSUB PING ECHO
     TIME MEMORY|USAGE
 """
-# Run by these, a script that the policy registers with `shared: yes` may go where others are.
+# They run scripts. One that the policy registers with `shared: yes` may go on a shared connection.
 _SCRIPTS = "EVAL EVALSHA EVALSHA_RO EVAL_RO FCALL FCALL_RO"
-# They leave nothing behind, but block, or take long, or tell something of the connection that they came on,
-# or give a reply that has no fixed shape.
+# They leave nothing behind, but they block, take long, tell something about their connection, or give a reply
+# without a fixed shape.
 _NEED_THEIR_OWN = """
     ACL ACL|CAT ACL|DELUSER ACL|DRYRUN ACL|GENPASS ACL|GETUSER ACL|HELP ACL|LIST ACL|LOAD ACL|LOG ACL|SAVE
     ACL|SETUSER ACL|USERS ACL|WHOAMI BGREWRITEAOF BGSAVE BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX
@@ -53,7 +53,7 @@ _FOLLOWED = """
     AUTH CLIENT|MAINT_NOTIFICATIONS CLIENT|REPLY DISCARD EXEC HELLO MONITOR MULTI PSUBSCRIBE PUNSUBSCRIBE QUIT
     RESET SELECT SSUBSCRIBE SUBSCRIBE SUNSUBSCRIBE UNSUBSCRIBE UNWATCH WATCH
 """
-# Of those that need a connection of their own: no text of the client's can shape the reply.
+# They need a connection of their own, but no text of the client can shape the reply.
 _FIXED_SHAPE = """
     ACL|WHOAMI BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX BZPOPMIN CLIENT|GETNAME CLIENT|ID
     CLIENT|INFO CLIENT|LIST CLIENT|SETINFO CLIENT|SETNAME CLIENT|TRACKING CLIENT|UNBLOCK CLUSTER|INFO
@@ -73,9 +73,9 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _data_commands() -> frozenset[str]:
-    """The commands that read or write a data type and never block, of servers that have been asked.
+    """The commands that read or write a data type and never block, from the tables of real servers.
 
-    HIMPORT goes by what HIMPORT PREPARE has left behind on the connection.
+    HIMPORT is not among them: it depends on what HIMPORT PREPARE has left behind on the connection.
     """
     return frozenset(
         row.command.name
@@ -107,13 +107,13 @@ class Route:
         self.watching = False
         self._clock = clock
         self._until = 0.0
-        self._greets = True  # the client's work hasn't begun
+        self._greets = True  # the client is still setting up its connection
 
     def takes(self, command: Command | None, is_trusted: bool = False) -> bool:
-        """Whether a command may go where the client is now; where not, it needs a connection of its own.
+        """Whether a command may go on the connection that the client uses now; else it needs its own.
 
-        To be asked once for every command: it is noted what the command leaves behind. `is_trusted`: it runs
-        a script that the policy lets go where others are.
+        Call it once for each command: it notes what the command leaves behind. `is_trusted`: the command runs
+        a script that the policy allows on shared connections.
         """
         if command is not None and (command.name in SHAREABLE or is_trusted):
             if command.names_keys:
@@ -137,11 +137,11 @@ class Route:
             self.watching = True  # until Redis has said otherwise
 
     def stay(self) -> None:
-        """Stay on the own connection for a while: more of the kind is to be expected."""
+        """Stay on the own connection for a while: more such commands are likely."""
         self._until = self._clock() + STAY
 
     def may_share(self) -> bool:
-        """Whether nothing that this object knows of speaks against leaving the own connection."""
+        """Whether the client may leave its own connection, as far as this object knows."""
         return (
             self.sharing
             and not self.is_shared

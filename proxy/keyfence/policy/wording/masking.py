@@ -37,7 +37,7 @@ def shown_in(policy: CompiledPolicy, key: bytes, target: Target | None) -> str:
         return printable(key)
     if target is not None and (target.secrets or target.kind in _OF_A_FORM):
         return shown(key, target, secrecy)
-    brief = secrecy.briefly(key)
+    brief = secrecy.shown_short(key)
     return brief if brief is not None else _shown_stray(key, secrecy, policy.secret_beginnings)
 
 

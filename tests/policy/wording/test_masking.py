@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from keyfence.policy.analysis.explain import explain
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.masking import shown_in
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.wording.masking import shown_in
 from keyfence.shapes.secrecy import MAX_HEADS, SHORT
 
 POLICY = parse_policy(
@@ -222,16 +222,16 @@ def test_the_quick_way_shows_what_the_long_one_does(name: str) -> None:
 def test_the_brief_way_is_taken_and_holds_on_to_no_more_than_it_may() -> None:
     assert LONG_TOKENS is not None
     secrecy = dataclasses.replace(LONG_TOKENS)
-    assert secrecy.briefly(b"acme:cart:17") == "acme:cart:17"
-    assert secrecy.briefly(b"acme:cart:0123456789abcdef") == "acme:cart:<masked>"
-    assert secrecy.briefly(b"acme:0123456789abcdef:17") is None
-    assert secrecy.briefly(b"acme:session:17") is None
-    assert secrecy.briefly(b"x" * (SHORT + 1)) is None
-    assert list(secrecy.remembered) == [b"acme:cart:"]
+    assert secrecy.shown_short(b"acme:cart:17") == "acme:cart:17"
+    assert secrecy.shown_short(b"acme:cart:0123456789abcdef") == "acme:cart:<masked>"
+    assert secrecy.shown_short(b"acme:0123456789abcdef:17") is None
+    assert secrecy.shown_short(b"acme:session:17") is None
+    assert secrecy.shown_short(b"x" * (SHORT + 1)) is None
+    assert list(secrecy.shown_heads) == [b"acme:cart:"]
     for number in range(3 * MAX_HEADS):
-        assert secrecy.briefly(b"acme:%d:17" % number) == f"acme:{number}:17"
-        assert len(secrecy.remembered) <= MAX_HEADS
-    assert max(map(len, secrecy.remembered)) <= SHORT
+        assert secrecy.shown_short(b"acme:%d:17" % number) == f"acme:{number}:17"
+        assert len(secrecy.shown_heads) <= MAX_HEADS
+    assert max(map(len, secrecy.shown_heads)) <= SHORT
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
-# C types for slots.py. The same source runs uncompiled; nothing here changes what it does.
+# C types for reply_slots.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
-
 
 
 cdef class ReplySlot:

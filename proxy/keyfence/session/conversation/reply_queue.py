@@ -1,9 +1,9 @@
 # cython: annotation_typing=False
-"""What one client is due, and how the bytes from upstream become it.
+"""The reply queue: which bytes from upstream answer which reply slot, and what goes to the client.
 
-Rule: a frame from upstream is a message that nobody asked for (a push, a Pub/Sub message, a line of MONITOR)
-or the answer to the head slot; which of the two is told by the frame itself, never guessed from time. What
-fits neither ends the session.
+Rule: a frame from upstream is either a message that nothing asked for (a push, a Pub/Sub message, a line of
+MONITOR) or the reply for the head slot. The frame itself shows which, never its time. A frame that is neither
+ends the session.
 """
 
 from __future__ import annotations
@@ -13,86 +13,90 @@ from collections.abc import Callable
 
 from keyfence.resp import encode
 from keyfence.resp.replies import ReplyFramer
-from keyfence.session.handlers.pubsub import Subscriptions, is_unasked, leading_word
 
 from .base import Outlet
 from .reply_slots import Confirm, Drop, Forward, Inspect, Local, Replace, ReplySlots
+from .subscriptions import Subscriptions, is_unasked, leading_word
 
-# A reply that is looked at (of AUTH, HELLO, EXEC with either in it) or replaced.
+# The largest reply that is inspected (of AUTH, HELLO, EXEC with either in it) or replaced, in bytes.
 MAX_INSPECTED = 1024 * 1024
 
 _PUSH = ord(">")
 _STATUS = ord("+")
 _ERRORS = b"-!"
-# Whose the frame is that comes in: not known yet; nobody's, as a message; the head slot's, and passed on as
-# it comes; the head slot's, and dropped; the head slot's, and collected; nobody's, and dropped.
-_UNDECIDED, _PASSED, _ANSWER, _DROPPED, _WHOLE, _SILENCED = range(6)
+# What the frame is that comes in.
+_UNDECIDED = 0  # not known yet
+_PASSED = 1  # a message, which is passed on
+_ANSWER = 2  # for the head slot, and passed on as it comes
+_DROPPED = 3  # for the head slot, and dropped
+_WHOLE = 4  # for the head slot, and collected
+_SILENCED = 5  # a message, which is dropped
 
 # What MONITOR shows of each command that Redis carries out (`src/replication.c`, replicationFeedMonitors).
 _MONITOR_LINE = re.compile(rb"\+[0-9]{1,20}\.[0-9]{6} \[[0-9]")
 _MONITOR_LEAD = 40  # bytes within which that is decided
 
-# What most messages begin with; no answer begins with the one, none of a subscribed client's with the other.
+# Most messages begin so. No reply begins as the first, and no reply to a subscribed client as the second.
 _PUSHED_MESSAGE = b">3\r\n$7\r\nmessage\r\n"
 _MESSAGE = b"*3\r\n$7\r\nmessage\r\n"
 
-# CLIENT REPLY
+# Modes of CLIENT REPLY
 ON, OFF, SKIP = range(3)
 
-# Of those who have had nothing yet on a connection of their own.
+# Shared by all sessions to which nothing has come yet on a connection of their own.
 _UNUSED = ReplyFramer()
 _NOTHING = bytearray()
 
 
 class ReplyQueue(Outlet):
-    """The reply side of a session: its slots, and the frame that is coming in.
+    """The reply side of a session: its reply slots, and the frame that is coming in.
 
-    After each `feed`, `slot_done` tells whether it has answered a slot.
+    After each `feed`, `slot_done` says whether a reply slot was answered.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.slots = ReplySlots()
         self.resp = 2  # the protocol that HELLO has chosen
-        self.reply = ON  # of CLIENT REPLY; SKIP: the next request's answer is dropped
+        self.mode = ON  # of CLIENT REPLY; SKIP: the next request's reply is dropped
         self.monitoring = False
         self.subscriptions: Subscriptions | None = None  # None: it never subscribed
         self.slot_done = False
         self._framer = _UNUSED
         self._captured = _NOTHING
-        self._frame = _UNDECIDED  # whose the frame is that comes in, where frames are followed one by one
+        self._frame = _UNDECIDED  # what the frame is that comes in, where frames are followed one by one
         self._in_shared_reply = False
-        self._kept = b""  # a push that has come in part on the own connection while the client shares another
+        self._kept = b""  # part of a push, from the own connection while the client shares another
         self._late_pushes: list[bytes] = []  # whole ones, which wait for the end of a shared reply
 
     # -- what is due
 
     def forward(self, count: int) -> None:
         """The next `count` replies are the client's."""
-        if self.reply == ON:
+        if self.mode == ON:
             self.slots.forward(count)
             return
-        dropped = 1 if self.reply == SKIP else count
+        dropped = 1 if self.mode == SKIP else count
         self.slots.add(Drop(dropped))
-        if self.reply == SKIP:
-            self.reply = ON
+        if self.mode == SKIP:
+            self.mode = ON
             if count > 1:
                 self.slots.forward(count - 1)
 
     def inspect(self, seen: Callable[[bytes], None], keeps: int = 0) -> None:
-        """The next reply is the client's, and `seen` is called with it; `seen` holds on to `keeps` bytes."""
+        """The next reply is the client's, and `seen` is called with it. `seen` keeps `keeps` bytes alive."""
         self.slots.add(Inspect(seen, self._is_silent(), keeps))
 
-    def replace(self, answer: bytes) -> None:
-        """The next reply is dropped, and the client gets `answer` in its place."""
-        self.slots.add(Replace(b"" if self._is_silent() else answer))
+    def replace(self, reply: bytes) -> None:
+        """The next reply is dropped, and the client gets `reply` in its place."""
+        self.slots.add(Replace(b"" if self._is_silent() else reply))
 
     def drop(self, seen: Callable[[bytes], None] | None = None) -> None:
-        """The next reply is to a command of keyfence's own."""
+        """The next reply is for keyfence: it has sent a command of its own."""
         self.slots.add(Replace(b"", seen))
 
     def drop_unless_error(self, seen: Callable[[bytes], None]) -> None:
-        """The same; but the client gets an error."""
+        """As `drop`; but if the reply is an error, the client gets it."""
 
         def answered(reply: bytes) -> None:
             if reply.startswith(b"-"):
@@ -101,35 +105,45 @@ class ReplyQueue(Outlet):
 
         self.drop(answered)
 
-    def local(self, answer: bytes) -> None:
-        """The client gets `answer` in its turn."""
+    def local(self, reply: bytes) -> None:
+        """The client gets `reply` in its turn."""
         if not self._is_silent():
-            self.slots.add(Local(answer))
+            self.slots.add(Local(reply))
             self.let_out()
 
     def confirm(self, slot: Confirm) -> None:
-        """The confirmations of a subscription: Redis sends them whatever CLIENT REPLY says."""
+        """Await the confirmations of a subscription. Redis sends them whatever CLIENT REPLY says."""
         self._is_silent()
         self.slots.add(slot)
 
     def pass_over(self) -> None:
-        """A request without an answer came: it uses CLIENT REPLY SKIP up (`networking.c`, resetClient)."""
-        if self.reply == SKIP:
-            self.reply = ON
+        """A request without a reply came. It uses up CLIENT REPLY SKIP (`networking.c`, resetClient)."""
+        if self.mode == SKIP:
+            self.mode = ON
 
     def _is_silent(self) -> bool:
-        if self.reply == ON:
+        if self.mode == ON:
             return False
-        if self.reply == SKIP:
-            self.reply = ON
+        if self.mode == SKIP:
+            self.mode = ON
         return True
 
     # -- state
 
     @property
     def mid_reply(self) -> bool:
-        """A frame has reached the client in part, so that nothing else may be sent to it."""
+        """Part of a frame has reached the client, so that nothing else may be sent to it."""
         return self._in_shared_reply or not self._framer.at_boundary
+
+    def is_at_rest(self) -> bool:
+        """Whether nothing is due, under way or to come, and the client's replies are switched on."""
+        return (
+            not self.slots
+            and not self.monitoring
+            and not self.subscriptions
+            and not self.mid_reply
+            and self.mode == ON
+        )
 
     def follow_subscriptions(self) -> Subscriptions:
         """From here on look at every frame."""
@@ -139,7 +153,7 @@ class ReplyQueue(Outlet):
         return self.subscriptions
 
     def follow_monitor(self) -> None:
-        """MONITOR was accepted: its lines come between the replies from here on."""
+        """MONITOR was accepted. From here on its lines come between the replies."""
         if not self.monitoring:
             self.monitoring = True
             self._start_following()
@@ -150,40 +164,40 @@ class ReplyQueue(Outlet):
     def reset(self) -> None:
         """RESET was carried out."""
         self.resp = 2
-        self.reply = ON
+        self.mode = ON
         self.monitoring = False
         if self.subscriptions is not None:
             self.subscriptions.clear()
 
     def let_out(self) -> None:
-        """Send the local answers whose turn has come; none may stand inside of a frame that came in part."""
+        """Send the local replies whose turn has come. None may stand inside a frame that has come in part."""
         if self.slots.head is not None and not self.mid_reply:
             self.to_client.extend(self.slots.ready())
 
     def let_out_captured(self) -> None:
-        """The session isn't followed any more: what was kept back of a message goes out."""
+        """The session isn't followed any more: send the part of a message that was kept back."""
         if self._captured:
             self.to_client.append(bytes(self._captured))
             self._captured.clear()
 
     def fail(self, reason: str) -> None:
-        """What is due from upstream won't come: an error takes its place, where the client awaits any."""
-        sorry = unreachable(reason)
+        """The replies that are due won't come. The client gets an error for each that it awaits."""
+        error = unreachable(reason)
         while self.slots:
             slot = self.slots.pop()
             if isinstance(slot, Forward):
-                self.to_client.append(sorry * slot.count)
+                self.to_client.append(error * slot.count)
             elif isinstance(slot, Confirm) or (isinstance(slot, Inspect) and not slot.silent):
-                self.to_client.append(sorry)
+                self.to_client.append(error)
             elif isinstance(slot, Local | Replace) and slot.data:
                 self.to_client.append(slot.data)
         self._captured.clear()
 
-    # -- from a connection of many
+    # -- from a shared connection
 
     def feed_shared(self, data: bytes, completed: int, whole: bool) -> bool:
-        """Replies of the head slot, cut by the connection that is shared; `whole`: the last one has ended.
-        Returns whether the slot is answered."""
+        """Take in replies for the head slot, as the shared connection has cut them. `whole`: the last one has
+        ended. Returns whether the slot is answered."""
         done = self.slots.answer_run(completed)
         self.to_client.append(data)
         self._in_shared_reply = not whole
@@ -194,11 +208,11 @@ class ReplyQueue(Outlet):
             self.let_out()
         return done
 
-    # -- from a connection of its own that is kept while the client shares another
+    # -- from the client's own connection while it shares another
 
     def feed_kept(self, data: bytes) -> None:
-        """Pass on pushes, which come there if another client names this connection (CLIENT TRACKING …
-        REDIRECT). Nothing else was asked for. Raises ReplyError."""
+        """Pass on pushes. They come there if another client names this connection (CLIENT TRACKING …
+        REDIRECT); nothing else can be due. Raises ReplyError."""
         data = self._kept + data
         at = 0
         while at < len(data):
@@ -217,7 +231,7 @@ class ReplyQueue(Outlet):
             self.closing = "upstream sent an oversized push"
 
     def go_on_with_kept(self) -> None:
-        """The client has left the shared connection: the rest of what came in part is for `feed`."""
+        """The client has left the shared connection: `feed` takes in the rest of a push that came in part."""
         if self._kept:
             self._framer = ReplyFramer()
             self._captured = bytearray()
@@ -225,10 +239,11 @@ class ReplyQueue(Outlet):
             self.to_client.append(self._kept)
             self._kept = b""
 
-    # -- from a connection of its own
+    # -- from the client's own connection
 
     def feed(self, data: bytes, at: int) -> int:
-        """Take in a part of `data` from `at`: up to a frame's end, or all. Raises ReplyError."""
+        """Take in `data` from `at` up to a frame's end, or all of it. Returns where the next frame begins.
+        Raises ReplyError."""
         self.slot_done = False
         if self._framer is _UNUSED:
             self._framer = ReplyFramer()
@@ -261,18 +276,18 @@ class ReplyQueue(Outlet):
         return end
 
     def _forward_push(self, data: bytes, at: int) -> int:
-        """With no answer due from upstream, only a push may come."""
+        """With no reply due from upstream, only a push may come."""
         end = self._framer.advance(data, at, 1, stop_after_push=True)
         if self._framer.kind not in (0, _PUSH):
             self.closing = "upstream sent a reply that nothing asked for"
         else:
             self.to_client.append(data[at:end])
             if self.slots and self._framer.at_boundary:
-                self._slot_done()  # an answer made here waited for the push's end
+                self._slot_done()  # a local reply waited for the push's end
         return end
 
     def _capture(self, data: bytes, at: int) -> int:
-        """Collect one reply that is looked at or replaced; pushes that come before it pass."""
+        """Collect one reply that is inspected or replaced. Pushes that come before it pass."""
         end = self._framer.advance(data, at, 1, stop_after_push=True)
         self._captured += data[at:end]
         if len(self._captured) > MAX_INSPECTED:
@@ -332,16 +347,16 @@ class ReplyQueue(Outlet):
         return end
 
     def _is_message(self, frame: bytes) -> bool:
-        """Whether a frame that begins so is plainly one; what isn't so plain is for `_owner_of_frame`."""
+        """Whether a frame that begins so is surely a message. `_owner_of_frame` decides about the others."""
         if frame.startswith(_PUSHED_MESSAGE):
             return True
         return self.resp == 2 and frame.startswith(_MESSAGE) and bool(self.subscriptions)
 
     def _owner_of_frame(self) -> int:
-        """Whose the frame is that begins with what was captured, as soon as that shows it."""
+        """What the frame is that begins with the captured bytes, as soon as they show it."""
         if self.monitoring and self._framer.kind == _STATUS:
             if _MONITOR_LINE.match(self._captured):
-                return _SILENCED if self.reply == OFF else _PASSED
+                return _SILENCED if self.mode == OFF else _PASSED
             if len(self._captured) < _MONITOR_LEAD and not self._framer.at_boundary:
                 return _UNDECIDED
             return self._owner_of_reply(b"")
@@ -385,9 +400,9 @@ class ReplyQueue(Outlet):
                     head.confirmed()
                 self._slot_done()
         elif self.slots:
-            self._slot_done()  # an answer made here waited for the end of a message
+            self._slot_done()  # a local reply waited for the end of a message
 
 
 def unreachable(reason: str) -> bytes:
-    """The answer in place of one that upstream can't give."""
+    """The error in place of a reply that upstream can't give."""
     return encode.error(f"ERR keyfence: {reason}")

@@ -1,4 +1,4 @@
-# C types for route.py. The same source runs uncompiled; nothing here changes what it does.
+# C types for routing.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
 

@@ -1,11 +1,11 @@
 """The ids of connections that clients have been shown, and who may name them.
 
-Rule: a client names a connection by its id only where it is its own, or one of its service's. Any other may
-be a stranger's, or one that keyfence shares among many: what is sent there, these would get.
+Rule: a client may name its own connection by id, and those of its service. Any other id may belong to a
+foreign client, or to a connection that many clients share, and these would get what is sent there.
 
-Redis gives every connection an id and tells its client (CLIENT ID, CLIENT INFO, HELLO). A client may have
-Redis send another one what it would get itself (CLIENT TRACKING … REDIRECT id); CLIENT KILL and CLIENT
-UNBLOCK name ids too, and are administrative.
+Redis gives every connection an id and shows it to the client (CLIENT ID, CLIENT INFO, HELLO). With CLIENT
+TRACKING … REDIRECT id, Redis sends another connection what the client would get itself. CLIENT KILL and
+CLIENT UNBLOCK name ids too, and are administrative.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _CLIENT_INFO = re.compile(rb"[$=][0-9]+\r\n(?:txt:)?id=([0-9]{1,19}) ")
 
 
 class Named(Protocol):
-    """A client that is shown an id: a session, of the service that its client is now."""
+    """A client that was shown an id: its session, with the service that it is now."""
 
     service: str
     caller: Caller
 
 
 class Question(NamedTuple):
-    """Whether a service's clients of other processes were shown an id. `answered` is called once."""
+    """Asks other processes whether a client of this service was shown an id. `answered` is called once."""
 
     service: str
     id: int
@@ -39,7 +39,7 @@ class Question(NamedTuple):
 
 
 class ShownIds:
-    """The ids that the live clients of a process were shown: the newest of each client."""
+    """The ids that a process's live clients were shown: the newest of each client."""
 
     def __init__(self) -> None:
         self.is_all = True  # there are no other processes with clients
@@ -54,7 +54,7 @@ class ShownIds:
             number = int(found[1])
             before = self._whose.get(number)
             if before is not None:
-                self.forget(before)  # Redis has begun to count anew
+                self.forget(before)  # Redis was restarted, and counts from one again
             self._whose[number], self._of[client] = client, number
 
     def forget(self, client: Named) -> None:
@@ -64,8 +64,8 @@ class ShownIds:
             del self._whose[number]
 
     def is_of(self, service: str, number: int, caller: Caller | None = None) -> bool:
-        """Whether a client of this service, and that caller if one is given, was shown the id. Who is unknown
-        has no service."""
+        """Whether a client of this service was shown the id (and is `caller`, if that is given). An unknown
+        client has no service."""
         client = self._whose.get(number)
         if client is None or client.service != service or service == UNKNOWN:
             return False
@@ -79,8 +79,8 @@ class ShownIds:
 
 
 def redirections(argv: Sequence[bytes]) -> list[tuple[int, int]]:
-    """Where a CLIENT TRACKING names ids, and which: (position, id). Of several Redis takes none, nor what is
-    no integer (`src/networking.c`, clientCommand)."""
+    """The ids that a CLIENT TRACKING names, as (position, id). Redis refuses several of them, and words that
+    are not integers (`src/networking.c`, clientCommand)."""
     found = []
     index = 3
     while index < len(argv) - 1:

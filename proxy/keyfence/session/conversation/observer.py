@@ -1,6 +1,6 @@
-"""What a session tells about itself, and to whom.
+"""What a session reports about itself, as an interface that telemetry implements.
 
-Rule: telling never fails and never changes what becomes of a request.
+Rule: reporting never fails, and never changes what becomes of a request.
 """
 
 from __future__ import annotations
@@ -15,35 +15,36 @@ from keyfence.policy.verdict import Finding, Peer
 
 
 class Observer(Protocol):
-    """What a session tells about itself. Telemetry implements it; none of these may raise."""
+    """Takes a session's reports. No method may raise."""
 
-    # Is told each command that is judged; None where nobody wants to know.
+    # Called with each command that is evaluated; None while commands are not recorded.
     recorder: Callable[[CompiledPolicy, str, Sequence[bytes], Touches], None] | None
 
     def command(self, service: str, command: str, outcome: str, times: int = 1) -> None:
         """A command was `forwarded` or `refused`, or several alike were."""
 
     def gather_from(self, service: str, admitted: Admitted) -> None:
-        """`admitted.times` counts commands of this service that are forwarded. Whoever takes them over sets
-        `is_gathered` for as long as it looks there."""
+        """`admitted.times` counts forwarded commands of this service. The observer collects it from time to
+        time, and sets `is_gathered` while it does."""
 
     def violations(
         self, service: str, client: Peer | str, command: str, findings: Sequence[Finding], revision: str
     ) -> str:
-        """Violations were found in one command. Returns the decision's id, for the reply."""
+        """Report the violations found in one command. Returns the decision's id, for the reply."""
 
     def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat | None:
-        """What further commands with the same findings may be counted by, as long as it lives; None: each is
-        to be told of."""
+        """A counter for further commands with the same findings, valid while it is live; None: report each of
+        them."""
 
     def judged_at_length(self, reason: str) -> None:
-        """A command took more than a glance to judge; `reason` is one of a few (docs/operations.md)."""
+        """A command was evaluated, which the cache did not admit. `reason` is one of a few
+        (docs/operations.md)."""
 
     def decided(self, seconds: float) -> None:
-        """A decision took so long; told for a sample of them."""
+        """Report how long a decision took; called for a sample of decisions."""
 
     def login_failed(self, service: str) -> None:
-        """A client, so far this service, gave a wrong password for a user that keyfence itself checks."""
+        """A client of this service gave a wrong password for a user that keyfence itself checks."""
 
     def opaque(self, service: str, reason: str) -> None:
-        """From here on the session is passed unread."""
+        """From here on the session passes unread."""

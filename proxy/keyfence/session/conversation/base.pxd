@@ -1,5 +1,5 @@
-# C types for speaker.py. The same source runs uncompiled; nothing here changes what it does.
-from keyfence.session.routing cimport Route
+# C types for base.py. The same source runs uncompiled; nothing here changes what it does.
+from keyfence.session.conversation.routing cimport Route
 
 
 cdef class Outlet:

@@ -1,21 +1,21 @@
 # cython: annotation_typing=False
-"""The ordered queue of answers that one client waits for.
+"""The ordered queue of reply slots: what one client waits for.
 
-Rule: a client's answers leave in the order of its requests. A slot says where its answer comes from: k
-replies from upstream as they are or dropped, bytes made here, one upstream reply that is seen or replaced on
-its way, or the confirmations of a subscription.
+Rule: a client gets its replies in the order of its requests. A reply slot says where a reply comes from: k
+replies from upstream, passed on or dropped; bytes made here; one upstream reply that is inspected or replaced
+on its way; or the confirmations of a subscription.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-# What a slot costs besides the bytes that wait in it: the object, and what its callback keeps.
+# Memory that a reply slot takes besides the bytes that wait in it: the object, and what its callback keeps.
 SLOT_BYTES = 256
 
 
 class ReplySlot:
-    """A place in the queue, which keeps about `held` bytes in memory."""
+    """A place in the queue. It keeps about `held` bytes in memory."""
 
     __slots__ = ("behind", "held")
 
@@ -34,7 +34,7 @@ class Forward(ReplySlot):
 
 
 class Drop(ReplySlot):
-    """The next `count` replies from upstream are for nobody: the client has switched its replies off."""
+    """The next `count` replies from upstream are dropped: the client has switched its replies off."""
 
     __slots__ = ("count",)
 
@@ -44,7 +44,7 @@ class Drop(ReplySlot):
 
 
 class Local(ReplySlot):
-    """These bytes are the answer; upstream knows nothing of it."""
+    """These bytes are the reply. Upstream sends none."""
 
     __slots__ = ("data",)
 
@@ -54,9 +54,9 @@ class Local(ReplySlot):
 
 
 class Replace(ReplySlot):
-    """One upstream reply is dropped and `data` sent in its place (nothing, if it is empty).
+    """One upstream reply is dropped and `data` is sent in its place (nothing if it is empty).
 
-    `seen`, if given, is called with what is dropped.
+    `seen`, if given, is called with the dropped reply.
     """
 
     __slots__ = ("data", "seen")
@@ -68,8 +68,8 @@ class Replace(ReplySlot):
 
 
 class Inspect(ReplySlot):
-    """One upstream reply goes to the client unchanged (nowhere, if `silent`), and `seen` is called with
-    it. `keeps` is how many bytes `seen` holds on to."""
+    """One upstream reply goes to the client unchanged (nowhere if `silent`), and `seen` is called with it.
+    `keeps`: how many bytes `seen` keeps alive."""
 
     __slots__ = ("seen", "silent")
 
@@ -80,9 +80,9 @@ class Inspect(ReplySlot):
 
 
 class Confirm(ReplySlot):
-    """`count` confirmations that begin with `word` go to the client unchanged; or one error does.
+    """`count` confirmations that begin with `word` go to the client unchanged, or one error does.
 
-    `confirmed` is called after the last of them.
+    `confirmed` is called after the last confirmation.
     """
 
     __slots__ = ("confirmed", "count", "word")
@@ -97,8 +97,8 @@ class Confirm(ReplySlot):
 class ReplySlots:
     """The queue.
 
-    `head` is the first slot, None where nothing is due; `held_bytes` is what all slots together keep in
-    memory, for the limit on it; `awaited` how many upstream replies are due.
+    `head` is the first reply slot, None where nothing is due. `held_bytes` is what all of them keep in
+    memory. `awaited` is how many upstream replies are due.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class ReplySlots:
             self._last = None
 
     def forward(self, count: int) -> None:
-        """Await `count` more replies; they join a run that is at the end already."""
+        """Await `count` more replies. A run at the end of the queue grows by them."""
         self.awaited += count
         last = self._last
         if isinstance(last, Forward):
@@ -141,7 +141,7 @@ class ReplySlots:
         self._append(slot)
 
     def answer_run(self, count: int) -> bool:
-        """So many replies came for the run at the head. True: it is done, and no longer there.
+        """Take in `count` replies for the run at the head. True: the run is complete, and removed.
 
         Raises AssertionError where no such run is at the head.
         """
@@ -159,7 +159,7 @@ class ReplySlots:
         return True
 
     def answered(self, slot: Forward | Drop | Confirm, count: int) -> bool:
-        """So many replies came for the head slot. True: it is done, and no longer there."""
+        """Take in `count` replies for the reply slot at the head. True: it is complete, and removed."""
         slot.count -= count
         self.awaited -= count
         if slot.count:
@@ -176,7 +176,7 @@ class ReplySlots:
         return slot
 
     def ready(self) -> list[bytes]:
-        """Take the local answers whose turn has come."""
+        """Remove and return the local replies whose turn has come."""
         ready: list[bytes] = []
         while isinstance(slot := self.head, Local):
             self.pop()
@@ -185,7 +185,7 @@ class ReplySlots:
 
 
 def _replies(slot: ReplySlot) -> int:
-    """How many upstream replies a slot stands for."""
+    """How many upstream replies a reply slot awaits."""
     if isinstance(slot, Forward | Drop | Confirm):
         return slot.count
     return 0 if isinstance(slot, Local) else 1

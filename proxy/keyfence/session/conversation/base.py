@@ -1,8 +1,8 @@
 # cython: annotation_typing=False
-"""What a client's connection knows of its session: a `Session`, or a `Passthrough`, which reads nothing.
+"""The session base: what the owner of a client's connection uses of a `Session` or a `Passthrough`.
 
-Rule: it is the same for both, and all of it that is asked for each time that bytes come is a plain attribute
-or a method here, so that compiled modules reach it without a look-up by name.
+Rule: the owner uses nothing else. Whatever it needs each time that bytes come is a plain attribute or a
+method of these classes, so that compiled modules reach it without a look-up by name.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from .shown_ids import Question
 
 
 class Outlet:
-    """What goes to the client next."""
+    """What goes to the client next, and whether it is closed then."""
 
     def __init__(self) -> None:
-        self.to_client: list[bytes] = []  # whoever takes it puts an empty list in its place
-        self.closing = ""  # why the client is to be closed once that is sent; "" while it lives
+        self.to_client: list[bytes] = []  # its taker empties it
+        self.closing = ""  # why to close the client once that is sent; "" while it lives
 
 
 class SessionBase:
     """One client's side of the conversation with Redis: bytes in, bytes out."""
 
     def __init__(self, service: str, profile: Profile, outlet: Outlet, route: Route) -> None:
-        self.service = service  # who the client is taken for
-        self.caller = NOBODY  # what more is known of it
-        self.profile = profile  # what its connection to Redis must be like
+        self.service = service  # the client's service
+        self.caller = NOBODY  # what else is known of the client
+        self.profile = profile  # the state that its connection to Redis must have
         self.outlet = outlet
         self.route = route  # which connection `to_upstream` is for
         self.to_upstream: list[bytes] = []
-        self.counts: list[int] = []  # how many replies each piece of it gets, on a shared connection
-        self.shapeable = False  # the client's text might shape one of these replies
-        self.question: Question | None = None  # for other processes; nothing more is judged until the answer
-        self.reopen = False  # the own connection must be made anew before anything is sent on it
-        self.wants_turn = False  # a long judgement is under way, which goes on in `take_turn`
+        self.counts: list[int] = []  # the replies that each piece of it gets, on a shared connection
+        self.shapeable = False  # the client's text might shape one of those replies
+        self.question: Question | None = None  # for other processes; nothing is evaluated until its answer
+        self.reopen = False  # the own connection must be replaced before anything is sent on it
+        self.wants_turn = False  # other clients come first; then `take_turn` goes on
 
     @property
     def to_client(self) -> list[bytes]:
@@ -65,8 +65,8 @@ class SessionBase:
         raise NotImplementedError
 
     def from_shared(self, data: bytes, completed: int, whole: bool) -> None:
-        """Take in what a shared connection has cut for this client: so many replies end in it, and `whole`
-        says that none has only begun."""
+        """Take in this client's part of what Redis sent on a shared connection: `completed` replies end in
+        it. `whole`: the last of them ends with it."""
         raise NotImplementedError
 
     def from_kept(self, data: bytes) -> None:
@@ -82,34 +82,34 @@ class SessionBase:
         raise NotImplementedError
 
     def take_turn(self) -> None:
-        """Go on with what was broken off so that other clients could have their turn."""
+        """Go on with the evaluation that was interrupted for other clients."""
 
     # -- which connection
 
     def settle(self) -> None:
-        """Go back to sharing where nothing keeps the client on its own connection any more."""
+        """Return to sharing if nothing keeps the client on its own connection any more."""
 
     def take_own(self, *, for_good: bool) -> None:
-        """There is nothing to share, now or ever."""
+        """Leave the shared connection: none can be had now, or ever (`for_good`)."""
 
-    # -- what is asked
+    # -- what the owner asks
 
     def wants_input(self) -> bool:
-        """Whether reading on from the client makes sense now."""
+        """Whether the client's socket is worth reading now."""
         return True
 
     def backlog(self) -> int:
-        """Bytes of requests that have come and went nowhere yet."""
+        """Bytes of requests that have come and have not been sent on yet."""
         return 0
 
     @property
     def outstanding(self) -> int:
-        """How many replies the client waits for from upstream."""
+        """How many replies from upstream are due."""
         raise NotImplementedError
 
     @property
     def holds_back(self) -> bool:
-        """Whether requests that have come wait for replies before they may be judged or sent."""
+        """Whether requests that have come wait for replies before they may be evaluated or sent."""
         return False
 
     @property
@@ -124,5 +124,5 @@ class SessionBase:
 
     @property
     def waits(self) -> bool:
-        """Whether the client waits: for a reply, or for what may come unasked. Then it isn't idle."""
+        """Whether the client waits for a reply or for messages. Then it isn't idle."""
         return True
