@@ -78,8 +78,8 @@ def row(**given: Any) -> dict[str, Any]:
         ({"command": "JSON.SET"}, []),
         ({"rule": "command.unknown", "command": "FROBNICATE"}, []),
         ({"service": "tow"}, ["2:15: error: 'tow' is not a service of the policy; did you mean two?"]),
-        ({"rule": "scope.wirte"}, ["2:28: error: 'scope.wirte' is no rule; did you mean scope.write?"]),
-        ({"until": "soon"}, ["2:75: error: 'soon' is no date; write it as 2027-06-30"]),
+        ({"rule": "scope.wirte"}, ["2:28: error: 'scope.wirte' is not a rule; did you mean scope.write?"]),
+        ({"until": "soon"}, ["2:75: error: 'soon' is not a date; write it as 2027-06-30"]),
         (
             {"entry": "kk"},
             ["2:96: error: 'kk' is not an entry, scope or channel of the policy; did you mean k?"],
