@@ -1,6 +1,6 @@
-"""One client's session and what it is given to do: read, judge, count, send on, take in replies; no socket.
+"""One client's session and its load, without sockets: read, evaluate, count, send on, and read replies.
 
-`micro` takes its time, `instructions` counts its instructions.
+`micro` measures its time, `instructions` counts its instructions.
 """
 
 from __future__ import annotations

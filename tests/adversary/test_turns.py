@@ -66,7 +66,7 @@ def test_search_for_conversations_that_go_wrong_in_turns(
         expected = expect(stream)
         message = Told()
         message.recorder = lambda *_: None  # turns off the decision cache
-        talk = InTurns(session(message=message, sharing=rng.random() < 0.5), rng, stream, pushes=False)
+        talk = InTurns(session(told=message, sharing=rng.random() < 0.5), rng, stream, pushes=False)
         talk.run()
         turns += talk.turns
         assert answers(talk.got) == expected.replies

@@ -1,4 +1,4 @@
-"""Sessions over the CubeSandbox policy, and what the tests stand around them."""
+"""Sessions with the CubeSandbox policy, and helpers for their tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ policy = cache(lambda: load_policy(POLICY))
 
 
 def judge(*rules: ModeRule) -> Authorizer:
-    """A judge that enforces everything, unless `rules` say otherwise."""
+    """An authorizer that enforces everything, unless `rules` say otherwise."""
     loaded = policy()
     return Authorizer(loaded, Modes(rules or (ModeRule("enforce"),), loaded.services), clock=lambda: 1e9)
 
@@ -110,7 +110,7 @@ class Told:
 
 
 class ToldInOrder(Told):
-    """It takes each count over at once, so that all commands are told of in their order."""
+    """It collects each count at once, so that all commands are reported in their order."""
 
     def gather_from(self, service: str, admitted: Admitted) -> None:
         self.command(service, admitted.name, "forwarded", admitted.times)
@@ -128,7 +128,7 @@ def session(
     sharing: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Session:
-    """A session of a client whose listener says that it is `service`."""
+    """A session of a client that its listener takes for `service`."""
     return Session(
         in_force or InForce(judge(*rules)),
         identities(),
@@ -175,7 +175,7 @@ _BARRIER = re.compile(rb"\*3\r\n\$5\r\nHELLO\r\n\$1\r\n2\r\n\$32\r\n([0-9a-f]{32
 
 
 def at_barrier(one: Session) -> bytes:
-    """What went upstream since the last call, but for the barriers in it, which Redis has answered."""
+    """What went upstream since the last call, without the barriers in it; Redis answers those."""
     data = passed(one)
     for nonce in _BARRIER.findall(data):
         one.from_upstream(b"-ERR Syntax error in HELLO option '%b'\r\n" % nonce)

@@ -448,11 +448,14 @@ def test_a_script_is_known_by_its_source_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("scripts", "message"),
     [
-        ("{s: {keys: 1}}", "2:11: error: neither sha1 nor source: nothing tells this script from others"),
-        ("{s: {sha1: abc}}", "'abc' is no SHA-1; it has 40 hex digits"),
+        ("{s: {keys: 1}}", "2:11: error: neither sha1 nor source: nothing identifies this script"),
+        ("{s: {sha1: abc}}", "'abc' is not a SHA-1; write 40 hex digits"),
         ("{s: {source: none.lua}}", "none.lua can't be read: No such file or directory"),
-        (f"{{s: {{sha1: {SHA}, reads: ['<nix>:x']}}}}", "'<nix>:x': <nix> is nothing that a call shows"),
-        (f"{{s: {{sha1: {SHA}, keys: one}}}}", "'one': write how many keys it declares, any, or a list"),
+        (f"{{s: {{sha1: {SHA}, reads: ['<nix>:x']}}}}", "'<nix>:x': no call shows <nix>"),
+        (
+            f"{{s: {{sha1: {SHA}, keys: one}}}}",
+            "'one': write the number of keys that it declares, any, or a list",
+        ),
         (f"{{s: {{sha1: {SHA}}}, t: {{sha1: {SHA}}}}}", "the script s has the same SHA-1"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from keyfence.commands.extract import extract
 from keyfence.policy.loading.load import parse_policy
-from keyfence.process import command_recorder as recording
+from keyfence.process.serving import command_recorder as recording
 from keyfence.process.serving.command_recorder import Recorder
 from tests.cli.test_main import keyfence
 from tests.clients.running import POLICY as CUBE

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from keyfence.process import rlimits as open_files
+from keyfence.process.serving import rlimits as open_files
 from keyfence.process.serving.rlimits import PER_CLIENT, RESERVED, room_for
 
 INFINITY = resource.RLIM_INFINITY

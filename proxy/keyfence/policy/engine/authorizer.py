@@ -179,7 +179,7 @@ class Authorizer:
         if decision is None:
             return None
         target = self.policy.targets[decision.target] if decision.target >= 0 else None
-        if target is not None and self.policy.tells_callers_apart(target):
+        if target is not None and self.policy.depends_on_caller(target):
             return None
         if len(touches.accesses) != 1 or not cache.may_count(lookup, argv):
             return None

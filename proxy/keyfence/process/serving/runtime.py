@@ -98,7 +98,7 @@ class Runtime:
         if self._gate is not None:
             self._gate.identities = self._identities()
             self._gate.limits = settings.limits.of_requests()
-            self._gate.places.limits = self._client_limits()
+            self._gate.quotas.limits = self._client_limits()
         self._count_lapsed()
 
     def _decision_failed(self, exc: Exception) -> None:
