@@ -161,7 +161,7 @@ def test_what_another_sites_page_sends_is_refused(headers: dict[str, str], token
             status, answer = await client.ask(
                 method, "/-/observe", json={"for": 60}, headers=headers | BEARER
             )
-            assert (status, answer) == (403, {"error": "This is taken from no other site's page."})
+            assert (status, answer) == (403, {"error": "Pages of other sites may not send this request."})
         assert client.control.asked == []
 
     play(scenario, token)

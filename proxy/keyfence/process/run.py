@@ -24,7 +24,7 @@ from keyfence.config.models import DEFAULT_ADMIN, Settings
 from keyfence.net.addresses import Address
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.process.workers.parent import Workers
-from keyfence.process.workers.sockets import CannotBind, Slot, bind_slots
+from keyfence.process.workers.sockets import CannotBind, WorkerSlot, bind_slots
 from keyfence.process.workers.worker import Start
 from keyfence.telemetry.log_relay import LogRelay
 from keyfence.telemetry.operator_log import warn
@@ -32,7 +32,9 @@ from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.embedded import EmbeddedRedis
 from keyfence.upstream.health import Upstream, UpstreamAddress
 
-from .control import Backend, Control, InProcess
+from .control import ProcessControl
+from .in_process import InProcess
+from .serving.backend import Backend
 from .serving.command_recorder import Recorder
 from .serving.reload import Origin, pack
 from .serving.rlimits import admin_room
@@ -67,16 +69,16 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
             address = UpstreamAddress("unix", path=str(embedded.socket_path), shown=embedded.url)
         runtime = Runtime(settings, policy, telemetry)
         upstream = await runtime.reach_upstream(address)
-        front = _front(runtime, upstream, address, policy, slots, relay)
+        backend = _backend(runtime, upstream, address, policy, slots, relay)
         at_once = asyncio.Event()
-        stack.push_async_callback(front.drain, 0.0, at_once)  # where the start fails
+        stack.push_async_callback(backend.drain, 0.0, at_once)  # where the start fails
         access = Access(settings.admin_names, token_of(settings))
-        control = Control(origin, runtime, front, access, notify)
+        control = ProcessControl(origin, runtime, backend, access, notify)
         admin, metrics = await _admin(control, access, runtime, stack)
         stop = _on_signals(control, at_once)
         async with background(*runtime.chores(), control.tick_forever()):
-            await front.open()
-            _announce(front, (admin, metrics), upstream, embedded, spliced=policy is None)
+            await backend.open()
+            _announce(backend, (admin, metrics), upstream, embedded, spliced=policy is None)
             runtime.announced()
             notify(READY)
             for text in token_warnings(settings):
@@ -85,7 +87,7 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
             control.draining = True
             notify(STOPPING)
             runtime.tell(f"draining: clients have {runtime.settings.drain:g} s to end")
-            await front.drain(runtime.settings.drain, at_once)
+            await backend.drain(runtime.settings.drain, at_once)
 
 
 def _recorder(settings: Settings, stack: contextlib.AsyncExitStack) -> Recorder:
@@ -98,12 +100,12 @@ def _recorder(settings: Settings, stack: contextlib.AsyncExitStack) -> Recorder:
     return recorder
 
 
-def _front(
+def _backend(
     runtime: Runtime,
     upstream: Upstream,
     address: UpstreamAddress,
     policy: CompiledPolicy | None,
-    slots: list[Slot],
+    slots: list[WorkerSlot],
     relay: LogRelay,
 ) -> Backend:
     settings = runtime.settings
@@ -113,7 +115,7 @@ def _front(
     return Workers(slots, runtime, relay, Start(pack(settings, policy), loaded_at, address, ()))
 
 
-def _on_signals(control: Control, at_once: asyncio.Event) -> asyncio.Event:
+def _on_signals(control: ProcessControl, at_once: asyncio.Event) -> asyncio.Event:
     """The event of the first SIGINT or SIGTERM; the second one sets `at_once`."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -135,7 +137,7 @@ def _on_signals(control: Control, at_once: asyncio.Event) -> asyncio.Event:
     return stop
 
 
-def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExitStack) -> list[Slot]:
+def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExitStack) -> list[WorkerSlot]:
     """Every address, once for each worker; closed with the stack. Raises StartError."""
     try:
         slots = bind_slots(settings.listeners, max(settings.workers, 1))
@@ -148,7 +150,7 @@ def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExit
 
 
 async def _admin(
-    control: Control, access: Access, runtime: Runtime, stack: contextlib.AsyncExitStack
+    control: ProcessControl, access: Access, runtime: Runtime, stack: contextlib.AsyncExitStack
 ) -> tuple[str, str]:
     """Start the listeners for operators and for metrics; returns their URLs, "" where there is none."""
     settings = runtime.settings
@@ -180,7 +182,7 @@ def _why(exc: OSError) -> str:
 
 
 def _announce(
-    front: Backend,
+    backend: Backend,
     urls: tuple[str, str],
     upstream: Upstream,
     embedded: EmbeddedRedis | None,
@@ -189,23 +191,23 @@ def _announce(
 ) -> None:
     """Print the ready line. `urls` are those of the admin listener and of that for metrics."""
     admin, metrics = urls
-    whose = ", ".join(f"{service or 'unknown'} on {address}" for address, service in front.bound)
+    whose = ", ".join(f"{service or 'unknown'} on {address}" for address, service in backend.bound)
     parts = [f"keyfence: ready: {whose}", f"admin {admin or 'none'}"]
     parts += [f"metrics {metrics}"] if metrics else []
     parts.append(f"upstream {upstream.address.shown}")
-    workers = front.listing()
+    workers = backend.listing()
     if any(worker["pid"] != os.getpid() for worker in workers):
         parts.append(f"workers {len(workers)}")
     if spliced:
         parts.append("SPLICE: nothing is read")
     print("; ".join(parts), flush=True)
     if embedded is not None:
-        print(_things_to_try(front, admin, embedded), flush=True)
+        print(_things_to_try(backend, admin, embedded), flush=True)
 
 
-def _things_to_try(front: Backend, admin: str, embedded: EmbeddedRedis) -> str:
+def _things_to_try(backend: Backend, admin: str, embedded: EmbeddedRedis) -> str:
     """What a newcomer can type, with the addresses that are in force."""
-    by_service = {service: _redis_cli(address) for address, service in front.bound}
+    by_service = {service: _redis_cli(address) for address, service in backend.bound}
     first = next(iter(by_service.values()))
     master, proxy = by_service.get("CubeMaster", first), by_service.get("CubeProxy", first)
     lines = [

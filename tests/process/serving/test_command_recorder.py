@@ -9,7 +9,7 @@ import pytest
 
 from keyfence.commands.extract import extract
 from keyfence.policy.loading.load import parse_policy
-from keyfence.process import command_recorder as recording
+from keyfence.process.serving import command_recorder
 from keyfence.process.serving.command_recorder import Recorder
 from tests.cli.test_main import keyfence
 from tests.clients.running import POLICY as CUBE
@@ -80,7 +80,7 @@ def test_two_processes_may_write_to_one_file(tmp_path: Path) -> None:
 
 
 def test_the_kinds_of_commands_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "MAX_GROUPS", 2)
+    monkeypatch.setattr(command_recorder, "MAX_GROUPS", 2)
     recorder = Recorder(str(tmp_path / "log"))
     for command in ("GET a:x", "DEL a:x", "TTL a:x", "TYPE a:x"):
         send(recorder, command)

@@ -16,6 +16,7 @@ from typing import Any
 
 from keyfence.net.addresses import Bound
 from keyfence.policy.enforcement.modes import BreakGlass
+from keyfence.process.serving.backend import Backend, WorkerFailed
 from keyfence.process.serving.reload import Packed
 from keyfence.process.serving.runtime import Runtime, StartError
 from keyfence.telemetry.counters import Counters
@@ -23,8 +24,8 @@ from keyfence.telemetry.log_relay import LogRelay
 from keyfence.telemetry.operator_log import Changes, elapsed, warn
 from keyfence.telemetry.tally import Row, Tally
 
-from .handle import MARGIN_SECONDS, WorkerFailed, WorkerProcess
-from .sockets import Slot
+from .child import MARGIN_SECONDS, WorkerProcess
+from .sockets import WorkerSlot
 from .worker import Sockets, Start
 
 ANSWER_SECONDS = 30.0  # for an order; who takes longer is replaced
@@ -34,10 +35,10 @@ FIRST_BACKOFF = 0.1
 LONGEST_BACKOFF = 5.0
 
 
-class Workers:
-    """All workers. Implements `control.Backend`."""
+class Workers(Backend):
+    """The backend with workers: all of them."""
 
-    def __init__(self, slots: Sequence[Slot], runtime: Runtime, relay: LogRelay, start: Start) -> None:
+    def __init__(self, slots: Sequence[WorkerSlot], runtime: Runtime, relay: LogRelay, start: Start) -> None:
         """`runtime` is the parent's own; `start` says what is in force, its sockets aside."""
         self.closing = False
         self._slots = slots
@@ -216,7 +217,7 @@ class Workers:
 
     # -- log
 
-    def prepare(self, decision_log: str) -> None:
+    def log_to(self, decision_log: str) -> None:
         """Write the log to another file. Raises OSError, and changes nothing then."""
         self._relay.write_to(decision_log)
 

@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from keyfence.config.models import ListenerModel
 from keyfence.net.addresses import Address, Bound, bind
 
-Slot = list[Bound]  # the sockets of one worker: one Bound for each listener
+WorkerSlot = list[Bound]  # the sockets of one worker: one Bound for each listener
 
 
-def bind_slots(listeners: Sequence[ListenerModel], number: int) -> list[Slot]:
+def bind_slots(listeners: Sequence[ListenerModel], number: int) -> list[WorkerSlot]:
     """Bind every address once for each worker. Raises `CannotBind`.
 
     The kernel shares out the connections to a TCP address among its sockets (SO_REUSEPORT, socket(7)). A unix
     socket is one, and whoever accepts first serves.
     """
     with contextlib.ExitStack() as opened:
-        slots: list[Slot] = [[] for _ in range(number)]
+        slots: list[WorkerSlot] = [[] for _ in range(number)]
         for model in listeners:
             try:
                 first = _bind_first(model, shared=number > 1)

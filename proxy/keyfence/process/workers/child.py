@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keyfence import __version__
+from keyfence.process.serving.backend import WorkerFailed
 from keyfence.process.serving.spawn import start_python
 from keyfence.telemetry.log_relay import LogPipe, LogRelay
 
@@ -27,10 +28,6 @@ START_SECONDS = 60.0  # to serve, from its start on
 MARGIN_SECONDS = 3.0  # for a process to end once it has said so, and beyond the deadline of a drain
 PIPE_BYTES = 1 << 20
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, fcntl(2)
-
-
-class WorkerFailed(Exception):
-    """A worker didn't do what it was asked; the message is one line for the operator."""
 
 
 class WorkerProcess:

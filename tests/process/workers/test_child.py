@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from keyfence.config.models import Overrides, load_settings
+from keyfence.process.serving.backend import WorkerFailed
 from keyfence.process.serving.reload import pack
-from keyfence.process.workers import handle as module
-from keyfence.process.workers.handle import WorkerFailed, WorkerProcess
+from keyfence.process.workers import child as module
+from keyfence.process.workers.child import WorkerProcess
 from keyfence.process.workers.sockets import bind_slots
 from keyfence.process.workers.worker import Sockets, Start
 from keyfence.telemetry.counters import Counters
