@@ -20,7 +20,7 @@ MAX_FUNCTION = 60  # lines of a function
 
 # Every room, and the rooms it may import. A room is a folder; its own modules, `keyfence._compiled` and
 # `keyfence.__version__` are open to it. "policy" stands for the modules of that folder alone.
-LEAVES = {"policy"}  # verdict, diagnostics, units, show: values that every part of the policy uses
+LEAVES = {"policy"}  # verdict, services, diagnostics, units, show: values that every part of the policy uses
 MODEL = LEAVES | {"policy.patterns", "policy.source"}
 TABLES = MODEL | {"commands", "policy.compiled"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("shapes", "policy.compiler", "policy.loading", "policy.enforcement"),
         *("policy.engine", "policy.remedies"),
     },
-    "identity": {"commands", "policy.compiled"},
+    "identity": {"commands", "policy"},
     "session": {
         *("resp", "commands", "identity", "net", "session.handlers"),
         *("policy", "policy.compiled", "policy.engine"),

@@ -27,7 +27,7 @@ from keyfence.downstream import listeners as listeners_module
 from keyfence.downstream.client import Client
 from keyfence.downstream.idle import look
 from keyfence.downstream.tls import listener_context
-from keyfence.identity.resolver import Identities
+from keyfence.identity.resolver import make_resolver
 from keyfence.net.addresses import Address, bind
 from keyfence.telemetry import operator_log as notices
 from tests.downstream.test_client import Handler, Stage, answer_all, in_loop
@@ -67,7 +67,7 @@ class ConnectionQuota:
     ) -> None:
         self._listener = listener
         self._stage = Stage(handler, limits=limits)
-        self._identities = Identities(frozenset({"CubeMaster", "CubeProxy", "unknown"}), **who)
+        self._identities = make_resolver(frozenset({"CubeMaster", "CubeProxy", "unknown"}), **who)
         self.tls: ssl.SSLContext | None = None
 
     async def __aenter__(self) -> ConnectionQuota:

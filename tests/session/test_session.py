@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keyfence.identity.resolver import Password
+from keyfence.identity.passwords import Password
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import parse_policy

@@ -18,7 +18,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from keyfence.identity.resolver import Identities, Network, Password
+from keyfence.identity.networks import Network
+from keyfence.identity.passwords import Password
+from keyfence.identity.resolver import Resolver, make_resolver
 from keyfence.net.addresses import Address, parse_address, parse_listen
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place, did_you_mean
 from keyfence.policy.enforcement.modes import ModeRule, Waiver, mode_faults
@@ -389,7 +391,7 @@ class Settings:
             ),
         ]
 
-    def identities(self, services: tuple[str, ...]) -> Identities:
+    def identities(self, services: tuple[str, ...]) -> Resolver:
         said = self.identify
         networks: list[tuple[Network, str]] = [
             (ipaddress.ip_network(network), service) for network, service in said.networks.items()
@@ -397,8 +399,13 @@ class Settings:
         passwords = {
             user: Password(one.digests, said.service_of(user)) for user, one in said.passwords.items()
         }
-        return Identities(
-            frozenset(services), said.users, tuple(networks), passwords, said.certificates, said.uids
+        return make_resolver(
+            frozenset(services),
+            users=said.users,
+            passwords=passwords,
+            certificates=said.certificates,
+            uids=said.uids,
+            networks=tuple(networks),
         )
 
     def waived(self) -> list[Waiver]:

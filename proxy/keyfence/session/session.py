@@ -15,7 +15,7 @@ from time import monotonic, perf_counter
 
 from keyfence.commands.arguments import word
 from keyfence.commands.model import MANY, Streamed, Touches
-from keyfence.identity.resolver import Identities
+from keyfence.identity.resolver import Resolver
 from keyfence.policy.budget import TURN_STEPS
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.engine.authorizer import Authorizer, InForce
@@ -61,7 +61,7 @@ class Session(Actor):
     def __init__(
         self,
         in_force: InForce,
-        identities: Identities,
+        identities: Resolver,
         at_connect: str,
         client: str,
         observer: Observer,

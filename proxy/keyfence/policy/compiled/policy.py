@@ -26,7 +26,6 @@ from .tenants import Binding, Caller, Tenancy, Values, owners_values, value_in, 
 from .ttl import TtlRule
 
 TOP = "the policy's top"  # stands for a scope's name where rights are said for all entries in none
-UNKNOWN = "unknown"  # the service of a client that nothing identifies
 # Counting the lengths within a key takes up to 1.5 µs a byte, so a key of more bytes than this counts as one
 # whose lengths are wrong.
 MAX_CONFIRMED = 8192
@@ -239,7 +238,7 @@ class CompiledPolicy:
     name: str
     revision: str  # the beginning of a SHA-256 over all files
     contact: str
-    services: tuple[str, ...]  # a service's number is its index; UNKNOWN is the last
+    services: tuple[str, ...]  # a service's number is its index; `unknown` is the last
     targets: tuple[Target, ...]
     classifier: Classifier
     claims: tuple[str, ...]

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from keyfence.commands.arguments import integer
-from keyfence.identity.resolver import (
+from keyfence.identity.credentials import (
     AUTHENTICATED,
     WRONGPASS,
-    Login,
     auth_credentials,
     hello_credentials,
     hello_failed,
     hello_users,
     hello_without_credentials,
 )
+from keyfence.identity.passwords import Login
 from keyfence.resp import encode
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from keyfence.commands.arguments import integer, word
-from keyfence.policy.compiled.policy import UNKNOWN
+from keyfence.policy.services import UNKNOWN
 from keyfence.resp import encode
 from keyfence.session.reply_queue import OFF, ON, SKIP
 from keyfence.session.shown_ids import redirections
