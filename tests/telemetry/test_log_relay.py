@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from keyfence.policy.verdict import Peer
 from keyfence.telemetry.counters import Counters
-from keyfence.telemetry.decision_log import DecisionLog, Sink
+from keyfence.telemetry.decision_log import DecisionLog
+from keyfence.telemetry.log_file import LogFile
 from keyfence.telemetry.log_relay import LogPipe, LogRelay
+from keyfence.telemetry.sink import Group, Occurrence
 from tests.telemetry.violations import violation
 
-GROUP = ("A", "scope.read", "", "GET", "observed")
+GROUP = Group("A", "scope.read", "GET", "", "", "observed", "GET")
 
 
 def relay_to(path: Path) -> tuple[LogRelay, Counters]:
@@ -36,10 +39,10 @@ def test_what_a_worker_logs_into_its_pipe_is_in_the_file(tmp_path: Path) -> None
         reading, writing = os.pipe()
         pipe = LogPipe(relay)
         await asyncio.get_running_loop().connect_read_pipe(lambda: pipe, os.fdopen(reading, "rb", 0))
-        log = DecisionLog(Sink(writing, Counters()), Counters())
-        os.close(writing)  # the sink has a descriptor of its own
+        log = DecisionLog(LogFile(writing, Counters()), Counters())
+        os.close(writing)  # the log file has a descriptor of its own
         for at in range(3):
-            log.record(GROUP, violation(), client="c", revision="r", now=0.0, at=float(at))
+            log.record(GROUP, Occurrence(violation(), Peer("c"), "r", 1, 0.0, float(at)))
         log.close()
         await pipe.ended.wait()
         assert counters.log_lines == 3

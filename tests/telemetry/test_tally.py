@@ -55,7 +55,7 @@ def test_rows_of_different_shapes_stay_apart() -> None:
 def test_a_row_that_is_there_can_be_counted_on() -> None:
     tally = Tally()
     tally.add(row())
-    found = tally.find("CubeProxy", "scope.write", "HSET", "route", "")
+    found = tally.find(("CubeProxy", "scope.write", "HSET", "route", ""))
     assert found is not None
     tally.count(found, "refused", 300.0, 2)
     (one,) = tally.snapshot()

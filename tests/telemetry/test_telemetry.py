@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from keyfence.policy.verdict import Finding
 from keyfence.telemetry import Counters, Telemetry
 from keyfence.telemetry import telemetry as module
-from keyfence.telemetry.decision_log import DecisionLog, Sink
+from keyfence.telemetry.decision_log import DecisionLog
+from keyfence.telemetry.log_file import LogFile
+from keyfence.telemetry.sink import Group, Occurrence, Sink
 from tests.telemetry.violations import violation
 
 
@@ -23,7 +26,7 @@ class Bench:
         self.now = 1_000.0
         self.ids = 0
         counters = Counters()
-        log = DecisionLog(Sink(str(path), counters), counters, mask_keys=mask_keys, new_id=self._new_id)
+        log = DecisionLog(LogFile(str(path), counters), counters, mask_keys=mask_keys, new_id=self._new_id)
         self.telemetry = Telemetry(
             counters=counters,
             log=log,
@@ -192,14 +195,14 @@ def test_a_telemetry_can_be_made_for_a_file_in_one_call(tmp_path: Path) -> None:
     assert set(telemetry.snapshot()) == {"counters", "tally"}
 
 
-def test_the_short_way_is_forgotten_rather_than_growing(
+def test_the_groups_that_recur_are_forgotten_before_they_are_too_many(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_KNOWN", 5)
+    monkeypatch.setattr(module, "MAX_RECURRING", 5)
     for _ in range(3):
         for number in range(20):
             bench.tell(Finding(violation(entry=f"entry-{number}"), "observed"))
-    assert len(bench.telemetry._known) <= 5
+    assert len(bench.telemetry._recurring) <= 5
     assert sum(bench.telemetry.counters.violations.values()) == 60
 
 
@@ -289,3 +292,34 @@ def test_all_repeats_retire_where_a_shape_is_forgotten(bench: Bench) -> None:
     bench.telemetry._shapes.turns += 1
     bench.telemetry.flush()
     assert not any(one is not None and one.live for one in repeats)
+
+
+class Remembering(Sink):
+    """A sink that remembers how often it was given each group."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Group] = Counter()
+        self.in_full = 0
+
+    def record(self, group: Group, found: Occurrence) -> str:
+        self.counts[group] += found.times
+        self.in_full += 1
+        return ""
+
+    def repeat(self, group: Group, times: int, _now: float, _at: float) -> None:
+        self.counts[group] += times
+
+
+def test_a_further_sink_is_given_every_finding_once_also_those_that_were_only_counted() -> None:
+    sink = Remembering()
+    telemetry = Telemetry(sinks=[sink])
+    findings = [Finding(violation(), "observed")]
+    for _ in range(2):
+        telemetry.violations("CubeProxy", "10.0.0.7:1", "HSET", findings, "r1")
+    repeat = telemetry.repeats("CubeProxy", "HSET", findings)
+    assert repeat is not None
+    repeat.times += 5
+    telemetry.gather()
+    telemetry.gather()
+    group = Group("CubeProxy", "scope.write", "HSET", "sandbox-route", "", "observed", "HSET")
+    assert (sink.counts, sink.in_full) == (Counter({group: 7}), 2)

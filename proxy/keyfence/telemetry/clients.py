@@ -19,11 +19,6 @@ _PORT = re.compile(r"(?<=[\d\]]):\d{1,5}$")
 Client = dict[str, str]
 
 
-def as_peer(client: Peer | str) -> Peer:
-    """A client of which only the address may be known."""
-    return client if isinstance(client, Peer) else Peer(client)
-
-
 def fields_of(peer: Peer) -> Client:
     """What a log line says beside the address: only what the client has."""
     return {name: value for name, value in zip(FIELDS, peer[1:], strict=True) if value}

@@ -1,11 +1,10 @@
-"""What the proxy counts, as plain integers.
+"""The counters behind the metrics, as plain integers.
 
-Rule: every label set is closed and every table is bounded. No label is made from a key, a value or anything
-else that a client may word freely; past a table's limit the finest labels become `other`, and the sum stays
-right.
+Rule: every label set is closed and every table is bounded. No label comes from a key, a value or any other
+text that a client chooses. Beyond a table's limit the finest labels become `other`, so that sums stay exact.
 
-A worker owns one `Counters` and touches it from its event loop only. It hands `snapshot()` to the parent,
-which adds up the workers with `absorb`.
+Each process owns one `Counters` and uses it from its event loop only. A parent adds up its workers with
+`absorb`.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from bisect import bisect_left
 from collections.abc import Hashable, Mapping
 from typing import Any, TypeVar
 
+from .sink import Group, Occurrence, Sink
 from .traffic import Traffic
 
 Key = TypeVar("Key", bound=Hashable)
-Outcome = str  # forwarded, refused, or local: answered by the proxy itself
+Outcome = str  # forwarded, refused, or local: answered by keyfence itself
 
 OTHER = "other"
 MAX_SERIES = 10_000
@@ -68,11 +68,11 @@ SCALARS = (
 GAUGES = ("connections_open", "upstream_up", "exceptions_lapsed", "policies", "break_glass", "workers")
 
 
-class Counters(Traffic):
+class Counters(Traffic, Sink):
     """The counters of one process, or the sum of several.
 
-    The tables are public for reading; the methods are the way to count, since they keep the limits. The four
-    byte counts and the other plain integers may be raised directly (`counters.client_in += n`).
+    Tables are public for reading only: the methods count, because they keep the limits. Plain integers, the
+    four byte counts among them, may be raised directly (`counters.client_in += n`).
     """
 
     __slots__ = (
@@ -126,8 +126,25 @@ class Counters(Traffic):
         self.log_groups_evicted = 0
         self.log_write_failures = 0
 
+    # -- as a sink
+
+    def record(self, group: Group, found: Occurrence) -> str:
+        service, rule, _, entry, _, action, label = group
+        self.violation(service, rule, label, entry, action, found.times)
+        return ""
+
+    def repeat(self, group: Group, times: int, _now: float, _at: float) -> None:
+        service, rule, _, entry, _, action, label = group
+        self.violation(service, rule, label, entry, action, times)
+
+    def holds(self, group: Group) -> bool:
+        service, rule, _, entry, _, action, label = group
+        return (service, rule, label, entry, action) in self.violations
+
+    # -- what is counted
+
     def violation(
-        self, service: str, rule: str, command: str, entry: str, action: str, *, times: int = 1
+        self, service: str, rule: str, command: str, entry: str, action: str, times: int = 1
     ) -> None:
         """Count a broken rule. `command` is a name of the command table or `other`, `entry` a name of the
         policy or "", `action` one of observed, refused, waived and late."""

@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-from keyfence.policy.remedies.remedies import remedies
 
 from keyfence.commands.extract import extract
 from keyfence.commands.table import COMMANDS
@@ -19,6 +18,7 @@ from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator, Transaction
 from keyfence.policy.loading.load import load_policy, parse_policy
+from keyfence.policy.remedies.remedies import remedies
 from keyfence.policy.verdict import Violation
 
 PLAIN = "a" * 40

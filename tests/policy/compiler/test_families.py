@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from keyfence.policy.remedies.remedies import remedies
 
 from keyfence.commands.extract import extract
 from keyfence.policy.analysis.lint import check_policy
@@ -16,6 +15,7 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.remedies.remedies import remedies
 
 # The transcript that failed: each legacy form belonged to the last value, and hints named its keys to all.
 BOUND = """policy: ac

@@ -7,7 +7,6 @@ import json
 import shlex
 
 import pytest
-from keyfence.policy.remedies.remedies import remedies
 
 from keyfence.commands.carried import CARRIED_OF
 from keyfence.commands.extract import extract
@@ -17,6 +16,7 @@ from keyfence.policy.analysis.command_log import as_line, from_line
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.remedies.remedies import remedies
 from keyfence.policy.verdict import Violation
 
 POLICY = """

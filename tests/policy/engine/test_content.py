@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from keyfence.policy.remedies.remedies import remedies
 
 from keyfence.commands.extract import extract
 from keyfence.commands.model import Streamed
@@ -14,6 +13,7 @@ from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.remedies.remedies import remedies
 from keyfence.policy.verdict import Violation
 
 POLICY = """

@@ -6,12 +6,12 @@ import shlex
 from pathlib import Path
 
 import pytest
-from keyfence.policy.remedies.remedies import _WAYS, remedies
 
 from keyfence.commands.extract import extract
 from keyfence.policy.analysis.explain import explain, explain_sequence, read_sequence
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
+from keyfence.policy.remedies.remedies import _WAYS, remedies
 from keyfence.policy.verdict import RULES
 from tests.policy.cases import POLICIES, steps_of
 
