@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("resp", "commands", "identity", "net", "session.handlers"),
         *("policy", "policy.compiled", "policy.engine"),
     },
-    "session.handlers": {"resp", "commands", "identity", "policy.compiled", "policy.engine"},
+    "session.handlers": {"resp", "commands", "identity", "policy", "policy.engine"},
     "telemetry": {"policy", "policy.engine", "shapes"},
     "upstream": {"resp", "telemetry"},
     "config": {"policy", "policy.enforcement", "policy.source", "resp", "net", "identity", "upstream"},
@@ -60,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy", "policy.compiled", "policy.source"),
     },
     "process.serving": {
-        *("admin", "commands", "config", "downstream", "net", "session", "telemetry", "upstream"),
+        *("admin", "commands", "config", "downstream", "identity", "net", "session", "telemetry", "upstream"),
         *(
             "policy",
             "policy.analysis",

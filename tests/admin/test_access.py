@@ -17,7 +17,8 @@ from keyfence.admin.access import Access
 from keyfence.admin.client import AskError, ask
 from keyfence.admin.server import start_admin
 from keyfence.admin.token import TokenError, is_open_to_others, read_token, token_warnings
-from keyfence.config.models import Overrides, load_settings
+from keyfence.config.loading import load_settings
+from keyfence.config.settings import Overrides
 from keyfence.net.addresses import Address
 from keyfence.policy.diagnostics import FileError
 from keyfence.process.serving.reload import Origin

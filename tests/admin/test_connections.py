@@ -49,7 +49,7 @@ class SlowControl(FakeControl):
         await self.may_end.wait()
         return await super().reload()
 
-    def report(self) -> list[dict[str, object]]:
+    async def report(self) -> list[dict[str, object]]:
         return [{"x": "y" * 50_000_000}]
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import ipaddress
 import re
 from pathlib import Path
 
@@ -13,16 +12,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from keyfence.config.limits import ClientLimits
-from keyfence.config.models import (
-    DEFAULT_ADMIN,
-    DEFAULT_LISTEN,
-    ConfigModel,
-    LimitsModel,
-    Overrides,
-    Settings,
-    load_settings,
-)
-from keyfence.identity.resolver import Evidence, Login
+from keyfence.config.loading import load_settings
+from keyfence.config.models import DEFAULT_ADMIN, DEFAULT_LISTEN, ConfigModel, LimitsModel
+from keyfence.config.settings import Overrides, Settings
+from keyfence.identity.evidence import Evidence
+from keyfence.identity.passwords import Login
 from keyfence.net.addresses import parse_listen
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Waiver
@@ -351,10 +345,10 @@ drain: 500ms
     assert not settings.name_services
     assert (settings.workers, settings.drain) == (3, 0.5)
     assert settings.waived() == [Waiver("CubeProxy", "scope.write", "sandbox-route")]
-    identities = settings.identities(SERVICES)
+    identities = settings.identify.resolver(SERVICES)
     assert identities.at_connect(Evidence("", "10.1.2.3")) == "CubeMaster"
     assert identities.of_user(b"alice", "unknown") == "CubeProxy"
-    assert identities.networks == ((ipaddress.ip_network("10.1.0.0/16"), "CubeMaster"),)
+    assert identities.at_connect(Evidence("", "10.2.2.3")) == "unknown"
 
 
 def test_every_limit_of_a_client(tmp_path: Path) -> None:
@@ -430,7 +424,7 @@ identify:
 """
     settings = load(tmp_path, text)
     settings.check_against(SERVICES)
-    who = settings.identities(SERVICES)
+    who = settings.identify.resolver(SERVICES)
     assert [who.check(b"app", word) for word in (b"old", b"new", b"OLD")] == ["CubeProxy"] * 2 + [Login.WRONG]
     assert who.check(b"CubeMaster", b"new") == "CubeMaster"
     assert who.check(b"default", b"old") == "CubeProxy"

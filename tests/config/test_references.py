@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from keyfence.admin.token import token_warnings
-from keyfence.config.models import Overrides, Settings, load_settings
+from keyfence.config.loading import load_settings
 from keyfence.config.references import BadReference, resolved
+from keyfence.config.settings import Overrides, Settings
 from keyfence.policy.diagnostics import FileError
 from keyfence.process.serving.reload import admit
 from tests.clients.running import ask, configure, eventually

@@ -27,6 +27,7 @@ from keyfence.downstream import listeners as listeners_module
 from keyfence.downstream.client import Client
 from keyfence.downstream.idle import look
 from keyfence.downstream.tls import listener_context
+from keyfence.identity import unix_users
 from keyfence.identity.resolver import make_resolver
 from keyfence.net.addresses import Address, bind
 from keyfence.telemetry import operator_log as notices
@@ -363,13 +364,13 @@ async def test_the_user_of_a_unix_socket_says_which_service_it_is(patch: pytest.
             assert await place.service() == "CubeMaster"
             assert {client.shown for client in place.gate.clients} == {"unix"}
             credentials = struct.pack("3i", 1, 4242, 1)
-            patch.setattr(listeners_module, "_UCRED", Fixed(credentials))
+            patch.setattr(unix_users, "_UCRED", Fixed(credentials))
             assert await place.service() == "CubeProxy"
         assert not os.path.exists(f"{folder}/k.sock")
 
 
 class Fixed(struct.Struct):
-    """Credentials of another user, which no test can be."""
+    """Credentials of another user."""
 
     def __new__(cls, _: bytes) -> Fixed:
         return super().__new__(cls, "3i")

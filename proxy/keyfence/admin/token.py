@@ -9,7 +9,7 @@ import os
 import re
 import stat
 
-from keyfence.config.models import Settings
+from keyfence.config.settings import Settings
 from keyfence.net.addresses import ip_address
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.source.files import Unreadable, read_file

@@ -27,7 +27,9 @@ from rich.table import Table
 from rich.text import Text
 
 from keyfence.admin.client import AskError, ask
-from keyfence.config.models import ListenerModel, Overrides, Settings, load_settings
+from keyfence.config.loading import load_settings
+from keyfence.config.models import ListenerModel
+from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.listeners import Listeners
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import did_you_mean

@@ -9,13 +9,14 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place
 from keyfence.policy.source.model import Duration, Flag
 from keyfence.upstream.health import UpstreamAddress
 from keyfence.upstream.url import parse_upstream
 
+from .fields import STRICT
 from .references import resolved_url
 
 
@@ -27,7 +28,7 @@ def _checked_upstream(value: str) -> str:
 class UpstreamModel(BaseModel):
     """The Redis to stand in front of. Without a URL, keyfence starts one of its own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = STRICT
 
     url: Annotated[str, AfterValidator(_checked_upstream)] = Field("", repr=False)
     username: str = ""  # beside the URL: whom keyfence logs in as …

@@ -18,7 +18,7 @@ from keyfence import __version__
 from keyfence.admin.access import Access
 from keyfence.admin.control import Control
 from keyfence.admin.token import token_of, token_warnings
-from keyfence.config.models import Settings
+from keyfence.config.settings import Settings
 from keyfence.policy.analysis.explain import explain
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller

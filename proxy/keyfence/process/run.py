@@ -20,7 +20,8 @@ from keyfence.admin.access import Access
 from keyfence.admin.connections import Bounds
 from keyfence.admin.server import start_admin, start_metrics
 from keyfence.admin.token import token_of, token_warnings
-from keyfence.config.models import DEFAULT_ADMIN, Settings
+from keyfence.config.models import DEFAULT_ADMIN
+from keyfence.config.settings import Settings
 from keyfence.net.addresses import Address
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.process.workers.parent import Workers

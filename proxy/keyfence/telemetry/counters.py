@@ -130,7 +130,11 @@ class Counters(Traffic, Sink):
 
     def record(self, group: Group, found: Occurrence) -> str:
         service, rule, _, entry, _, action, label = group
-        self.violation(service, rule, label, entry, action, found.times)
+        series, key = self.violations, (service, rule, label, entry, action)
+        if key in series:
+            series[key] += found.times
+        else:
+            self.violation(service, rule, label, entry, action, found.times)
         return ""
 
     def repeat(self, group: Group, times: int, _now: float, _at: float) -> None:

@@ -56,11 +56,12 @@ class Tally(Sink):
         if row is None:
             self.add(self.new_row(group, found))
             return ""
-        self.count(row, group.action, found.at, found.times)
-        if self._met.get(key) is not found.client:
-            self._met[key] = found.client
-            meet(row["clients"], listed(found.client))
-        if found.violation.severity == "must":  # some findings of a row may be a should
+        violation, client, _, times, _, at = found
+        self.count(row, group.action, at, times)
+        if self._met.get(key) is not client:
+            self._met[key] = client
+            meet(row["clients"], listed(client))
+        if violation.severity == "must":  # some findings of a row may be a should
             row["severity"] = "must"
         return ""
 

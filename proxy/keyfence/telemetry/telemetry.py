@@ -11,7 +11,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from keyfence.policy.engine.counts import Admitted, Repeat
 from keyfence.policy.verdict import Action, Finding, Peer, Violation, script_in
@@ -34,13 +34,8 @@ Schedule = Callable[[Callable[[], None]], object]
 _COMMAND_NAME = re.compile(r"[A-Z][A-Z0-9._-]{0,31}")
 
 
-class _Origin(NamedTuple):
-    """Who sent a command, and the policy's revision that evaluated it."""
-
-    service: str
-    client: Peer
-    command: str
-    revision: str
+# A group's service, rule, shape, entry, label and action, to find it by.
+_GroupKey = tuple[str, str, str, str, str, str]
 
 
 class Telemetry:
@@ -77,8 +72,8 @@ class Telemetry:
         self._shapes = Shapes(trusting=not mask_keys)
         self._unsettled = Unsettled()
         self._scripts: set[str] = set()  # unregistered ones that have rows of their own
-        # Groups that came more than once and that every sink can count on.
-        self._recurring: set[Group] = set()
+        # Groups that came more than once, and whose further findings every sink can count.
+        self._recurring: dict[_GroupKey, Group] = {}
         self._repeats: deque[Repeat] = deque()  # live ones, the oldest first
         self._admitted: list[tuple[str, Admitted]] = []  # (service, where its commands are counted)
         self._turns = 0  # `Shapes.turns` when repeats were last retired
@@ -185,12 +180,19 @@ class Telemetry:
         command table, or `other`. Returns the decision id for the reply: the id of the first refused finding;
         "" if nothing was refused."""
         now = self._clock()
-        origin = _Origin(service, client if isinstance(client, Peer) else Peer(client), command, revision)
+        at = self._epoch + now
+        peer = client if isinstance(client, Peer) else Peer(client)
         refused = ""
         for violation, action in findings:
-            decision = self._record(origin, violation, action, now, times * (1 + violation.more))
+            group = self._group(service, command, violation, action)
+            found = Occurrence(violation, peer, revision, times * (1 + violation.more), now, at)
+            decision = ""
+            for sink in self._sinks:
+                decision = sink.record(group, found) or decision
+            if group.shape and violation.key is not None and self._shapes.is_open:
+                self._unsettled.hold(group, violation.key, found)
             if action == "refused" and not refused:
-                refused = decision
+                refused = decision or self._new_id()
         return refused
 
     def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat | None:
@@ -203,8 +205,8 @@ class Telemetry:
                 shape = self._shapes.settled(violation.key)
             if shape is None:
                 return None
-            group = Group(service, violation.rule, command, violation.entry, shape, action, command)
-            if group not in self._recurring:
+            group = self._recurring.get((service, violation.rule, shape, violation.entry, command, action))
+            if group is None:
                 return None
             groups += [group] * (1 + violation.more)
         if len(self._repeats) >= MAX_REPEATS:
@@ -213,36 +215,31 @@ class Telemetry:
         self._repeats.append(repeat)
         return repeat
 
-    # -- to the sinks
+    # -- groups
 
-    def _record(self, origin: _Origin, violation: Violation, action: Action, now: float, times: int) -> str:
-        """Pass a finding to every sink; returns its decision id, "" where there is none."""
-        service, client, command, revision = origin
-        rule, key = violation.rule, violation.key
-        shape, shown = "", command
-        if key is None:
+    def _group(self, service: str, command: str, violation: Violation, action: Action) -> Group:
+        """The group that a finding is counted in."""
+        rule = violation.rule
+        shape = ""
+        if violation.key is None:
             shape = self._script(script_in(rule, violation.shape))
         elif not violation.shape:
-            shape = self._shapes.shape(key)
-        if command == OTHER and rule == "command.unknown":
-            shown = _unknown_name(violation)
-        group = Group(service, rule, shown, violation.entry, shape, action, command)
-        if group not in self._recurring:
-            self._note_recurring(group)
-        found = Occurrence(violation, client, revision, times, now, self._epoch + now)
-        decision = ""
-        for sink in self._sinks:
-            decision = sink.record(group, found) or decision
-        if shape and key is not None and self._shapes.is_open:
-            self._unsettled.hold(group, key, found)
-        return decision or (self._new_id() if action == "refused" else "")
+            shape = self._shapes.shape(violation.key)
+        key = (service, rule, shape, violation.entry, command, action)
+        return self._recurring.get(key) or self._new_group(key, violation, action)
 
-    def _note_recurring(self, group: Group) -> None:
-        """Before a finding is recorded: remember its group if every sink can count on from here."""
-        if group.command == group.label and all(sink.holds(group) for sink in self._sinks):
+    def _new_group(self, key: _GroupKey, violation: Violation, action: Action) -> Group:
+        """A group that is not recurring yet. It is from now on if every sink can count further findings."""
+        service, rule, shape, entry, label, _ = key
+        command = label
+        if label == OTHER and rule == "command.unknown":
+            command = _unknown_name(violation)
+        group = Group(service, rule, command, entry, shape, action, label)
+        if command == label and all(sink.holds(group) for sink in self._sinks):
             if len(self._recurring) >= MAX_RECURRING:
                 self._recurring.clear()
-            self._recurring.add(group)
+            self._recurring[key] = group
+        return group
 
     def _script(self, script: str) -> str:
         """The name of an unregistered script in rows and lines. It is `other` once there are too many."""

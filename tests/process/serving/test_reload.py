@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.config.models import Overrides, Settings, load_settings
+from keyfence.config.loading import load_settings
+from keyfence.config.settings import Overrides, Settings
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
 from keyfence.process.serving.reload import LIVE, Origin, Packed, admit, unpack

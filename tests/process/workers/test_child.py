@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from keyfence.config.models import Overrides, load_settings
+from keyfence.config.loading import load_settings
+from keyfence.config.settings import Overrides
 from keyfence.process.serving.backend import WorkerFailed
 from keyfence.process.serving.reload import pack
 from keyfence.process.workers import child as module

@@ -16,7 +16,8 @@ import sys
 from typing import NamedTuple
 
 from keyfence.admin.token import token_of
-from keyfence.config.models import Overrides, Settings, load_settings, named_files
+from keyfence.config.loading import load_settings, named_files
+from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.tls import check_tls
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place

@@ -18,10 +18,11 @@ from typing import Any
 from keyfence.commands.extract import adopt
 from keyfence.commands.learned import learn
 from keyfence.config.limits import ClientLimits
-from keyfence.config.models import Settings
+from keyfence.config.settings import Settings
 from keyfence.downstream.client import ServerContext, report_fault
 from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context, upstream_context
+from keyfence.identity.resolver import Resolver
 from keyfence.net.addresses import Bound
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
@@ -96,7 +97,7 @@ class Runtime:
             self.telemetry.guard(policy.secrecy)
             counters.policy_loaded(policy.name, policy.revision, loaded_at)
         if self._gate is not None:
-            self._gate.identities = self._identities()
+            self._gate.identities = self._resolver()
             self._gate.limits = settings.limits.of_requests()
             self._gate.places.limits = self._client_limits()
         self._count_lapsed()
@@ -207,7 +208,7 @@ class Runtime:
         settings = self.settings
         self._gate = ServerContext(
             self.in_force,
-            self._identities(),
+            self._resolver(),
             upstream,
             self.telemetry,
             settings.limits.of_requests(),
@@ -237,8 +238,8 @@ class Runtime:
             self.tell(f"file descriptors suffice for {room} connections of {limits.connections} (ulimit -n)")
         return dataclasses.replace(limits, connections=room)
 
-    def _identities(self) -> Any:
-        return self.settings.identities(self.judge.policy.services if self.judge else ())
+    def _resolver(self) -> Resolver:
+        return self.settings.identify.resolver(self.judge.policy.services if self.judge else ())
 
     @property
     def judge(self) -> Authorizer | None:

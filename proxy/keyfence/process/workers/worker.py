@@ -15,7 +15,7 @@ import sys
 from typing import Any, NamedTuple
 
 from keyfence import __version__
-from keyfence.config.models import Settings
+from keyfence.config.settings import Settings
 from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context
 from keyfence.net.addresses import Bound
