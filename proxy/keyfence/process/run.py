@@ -1,7 +1,7 @@
-"""`keyfence run`: put together, announced, and taken apart again.
+"""`keyfence run`: builds the process, prints the ready line, serves, and ends.
 
-Rule: everything that can fail fails before the ready line is printed, with one clear message; after it,
-nothing that an operator does at run time ends the process but a signal.
+Rule: everything that can fail at the start fails before the ready line, with one clear message. After it,
+only a signal ends the process.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
         upstream = await runtime.reach_upstream(address)
         backend = _backend(runtime, upstream, address, policy, slots, relay)
         at_once = asyncio.Event()
-        stack.push_async_callback(backend.drain, 0.0, at_once)  # where the start fails
+        stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
         access = Access(settings.admin_names, token_of(settings))
         control = ProcessControl(origin, runtime, backend, access, notify)
         admin, metrics = await _admin(control, access, runtime, stack)
@@ -92,7 +92,8 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
 
 
 def _recorder(settings: Settings, stack: contextlib.AsyncExitStack) -> Recorder:
-    """The command log. With workers nothing comes here; then it is only seen whether it can be written."""
+    """The command log. With workers nothing is recorded here; this only checks that the file can be
+    written."""
     try:
         recorder = Recorder(settings.record)
     except OSError as exc:
@@ -117,7 +118,7 @@ def _backend(
 
 
 def _on_signals(control: ProcessControl, at_once: asyncio.Event) -> asyncio.Event:
-    """The event of the first SIGINT or SIGTERM; the second one sets `at_once`."""
+    """The event that the first SIGINT or SIGTERM sets; the second one sets `at_once`."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -139,7 +140,7 @@ def _on_signals(control: ProcessControl, at_once: asyncio.Event) -> asyncio.Even
 
 
 def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExitStack) -> list[WorkerSlot]:
-    """Every address, once for each worker; closed with the stack. Raises StartError."""
+    """Bind every address, once for each worker; the stack closes them. Raises StartError."""
     try:
         slots = bind_slots(settings.listeners, max(settings.workers, 1))
     except CannotBind as exc:
@@ -153,7 +154,7 @@ def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExit
 async def _admin(
     control: ProcessControl, access: Access, runtime: Runtime, stack: contextlib.AsyncExitStack
 ) -> tuple[str, str]:
-    """Start the listeners for operators and for metrics; returns their URLs, "" where there is none."""
+    """Start the admin and the metrics listener; returns their URLs, "" for one that is not configured."""
     settings = runtime.settings
     bounds = Bounds(admin_room(settings.admin_listeners), count=runtime.telemetry.counters.admin_refused_one)
     urls = []
@@ -167,7 +168,7 @@ async def _admin(
         try:
             server = await start(address)
         except OSError as exc:
-            # Nobody asked for this very port, so a second keyfence on the machine takes a free one.
+            # This port is only the default, so a second keyfence on the machine takes a free one.
             if address != DEFAULT_ADMIN or exc.errno != errno.EADDRINUSE:
                 raise StartError(f"can't listen on {address} ({name}): {_why(exc)}") from None
             server = await start(Address(f"{address.host_port[0]}:0"))
@@ -178,7 +179,7 @@ async def _admin(
 
 def _why(exc: OSError) -> str:
     if exc.errno == errno.EADDRINUSE:
-        return "the address is in use already"
+        return "the address is already in use"
     return (exc.strerror or str(exc)).lower()
 
 
@@ -190,7 +191,7 @@ def _announce(
     *,
     spliced: bool,
 ) -> None:
-    """Print the ready line. `urls` are those of the admin listener and of that for metrics."""
+    """Print the ready line. `urls` are those of the admin and the metrics listener."""
     admin, metrics = urls
     whose = ", ".join(f"{service or 'unknown'} on {address}" for address, service in backend.bound)
     parts = [f"keyfence: ready: {whose}", f"admin {admin or 'none'}"]
@@ -207,12 +208,12 @@ def _announce(
 
 
 def _things_to_try(backend: Backend, admin: str, embedded: EmbeddedRedis) -> str:
-    """What a newcomer can type, with the addresses that are in force."""
+    """Commands for a newcomer to try, with the addresses in force."""
     by_service = {service: _redis_cli(address) for address, service in backend.bound}
     first = next(iter(by_service.values()))
     master, proxy = by_service.get("CubeMaster", first), by_service.get("CubeProxy", first)
     lines = [
-        f"  An embedded Redis {embedded.version} stands behind it (its data ends with this process). Try:",
+        f"  An embedded Redis {embedded.version} is the upstream (its data ends with this process). Try:",
         f"    {master} HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.7 8080 32001",
         f"    {proxy} HGETALL cube:v1:shared:sandbox:proxy:7c8f",
         f"    {proxy} HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.8",
@@ -220,18 +221,18 @@ def _things_to_try(backend: Backend, admin: str, embedded: EmbeddedRedis) -> str
     ]
     if admin:
         lines += [
-            f"    {_own_name()} report {admin}        what was found so far",
+            f"    {_own_name()} report {admin}        violations so far",
             f"    curl {admin}/metrics",
         ]
     return "\n".join([*lines, "  Ctrl-C ends it all."])
 
 
 def _redis_cli(address: str) -> str:
-    """How redis-cli reaches an address of this machine."""
+    """The redis-cli command for an address of this machine."""
     path = Address(address).unix_path
     return f"redis-cli -s {path}" if path else f"redis-cli -p {Address(address).host_port[1]}"
 
 
 def _own_name() -> str:
-    """How the user can call keyfence again."""
+    """The command that runs keyfence again."""
     return "keyfence" if shutil.which("keyfence") else sys.argv[0]

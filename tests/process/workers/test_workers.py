@@ -177,7 +177,7 @@ def test_a_second_keyfence_does_not_share_the_address(
 ) -> None:
     first = start_keyfence("--config", configure(folder, server.url, "workers: 2"))
     host, port = first.address("CubeMaster")
-    with pytest.raises(AssertionError, match="the address is in use already"):
+    with pytest.raises(AssertionError, match="the address is already in use"):
         start_keyfence(
             "--config", configure(folder, server.url, "workers: 2"),
             "--listen", f"{host}:{port}",
