@@ -52,7 +52,7 @@ FAULTS = {
     "policy: [p]": ["keyfence.yaml:1:9: expected text, not a list"],
     "policy:\nlisteners: 5": ["keyfence.yaml:2:12: expected a list, not '5'"],
     "admin: none": ["keyfence.yaml:1:1: no policy; name one with policy: or --policy"],
-    "policy: p\nworkers: 0": ["keyfence.yaml:2:10: '0' is no number of workers; write 1 to 256, or auto"],
+    "policy: p\nworkers: 0": ["keyfence.yaml:2:10: '0' is not a number of workers; write 1 to 256, or auto"],
     "policy: p\nworkers: []": ["keyfence.yaml:2:10: expected a number of workers, or auto"],
     "policy: p\ndrain: 5": [
         "keyfence.yaml:2:8: '5' is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d"
@@ -90,7 +90,7 @@ FAULTS = {
     ],
     "policy: p\nidentify: {networks: {10.0.0.1/8: CubeMaster, 10.0.0.0/33: CubeMaster}, users: {a: Nope}}": [
         "keyfence.yaml:2:35: '10.0.0.1/8' has bits behind the prefix; write 10.0.0.0/8",
-        "keyfence.yaml:2:60: '10.0.0.0/33' is no network; write it as 10.0.0.0/8 or fd00::/8",
+        "keyfence.yaml:2:60: '10.0.0.0/33' is not a network; write it as 10.0.0.0/8 or fd00::/8",
     ],
     "policy: p\nidentify: {networks: {10.0.0.0/8: Nope}, users: {a: cubeproxy}}": [
         "keyfence.yaml:2:35: 'Nope' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
@@ -139,7 +139,7 @@ listeners:
         "5:31: 'rw' are no permissions; write three octal digits, as 0660",
         "6:36: '9' are no permissions; write three octal digits, as 0660",
         "7:51: '10.0.0.1/8' has bits behind the prefix; write 10.0.0.0/8",
-        "7:63: 'x' is no network; write it as 10.0.0.0/8 or fd00::/8",
+        "7:63: 'x' is not a network; write it as 10.0.0.0/8 or fd00::/8",
         "8:20: 'key' is missing",
         "8:52: '1.1' is not admitted here; expected 1.2 or 1.3",
     ],
@@ -158,7 +158,7 @@ listeners:
         "3:36: a certificate and its key are both needed; add key:",
         "3:36: cert is for TLS only; write the URL as rediss://HOST:PORT",
         "3:56: server_name is for TLS only; write the URL as rediss://HOST:PORT",
-        "5:31: unix_mode is for unix sockets, and :1 is none; remove it",
+        "5:31: unix_mode is for unix sockets, and :1 is not one; remove it",
         "6:29: trusted says who may send PROXY headers, and none is expected; add proxy_protocol: true",
         "7:55: trusted is for networks, and a unix socket's clients come from none; use unix_mode",
         "8:25: require_client_cert needs client_ca, the file of the authorities that vouch for clients",

@@ -24,13 +24,13 @@ def faults_of(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
 
 
 def listener_faults(settings: Settings) -> list[Diagnostic]:
-    """Settings of a listener that don't go together."""
+    """Settings of a listener that contradict each other."""
     faults = []
     for index, one in enumerate(settings.listeners):
         wrong = {
             "unix_mode": (
                 one.unix_mode is not None and not one.address.unix_path,
-                f"unix_mode is for unix sockets, and {one.listen} is none; remove it",
+                f"unix_mode is for unix sockets, and {one.listen} is not one; remove it",
             ),
             "trusted": (
                 bool(one.trusted) and not one.proxy_protocol,
@@ -53,6 +53,7 @@ def listener_faults(settings: Settings) -> list[Diagnostic]:
 
 
 def password_faults(settings: Settings) -> list[Diagnostic]:
+    """Users whose service is given twice."""
     said = settings.identify
     return [
         settings.fault(
@@ -65,7 +66,7 @@ def password_faults(settings: Settings) -> list[Diagnostic]:
 
 
 def upstream_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
-    """Settings of TLS that the connection to Redis doesn't use, or that lack their other half."""
+    """Settings of the upstream that contradict each other, have no effect, or lack their counterpart."""
     said = model.upstream
     faults = []
     if said.url:
@@ -94,6 +95,7 @@ def upstream_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
 
 
 def network_faults(settings: Settings) -> list[Diagnostic]:
+    """Networks that are not networks. They are keys of a mapping, which no type checks."""
     faults = []
     for network in settings.identify.networks:
         try:

@@ -62,7 +62,7 @@ class PasswordModel(_Model):
 
 
 class IdentifyModel(_Model):
-    """What tells one service from another beyond the listener."""
+    """The settings of the sources of identity."""
 
     users: dict[str, str] = {}  # Redis user name → service
     passwords: dict[str, Annotated[PasswordModel, BeforeValidator(_hidden_mapping)]] = {}  # by user name
@@ -75,7 +75,7 @@ class IdentifyModel(_Model):
         return self.passwords[user].service or self.users.get(user, "") or user
 
     def resolver(self, services: tuple[str, ...]) -> Resolver:
-        """What these settings make of clients, under a policy with these services."""
+        """The resolver with these settings, for a policy with these services."""
         return make_resolver(
             frozenset(services),
             users=self.users,

@@ -43,8 +43,8 @@ def load_settings(path: str, overrides: Overrides, *, needs_policy: bool = True)
 
 
 def named_files(path: str, overrides: Overrides) -> tuple[str, list[Diagnostic]]:
-    """The policy that a configuration with faults names ("": none that can be told), and what is wrong with
-    its waivers: what can be looked at although the configuration can't be used."""
+    """The policy that a faulty configuration names ("": none can be read), and the faults of its waivers. So
+    both files can be checked although the configuration can't be used."""
     data: Any = {}
     if path:
         with contextlib.suppress(FileError):
@@ -58,7 +58,7 @@ def named_files(path: str, overrides: Overrides) -> tuple[str, list[Diagnostic]]
 
 
 def _waivers(folder: Path, name: str) -> tuple[tuple[WaiverModel, ...], Source | None, list[Diagnostic]]:
-    """The waivers that a configuration names, their source, and what is wrong with them."""
+    """The waivers that a configuration names, their source, and their faults."""
     if not name:
         return (), None, []
     try:
@@ -129,7 +129,7 @@ def _listeners(model: ConfigModel, flags: Overrides, folder: Path) -> tuple[List
 
 
 def _resolved(one: ListenerModel, folder: Path) -> dict[str, Any]:
-    """What of a listener names files, taken relative to a folder."""
+    """The settings of a listener that name files, relative to a folder."""
     changed: dict[str, Any] = {"listen": one.address.relative_to(folder)}
     if one.tls is not None:
         files = {name: _in(folder, getattr(one.tls, name)) for name in ("cert", "key", "client_ca")}

@@ -45,10 +45,10 @@ class _Model(BaseModel):
 class ListenerTlsModel(_Model):
     """TLS of a listener. All files are PEM."""
 
-    cert: str  # the certificate, and what leads from it to its authority
+    cert: str  # the certificate and the chain to its authority
     key: str
-    client_ca: str = ""  # the authorities that vouch for clients; without, none is asked for a certificate
-    require_client_cert: Flag | None = None  # default: where there is a client_ca
+    client_ca: str = ""  # the authorities of clients' certificates; without it, no client is asked for one
+    require_client_cert: Flag | None = None  # default: if there is a client_ca
     min_version: Literal["1.2", "1.3"] = "1.2"
 
     @property
@@ -57,14 +57,14 @@ class ListenerTlsModel(_Model):
 
 
 class ListenerModel(_Model):
-    """An address to listen on, and who connects to it."""
+    """An address to listen on, and the service that connects to it."""
 
     listen: ListenAddress
-    service: str = ""  # the service on the other end, when nothing better says so
+    service: str = ""  # the service of clients that nothing else identifies
     unix_mode: Permissions | None = None  # of a unix socket's file
     tls: ListenerTlsModel | None = None
     proxy_protocol: Flag = False  # each connection begins with a header of the PROXY protocol, version 2
-    trusted: list[Network] = []  # who may send it; empty: everybody
+    trusted: list[Network] = []  # networks that may send it; empty: all
 
     @property
     def address(self) -> Address:
@@ -80,11 +80,11 @@ class ModeModel(_Model):
 
 
 class AdminModel(_Model):
-    """Where operators ask and steer keyfence."""
+    """The admin listener."""
 
     listen: AddressOrNone = DEFAULT_ADMIN  # HOST:PORT, or none
-    token_file: str = ""  # what POST and DELETE need; without, they are taken from this machine alone
-    names: list[str] = []  # host names under which it may be called, beside that of `listen`
+    token_file: str = ""  # POST and DELETE need its token; without, they must come from this machine
+    names: list[str] = []  # its host names, beside that of `listen`
 
 
 class DecisionLogModel(_Model):
@@ -95,20 +95,20 @@ class DecisionLogModel(_Model):
 
 
 class LimitsModel(_Model):
-    """What a client may cost."""
+    """The limits of clients."""
 
     request: Size = MAX_REQUEST  # bytes of one request
     arguments: Number = MAX_ARGUMENTS  # of one request, the command's name included
     request_time: TimeLimit = 0  # from a request's first byte to its last
-    client_output: Size = 64 * MIB  # bytes of replies that one client hasn't read
+    client_output: Size = 64 * MIB  # bytes of replies that one client has not read
     connections: Number = 10_000
-    # A number for each service, or a mapping of services to numbers in which "*" is each other one.
+    # A number for each service, or a mapping of services to numbers; "*" is every other service.
     connections_per_service: Annotated[
         dict[str, NumberOrNone], BeforeValidator(lambda n: {ANY_SERVICE: n} if isinstance(n, str) else n)
     ] = {}
     connections_per_address: NumberOrNone = 0
-    handshake: Annotated[Duration, Field(ge=1)] = 10_000  # until TLS and the PROXY header are through
-    idle: TimeLimit = 0  # for a client that waits for nothing
+    handshake: Annotated[Duration, Field(ge=1)] = 10_000  # until TLS and the PROXY header are done
+    idle: TimeLimit = 0  # for a client without outstanding replies
 
     def of_requests(self) -> RequestLimits:
         return RequestLimits(max_arguments=self.arguments, max_request=self.request)
@@ -141,12 +141,12 @@ class ConfigModel(_Model):
     admin: Annotated[
         AdminModel, BeforeValidator(lambda value: {"listen": value} if isinstance(value, str) else value)
     ] = AdminModel()
-    metrics: AddressOrNone = NONE  # HOST:PORT of metrics and health alone
+    metrics: AddressOrNone = NONE  # HOST:PORT of the metrics listener
     decision_log: Annotated[
         DecisionLogModel, BeforeValidator(lambda value: {"path": value} if isinstance(value, str) else value)
     ] = DecisionLogModel()
     limits: LimitsModel = LimitsModel()
-    name_services: Flag = True  # whether a refusal names the services that do have the right
-    # Processes that serve clients, below one that looks after them. Without: one process does all.
+    name_services: Flag = True  # whether a refusal names the services that have the right
+    # Worker processes. 0: one process does everything.
     workers: Workers = 0
-    drain: Drain = 5000  # how long clients may take to end, in ms
+    drain: Drain = 5000  # how long draining may take, in ms

@@ -24,7 +24,7 @@ from .models import LimitsModel, ListenerModel
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the command line says in place of the file. Empty: the file decides."""
+    """The settings of the command line, which win over the file. Empty: the file decides."""
 
     policy: str = ""
     upstream: str = ""
@@ -41,10 +41,10 @@ class Overrides:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """A configuration in force: file and flags together, paths resolved."""
+    """The settings in force: file and flags together, paths resolved."""
 
     policy: str
-    upstream: UpstreamAddress | None  # None: start a Redis of our own
+    upstream: UpstreamAddress | None  # None: start an embedded Redis
     upstream_ca: str
     upstream_cert: str
     upstream_key: str
@@ -72,18 +72,18 @@ class Settings:
 
     @property
     def admin_listeners(self) -> int:
-        """How many listeners there are that speak HTTP."""
+        """The number of HTTP listeners."""
         return (self.admin is not None) + (self.metrics is not None)
 
     def fault(self, path: tuple[str | int, ...], message: str) -> Diagnostic:
-        """An error at a place of the configuration file, or of the command line where there is no file."""
+        """An error at a setting of the configuration file, or of the command line if there is no file."""
         if self.source is None:
             return Diagnostic(Place("command line", 1, 1), "error", message)
         return self.source.error(path, message)
 
     def check_against(self, services: tuple[str, ...], more: Iterable[Diagnostic] = ()) -> None:
-        """Raise FileError for every name that the policy doesn't have, and for what else was found.
-        `services` includes `unknown`."""
+        """Raise FileError with every name that the policy does not have, and with `more` faults. `services`
+        includes `unknown`."""
         faults = [
             self.fault(("modes", index, field), message)
             for index, field, message in mode_faults(self.modes, services)
