@@ -322,7 +322,7 @@ async def _played(
     telemetry = Telemetry.to(None)
     runtime = Runtime(dataclasses.replace(settings, modes=flags.modes), policy, telemetry)
     upstream = runtime.open_upstream(address)
-    listeners = Listeners(runtime.gate(upstream))
+    listeners = Listeners(runtime.server_context(upstream))
     try:
         await upstream.probe()
         for one in settings.listeners:

@@ -80,15 +80,15 @@ class ProcessControl(Control):
         return self._backend.listing()
 
     async def modes(self) -> dict[str, Any]:
-        judge = self._runtime.judge
-        if judge is None:
+        authorizer = self._runtime.authorizer
+        if authorizer is None:
             return {"splice": True}
         return {
-            "policy": judge.policy.name,
-            "revision": judge.policy.revision,
-            "should": sorted(judge.policy.should),
-            "advised": advised(judge.policy),
-            "modes": judge.modes.matrix(),
+            "policy": authorizer.policy.name,
+            "revision": authorizer.policy.revision,
+            "should": sorted(authorizer.policy.should),
+            "advised": advised(authorizer.policy),
+            "modes": authorizer.modes.matrix(),
             "break_glass": [dataclasses.asdict(one) for one in self._runtime.glass],
         }
 
@@ -115,10 +115,10 @@ class ProcessControl(Control):
         }
 
     def _policy_status(self) -> dict[str, Any] | None:
-        judge = self._runtime.judge
-        if judge is None:
+        authorizer = self._runtime.authorizer
+        if authorizer is None:
             return None
-        name, revision = judge.policy.name, judge.policy.revision
+        name, revision = authorizer.policy.name, authorizer.policy.revision
         loaded = self._runtime.telemetry.counters.policies.get(name, (revision, self._started))[1]
         return {"name": name, "revision": revision, "file": self._runtime.settings.policy, "loaded": loaded}
 
@@ -135,9 +135,9 @@ class ProcessControl(Control):
 
     def _mode_counts(self) -> dict[str, dict[str, int]]:
         """service → mode → number of rules."""
-        judge = self._runtime.judge
+        authorizer = self._runtime.authorizer
         found: dict[str, dict[str, int]] = {}
-        for by_service in judge.modes.matrix().values() if judge is not None else ():
+        for by_service in authorizer.modes.matrix().values() if authorizer is not None else ():
             for service, mode in by_service.items():
                 row = found.setdefault(service, {"enforce": 0, "observe": 0, "disabled": 0})
                 row[mode] += 1
@@ -150,11 +150,11 @@ class ProcessControl(Control):
         return [{"address": address, "service": service} for address, service in self._backend.bound]
 
     async def explain(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> dict[str, Any]:
-        judge = self._runtime.judge
-        if judge is None:
+        authorizer = self._runtime.authorizer
+        if authorizer is None:
             raise ValueError("keyfence runs with --splice: it evaluates nothing")
-        answer = explain(judge.policy, service, argv, caller)
-        ruling = judge.rule(judge.number(service), argv, judge.policy.values(caller))
+        answer = explain(authorizer.policy, service, argv, caller)
+        ruling = authorizer.rule(authorizer.number(service), argv, authorizer.policy.values(caller))
         answer["actions"] = [
             {"rule": found.violation.rule, "action": found.action} for found in ruling.findings
         ]
@@ -164,12 +164,12 @@ class ProcessControl(Control):
     # -- break-glass
 
     async def observe(self, seconds: float, rule: str | None, service: str | None) -> dict[str, Any]:
-        judge = self._runtime.judge
-        if judge is None:
+        authorizer = self._runtime.authorizer
+        if authorizer is None:
             raise ValueError("keyfence runs with --splice: it refuses nothing")
         if rule and rule not in RULES:
             raise ValueError(f"{rule!r} is no rule")
-        if service and service not in judge.policy.services:
+        if service and service not in authorizer.policy.services:
             raise ValueError(f"{service!r} is no service of the policy")
         if len(self._runtime.glass) >= MAX_GLASS:
             raise ValueError(f"{MAX_GLASS} are open already; end them with keyfence observe --end")
@@ -214,8 +214,8 @@ class ProcessControl(Control):
             try:
                 return await self._reload()
             except FileError as exc:
-                judge = self._runtime.judge
-                name = judge.policy.name if judge is not None else ""
+                authorizer = self._runtime.authorizer
+                name = authorizer.policy.name if authorizer is not None else ""
                 self._runtime.telemetry.counters.policy_load_failed(name)
                 for fault in exc.diagnostics:
                     warn(str(fault))
@@ -226,8 +226,8 @@ class ProcessControl(Control):
 
     async def _reload(self) -> dict[str, Any]:
         packed = await self._origin.load_apart()
-        before, judge = self._runtime.settings, self._runtime.judge
-        revision_before = judge.policy.revision if judge is not None else ""
+        before, authorizer = self._runtime.settings, self._runtime.authorizer
+        revision_before = authorizer.policy.revision if authorizer is not None else ""
         settings, waiting = admit(before, packed.settings)
         packed = packed._replace(settings=settings)
         policy = await asyncio.to_thread(unpack, packed)

@@ -66,7 +66,7 @@ class Runtime:
         self.in_force: InForce | None = None
         self.upstream: Upstream | None = None
         self.learner: Learner | None = None
-        self._gate: ServerContext | None = None
+        self._context: ServerContext | None = None
         self._outages: Outages | None = None
         self._missing: list[OwnCommand] = []  # permissions that keyfence's own user lacks, as last reported
         self._user_changed = asyncio.Event()
@@ -88,18 +88,18 @@ class Runtime:
         self.telemetry.mask(settings.mask_keys)
         if policy is not None:
             modes = Modes(settings.modes, policy.services, settings.waived())
-            judge = Authorizer(policy, modes, self.glass, time.time, self._decision_failed, self.pending)
+            authorizer = Authorizer(policy, modes, self.glass, time.time, self._decision_failed, self.pending)
             if self.in_force is None:
-                self.in_force = InForce(judge)
+                self.in_force = InForce(authorizer)
             else:
                 counters.policy_replaced(self.in_force.judge.policy.name)
-                self.in_force.judge = judge
+                self.in_force.judge = authorizer
             self.telemetry.guard(policy.secrecy)
             counters.policy_loaded(policy.name, policy.revision, loaded_at)
-        if self._gate is not None:
-            self._gate.identities = self._resolver()
-            self._gate.limits = settings.limits.of_requests()
-            self._gate.places.limits = self._client_limits()
+        if self._context is not None:
+            self._context.identities = self._resolver()
+            self._context.limits = settings.limits.of_requests()
+            self._context.places.limits = self._client_limits()
         self._count_lapsed()
 
     def _decision_failed(self, exc: Exception) -> None:
@@ -120,7 +120,7 @@ class Runtime:
             on_fault=self._upstream_fault,
             on_state=self._outages.seen if self._outages is not None else lambda _up, _reason: None,
         )
-        if self.judge is not None:
+        if self.authorizer is not None:
             self.learner = Learner(self.upstream, self._adopt_commands, self._cannot_learn)
         return self.upstream
 
@@ -169,8 +169,8 @@ class Runtime:
     def _adopt_commands(self, reply: object) -> None:
         learned = learn(reply)
         adopt(learned)
-        if self.judge is not None:
-            self.judge.evaluator.forget_permissions()
+        if self.authorizer is not None:
+            self.authorizer.evaluator.forget_permissions()
         if learned.rows:
             self.tell(f"the upstream has {len(learned.rows)} commands that keyfence knows from it alone")
         if learned.unreadable or learned.dropped:
@@ -204,9 +204,9 @@ class Runtime:
 
     # -- clients
 
-    def gate(self, upstream: Upstream) -> ServerContext:
+    def server_context(self, upstream: Upstream) -> ServerContext:
         settings = self.settings
-        self._gate = ServerContext(
+        self._context = ServerContext(
             self.in_force,
             self._resolver(),
             upstream,
@@ -215,19 +215,19 @@ class Runtime:
             self._client_limits(),
             settings.shared_connections,
         )
-        return self._gate
+        return self._context
 
     @property
     def ids(self) -> ShownIds:
         """The connection ids that clients of this process were shown."""
-        assert self._gate is not None
-        return self._gate.ids
+        assert self._context is not None
+        return self._context.ids
 
     def ask_others_by(self, ask: Callable[[Question], None]) -> None:
         """There are other processes with clients: ask them about connection ids in this way."""
-        assert self._gate is not None
-        self._gate.ids.is_all = False
-        self._gate.ask_others = ask
+        assert self._context is not None
+        self._context.ids.is_all = False
+        self._context.ask_others = ask
 
     def _client_limits(self) -> ClientLimits:
         """The configured limits, with no more connections than file descriptors allow."""
@@ -239,16 +239,16 @@ class Runtime:
         return dataclasses.replace(limits, connections=room)
 
     def _resolver(self) -> Resolver:
-        return self.settings.identify.resolver(self.judge.policy.services if self.judge else ())
+        return self.settings.identify.resolver(self.authorizer.policy.services if self.authorizer else ())
 
     @property
-    def judge(self) -> Authorizer | None:
+    def authorizer(self) -> Authorizer | None:
         """None in passthrough: nothing is read."""
         return None if self.in_force is None else self.in_force.judge
 
     def listeners(self, upstream: Upstream, bound: list[Bound]) -> Listeners:
         """The configured listeners on their bound sockets, in the same order."""
-        listeners = Listeners(self.gate(upstream))
+        listeners = Listeners(self.server_context(upstream))
         for index, (model, sockets) in enumerate(zip(self.settings.listeners, bound, strict=True)):
             listeners.open(model, sockets, listener_context(self.settings, index))
         return listeners
@@ -287,8 +287,8 @@ class Runtime:
             "grants": [],
             "waivers": [one.until for one in self.settings.waivers],
         }
-        if self.judge is not None:
-            for kind, until in self.judge.policy.exceptions:
+        if self.authorizer is not None:
+            for kind, until in self.authorizer.policy.exceptions:
                 dates[kind].append(until)
         for kind, untils in dates.items():
             self.telemetry.counters.set_exceptions_lapsed(kind, sum(until < today for until in untils))

@@ -102,11 +102,11 @@ class TtlWatch:
             self._unanswered(pending)
             self._tell(reply[1:].decode("utf-8", "replace"))
         elif self.table.answer(pending, left):
-            judge = pending.judge
-            service = judge.policy.services[pending.service]
-            findings = judge.late(pending, left)
+            authorizer = pending.judge
+            service = authorizer.policy.services[pending.service]
+            findings = authorizer.late(pending, left)
             self._telemetry.violations(
-                service, pending.client, pending.command, findings, judge.policy.revision
+                service, pending.client, pending.command, findings, authorizer.policy.revision
             )
 
     def _unanswered(self, pending: Pending) -> None:
