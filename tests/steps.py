@@ -1,7 +1,7 @@
-"""How much work something makes, counted and not timed.
+"""Counts the work of a call in steps, without a clock.
 
-A step is a line that the interpreter runs, or one more round of a loop within a line: so nothing that loops
-in Python escapes, whatever it counts itself.
+A step is a line that the interpreter runs, or one more round of a loop within a line. So no loop in Python
+escapes the count, whatever the code under test counts itself.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 
 class TooMany(AssertionError):
-    """More steps than allowed."""
+    """The call took more steps than allowed."""
 
 
 def steps_of(act: Callable[[], object], most: int = sys.maxsize) -> int:
-    """The steps that a call takes. Raises TooMany as soon as it has taken more than `most`."""
+    """Returns the steps that a call takes. Raises TooMany as soon as it has taken more than `most`."""
     count = 0
 
     def trace(_frame: FrameType, event: str, _argument: Any) -> Any:

@@ -1,4 +1,4 @@
-"""An extension runs only if it was built from the source beside it; without one, everything runs
+"""An extension runs only if it was built from the source beside it. Without extensions, everything runs
 interpreted."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODULE = "keyfence.resp.requests"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the compiled modules' sources, with an extension of MODULE that claims to belong to them."""
+    """A copy of the compiled modules' sources, with a matching extension of MODULE."""
     for module in _compiled.modules():
         target = _compiled.source(module, tmp_path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -32,14 +32,14 @@ def tree(tmp_path: Path) -> Path:
 
 
 def build(root: Path) -> Path:
-    """Stands in for a compiler: what it makes can't be loaded, but carries the hash."""
+    """Writes a fake extension that carries the hash but cannot be loaded."""
     source = _compiled.source(MODULE, root)
     extension = source.with_name(source.stem + EXTENSION_SUFFIXES[0])
     extension.write_bytes(b"\x7fELF\0" + _compiled.mark(MODULE, root).encode() + b"\0")
     return extension
 
 
-def test_an_extension_of_the_source_beside_it_is_accepted(tree: Path) -> None:
+def test_an_extension_built_from_its_source_is_accepted(tree: Path) -> None:
     _compiled.check(tree)
 
 
@@ -55,38 +55,38 @@ def test_an_edited_source_makes_its_extension_stale(tree: Path, suffix: str) -> 
     _compiled.check(tree)
 
 
-def test_an_edited_declaration_makes_the_extensions_of_other_modules_stale(tree: Path) -> None:
+def test_an_edited_pxd_makes_other_modules_extensions_stale(tree: Path) -> None:
     edited = _compiled.source("keyfence.resp.replies", tree).with_suffix(".pxd")
     edited.write_text(edited.read_text() + "\n")
     with pytest.raises(_compiled.StaleExtensionError):
         _compiled.check(tree)
 
 
-def test_an_extension_that_carries_no_hash_is_refused(tree: Path) -> None:
+def test_an_extension_without_a_hash_is_refused(tree: Path) -> None:
     build(tree).write_bytes(b"\x7fELF")
     with pytest.raises(_compiled.StaleExtensionError, match=r"requests"):
         _compiled.check(tree)
 
 
-def test_without_extensions_there_is_nothing_to_refuse(tree: Path) -> None:
+def test_no_extensions_are_not_stale(tree: Path) -> None:
     build(tree).unlink()
     _compiled.check(tree)
     assert _compiled.extension(MODULE, tree) is None
 
 
-def test_line_ends_do_not_make_an_extension_stale(tree: Path) -> None:
+def test_line_endings_do_not_make_an_extension_stale(tree: Path) -> None:
     source = _compiled.source(MODULE, tree)
     source.write_bytes(source.read_bytes().replace(b"\n", b"\r\n"))
     _compiled.check(tree)
 
 
 @pytest.mark.parametrize(("value", "pure"), [("1", True), ("yes", True), ("0", False), ("", False)])
-def test_the_pure_switch(value: str, pure: bool) -> None:
+def test_which_values_of_keyfence_pure_count(value: str, pure: bool) -> None:
     assert _compiled.is_pure({"KEYFENCE_PURE": value}) is pure
     assert not _compiled.is_pure({})
 
 
-def test_the_source_finder_prefers_the_source_of_compiled_modules_only(tree: Path) -> None:
+def test_the_source_finder_covers_only_compiled_modules(tree: Path) -> None:
     finder = _compiled.SourceFinder(tree)
     spec = finder.find_spec(MODULE, None)
     assert spec is not None
@@ -102,7 +102,7 @@ def python(code: str, cwd: Path = SOURCES, **environ: str) -> subprocess.Complet
     )
 
 
-def test_with_the_switch_all_modules_are_interpreted() -> None:
+def test_with_keyfence_pure_all_modules_are_interpreted() -> None:
     ran = python(
         "from keyfence import _compiled as c\n"
         "from keyfence.resp import replies, requests\n"
@@ -133,12 +133,14 @@ def test_the_package_refuses_to_start_with_a_stale_extension(tree: Path) -> None
         ({"a": False, "b": False}, "interpreted (no compiled modules; slower)"),
     ],
 )
-def test_what_the_version_says(found: dict[str, bool], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_describes_the_build(
+    found: dict[str, bool], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("KEYFENCE_PURE", raising=False)
     assert _compiled.describe(found) == line
 
 
-def test_the_status_is_that_of_what_is_loaded() -> None:
+def test_the_status_describes_the_loaded_modules() -> None:
     from keyfence.resp import requests
 
     assert _compiled.status()[MODULE] == (not requests.__file__.endswith(".py"))
@@ -150,7 +152,7 @@ def test_the_status_is_that_of_what_is_loaded() -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """What an installation needs, without the extensions that are here."""
+    """A copy of the files that an installation needs, without the extensions of this checkout."""
     pytest.importorskip("setuptools", minversion="77")
     root = tmp_path / "checkout"
     ignored = shutil.ignore_patterns("*.so", "*.pyd", "__pycache__")
@@ -196,7 +198,7 @@ def test_without_a_compiler_the_build_succeeds_and_everything_runs_interpreted(c
     assert build_in(checkout, CC="/bin/false", KEYFENCE_COMPILED="required").returncode != 0
 
 
-def test_a_module_that_cython_refuses_stays_interpreted(checkout: Path) -> None:
+def test_a_module_that_cython_cannot_translate_stays_interpreted(checkout: Path) -> None:
     pytest.importorskip("Cython")
     for module in _compiled.modules(checkout / "proxy"):
         _compiled.source(module, checkout / "proxy").with_suffix(".pxd").write_text(
@@ -209,7 +211,7 @@ def test_a_module_that_cython_refuses_stays_interpreted(checkout: Path) -> None:
     assert build_in(checkout, KEYFENCE_COMPILED="required").returncode != 0
 
 
-def test_the_pure_switch_builds_nothing(checkout: Path) -> None:
+def test_keyfence_pure_builds_no_extension(checkout: Path) -> None:
     assert build_in(checkout, KEYFENCE_PURE="1").returncode == 0
     assert built(checkout) == []
 

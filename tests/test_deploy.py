@@ -1,4 +1,4 @@
-"""The examples in deploy/ call keyfence as it is, and give it the time that it takes."""
+"""The examples in deploy/ use keyfence's real commands and allow enough time."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def service() -> configparser.SectionProxy:
 
 
 @pytest.mark.parametrize("name", ["ExecStart", "ExecReload"])
-def test_the_unit_calls_commands_that_there_are(name: str, service: configparser.SectionProxy) -> None:
+def test_the_unit_calls_existing_commands(name: str, service: configparser.SectionProxy) -> None:
     _, command, *arguments = shlex.split(service[name])
     cli.commands[command].make_context(command, arguments)  # raises click.UsageError
 
 
-def test_a_wrong_option_would_be_found() -> None:
+def test_an_unknown_option_in_the_unit_would_be_found() -> None:
     with pytest.raises(click.UsageError):
         cli.commands["run"].make_context("run", ["--nonsense"])
 
 
-def test_the_unit_waits_for_longer_than_clients_may_take(service: configparser.SectionProxy) -> None:
+def test_the_unit_waits_longer_than_the_drain(service: configparser.SectionProxy) -> None:
     drain = load_settings("", Overrides(policy="p")).drain
     assert float(service["TimeoutStopSec"]) > drain + 5
     assert (service["KillMode"], service["KillSignal"]) == ("mixed", "SIGTERM")
 
 
-def test_systemd_takes_the_unit_with_its_credentials(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit_with_its_credentials(tmp_path: Path) -> None:
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not installed")
     unit = (DEPLOY / "keyfence.service").read_text()
@@ -69,9 +69,7 @@ def test_systemd_takes_the_unit_with_its_credentials(tmp_path: Path) -> None:
     assert str(tmp_path) not in verified.stderr
 
 
-def test_the_configuration_that_the_credentials_describe_is_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_configuration_with_credentials_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (DEPLOY / "keyfence-credentials.conf").read_text()
     names = re.findall("^LoadCredential=([a-z-]+):", text, re.MULTILINE)
     for name in names:
@@ -86,7 +84,7 @@ def test_the_configuration_that_the_credentials_describe_is_right(
     assert settings.admin_token_file == str(tmp_path / "admin-token")
 
 
-def test_a_reload_asks_the_address_and_the_token_of_the_configuration(
+def test_a_reload_uses_the_configuration_s_address_and_token(
     start_keyfence: Callable[..., Keyfence], redis_server: RedisServer, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"
@@ -115,5 +113,5 @@ def test_a_reload_asks_the_address_and_the_token_of_the_configuration(
         ("[fd00::1]:9464", "http://[fd00::1]:9464"),
     ],
 )
-def test_an_admin_address_is_reached_from_its_own_machine(address: str, url: str) -> None:
+def test_an_admin_address_has_a_url_on_its_own_machine(address: str, url: str) -> None:
     assert url_of(Address(address)) == url

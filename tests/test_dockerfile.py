@@ -1,4 +1,4 @@
-"""The Dockerfile takes the Makefile's steps, and its image gives a process no more than it needs."""
+"""The Dockerfile uses the Makefile's steps, and its image gives a process no more rights than it needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.dockerfile import Stage, load, parse, read_command, read_copy, read_e
 STAGES = load(PROJECT / "Dockerfile")
 BUILDER, FINAL = STAGES
 
-# What an image needs beside the Makefile's steps. Anything else that RUN does belongs into the Makefile.
+# Steps of the image beyond the Makefile's. Any other RUN step belongs in the Makefile.
 ALSO_ALLOWED = (
     r"apt-get update && apt-get install --yes --no-install-recommends build-essential",
     r"useradd .*",
@@ -24,7 +24,7 @@ def environment(stage: Stage) -> dict[str, str]:
     return {name: value for text in stage.texts("ENV") for name, value in read_env(text).items()}
 
 
-def test_every_step_is_a_target_of_the_makefile() -> None:
+def test_every_docker_step_is_a_makefile_target() -> None:
     targets = set(re.findall(r"^([a-z][a-z-]*):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
     for stage in STAGES:
         for step in stage.texts("RUN"):
@@ -35,7 +35,7 @@ def test_every_step_is_a_target_of_the_makefile() -> None:
             assert {word for word in words if "=" not in word} <= targets, step
 
 
-def test_the_installation_is_made_by_the_target_that_make_run_uses() -> None:
+def test_the_image_installs_with_the_target_of_make_run() -> None:
     (install,) = (step for step in BUILDER.texts("RUN") if step.startswith("make "))
     variables = dict(word.split("=", 1) for word in install.split() if "=" in word)
     assert "install" in install.split()
@@ -51,7 +51,7 @@ def test_a_build_without_the_extensions_fails() -> None:
     assert environment(BUILDER)["KEYFENCE_COMPILED"] == "required"
 
 
-def test_what_it_copies_is_there_and_reaches_the_build() -> None:
+def test_the_copied_files_exist_and_reach_the_build() -> None:
     admitted = {line[1:] for line in (PROJECT / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
     for stage in STAGES:
         for copy in map(read_copy, stage.texts("COPY")):
@@ -63,16 +63,16 @@ def test_what_it_copies_is_there_and_reaches_the_build() -> None:
                 assert source in admitted, f".dockerignore leaves {source} out"
 
 
-def test_it_runs_as_a_user_without_rights() -> None:
+def test_the_image_runs_as_an_unprivileged_user() -> None:
     assert FINAL.texts("USER")[-1] == "keyfence"
     assert any(re.match(r"useradd .*\bkeyfence$", step) for step in FINAL.texts("RUN"))
 
 
-def test_it_writes_nothing_beside_its_sources() -> None:
+def test_the_image_writes_no_bytecode() -> None:
     assert environment(FINAL)["PYTHONDONTWRITEBYTECODE"] == "1"
 
 
-def test_it_checks_its_health_by_the_admin_listener_without_a_shell() -> None:
+def test_the_health_check_uses_the_admin_listener_without_a_shell() -> None:
     (check,) = FINAL.texts("HEALTHCHECK")
     command = read_health_check(check)
     assert command[:2] == ["python", "-c"]
@@ -80,14 +80,14 @@ def test_it_checks_its_health_by_the_admin_listener_without_a_shell() -> None:
     compile(command[2], "HEALTHCHECK", "exec")
 
 
-def test_it_starts_keyfence_itself_as_the_first_process() -> None:
+def test_keyfence_is_the_first_process() -> None:
     assert read_command(FINAL.texts("ENTRYPOINT")[-1]) == ["keyfence"]
     command = read_command(FINAL.texts("CMD")[-1])
     assert command[:2] == ["run", "--config"]
     assert (PROJECT / command[2]).exists()
 
 
-def test_it_exposes_the_ports_of_its_configuration() -> None:
+def test_the_image_exposes_the_ports_of_its_configuration() -> None:
     configuration = (PROJECT / read_command(FINAL.texts("CMD")[-1])[2]).read_text()
     ports = re.findall(r"0\.0\.0\.0:(\d+)", configuration)
     assert ports
@@ -99,26 +99,26 @@ def test_the_final_image_holds_no_compiler() -> None:
     assert FINAL.image.endswith("-slim")
 
 
-def test_it_holds_no_secret_and_names_no_registry() -> None:
+def test_the_dockerfile_holds_no_secret_and_names_no_registry() -> None:
     text = (PROJECT / "Dockerfile").read_text()
     assert not re.search(r"(?i)\bARG\b|password|token|secret|index-url|https?://(?!127\.0\.0\.1)", text)
     assert all("/" not in stage.image for stage in STAGES)
 
 
 @pytest.mark.parametrize("text", ["RUN true", "FROM a\nADD b c", "FROM a\nVOLUME /x"])
-def test_the_reader_refuses_what_it_does_not_know(text: str) -> None:
+def test_the_reader_refuses_unknown_instructions(text: str) -> None:
     with pytest.raises(ValueError, match="unknown instruction"):
         parse(text)
 
 
-def test_the_reader_joins_lines_and_leaves_comments_out() -> None:
+def test_the_reader_joins_lines_and_skips_comments() -> None:
     stages = parse("# x\nFROM a AS b\nRUN one \\\n  # why\n  two\nCOPY --from=z /p /q d/\n")
     assert [(stage.image, stage.name) for stage in stages] == [("a", "b")]
     assert stages[0].texts("RUN") == ["one two"]
     assert read_copy(stages[0].texts("COPY")[0]) == read_copy("--from=z /p /q d/")
 
 
-def test_make_knows_what_to_do_for_each_step() -> None:
+def test_make_has_a_recipe_for_each_step() -> None:
     for step in BUILDER.texts("RUN"):
         if step.startswith("make "):
             arguments = ["VENV=/nonexistent/venv" if a.startswith("VENV=") else a for a in step.split()[1:]]

@@ -1,13 +1,15 @@
-"""Links between the documents lead somewhere."""
+"""Every link between the documents has a target; the files and the version that they name are right."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from keyfence import __version__
 from tests.servers import PROJECT
 
 DOCUMENTS = sorted([*PROJECT.glob("*.md"), *PROJECT.glob("docs/*.md")])
@@ -17,12 +19,12 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def text_of(document: Path) -> str:
-    """Returns the document without its blocks of code."""
+    """Returns the document without its code blocks."""
     return _FENCED.sub("", document.read_text())
 
 
 def anchors(document: Path) -> set[str]:
-    """Returns the anchors that GitHub gives to the document's headings."""
+    """Returns the anchors that GitHub makes for the document's headings."""
     headings = (heading.lower() for heading in _HEADING.findall(text_of(document)))
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
 
@@ -38,5 +40,23 @@ def broken(document: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
-def test_every_link_leads_somewhere(document: Path) -> None:
+def test_every_link_has_a_target(document: Path) -> None:
     assert list(broken(document)) == []
+
+
+# A file or folder of the project, as prose names it: `tests/cli/test_main.py`, `fuzz/`.
+_NAMED = re.compile(r"`((?:\.ci|benchmarks|docs|fuzz|policies|proxy|tests|tools)/[\w./-]*)`")
+NAMING = [PROJECT / name for name in ("CONTRIBUTING.md", "README.md", "SECURITY.md", "docs/architecture.md")]
+
+
+@pytest.mark.parametrize("document", NAMING, ids=lambda document: document.name)
+def test_every_file_that_a_document_names_exists(document: Path) -> None:
+    named = set(_NAMED.findall(document.read_text()))
+    placeholders = {name for name in named if "NAME" in name}
+    made = {"fuzz/found", "build/fuzz", "benchmarks/results/", "tests/node/node_modules"}
+    assert {name for name in named - placeholders - made if not (PROJECT / name).exists()} == set()
+
+
+def test_the_package_and_the_project_have_the_same_version() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == __version__

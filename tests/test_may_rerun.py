@@ -1,4 +1,4 @@
-"""When running what has failed once more is enough."""
+"""Which failed test runs `tools.may_rerun` allows to repeat."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def keep(cache: Path, status: object, failed: object) -> None:
         (cache / name).write_text(json.dumps(value))
 
 
-def test_a_run_that_ended_with_failed_tests_can_be_made_good(tmp_path: Path) -> None:
+def test_a_run_that_ended_with_failed_tests_may_rerun(tmp_path: Path) -> None:
     keep(tmp_path, 1, {"tests/test_a.py::test_b": True})
     assert why_not(tmp_path) == ""
 
@@ -33,19 +33,21 @@ def test_a_run_that_ended_with_failed_tests_can_be_made_good(tmp_path: Path) -> 
         (1, {}, "no test has failed"),
     ],
 )
-def test_any_other_can_not(tmp_path: Path, status: int, failed: dict[str, bool], reason: str) -> None:
+def test_any_other_run_may_not_rerun(
+    tmp_path: Path, status: int, failed: dict[str, bool], reason: str
+) -> None:
     keep(tmp_path, status, failed)
     assert reason in why_not(tmp_path)
 
 
-def test_nor_one_of_which_nothing_is_known(tmp_path: Path) -> None:
+def test_a_run_without_a_result_may_not_rerun(tmp_path: Path) -> None:
     assert "nothing is known" in why_not(tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [[], ["--numprocesses", "1"]])
 @pytest.mark.parametrize(("wanted", "status"), [("test", 0), ("nothing_is_called_so", 5)])
-def test_how_a_run_ended_is_kept(tmp_path: Path, spread: list[str], wanted: str, status: int) -> None:
+def test_the_result_of_a_run_is_kept(tmp_path: Path, spread: list[str], wanted: str, status: int) -> None:
     command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={tmp_path}", *spread, "-k", wanted]
     command.append("tests/resp/test_encode.py")
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, timeout=60, check=False)

@@ -1,9 +1,9 @@
-"""A word of a request is read by one function: `keyfence.commands.arguments` compares, and nothing else does.
+"""Arguments of a request are compared by one module only: `keyfence.commands.arguments`.
 
-Servers end a word at a NUL byte and fold ASCII letters only. Whatever compares an argument in another way
-judges, or follows, another command than the one that runs. So this looks, in the rooms that judge requests
-or follow sessions, for all that compares an argument by itself: folding its letters, holding it against
-anything, or looking it up in a table.
+Servers end a word at a NUL byte and fold ASCII letters only. Code that compares an argument in another way
+would evaluate, or follow, another command than the one that runs. So this test searches the rooms that read
+requests for every comparison outside these readers: folding letters, comparing with a value, looking up in a
+table.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PACKAGE = PROJECT / "proxy" / "keyfence"
 ROOMS = ("commands", "identity", "policy", "session", "shapes")
 FOLDS = frozenset({"upper", "lower", "casefold", "swapcase", "title", "capitalize"})
 SEARCHES = frozenset({"startswith", "endswith", "removeprefix", "removesuffix", "find", "index", "isdigit"})
-# What names a request, and what names one argument of it, wherever they are.
+# Names that mean a request, and names that mean one argument of it, in any module.
 REQUESTS = frozenset({"argv", "arguments"})
 
-# Where a request's argument may be compared as it is, with the reason.
+# Functions that may compare a request's argument directly, with the reason.
 RAW = {
     ("commands/arguments.py", "word"): "it is the reader",
     ("commands/arguments.py", "fold"): "it is the reader",
@@ -34,33 +34,33 @@ RAW = {
     (
         "commands/exceptions.py",
         "_after",
-    ): "letters that save most calls of word; what has none isn't such a word",
+    ): "a quick test of letters that avoids most calls of word; an option without them does not count",
     (
         "commands/extract.py",
         "extract",
-    ): "two spellings that are found without folding; others go through fold",
+    ): "two spellings need no folding; others go through fold",
     ("commands/extract.py", "_container.plan"): "as in extract",
-    ("session/session.py", "_is_named"): "as fold, in C; nothing of that length with a NUL is such a name",
-    ("session/session.py", "_special"): "as fold, in C; what has a NUL is looked at by word",
+    ("session/fastpath.py", "is_named"): "as fold, in C; nothing of that length with a NUL is such a name",
+    ("session/handlers/table.py", "handler_of"): "as fold; a name with a NUL is read by word",
     (
         "policy/engine/decision_cache.py",
         "DecisionCache._admits",
-    ): "a way is found by the spelling that the decider was asked about",
+    ): "a form is found by the spelling that the evaluator saw",
     (
         "policy/engine/decision_cache.py",
         "DecisionCache._form",
-    ): "a form is found by its spelling; `*` that isn't plainly one is judged",
+    ): "a form is found by its spelling; an unclear `*` is evaluated",
     (
         "policy/compiled/policy.py",
         "Fields.form_of",
-    ): "a field in another case is another field, and is told so",
+    ): "a field in another case is another field, and the message says so",
     ("policy/compiled/policy.py", "Fields.meant"): "as in form_of",
     (
         "policy/engine/decision_cache.py",
         "DecisionCache._faults_of_fields",
     ): "the names of fields are bytes, for Redis too",
 }
-# Where what is folded is no request's: the server's, the policy's, or text that is shown.
+# Functions that fold text from elsewhere: from the server, from the policy, or text for people.
 OTHERS = {
     ("commands/learned.py", "_entries"): "a server's reply",
     ("commands/learned.py", "_name"): "a server's reply",
@@ -87,7 +87,7 @@ OTHERS = {
 
 
 class Use(NamedTuple):
-    """An argument that is compared by something else than the readers."""
+    """A comparison of an argument outside the readers."""
 
     module: str
     function: str
@@ -99,7 +99,7 @@ class Use(NamedTuple):
 
 
 class Comparisons(ast.NodeVisitor):
-    """Finds them in one module."""
+    """Finds such comparisons in one module."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -112,7 +112,7 @@ class Comparisons(ast.NodeVisitor):
         self.found.append(Use(self.module, function, node.lineno, ast.unparse(node)[:90]))  # type: ignore[attr-defined]
 
     def _is_raw(self, node: ast.AST) -> bool:
-        """Whether it is an argument of a request as it came, or a part of one."""
+        """Returns whether the expression is an argument of a request, unread, or a part of one."""
         if isinstance(node, ast.Name):
             return node.id in self._arguments[-1]
         if isinstance(node, ast.Subscript):
@@ -122,7 +122,7 @@ class Comparisons(ast.NodeVisitor):
             return node.attr in REQUESTS
         return isinstance(node, ast.Call) and _called(node) in FOLDS and self._is_raw(_receiver(node))
 
-    # -- where an argument gets a name
+    # -- names for arguments
 
     def _bind(self, target: ast.AST, value: ast.AST) -> None:
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
@@ -162,7 +162,7 @@ class Comparisons(ast.NodeVisitor):
 
     visit_ListComp = visit_SetComp = visit_GeneratorExp = visit_DictComp = _visit_comprehension
 
-    # -- where one is compared
+    # -- comparisons of arguments
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._functions.append(node.name)
@@ -235,18 +235,18 @@ def every_use() -> list[Use]:
 
 
 def excuse(use: Use) -> tuple[str, str] | None:
-    """The exception under which a use falls."""
+    """Returns the exception that covers a use."""
     for place in ((use.module, use.function), (use.module, "*")):
         if place in RAW or place in OTHERS:
             return place
     return None
 
 
-def test_nothing_but_the_readers_compares_an_argument() -> None:
+def test_only_the_readers_compare_arguments() -> None:
     assert [str(use) for use in every_use() if excuse(use) is None] == []
 
 
-def test_every_exception_is_one_still() -> None:
+def test_every_listed_exception_is_still_needed() -> None:
     assert {*RAW, *OTHERS} - {excuse(use) for use in every_use()} == set()
 
 
@@ -270,7 +270,7 @@ def test_every_exception_is_one_still() -> None:
         "name, left = argv[2], 3\\n    return TABLE.get(name)",
     ],
 )
-def test_each_way_of_comparing_an_argument_is_found(line: str) -> None:
+def test_every_form_of_comparison_is_found(line: str) -> None:
     text = line.replace("\\n", "\n")
     assert comparisons(f"def judge(argv):\n    {text}\n", "policy/x.py"), text
 
@@ -284,5 +284,5 @@ def test_each_way_of_comparing_an_argument_is_found(line: str) -> None:
         "len(argv[1]) > 3",
     ],
 )
-def test_what_the_readers_read_may_be_compared(line: str) -> None:
+def test_results_of_the_readers_may_be_compared(line: str) -> None:
     assert not comparisons(f"def judge(argv):\n    {line}\n", "policy/x.py")

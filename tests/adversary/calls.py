@@ -1,6 +1,6 @@
-"""One call of each command, and what an attacker puts in the place of its arguments.
+"""Calls of each command, and the words that an attacker puts in place of its arguments.
 
-Rule: names come from the code that is searched, so that a command which is added there is searched too.
+Rule: names come from the code under search, so that a new command there is searched too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 
 from keyfence.commands.table import COMMANDS
-from keyfence.session.routing import SHAREABLE
+from keyfence.session.conversation.routing import SHAREABLE
 
 Argv = list[bytes]
 
@@ -38,14 +38,14 @@ PLANTED: list[Argv] = [
         GEOADD g 1 1 a 2 2 b
         PFADD p 1 2""".splitlines()
 ]
-# Redis 7 has libraries of functions; here is one whose errors are what its caller says.
+# Redis 7 has function libraries. This one returns its caller's text as an error.
 LIBRARY = (
     b"#!lua name=shapes\nredis.register_function{function_name='shape', "
     b"callback=function(keys, args) error(args[1]) end}\n"
     b"redis.register_function{function_name='table', "
     b"callback=function(keys, args) return {err=args[1]} end}"
 )
-# Where a key and some ones make no call that is carried out.
+# Arguments of commands for which a key and some ones are not enough.
 TEMPLATES: list[Argv] = [
     [word.replace(b"_", b" ") for word in line.split()]
     for line in b"""BITFIELD s GET u8 0
@@ -161,7 +161,7 @@ def _escaped(text: bytes) -> bytes:
     return text.replace(b"\r", b"\\r").replace(b"\n", b"\\n")
 
 
-# Words that break a line if they are put into one raw or unescaped …
+# Words that break a line if a server puts them into it unescaped …
 WORDS: list[bytes] = [
     b"",
     b"\r",
@@ -177,10 +177,10 @@ WORDS: list[bytes] = [
     b"x\0\r\n+z",
     b"\0",
     b"\xff\xfe\r\n",
-    b"\xc4\x8d\xc4\x8a",  # U+010D, U+010A: CR and LF where somebody keeps the lower bytes only
+    b"\xc4\x8d\xc4\x8a",  # U+010D, U+010A: CR and LF for a reader that keeps only the low bytes
     *(one + b"\r\n" for one in _BREAKS),
     *(b"x" + _escaped(one) for one in _BREAKS),
-    # … numbers, and what is nearly one …
+    # … numbers and near-numbers …
     b"0",
     b"-1",
     b"9223372036854775807",
@@ -220,12 +220,12 @@ OPTIONS = (
     b"RIGHT REPLACE DB WITHCOORD WITHHASH FULL HELP IDX FIELDS FNX"
 ).split()
 
-# What takes memory with the square of a value's length.
+# Commands that take memory quadratic in a value's length.
 _SQUARE = (b"LCS", b"STRALGO")
 
 
 def shareable_calls() -> list[Argv]:
-    """One call or more of each command that may go where other clients are."""
+    """Returns at least one call of each command that may use a shared connection."""
     calls = [call for call in TEMPLATES if name_of(call) in SHAREABLE]
     have = {name_of(call) for call in calls}
     return calls + [_plain_call(name) for name in sorted(SHAREABLE - have)]
@@ -245,7 +245,7 @@ def _plain_call(name: str) -> Argv:
 
 
 def every_word_in_every_place(call: Argv) -> Iterator[Argv]:
-    """Puts each of WORDS in the place of each argument, and behind the last one."""
+    """Yields calls with each of WORDS in place of each argument, and after the last one."""
     for place in range(len(name_of(call).split()), len(call) + 1):
         for word in WORDS:
             if call[0] not in _SQUARE or len(word) < 1000:
@@ -253,7 +253,7 @@ def every_word_in_every_place(call: Argv) -> Iterator[Argv]:
 
 
 def mutated(rng: random.Random, call: Argv) -> Argv:
-    """Replaces, adds, takes away and swaps arguments."""
+    """Returns the call with arguments replaced, added, removed or swapped."""
     argv = list(call)
     first = len(name_of(call).split())
     for _ in range(rng.randrange(1, 5)):
@@ -269,5 +269,5 @@ def mutated(rng: random.Random, call: Argv) -> Argv:
 
 
 def noise(rng: random.Random) -> bytes:
-    """A few bytes, most of them such as end lines or quotes."""
+    """Returns a few bytes, mostly line ends and quotes."""
     return bytes(rng.choice(b"\r\n\r\n\\rnx0\"'+-:$*%>~\0\xff 13") for _ in range(rng.randrange(12)))

@@ -1,9 +1,9 @@
-"""Searches for what an attacker would look for, each over one class of faults.
+"""Randomized searches for faults that an attacker would look for, one class of faults each.
 
-Rule: a search is bounded by time, and tries a least number of attempts however slow the machine is.
+Rule: a search is bounded by time, and makes a minimum number of attempts on any machine.
 
-Every attempt has a seed of its own, and a failure names it: `KEYFENCE_ADVERSARY_SEED=… pytest …` tries that
-one first. `make adversary MINUTES=60` gives each search its share of the time.
+Every attempt has its own seed, and a failure names it: `KEYFENCE_ADVERSARY_SEED=… pytest …` tries that one
+first. `make adversary MINUTES=60` gives each search its share of the time.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ import pytest
 from tests.adversary.stage import Stage, running_stage
 from tests.servers import RedisServer, ServerBinary, all_server_binaries, running_redis
 
-# What each search may take where nothing else is said: all of them together take about a minute in CI.
+# The default time of each search. All searches together take about a minute in CI.
 DEFAULT_SECONDS = 2.0
 
 
 class Search:
-    """One search. Iterating gives a random generator for each attempt, until the time is over."""
+    """One search. Iterating it yields a random generator for each attempt, until the time is over."""
 
     def __init__(self, name: str, seconds: float, first_seed: int | None) -> None:
         self.name = name
         self.seconds = seconds
         self._first_seed = first_seed
-        self.seed = 0  # of the attempt under way
+        self.seed = 0  # of the current attempt
         self.attempts = 0
 
     def attempts_of_at_least(self, least: int) -> Iterator[random.Random]:
-        """Yields generators until the time is over, and `least` of them in any case."""
+        """Yields generators until the time is over, and at least `least` of them."""
         end = time.monotonic() + self.seconds
         while self.attempts < least or time.monotonic() < end:
             self.seed = random.SystemRandom().getrandbits(48)
@@ -50,7 +50,7 @@ class Search:
 
 @pytest.fixture
 def search(request: pytest.FixtureRequest) -> Search:
-    """The search that this test carries out."""
+    """The search of this test."""
     seconds = float(os.environ.get("KEYFENCE_ADVERSARY_SECONDS", DEFAULT_SECONDS))
     seed = os.environ.get("KEYFENCE_ADVERSARY_SEED")
     return Search(request.node.name, seconds, int(seed) if seed else None)
@@ -58,7 +58,7 @@ def search(request: pytest.FixtureRequest) -> Search:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Counts the attempts of each search, in whichever process, and names the seed of a failed one."""
+    """Counts the attempts of each search, in any process, and names the seed of a failed one."""
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
     found = getattr(item, "funcargs", {}).get("search")
@@ -70,7 +70,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says how much was tried, where that was asked for."""
+    """Prints the number of attempts, if requested."""
     if "KEYFENCE_ADVERSARY_SECONDS" not in os.environ:
         return
     reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
@@ -81,7 +81,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs a search with `each_binary` once for each server that is installed or fetched."""
+    """Runs a search with `each_binary` once for each installed or fetched server."""
     if "each_binary" in metafunc.fixturenames:
         binaries = all_server_binaries()
         metafunc.parametrize("each_binary", binaries, ids=[b.id for b in binaries], scope="session")
@@ -96,7 +96,7 @@ def each_server(each_binary: ServerBinary) -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="session")
 def _stage_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[ServerBinary], Stage]]:
-    """Starts a stage when it is first asked for."""
+    """Returns a function that starts the stage of a server on its first call."""
     with ExitStack() as running:
 
         @cache
@@ -108,11 +108,11 @@ def _stage_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Se
 
 @pytest.fixture
 def stage(each_binary: ServerBinary, _stage_of: Callable[[ServerBinary], Stage]) -> Stage:
-    """A Redis with keyfence before it, once for each server; shared, so leave it as it was."""
+    """A Redis with keyfence in front of it, once for each server. Tests share it: leave it unchanged."""
     return _stage_of(each_binary)
 
 
 @pytest.fixture
 def stages(_stage_of: Callable[[ServerBinary], Stage]) -> list[Stage]:
-    """All of them, for a search over all servers at once."""
+    """All stages, for a search over all servers at once."""
     return [_stage_of(binary) for binary in all_server_binaries()]

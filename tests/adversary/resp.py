@@ -1,7 +1,7 @@
-"""A strict reader of RESP2 and RESP3 that shares nothing with keyfence's.
+"""A strict reader of RESP2 and RESP3, independent of keyfence's.
 
-Rule: it takes what the specification says and nothing else, however deep replies are nested. What it refuses,
-some client would read in another way.
+Rule: it accepts exactly what the specification says, at any depth of nesting. Some client would read any
+other bytes differently.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _LONGEST_LINE = 1 << 20
 
 
 class BrokenReply(Exception):
-    """The bytes are no RESP."""
+    """The bytes are not RESP."""
 
 
 class Frames:
     """Cuts a stream into its top-level frames."""
 
     def __init__(self) -> None:
-        self.rest = b""  # what has come of a frame that isn't whole
-        self.broken: BrokenReply | None = None  # what came behind the frames so far is no frame
+        self.rest = b""  # the received part of an incomplete frame
+        self.broken: BrokenReply | None = None  # set if the bytes after the frames so far are not a frame
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Returns the frames that are whole now."""
+        """Returns the complete frames."""
         data = self.rest + data
         frames, at = [], 0
         try:
@@ -52,8 +52,10 @@ class Frames:
 
 
 def frame_end(data: bytes, at: int = 0) -> int | None:
-    """Returns where the frame that begins here ends; None where it isn't whole. Raises BrokenReply."""
-    open_ones: list[tuple[int, bool]] = []  # frames to come of each aggregate, and whether it is an attribute
+    """Returns the end of the frame that begins here; None if it is incomplete. Raises BrokenReply."""
+    open_ones: list[
+        tuple[int, bool]
+    ] = []  # missing frames of each open aggregate, and whether it is an attribute
     while at < len(data):
         kind = data[at]
         line = _LINE.match(data, at + 1)
@@ -91,14 +93,14 @@ def frame_end(data: bytes, at: int = 0) -> int | None:
 
 
 def _close(open_ones: list[tuple[int, bool]]) -> bool:
-    """Counts a frame that has ended. True: so has the outermost one."""
+    """Counts a finished frame. Returns whether it also finishes the outermost one."""
     while open_ones:
         left, is_attribute = open_ones.pop()
         if left > 1:
             open_ones.append((left - 1, is_attribute))
             return False
         if is_attribute:
-            return False  # the frame that it belongs to is still to come
+            return False  # the attribute's own frame is still missing
     return True
 
 
@@ -121,12 +123,12 @@ def is_push(frame: bytes) -> bool:
 
 
 def command(*words: str | bytes | int) -> bytes:
-    """A request."""
+    """Returns a request as bytes."""
     return requests([words])
 
 
 def requests(argvs: Sequence[Sequence[str | bytes | int]]) -> bytes:
-    """Several requests, as one piece."""
+    """Returns several requests as one piece."""
     parts = []
     for argv in argvs:
         parts.append(b"*%d\r\n" % len(argv))

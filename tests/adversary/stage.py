@@ -1,7 +1,7 @@
-"""A Redis, a keyfence before it, and those who meet there: victims, and an attacker.
+"""The stage of the searches: a Redis, a keyfence in front of it, victims and an attacker.
 
-Rule: an attacker does what any client can. Nothing of keyfence's inside is touched, and what is at stake is
-asked of Redis itself.
+Rule: an attacker does only what a client can do. Tests do not touch keyfence's internals, and read the data
+at stake from Redis itself.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer, ServerBinary,
 POLICY = Path(__file__).with_name("hunted.yaml")
 SERVICES = ("stock", "web", "audit", "lax", "ops")
 ENFORCED = ("stock", "web", "audit", "ops")  # `lax` is only observed
-# Redis lets every user do everything: what keeps them apart is keyfence.
+# Redis lets every user do everything; only keyfence separates them.
 ACL = [f"{name} on >{name}-password ~* &* +@all" for name in SERVICES]
 
-# keyfence may tell of clients that don't read, and of nothing that went wrong inside.
+# The lines that keyfence may print: about clients that do not read, but about no internal error.
 _STDERR = r"\A(keyfence: (?!internal).*\n)*\Z"
 
 
 class Stage:
-    """The Redis, the keyfence, and the folder that it writes its log into."""
+    """The Redis, the keyfence, and the folder of keyfence's log."""
 
     def __init__(self, server: RedisServer, keyfence: Keyfence, folder: Path) -> None:
         self.server = server
@@ -52,11 +52,11 @@ class Stage:
         return int(self._proc("status").partition("VmRSS:")[2].split()[0]) * 1024
 
     def cpu_seconds(self) -> float:
-        """What keyfence has computed so far."""
+        """The CPU time that keyfence has used."""
         return sum(map(int, self._stat()[11:13])) / os.sysconf("SC_CLK_TCK")
 
     def sleeps(self) -> bool:
-        """Whether keyfence waits for something to happen."""
+        """Returns whether keyfence waits for an event."""
         return self._stat()[0] == "S"
 
     def _stat(self) -> list[str]:
@@ -70,7 +70,7 @@ class Stage:
 def running_stage(
     binary: ServerBinary, folder: Path, *more: str, shared_connections: int = 1
 ) -> Iterator[Stage]:
-    """Starts both. `more` are lines of the configuration."""
+    """Starts both servers. `more` are lines of the configuration."""
     with running_redis(binary, acl=ACL) as server:
         lines = [
             f"policy: {POLICY}",
@@ -102,7 +102,7 @@ class Ended(Exception):
 
 
 class Client:
-    """A plain connection, and the frames that came on it."""
+    """A plain connection, and the frames received on it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -114,7 +114,7 @@ class Client:
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        """Raises Ended where nobody takes it."""
+        """Sends bytes. Raises Ended if the connection is closed."""
         try:
             self.socket.sendall(data)
         except OSError as exc:
@@ -126,7 +126,7 @@ class Client:
         return self.frames(1)[0]
 
     def frames(self, count: int) -> list[bytes]:
-        """Waits for so many frames. Raises Ended."""
+        """Waits for this number of frames. Raises Ended."""
         while len(self._come) < count:
             if self._frames.broken:
                 raise self._frames.broken
@@ -135,7 +135,7 @@ class Client:
         return frames
 
     def drain(self, patience: float) -> list[bytes]:
-        """Returns the frames that come until there is nothing more for a moment."""
+        """Returns the frames that arrive until nothing comes for a moment."""
         with contextlib.suppress(Ended):
             while select.select([self.socket], [], [], patience)[0]:
                 self._read()
@@ -152,12 +152,12 @@ class Client:
         self._come += self._frames.feed(data)
 
     def unread(self) -> bytes:
-        """What has come of a frame that isn't whole, or is none."""
+        """The bytes of an incomplete or broken frame."""
         return self._frames.rest
 
 
 class Victim:
-    """A client that writes and reads what is its own, and knows each reply."""
+    """A client that writes and reads its own data, and knows each reply."""
 
     def __init__(self, stage: Stage, name: str, resp: int) -> None:
         self._client = stage.client("web")
@@ -194,7 +194,7 @@ class Victim:
 
     @property
     def connection_id(self) -> int:
-        """The number that this client has been shown of its own connection; 0: none."""
+        """The id that this client was shown of its own connection; 0 for none."""
         return self._id
 
     def close(self) -> None:
@@ -202,10 +202,10 @@ class Victim:
 
 
 class Attacker(Client):
-    """Sends what an attack says, in pieces, and takes what comes."""
+    """Sends an attack's bytes in pieces, and reads the replies."""
 
     def play(self, pieces: Iterable[bytes], pause: float = 0.0) -> None:
-        """Sends all of it, as long as somebody listens."""
+        """Sends all pieces, until the connection closes."""
         with contextlib.suppress(Ended):
             for piece in pieces:
                 self.send(piece)

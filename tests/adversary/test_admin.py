@@ -1,7 +1,7 @@
-"""Searches for a request that the admin listener shouldn't survive, serve or believe.
+"""Searches for requests that the admin listener should not survive, serve or believe.
 
-Whatever comes: no answer says 500, nothing changes without the token, the log is not filled, every connection
-is ended by the listener itself, and the next request is answered.
+After any request: no answer has status 500, nothing changes without the token, the log is not filled, the
+listener itself ends every connection, and the next request is answered.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ ANSWER = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
 
 class Control(FakeControl):
-    """Its own faults aside: here nothing behind the listener fails."""
+    """A control without faults: nothing behind the listener fails."""
 
     async def modes(self) -> dict[str, Any]:
         return {}
@@ -132,7 +132,7 @@ def header_lines(rng: random.Random) -> list[str]:
     if rng.random() < 0.7:
         lines.append("Host: localhost")
     if rng.random() < 0.3:
-        # Without the token; or with it, and from another site's page.
+        # Without the token; or with it, but from another site's page.
         named = f"Authorization: {rng.choice(TOKENS)}"
         lines += [named] if rng.random() < 0.7 else [f"Authorization: Bearer {TOKEN}", rng.choice(FOREIGN)]
     if rng.random() < 0.05:
@@ -155,7 +155,10 @@ def request(rng: random.Random) -> bytes:
 
 
 def garbled(rng: random.Random, data: bytes) -> bytes:
-    """The same with a few bytes more, fewer or others. The token stays out of it: no luck makes it right."""
+    """Returns the request with some bytes added, removed or changed.
+
+    The token is left out, so that no change can make it right.
+    """
     changed = bytearray(data)
     for _ in range(rng.choice((0, 0, 0, 1, 1, 3))):
         at = rng.randrange(len(changed) + 1)
@@ -178,7 +181,7 @@ def conversation(rng: random.Random) -> bytes:
 
 
 async def play(rng: random.Random, port: int) -> bytes:
-    """One connection, in pieces or at once; returns all that came until the listener ended it."""
+    """Sends on one connection, in pieces or at once. Returns all bytes until the listener ends it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     data = conversation(rng)
     received = b""
@@ -199,15 +202,18 @@ async def play(rng: random.Random, port: int) -> bytes:
     except TimeoutError:
         raise
     except OSError:
-        pass  # it was closed meanwhile, by the listener or by both
+        pass  # closed meanwhile, by the listener or by both sides
     finally:
         writer.close()
     return received
 
 
 async def answer(port: int, data: bytes) -> bytes:
-    """The answer to a request, which is sent again where the listener's short limits have ended the
-    connection before it was read: the machine may be busy."""
+    """Returns the answer to a request.
+
+    Sends the request again if the listener's short limits ended the connection before reading it, because the
+    machine may be busy.
+    """
     received = b""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not received:
@@ -250,9 +256,9 @@ def test_no_request_harms_the_admin_listener(
     asyncio.run(attempts())
     assert len(os.listdir("/proc/self/fd")) == before
     assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
-    told = {line.partition(" ")[2].partition("Z ")[2] for line in capsys.readouterr().err.splitlines()}
+    message = {line.partition(" ")[2].partition("Z ")[2] for line in capsys.readouterr().err.splitlines()}
     expected = {
         f"admin: more than {LIMIT} connections; the oldest are closed",
         "a wrong admin token came from 127.0.0.1",
     }
-    assert {re.sub(r" \(and \d+ more .*", "", line) for line in told} <= expected
+    assert {re.sub(r" \(and \d+ more .*", "", line) for line in message} <= expected

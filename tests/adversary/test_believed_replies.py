@@ -1,7 +1,7 @@
-"""keyfence takes from Redis' replies who a client is and where: none of them may be the client's own text.
+"""keyfence learns a client's user and database from Redis' replies, and no client can forge such a reply.
 
-The attacker is `audit` and knows no password but its own. Whatever it sends, the keys of `stock` and `web`
-and all of database 1 stay as they are and unseen, and nothing is judged as if another service had sent it.
+The attacker is `audit` and knows only its own password. Whatever it sends, the keys of `stock` and `web` and
+all of database 1 stay unchanged and unseen, and no command is evaluated as another service's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.servers import PATIENCE_SECONDS
 
 OWN = b"hunt:audit:"
 OTHERS = ("stock", "web")
-# What Redis says where somebody becomes another, or enters another database or mode.
+# Redis' replies to a change of user, database or mode.
 BELIEVED = [
     b"+OK",
     b"+OK",
@@ -94,7 +94,7 @@ SETTINGS: list[Argv] = [
         ACL WHOAMI
         FROBNICATE x""".splitlines()
 ]
-# What nobody but the owner may do, and what the attacker may do in no database but 0 and 2.
+# Commands that only the owner may run, and commands that the attacker may run only in databases 0 and 2.
 STOLEN: list[Argv] = [
     line.split()
     for line in b"""SET hunt:stock:planted stolen
@@ -108,7 +108,7 @@ STOLEN: list[Argv] = [
 
 
 def shaped(frames: bytes, way: int = 0) -> Argv:
-    """A call whose error holds these frames on Redis 7 and later."""
+    """Returns a call whose error contains these frames on Redis 7 and later."""
     text = b'#!lua "x\\r\\n' + frames + b'"\nreturn 1'
     return [
         [b"EVAL", text, b"1", OWN + b"s"],
@@ -118,7 +118,7 @@ def shaped(frames: bytes, way: int = 0) -> Argv:
 
 
 class Vault:
-    """What is at stake on one stage, and whether it is untouched."""
+    """The data at stake on one stage, and a check that it is untouched."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -137,7 +137,7 @@ class Vault:
             pipeline.execute()
 
     def _state(self) -> list[object]:
-        """All that the attacker has no right to."""
+        """Returns all data that the attacker has no right to."""
         with self._stage.direct.pipeline(transaction=False) as pipeline:
             for database in (1, 2, 0):
                 pipeline.execute_command("SELECT", database)  # type: ignore[no-untyped-call]
@@ -150,7 +150,7 @@ class Vault:
             return list(pipeline.execute())
 
     def attack(self, pieces: Iterable[bytes], one: Attacker, patience: float = 0.01) -> None:
-        """Plays it, and fails where it had an effect."""
+        """Plays the attack, and fails if it had an effect."""
         before, logged = self._state(), self._log.stat().st_size
         one.play(pieces)
         heard = b"".join(one.drain(patience)) + one.unread()
@@ -178,7 +178,7 @@ PREFIXES: dict[str, list[Argv]] = {
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_a_frame_of_the_clients_own_is_no_login(stage: Stage, prefix: str) -> None:
+def test_a_client_s_own_frame_is_not_taken_for_a_login(stage: Stage, prefix: str) -> None:
     vault = Vault(stage)
     for believed in (b"+OK", b"%0", b"$5\\r\\nstock", b"+OK\\r\\n+OK\\r\\n+OK", b"*0\\r\\n$5\\r\\nstock"):
         for number, login in enumerate(WRONG_LOGINS[:5]):
@@ -189,7 +189,7 @@ def test_a_frame_of_the_clients_own_is_no_login(stage: Stage, prefix: str) -> No
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_a_frame_of_the_clients_own_is_no_other_database(stage: Stage, prefix: str) -> None:
+def test_a_client_s_own_frame_is_not_taken_for_a_change_of_database(stage: Stage, prefix: str) -> None:
     vault = Vault(stage)
     selects: list[list[Argv]] = [
         [[b"SELECT", b"1"], [b"SELECT", b"0"]],
@@ -212,7 +212,7 @@ def test_no_client_becomes_another_service(stages: list[Stage], search: Search) 
 
 
 def disturbed(rng: random.Random, stage: Stage, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """As keyfence's connections to Redis end, and its policy is loaded again, in between."""
+    """Yields the pieces; in between, closes keyfence's connections to Redis and reloads its policy."""
     for piece in pieces:
         yield piece
         if rng.random() < 0.5:
@@ -221,7 +221,7 @@ def disturbed(rng: random.Random, stage: Stage, pieces: Iterable[bytes]) -> Iter
             stage.keyfence.process.send_signal(signal.SIGHUP)
 
 
-def test_no_client_becomes_another_service_where_connections_end(stages: list[Stage], search: Search) -> None:
+def test_no_client_becomes_another_service_while_connections_end(stages: list[Stage], search: Search) -> None:
     vaults = [(stage, Vault(stage)) for stage in stages]
     for rng in search:
         stage, vault = rng.choice(vaults)
@@ -234,9 +234,11 @@ def test_no_client_becomes_another_service_where_connections_end(stages: list[St
 @pytest.mark.parametrize(
     "login", ["AUTH stock wrong", "HELLO 3 AUTH stock wrong", "HELLO 2 AUTH stock wrong SETNAME x"]
 )
-def test_a_login_that_fails_behind_other_commands_is_answered(stage: Stage, login: str) -> None:
-    """Servers in which CVE-2025-21605 is mended (Redis 8.0.2, Valkey 8.1.1) don't answer a login that
-    fails while other replies wait to be written (redis/redis#15640): one reply is missing then."""
+def test_a_failed_login_after_other_commands_is_answered(stage: Stage, login: str) -> None:
+    """Servers with the fix for CVE-2025-21605 (Redis 8.0.2, Valkey 8.1.1) may omit a reply.
+
+    They do not answer a login that fails while other replies wait to be written (redis/redis#15640).
+    """
     with contextlib.closing(attacker(stage, "audit")) as one:
         one.socket.settimeout(PATIENCE_SECONDS)
         one.ask("WATCH", OWN + b"k")
@@ -254,9 +256,11 @@ def answers_or_ends(one: Attacker) -> bool:
     return True
 
 
-def test_a_login_that_fails_in_a_transaction_holds_nobody_up(stage: Stage) -> None:
-    """There the same servers leave a hole in the answer to EXEC. What follows must not fill it: the client
-    has its answers, or is closed."""
+def test_a_failed_login_in_a_transaction_delays_no_client(stage: Stage) -> None:
+    """The same servers omit such a reply within the reply to EXEC, too.
+
+    No later reply may take its place: the client gets its replies, or is closed.
+    """
     calls: list[Argv] = [
         [b"MULTI"],
         [b"AUTH", b"stock", b"wrong"],
@@ -272,7 +276,7 @@ def test_a_login_that_fails_in_a_transaction_holds_nobody_up(stage: Stage) -> No
 
 
 def conversation(rng: random.Random) -> list[Argv]:
-    """Logins that must fail among frames of the attacker's own, and then the theft."""
+    """Returns logins that must fail, among frames of the attacker's own, and then the theft."""
     calls = list(rng.choice(list(PREFIXES.values()))) if rng.random() < 0.7 else []
     for _ in range(rng.randrange(1, 10)):
         kind = rng.random()
@@ -289,7 +293,7 @@ def conversation(rng: random.Random) -> list[Argv]:
 
 
 def cut(rng: random.Random, data: bytes) -> list[bytes]:
-    """As one packet, most of the time, or in pieces."""
+    """Returns the bytes as one packet, most of the time, or in pieces."""
     places = sorted(rng.sample(range(len(data)), rng.choice([0, 0, 0, 1, 2, 8])))
     return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
 
@@ -298,9 +302,11 @@ def bulks(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(one), one) for one in words)
 
 
-def test_a_message_takes_no_barriers_place(stage: Stage) -> None:
-    """A script's text takes the reply to the barrier for a part of its own, up to the middle of a message;
-    the rest of the message says that the login was right."""
+def test_a_message_cannot_replace_a_barrier(stage: Stage) -> None:
+    """A forged bulk string swallows the reply to the barrier and the first half of a message.
+
+    The other half of the message then claims that the login succeeded.
+    """
     confirmed = b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
     payload = b"x\r\n+OK\r\n$5\r\nstock\r\n$999"
     before = bulks(b"message", b"c", payload).partition(payload)[0]
@@ -315,8 +321,8 @@ def test_a_message_takes_no_barriers_place(stage: Stage) -> None:
         assert b"+OK\r\n" not in heard + one.drain(0.05)
 
 
-def test_a_script_answers_for_nothing_else_within_a_transaction(stage: Stage) -> None:
-    """Its text tells of a SELECT that failed, and takes the real answers for a text: nothing shows that."""
+def test_a_script_cannot_forge_other_replies_of_its_transaction(stage: Stage) -> None:
+    """The script's text claims that a SELECT failed, and swallows the real replies. Nothing shows this."""
     vault = Vault(stage)
     script = shaped(b"-ERR no\\r\\n$8")
     calls: list[Argv] = [[b"MULTI"], script, [b"SELECT", b"2"], [b"SET", OWN + b"k", b"v"], [b"EXEC"]]

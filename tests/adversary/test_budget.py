@@ -1,7 +1,7 @@
-"""Searches for requests that cost more than they may, and for violations that get lost among many.
+"""Searches for requests that cost too much, and for violations that get lost among many.
 
-The class: a request whose cost grows faster than its bytes. So requests are made of the words that options
-are made of, repeated and grown, and the lines that the interpreter runs for them are counted.
+The class: a request whose cost grows faster than its bytes. The searches make requests from the words of
+options, repeated and grown, and count the lines that the interpreter runs for them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.engine.authorizer import Authorizer, command_name
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
-from keyfence.policy.verdict import LISTED, RULES
+from keyfence.policy.rules import RULES
+from keyfence.policy.verdict import LISTED
 from tests.adversary.conftest import Search
 from tests.commands.calls import NUMBERS, TRICKY, WORDS
 from tests.policy.engine.test_budget import AT_MOST_ONCE, PER_ARGUMENT, PER_ARGUMENT_FOUND, PER_BYTE
@@ -34,7 +35,7 @@ POLICIES = sorted(
 NAMES = sorted(name for name in COMMANDS if not COMMANDS[name].subcommands)
 # They name patterns, channels or scripts.
 WIDE = (b"KEYS", b"SCAN", b"PSUBSCRIBE", b"PUBSUB CHANNELS", b"SUBSCRIBE", b"CLIENT TRACKING", b"EVAL")
-# What grows a request so far costs a second, traced; what is quadratic shows with less.
+# A request of this size takes a second under tracing. Quadratic cost already shows with fewer arguments.
 MOST_ARGUMENTS = 1_500
 PIECES = [
     b"*",
@@ -55,8 +56,7 @@ PIECES = [
 
 @cache
 def evaluators() -> list[tuple[Evaluator, list[bytes]]]:
-    """Over the policies that come along, and over a large one; each with keys of all kinds that it knows, and
-    of none."""
+    """Returns evaluators of the shipped policies and of a large one, each with keys of all kinds."""
     policies = [*map(load_policy, POLICIES), parse_policy(policy_text(500)[0])]
     return [(Evaluator(policy), _keys_of(policy)) for policy in policies]
 
@@ -67,7 +67,7 @@ def _keys_of(policy: CompiledPolicy) -> list[bytes]:
 
 
 def words(rng: random.Random, keys: list[bytes], count: int) -> list[bytes]:
-    """Options, numbers and keys; short runs of the same ones, over and over."""
+    """Returns options, numbers and keys, with short runs repeated."""
     unit = [
         rng.choice(rng.choice((WORDS, NUMBERS, keys, [b"x", b"a", b"*"]))) for _ in range(rng.randint(1, 4))
     ]
@@ -75,7 +75,7 @@ def words(rng: random.Random, keys: list[bytes], count: int) -> list[bytes]:
 
 
 def glob(rng: random.Random, keys: list[bytes]) -> bytes:
-    """A pattern of a few pieces, often repeated, behind the beginning of a key."""
+    """Returns a pattern of a few pieces, often repeated, after the beginning of a key."""
     key = rng.choice(keys)
     beginning = key[: rng.randint(0, len(key))] if rng.random() < 0.5 else b""
     unit = b"".join(rng.choices(PIECES, k=rng.randint(1, 3)))
@@ -84,7 +84,7 @@ def glob(rng: random.Random, keys: list[bytes]) -> bytes:
 
 
 def request(rng: random.Random, keys: list[bytes]) -> list[bytes]:
-    """A long request: its arguments as its arity asks for, grown by what is repeated."""
+    """Returns a long request: as many arguments as its arity needs, and repeated words."""
     name = rng.choice(rng.choice((NAMES, TRICKY, WIDE)))
     parts = name.split()
     count = rng.randint(10, MOST_ARGUMENTS)
@@ -100,7 +100,7 @@ def request(rng: random.Random, keys: list[bytes]) -> list[bytes]:
     return [*parts, *least, *words(rng, keys, count // 2), *words(rng, keys, count // 2)]
 
 
-def test_search_for_requests_whose_keys_take_long_to_find(search: Search) -> None:
+def test_search_for_requests_whose_keys_are_slow_to_find(search: Search) -> None:
     _, keys = evaluators()[0]
     for rng in search.attempts_of_at_least(100):
         argv = request(rng, keys)
@@ -108,13 +108,13 @@ def test_search_for_requests_whose_keys_take_long_to_find(search: Search) -> Non
         steps_of(lambda argv=argv: sum(1 for _ in extract(argv).accesses), most)  # type: ignore[misc]
 
 
-def test_search_for_requests_that_take_long_to_judge(search: Search) -> None:
+def test_search_for_requests_that_are_slow_to_evaluate(search: Search) -> None:
     for rng in search.attempts_of_at_least(20):
         evaluator, keys = rng.choice(evaluators())
         service = rng.randrange(len(evaluator.policy.services))
         argv = request(rng, keys)
         touches = extract(argv)
-        # Once for a policy and service, the tables that patterns need are made.
+        # The tables for patterns are built once per policy and service.
         for warm in ([b"KEYS", b"a*"], [b"PSUBSCRIBE", b"a*"], [*argv[:3], b"a*"]):
             evaluator.decide(service, warm)
         most = AT_MOST_ONCE + PER_ARGUMENT * len(argv) + PER_BYTE * sum(map(len, argv))
@@ -123,7 +123,7 @@ def test_search_for_requests_that_take_long_to_judge(search: Search) -> None:
 
 
 def test_search_for_violations_that_get_lost_among_many(search: Search) -> None:
-    """What is counted with another is of the same kind, and has the same done about it; all are counted."""
+    """Violations counted together have the same kind and the same action, and all are counted."""
     for rng in search.attempts_of_at_least(20):
         evaluator, keys = rng.choice(evaluators())
         policy = evaluator.policy
@@ -145,16 +145,16 @@ def test_search_for_violations_that_get_lost_among_many(search: Search) -> None:
             waivers,
         )
         judge = Authorizer(policy, modes, clock=lambda: 0.0)
-        told: Counter[tuple[str, str, str, str]] = Counter()
+        answer: Counter[tuple[str, str, str, str]] = Counter()
         label = command_name(argv, extract(argv))
         for found in judge.evaluator.violations(service, argv, extract(argv)):
             action = modes.action(found, service, label) if found is not None else None
             if found is not None and action is not None:
-                told[found.rule, found.entry, found.severity, action] += 1
+                answer[found.rule, found.entry, found.severity, action] += 1
         ruling = judge.rule(service, argv)
         counted: Counter[tuple[str, str, str, str]] = Counter()
         for violation, action in ruling.findings:
             counted[violation.rule, violation.entry, violation.severity, action] += 1 + violation.more
-        assert counted == told
-        assert (ruling.refused_by is not None) == any(key[3] == "refused" for key in told)
-        assert len(ruling.findings) <= len(told) + LISTED * len({(key[0], key[3]) for key in told})
+        assert counted == answer
+        assert (ruling.refused_by is not None) == any(key[3] == "refused" for key in answer)
+        assert len(ruling.findings) <= len(answer) + LISTED * len({(key[0], key[3]) for key in answer})

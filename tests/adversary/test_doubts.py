@@ -1,13 +1,13 @@
-"""Searches for pipelines in which a reply that a client may shape isn't taken for one.
+"""Searches for pipelines in which keyfence does not notice that a client may shape a reply.
 
-The counterpart of test_neighbours, without servers: what goes on a shared connection is looked at directly.
+The counterpart of test_neighbours without servers: it looks at the bytes for the shared connection directly.
 """
 
 from __future__ import annotations
 
 import random
 
-from keyfence.session.routing import STAY
+from keyfence.session.conversation.routing import STAY
 from keyfence.session.session import Session
 from tests.adversary.conftest import Search
 from tests.session.sessions import ADMITTED, cmd, replies, sent, session
@@ -19,15 +19,15 @@ PIECES += [cmd("CLIENT ID"), cmd("SELECT 1"), cmd("MULTI") + SHARED + cmd("EXEC"
 
 
 class Flushed:
-    """What the owner of a session does after each step, and what it must find."""
+    """Acts as the owner of a session, and checks the session after each step."""
 
     def __init__(self, one: Session) -> None:
         self.one = one
-        self.in_doubt = False  # something that can be shaped went over the own connection as it is now
-        self.in_multi = False  # no barrier can be sent there
+        self.in_doubt = False  # a shapeable reply is possible on the current dedicated connection
+        self.in_multi = False  # a barrier cannot be sent inside MULTI
 
     def flush(self) -> list[bytes]:
-        """Take what goes upstream. Returns the requests."""
+        """Takes the bytes for the upstream. Returns them as requests."""
         one = self.one
         if one.reopen:
             one.reopen = False
@@ -35,8 +35,8 @@ class Flushed:
         data = b"".join(one.to_upstream)
         one.to_upstream.clear()
         one.counts.clear()
-        if one.opaque:
-            return []  # nothing of it is believed any more
+        if one.is_opaque:
+            return []  # the session believes no reply any more
         if one.route.is_shared:
             assert OTHER not in data
             assert SHARED not in data or one.shapeable
@@ -83,6 +83,6 @@ def attempt(rng: random.Random) -> None:
             return
 
 
-def test_what_can_be_shaped_is_known_in_every_pipeline(search: Search) -> None:
+def test_the_session_knows_every_reply_that_a_client_may_shape(search: Search) -> None:
     for rng in search.attempts_of_at_least(50):
         attempt(rng)

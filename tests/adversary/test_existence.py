@@ -1,6 +1,7 @@
-"""The class: a reply that depends on what a key holds, to a service that may not read the key.
+"""The class: a reply that depends on a key's value, sent to a service that may not read the key.
 
-The search sends what keyfence admits to a real Redis twice, over two contents of one type, and compares.
+The search sends admitted commands to a real Redis twice, with two values of one type, and compares the
+replies.
 """
 
 from __future__ import annotations
@@ -22,42 +23,42 @@ from tests.adversary.conftest import Search
 from tests.commands.conftest import Live
 from tests.servers import running_redis, server_binaries
 
-# A writer that may not read: it is admitted more than one that has no right but to know that a key is there.
+# A writer that may not read. It may do more than a service that may only learn that a key exists.
 POLICY = """
 policy: p
 services: [blind]
 scopes: {all: {prefix: "", writers: [blind], deny_read: [blind], unregistered: allow}}
 """
 KEY, OTHER = b"k", b"other"
-# Writes that need no READ answer no more than a number (how many were new or were removed, how long it is
-# now), a word such as OK, or what the client sent. docs/policy.md says so.
+# Writes without READ reply only with a number (of new or removed elements, or the current
+# length), a status such as OK, or the client's own words, as docs/policy.md says.
 _BLIND_WRITES = (
     "APPEND COPY DEL EXPIRE EXPIREAT GEOADD GEORADIUS GEORADIUSBYMEMBER GEOSEARCHSTORE HDEL "
     "HEXPIRE HEXPIREAT HMSET HPERSIST HPEXPIRE HPEXPIREAT HSET HSETNX LINSERT LPUSH LPUSHX "
     "LREM LSET LTRIM MSET MSETNX PERSIST PEXPIRE PEXPIREAT PFADD PSETEX RESTORE "
     "RESTORE-ASKING RPUSH RPUSHX SADD SETEX SETNX SETRANGE SREM UNLINK XACK XADD XDEL XSETID "
     "XTRIM ZADD ZREM ZREMRANGEBYLEX ZREMRANGEBYRANK ZREMRANGEBYSCORE XCLAIM "
-    # Of newer servers. DELEX with a condition reads (`exceptions.NEEDS`).
+    # On newer servers. DELEX with a condition reads (`exceptions.NEEDS`).
     "ARDEL ARDELRANGE ARINSERT ARMSET ARRING ARSEEK ARSET DELEX HSETEX MSETEX XACKDEL XCFGSET XDELEX "
     "XIDMPRECORD XNACK"
 )
 _OF_GROUPS = "CREATE CREATECONSUMER DELCONSUMER DESTROY SETID"
 BLIND_WRITES = {*_BLIND_WRITES.split(), "HIMPORT SET", *(f"XGROUP {word}" for word in _OF_GROUPS.split())}
-# Of these the key that they write is only a destination, and the reply is about the source.
+# These write a destination key; their reply is about the source.
 _DESTINATIONS = (
     "BITOP BLMOVE BLMOVEM BRPOPLPUSH LMOVE LMOVEM PFMERGE RENAME RENAMENX RPOPLPUSH SDIFFSTORE SINTERSTORE "
     "SMOVE SORT SUNIONSTORE ZDIFFSTORE ZINTERSTORE ZRANGESTORE ZUNIONSTORE"
 )
 DESTINATIONS = frozenset(_DESTINATIONS.split())
 BLOCKING = frozenset({"BLMOVE", "BLMPOP", "BLPOP", "BRPOP", "BRPOPLPUSH", "BZMPOP", "BZPOPMAX", "BZPOPMIN"})
-# They reach another server, or look into this one.
+# These reach another server, or inspect this one.
 ELSEWHERE = frozenset({"MIGRATE", "DEBUG", "PFDEBUG", "PFSELFTEST", "WAIT"})
 NAMES = sorted(
     name for name, row in COMMANDS.items() if row.command.names_keys and row.command.name not in ELSEWHERE
 )
 WORDS = b"a b c x 0 1 2 -1 5 5000 1-1 2-1 0-0 * $ > + - [a (1 g NX XX GT LT CH GET EX KEEPTTL m km u8".split()
 WORDS += b"BEFORE AFTER LEFT RIGHT COUNT FIELDS LIMIT MAXLEN JUSTID NOMKSTREAM STORE FREQ AND NOT MIN".split()
-# Forms that random words hardly have.
+# Forms that random words rarely produce.
 FORMS = """
 XAUTOCLAIM k g c 0 0-0 JUSTID; XCLAIM k g c 0 1-1 JUSTID; XCLAIM k g c 0 1-1 2-1
 XGROUP CREATECONSUMER k g c; XGROUP DELCONSUMER k g a; XADD k * a 1; XADD k NOMKSTREAM MAXLEN 1 * a 1
@@ -70,7 +71,7 @@ RESTORE k 0 x; LMPOP 1 k LEFT; ZMPOP 1 k MIN; SINTERCARD 1 k; ZUNION 1 k; ZRANGE
 BITOP NOT other k; LCS k other; OBJECT ENCODING k; OBJECT REFCOUNT k; MEMORY USAGE k
 XREADGROUP GROUP g c STREAMS k 0; SPOP k; SMOVE k other a
 """
-# Pairs of contents, as the commands that make them.
+# Pairs of values, as the commands that create them.
 CONTENTS: list[tuple[list[str], list[str]]] = [
     (["SET k 5"], ["SET k abc"]),
     (["SET k ab"], ["SET k abcdef"]),
@@ -88,10 +89,10 @@ CONTENTS: list[tuple[list[str], list[str]]] = [
 ]
 
 
-def test_what_needs_no_read_is_on_a_list() -> None:
-    """Whatever a later server's table brings is looked at before it counts as showing nothing.
+def test_writes_without_read_are_listed() -> None:
+    """A new server's commands need a review before they count as showing nothing.
 
-    Of XAUTOCLAIM and DELIFEQ the table doesn't say that they read; `exceptions.NEEDS` does.
+    The table does not mark XAUTOCLAIM and DELIFEQ as reads; `exceptions.NEEDS` does.
     """
     unread = {
         (row.command.name, effect_of(row, role).needs & WRITE)
@@ -114,7 +115,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Live]:
 
 
 def call(rng: random.Random) -> list[bytes]:
-    """A command on the key: of a form with a word changed, or with about as many arguments as it asks for."""
+    """Returns a command on the key: a known form with a changed word, or as many arguments as its arity."""
     if rng.random() < 0.3:
         form = rng.choice(FORMS.replace("\n", ";").split(";")).encode().split() or [b"GET", KEY]
         if rng.random() < 0.5:
@@ -137,13 +138,13 @@ def reply(server: Live, content: list[str], argv: list[bytes]) -> Any:
 
 
 def shows_nothing(answer: Any, argv: list[bytes]) -> bool:
-    """Whether a write's reply is numbers, what the client sent, or a word that says how it went."""
+    """Returns whether a write's reply holds only numbers, the client's own words, or a status."""
     if isinstance(answer, list):
         return all(shows_nothing(one, argv) for one in answer)
     return answer is None or isinstance(answer, int | ResponseError) or answer in (b"OK", b"QUEUED", *argv)
 
 
-def test_no_reply_that_is_admitted_depends_on_what_the_key_holds(server: Live, search: Search) -> None:
+def test_no_admitted_reply_depends_on_the_key_s_value(server: Live, search: Search) -> None:
     evaluator = Evaluator(parse_policy(POLICY))
     known = server.names()
     for rng in search.attempts_of_at_least(3000):

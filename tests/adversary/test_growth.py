@@ -1,7 +1,7 @@
-"""The class: a policy that somebody can write, and that takes keyfence minutes to load.
+"""The class: a policy that a person can write and that takes keyfence minutes to load.
 
-The search grows random policies to twice their size and counts the lines of Python that loading them runs in
-each function, so no clock is asked. What C does within a line isn't counted.
+The search doubles random policies and counts the lines of Python that loading runs in each function, so it
+needs no clock. It does not count C code.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import parse_policy
 from tests.adversary.conftest import Search
 
-# Sorting adds a little to twice the work; a loop within a loop would make it four times as much.
+# Twice the policy may take a little over twice the work, for sorting. A nested loop would take four times.
 MOST = 2.6
 SIZE = 60
-FEW = 50 * SIZE  # lines of a function that may be its share of something else
-# The sections that grow, each with a line for each member.
+FEW = 50 * SIZE  # fewer lines than this are noise
+# The sections that grow, with a line per member.
 LINES = {
     "services": ("services:", "  - s{0}\n"),
     "writers": ("services:", "  - w{0}\n"),
@@ -44,7 +44,7 @@ TARGETS = {"scopes", "keys", "replaced", "legacy", "instead", "channels"}
 
 
 def text(kinds: list[str], count: int) -> str:
-    """A policy whose sections of these kinds have so many members."""
+    """Returns a policy whose sections of these kinds have this number of members."""
     sections = {
         "services:": ["  - a\n"],
         "placeholders:": ["  id: '[a-z]+'\n"],
@@ -61,7 +61,7 @@ def text(kinds: list[str], count: int) -> str:
 
 
 def steps(policy: str) -> Counter[str]:
-    """How many lines of each of keyfence's own functions run while a policy is loaded."""
+    """Counts the lines that each of keyfence's own functions runs while loading a policy."""
     lines: Counter[str] = Counter()
 
     def trace(frame: FrameType, _event: str, _argument: Any) -> Any:
@@ -82,13 +82,16 @@ def steps(policy: str) -> Counter[str]:
 
 
 def kinds_of(rng: random.Random) -> list[str]:
-    """Some sections. Each service has rights on each target, so these grow one at a time;
-    `compile.MAX_RIGHTS` bounds both multiplied."""
+    """Returns some sections.
+
+    Each service has rights on each target, so services and targets grow one at a time; `pipeline.MAX_RIGHTS`
+    bounds their product.
+    """
     left_out = rng.choice([TARGETS, {"services", "writers"}])
     return rng.sample([kind for kind in LINES if kind not in left_out], rng.randint(1, 3))
 
 
-def test_each_of_these_policies_loads() -> None:
+def test_each_generated_policy_loads() -> None:
     parse_policy(text([*LINES], 3))
 
 

@@ -1,7 +1,7 @@
-"""No upstream makes keyfence fail, or use memory without a limit, whatever it answers.
+"""No upstream can make keyfence fail, or use unlimited memory, whatever it sends.
 
-The streams are frames of all types, right and wrong: lengths that lie, nesting without an end, lines without
-one, pushes and attributes in any place, and replies that nobody has asked for. They come in random pieces.
+The streams hold valid and invalid frames of all types: false lengths, endless nesting, lines without an end,
+pushes and attributes in any place, and replies to no request. They arrive in random pieces.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BARE = [b"\r\n", b"\n", b"\r", b"", b"abc\r\n", b"message", b"subscribe\r\n"]
 
 
 def stream(rng: random.Random) -> bytes:
-    """Some kilobytes of replies, more or less."""
+    """Returns some kilobytes of replies."""
     parts = []
     for _ in range(rng.randrange(1, 30)):
         kind = rng.random()
@@ -64,7 +64,7 @@ def feed(take: Callable[[bytes], object], data: bytes, rng: random.Random) -> No
         at += size
 
 
-def test_a_shared_connection_takes_anything(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_connection_survives_any_stream(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
     async def attack(rng: random.Random) -> None:
         shared = Shared(monkeypatch, 3)
         await shared.open()
@@ -82,7 +82,7 @@ def test_a_shared_connection_takes_anything(search: Search, monkeypatch: pytest.
 
 
 def talk(rng: random.Random) -> Session:
-    """A session that awaits replies of all kinds."""
+    """Returns a session that awaits replies of all kinds."""
     one = observed()
     requests = [
         ADMITTED * 3,
@@ -102,7 +102,7 @@ def talk(rng: random.Random) -> Session:
     return one
 
 
-def test_a_session_takes_anything(search: Search) -> None:
+def test_a_session_survives_any_stream(search: Search) -> None:
     for rng in search.attempts_of_at_least(200):
         one = talk(rng)
         passed(one)
@@ -115,7 +115,7 @@ def test_a_session_takes_anything(search: Search) -> None:
                 break
 
 
-def test_keyfences_own_questions_take_any_answer(search: Search) -> None:
+def test_keyfence_s_own_requests_survive_any_reply(search: Search) -> None:
     async def attack(rng: random.Random) -> None:
         greeting = Greeting(rng.randrange(1, 4))
         with contextlib.suppress(GreetingError):

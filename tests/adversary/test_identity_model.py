@@ -1,10 +1,9 @@
-"""Nobody is taken for somebody whom Redis doesn't take them for, whatever a client makes of its replies.
+"""keyfence never takes a client for another user than Redis does, whatever the client does to its replies.
 
-A model of Redis stands behind a session. Its EVAL answers with the frames that the client's text says, which
-is more than any known server lets a client do. It also sends pushes whose text the client chooses after it
-has seen all that came before. The search mixes these with everything that changes who a client is, its
-database and its protocol, in random packets, and compares what the session believes with what the model
-knows.
+A model of Redis is behind a session. Its EVAL answers with the frames in the client's text, which is more
+than any known server allows. It also sends pushes whose text the client chooses after seeing everything
+before. The search mixes these with all commands that change the user, the database or the protocol, in random
+packets, and compares the session's belief with the model's state.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ FORGED = [
 ]
 
 
-# The lengths of what Redis answers: the head of a bulk string may take some of it for its text.
+# Lengths of Redis' replies. A forged header of a bulk string can swallow some of them as its text.
 BARRIER = len(b"-ERR Syntax error in HELLO option ''\r\n") + 32
 WRONGPASS = len(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n")
 PUSH_HEAD = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$%d\r\n"
@@ -45,20 +44,20 @@ PUSHED = 300  # bytes of each push
 
 
 def swallowing(rng: random.Random, *replies: int) -> bytes:
-    """The head of a bulk string that takes replies of these lengths for its text; or some others."""
+    """Returns the header of a bulk string that swallows replies of these lengths, or of others."""
     if not replies or rng.random() < 0.2:
         replies = tuple(rng.choices([5, 9, WRONGPASS], k=rng.randrange(1, 4)))
     return b"$%d\r\n" % (sum(replies) - 2)
 
 
 def swallowed_transaction(rng: random.Random) -> bytes:
-    """A script answers for what is queued behind it, and takes the real answers for a text."""
+    """Returns a script's text that forges replies for queued commands and swallows the real ones."""
     known = [(cmd("SELECT", "0"), 5), (cmd("SELECT", "1"), 5), (cmd("AUTH", "master", "wrong"), WRONGPASS)]
     queued = rng.choices(known, k=rng.randrange(1, 4))
     forged = rng.choices(FORGED, k=len(queued))
     forged.append(swallowing(rng, *(length for _, length in queued)))
     parts = [cmd("MULTI"), script(b"".join(forged)), *(request for request, _ in queued), cmd("EXEC")]
-    if rng.random() < 0.5:  # outside, so that it answers for MULTI and EXEC, too
+    if rng.random() < 0.5:  # outside MULTI, so that it also forges the replies to MULTI and EXEC
         forged[:0] = [b"-ERR x\r\n", b"+OK\r\n", *[b"+QUEUED\r\n"] * len(queued)]
         forged[-1] = swallowing(rng)
         parts[:2] = [script(b"".join(forged)), cmd("MULTI")]
@@ -66,16 +65,18 @@ def swallowed_transaction(rng: random.Random) -> bytes:
 
 
 def swallowed_barrier(rng: random.Random) -> bytes:
-    """A script has the reply to a barrier end as a part of a push."""
+    """Returns a script's text that makes the reply to a barrier end within a push."""
     within = swallowing(rng, BARRIER, len(PUSH_HEAD % PUSHED) + 3)
     frames = rng.choice(FORGED) + rng.choice([b">2\r\n+a\r\n", b"*2\r\n+a\r\n", b""]) + within
     return script(frames) + cmd("AUTH", "master", "wrong")
 
 
 def push(rng: random.Random, nonce: bytes) -> bytes:
-    """A push whose text the client has chosen; `nonce` is a barrier's number that it has seen."""
+    """Returns a push with the client's text; `nonce` is a barrier's number that the client has seen."""
     head = PUSH_HEAD % PUSHED
-    if not nonce or rng.random() < 0.2:  # the rest is a part of another push, as is the beginning of the next
+    if (
+        not nonce or rng.random() < 0.2
+    ):  # the rest belongs to another push, as does the beginning of the next one
         text = b"x\r\n>2\r\n+a\r\n$%d\r\n" % (PUSHED - 17 + len(b"\r\n") + len(head) + 1)
     else:
         frames = [b"+OK\r\n", b"$6\r\nmaster\r\n"] if rng.random() < 0.5 else rng.choices(FORGED, k=2)
@@ -84,12 +85,12 @@ def push(rng: random.Random, nonce: bytes) -> bytes:
 
 
 class ShapedRedis(FakeRedis):
-    """It answers EVAL with the script's text as it is, and knows databases."""
+    """A model that answers EVAL with the script's raw text, and has databases."""
 
     def __init__(self) -> None:
         super().__init__()
         self.database = 0
-        self.seen: list[tuple[bytes, int]] = []  # user and database of each HGET that ran outside of MULTI
+        self.seen: list[tuple[bytes, int]] = []  # user and database of each HGET that ran outside MULTI
 
     def _run(self, words: tuple[bytes, ...]) -> bytes:
         name = words[0].upper()
@@ -115,7 +116,7 @@ def script(frames: bytes) -> bytes:
 
 
 def step(rng: random.Random) -> bytes:
-    """One request."""
+    """Returns one random request."""
     wrong = [cmd("AUTH", "master", "wrong"), cmd("HELLO", "3", "AUTH", "master", "wrong")]
     right = [cmd("AUTH", "proxy", PASSWORD), cmd("HELLO", "2", "AUTH", "proxy", PASSWORD), cmd("RESET")]
     state = [cmd("MULTI"), cmd("EXEC"), cmd("DISCARD"), cmd("SELECT", rng.choice("01")), cmd("WATCH", ROUTE)]
@@ -129,14 +130,15 @@ class Play:
     """A session with the model behind it."""
 
     def __init__(self) -> None:
-        # Nothing is refused but what would make the session unreadable: so that all of it is followed.
+        # Only commands that would make the session unreadable are refused, so that the session follows
+        # everything.
         rules = [ModeRule("enforce", "session.opaque"), ModeRule("observe")]
         self.session: Session = session("CubeProxy", rules=rules)
         self.redis = ShapedRedis()
         self.nonce = b""  # of a barrier, once the client has seen it
 
     def send(self, packet: bytes, rng: random.Random) -> None:
-        """A packet from the client, and what becomes of it until nothing more happens."""
+        """Sends a packet from the client, and plays all its effects."""
         self.session.from_client(packet)
         while not self.session.closing:
             request = passed(self.session)
@@ -157,7 +159,7 @@ class Play:
         sent(self.session)
 
     def _is_pushed_to(self, rng: random.Random) -> bool:
-        """Nothing more happens by itself: perhaps have a push come. Whether one came."""
+        """Sends a push at a moment when nothing else happens, perhaps. Returns whether it did."""
         heard = re.findall(rb"option '([0-9a-f]{32})'", sent(self.session))
         self.nonce = heard[-1] if heard else self.nonce
         if rng.random() < 0.5:
@@ -170,7 +172,7 @@ def service_of(user: bytes) -> str:
     return USERS.get(user.decode(), "CubeProxy")
 
 
-def test_nobody_is_believed_to_be_whom_redis_does_not_know(search: Search) -> None:
+def test_a_session_never_believes_in_a_user_that_redis_denies(search: Search) -> None:
     for rng in search.attempts_of_at_least(300):
         play = Play()
         for _ in range(rng.randrange(1, 6)):
@@ -180,7 +182,7 @@ def test_nobody_is_believed_to_be_whom_redis_does_not_know(search: Search) -> No
 
 
 @pytest.mark.parametrize("login", ["AUTH master wrong", "HELLO 3 AUTH master wrong"])
-def test_an_ok_of_a_scripts_own_is_no_login(login: str) -> None:
+def test_a_script_s_own_ok_is_not_a_login(login: str) -> None:
     play = Play()
     packet = cmd(f"WATCH {ROUTE.decode()}") + script(b"-ERR x\r\n+OK\r\n") + cmd(login) + HGET
     play.send(packet, random.Random(1))
@@ -189,7 +191,7 @@ def test_an_ok_of_a_scripts_own_is_no_login(login: str) -> None:
     assert play.redis.seen == []
 
 
-def test_behind_an_honest_script_a_login_is_believed() -> None:
+def test_a_login_after_an_honest_script_is_believed() -> None:
     play = Play()
     play.send(script(b"-ERR x\r\n") + cmd("AUTH", "master", PASSWORD) + HGET, random.Random(1))
     assert not play.session.closing
@@ -197,7 +199,7 @@ def test_behind_an_honest_script_a_login_is_believed() -> None:
     assert play.redis.seen == [(b"master", 0)]
 
 
-def test_an_exec_whose_parts_a_script_made_changes_nobody() -> None:
+def test_a_script_s_reply_within_exec_changes_no_user() -> None:
     play = Play()
     queued = cmd("MULTI") + script(b"-ERR x\r\n+OK\r\n") + cmd("AUTH", "master", "wrong") + cmd("EXEC")
     play.send(queued + HGET, random.Random(1))

@@ -1,7 +1,7 @@
-"""What one client can have kept: memory of keyfence, output buffers and connections of Redis.
+"""The resources that one client can make keyfence and Redis hold: memory, output buffers, connections.
 
-The bounds are those of the configuration, with room for what a process needs anyhow. A client sends as long
-as keyfence takes something: it has done what it could once keyfence sleeps and takes no more.
+The bounds are those of the configuration, with room for the process itself. A client sends as long as
+keyfence accepts bytes. It has reached its maximum once keyfence sleeps and accepts no more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.adversary.stage import Attacker, Client, Stage, attacker, running_sta
 from tests.servers import PATIENCE_SECONDS, server_binaries
 
 MIB = 1 << 20
-# `client_output` is 8 MiB here, a request at most 64 KiB: this is far beyond both.
+# Far more than `client_output` (8 MiB here) and the largest request (64 KiB).
 ROOM = 80 * MIB
 SENT = 24 * MIB
 OWN = "hunt:audit:"
@@ -31,7 +31,7 @@ Start = Callable[[], Stage]
 
 @pytest.fixture
 def start_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Starts a keyfence whose memory nobody has used yet; which Redis is behind doesn't matter."""
+    """Starts a fresh keyfence, whose memory is unused. The version of Redis does not matter."""
     with contextlib.ExitStack() as running:
 
         def start() -> Stage:
@@ -43,7 +43,7 @@ def start_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 
 def flood(stage: Stage, one: Attacker, data: bytes, size: int, most: int) -> None:
-    """Sends this number of bytes, as far as keyfence takes them, reads nothing, and watches its memory."""
+    """Sends this number of bytes, as far as keyfence accepts them, reads nothing, and watches its memory."""
     piece = data * max(1, (256 << 10) // len(data))
     sent, pending = 0, memoryview(piece)
     one.socket.setblocking(False)
@@ -54,7 +54,7 @@ def flood(stage: Stage, one: Attacker, data: bytes, size: int, most: int) -> Non
         except BlockingIOError:
             continue
         except OSError:
-            break  # closed: that's a way to bound it
+            break  # closing the connection is also a bound
         sent += taken
         pending = pending[taken:] or memoryview(piece)
         assert stage.resident() < most, f"{(stage.resident() - most + ROOM) >> 20} MiB for {sent >> 20} MiB"
@@ -64,7 +64,7 @@ def flood(stage: Stage, one: Attacker, data: bytes, size: int, most: int) -> Non
 
 
 def until_writable(stage: Stage, one: Attacker, tired: float) -> bool:
-    """Waits until keyfence takes more, or sleeps and doesn't."""
+    """Waits until keyfence accepts more, or sleeps without accepting."""
 
     def writable() -> bool:
         return bool(select.select([], [one.socket], [], 0)[1])
@@ -73,8 +73,7 @@ def until_writable(stage: Stage, one: Attacker, tired: float) -> bool:
 
 
 def until_idle(stage: Stage, done: Callable[[], bool] = lambda: False, tired: float = math.inf) -> bool:
-    """Waits until `done`, or until keyfence has slept for a while, so it has taken in what it was sent, or
-    has computed so much."""
+    """Waits until `done`, until keyfence has slept for a while, or until it has used this much CPU time."""
     last, naps = stage.cpu_seconds(), 0
     while not (is_done := done()) and naps < 10 and last < tired:
         time.sleep(0.01)
@@ -129,7 +128,7 @@ SETTINGS = EFFECTS.index(["SUBSCRIBE", "c"])  # how many of the effects change t
         ("XREAD", "UNWATCH"),
     ],
 )
-def test_what_waits_behind_a_blocked_command_costs_bounded_memory(
+def test_requests_after_a_blocked_command_cost_bounded_memory(
     start_stage: Start, blocked: str, effect: str
 ) -> None:
     stage = start_stage()
@@ -140,8 +139,8 @@ def test_what_waits_behind_a_blocked_command_costs_bounded_memory(
 
 
 @pytest.mark.parametrize("effect", ["CLIENT SETNAME x", "HELLO 2"])
-def test_what_waits_in_a_transaction_costs_bounded_memory(start_stage: Start, effect: str) -> None:
-    """Redis hangs when MULTI is through."""
+def test_requests_in_a_transaction_cost_bounded_memory(start_stage: Start, effect: str) -> None:
+    """Redis hangs once it has answered MULTI."""
     stage = start_stage()
     most = stage.resident() + ROOM
     with contextlib.closing(attacker(stage, "audit")) as one:
@@ -155,7 +154,7 @@ def test_what_waits_in_a_transaction_costs_bounded_memory(start_stage: Start, ef
 
 
 def test_no_client_costs_unbounded_memory(start_stage: Start, search: Search) -> None:
-    """Mixes of what changes the session, behind what blocks, before a Redis that hangs, or read by nobody."""
+    """Mixes state changes with blocking commands, before a hanging Redis or with unread replies."""
     stage = start_stage()
     most = stage.resident() + ROOM
     for rng in search.attempts_of_at_least(2):
@@ -173,16 +172,16 @@ def test_no_client_costs_unbounded_memory(start_stage: Start, search: Search) ->
 
 
 def padding(rng: random.Random) -> bytes:
-    """Now and then a request that is large."""
+    """Returns a large request now and then."""
     size = rng.choice([0, 0, 0, 1000, 60_000])
     return command("SET", f"{OWN}s", b"x" * size) if size else b""
 
 
-# -- what Redis keeps
+# -- resources of Redis
 
 
 def output_of_redis(stage: Stage) -> int:
-    """Bytes of replies that Redis keeps because nobody takes them."""
+    """Returns the bytes of replies that Redis keeps because no client reads them."""
     return sum(int(client["omem"]) for client in stage.direct.client_list())
 
 
@@ -205,7 +204,7 @@ PINNED = {
 
 
 @pytest.mark.parametrize("pinned", PINNED)
-def test_redis_doesnt_keep_what_a_client_never_reads(start_stage: Start, pinned: str) -> None:
+def test_redis_keeps_few_unread_replies(start_stage: Start, pinned: str) -> None:
     stage = start_stage()
     stage.direct.rpush(f"{OWN}list", "1")
     stage.direct.set(f"{OWN}large", b"x" * 100_000)
@@ -218,7 +217,7 @@ def test_redis_doesnt_keep_what_a_client_never_reads(start_stage: Start, pinned:
 
 
 def test_a_client_that_reads_one_large_value_slowly_is_served(start_stage: Start) -> None:
-    """Only what was asked for beyond it counts: a value is as large as it is."""
+    """Only requests beyond the large value count against the limit."""
     stage = start_stage()
     size = 100 * MIB
     stage.direct.setrange(f"{OWN}large", size - 1, b"x")
@@ -237,8 +236,8 @@ def test_a_client_that_reads_one_large_value_slowly_is_served(start_stage: Start
         assert one.ask("PING") == b"+PONG\r\n"
 
 
-def test_logins_that_differ_in_nothing_leave_redis_its_connections(start_stage: Start) -> None:
-    """The default user has no password, so Redis takes any, and each makes another kind of connection."""
+def test_equivalent_logins_do_not_use_up_redis_connections(start_stage: Start) -> None:
+    """The default user has no password, so Redis accepts any, and each makes another kind of connection."""
     stage = start_stage()
     with contextlib.ExitStack() as open_ones:
         for number in range(70):
@@ -257,8 +256,8 @@ def test_logins_that_differ_in_nothing_leave_redis_its_connections(start_stage: 
         assert settled(stage, connections, 90) <= 90
 
 
-def test_no_kinds_of_logins_take_redis_its_connections(start_stage: Start, search: Search) -> None:
-    """Random logins, databases and protocols, many at a time; then clients that do nothing but work."""
+def test_different_logins_do_not_use_up_redis_connections(start_stage: Start, search: Search) -> None:
+    """Random logins, databases and protocols, many at a time; then clients that only work."""
     stage = start_stage()
     for rng in search.attempts_of_at_least(1):
         with contextlib.ExitStack() as open_ones:
@@ -281,7 +280,7 @@ def test_no_kinds_of_logins_take_redis_its_connections(start_stage: Start, searc
 
 
 def login(rng: random.Random) -> list[list[str]]:
-    """One that nobody has used, and what else makes connections differ."""
+    """Returns a login that no client has used, and other settings that make connections differ."""
     user, password = "default", str(rng.random())
     words = [["AUTH", user, password], ["HELLO", rng.choice("23"), "AUTH", user, password]]
     more = [["SELECT", "2"], ["CLIENT", "SETNAME", password], ["HELLO", "3"], ["AUTH", password]]
@@ -289,7 +288,7 @@ def login(rng: random.Random) -> list[list[str]]:
 
 
 def honest(rng: random.Random) -> list[list[str]]:
-    """What many clients that are alike say at connect, and their work."""
+    """Returns the handshake and the work of many equal clients."""
     said = [["AUTH", "web", "web-password"]] if rng.random() < 0.5 else []
     said += [["SELECT", "2"]] if rng.random() < 0.5 else []
     return [*said, ["GET", "hunt:web:s"], ["GET", "hunt:web:s"]]

@@ -1,4 +1,4 @@
-"""The servers that the searches run against beyond those that are installed."""
+"""The fetched servers of the searches, beyond the installed ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOOL = PROJECT / "tools" / "more_servers.sh"
 
 
 def run_with(path: Path, cache: Path) -> subprocess.CompletedProcess[str]:
-    """Runs the tool where nothing is installed but what `path` holds."""
+    """Runs the tool on a machine where only the programs in `path` are installed."""
     bash = shutil.which("bash")
     assert bash is not None
     return subprocess.run(
@@ -27,7 +27,7 @@ def run_with(path: Path, cache: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_suite_that_is_gone_is_passed_over_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_suite_is_skipped_with_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
         [TOOL],
         env=os.environ | {"KEYFENCE_DEBIAN_MIRROR": "http://127.0.0.1:1", "XDG_CACHE_HOME": str(tmp_path)},
@@ -44,7 +44,7 @@ def test_a_suite_that_is_gone_is_passed_over_in_one_line(tmp_path: Path) -> None
     assert not any((tmp_path / "keyfence" / "servers").iterdir())
 
 
-def test_a_machine_without_apt_is_passed_over_in_one_line(tmp_path: Path) -> None:
+def test_a_machine_without_apt_is_skipped_with_one_line(tmp_path: Path) -> None:
     uname = shutil.which("uname")
     assert uname is not None
     (tmp_path / "uname").symlink_to(uname)
@@ -56,9 +56,7 @@ def test_a_machine_without_apt_is_passed_over_in_one_line(tmp_path: Path) -> Non
     assert not (tmp_path / "cache").exists()
 
 
-def test_servers_in_the_cache_that_dont_run_here_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_servers_that_do_not_run_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for suite in ("trixie", "sid"):
         folder = tmp_path / "keyfence" / "servers" / suite / "bin"
@@ -72,7 +70,7 @@ def test_servers_in_the_cache_that_dont_run_here_are_left_out(
         all_server_binaries.cache_clear()
 
 
-def test_each_server_at_hand_says_what_it_is() -> None:
+def test_each_server_reports_its_version() -> None:
     for binary in all_server_binaries():
         with running_redis(binary) as server, server.client() as client:
             info = client.info("server")

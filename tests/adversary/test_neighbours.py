@@ -1,6 +1,6 @@
-"""Clients share connections to Redis. One of them does its worst: nobody else may notice.
+"""Clients share connections to Redis; an attack by one of them affects no other.
 
-A neighbour that gets a byte which isn't its own, gets an error, or loses its connection, is a victim.
+A neighbour is a victim if it gets a byte of another client, gets an error, or loses its connection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.adversary.conftest import Search
 from tests.adversary.resp import requests
 from tests.adversary.stage import Attacker, Ended, Stage, Victim, attacker
 
-ATTACKERS = ("audit", "lax", "ops")  # one that is held to the policy, one that is observed, one granted all
+ATTACKERS = ("audit", "lax", "ops")  # one under enforcement, one observed, one with a grant for everything
 FRAMES = (
     b"+OK",
     b":1",
@@ -37,12 +37,12 @@ SCRIPTS = [call for call in CALLS if call[0].startswith((b"EVAL", b"FCALL", b"SC
 
 
 def slow(own: bytes) -> Argv:
-    """Keeps Redis busy for a few milliseconds: meanwhile neighbours ask behind the attack."""
+    """Returns a call that keeps Redis busy for milliseconds, so that neighbours ask after the attack."""
     return [b"EVAL", b"local n = 0 for i = 1, 300000 do n = n + i end return n", b"1", own + b"s"]
 
 
 def shaped(frames: bytes, own: bytes) -> Argv:
-    """On Redis 7 and later the error holds the option as it is meant, and so these frames."""
+    """Returns a call whose error, on Redis 7 and later, contains the option and so these frames."""
     return [b"EVAL", b'#!lua "x\\r\\n' + frames + b'"\nreturn 1', b"1", own + b"s"]
 
 
@@ -52,14 +52,14 @@ def nested(depth: int, own: bytes) -> Argv:
 
 
 def redirected(to: int, own: bytes) -> list[Argv]:
-    """Tells another connection, by its number, of each write under the attacker's own keys."""
+    """Returns calls that redirect the invalidations of the attacker's own keys to another connection's id."""
     on = [b"CLIENT", b"TRACKING", b"ON", b"REDIRECT", b"%d" % to, b"BCAST", b"PREFIX", own]
     return [[b"CLIENT", b"TRACKING", b"OFF"], on, [b"SET", own + b"s", b"1"]]
 
 
 @pytest.fixture
 def victims(stage: Stage) -> Iterator[list[Victim]]:
-    """Two in each protocol, on connections that the attacker shares."""
+    """Two victims in each protocol, on connections shared with the attacker."""
     with neighbours(stage) as found:
         yield found
 
@@ -78,9 +78,10 @@ def neighbours(stage: Stage) -> Iterator[list[Victim]]:
 
 
 def attack(stage: Stage, victims: list[Victim], one: Attacker, pieces: list[bytes], *, late: bool) -> None:
-    """Plays it while the victims ask, and has them ask once more when it is over.
+    """Plays the attack while the victims ask, and lets them ask once more afterwards.
 
-    With `late` Redis sees nothing of it before keyfence has all: what the victims ask is due behind it.
+    With `late`, keyfence holds the whole attack before Redis sees any of it, so the victims' replies come
+    after it.
     """
     with contextlib.ExitStack() as then:
         if late:
@@ -120,7 +121,7 @@ def test_frames_within_an_error_reach_no_neighbour(
 
 
 @pytest.mark.parametrize("service", ATTACKERS)
-def test_a_deeply_nested_reply_ends_no_neighbours_connection(
+def test_a_deeply_nested_reply_ends_no_neighbour_s_connection(
     stage: Stage, victims: list[Victim], service: str
 ) -> None:
     for depth in (127, 128, 129, 200, 7900):
@@ -128,13 +129,13 @@ def test_a_deeply_nested_reply_ends_no_neighbours_connection(
 
 
 @pytest.mark.parametrize("service", ATTACKERS)
-def test_tracking_that_is_redirected_ends_no_neighbours_connection(
+def test_redirected_tracking_ends_no_neighbour_s_connection(
     stage: Stage, victims: list[Victim], service: str
 ) -> None:
-    """The numbers of Redis' connections are small and follow each other: each can be guessed.
+    """Ids of Redis' connections are small and consecutive, so an attacker can guess them.
 
-    A push to a victim's own number is the victim's, as without keyfence, where the attacker isn't held to its
-    own (tests/test_tracking.py).
+    A push to a victim's own id belongs to the victim, as without keyfence, if the attacker is not held to its
+    own connections (tests/test_tracking.py).
     """
     own = {victim.connection_id for victim in victims}
     for client in stage.direct.client_list():
@@ -147,11 +148,13 @@ def test_tracking_that_is_redirected_ends_no_neighbours_connection(
 
 
 class Repertoire:
-    """What an attacker may do next. Each trick gives requests."""
+    """The attacker's possible next steps. Each trick returns requests."""
 
     def __init__(self, rng: random.Random, one: Attacker, service: str, victims: list[Victim]) -> None:
         self.rng = rng
-        self.spared = {victim.connection_id for victim in victims}  # a push to these is the victim's own
+        self.spared = {
+            victim.connection_id for victim in victims
+        }  # a push to one of these belongs to the victim
         self.one = one
         self.own = f"hunt:{service}:".encode()
         self.tricks: list[Callable[[], list[Argv]]] = [
@@ -170,11 +173,11 @@ class Repertoire:
         ]
 
     def pieces(self) -> list[bytes]:
-        """An attack: several tricks in a row, as one piece or in several."""
+        """Returns an attack: several tricks in a row, as one piece or in several."""
         calls = [call for _ in range(self.rng.randrange(1, 6)) for call in self.rng.choice(self.tricks)()]
         data = requests(calls)
         if self.rng.random() < 0.1:
-            data += requests([self.mutated()[0]])[: -self.rng.randrange(1, 9)]  # half a request
+            data += requests([self.mutated()[0]])[: -self.rng.randrange(1, 9)]  # a cut request
         places = sorted(self.rng.sample(range(len(data)), min(len(data), self.rng.choice([0, 0, 0, 1, 3]))))
         return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
 
@@ -198,7 +201,7 @@ class Repertoire:
 
     def scripted(self) -> list[Argv]:
         call = self._own(mutated(self.rng, self.rng.choice(SCRIPTS)))
-        if self.rng.random() < 0.5:  # such that it is admitted: with a key
+        if self.rng.random() < 0.5:  # with a key, so that keyfence admits it
             call = [b"EVAL", self.rng.choice([*WORDS[-26:], call[-1]]), b"1", self.own + b"s"]
         return [call]
 
@@ -249,11 +252,11 @@ class Repertoire:
         return [list(self.rng.choice(choices))]
 
     def _own(self, call: Argv) -> Argv:
-        """With the attacker's own keys, so that it is admitted."""
+        """Returns the call with the attacker's own keys, so that keyfence admits it."""
         return [self.own + word if word in KEYS else word for word in call]
 
 
-def test_no_attack_is_noticed_by_a_neighbour(stages: list[Stage], search: Search) -> None:
+def test_no_neighbour_notices_an_attack(stages: list[Stage], search: Search) -> None:
     with ExitStack() as open_ones:
         theirs = [(stage, open_ones.enter_context(neighbours(stage))) for stage in stages]
         for rng in search:

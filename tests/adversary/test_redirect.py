@@ -1,8 +1,8 @@
-"""Searches for a way to have a connection of somebody else sent what it doesn't ask for.
+"""Searches for a way to redirect messages to another service's connection.
 
-Sessions of several services, in several processes, speak with a Redis that gives out ids. Whatever they do
+Sessions of several services, in several processes, talk to a Redis that assigns ids. Whatever they did
 before: a CLIENT TRACKING that reaches Redis names a connection whose client is of the same service now, and
-one that names such a connection does reach it.
+one that names such a connection reaches Redis.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import random
 
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
+from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.session.session import Session
-from keyfence.session.shown_ids import ShownIds
 from tests.adversary.conftest import Search
 from tests.session.sessions import Told, cmd, identities, judge, passed, sent
 
@@ -60,7 +60,7 @@ class Client:
 
 
 class World:
-    """All processes. `answer` is the way of a question among them."""
+    """All processes. `answer` carries questions between them."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -122,7 +122,7 @@ class World:
             question.answered(any(ids.is_of(question.service, question.id) for ids in others))
 
 
-def test_no_connection_of_somebody_else_can_be_named(search: Search) -> None:
+def test_no_other_service_s_connection_can_be_named(search: Search) -> None:
     for rng in search:
         world = World(rng)
         for _ in range(100):

@@ -1,6 +1,6 @@
-"""What goes over a connection of many has one reply, whatever stands in it: asked of the servers themselves.
+"""Every request on a shared connection has exactly one reply, whatever its arguments, on real servers.
 
-Each call is followed by an ECHO of a word that nobody can know: what comes before the word is the call's.
+After each call comes an ECHO of a random word. The frames before that word are the call's.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ BATCH = 100
 
 
 class Prober:
-    """One connection to a server, on which calls are tried."""
+    """A connection to a server, for trying calls."""
 
     def __init__(self, server: RedisServer, resp: int) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(PATIENCE_SECONDS)
         self._socket.connect(str(server.socket_path))
-        # The library is an error before Redis 7.
+        # Before Redis 7, loading the library is an error.
         self._ask([[b"HELLO", str(resp).encode()], [b"FUNCTION", b"LOAD", b"REPLACE", LIBRARY]])
 
     def close(self) -> None:
         self._socket.close()
 
     def plant(self) -> None:
-        """Makes the server's data what the calls expect."""
+        """Creates the data that the calls expect."""
         self._ask([[b"FLUSHALL"], *PLANTED])
 
     def try_all(self, calls: Sequence[Argv], *, in_multi: bool) -> None:
-        """Fails unless each call has one reply, and one more for MULTI and for EXEC around it."""
+        """Fails unless each call has one reply, and MULTI and EXEC around it one more each."""
         tried = [[[b"MULTI"], call, [b"EXEC"]] if in_multi else [call] for call in calls]
         nonces = [secrets.token_hex(8).encode() for _ in tried]
         stream = []
@@ -57,7 +57,7 @@ class Prober:
         self._exchange(requests([*calls, [b"ECHO", nonce]]), nonce)
 
     def _exchange(self, data: bytes, nonce: bytes) -> BrokenReply | None:
-        """Sends, and keeps all frames up to the word, or to where they break."""
+        """Sends the requests, and reads frames up to the word, or up to a broken frame."""
         self._socket.sendall(data)
         self.frames = list[bytes]()
         ours, theirs = Frames(), hiredis.Reader(notEnoughData=_NOTHING)
@@ -86,10 +86,8 @@ def probers(each_server: RedisServer) -> Iterator[list[Prober]]:
         one.close()
 
 
-def test_a_call_that_clients_share_a_connection_for_has_one_reply(
-    probers: list[Prober], search: Search
-) -> None:
-    """Every word in every place first, in turns in both protocols and inside MULTI; then at random."""
+def test_a_call_on_a_shared_connection_has_one_reply(probers: list[Prober], search: Search) -> None:
+    """First every word in every place, alternating both protocols and MULTI; then random words."""
     calls = shareable_calls()
     first = [list(every_word_in_every_place(call)) for call in calls]
     for rng in search.attempts_of_at_least(len(first)):

@@ -1,4 +1,4 @@
-"""The searches' own reader of replies: what it cuts, and what it refuses."""
+"""The searches' own reader of replies: the frames that it cuts, and the bytes that it refuses."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: repr(frame[:20]))
-def test_a_frame_ends_where_it_ends(frame: bytes) -> None:
+def test_the_reader_finds_a_frame_s_end(frame: bytes) -> None:
     assert frame_end(frame + b"+more\r\n") == len(frame)
     assert all(frame_end(frame[:size]) is None for size in range(min(len(frame), 100)))
 
 
 @pytest.mark.parametrize("data", BROKEN, ids=repr)
-def test_what_the_specification_doesnt_say_is_refused(data: bytes) -> None:
+def test_bytes_outside_the_specification_are_refused(data: bytes) -> None:
     with pytest.raises(BrokenReply):
         frame_end(data)
 
 
 def test_hiredis_cuts_as_this_reader_does(search: Search) -> None:
-    # hiredis doesn't go that deep, and takes an attribute for a reply.
+    # hiredis has a depth limit, and treats an attribute as a reply.
     known = [frame for frame in FRAMES[:-1] if not frame.startswith(b"|")]
     for rng in search:
         stream = b"".join(rng.choices(known, k=rng.randrange(1, 30)))
@@ -75,6 +75,6 @@ def test_hiredis_cuts_as_this_reader_does(search: Search) -> None:
 
 
 def cut(rng: random.Random, data: bytes) -> list[bytes]:
-    """The same bytes in pieces."""
+    """Returns the bytes in random pieces."""
     places = sorted(rng.sample(range(len(data)), min(len(data), rng.randrange(5))))
     return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]

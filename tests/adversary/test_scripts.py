@@ -1,6 +1,6 @@
-"""The class: a script that the policy doesn't know touches a key, and no rule says so.
+"""The class: an unregistered script touches a key without breaking a rule.
 
-The search lets a real Redis run what keyfence admits, and looks whether a key changed that only another
+The search lets a real Redis run the admitted scripts, and checks whether a key changed that only another
 service may touch.
 """
 
@@ -36,7 +36,7 @@ def sha1(text: str) -> str:
 
 
 def policy(rng: random.Random) -> str:
-    """One that knows nothing, or what touches only what is declared."""
+    """Returns a policy that registers nothing, or scripts that touch only their declared keys."""
     lines = ["policy: p", "services: [app, other]"]
     lines += ["scopes:", "  own: {prefix: 'own:', writers: [app], unregistered: allow}"]
     lines += ["  their: {prefix: 'their:', writers: [other], unregistered: allow}"]
@@ -81,7 +81,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Live]:
         live.connection.disconnect()
 
 
-def test_no_script_that_is_admitted_touches_what_is_not_declared(server: Live, search: Search) -> None:
+def test_no_admitted_script_touches_undeclared_keys(server: Live, search: Search) -> None:
     server("FUNCTION", "LOAD", LIBRARY)
     for text in (KNOWN, TOUCHING, READING):
         for more in ("", " ", "\n", "--"):

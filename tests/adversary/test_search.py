@@ -1,4 +1,4 @@
-"""The searches themselves: bounded, and never empty."""
+"""The searches themselves: they are bounded and never empty."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from tests.adversary.conftest import Search
 from tools.share_of_time import searches
 
 
-def test_a_search_makes_its_least_number_of_attempts_when_it_has_no_time() -> None:
+def test_a_search_without_time_makes_its_minimum_of_attempts() -> None:
     search = Search("x", 0.0, None)
     assert len(list(search.attempts_of_at_least(5))) == 5
 
 
-def test_the_first_attempt_is_the_one_that_a_failure_named() -> None:
+def test_the_first_attempt_uses_the_seed_of_a_failure() -> None:
     search = Search("x", 0.0, 42)
     assert next(iter(search)).random() == random.Random(42).random()
 
 
-def test_the_searches_of_a_folder_are_counted_before_they_share_its_time() -> None:
+def test_searches_are_counted_before_they_share_the_time() -> None:
     assert searches("tests/adversary/test_resp.py") == 1

@@ -1,8 +1,8 @@
-"""The class: a secret that stands in a key is shown because it isn't where a form of the policy has it.
+"""The class: keyfence shows a secret in a key, because the secret is not where the policy expects it.
 
-The search puts a secret into names of every kind, spelt in every way, and looks for it in all that is
-refused, logged, reported, recorded and explained. Another holds the short ways of masking against the long
-one.
+The search puts a secret into names of every kind, in every spelling, and looks for it in all refusals, logs,
+reports, recordings and explanations. Another search compares the fast paths of masking with the complete
+check.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.analysis.explain import explain
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.masking import shown_in
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Finding, Violation
-from keyfence.session.refusal import refusal
+from keyfence.policy.wording.masking import shown_in
+from keyfence.session.conversation.refusal import refusal
 from keyfence.telemetry.telemetry import Telemetry
 from tests.adversary.conftest import Search
 
-CLASSES = {  # of secrets: some of their letters, and how many
+CLASSES = {  # placeholder → letters of its secrets, and their length
     "[a-z]{1,12}": ("hsgrtbwaeiou", 8),
     "[a-z0-9]{6,40}": ("hsgrtbwaeiou0123456789", 12),
     "[A-Za-z0-9_.~-]{8,64}": ("hsgrtbwHSGRTBW012_-.~", 16),
@@ -73,7 +73,7 @@ def policy(rng: random.Random, expression: str) -> CompiledPolicy:
 
 
 def spelt(rng: random.Random, text: str) -> str:
-    """A glob that matches the text, too."""
+    """Returns a glob that also matches the text."""
     at = rng.randrange(len(text))
     rest = text[1:]
     return rng.choice([text, f"*{rest}", f"?{rest}", f"[{text[0]}]{rest}", f"{text[:at]}*{text[at:]}"])
@@ -116,7 +116,7 @@ def command(rng: random.Random, marker: str) -> list[str]:
 
 
 class Everything:
-    """Every place where keyfence reports violations under one policy."""
+    """All places where keyfence reports violations under one policy."""
 
     def __init__(self, policy: CompiledPolicy, path: Any) -> None:
         self.policy = policy
@@ -125,8 +125,8 @@ class Everything:
         self.telemetry = Telemetry.to(str(path))
         self.telemetry.guard(policy.secrecy)
 
-    def told_of(self, service: str, argv: list[bytes]) -> str:
-        """What is shown of a command at once."""
+    def shown_at_once(self, service: str, argv: list[bytes]) -> str:
+        """Returns everything that keyfence shows of a command at once."""
         found = self.evaluator.decide(self.policy.number(service), argv).violations
         touches = extract(argv)
         name = touches.command.name if touches.command is not None else "other"
@@ -138,8 +138,8 @@ class Everything:
         shown.append(json.dumps(explain(self.policy, service, argv)))
         return "\n".join(shown)
 
-    def told_later(self) -> str:
-        """What is in the log and in the report."""
+    def shown_later(self) -> str:
+        """Returns the log and the report."""
         self.telemetry.flush()
         rows = self.telemetry.tally.snapshot()
         self.telemetry.close()
@@ -153,7 +153,7 @@ def _text(one: Violation) -> str:
     return f"{one.shown} {one.message} {one.hint} {one.entry} {one.shape}"
 
 
-def test_no_secret_is_in_anything_that_is_told(tmp_path: Any, search: Search) -> None:
+def test_no_output_holds_a_secret(tmp_path: Any, search: Search) -> None:
     for rng in search.attempts_of_at_least(30):
         expression = rng.choice([*CLASSES])
         everything = Everything(policy(rng, expression), tmp_path / "decisions.jsonl")
@@ -161,8 +161,8 @@ def test_no_secret_is_in_anything_that_is_told(tmp_path: Any, search: Search) ->
         for _ in range(40):
             marker = rng.choice(markers)
             argv = [word.encode() for word in command(rng, marker)]
-            assert not _holds(everything.told_of(rng.choice("ab"), argv), marker), (marker, argv)
-        later = everything.told_later()
+            assert not _holds(everything.shown_at_once(rng.choice("ab"), argv), marker), (marker, argv)
+        later = everything.shown_later()
         assert not [one for one in markers if _holds(later, one)], (markers, later)
 
 
@@ -170,15 +170,15 @@ def _holds(text: str, marker: str) -> bool:
     return marker.lower() in text.lower()
 
 
-def without_short_ways(policy: CompiledPolicy) -> CompiledPolicy:
-    """The same policy, which looks at each piece of each name."""
+def without_fast_paths(policy: CompiledPolicy) -> CompiledPolicy:
+    """Returns the same policy without the fast paths of masking."""
     secrecy = policy.secrecy
     assert secrecy is not None
     return dataclasses.replace(policy, secrecy=dataclasses.replace(secrecy, quick=None, brief=None))
 
 
 def any_name(rng: random.Random, expression: str, known: list[bytes]) -> bytes:
-    """A name with a secret, or of the policy's words and of bytes of every sort; many have the same head."""
+    """Returns a name with a secret, or of the policy's words and random bytes. Many names share a prefix."""
     if rng.random() < 0.3:
         return name_with(rng, secret(rng, expression), rng.random() < 0.3).encode()
     sorts = [
@@ -203,11 +203,11 @@ def any_name(rng: random.Random, expression: str, known: list[bytes]) -> bytes:
     return before + b"".join(word + between for word, between in zip(words, separators, strict=True))
 
 
-def test_the_short_ways_show_what_a_look_at_each_piece_does(search: Search) -> None:
+def test_the_fast_paths_mask_like_the_complete_check(search: Search) -> None:
     for rng in search.attempts_of_at_least(30):
         expression = rng.choice([*CLASSES])
         quick = policy(rng, expression)
-        at_length = without_short_ways(quick)
+        at_length = without_fast_paths(quick)
         known = sorted({one.pattern.literal_prefix for one in (*quick.targets, *quick.channels)})
         for _ in range(60):
             name = any_name(rng, expression, known)
@@ -217,5 +217,5 @@ def test_the_short_ways_show_what_a_look_at_each_piece_does(search: Search) -> N
             for target in (quick.target(name), None):
                 assert shown_in(quick, name, target) == shown_in(at_length, name, target), name
         assert quick.secrecy is not None
-        for head in quick.secrecy.remembered:
+        for head in quick.secrecy.shown_heads:
             assert shown_in(at_length, head, None) == printable(head)

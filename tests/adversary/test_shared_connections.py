@@ -1,8 +1,8 @@
-"""No client of a shared connection gets a byte of another's replies, whatever one of them makes of its own.
+"""No client of a shared connection gets a byte of another's replies, whatever one of them sends.
 
-A model of Redis answers one connection with several clients. A client whose requests may be shaped chooses
-the frames of its replies, as many as it likes. Pushes come between replies. All arrives in random pieces.
-Each victim's replies hold the victim's number, so that a byte in the wrong place shows.
+A model of Redis answers several clients on one connection. A client whose requests may be shaped chooses the
+frames of its replies, in any number. Pushes come between replies. Everything arrives in random pieces. Each
+victim's replies hold the victim's number, so that a misplaced byte shows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORGED = [
 
 
 class Model:
-    """Redis, for one connection."""
+    """A model of Redis, for one connection."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -61,7 +61,7 @@ class Model:
 
 
 class Victims:
-    """The clients, and what each is due."""
+    """The clients, and the replies that each is due."""
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
@@ -70,7 +70,7 @@ class Victims:
             client.replies.clear()
 
     def send(self, number: int, rng: random.Random) -> None:
-        """A piece of one client's requests."""
+        """Sends a piece of one client's requests."""
         texts = [b"%d-%d" % (number, rng.randrange(10**6)) for _ in range(rng.randrange(1, 4))]
         chunk = b"".join(command(b"GET", text) for text in texts)
         shapeable = number == ATTACKER and rng.random() < 0.5
@@ -81,7 +81,7 @@ class Victims:
         self.shared.links[number].send([chunk], [len(texts)], shapeable)
 
     def check(self) -> None:
-        """Each victim has the beginning of what it is due, and nothing else."""
+        """Checks that each victim has received a prefix of its replies, and nothing else."""
         for number, client in enumerate(self.shared.clients):
             got = b"".join(data for data, _, _ in client.replies)
             if number != ATTACKER:
@@ -96,7 +96,7 @@ class Victims:
 
 
 def deliver(shared: Shared, data: bytes, rng: random.Random) -> None:
-    """Hand it over in random pieces, while the connection lives."""
+    """Delivers the bytes in random pieces, while the connection lives."""
     at = 0
     while at < len(data) and not shared.connection.is_closed:
         size = rng.choice([1, 5, 40, len(data)])
@@ -105,7 +105,7 @@ def deliver(shared: Shared, data: bytes, rng: random.Random) -> None:
 
 
 async def attack(patch: pytest.MonkeyPatch, rng: random.Random) -> bool:
-    """One attempt. Returns whether the connection has survived."""
+    """Makes one attempt. Returns whether the connection survived."""
     shared = Shared(patch, CLIENTS)
     await shared.open()
     victims, model = Victims(shared), Model(rng)
@@ -125,7 +125,7 @@ async def attack(patch: pytest.MonkeyPatch, rng: random.Random) -> bool:
     return True
 
 
-def test_nobody_gets_a_byte_of_anothers_replies(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_client_gets_a_byte_of_another_s_replies(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
     with asyncio.Runner() as runner:
         survived = [runner.run(attack(monkeypatch, rng)) for rng in search.attempts_of_at_least(200)]
-    assert set(survived) == {False, True}  # some replies were shaped, and some attackers sent none
+    assert set(survived) == {False, True}  # both happened: shaped replies, and attackers without any

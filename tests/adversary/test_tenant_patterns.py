@@ -1,6 +1,6 @@
-"""Searches for a pattern of KEYS that shows a tenant the name of another's key.
+"""Searches for a pattern of KEYS that shows a tenant the name of another tenant's key.
 
-Policies are drawn at random, and every short key is held against each pattern that passes.
+The policies are random, and each admitted pattern is compared with every short key.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def policy(rng: random.Random) -> str:
 
 
 def as_expression(glob: bytes) -> re.Pattern[bytes]:
-    """What such a glob means, by the words of regular expressions."""
+    """Returns the regular expression that is equivalent to a glob."""
     return re.compile(glob.replace(b"*", b".*").replace(b"?", b"."))
 
 
@@ -69,14 +69,14 @@ def may_see(evaluator: Evaluator, key: bytes, values: Values) -> bool:
     return all(one.rule != "scope.read" for one in evaluator.decide(0, [b"EXISTS", key], values).violations)
 
 
-def test_no_pattern_shows_the_name_of_another_tenants_key(search: Search) -> None:
+def test_no_pattern_shows_the_name_of_another_tenant_s_key(search: Search) -> None:
     admitted = 0
     for rng in search.attempts_of_at_least(60):
         text = policy(rng)
         try:
             loaded = parse_policy(text)
         except FileError:
-            continue  # two entries for one key, or a place that can't be told
+            continue  # two entries for one key, or an ambiguous place
         evaluator = Evaluator(loaded)
         values = {tenant: loaded.values(Caller(b"t-" + tenant)) for tenant in TENANTS}
         for _ in range(30):
@@ -88,7 +88,7 @@ def test_no_pattern_shows_the_name_of_another_tenants_key(search: Search) -> Non
             for key in filter(as_expression(glob).fullmatch, KEYS):
                 readers = {one for one in TENANTS if may_see(evaluator, key, values[one])}
                 target = loaded.target(key)
-                # Of a malformed key that is nobody's, the place in it tells whose name it may show.
+                # For a malformed key without an owner, its place decides to whom its name may be shown.
                 is_nobodys = not readers and target is not None and target.kind == "malformed"
                 assert tenant in readers or is_nobodys, (text, tenant, glob, key)
     assert admitted

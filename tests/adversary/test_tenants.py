@@ -1,8 +1,8 @@
-"""Searches for a tenant that comes at another tenant's keys.
+"""Searches for a tenant that reaches another tenant's keys.
 
-Two ways. Sessions over a model of Redis: whatever goes upstream is held against a reading of the policy that
-shares nothing with keyfence's. And real clients over one keyfence with few shared connections: each value
-says who wrote it, so what a client reads, and what lies in Redis in the end, tells of a breach.
+One search runs sessions over a model of Redis, and checks everything sent upstream with a reading of the
+policy that shares no code with keyfence. The other runs real clients over one keyfence with few shared
+connections: each value names its writer, so reads, and Redis' data at the end, reveal a breach.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LUA = POLICY.with_name("tenants.lua").read_bytes()
 NAMES = [b"a", b"ab", b"b", b"A", b"a*", b"\xff", b"v"]
 USERS = [*(b"tenant-" + name for name in NAMES), b"tenant-", b"tenant-a:v", b"other", b"default", b"app"]
 
-# -- a reading of the policy of its own
+# -- an independent reading of the policy
 
 
 def tenant_of(user: bytes) -> bytes | None:
@@ -43,7 +43,7 @@ def tenant_of(user: bytes) -> bytes | None:
 
 
 def is_foreign(key: bytes, tenant: bytes | None, *, writes: bool) -> bool:
-    """Whether a key belongs to a tenant other than this one."""
+    """Returns whether a key belongs to another tenant."""
     kind, _, rest = key.partition(b":")
     owner = rest.partition(b":")[0]
     if kind == b"t" and rest:
@@ -55,7 +55,7 @@ READS = {b"GET", b"MGET", b"HGET", b"STRLEN", b"EXISTS", b"SUBSTR"}
 
 
 def breaches(argv: Sequence[bytes], tenant: bytes | None) -> bool:
-    """Whether a command of a tenant, which keyfence has let pass, touches another's."""
+    """Returns whether an admitted command of a tenant touches another tenant's keys."""
     name = argv[0].upper()
     if name in (b"SCAN", b"PSUBSCRIBE"):
         globs = argv[3:4] or [b"*"] if name == b"SCAN" else argv[1:]
@@ -76,7 +76,10 @@ def breaches(argv: Sequence[bytes], tenant: bytes | None) -> bool:
 
 
 def _is_inside(glob: bytes, tenant: bytes | None) -> bool:
-    """Whether all that a glob matches is one tenant's. Escapes and classes of one byte say a byte."""
+    """Returns whether everything that a glob matches belongs to one tenant.
+
+    Escapes and classes of one byte mean that byte.
+    """
     if tenant is None:
         return False
     glob = glob.removeprefix(b"__keyspace@0__:")
@@ -97,7 +100,7 @@ def _is_inside(glob: bytes, tenant: bytes | None) -> bool:
     return True
 
 
-# -- what is sent
+# -- random commands
 
 
 def key(rng: random.Random) -> bytes:
@@ -115,7 +118,7 @@ def glob(rng: random.Random) -> bytes:
 
 
 def call(rng: random.Random, value: bytes) -> list[bytes]:
-    """A command that touches keys; the forms come often, so that they are remembered."""
+    """Returns a command that touches keys. Forms repeat often, so that the decision cache holds them."""
     one = key(rng)
     return rng.choice(
         [
@@ -155,7 +158,7 @@ def login(rng: random.Random) -> list[list[bytes]]:
 
 
 def packet(rng: random.Random, value: bytes) -> list[list[bytes]]:
-    """Some requests that come at once: logins, transactions whole and in part, and the rest."""
+    """Returns requests that arrive at once: logins, transactions whole and in part, and others."""
     calls: list[list[bytes]] = []
     for _ in range(rng.randrange(1, 7)):
         what = rng.random()
@@ -170,11 +173,11 @@ def packet(rng: random.Random, value: bytes) -> list[list[bytes]]:
     return calls
 
 
-# -- over a model
+# -- sessions over a model
 
 
 class Model(FakeRedis):
-    """It remembers as whom each command ran, or was queued."""
+    """Remembers the user of each command that ran or was queued."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,8 +190,8 @@ class Model(FakeRedis):
         return super()._answer(words)
 
 
-def judges(mode: str) -> list[Authorizer]:
-    """Of policies in which the same user has the same tenant, written in two ways."""
+def authorizers(mode: str) -> list[Authorizer]:
+    """Returns authorizers of two policies that give each user the same tenant in different notations."""
     text = POLICY.read_text().replace("source: tenants.lua", f"source: {POLICY.with_name('tenants.lua')}")
     other = text.replace('pattern: "tenant-(.*)"', 'pattern: "(?:tenant)-([^:]+)"')
     modes = [ModeRule("observe", "key.unregistered"), ModeRule(mode)]  # type: ignore[arg-type]
@@ -200,12 +203,12 @@ def judges(mode: str) -> list[Authorizer]:
 
 
 @pytest.mark.parametrize("checked_here", [False, True])
-def test_no_session_sends_what_touches_another_tenant(search: Search, checked_here: bool) -> None:
+def test_no_session_sends_a_command_that_touches_another_tenant(search: Search, checked_here: bool) -> None:
     right = Password([hashlib.sha256(PASSWORD).digest()], "app")
     users = [user.decode("utf-8", "surrogateescape") for user in USERS if checked_here]
     passwords = dict.fromkeys(users, right)
     known = make_resolver(frozenset({"app"}), passwords=passwords)
-    both = judges("enforce")
+    both = authorizers("enforce")
     in_force = InForce(both[0])
     admitted = 0
     for rng in search.attempts_of_at_least(60):
@@ -219,38 +222,38 @@ def test_no_session_sends_what_touches_another_tenant(search: Search, checked_he
 
 
 class _Play:
-    """A session with a model behind it. Where keyfence checks passwords, the model follows by itself."""
+    """A session with a model behind it. If keyfence checks passwords, the model follows by itself."""
 
     def __init__(self, in_force: InForce, known: Resolver) -> None:
-        self.told = Told()
+        self.message = Told()
         self.known = known
-        self.session = Session(in_force, known, "app", "10.0.0.1", self.told, IDENTIFIED)
+        self.session = Session(in_force, known, "app", "10.0.0.1", self.message, IDENTIFIED)
         self.redis = Model()
-        self.user = b""  # as whom the client has logged in where keyfence checks that
+        self.user = b""  # the client's user, if keyfence checks passwords
 
     def send(self, calls: list[list[bytes]]) -> int:
-        """A packet; returns how many commands that touch something have passed."""
+        """Sends a packet. Returns how many commands that touch keys passed."""
         if not self.known.passwords:
             return self._play(requests(calls))
         passed_on = 0
-        for one in calls:  # one by one, so that it is plain as whom each is sent
+        for one in calls:  # one by one, so that the user of each is known
             passed_on += self._play(requests([one]), as_user=self.user)
             if not self.session.closing:
                 self._follow(one)
-        # And all at once, where no login is among them.
+        # And all at once, if no login is among them.
         if not any(one[0] in (b"AUTH", b"HELLO", b"RESET") for one in calls):
             passed_on += self._play(requests(calls), as_user=self.user)
         return passed_on
 
     def _follow(self, argv: list[bytes]) -> None:
-        """Whomever the session takes the client for must be whom it has proved to be."""
+        """Checks that the session's user is the one that has logged in."""
         believed = self.session.caller.user or b""
         if argv[0] == b"RESET":
             self.user = b""
         elif argv[0] == b"AUTH" and argv[-1] == PASSWORD:
             self.user = argv[-2]
         elif argv[0] == b"HELLO" and argv[-1] == PASSWORD and believed == argv[-2]:
-            self.user = argv[-2]  # inside MULTI it is none yet
+            self.user = argv[-2]  # a login inside MULTI has no effect yet
         elif argv[0] == b"EXEC":
             self.user = believed
         assert believed == self.user, argv
@@ -282,7 +285,10 @@ ACL = [f"tenant-{name.decode()} on >{PASSWORD.decode()} ~* &* +@all" for name in
 def tenants(
     request: pytest.FixtureRequest, each_binary: ServerBinary, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[_Tenants]:
-    """Passwords are checked by Redis, or by keyfence: then all tenants share one connection."""
+    """A keyfence in front of Redis, where either one checks passwords.
+
+    If keyfence checks them, all tenants share one connection.
+    """
     folder = tmp_path_factory.mktemp("tenants")
     digest = hashlib.sha256(PASSWORD).hexdigest()
     users = [f"tenant-{name.decode()}: {{sha256: [{digest}], service: app}}" for name in PEOPLE]
@@ -307,13 +313,13 @@ class _Tenants:
         self.keyfence = keyfence
 
 
-def test_no_client_reads_or_writes_what_is_another_tenants(search: Search, tenants: _Tenants) -> None:
+def test_no_client_reads_or_writes_another_tenant_s_keys(search: Search, tenants: _Tenants) -> None:
     stage = tenants
     written = 0
     with contextlib.closing(stage.server.client()) as direct:
         for rng in search.attempts_of_at_least(5):
             direct.flushall()
-            for name in PEOPLE:  # something of everybody's, to be read
+            for name in PEOPLE:  # a value of each tenant, to be read
                 for kind in (b"t:%b:v:1", b"t:%b:v:2", b"t:%b:other"):
                     direct.set(kind % name, b"<" + name + b">")
             clients = [_Person(stage, rng.choice(PEOPLE)) for _ in range(4)]
@@ -339,12 +345,12 @@ def test_no_client_reads_or_writes_what_is_another_tenants(search: Search, tenan
 
 
 class _Person:
-    """A client that is one tenant after the other, and writes its name into all it writes."""
+    """A client that acts as one tenant after the other, and writes the tenant's name into all its values."""
 
     def __init__(self, stage: _Tenants, name: bytes) -> None:
         self.client = Client(stage.keyfence.connect("app"))
         self.name = name
-        self.may_read = {name}  # whoever it was since its replies were looked at
+        self.may_read = {name}  # all tenants that it was since the last check of its replies
         self.client.send(requests([[b"AUTH", b"tenant-" + name, PASSWORD]]))
 
     def send(self, rng: random.Random) -> None:
@@ -356,14 +362,14 @@ class _Person:
                 calls.append([b"AUTH", b"tenant-" + self.name, PASSWORD])
             value = b"<" + self.name + b">"
             some = [call(rng, value) for _ in range(rng.randrange(1, 4))]
-            # What is written by COPY says who wrote the original; what lies under s: everybody may read.
+            # COPY keeps the original writer's name. All tenants may read keys under s:.
             some = [one for one in some if one[0] != b"COPY" and not any(w.startswith(b"s:") for w in one)]
             calls += [[b"MULTI"], *some, [b"EXEC"]] if rng.random() < 0.25 else some
         with contextlib.suppress(Ended):
             self.client.send(requests(calls))
 
     def check(self) -> None:
-        """Nobody else's values are among the replies to all that was sent."""
+        """Checks that no reply holds another tenant's value."""
         with contextlib.suppress(Ended):
             self.client.send(requests([[b"ECHO", b"that was all"]]))
             while b"that was all" not in (frame := self.client.frames(1)[0]):

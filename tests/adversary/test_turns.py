@@ -1,8 +1,8 @@
-"""A search for conversations that get confused where each judgement takes several turns.
+"""A search for conversations that go wrong if an evaluation takes several turns.
 
-The class: something that is done between two turns of a judgement, and changes what becomes of its request or
-of those behind it. Here every command with an argument is judged in turns, one for each key, and between them
-bytes come from the client and from Redis, in random pieces.
+The class: an event between two turns of an evaluation that changes the fate of its request or of later ones.
+Here every command with an argument takes several turns, one for each key. Between them, bytes arrive from the
+client and from Redis, in random pieces.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SEVERAL = [
 
 
 class InTurns(Conversation):
-    """A conversation with a session that has its turns whenever chance has it."""
+    """A conversation with a session whose turns come at random moments."""
 
     turns = 0
 
@@ -50,7 +50,9 @@ class InTurns(Conversation):
         self.one.take_turn()
 
 
-def test_search_for_conversations_that_turns_confuse(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_for_conversations_that_go_wrong_in_turns(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(session_module, "MANY", 1)
     monkeypatch.setattr(judge, "MANY", -1)
     monkeypatch.setattr(budget, "TURN_STEPS", 1)
@@ -62,9 +64,9 @@ def test_search_for_conversations_that_turns_confuse(search: Search, monkeypatch
         rng.shuffle(steps)
         stream = b"".join(steps)
         expected = expect(stream)
-        told = Told()
-        told.recorder = lambda *_: None  # so that nothing is admitted at a glance
-        talk = InTurns(session(told=told, sharing=rng.random() < 0.5), rng, stream, pushes=False)
+        message = Told()
+        message.recorder = lambda *_: None  # turns off the decision cache
+        talk = InTurns(session(message=message, sharing=rng.random() < 0.5), rng, stream, pushes=False)
         talk.run()
         turns += talk.turns
         assert answers(talk.got) == expected.replies
@@ -72,6 +74,6 @@ def test_search_for_conversations_that_turns_confuse(search: Search, monkeypatch
         assert talk.redis.ran == expected.redis.ran
         assert talk.one.service == expected.service
         assert talk.one.outstanding == 0
-        assert sum(outcome == "refused" for _, _, outcome in told.commands) == expected.refused
-        assert len(told.commands) == expected.commands
+        assert sum(outcome == "refused" for _, _, outcome in message.commands) == expected.refused
+        assert len(message.commands) == expected.commands
     assert turns > search.attempts

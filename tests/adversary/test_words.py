@@ -1,8 +1,8 @@
-"""Searches for a word that Redis reads in another way than keyfence does.
+"""Searches for a word that Redis reads differently from keyfence.
 
-What a large argument still shows must be enough to see all that the whole one shows, or the request is
-refused; and whatever a client writes into AUTH, HELLO, SELECT and CLIENT, the session knows what Redis made
-of it.
+The kept part of a large argument must show everything that the whole argument shows, or keyfence refuses the
+request. Whatever a client writes into AUTH, HELLO, SELECT and CLIENT, the session knows what Redis did with
+it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from keyfence.policy.loading.load import load_policy
 from keyfence.resp import encode, requests
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.replies import ReplyFramer
-from keyfence.resp.requests import HEAD, HandedOn, RequestReader
-from keyfence.session.conversation import ROOM
+from keyfence.resp.requests import HEAD, RequestReader, StreamedBulk
+from keyfence.session.conversation.conversation import ROOM
 from keyfence.session.session import Session
 from tests.adversary.conftest import Search
 from tests.servers import PATIENCE_SECONDS, RedisServer, ServerBinary, running_redis
@@ -36,7 +36,7 @@ from tests.session.sessions import Told
 
 Argv = list[bytes]
 
-# -- what is written in many ways
+# -- different spellings
 
 OPTIONS = sorted(
     b"""STORE STOREDIST GET BY LIMIT ASC ALPHA STREAMS GROUP COUNT BLOCK NOACK KEYS COPY REPLACE AUTH AUTH2 EX
@@ -46,7 +46,7 @@ OPTIONS = sorted(
 )
 NUMBERS = [b"0", b"1", b"2", b"3", b"-1", b"99"]
 NAMES = sorted(name for name in COMMANDS if not COMMANDS[name].subcommands)
-# Commands of which options decide what they touch, as they are written.
+# Commands whose options decide what they touch.
 FORMS = [
     line.split()
     for line in (
@@ -93,7 +93,7 @@ FORMS = [
 
 
 def command(rng: random.Random) -> Argv:
-    """A command with options, well-formed or not."""
+    """Returns a command with options, well-formed or not."""
     if rng.random() < 0.7:
         argv = list(rng.choice(FORMS))
     else:
@@ -109,7 +109,7 @@ def in_any_case(rng: random.Random, argument: bytes) -> bytes:
 
 
 def respelled(rng: random.Random, argument: bytes) -> bytes:
-    """The same word to strcasecmp, or one that looks like it."""
+    """Returns a word that is equal for strcasecmp, or one that only looks equal."""
     argument = in_any_case(rng, argument)
     tails = (b"", b"", b"", b"\0", b"\0x", b"\0" * 70, b"\0" + b"y" * rng.randint(1, 80), b" ", b"\n", b"x")
     argument += rng.choice(tails)
@@ -121,16 +121,16 @@ def respelled(rng: random.Random, argument: bytes) -> bytes:
 
 
 def enlarged(rng: random.Random, argument: bytes) -> bytes:
-    """The argument at the beginning of a large one."""
+    """Returns the argument as the beginning of a large one."""
     end = rng.choice((b"", b"*", b"->f", b"0", b" other"))
     return argument + rng.choice((b"\0", b"\0", b"\0", b"")) + rng.choice((b"x", b"\0", b"7")) * HEAD + end
 
 
-# -- what a large argument still shows
+# -- the kept part of a large argument
 
 
 def unshown(touches: Touches) -> bool:
-    """Whether the session refuses the request, since something in it is too long to be judged."""
+    """Returns whether the session refuses the request because a part of it is too long to evaluate."""
     named = [access.key for access in touches.accesses] + [channel.name for channel in touches.channels]
     named += [touches.pattern.glob] if touches.pattern is not None else []
     named += [touches.script.name] if touches.script is not None else []
@@ -138,7 +138,7 @@ def unshown(touches: Touches) -> bool:
 
 
 def without_bytes(content: Content | None) -> object:
-    """Where a content's values are, whatever of them is at hand."""
+    """Returns the places of a content's values, without their bytes."""
     if content is None:
         return None
 
@@ -156,7 +156,7 @@ def without_bytes(content: Content | None) -> object:
 
 
 def less_is_seen(whole: Touches, part: Touches) -> str:
-    """What is seen of a request but not of its large arguments' beginnings; empty where nothing is."""
+    """Describes what the whole request shows but its shortened arguments do not; "" for nothing."""
     if unshown(part):
         return ""
     if whole.problem is not None and part.problem is None:
@@ -181,7 +181,7 @@ def less_is_seen(whole: Touches, part: Touches) -> str:
     return ""
 
 
-def test_the_beginning_of_a_large_argument_shows_all_that_the_whole_shows(search: Search) -> None:
+def test_the_kept_part_of_a_large_argument_shows_what_the_whole_shows(search: Search) -> None:
     for rng in search.attempts_of_at_least(3000):
         argv = [one if not at else respelled(rng, one) for at, one in enumerate(command(rng))]
         large = {rng.randrange(len(argv)) for _ in range(rng.choice((1, 1, 2, 3)))}
@@ -190,7 +190,7 @@ def test_the_beginning_of_a_large_argument_shows_all_that_the_whole_shows(search
         assert not (less := less_is_seen(extract(argv), extract(part))), (argv, less)
 
 
-def test_a_large_argument_shows_its_beginning_in_whatever_pieces_it_comes(
+def test_a_large_argument_in_any_pieces_shows_its_beginning(
     search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(requests, "LARGE", 2 * HEAD)
@@ -211,20 +211,20 @@ def test_a_large_argument_shows_its_beginning_in_whatever_pieces_it_comes(
                     break
         assert len(argv) == len(sent)
         for shown, whole in zip(argv, sent, strict=True):
-            if isinstance(shown, HandedOn):
+            if isinstance(shown, StreamedBulk):
                 assert (bytes(shown), shown.size) == (whole[:HEAD], len(whole))
             else:
                 assert shown == whole
 
 
-# -- what the session believes of itself, and what Redis says of it
+# -- the session's belief compared with Redis
 
 USERS = {b"stock": b"s", b"audit": b"a"}
 POLICY = Path(__file__).parent / "words.yaml"
 
 
 class Wire:
-    """A connection to Redis that is read reply by reply."""
+    """A connection to Redis, read reply by reply."""
 
     def __init__(self, server: RedisServer) -> None:
         self._path = str(server.socket_path)
@@ -259,7 +259,7 @@ class Wire:
 
 
 class Followed(Wire):
-    """A session before a real Redis, without the sockets of a client."""
+    """A session in front of a real Redis, without a client's socket."""
 
     def __init__(self, server: RedisServer, session: Session) -> None:
         super().__init__(server)
@@ -268,13 +268,15 @@ class Followed(Wire):
 
     @property
     def believes_no_reply(self) -> bool:
-        """Whether it is inside MULTI, behind what may have shaped replies (`Actor.effect`)."""
+        """Returns whether the session is inside MULTI after a reply that may be shaped (`Actor.effect`)."""
         transaction = self.session.transaction
         return transaction is not None and (self.session.is_doubtful or transaction.is_shapeable)
 
     def send(self, argv: Argv, piece: int = 0) -> bytes:
-        """What the client hears of a request, once all that is due has come. It is sent in pieces of this
-        size, or as one."""
+        """Sends a request, in pieces of this size or as one.
+
+        Returns the client's replies once all have come.
+        """
         session, data = self.session, encode.command(*argv)
         for at in range(0, len(data), piece or len(data)):
             session.from_client(data[at : at + (piece or len(data))])
@@ -292,7 +294,7 @@ class Followed(Wire):
                 self.connect()
             data, session.to_upstream = b"".join(session.to_upstream), []
             self.socket.sendall(data)
-            if session.opaque or session.closing:
+            if session.is_opaque or session.closing:
                 break
             if session.outstanding:
                 session.from_upstream(self.reply())
@@ -300,7 +302,7 @@ class Followed(Wire):
 
 @pytest.fixture(scope="module")
 def server(redis_binary: ServerBinary) -> Iterator[RedisServer]:
-    """A Redis with two users, whose default user may do all."""
+    """A Redis with two users, whose default user may do everything."""
     acl = [f"{user.decode()} on >{password.decode()} ~* &* +@all" for user, password in USERS.items()]
     with ExitStack() as stack:
         yield stack.enter_context(running_redis(redis_binary, acl=acl))
@@ -345,14 +347,14 @@ _NOT_WORDS = {b"audit", b"stock", b"a", b"s", b"wrong", b"me", b"you"}
 
 
 def session_command(rng: random.Random) -> Argv:
-    """A command about the session, of which some words are written in another way."""
+    """Returns a command that changes the session, with some words spelled differently."""
     argv = rng.choice(SESSION_FORMS)
     rate = rng.choice((0.0, 0.2, 0.5, 1.0))
     return [respelled(rng, one) if one not in _NOT_WORDS and rng.random() < rate else one for one in argv]
 
 
-def told_by_redis(watch: Wire, number: int) -> dict[str, str]:
-    """CLIENT LIST's line about a connection."""
+def client_line(watch: Wire, number: int) -> dict[str, str]:
+    """Returns CLIENT LIST's line about a connection."""
     listing = watch.ask(b"CLIENT", b"LIST").decode()
     line = next(one for one in listing.splitlines() if f"id={number} " in one)
     return dict(re.findall(r"(\S+?)=(\S*)", line))
@@ -364,15 +366,13 @@ def believed(session: Session) -> dict[str, str]:
         "user": (profile.user or b"default").decode(),
         "db": str(profile.database),
         "name": profile.name.decode(),
-        "resp": str(session.answers.resp),
+        "resp": str(session.replies.resp),
         "in MULTI": str(session.transaction is not None),
     }
 
 
 @pytest.mark.parametrize("mode", ["enforce", "observe"])
-def test_a_session_believes_of_itself_what_redis_says_of_it(
-    search: Search, server: RedisServer, mode: str
-) -> None:
+def test_a_session_s_belief_equals_redis_state(search: Search, server: RedisServer, mode: str) -> None:
     with Wire(server) as watch:
         for rng in search.attempts_of_at_least(100):
             one = Followed(server, new_session(mode))
@@ -386,22 +386,22 @@ def test_a_session_believes_of_itself_what_redis_says_of_it(
                     if believes_nothing and list(map(word, said[-1][:2])) == [b"CLIENT", b"SETNAME"]:
                         unknown = {"name"}
                     if word(said[-1][0]) == b"HELLO" and not heard.startswith((b"*", b"%")):
-                        unknown = {"name"}  # it may have failed behind its SETNAME
-                    if one.session.opaque or one.session.closing:
+                        unknown = {"name"}  # it may have failed after its SETNAME
+                    if one.session.is_opaque or one.session.closing:
                         break
                 else:
-                    told = told_by_redis(watch, one.id)
-                    told["in MULTI"] = str(told["multi"] != "-1")
+                    answer = client_line(watch, one.id)
+                    answer["in MULTI"] = str(answer["multi"] != "-1")
                     ours = {
                         name: value for name, value in believed(one.session).items() if name not in unknown
                     }
-                    told.setdefault("resp", ours["resp"])  # Redis 6.2 doesn't say
-                    assert ours == {name: told[name] for name in ours}, said
-                    assert one.session.service in ("stock", told["user"]), said
+                    answer.setdefault("resp", ours["resp"])  # Redis 6.2 doesn't say
+                    assert ours == {name: answer[name] for name in ours}, said
+                    assert one.session.service in ("stock", answer["user"]), said
 
 
-def test_a_session_hears_as_much_as_a_client_of_redis(search: Search, server: RedisServer) -> None:
-    """In observe, where nothing is refused: after any commands, whether replies are switched on."""
+def test_a_session_gets_as_many_replies_as_a_client_of_redis(search: Search, server: RedisServer) -> None:
+    """In observe, replies are switched on or off as in Redis, after any commands."""
     forms = [one for one in SESSION_FORMS if one[0] in (b"CLIENT", b"PING")]
     for rng in search.attempts_of_at_least(100):
         with Followed(server, new_session("observe")) as client, Wire(server) as direct:
@@ -410,7 +410,7 @@ def test_a_session_hears_as_much_as_a_client_of_redis(search: Search, server: Re
                 argv = rng.choice(forms)
                 said.append([argv[0], *(respelled(rng, one) for one in argv[1:])])
                 if argv[1:2] == [b"REPLY"] and server.version_info >= (7,):
-                    said[-1][1] = in_any_case(rng, argv[1])  # with a NUL it is known there by chance
+                    said[-1][1] = in_any_case(rng, argv[1])  # with a NUL, Redis knows it only by chance
             end = [[b"ECHO", b"heard"], [b"CLIENT", b"REPLY", b"ON"], [b"ECHO", b"end"]]
             for argv in (*said, *end):
                 direct.socket.sendall(encode.command(*argv))
@@ -421,7 +421,7 @@ def test_a_session_hears_as_much_as_a_client_of_redis(search: Search, server: Re
             assert heard == b"".join(expected), said
 
 
-# -- what a spelling reaches
+# -- keys that a spelling reaches
 
 SECRET = b"the-secret"
 OWN = [
@@ -476,7 +476,7 @@ def plant(watch: Wire) -> None:
 
 
 def foreign(watch: Wire) -> list[bytes]:
-    """All that isn't stock's: the other keys of the first database, and the second one."""
+    """Returns everything that is not stock's: the other keys of database 0, and all of database 1."""
     keys = [b"other:string", b"other:1", b"other:list", b"other:stream", b"other:hash", b"other:new"]
     there = [watch.ask(b"DUMP", key) for key in keys]
     assert watch.ask(b"SELECT", 1) == b"+OK\r\n"

@@ -1,6 +1,6 @@
-"""Words that only Redis saw, through keyfence in enforce, before each real server.
+"""Words that only Redis would understand, sent through keyfence in enforce to each real server.
 
-An option word ends at a NUL byte for Redis, however much stands behind it.
+For Redis an option word ends at a NUL byte, whatever follows it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer, ServerBinary,
 
 POLICY = Path(__file__).parent / "words.yaml"
 ACL = ["stock on >s ~* &* +@all", "audit on >a ~* &* +@all"]
-FILLER = b"\0" + b"x" * (1024 * 1024)  # behind a word: with it the argument is too large to be held
+FILLER = b"\0" + b"x" * (1024 * 1024)  # after a word: makes the argument too large to keep
 SECRET = b"the-secret"
 
 
@@ -74,7 +74,7 @@ class Client:
 
 @pytest.fixture(autouse=True)
 def redis(_server: RedisServer) -> RedisServer:
-    """Redis with a few keys of stock's and of audit's, in its first two databases."""
+    """Redis with a few keys of stock and of audit in its first two databases."""
     _server.clear()
     with _server.client() as direct:
         direct.rpush("own:list", "1")
@@ -89,7 +89,7 @@ def redis(_server: RedisServer) -> RedisServer:
 
 @pytest.fixture
 def client(_keyfence: Keyfence) -> Iterator[Client]:
-    """A client of stock's."""
+    """A client of stock."""
     one = Client(_keyfence)
     assert one(b"PING") == b"+PONG\r\n"
     yield one
@@ -101,7 +101,7 @@ def keys(redis: RedisServer, database: int = 0) -> set[bytes]:
         return set(direct.keys())
 
 
-# Each with the rule that refuses it. The word with the large filler is that which is marked.
+# Commands with the rule that refuses each. The marked word gets the large filler.
 FOREIGN = {
     "SORT GET": (b"SORT own:list GET| other:*", b"command.unknown"),
     "SORT BY": (b"SORT own:list BY| other:*", b"command.unknown"),
@@ -116,7 +116,7 @@ FOREIGN = {
 
 @pytest.mark.parametrize("name", FOREIGN)
 @pytest.mark.parametrize("filler", [b"", b"\0", b"\0x", FILLER], ids=["plain", "NUL", "suffix", "large"])
-def test_a_word_before_a_foreign_key_is_seen_whatever_stands_behind_it(
+def test_an_option_before_a_foreign_key_is_seen_despite_a_filler(
     client: Client, redis: RedisServer, name: str, filler: bytes
 ) -> None:
     line, rule = FOREIGN[name]
@@ -128,14 +128,12 @@ def test_a_word_before_a_foreign_key_is_seen_whatever_stands_behind_it(
     assert client(b"GET", b"own:a") == b"$1\r\n1\r\n"
 
 
-def test_a_pattern_too_long_to_be_held_may_read_any_key(client: Client) -> None:
+def test_a_pattern_too_long_to_keep_counts_as_any_key(client: Client) -> None:
     pattern = b"x" * 2**20 + b"*"
     assert client(b"SORT", b"own:list", b"GET", pattern).startswith(b"-NOPERM [command.unknown]")
 
 
-def test_a_subcommand_in_front_of_a_nul_is_that_subcommand_or_unknown(
-    client: Client, redis: RedisServer
-) -> None:
+def test_a_subcommand_before_a_nul_is_that_subcommand_or_unknown(client: Client, redis: RedisServer) -> None:
     before = keys(redis)
     for end in (b"\0", b"\0x", FILLER):
         reply = client(b"XGROUP", b"CREATE" + end, b"other:new", b"g", b"$", b"MKSTREAM")
@@ -156,7 +154,7 @@ def test_a_command_with_a_nul_in_its_name_is_unknown(client: Client) -> None:
 @pytest.mark.parametrize(
     "options", [b"AUTH| audit a", b"SETNAME| me auth| audit a", b"Auth| stock s AUTH| audit a"]
 )
-def test_whom_hello_authenticates_is_seen(client: Client, options: bytes, end: bytes) -> None:
+def test_the_user_of_a_hello_is_seen(client: Client, options: bytes, end: bytes) -> None:
     hello = [word.replace(b"|", end) for word in options.split()]
     assert client(b"HELLO", b"2", *hello).startswith(b"*")
     assert client(b"ACL", b"WHOAMI").startswith((b"$5\r\naudit", b"-NOPERM [command.forbidden]"))
@@ -164,7 +162,7 @@ def test_whom_hello_authenticates_is_seen(client: Client, options: bytes, end: b
     assert client(b"GET", b"other:1") == b"$10\r\n" + SECRET + b"\r\n"
 
 
-def test_hello_with_an_option_too_long_to_be_held_is_refused(client: Client) -> None:
+def test_hello_with_an_option_too_long_to_keep_is_refused(client: Client) -> None:
     reply = client(b"HELLO", b"2", b"AUTH" + FILLER, b"audit", b"a")
     assert reply.startswith(b"-NOPERM [session.opaque]"), reply[:200]
     assert client(b"GET", b"own:a") == b"$1\r\n1\r\n"
@@ -172,7 +170,7 @@ def test_hello_with_an_option_too_long_to_be_held_is_refused(client: Client) -> 
 
 @pytest.mark.parametrize("mode", [b"OFF", b"off\0", b"OFF\0x"])
 @pytest.mark.parametrize("subcommand", [b"REPLY", b"reply\0", b"REPLY\0x"])
-def test_who_has_switched_replies_off_hears_what_a_client_of_redis_hears(
+def test_a_client_without_replies_gets_the_same_as_from_redis(
     client: Client, redis: RedisServer, subcommand: bytes, mode: bytes
 ) -> None:
     words = [
@@ -193,7 +191,7 @@ def test_who_has_switched_replies_off_hears_what_a_client_of_redis_hears(
     assert client(b"GET", b"other:1").startswith(b"-NOPERM [scope.read]")
 
 
-def test_resp3_is_spoken_where_hello_said_so_with_a_nul_in_an_option(client: Client) -> None:
+def test_a_hello_with_a_nul_in_an_option_switches_to_resp3(client: Client) -> None:
     assert client(b"HELLO", b"3", b"SETNAME\0x", b"me").startswith(b"%")
     assert client(b"CLIENT", b"GETNAME") == b"$2\r\nme\r\n"
     assert client(b"GET", b"own:none") == b"_\r\n"
@@ -212,7 +210,7 @@ TOO_LONG = {
 
 
 @pytest.mark.parametrize("name", TOO_LONG)
-def test_what_is_too_long_to_be_judged_is_refused_by_name_and_its_client_stays(
+def test_a_request_too_long_to_evaluate_is_refused_by_its_rule(
     client: Client, redis: RedisServer, name: str
 ) -> None:
     line, rule = TOO_LONG[name]

@@ -1,4 +1,4 @@
-"""A Redis, a fault proxy and keyfence, for each upstream mode; and what they must leave behind."""
+"""A Redis, a fault proxy and a keyfence for each upstream mode, with checks for leaks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _redis() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="package", params=MODES, ids=lambda mode: mode or "one-mode")
 def upstream_mode(request: pytest.FixtureRequest) -> str:
-    """How keyfence connects to Redis; "" where it knows one way only."""
+    """How keyfence connects to Redis; "" if there is only one mode."""
     return str(request.param)
 
 
@@ -45,26 +45,26 @@ def _stage(
 
 @pytest.fixture(scope="package")
 def _first_files(_stage: Stage) -> Counter[str]:
-    """What keyfence has open at rest, before the first test: each one must come back to it."""
+    """keyfence's open files and memory at rest, before the first test. Every test must return to them."""
     _stage.rest()
     return open_files(_stage.keyfence)
 
 
 @pytest.fixture
 def stage(_stage: Stage, _first_files: Counter[str]) -> Iterator[Stage]:
-    """All at rest before the test, and again after it: nothing open or kept, no fault of its own."""
+    """A stage at rest before the test and after it: nothing stays open or in memory, no internal error."""
     _stage.redis.clear()
     _stage.rest()
     before = Footprint(_first_files, _stage.memory())
     yield _stage
     _stage.faults.faults = NONE
     _stage.faults.come_back()
-    _stage.nothing_is_left(before)
+    _stage.check_for_leaks(before)
 
 
 @pytest.fixture
 def start_stage(_redis: RedisServer, upstream_mode: str, tmp_path: Path) -> Iterator[Callable[..., Stage]]:
-    """Starts a stage of the test's own, with more lines of configuration, or before another port."""
+    """Starts a stage for one test, with further lines of configuration or another upstream port."""
     assert _redis.port is not None
     _redis.clear()
     with ExitStack() as stack:

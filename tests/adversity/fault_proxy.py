@@ -1,7 +1,7 @@
-"""A TCP proxy that does to a connection what networks and dying servers do.
+"""A TCP proxy that injects the faults of networks and dying servers.
 
-Rule: a fault is a value that holds from the moment at which it is set, for all connections, until another is
-set; without one every byte passes. The proxy has a thread and a loop of its own, so that tests may block.
+Rule: a fault is a value. It applies to all connections from the moment it is set until another one is set.
+Without a fault, every byte passes. The proxy has its own thread and event loop, so that tests may block.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Writer = asyncio.StreamWriter
 
 
 @dataclasses.dataclass(frozen=True)
-class CommandForm:
-    """What happens to the bytes of one direction."""
+class Direction:
+    """The faults on the bytes of one direction."""
 
     delay: float = 0.0  # seconds that each chunk waits
     cut_after: int | None = None  # so many bytes of a connection pass, then it ends in both directions
@@ -35,20 +35,20 @@ class CommandForm:
 
 @dataclasses.dataclass(frozen=True)
 class Faults:
-    """What the proxy does."""
+    """The faults of the proxy."""
 
-    # A new connection: passed on, taken and left alone, reset at once, or answered without the target.
+    # For a new connection: pass it on, accept and ignore it, reset it, or answer it without the target.
     accept: Literal["pass", "silent", "reset", "answer"] = "pass"
     answer: bytes = b""  # for `answer`: to each chunk that comes
-    to_target: CommandForm = CommandForm()
-    to_client: CommandForm = CommandForm()
+    to_target: Direction = Direction()
+    to_client: Direction = Direction()
 
 
 NONE = Faults()
 
 
 class FaultProxy:
-    """Listens on a loopback port, and passes connections on to `target`, a port of the same machine.
+    """Listens on a loopback port, and passes connections on to `target`, a port on the same machine.
 
     `faults` may be set at any time. `accepted` are the times, as of `time.monotonic`, of each connection.
     """
@@ -87,12 +87,12 @@ class FaultProxy:
 
     @property
     def connections(self) -> int:
-        """How many of its connections to clients are open."""
+        """The number of open connections to clients."""
         return len(self._open)
 
     @contextlib.contextmanager
     def doing(self, **faults: Any) -> Iterator[None]:
-        """These faults within the block, and none after it."""
+        """Sets these faults within the block, and none after it."""
         self.faults = Faults(**faults)
         try:
             yield
@@ -100,19 +100,19 @@ class FaultProxy:
             self.faults = NONE
 
     def refuse(self) -> None:
-        """Listen no more: who connects is refused. What is open stays."""
+        """Stops listening, so that new connections are refused. Open connections stay."""
         self._do(self._stop_listening())
 
     def come_back(self) -> None:
-        """Listen again, on the same port."""
+        """Listens again, on the same port."""
         self._do(self._listen())
 
     def cut(self, *, reset: bool = False) -> None:
-        """End what is open now."""
+        """Ends the open connections."""
         self._do(self._cut(reset))
 
     def go_away(self) -> None:
-        """As a server that dies: end what is open and refuse what comes."""
+        """Acts like a dying server: ends open connections and refuses new ones."""
         self.refuse()
         self.cut(reset=True)
 
@@ -130,6 +130,11 @@ class FaultProxy:
 
     async def _stop_listening(self) -> None:
         if self._server is not None:
+            # What was accepted in this turn gets its transport in the next; Python before 3.12 loses it, its
+            # socket left open, where the server is closed between.
+            for one in self._server.sockets:
+                self._loop.remove_reader(one.fileno())
+            await asyncio.sleep(0)
             self._server.close()
             self._server = None
 
@@ -183,19 +188,19 @@ class FaultProxy:
             to_target.transport.abort()
 
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: Writer, other: Writer, way_now: Callable[[], CommandForm]
+        self, reader: asyncio.StreamReader, writer: Writer, other: Writer, faults_now: Callable[[], Direction]
     ) -> None:
         passed = 0
         while True:
-            while way_now().hang:
+            while faults_now().hang:
                 await asyncio.sleep(0.005)
             data = await reader.read(CHUNK)
             if not data:
                 writer.write_eof()
                 return
-            while way_now().hang:
+            while faults_now().hang:
                 await asyncio.sleep(0.005)
-            way = way_now()
+            way = faults_now()
             if way.delay:
                 await asyncio.sleep(way.delay)
             if way.garble is not None:
@@ -226,7 +231,7 @@ async def _write(writer: Writer, data: bytes, one_byte: bool) -> None:
 
 
 def _end(writer: Writer, reset: bool) -> None:
-    """End a connection: with RST, or once what was written is sent."""
+    """Ends a connection: with RST, or after all written bytes are sent."""
     if reset:
         sock = writer.get_extra_info("socket")
         with contextlib.suppress(OSError):
@@ -238,7 +243,7 @@ def _end(writer: Writer, reset: bool) -> None:
 
 @contextlib.contextmanager
 def unanswered_port() -> Iterator[int]:
-    """A loopback port that answers no attempt to connect: its queue is full and nobody accepts."""
+    """A loopback port that never answers a connect: its queue is full, and nothing accepts."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))

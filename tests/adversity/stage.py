@@ -1,4 +1,4 @@
-"""What the adversity tests do with keyfence between a client and a fault proxy, and what they measure."""
+"""The stage of the adversity tests: keyfence between clients and a fault proxy, and its measurements."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.clients.running import ask, eventually, metric, open_files, resident_
 from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer
 
 MIB = 1024 * 1024
-# What keyfence may say on stderr while its Redis is ill.
+# The lines that keyfence may print on stderr while its Redis fails.
 ILL = (
     r"\A(keyfence: (the upstream doesn't tell its commands|[^\n]*doesn't read its replies|"
     r"upstream \S+ is (unreachable|up again))[^\n]*\n)*\Z"
 )
-# The connections to Redis that are made where they are first needed, and then kept.
+# The connections to Redis that keyfence opens on first use and then keeps.
 POOLED = 4
-# What allocators keep of memory that is free again, and caches that have a limit.
+# Memory that allocators keep after it is freed, and bounded caches.
 KEPT_BYTES = 72 * MIB
 
 POLICY = """
@@ -42,7 +42,7 @@ keys:
 
 
 def configure(folder: Path, upstream: str, mode: str, *more: str) -> Path:
-    """A configuration that enforces POLICY, with a listener for each of its services."""
+    """Writes a configuration that enforces POLICY, with a listener for each of its services."""
     (folder / "policy.yaml").write_text(POLICY)
     settings = f"url: '{upstream}', connect_timeout: 2s" + (f", mode: {mode}" if mode else "")
     path = folder / "keyfence.yaml"
@@ -60,7 +60,7 @@ def configure(folder: Path, upstream: str, mode: str, *more: str) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Footprint:
-    """What a process holds."""
+    """The open files and the memory of a process."""
 
     files: Counter[str]
     memory: int
@@ -68,7 +68,7 @@ class Footprint:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """keyfence before a fault proxy before a Redis."""
+    """keyfence in front of a fault proxy in front of a Redis."""
 
     keyfence: Keyfence
     redis: RedisServer
@@ -88,7 +88,7 @@ class Stage:
         return self.metric("closures_total", reason=reason)
 
     def value(self, key: str) -> bytes | None:
-        """What Redis holds, asked past keyfence and the fault proxy."""
+        """Returns a key's value, read directly from Redis."""
         with self.redis.client() as direct:
             found = direct.get(key)
         assert found is None or isinstance(found, bytes)
@@ -101,7 +101,7 @@ class Stage:
         return Footprint(open_files(self.keyfence), self.memory())
 
     def rest(self) -> None:
-        """Wait until no client is left and Redis is known to be there; then ask once, as a first client."""
+        """Waits until no client is left and Redis is up for keyfence; then asks once, as a first client."""
         eventually(lambda: ask(self.keyfence, "/readyz")[0] == 200, "keyfence is ready")
         eventually(self._serves, "a client is served")
         eventually(lambda: self.metric("connections_open") == 0, "all clients are gone")
@@ -111,8 +111,8 @@ class Stage:
             return one.says("PING") == b"+PONG\r\n"
         return False
 
-    def nothing_is_left(self, before: Footprint) -> None:
-        """Files, memory and Redis' connections are as they were, and nothing went wrong inside."""
+    def check_for_leaks(self, before: Footprint) -> None:
+        """Asserts that files, memory and Redis' connections are as before, without an internal error."""
         self.rest()
         eventually(lambda: self._has_few_files(before.files), "nothing is open that wasn't before")
         assert self.memory() - before.memory < KEPT_BYTES
@@ -124,7 +124,7 @@ class Stage:
 
 
 class Wire:
-    """A client that speaks the protocol by hand."""
+    """A client that writes and reads raw RESP."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(PATIENCE_SECONDS)
@@ -137,7 +137,7 @@ class Wire:
         self.socket.sendall(request(*words))
 
     def reply(self) -> bytes:
-        """The next whole reply; b"" where the connection ends first, in a reply or between two."""
+        """Returns the next complete reply; b"" if the connection ends before it is complete."""
         reply = b""
         while True:
             if self._at == len(self._data):
@@ -154,12 +154,12 @@ class Wire:
                 return reply
 
     def says(self, *words: str | bytes | int) -> bytes:
-        """The reply to one request."""
+        """Sends one request and returns its reply."""
         self.send(*words)
         return self.reply()
 
     def rest(self) -> bytes:
-        """All that comes until the connection ends."""
+        """Returns everything received until the connection ends."""
         data = self._data[self._at :]
         with contextlib.suppress(ConnectionError):
             while chunk := self.socket.recv(1 << 18):
@@ -167,7 +167,7 @@ class Wire:
         return data
 
     def is_closed(self) -> bool:
-        """Whether the other side has ended it. To be asked while no reply is due."""
+        """Returns whether the other side has closed the connection. Call it only while no reply is due."""
         self.socket.setblocking(False)
         try:
             return self.socket.recv(1) == b""
@@ -179,23 +179,23 @@ class Wire:
             self.socket.settimeout(PATIENCE_SECONDS)
 
     def vanish(self) -> None:
-        """End with a reset, as a process that is killed with unread data does."""
+        """Closes with a reset, as a killed process with unread data does."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
 
 def request(*words: str | bytes | int) -> bytes:
-    """A request; one text is split at its spaces."""
+    """Returns a request as bytes; a single text is split at its spaces."""
     if len(words) == 1 and isinstance(words[0], str):
         words = tuple(words[0].split())
     return encode.command(*words)
 
 
-def is_sorry(reply: bytes) -> bool:
-    """A clear error of keyfence's own, or the end of the connection."""
+def is_clear_error(reply: bytes) -> bool:
+    """Returns whether a reply is a clear error of keyfence's own, or the end of the connection."""
     return not reply or reply.startswith(b"-ERR keyfence: upstream ")
 
 
 def bulk(word: str | bytes) -> bytes:
-    """One argument as it stands in a request."""
+    """Returns one argument as a bulk string of a request."""
     return encode.command(word).removeprefix(b"*1\r\n")

@@ -1,4 +1,4 @@
-"""What clients can do to keyfence: it costs them their connection at worst, and nobody else anything."""
+"""Misbehaving clients: at worst they lose their own connection, and no other client notices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.adversity.fault_proxy import CommandForm, FaultProxy
+from tests.adversity.fault_proxy import Direction, FaultProxy
 from tests.adversity.stage import MIB, Stage, Wire, request
 from tests.clients.running import ask, eventually
 from tests.servers import PATIENCE_SECONDS
@@ -23,7 +23,7 @@ REFUSED = request("GET", "elsewhere")
 
 @pytest.fixture
 def in_front(stage: Stage) -> Iterator[FaultProxy]:
-    """A fault proxy between clients and keyfence."""
+    """A fault proxy between the clients and keyfence."""
     with FaultProxy(stage.keyfence.address("writer")[1]) as faults:
         yield faults
 
@@ -35,10 +35,10 @@ def through(faults: FaultProxy) -> Iterator[Wire]:
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["end", "reset"])
-def test_a_client_that_vanishes_in_the_midst_of_a_command_has_not_sent_it(
+def test_a_request_cut_by_a_vanishing_client_never_runs(
     stage: Stage, in_front: FaultProxy, reset: bool
 ) -> None:
-    """What was whole may have run, once; what was cut never does."""
+    """A complete request may have run once; a cut one never runs."""
     size = sum(map(len, _whole("app:0000")))
     most = {}
     for at in range(1, size, 5):
@@ -48,7 +48,7 @@ def test_a_client_that_vanishes_in_the_midst_of_a_command_has_not_sent_it(
         arrived = [r for r, end in zip(whole, ends, strict=True) if end <= at]
         unfinished = request("EXEC") not in arrived and at >= ends[4]
         most[key] = arrived.count(request("INCR", key)) - unfinished
-        with in_front.doing(to_target=CommandForm(cut_after=at, reset=reset)), through(in_front) as client:
+        with in_front.doing(to_target=Direction(cut_after=at, reset=reset)), through(in_front) as client:
             client.socket.sendall(b"".join(whole))
             client.rest()
         eventually(lambda: stage.metric("connections_open") == 0, "it is forgotten")
@@ -59,16 +59,14 @@ def test_a_client_that_vanishes_in_the_midst_of_a_command_has_not_sent_it(
 
 
 def _whole(key: str) -> list[bytes]:
-    """The requests of one attempt."""
+    """Returns the requests of one attempt."""
     one = request("INCR", key)
     return [one, REFUSED, one, request("MULTI"), one, request("EXEC"), one]
 
 
-def test_a_client_that_sends_one_byte_at_a_time_is_served_as_any_other(
-    stage: Stage, in_front: FaultProxy
-) -> None:
+def test_a_client_that_sends_byte_by_byte_is_served(stage: Stage, in_front: FaultProxy) -> None:
     everything = request("SET", "app:a", "slow") + REFUSED + b"PING\r\n" + request("GET", "app:a")
-    bytewise = in_front.doing(to_target=CommandForm(one_byte=True), to_client=CommandForm(one_byte=True))
+    bytewise = in_front.doing(to_target=Direction(one_byte=True), to_client=Direction(one_byte=True))
     with bytewise, through(in_front) as slow, stage.client() as quick:
         slow.socket.sendall(everything)
         assert quick.says("PING") == b"+PONG\r\n"
@@ -77,7 +75,7 @@ def test_a_client_that_sends_one_byte_at_a_time_is_served_as_any_other(
     assert answers[1].startswith(b"-NOPERM")
 
 
-def test_a_client_that_takes_too_long_for_one_request_is_closed_and_counted(start_stage: StartStage) -> None:
+def test_a_client_too_slow_with_one_request_is_closed_and_counted(start_stage: StartStage) -> None:
     stage = start_stage("limits: {request_time: 200ms}")
     with stage.client() as slow, stage.client() as quick:
         slow.socket.sendall(b"*2\r\n$3\r\nGET\r\n$5\r\nap")
@@ -86,7 +84,7 @@ def test_a_client_that_takes_too_long_for_one_request_is_closed_and_counted(star
     eventually(lambda: stage.closed_for("request_time") >= 1, "it is counted")
 
 
-def test_a_client_that_is_idle_for_too_long_is_closed_and_counted(start_stage: StartStage) -> None:
+def test_a_client_idle_for_too_long_is_closed_and_counted(start_stage: StartStage) -> None:
     stage = start_stage("limits: {idle: 300ms}")
     with stage.client() as idle, stage.client() as blocked:
         blocked.send("BLPOP", "app:empty", 0)  # who waits for something isn't idle
@@ -101,7 +99,7 @@ def test_a_client_that_is_idle_for_too_long_is_closed_and_counted(start_stage: S
 BIG = 100_000_000
 
 
-def test_a_client_that_does_not_read_a_hundred_megabytes_costs_little_and_delays_nobody(stage: Stage) -> None:
+def test_a_client_that_leaves_100_mb_unread_costs_little_and_delays_no_other(stage: Stage) -> None:
     with stage.redis.client() as direct:
         direct.setrange("app:big", BIG - 1, b"!")
     before = stage.memory()
@@ -119,12 +117,12 @@ def test_a_client_that_does_not_read_a_hundred_megabytes_costs_little_and_delays
             assert slow.says("PING") == b"+PONG\r\n"
 
 
-# A line for the operator: when, who, and why.
+# The operator's log line: time, client, reason.
 TOLD_WHY = r"^keyfence: 127\.0\.0\.1:\d+ \(writer\) is closed: it doesn't read its replies\n$"
 
 
 def fill_output(client: Wire, stage: Stage) -> None:
-    """Make replies, and read none, until keyfence has enough of it.
+    """Causes replies and reads none, until keyfence closes the connection.
 
     On a connection of its own Redis' replies wait there, so only keyfence's own add up; on a shared one
     Redis' do, since nobody else may be held up.
@@ -144,7 +142,7 @@ def fill_output(client: Wire, stage: Stage) -> None:
                 return
 
 
-def test_a_client_that_never_reads_is_closed_at_its_limit_and_that_is_told(
+def test_a_client_that_never_reads_is_closed_at_its_limit_with_a_log_line(
     start_stage: StartStage,
 ) -> None:
     stage = start_stage("limits: {client_output: 1mb}", expect_stderr=TOLD_WHY)
@@ -160,12 +158,12 @@ def test_a_client_that_never_reads_is_closed_at_its_limit_and_that_is_told(
 MANY = 3000
 
 
-def test_thousands_of_connections_are_served_or_told_that_there_are_too_many(start_stage: StartStage) -> None:
+def test_thousands_of_connections_are_served_or_refused_with_an_error(start_stage: StartStage) -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     many = min(MANY, limit // 3)
     places = many * 2 // 3
-    told = f"turned a connection away: there are {places} connections already"
-    stage = start_stage(f"limits: {{connections: {places}}}", expect_stderr=told)
+    message = f"turned a connection away: there are {places} connections already"
+    stage = start_stage(f"limits: {{connections: {places}}}", expect_stderr=message)
     before = stage.footprint()
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(stage.client()) for _ in range(many)]
@@ -182,7 +180,7 @@ def test_thousands_of_connections_are_served_or_told_that_there_are_too_many(sta
         assert stage.metric("connections_rejected_total") == many - places
         assert stage.metric("connections_open") == places
         assert ask(stage.keyfence, "/healthz")[0] == 200
-    stage.nothing_is_left(before)
+    stage.check_for_leaks(before)
 
 
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(100))
@@ -204,7 +202,7 @@ TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(100))
     ],
     ids=["tls", "zeros", "types", "count", "negative", "length", "crlf", "line", "quotes", "ssh"],
 )
-def test_a_client_that_sends_garbage_is_told_so_and_harms_nobody(stage: Stage, garbage: bytes) -> None:
+def test_a_client_that_sends_garbage_gets_an_error_and_harms_no_other(stage: Stage, garbage: bytes) -> None:
     with stage.client() as other, stage.client() as bad:
         assert other.says("PING") == b"+PONG\r\n"
         with contextlib.suppress(ConnectionError):
@@ -215,7 +213,7 @@ def test_a_client_that_sends_garbage_is_told_so_and_harms_nobody(stage: Stage, g
         assert other.says("PING") == b"+PONG\r\n"
 
 
-def test_clients_that_send_random_bytes_end_nothing_but_themselves(stage: Stage) -> None:
+def test_clients_that_send_random_bytes_harm_no_other(stage: Stage) -> None:
     dice = random.Random(4)
     words = [
         b"*3\r\n",
@@ -239,8 +237,8 @@ def test_clients_that_send_random_bytes_end_nothing_but_themselves(stage: Stage)
     [b"POST / HTTP/1.1\r\nHost: localhost:6379\r\n", b"GET / HTTP/1.1\r\nHost: localhost:6379\r\n"],
     ids=["post", "get"],
 )
-def test_a_browser_that_is_made_to_send_commands_runs_none(stage: Stage, head: bytes) -> None:
-    """Redis takes POST and Host: for an attack; what stands in the body never runs."""
+def test_commands_in_a_browser_s_request_never_run(stage: Stage, head: bytes) -> None:
+    """Redis treats POST and Host: as an attack. Commands in the body never run."""
     with stage.client() as browser:
         browser.socket.sendall(head + b"Content-Length: 100\r\n\r\n" + request("SET", "app:a", "evil") * 3)
         answer = browser.rest()
@@ -248,7 +246,7 @@ def test_a_browser_that_is_made_to_send_commands_runs_none(stage: Stage, head: b
     assert stage.value("app:a") is None
 
 
-def test_subscribers_that_vanish_are_forgotten(stage: Stage) -> None:
+def test_vanished_subscribers_are_forgotten(stage: Stage) -> None:
     for leave in (Wire.vanish, lambda one: one.socket.close()):
         with stage.client() as one:
             one.send("BLPOP", "app:list", 0)
@@ -260,7 +258,7 @@ def test_subscribers_that_vanish_are_forgotten(stage: Stage) -> None:
                 assert direct.delete("app:list") == 1
 
 
-def test_a_hundred_clients_that_come_and_go_at_once_leave_nothing(stage: Stage) -> None:
+def test_a_hundred_short_clients_leave_nothing_behind(stage: Stage) -> None:
     stop = threading.Event()
     served: list[int] = []
 

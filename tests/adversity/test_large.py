@@ -1,4 +1,4 @@
-"""Requests larger than what anybody keeps: they stream, and one that is refused leaves nothing in Redis."""
+"""Requests too large to buffer: they stream through, and a refused one leaves nothing in Redis."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import pytest
 from tests.adversity.stage import MIB, Stage, Wire, bulk
 from tests.clients.running import eventually
 
-# All of it where there is time: KEYFENCE_LONG=1.
+# KEYFENCE_LONG=1 uses the full size.
 LARGE = (512 if os.environ.get("KEYFENCE_LONG") else 64) * MIB
-# What keyfence may take for a request that it passes on: buffers of both sides, not the request.
+# The memory that keyfence may use for a streamed request: the buffers of both sides, not the request.
 STREAMING_BYTES = 24 * MIB
 CHUNK = b"x" * MIB
 
 
 @pytest.fixture
 def large(stage: Stage) -> Iterator[Stage]:
-    """What is stored goes at once: Redis is everybody's here."""
+    """A stage whose Redis is emptied after each test, because all tests share it."""
     yield stage
     with stage.redis.client() as direct:
         direct.flushall()
 
 
 class Peak:
-    """The most memory that keyfence has within the block, above what it had at first."""
+    """Measures the peak of keyfence's memory within the block, above its start."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -56,7 +56,7 @@ def send_value(client: Wire, size: int) -> None:
 
 
 def head(*words: str | bytes, more: int, size: int) -> bytes:
-    """The beginning of a request: these words, then the header of a value; `more` arguments are its count."""
+    """Returns the beginning of a request: these words, then a value's header; `more` arguments follow it."""
     arguments = b"".join(bulk(word) for word in words)
     return b"*%d\r\n" % (len(words) + 1 + more) + arguments + b"$%d\r\n" % size
 
@@ -72,7 +72,7 @@ def test_a_large_value_streams_through_with_little_memory(large: Stage) -> None:
     assert peak.bytes < STREAMING_BYTES, f"{peak.bytes / MIB:.0f} MiB for a request of {LARGE / MIB:.0f}"
 
 
-def test_a_large_value_is_in_redis_only_when_all_of_it_is_judged(large: Stage) -> None:
+def test_a_large_value_reaches_redis_only_after_its_evaluation(large: Stage) -> None:
     with large.client() as client:
         client.socket.sendall(head("SET", "app:timed:a", more=2, size=LARGE))
         send_value(client, LARGE)
@@ -84,7 +84,7 @@ def test_a_large_value_is_in_redis_only_when_all_of_it_is_judged(large: Stage) -
         assert direct.strlen("app:timed:a") == LARGE
 
 
-def test_a_large_value_that_is_refused_for_what_follows_it_leaves_nothing_and_its_client_usable(
+def test_a_large_value_refused_for_a_later_argument_leaves_nothing_and_the_client_usable(
     large: Stage,
 ) -> None:
     with large.client() as client, Peak(large) as peak:
@@ -98,7 +98,7 @@ def test_a_large_value_that_is_refused_for_what_follows_it_leaves_nothing_and_it
     assert peak.bytes < STREAMING_BYTES, f"{peak.bytes / MIB:.0f} MiB for a request of {LARGE / MIB:.0f}"
 
 
-def test_a_large_value_that_is_refused_for_its_key_is_dropped_as_it_comes(large: Stage) -> None:
+def test_a_large_value_refused_for_its_key_is_dropped_on_arrival(large: Stage) -> None:
     with large.client() as client:
         client.socket.sendall(head("SET", "elsewhere", more=0, size=LARGE))
         send_value(client, LARGE)
@@ -109,7 +109,7 @@ def test_a_large_value_that_is_refused_for_its_key_is_dropped_as_it_comes(large:
         assert direct.exists("elsewhere") == 0
 
 
-def test_a_large_value_that_is_refused_inside_multi_aborts_the_transaction(large: Stage) -> None:
+def test_a_large_value_refused_inside_multi_aborts_the_transaction(large: Stage) -> None:
     with large.client() as client:
         assert client.says("MULTI") == b"+OK\r\n"
         assert client.says("SET", "app:a", "1") == b"+QUEUED\r\n"
@@ -123,7 +123,7 @@ def test_a_large_value_that_is_refused_inside_multi_aborts_the_transaction(large
         assert client.says("SET", "app:a", "2") == b"+OK\r\n"
 
 
-def test_a_client_that_vanishes_in_the_midst_of_a_large_value_has_sent_nothing(large: Stage) -> None:
+def test_a_large_value_cut_by_a_vanishing_client_leaves_nothing(large: Stage) -> None:
     with large.client() as client:
         client.socket.sendall(head("SET", "app:big", more=0, size=LARGE))
         send_value(client, LARGE // 2)
@@ -132,7 +132,7 @@ def test_a_client_that_vanishes_in_the_midst_of_a_large_value_has_sent_nothing(l
     assert large.value("app:big") is None
 
 
-def test_a_large_value_delays_nobody_else(large: Stage) -> None:
+def test_a_large_value_delays_no_other_client(large: Stage) -> None:
     with large.client() as client, large.client() as other:
         assert other.says("PING") == b"+PONG\r\n"
         client.socket.sendall(head("SET", "app:big", more=0, size=LARGE))

@@ -1,4 +1,7 @@
-"""No task, timer or client object outlives what it was for, however that ended. Seen from within the loop."""
+"""No task, timer or client object outlives its connection, however that ends.
+
+Checked inside the event loop.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ BEGINNINGS = [
 
 
 async def play(stage: Stage, dice: random.Random) -> None:
-    """One client that comes, says something, and leaves in one way or another."""
+    """Runs one client that connects, sends something, and leaves in one of several ways."""
     reader, writer = await stage.client()
     writer.write(dice.choice(BEGINNINGS) + dice.choice(BEGINNINGS))
     await asyncio.sleep(dice.choice([0, 0, 0.001, 0.01]))
@@ -64,7 +67,7 @@ async def play(stage: Stage, dice: random.Random) -> None:
 
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)
-def test_nothing_of_a_client_outlives_it_where_the_upstream(
+def test_no_object_outlives_its_client_if_the_upstream(
     upstream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @in_loop
@@ -86,7 +89,7 @@ def test_nothing_of_a_client_outlives_it_where_the_upstream(
 
 
 async def settled() -> int:
-    """How many tasks and clients there are once nothing changes any more."""
+    """Returns the number of tasks and clients once it no longer changes."""
     seen = [-1, -2]
     while seen[-1] != seen[-2]:
         await asyncio.sleep(0.15)  # longer than what ends by itself takes

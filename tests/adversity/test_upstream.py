@@ -1,4 +1,4 @@
-"""What a Redis can do to keyfence: each answer comes, or a clear error, or the connection ends."""
+"""A failing Redis: each request gets its reply, or a clear error, or the connection ends."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from keyfence.upstream.health import ATTEMPTS_AT_ONCE
-from tests.adversity.fault_proxy import NONE, CommandForm, unanswered_port
-from tests.adversity.stage import Stage, Wire, is_sorry, request
+from tests.adversity.fault_proxy import NONE, Direction, unanswered_port
+from tests.adversity.stage import Stage, Wire, is_clear_error, request
 from tests.clients.running import ask, eventually
 from tests.servers import RedisServer, free_port, running_redis, server_binaries
 from tests.session.sessions import replies
@@ -26,15 +26,15 @@ def test_an_upstream_that_refuses_connections_gives_each_request_a_clear_error(s
     with stage.client() as client:
         client.socket.sendall(request("GET", "app:a") + REFUSED + request("GET", "app:a"))
         first, refusal, third = client.reply(), client.reply(), client.reply()
-        assert is_sorry(first)
+        assert is_clear_error(first)
         assert first
         assert refusal.startswith(b"-NOPERM")
-        assert is_sorry(third)
+        assert is_clear_error(third)
         stage.faults.come_back()
         eventually(lambda: client.says("GET", "app:a") == b"$-1\r\n", "the same client is served")
 
 
-def test_an_upstream_that_does_not_answer_the_connect_times_out(start_stage: StartStage) -> None:
+def test_an_upstream_that_ignores_the_connect_times_out(start_stage: StartStage) -> None:
     with unanswered_port() as port:
         stage = start_stage(upstream=f"redis://127.0.0.1:{port}", expect_stderr="unreachable: timed out")
         with stage.client() as client:
@@ -43,8 +43,11 @@ def test_an_upstream_that_does_not_answer_the_connect_times_out(start_stage: Sta
             assert client.reply().startswith(b"-NOPERM")
 
 
-def test_an_upstream_that_accepts_and_says_nothing_is_waited_for_and_nobody_else(stage: Stage) -> None:
-    """As Redis does: a command may take its time. A client that gives up is forgotten."""
+def test_a_silent_upstream_delays_only_the_clients_that_wait_for_it(stage: Stage) -> None:
+    """keyfence waits as a client of Redis would, because a command may take long.
+
+    It forgets clients that leave.
+    """
     stage.faults.cut(reset=True)
     with stage.faults.doing(accept="silent"):
         with stage.client() as waiting, stage.client() as refused:
@@ -59,44 +62,44 @@ def test_an_upstream_that_accepts_and_says_nothing_is_waited_for_and_nobody_else
 
 @pytest.mark.parametrize("reset", [False, True], ids=["end", "reset"])
 @pytest.mark.parametrize("after", [0, 1, 5, 40])
-def test_an_upstream_that_dies_in_the_midst_of_a_reply(stage: Stage, after: int, reset: bool) -> None:
-    """The beginning of a reply reaches the client, and then nothing that could be taken for its rest."""
+def test_an_upstream_that_dies_in_the_middle_of_a_reply(stage: Stage, after: int, reset: bool) -> None:
+    """The beginning of a reply reaches the client, and no bytes that it could take for the rest."""
     with stage.redis.client() as direct:
         direct.set("app:a", "x" * 100)
     whole = b"$100\r\n" + b"x" * 100 + b"\r\n"
     stage.faults.cut()
-    with stage.faults.doing(to_client=CommandForm(cut_after=after, reset=reset)), stage.client() as client:
+    with stage.faults.doing(to_client=Direction(cut_after=after, reset=reset)), stage.client() as client:
         client.socket.sendall(request("GET", "app:a") * 3)
         data = client.rest()
     stage.faults.cut()
     if after and data.startswith(b"$"):
         assert whole.startswith(data)
     else:
-        assert all(is_sorry(reply) for reply in replies(data))
+        assert all(is_clear_error(reply) for reply in replies(data))
         assert len(replies(data)) <= 3
 
 
-def test_an_upstream_that_dies_between_replies_answers_what_it_has_answered(stage: Stage) -> None:
+def test_an_upstream_that_dies_between_replies_loses_only_later_replies(stage: Stage) -> None:
     with stage.redis.client() as direct:
         direct.set("app:a", "x" * 100)
     whole = b"$100\r\n" + b"x" * 100 + b"\r\n"
     stage.faults.cut()
-    with stage.faults.doing(to_client=CommandForm(cut_after=len(whole))), stage.client() as client:
+    with stage.faults.doing(to_client=Direction(cut_after=len(whole))), stage.client() as client:
         client.socket.sendall(request("GET", "app:a") + REFUSED + request("GET", "app:a"))
         answers = replies(client.rest())
     stage.faults.cut()
-    kept = [answer for answer in answers if not is_sorry(answer)]
+    kept = [answer for answer in answers if not is_clear_error(answer)]
     assert kept[:1] in ([whole], [answers[1]] if len(answers) > 1 else [])
     assert sum(answer.startswith(b"-NOPERM") for answer in answers) <= 1
-    assert is_sorry(answers[-1]) or answers[-1].startswith(b"-NOPERM")
+    assert is_clear_error(answers[-1]) or answers[-1].startswith(b"-NOPERM")
 
 
-def test_an_upstream_that_hangs_holds_up_its_replies_and_nothing_else(stage: Stage) -> None:
+def test_a_hanging_upstream_delays_only_its_replies(stage: Stage) -> None:
     with stage.redis.client() as direct:
         direct.mset({"app:a": "1", "app:b": "2"})
     with stage.client() as one, stage.client() as other:
         assert one.says("PING") == other.says("PING") == b"+PONG\r\n"
-        with stage.faults.doing(to_client=CommandForm(hang=True)):
+        with stage.faults.doing(to_client=Direction(hang=True)):
             one.socket.sendall(request("GET", "app:a") + REFUSED + request("GET", "app:a"))
             other.socket.sendall(request("GET", "app:b"))
             assert ask(stage.keyfence, "/healthz")[0] == 200
@@ -104,29 +107,29 @@ def test_an_upstream_that_hangs_holds_up_its_replies_and_nothing_else(stage: Sta
         assert other.reply() == b"$1\r\n2\r\n"
 
 
-def test_an_upstream_that_hangs_and_then_dies_fails_what_it_owes(stage: Stage) -> None:
+def test_an_upstream_that_hangs_and_then_dies_fails_the_open_requests(stage: Stage) -> None:
     def sent() -> float:
         return stage.metric("traffic_bytes_total", direction="upstream_out")
 
     with stage.client() as client:
         assert client.says("PING") == b"+PONG\r\n"
         before = sent()
-        with stage.faults.doing(to_client=CommandForm(hang=True)):
+        with stage.faults.doing(to_client=Direction(hang=True)):
             client.socket.sendall(request("GET", "app:a") * 5)
             eventually(lambda: sent() > before, "it is sent")
             stage.faults.cut(reset=True)
             data = [client.reply() for _ in range(5)]
-        assert all(is_sorry(reply) for reply in data)
+        assert all(is_clear_error(reply) for reply in data)
 
 
-def test_an_upstream_that_comes_back_serves_those_who_waited_and_those_who_come(stage: Stage) -> None:
+def test_an_upstream_that_returns_serves_waiting_and_new_clients(stage: Stage) -> None:
     with stage.client() as before:
         assert before.says("SET", "app:a", "1") == b"+OK\r\n"
         stage.faults.go_away()
         eventually(lambda: ask(stage.keyfence, "/readyz")[0] == 503, "keyfence says that it isn't ready")
         stage.faults.come_back()
         eventually(lambda: ask(stage.keyfence, "/readyz")[0] == 200, "keyfence is ready again")
-        # A client whose own connection is lost is closed; one that shared may stay.
+        # A client that loses its dedicated connection is closed; one on a shared connection may stay.
         assert before.says("GET", "app:a") in (b"", b"$1\r\n1\r\n")
         with stage.client() as after:
             eventually(lambda: after.says("GET", "app:a") == b"$1\r\n1\r\n", "it is served")
@@ -134,7 +137,7 @@ def test_an_upstream_that_comes_back_serves_those_who_waited_and_those_who_come(
 
 @contextlib.contextmanager
 def loading_redis(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A Redis that takes some seconds to load what it has, and says LOADING meanwhile."""
+    """A Redis that loads its data for some seconds, and answers LOADING meanwhile."""
     binary = server_binaries()[0]
     if binary.version < "7":
         pytest.skip("before Redis 7 the server can't be made to answer while it loads so little")
@@ -152,7 +155,7 @@ def loading_redis(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def test_an_upstream_that_restarts_and_loads_says_so_itself(start_stage: StartStage, tmp_path: Path) -> None:
+def test_a_loading_upstream_answers_loading_itself(start_stage: StartStage, tmp_path: Path) -> None:
     port = free_port()
     stage = start_stage(upstream=f"redis://127.0.0.1:{port}", expect_stderr="is unreachable")
     seen: list[bytes] = []
@@ -162,14 +165,14 @@ def test_an_upstream_that_restarts_and_loads_says_so_itself(start_stage: StartSt
             seen.append(client.says("GET", "app:1"))
             return seen[-1]
 
-    assert is_sorry(asked())
+    assert is_clear_error(asked())
     with loading_redis(tmp_path, port):
         eventually(lambda: asked().startswith(b"$100\r\n"), "the value is there")
     assert any(reply.startswith(b"-LOADING Redis is loading") for reply in seen), seen[:3]
     assert all(reply.startswith((b"-LOADING", b"$100", b"-ERR keyfence: upstream")) for reply in seen)
 
 
-def test_an_upstream_that_becomes_a_replica_says_readonly_and_goes_on_reading(
+def test_an_upstream_that_becomes_a_replica_answers_readonly_and_serves_reads(
     stage: Stage, start_redis: Callable[..., RedisServer]
 ) -> None:
     other = start_redis(tcp=True)
@@ -189,7 +192,7 @@ def test_an_upstream_that_becomes_a_replica_says_readonly_and_goes_on_reading(
         assert client.says("SET", "app:a", "3") == b"+OK\r\n"
 
 
-def test_an_upstream_that_is_out_of_memory_says_oom_and_goes_on_reading(stage: Stage) -> None:
+def test_an_upstream_out_of_memory_answers_oom_and_serves_reads(stage: Stage) -> None:
     with stage.client() as client, stage.redis.client() as direct:
         assert client.says("SET", "app:a", "1") == b"+OK\r\n"
         direct.config_set("maxmemory", 1)
@@ -212,7 +215,7 @@ def test_an_upstream_that_is_out_of_memory_says_oom_and_goes_on_reading(stage: S
     ],
     ids=lambda answer: answer[1:].split()[0].decode(),
 )
-def test_an_error_of_the_upstream_reaches_the_client_in_its_own_words(stage: Stage, answer: bytes) -> None:
+def test_an_upstream_error_reaches_the_client_unchanged(stage: Stage, answer: bytes) -> None:
     stage.faults.cut(reset=True)
     with stage.faults.doing(accept="answer", answer=answer), stage.client() as client:
         eventually(lambda: client.says("SET", "app:a", "1") == answer, "the error comes")
@@ -231,7 +234,7 @@ def test_an_error_of_the_upstream_reaches_the_client_in_its_own_words(stage: Sta
     ],
     ids=["http", "tls", "length", "number", "ssh", "zeros"],
 )
-def test_an_upstream_that_sends_garbage_ends_the_connection_and_nobody_reads_it(
+def test_garbage_from_the_upstream_ends_the_connection_and_reaches_no_client(
     stage: Stage, answer: bytes
 ) -> None:
     stage.faults.cut(reset=True)
@@ -239,11 +242,11 @@ def test_an_upstream_that_sends_garbage_ends_the_connection_and_nobody_reads_it(
         client.send("GET", "app:a")
         data = client.rest()
     stage.faults.cut(reset=True)
-    assert not data or is_sorry(data)
+    assert not data or is_clear_error(data)
 
 
-def test_garbled_replies_never_pass_for_another_clients(stage: Stage) -> None:
-    """Whatever is made of one reply, the others keep their places, or end."""
+def test_a_damaged_reply_never_reaches_another_client(stage: Stage) -> None:
+    """A damaged reply may end connections, but shifts no other reply."""
     with stage.redis.client() as direct:
         for name in "abcd":
             direct.set(f"app:{name}", name * 50)
@@ -257,7 +260,7 @@ def test_garbled_replies_never_pass_for_another_clients(stage: Stage) -> None:
         stage.faults.cut()
         with contextlib.ExitStack() as stack:
             clients = {name: stack.enter_context(stage.client()) for name in "abcd"}
-            with stage.faults.doing(to_client=CommandForm(garble=garble)):
+            with stage.faults.doing(to_client=Direction(garble=garble)):
                 for name, client in clients.items():
                     client.socket.sendall(request("GET", f"app:{name}"))
                 for name, client in clients.items():
@@ -270,36 +273,36 @@ def test_garbled_replies_never_pass_for_another_clients(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["end", "reset"])
-def test_nothing_is_tried_again_that_may_have_run(stage: Stage, reset: bool) -> None:
-    """Redis runs each INCR and its reply is lost: what the counter says is what was sent, once each."""
+def test_a_request_that_may_have_run_is_not_retried(stage: Stage, reset: bool) -> None:
+    """Redis runs each INCR and its reply is lost. The counter equals the number of INCRs sent."""
     rounds = 12
     for _ in range(rounds):
         stage.faults.cut()
-        with stage.faults.doing(to_client=CommandForm(cut_after=0, reset=reset)), stage.client() as client:
+        with stage.faults.doing(to_client=Direction(cut_after=0, reset=reset)), stage.client() as client:
             client.socket.sendall(request("INCR", "app:n") * 5)
-            assert all(is_sorry(client.reply()) for _ in range(5))
+            assert all(is_clear_error(client.reply()) for _ in range(5))
     stage.faults.cut()
     with stage.client() as client:
         eventually(lambda: client.says("PING") == b"+PONG\r\n", "all is well again")
     assert 1 <= int(stage.value("app:n") or 0) <= rounds * 5  # a back-off may keep some from Redis
 
 
-def test_what_could_not_be_sent_is_not_kept_for_later(stage: Stage) -> None:
+def test_an_unsent_request_is_not_kept_for_later(stage: Stage) -> None:
     stage.faults.go_away()
     with stage.client() as client:
-        assert is_sorry(client.says("INCR", "app:n"))
+        assert is_clear_error(client.says("INCR", "app:n"))
         stage.faults.come_back()
         eventually(lambda: client.says("PING") == b"+PONG\r\n", "it is served again")
         assert client.says("INCR", "app:n") == b":1\r\n"
 
 
-def test_a_connection_in_doubt_is_never_used_for_another_client(stage: Stage) -> None:
-    """Clients vanish while their replies are held up; those who come then get their own."""
+def test_a_doubtful_connection_is_never_reused(stage: Stage) -> None:
+    """Clients vanish while their replies are delayed. Later clients get their own replies."""
     with stage.redis.client() as direct:
         for number in range(20):
             direct.set(f"app:{number}", f"value-{number}")
     for _ in range(5):
-        with stage.faults.doing(to_client=CommandForm(hang=True)):
+        with stage.faults.doing(to_client=Direction(hang=True)):
             for number in range(0, 20, 2):
                 with stage.client() as client:
                     client.socket.sendall(request("GET", f"app:{number}") * 3)
@@ -315,7 +318,7 @@ def test_a_connection_in_doubt_is_never_used_for_another_client(stage: Stage) ->
                     assert [client.reply() for _ in range(3)] == [expected] * 3
 
 
-def test_replies_that_come_byte_by_byte_are_the_same_replies(stage: Stage) -> None:
+def test_replies_that_arrive_byte_by_byte_are_unchanged(stage: Stage) -> None:
     with stage.redis.client() as direct:
         direct.hset("app:h", mapping={str(n): "x" * n for n in range(20)})
     everything = request("HGETALL", "app:h") + REFUSED + request("MULTI") + request("GET", "app:a")
@@ -323,7 +326,7 @@ def test_replies_that_come_byte_by_byte_are_the_same_replies(stage: Stage) -> No
     with stage.client() as client:
         client.socket.sendall(everything)
         expected = [client.reply() for _ in range(7)]
-    bytewise = stage.faults.doing(to_client=CommandForm(one_byte=True), to_target=CommandForm(one_byte=True))
+    bytewise = stage.faults.doing(to_client=Direction(one_byte=True), to_target=Direction(one_byte=True))
     with bytewise, stage.client() as client:
         client.socket.sendall(everything)
         again = [client.reply() for _ in range(7)]
@@ -332,8 +335,8 @@ def test_replies_that_come_byte_by_byte_are_the_same_replies(stage: Stage) -> No
     assert expected[6] == b"$4\r\ndone\r\n"
 
 
-def test_replies_that_come_late_are_waited_for(stage: Stage) -> None:
-    with stage.client() as client, stage.faults.doing(to_client=CommandForm(delay=0.02)):
+def test_late_replies_arrive(stage: Stage) -> None:
+    with stage.client() as client, stage.faults.doing(to_client=Direction(delay=0.02)):
         client.socket.sendall(b"".join(request("ECHO", number) for number in range(50)))
         assert [client.reply() for _ in range(50)] == [b"$%d\r\n%d\r\n" % (len(str(n)), n) for n in range(50)]
 
@@ -349,25 +352,31 @@ def herd_of(stage: Stage) -> Iterator[list[Wire]]:
 
 
 def ask_for_a_while(herd: list[Wire]) -> float:
-    """All of them ask, again and again, and are told that nobody is there. Returns for how many seconds."""
+    """All clients ask repeatedly and get errors, because the upstream is down.
+
+    Returns the seconds that passed.
+    """
     began = time.monotonic()
     while (passed := time.monotonic() - began) < SECONDS_DOWN:
         for client in herd:
             with contextlib.suppress(ConnectionError):
                 client.send("GET", "app:a")
         for client in herd:
-            assert is_sorry(client.reply())
+            assert is_clear_error(client.reply())
     return passed
 
 
 def paced(seconds: float) -> float:
-    """How many attempts there may be: the prober's one a second and the back-off's, which begins with some
-    quick ones and ends with two a second at most."""
+    """Returns the maximum number of connection attempts in this time.
+
+    The prober makes one a second. The back-off begins with some quick attempts and ends with at most two a
+    second.
+    """
     return 12 + 4 * seconds
 
 
 def all_are_served(stage: Stage, herd: list[Wire]) -> None:
-    """Each asks once more; who was closed has come again."""
+    """Each client asks once more; closed clients reconnect first."""
     with contextlib.ExitStack() as stack:
         living = [stack.enter_context(stage.client()) if one.is_closed() else one for one in herd]
         for client in living:
@@ -375,18 +384,18 @@ def all_are_served(stage: Stage, herd: list[Wire]) -> None:
         assert {client.reply() for client in living} == {b"$-1\r\n"}
 
 
-def test_five_hundred_clients_are_no_herd_to_an_upstream_that_is_down(stage: Stage) -> None:
+def test_five_hundred_clients_do_not_flood_an_upstream_that_is_down(stage: Stage) -> None:
     with herd_of(stage) as herd:
         stage.faults.go_away()
         failures = stage.metric("upstream_connect_failures_total")
         seconds = ask_for_a_while(herd)
         failures = stage.metric("upstream_connect_failures_total") - failures
-        # Before the first has failed, some others may have begun.
+        # Some attempts may begin before the first one fails.
         assert 2 <= failures <= paced(seconds) + ATTEMPTS_AT_ONCE
 
 
-def test_five_hundred_clients_are_no_herd_to_an_upstream_that_comes_back(stage: Stage) -> None:
-    """There is one connection for each client that asks, and none for those that only wait."""
+def test_five_hundred_clients_do_not_flood_an_upstream_that_returns(stage: Stage) -> None:
+    """Only clients that ask open connections; clients that wait open none."""
     with herd_of(stage) as herd:
         stage.faults.go_away()
         herd[0].says("GET", "app:a")
@@ -398,15 +407,15 @@ def test_five_hundred_clients_are_no_herd_to_an_upstream_that_comes_back(stage: 
         assert len(stage.faults.accepted) <= HERD + 12
 
 
-def test_five_hundred_clients_are_no_herd_to_an_upstream_that_hangs_up_at_once(stage: Stage) -> None:
-    """As a balancer without servers does, or a Redis that has all the clients that it may have."""
+def test_five_hundred_clients_do_not_flood_an_upstream_that_closes_at_once(stage: Stage) -> None:
+    """A load balancer without servers does so, or a Redis at its client limit."""
     with herd_of(stage) as herd:
         stage.faults.cut(reset=True)
         with stage.faults.doing(accept="reset"):
             del stage.faults.accepted[:]
             seconds = ask_for_a_while(herd)
             attempts = len(stage.faults.accepted)
-        # Until it shows, each client that asks may have tried once.
+        # Until keyfence notices, each asking client may try once.
         assert 2 <= attempts <= paced(seconds) + HERD, f"{attempts} attempts in {seconds:.1f} s"
         eventually(lambda: ask(stage.keyfence, "/readyz")[0] == 200, "keyfence is ready again")
         all_are_served(stage, herd)

@@ -1,4 +1,4 @@
-"""Uses aiocache, and prints what it saw. Arguments: Redis' host and port, whether to clear."""
+"""Uses aiocache, and prints the results. Arguments: Redis' host and port, whether to clear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An application as a process, and keyfence as it meets it."""
+"""An application as a process, and the keyfence that it talks to."""
 
 from __future__ import annotations
 
@@ -39,35 +39,35 @@ class Fence:
         return f"redis://{host}:{port}/0"
 
     def forwarded(self, command: str = "") -> float:
-        """How many commands passed; of one command, where it is named."""
+        """Returns how many commands passed, in total or of one name."""
         labels = {"command": command} if command else {}
         return metric(self.keyfence, "keyfence_commands_total", outcome="forwarded", **labels)
 
     def found_nothing(self) -> None:
-        """The application kept to its policy, and keyfence followed every session."""
+        """Asserts that the application broke no rule, and that keyfence followed every session."""
         found = [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
         assert [one for one in found if not is_probe(one)] == []
         assert metric(self.keyfence, "keyfence_sessions_opaque_total") == 0
         assert metric(self.keyfence, "keyfence_internal_errors_total") == 0
 
     def refuses(self, *command: str) -> None:
-        """The policy keeps the application to its own keys: another one is refused."""
+        """Asserts that the policy refuses a key that is not the application's."""
         with redis.Redis.from_url(self.url) as client, pytest.raises(redis.exceptions.NoPermissionError):
             client.execute_command(*command)
 
 
 def shipped(name: str) -> Path:
-    """The policy that keyfence ships for an application."""
+    """Returns the shipped policy for an application."""
     return APPLICATIONS / f"{name}.yaml"
 
 
 def is_probe(found: dict[str, object]) -> bool:
-    """CLIENT MAINT_NOTIFICATIONS: clients ask at connect whether there is such a thing, and go on without."""
+    """CLIENT MAINT_NOTIFICATIONS: clients probe for it at connect and continue without it."""
     return (found["command"], found["rule"]) == ("CLIENT", "command.unknown")
 
 
 def environment(**more: str) -> dict[str, str]:
-    """For processes that import this project's tests."""
+    """Returns the environment for processes that import this project's tests."""
     return os.environ | {"PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"} | more
 
 
@@ -89,7 +89,7 @@ def run(*command: str | Path, cwd: Path | None = None, **env: str) -> str:
 
 @contextlib.contextmanager
 def running(*command: str | Path, **env: str) -> Iterator[subprocess.Popen[str]]:
-    """An application in the background, ended by its pid."""
+    """Runs an application in the background, and ends it by its pid."""
     with subprocess.Popen(
         [str(word) for word in command],
         cwd=HERE,

@@ -1,4 +1,4 @@
-"""Asks arq for jobs of all kinds, works, and prints what came of them. Its argument is Redis' URL."""
+"""Enqueues arq jobs of all kinds, runs them, and prints the results. Its argument is Redis' URL."""
 
 from __future__ import annotations
 

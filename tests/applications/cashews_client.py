@@ -1,4 +1,4 @@
-"""Uses cashews in all its ways, and prints what came of it. Its argument is Redis' URL."""
+"""Uses all features of cashews, and prints the results. Its argument is Redis' URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Celery application: its settings and tasks. The worker imports it, and the client does."""
+"""A Celery application: its settings and tasks. The worker and the client import it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_all(numbers: list[int]) -> int:
 
 @app.task(bind=True, max_retries=3, acks_late=True)
 def second_time(self) -> str:
-    """Fails at first, and is tried again."""
+    """Fails on the first attempt and succeeds on the retry."""
     if self.request.retries == 0:
         raise self.retry(countdown=0)
     return "done"

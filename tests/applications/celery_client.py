@@ -1,4 +1,4 @@
-"""Asks for tasks of all kinds, and prints what came of them."""
+"""Starts Celery tasks of all kinds, and prints their results."""
 
 from __future__ import annotations
 

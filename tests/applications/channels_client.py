@@ -1,4 +1,7 @@
-"""Sends through both channel layers of channels_redis, and prints what came. Its argument is Redis' URL."""
+"""Sends through both channel layers of channels_redis, and prints the received messages.
+
+Its argument is Redis' URL.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Redis for each application, and keyfence before it with a policy made for that application."""
+"""A Redis for each application, with keyfence and the application's policy in front of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.servers import Keyfence, RedisServer, running_redis
 
 @pytest.fixture(scope="package")
 def _redis() -> Iterator[RedisServer]:
-    """One version: what applications send doesn't depend on it, but for what they ask of it."""
+    """A server of one version. Apart from version checks, applications send the same to all versions."""
     with running_redis(tcp=True) as server:
         yield server
 

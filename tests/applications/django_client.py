@@ -1,4 +1,4 @@
-"""Uses Django's cache and its sessions, and prints what it saw. Arguments: Redis' URL, whether to clear."""
+"""Uses Django's cache and sessions, and prints the results. Arguments: Redis' URL, whether to clear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uses Flask-Caching and Flask-Session, and prints what it saw. Arguments: Redis' URL, whether to clear."""
+"""Uses Flask-Caching and Flask-Session, and prints the results. Arguments: Redis' URL, whether to clear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks huey for tasks of all kinds, works, and prints what came of them. Its argument is Redis' URL."""
+"""Enqueues huey tasks of all kinds, runs them, and prints the results. Its argument is Redis' URL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from huey.exceptions import TaskException
 
 
 def last_result(result: Result) -> object:
-    """The result of a task that is tried again; that of its first attempt may be seen before."""
+    """Returns the result of a retried task. The result of its first attempt may appear before."""
     end = time.monotonic() + 25
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Asks RQ for jobs, works until none is left, and prints what came of them. Its argument is Redis' URL."""
+"""Enqueues RQ jobs, runs them until none is left, and prints the results. Its argument is Redis' URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the RQ worker runs."""
+"""The functions that the RQ worker runs."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 
-def test_jobs_run_at_once_later_again_and_repeatedly(fence: Callable[[Path], Fence]) -> None:
+def test_jobs_run_immediately_delayed_retried_and_repeated(fence: Callable[[Path], Fence]) -> None:
     one = fence(shipped("bull"))
     host, port = one.address
     seen = json.loads(run("node", "bull.js", f"{host}:{port}", cwd=NODE))

@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-def test_jobs_run_at_once_later_again_and_as_a_flow(fence: Callable[[Path], Fence]) -> None:
+def test_jobs_run_immediately_delayed_retried_and_as_a_flow(fence: Callable[[Path], Fence]) -> None:
     one = fence(shipped("bullmq"))
     host, port = one.address
     seen = json.loads(run("node", "bullmq.js", f"{host}:{port}", cwd=NODE))

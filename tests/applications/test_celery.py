@@ -15,7 +15,7 @@ from tests.applications.application import Fence, python, run, running, shipped
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("celery") is None, reason="celery is not installed")
 
 
-def test_tasks_run_and_their_results_come_back(fence: Callable[[Path], Fence]) -> None:
+def test_tasks_run_and_return_their_results(fence: Callable[[Path], Fence]) -> None:
     one = fence(shipped("celery"))
     worker = ("-m", "celery", "-A", "celery_app", "worker", "--pool", "solo", "--loglevel", "WARNING")
     with running(sys.executable, *worker, REDIS_URL=one.url):

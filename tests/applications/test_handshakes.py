@@ -1,4 +1,4 @@
-"""What clients of other languages say when they connect, byte for byte: they can't tell keyfence from Redis.
+"""The handshakes of clients in other languages, byte for byte: they cannot distinguish keyfence from Redis.
 
 The words, their case and their order are those of the clients' sources.
 """
@@ -51,7 +51,7 @@ GO_REDIS_WITH_LOGIN: Packets = [
     [("set", "app:a", "v")],
     [("get", "app:a")],
 ]
-# Where HELLO isn't known or the password is wrong, it goes on with AUTH or gives up.
+# If HELLO is unknown or the password is wrong, the client continues with AUTH or gives up.
 GO_REDIS_WITH_A_WRONG_PASSWORD: Packets = [
     [("hello", "3", "auth", "default", "wrong")],
     [("auth", "wrong")],
@@ -118,7 +118,7 @@ def whole(data: bytes) -> list[bytes]:
 
 
 def without_id(reply: bytes) -> bytes:
-    """HELLO tells the connection's id, which differs from one to the next."""
+    """Masks the connection's id in the reply to HELLO, because it differs between connections."""
     return re.sub(rb"(\$2\r\nid\r\n:)\d+", rb"\1#", reply)
 
 
@@ -143,7 +143,7 @@ def without_id(reply: bytes) -> bytes:
         "lettuce-login",
     ],
 )
-def test_a_handshake_and_what_follows_it_get_the_same_answers(
+def test_a_handshake_and_its_commands_get_the_same_replies(
     fence: Callable[[str], Fence], redis: RedisServer, packets: Packets, password: str
 ) -> None:
     assert redis.port is not None
@@ -161,10 +161,10 @@ def test_a_handshake_and_what_follows_it_get_the_same_answers(
     one.found_nothing()
 
 
-def test_a_probe_for_what_redis_does_not_have_is_answered_with_an_error_to_go_on_from(
+def test_a_probe_for_an_unknown_feature_gets_an_ordinary_error(
     fence: Callable[[str], Fence],
 ) -> None:
-    """go-redis asks for notices of maintenance, and takes any error for a no."""
+    """go-redis asks for maintenance notifications, and continues after any error."""
     one = fence(POLICY)
     probe = ("client", "maint_notifications", "on", "moving-endpoint-type", "internal-ip")
     packets: Packets = [[("hello", "3")], [probe], [("ping",)]]

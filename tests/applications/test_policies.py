@@ -1,4 +1,4 @@
-"""The policies that keyfence ships for applications: each is sound, alone and with the others."""
+"""The shipped policies for applications: each is sound, alone and together with the others."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ EACH = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 
 @EACH
-def test_a_policy_has_no_warning(path: Path) -> None:
+def test_an_application_policy_has_no_warning(path: Path) -> None:
     errors, warnings, _ = check_policy(path)
     assert [str(one) for one in (*errors, *warnings)] == []
 
 
 @EACH
-def test_a_policy_is_for_one_service_and_refuses_what_is_not_the_applications(path: Path) -> None:
+def test_an_application_policy_refuses_foreign_keys(path: Path) -> None:
     policy = load_policy(path)
     assert policy.name == path.stem
     evaluator = Evaluator(policy)
@@ -40,7 +40,7 @@ def test_a_policy_is_for_one_service_and_refuses_what_is_not_the_applications(pa
 
 
 @EACH
-def test_a_script_is_kept_to_the_keys_of_the_application(path: Path) -> None:
+def test_an_application_s_script_is_limited_to_its_keys(path: Path) -> None:
     policy = load_policy(path)
     evaluator = Evaluator(policy)
     for sha1, script in policy.scripts.items():
@@ -52,15 +52,15 @@ def test_a_script_is_kept_to_the_keys_of_the_application(path: Path) -> None:
 
 
 @EACH
-def test_the_documentation_has_a_row_for_each(path: Path) -> None:
+def test_the_documentation_has_a_row_for_each_application(path: Path) -> None:
     text = (PROJECT / "docs" / "applications.md").read_text()
     linked = re.findall(r"\]\(\.\./policies/applications/([a-z0-9-]+)\.yaml\)", text)
     assert linked.count(path.stem) == 1
     assert sorted(linked) == [one.stem for one in FILES]
 
 
-def test_all_of_them_go_together(tmp_path: Path) -> None:
-    """A Redis that many applications share has a folder of policies."""
+def test_all_application_policies_work_together(tmp_path: Path) -> None:
+    """A Redis that several applications share needs a folder of policies."""
     for path in FILES:
         if path.stem == "bull":
             continue  # BullMQ's predecessor, with the same keys

@@ -1,4 +1,4 @@
-"""Python's queues and caches, each as a process of its own that does all that it can do, in enforce."""
+"""Python's queues and caches in enforce, each as a process that uses all its features."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ CASHEWS = {
 }
 AIOCACHE = {"doubled": [4, 4], "calls": 1, "locked": True, "a": 5, "many": [1, 2, None], "left": 1}
 
-# Which module must be here, which policy it has, what its client prints.
+# The module that must be installed, its policy, and the output of its client.
 LIBRARIES = [
     ("huey", "huey", {"RedisHuey": HUEY, "PriorityRedisExpireHuey": HUEY}),
     ("dramatiq", "dramatiq", DRAMATIQ),
@@ -80,7 +80,7 @@ LIBRARIES = [
 
 
 def client_of(policy: str, fence: Fence, *more: str) -> Any:
-    """Runs the library's client, and returns what it printed."""
+    """Runs the library's client, and returns its output."""
     host, port = fence.address
     place = (host, str(port)) if policy == "aiocache" else (fence.url,)
     script = python(f"{policy.removesuffix('-redis')}_client.py")
@@ -93,7 +93,7 @@ def skip_without(module: str) -> None:
 
 
 @pytest.mark.parametrize(("module", "policy", "printed"), LIBRARIES, ids=[one[1] for one in LIBRARIES])
-def test_a_library_does_all_that_it_does(
+def test_a_library_works_in_enforce(
     fence: Callable[[Path], Fence], module: str, policy: str, printed: Any
 ) -> None:
     skip_without(module)
@@ -108,10 +108,8 @@ CLEARING = {"django": "django", "flask": "flask_session", "aiocache": "aiocache"
 
 
 @pytest.mark.parametrize("policy", CLEARING)
-def test_a_cache_is_cleared_where_its_policy_is_told_to_let_it(
-    fence: Callable[[str], Fence], policy: str
-) -> None:
-    """Clearing takes a command that is everybody's business, and stands in the file as a comment."""
+def test_a_cache_can_be_cleared_if_its_policy_allows_it(fence: Callable[[str], Fence], policy: str) -> None:
+    """Clearing needs a command that affects all services, so the policy file has it only as a comment."""
     skip_without(CLEARING[policy])
     text = shipped(policy).read_text()
     assert text.count("\n# commands: ") == 1

@@ -1,4 +1,4 @@
-"""What services do with redis-py: locks, WATCH and try again, publish and subscribe in asyncio."""
+"""Uses of redis-py in services: locks, WATCH with retries, publish and subscribe in asyncio."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_widest_policy_refuses_nothing(fence: Callable[[str | Path], Fence],
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_a_lock_lets_one_in_at_a_time(fence: Callable[[str | Path], Fence], protocol: int) -> None:
+def test_a_lock_admits_one_client_at_a_time(fence: Callable[[str | Path], Fence], protocol: int) -> None:
     one = fence(shipped("redis-py-lock"))
     inside = 0
     most = 0
@@ -92,8 +92,8 @@ def test_a_lock_lets_one_in_at_a_time(fence: Callable[[str | Path], Fence], prot
     one.refuses("SET", "elsewhere", "1", "EX", "1")
 
 
-def test_watch_and_try_again_counts_everybody_once(fence: Callable[[str | Path], Fence]) -> None:
-    """Each takes what is there and writes one more: without WATCH some would be lost."""
+def test_watch_with_retries_counts_every_client_once(fence: Callable[[str | Path], Fence]) -> None:
+    """Each client reads the counter and writes it plus one. Without WATCH, some increments would be lost."""
     one = fence(POLICY)
 
     def one_more(client: redis.Redis) -> None:
@@ -157,7 +157,7 @@ def test_publish_and_subscribe_in_asyncio(fence: Callable[[str | Path], Fence], 
     one.found_nothing()
 
 
-def test_who_may_not_gets_the_error_that_redis_py_knows(fence: Callable[[str | Path], Fence]) -> None:
+def test_a_refusal_is_redis_py_s_no_permission_error(fence: Callable[[str | Path], Fence]) -> None:
     one = fence(POLICY)
     with redis.Redis.from_url(one.url) as client:
         with pytest.raises(redis.exceptions.NoPermissionError, match=r"\[key.unregistered\]"):

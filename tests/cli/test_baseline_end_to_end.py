@@ -1,4 +1,4 @@
-"""The way from observing to enforcing: what was known passes, and what is new is refused."""
+"""From observe to enforce with a baseline: known violations pass, new ones are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def redis_behind() -> Iterator[RedisServer]:
 
 
 def known(chance: random.Random) -> list[list[str]]:
-    """What the services do already, a few keys of each kind."""
+    """The violations that the services commit today, on a few keys of each kind."""
     some = [["SET", f"ac:stg:{word}:token:{chance.getrandbits(64):016x}", "1"] for word in WORDS * 3]
     some += [["SET", f"ac:stg:{word}:meta-{uuid.UUID(int=chance.getrandbits(128), version=4)}", "1"]
              for word in WORDS * 3]  # fmt: skip
@@ -66,7 +66,7 @@ def refused(client: redis.Redis, commands: list[list[str]]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("source", ["log", "running", "workers"])
-def test_a_baseline_lets_pass_what_was_known_and_refuses_what_is_new(
+def test_a_baseline_admits_known_violations_and_refuses_new_ones(
     source: str, tmp_path: Path, redis_behind: RedisServer
 ) -> None:
     (tmp_path / "p.yaml").write_text(POLICY)
@@ -84,17 +84,19 @@ def test_a_baseline_lets_pass_what_was_known_and_refuses_what_is_new(
                 assert refused(client, known(random.Random(seed))) == []
         where = str(tmp_path / "log.jsonl") if source == "log" else keyfence.ready.admin
         if source != "log":
-            code, text, told = process(
+            code, text, message = process(
                 "waivers", where, "--baseline", "--owner", "a", "--until", "2099-01-01"
             )
     if source == "log":
-        code, text, told = process("waivers", where, *BASELINE)
-    assert (code, told) == (0, "")
+        code, text, message = process("waivers", where, *BASELINE)
+    assert (code, message) == (0, "")
     (tmp_path / "w.yaml").write_text(text)
     with Keyfence("--config", config, "--mode", "enforce") as keyfence, keyfence.client("app") as client:
-        # Other keys of the kinds that were seen, and those keys themselves.
+        # Keys that were seen, and other keys of the same kinds.
         assert refused(client, known(random.Random(7)) + known(random.Random(0))) == []
         assert refused(client, NEW) == NEW
-        code, told, _ = process("waivers", keyfence.ready.admin, "--waivers", tmp_path / "w.yaml", "--json")
+        code, message, _ = process(
+            "waivers", keyfence.ready.admin, "--waivers", tmp_path / "w.yaml", "--json"
+        )
         assert code == 0
-        assert {one["state"] for one in json.loads(told)} <= {"in use", "too early"}
+        assert {one["state"] for one in json.loads(message)} <= {"in use", "too early"}

@@ -11,7 +11,7 @@ from keyfence.cli.commands_listing import (
     ACCESS_BY_OPTIONS,
     FOUND,
     KINDS,
-    MENTIONED,
+    RESOURCES_IN_WORDS,
     Listed,
     as_markdown,
     listing,
@@ -19,7 +19,7 @@ from keyfence.cli.commands_listing import (
 )
 from keyfence.cli.main import cli
 from keyfence.commands.exceptions import FINDERS, NEEDS
-from keyfence.commands.resources import MENTIONS
+from keyfence.commands.resources import RESOURCE_FINDERS
 from keyfence.commands.table import ASKED_SERVERS, COMMANDS
 from keyfence.policy.compiled.permissions import forbidden_by_default
 from tests.servers import PROJECT
@@ -32,13 +32,13 @@ def test_every_command_is_listed_in_order() -> None:
     assert {row.kind for row in ROWS.values()} == set(KINDS)
 
 
-def test_what_is_a_function_in_the_code_has_words_here_and_nothing_else_has() -> None:
+def test_exactly_the_commands_with_functions_are_described_in_words() -> None:
     assert FOUND.keys() == FINDERS.keys()
     assert ACCESS_BY_OPTIONS.keys() == NEEDS.keys()
-    assert MENTIONED.keys() == MENTIONS.keys()
+    assert RESOURCES_IN_WORDS.keys() == RESOURCE_FINDERS.keys()
 
 
-def test_the_default_is_the_one_that_decides() -> None:
+def test_the_listed_default_is_the_verdict_without_a_policy() -> None:
     for row in COMMANDS.values():
         command = row.command
         reason = forbidden_by_default(command, command.names_keys)
@@ -46,7 +46,7 @@ def test_the_default_is_the_one_that_decides() -> None:
         assert listed.removeprefix("forbidden: ") == reason if reason else "forbidden" not in listed
 
 
-def test_a_command_that_names_keys_says_where() -> None:
+def test_a_command_that_names_keys_lists_their_arguments() -> None:
     for row in COMMANDS.values():
         listed = ROWS[row.command.name]
         if row.command.names_keys and not row.subcommands:
@@ -62,21 +62,21 @@ def described(name: str) -> tuple[str, str, str, str]:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("GET", ("1", "read", "keys", "judged by keys")),
-        ("DEL", ("1 to the last", "delete", "keys", "judged by keys")),
-        ("EXISTS", ("1 to the last", "existence", "keys", "judged by keys")),
-        ("MSET", ("1, 3 … to the last", "write", "keys", "judged by keys")),
-        ("LCS", ("1 and 2", "read", "keys", "judged by keys")),
-        ("BLPOP", ("1 to the last but 1", "read and write", "keys", "judged by keys")),
-        ("XACK", ("1", "group", "keys", "judged by keys")),
-        ("XGROUP CREATE", ("2", "group", "keys", "judged by keys")),
-        ("RENAME", ("1; 2", "read and delete; write", "keys", "judged by keys")),
+        ("GET", ("1", "read", "keys", "decided by keys")),
+        ("DEL", ("1 to the last", "delete", "keys", "decided by keys")),
+        ("EXISTS", ("1 to the last", "existence", "keys", "decided by keys")),
+        ("MSET", ("1, 3 … to the last", "write", "keys", "decided by keys")),
+        ("LCS", ("1 and 2", "read", "keys", "decided by keys")),
+        ("BLPOP", ("1 to the last but 1", "read and write", "keys", "decided by keys")),
+        ("XACK", ("1", "group", "keys", "decided by keys")),
+        ("XGROUP CREATE", ("2", "group", "keys", "decided by keys")),
+        ("RENAME", ("1; 2", "read and delete; write", "keys", "decided by keys")),
         (
             "ZUNIONSTORE",
-            ("1; as many as argument 2 says, from 3 on", "write; read", "keys", "judged by keys"),
+            ("1; as many as argument 2 says, from 3 on", "write; read", "keys", "decided by keys"),
         ),
-        ("PUBLISH", ("a channel in 1", "", "pub/sub", "judged by channels")),
-        ("SELECT", ("the database in 1", "", "connection", "judged by database")),
+        ("PUBLISH", ("a channel in 1", "", "pub/sub", "decided by channels")),
+        ("SELECT", ("the database in 1", "", "connection", "decided by database")),
         ("FLUSHALL", ("", "", "whole key space", "forbidden: it is @dangerous and names no key")),
         ("CONFIG SET", ("", "", "administrative", "forbidden: it is administrative (@admin)")),
         ("MULTI", ("", "", "transaction", "allowed")),
@@ -85,7 +85,7 @@ def described(name: str) -> tuple[str, str, str, str]:
         ("XGROUP", ("", "", "container", "by subcommand")),
     ],
 )
-def test_a_row_says_what_the_command_touches(name: str, expected: tuple[str, str, str, str]) -> None:
+def test_a_row_lists_what_the_command_touches(name: str, expected: tuple[str, str, str, str]) -> None:
     assert described(name) == expected
 
 
@@ -101,29 +101,31 @@ def test_a_row_says_what_the_command_touches(name: str, expected: tuple[str, str
         (("valkey-9.1",), "Valkey 9.1"),
     ],
 )
-def test_the_servers_that_have_a_command_are_told_in_short(servers: tuple[str, ...], text: str) -> None:
+def test_the_servers_of_a_command_are_abbreviated(servers: tuple[str, ...], text: str) -> None:
     assert since(servers) == text
 
 
-def test_the_page_is_the_listing() -> None:
+def test_the_commands_page_equals_the_listing() -> None:
     page = (PROJECT / "docs" / "commands.md").read_text()
     assert page == as_markdown(listing()), "stale: keyfence commands --markdown > docs/commands.md"
 
 
-def test_the_page_has_every_command_once() -> None:
+def test_the_commands_page_lists_every_command_once() -> None:
     page = as_markdown([*ROWS.values()])
     assert [page.count(f"`{name}`") for name in ROWS] == [1] * len(ROWS)
 
 
-def test_json_has_the_same() -> None:
+def test_json_lists_the_same_commands() -> None:
     result = CliRunner().invoke(cli, ["commands", "--json"])
     assert result.exit_code == 0
-    told = json.loads(result.stdout)
-    rows = [Listed(**({"kind": row.pop("class")} | row | {"servers": tuple(row["servers"])})) for row in told]
+    answer = json.loads(result.stdout)
+    rows = [
+        Listed(**({"kind": row.pop("class")} | row | {"servers": tuple(row["servers"])})) for row in answer
+    ]
     assert rows == listing()
 
 
-def test_a_pipe_gets_one_plain_line_a_command() -> None:
+def test_a_pipe_gets_one_plain_line_per_command() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "keyfence", "commands"], capture_output=True, text=True, check=True
     )

@@ -47,7 +47,7 @@ def demo(*arguments: str, tmp: Path, cwd: Path = PROJECT) -> subprocess.Complete
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """The demo's output, and where it could leave temporary files."""
+    """The demo's output, and the folder where it could leave temporary files."""
     tmp = tmp_path_factory.mktemp("demo")
     run = demo(tmp=tmp)
     assert run.returncode == 0, run.stderr
@@ -56,7 +56,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 
 
 def processes_that_name(text: str) -> list[str]:
-    """The command lines of living processes that hold the text (Linux only, else none)."""
+    """Returns the command lines of running processes that contain the text (Linux only, else none)."""
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -73,7 +73,7 @@ def halves(output: str) -> tuple[str, str]:
     return first, second
 
 
-# -- the private one
+# -- with a private keyfence
 
 
 def test_each_mistake_is_found_in_observe(played: tuple[str, Path]) -> None:
@@ -82,13 +82,13 @@ def test_each_mistake_is_found_in_observe(played: tuple[str, Path]) -> None:
     rows = [re.split(r"\s{2,}", line) for line in observed.splitlines()]
     found = {(row[0], row[1], row[2]) for row in rows if len(row) > 4}
     for step in MISTAKES.values():
-        told = explain(policy, step.service, [word.encode() for word in step.argv])
-        assert told["violations"], step
-        for violation in told["violations"]:
-            assert (step.service, violation["rule"], told["command"]) in found
+        answer = explain(policy, step.service, [word.encode() for word in step.argv])
+        assert answer["violations"], step
+        for violation in answer["violations"]:
+            assert (step.service, violation["rule"], answer["command"]) in found
 
 
-def test_all_of_it_passes_in_observe(played: tuple[str, Path]) -> None:
+def test_every_command_passes_in_observe(played: tuple[str, Path]) -> None:
     observed, _ = halves(played[0])
     number = re.search(
         r"^(\d+) of (\d+) commands passed, (\d+) mistakes among them\.$", observed, re.MULTILINE
@@ -99,14 +99,16 @@ def test_all_of_it_passes_in_observe(played: tuple[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_each_mistake_gets_its_answer_in_enforce(played: tuple[str, Path], mistake: str) -> None:
+def test_each_mistake_is_refused_in_enforce_unless_it_is_a_should(
+    played: tuple[str, Path], mistake: str
+) -> None:
     _, enforced = halves(played[0])
     lines = enforced.splitlines()
     at = next(number for number, line in enumerate(lines) if line.endswith(f"({mistake})"))
     step = MISTAKES[mistake]
     assert lines[at].startswith(step.service)
-    told = explain(load_policy(POLICY), step.service, [word.encode() for word in step.argv])
-    must = [violation["rule"] for violation in told["violations"] if violation["severity"] == "must"]
+    answer = explain(load_policy(POLICY), step.service, [word.encode() for word in step.argv])
+    must = [violation["rule"] for violation in answer["violations"] if violation["severity"] == "must"]
     if must:
         assert re.fullmatch(
             rf"NOPERM \[{re.escape(must[0])}\] .+ Ask #cube-redis\. \(d-[0-9a-f]{{8}}\)",
@@ -120,33 +122,31 @@ def test_only_mistakes_are_refused(played: tuple[str, Path]) -> None:
     _, enforced = halves(played[0])
     tried = [line for line in enforced.splitlines() if "> " in line]
     assert all(any(line.endswith(f"({mistake})") for mistake in MISTAKES) for line in tried)
-    number = re.search(
-        r"^(\d+) of (\d+) commands passed, .*; (\d+) were refused, and", enforced, re.MULTILINE
-    )
+    number = re.search(r"^(\d+) of (\d+) commands passed, .*; (\d+) were refused and", enforced, re.MULTILINE)
     assert number
     assert int(number[1]) + int(number[3]) == int(number[2])
 
 
-def test_no_mistake_is_without_a_violation_and_nothing_else_has_one() -> None:
+def test_exactly_the_mistakes_are_violations() -> None:
     policy = load_policy(POLICY)
     for step in Minute("t").steps():
-        told = explain(policy, step.service, [word.encode() for word in step.argv])
-        assert (told["verdict"] == "violation") == bool(step.mistake), (step, told["violations"])
+        answer = explain(policy, step.service, [word.encode() for word in step.argv])
+        assert (answer["verdict"] == "violation") == bool(step.mistake), (step, answer["violations"])
 
 
-def test_what_is_piped_has_no_colour_and_no_trailing_spaces(played: tuple[str, Path]) -> None:
+def test_piped_output_has_no_colour_and_no_trailing_spaces(played: tuple[str, Path]) -> None:
     assert "\x1b" not in played[0]
     assert not re.search(r" $", played[0], re.MULTILINE)
 
 
-def test_nothing_is_left_of_it(played: tuple[str, Path]) -> None:
+def test_the_demo_leaves_no_file_and_no_process(played: tuple[str, Path]) -> None:
     _, tmp = played
     assert list(tmp.iterdir()) == []
     assert processes_that_name(str(tmp)) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_and_all_that_it_started(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_ends_the_demo_and_all_that_it_started(number: signal.Signals, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "keyfence", "demo"],
         cwd=PROJECT,
@@ -155,7 +155,7 @@ def test_a_signal_ends_it_and_all_that_it_started(number: signal.Signals, tmp_pa
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Where tests run in the background of a shell, SIGINT is ignored by all that they start.
+        # A shell that runs tests in the background makes their child processes ignore SIGINT.
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
     )
     assert process.stdout
@@ -169,14 +169,14 @@ def test_a_signal_ends_it_and_all_that_it_started(number: signal.Signals, tmp_pa
     assert processes_that_name(str(tmp_path)) == []
 
 
-def test_it_finds_its_policy_from_any_folder(tmp_path: Path) -> None:
+def test_the_demo_finds_its_policy_from_any_folder(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     run = demo(tmp=tmp_path, cwd=elsewhere)
     assert run.returncode == 0, run.stderr
 
 
-def test_a_policy_without_the_services_is_told(tmp_path: Path) -> None:
+def test_a_policy_without_the_demo_services_is_an_error(tmp_path: Path) -> None:
     policy = tmp_path / "small.yaml"
     policy.write_text("policy: small\nservices: [CubeMaster]\n")
     run = demo("--policy", str(policy), tmp=tmp_path)
@@ -186,13 +186,13 @@ def test_a_policy_without_the_services_is_told(tmp_path: Path) -> None:
     )
 
 
-def test_a_missing_policy_is_told(tmp_path: Path) -> None:
+def test_a_missing_policy_is_an_error(tmp_path: Path) -> None:
     run = demo("--policy", str(tmp_path / "none.yaml"), tmp=tmp_path)
     assert run.returncode == 2
     assert run.stderr == f"{tmp_path}/none.yaml:1:1: error: can't be read: No such file or directory\n"
 
 
-# -- through a running one
+# -- through a running keyfence
 
 
 class Result(NamedTuple):
@@ -202,7 +202,7 @@ class Result(NamedTuple):
 
 
 def connect(*arguments: str) -> Result:
-    """`keyfence demo --connect …` in this process."""
+    """Runs `keyfence demo --connect …` in this process."""
     run = CliRunner().invoke(cli, ["demo", "--connect", *arguments], prog_name="keyfence")
     assert run.exception is None or isinstance(run.exception, SystemExit), run.exc_info
     return Result(run.exit_code, run.stdout, run.stderr)
@@ -225,7 +225,7 @@ def direct(redis_behind: RedisServer) -> Iterator[redis.Redis]:
 def configure(
     redis_behind: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., tuple[str, str]]:
-    """The arguments of a keyfence with a listener for each of these services before that Redis."""
+    """Returns a function: services → arguments of a keyfence with a listener for each of them."""
 
     def write(*services: str) -> tuple[str, str]:
         config = tmp_path_factory.mktemp("config") / "keyfence.yaml"
@@ -240,97 +240,97 @@ def configure(
 
 @pytest.fixture(scope="module")
 def admin(configure: Callable[..., tuple[str, str]]) -> Iterator[str]:
-    """The admin URL of a keyfence that observes."""
+    """The admin URL of a keyfence in observe mode."""
     with Keyfence(*configure(*SERVICES)) as keyfence:
         yield keyfence.ready.admin
 
 
-def test_it_plays_through_a_running_one_and_leaves_no_key(admin: str, direct: redis.Redis) -> None:
+def test_the_demo_plays_through_a_running_keyfence_and_leaves_no_key(admin: str, direct: redis.Redis) -> None:
     first, second = connect(admin), connect(admin)
     assert (first.code, first.err) == (0, "")
-    assert "The keys that the demo wrote are deleted again" in first.out
+    assert "The demo has deleted the keys that it wrote" in first.out
     assert all(f"({mistake})" in first.out for mistake in MISTAKES)
     assert "NOPERM" not in first.out
     assert direct.dbsize() == 0
-    # What was counted before isn't counted again.
+    # The second run shows only its own violations.
     count = re.compile(r"^CubeProxy +scope\.write +HSET +sandbox-route +(\d+) ", re.MULTILINE)
     assert count.findall(first.out) == count.findall(second.out) == ["6"]
 
 
-def test_it_changes_no_mode(configure: Callable[..., tuple[str, str]], direct: redis.Redis) -> None:
+def test_the_demo_changes_no_mode(configure: Callable[..., tuple[str, str]], direct: redis.Redis) -> None:
     with Keyfence(*configure(*SERVICES), "--mode", "enforce") as keyfence:
         code, out, err = connect(keyfence.ready.admin)
     assert (code, err) == (0, "")
     assert "NOPERM [scope.write] CubeProxy may not HSET" in out
-    assert "were refused, and Redis never saw them" in out
+    assert "were refused and never reached Redis" in out
     assert direct.dbsize() == 0
 
 
-def test_it_spares_the_keys_that_others_use_and_a_large_redis(admin: str, direct: redis.Redis) -> None:
+def test_the_demo_spares_keys_in_use_and_a_large_redis(admin: str, direct: redis.Redis) -> None:
     direct.hset(META, "theirs", "{}")
     direct.xadd(EVENTS, {"op": "create"})
     direct.mset({f"k{number}": "" for number in range(10_001)})
     before = direct.dump(META), direct.dump(EVENTS), direct.dbsize()
     code, out, err = connect(admin)
     assert (code, err) == (0, "")
-    assert f"Left out: whatever touches {META}: it is in use." in out
-    assert f"Left out: whatever touches {EVENTS}: it is in use." in out
-    assert "Left out: KEYS: it would hold up the others." in out
+    assert f"Left out: commands on {META}: the key is in use." in out
+    assert f"Left out: commands on {EVENTS}: the key is in use." in out
+    assert "Left out: KEYS: it would block other clients." in out
     assert "> KEYS" not in out
     assert (direct.dump(META), direct.dump(EVENTS), direct.dbsize()) == before
 
 
-def test_services_that_do_not_fit_are_told(configure: Callable[..., tuple[str, str]]) -> None:
+def test_a_keyfence_without_the_demo_services_is_an_error(configure: Callable[..., tuple[str, str]]) -> None:
     with Keyfence(*configure("CubeMaster", "CubeProxy")) as keyfence:
-        told = connect(admin := keyfence.ready.admin)
-    assert told == (
+        message = connect(admin := keyfence.ready.admin)
+    assert message == (
         1,
         "",
-        f"keyfence: {admin}: no listener for CubeAPI, cube-proxy-sidecar (there: CubeProxy, CubeMaster); "
-        "the demo plays CubeSandbox, with a listener for each service\n",
+        f"keyfence: {admin}: no listener for CubeAPI, cube-proxy-sidecar (it has: CubeProxy, CubeMaster); "
+        "the demo needs a listener for each of CubeSandbox' services\n",
     )
 
 
-def test_one_that_reads_nothing_is_told(configure: Callable[..., tuple[str, str]]) -> None:
+def test_a_keyfence_with_splice_is_an_error(configure: Callable[..., tuple[str, str]]) -> None:
     with Keyfence(*configure(*SERVICES), "--splice") as keyfence:
-        told = connect(admin := keyfence.ready.admin)
-    assert told == (1, "", f"keyfence: {admin}: this keyfence runs with --splice and reads nothing\n")
+        message = connect(admin := keyfence.ready.admin)
+    assert message == (1, "", f"keyfence: {admin}: this keyfence runs with --splice and applies no policy\n")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("http://127.0.0.1:1",), "http://127.0.0.1:1/modes: no keyfence answers there"),
         (("127.0.0.1:1",), "http://127.0.0.1:1/modes: no keyfence answers there"),
         (
             ("http://127.0.0.1:1", "--policy", "x"),
-            "--policy is for a private keyfence; with --admin",
+            "a running keyfence uses its own policy; give either --admin or --policy, not both",
         ),
     ],
 )
-def test_what_can_not_be_played_is_one_line(arguments: tuple[str, ...], told: str) -> None:
+def test_a_demo_that_cannot_start_gives_one_line(arguments: tuple[str, ...], message: str) -> None:
     code, out, err = connect(*arguments)
     assert (code, out) == (1, "")
-    assert err.startswith(f"keyfence: {told}")
+    assert err.startswith(f"keyfence: {message}")
     assert err.count("\n") == 1
 
 
-# -- its parts
+# -- helper functions
 
 
-def test_an_address_on_every_interface_is_reached_where_the_admin_is() -> None:
+def test_a_wildcard_address_is_reached_at_the_admin_host() -> None:
     assert _host_port("0.0.0.0:7101", "10.0.0.1") == ("10.0.0.1", 7101)
     assert _host_port(":7101", "10.0.0.1") == ("10.0.0.1", 7101)
     assert _host_port("[::1]:7101", "10.0.0.1") == ("::1", 7101)
 
 
-def test_the_difference_of_two_reports_holds_what_was_counted_between() -> None:
+def test_the_difference_of_two_reports_counts_the_violations_between() -> None:
     row = {"service": "a", "rule": "r", "command": "GET", "entry": "e", "shape": "", "count": 2}
     assert _difference([row | {"count": 5}], [row])[0]["count"] == 3  # type: ignore[list-item]
     assert _difference([row], [row]) == []  # type: ignore[list-item]
 
 
-def test_a_tag_is_in_every_key_but_the_two_without_an_id() -> None:
+def test_every_key_but_the_two_without_an_id_holds_the_tag() -> None:
     for step in Minute("0a1b2c").steps():
         for access in extract([word.encode() for word in step.argv]).accesses:
             assert b"0a1b2c" in access.key or access.key.decode() in (META, EVENTS)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from keyfence import __version__
 from keyfence.cli.main import cli
-from keyfence.policy.verdict import RULES
+from keyfence.policy.rules import RULES
 from tests.policy.cases import POLICIES
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
 
@@ -41,7 +41,7 @@ class Result(NamedTuple):
 
 
 def keyfence(*arguments: str | Path, stdin: str | bytes = "") -> Result:
-    """The command in this process. Whatever isn't a clean exit fails the test."""
+    """Runs the command in this process. An exception other than SystemExit fails the test."""
     run = CliRunner().invoke(cli, [str(one) for one in arguments], input=stdin, prog_name="keyfence")
     assert run.exception is None or isinstance(run.exception, SystemExit), run.exc_info
     return Result(
@@ -52,7 +52,7 @@ def keyfence(*arguments: str | Path, stdin: str | bytes = "") -> Result:
 
 
 def process(*arguments: str | bytes, stdin: bytes = b"") -> Result:
-    """The command as a process of its own."""
+    """Runs the command as a separate process."""
     run = subprocess.run(
         [sys.executable, "-m", "keyfence", *arguments],
         cwd=PROJECT,
@@ -85,7 +85,7 @@ def small(file: Write) -> Path:
 # -- keyfence
 
 
-def test_the_version_says_whether_it_is_compiled() -> None:
+def test_the_version_shows_whether_keyfence_is_compiled() -> None:
     code, out, err = keyfence("--version")
     assert (code, err) == (0, "")
     assert re.fullmatch(
@@ -93,19 +93,19 @@ def test_the_version_says_whether_it_is_compiled() -> None:
     )
 
 
-def test_python_m_proxy_is_the_command() -> None:
+def test_python_m_keyfence_runs_the_command_line() -> None:
     assert process("--version").out.startswith("keyfence ")
 
 
 @pytest.mark.parametrize("command", sorted(cli.commands))
-def test_each_command_explains_itself(command: str) -> None:
+def test_each_command_has_help(command: str) -> None:
     code, out, err = keyfence(command, "--help")
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: keyfence {command}")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("nonsense",), "Error: No such command 'nonsense'."),
         (("run", "--nonsense"), "Error: No such option"),
@@ -115,7 +115,7 @@ def test_each_command_explains_itself(command: str) -> None:
         ),
         (
             ("run", "--listen", "6380"),
-            "Error: Invalid value for '--listen': '6380' is no address; write HOST:PORT",
+            "Error: Invalid value for '--listen': '6380' is not an address; write HOST:PORT",
         ),
         (("run", "--listen", "h:65536"), "Error: Invalid value for '--listen': 'h:65536' is no address"),
         (("run", "--admin", "on"), "Error: Invalid value for '--admin': 'on' is no address"),
@@ -123,31 +123,31 @@ def test_each_command_explains_itself(command: str) -> None:
         (("check",), "Error: Missing argument 'POLICY...'."),
         (
             ("explain", "--policy", POLICY, "--service", "ops"),
-            "keyfence: give a command, or --file with several",
+            "keyfence: give either a command or --file",
         ),
         (("explain", "--service", "ops", "--", "GET", "k"), "Error: Missing option '--policy'."),
         (("explain", "--policy", POLICY, "--", "GET", "k"), "Error: Missing option '--service'."),
-        (("observe",), "keyfence: say how long with --for, as --for 30m; --end ends it early"),
+        (("observe",), "keyfence: give a duration, for example --for 30m, or --end to end it early"),
         (
             ("observe", "--end", "--rule", "ttl.range"),
-            "keyfence: --end ends every break-glass; leave out --for, --rule and --service",
+            "keyfence: --end ends every break-glass; omit --for, --rule and --service",
         ),
         (("report", "--admin", "h:1", "log"), "keyfence: give either --admin or an argument"),
         (("waivers", "--admin", "h:1", "log"), "keyfence: give either --admin or an argument"),
         (
             ("modes", "--admin", "h:1", "--policy", "p"),
-            "keyfence: give either --admin, or --config and --policy",
+            "keyfence: give either --admin or --config and --policy, not both",
         ),
         (("status", "--admin", "9464"), "Error: Invalid value for '--admin'"),
     ],
 )
-def test_a_wrong_usage_is_told_with_exit_code_2(arguments: tuple[str, ...], told: str) -> None:
+def test_wrong_usage_gives_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str) -> None:
     code, out, err = keyfence(*arguments)
     assert (code, out) == (2, "")
-    assert err.splitlines()[-1].startswith(told)
+    assert err.splitlines()[-1].startswith(message)
 
 
-def test_a_reader_that_goes_away_is_no_fault() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     command = f"{sys.executable} -m keyfence modes --policy {POLICY} | head -n 1; echo ${{PIPESTATUS[0]}}"
     run = subprocess.run(["bash", "-c", command], cwd=PROJECT, capture_output=True, text=True, check=True)
     assert run.stderr == ""
@@ -157,7 +157,7 @@ def test_a_reader_that_goes_away_is_no_fault() -> None:
 # -- run
 
 
-def test_without_a_policy_there_is_nothing_to_run() -> None:
+def test_run_needs_a_policy() -> None:
     assert keyfence("run") == (
         2,
         "",
@@ -169,7 +169,7 @@ BAD_CONFIGURATIONS: dict[str | bytes, str] = {
     f"policy: {POLICY}\nlistener: []\n": "2:1: error: unknown key 'listener'; did you mean listeners?",
     f"policy: {POLICY}\npolicy: q\n": "2:1: error: duplicate key 'policy', first given in line 1",
     f"policy: {POLICY}\nlisteners: [{{listen: here}}]\n": (
-        "2:22: error: 'here' is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380"
+        "2:22: error: 'here' is not an address; write HOST:PORT, as in 127.0.0.1:6380 or [::1]:6380"
     ),
     f"policy: {POLICY}\nupstream: redis://u:secret@h:0\n": (
         "2:11: error: the upstream's port is no number from 1 to 65535: 'redis://u:***@h:0'"
@@ -178,17 +178,17 @@ BAD_CONFIGURATIONS: dict[str | bytes, str] = {
         "2:37: error: 'cubemaster' is no service of the policy; did you mean CubeMaster?"
     ),
     f"policy: {POLICY}\nmodes: [{{mode: enforce, rule: scope.writ}}]\n": (
-        "2:31: error: 'scope.writ' is no rule; did you mean scope.write?"
+        "2:31: error: 'scope.writ' is not a rule; did you mean scope.write?"
     ),
     b"\xff\xfe": "1:1: error: not UTF-8 text (byte 0)",
     "": "1:1: error: the file is empty",
 }
 
 
-@pytest.mark.parametrize(("text", "told"), BAD_CONFIGURATIONS.items())
-def test_a_bad_configuration_is_one_line_with_its_place(text: str | bytes, told: str, file: Write) -> None:
+@pytest.mark.parametrize(("text", "message"), BAD_CONFIGURATIONS.items())
+def test_a_bad_configuration_is_one_line_with_its_place(text: str | bytes, message: str, file: Write) -> None:
     config = file("keyfence.yaml", text)
-    assert keyfence("run", "--config", config) == (2, "", f"{config}:{told}\n")
+    assert keyfence("run", "--config", config) == (2, "", f"{config}:{message}\n")
 
 
 def test_every_fault_of_a_configuration_has_its_line(file: Write) -> None:
@@ -207,7 +207,7 @@ def test_every_fault_of_a_configuration_has_its_line(file: Write) -> None:
         ("--policy", "no policy is in this folder; one is a file *.yaml"),
     ],
 )
-def test_a_file_that_can_not_be_read_is_told(option: str, of_a_folder: str, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_error(option: str, of_a_folder: str, tmp_path: Path) -> None:
     none = tmp_path / "none.yaml"
     assert keyfence("run", option, none) == (
         2,
@@ -221,7 +221,7 @@ def test_a_file_that_can_not_be_read_is_told(option: str, of_a_folder: str, tmp_
     )
 
 
-def test_a_policy_that_the_configuration_names_is_looked_for_beside_it(file: Write, tmp_path: Path) -> None:
+def test_a_configuration_names_its_policy_relative_to_itself(file: Write, tmp_path: Path) -> None:
     config = file("keyfence.yaml", "policy: none.yaml\n")
     assert keyfence("run", "--config", config).err.startswith(
         f"{tmp_path}/none.yaml:1:1: error: can't be read"
@@ -240,7 +240,7 @@ def test_every_fault_of_a_policy_has_its_line(file: Write) -> None:
     ]
 
 
-def test_a_service_that_the_policy_does_not_have_is_told(small: Path) -> None:
+def test_an_unknown_service_is_an_error_with_a_suggestion(small: Path) -> None:
     assert keyfence("run", "--policy", small, "--service", "on") == (
         2,
         "",
@@ -248,7 +248,7 @@ def test_a_service_that_the_policy_does_not_have_is_told(small: Path) -> None:
     )
 
 
-def test_a_port_in_use_is_told(small: Path) -> None:
+def test_a_port_in_use_is_an_error(small: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         common = ("run", "--policy", small, "--upstream", NO_REDIS)
@@ -264,14 +264,14 @@ def test_a_port_in_use_is_told(small: Path) -> None:
         )
 
 
-def test_a_host_that_is_not_there_is_told(small: Path) -> None:
+def test_an_unknown_host_is_an_error(small: Path) -> None:
     code, _, err = keyfence("run", "--policy", small, "--upstream", NO_REDIS, "--listen", "nowhere.invalid:0")
     assert code == 2
     assert err.startswith("keyfence: can't listen on nowhere.invalid:0: ")
     assert err.count("\n") == 1
 
 
-def test_a_decision_log_that_can_not_be_written_is_told(small: Path, tmp_path: Path) -> None:
+def test_an_unwritable_decision_log_is_an_error(small: Path, tmp_path: Path) -> None:
     log = tmp_path / "none" / "log.jsonl"
     assert keyfence("run", "--policy", small, "--upstream", NO_REDIS, "--decision-log", log) == (
         2,
@@ -280,7 +280,7 @@ def test_a_decision_log_that_can_not_be_written_is_told(small: Path, tmp_path: P
     )
 
 
-def test_authorities_that_can_not_be_read_are_told(small: Path, file: Write) -> None:
+def test_an_unreadable_ca_file_is_an_error(small: Path, file: Write) -> None:
     config = file(
         "keyfence.yaml",
         f"policy: {small}\nupstream: {{url: 'rediss://u:secret@127.0.0.1:1', ca: none.pem}}\n",
@@ -315,13 +315,13 @@ def test_port_0_picks_a_port_and_prints_it(small: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_with_exit_code_0(number: signal.Signals, small: Path) -> None:
+def test_a_signal_ends_keyfence_with_exit_code_0(number: signal.Signals, small: Path) -> None:
     arguments = ("--policy", small, "--upstream", NO_REDIS, "--listen", "127.0.0.1:0", "--admin", "none")
     with Keyfence(*arguments, expect_stderr="is unreachable") as running:
         assert running.signal(number) == 0
 
 
-def test_a_file_s_name_need_not_be_utf_8() -> None:
+def test_a_file_name_may_be_invalid_utf_8() -> None:
     for command in ("check", "report"):
         code, out, err = process(command, b"none\xff.yaml")
         assert code != 0
@@ -333,12 +333,12 @@ def test_a_file_s_name_need_not_be_utf_8() -> None:
 
 
 def cells(out: str) -> dict[str, list[str]]:
-    """rule → the modes in the order of the services, from the table."""
+    """Returns rule → modes in the order of the services, from the printed table."""
     rows = (re.split(r"\s*[│┃]\s*", line.strip()) for line in out.splitlines() if line.startswith(("│", "┃")))
     return {row[1]: row[2:-1] for row in rows}
 
 
-def test_the_modes_are_a_matrix_of_rules_and_services(file: Write, small: Path) -> None:
+def test_modes_are_a_matrix_of_rules_and_services(file: Write, small: Path) -> None:
     config = file(
         "keyfence.yaml",
         f"""
@@ -361,12 +361,12 @@ modes:
     assert table["scope.read"] == ["observe"] * 3
 
 
-def test_without_modes_everything_is_observed(small: Path) -> None:
+def test_without_configured_modes_every_rule_is_observed(small: Path) -> None:
     _, out, _ = keyfence("modes", "--policy", small)
     assert {mode for rule, row in cells(out).items() if rule != "rule" for mode in row} == {"observe"}
 
 
-def test_modes_of_a_configuration_without_a_policy_is_told(file: Write) -> None:
+def test_modes_of_a_configuration_without_a_policy_is_an_error(file: Write) -> None:
     config = file("keyfence.yaml", "workers: 1\n")
     assert keyfence("modes", "--config", config) == (
         2,
@@ -386,7 +386,7 @@ def redis_behind() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="module")
 def running(redis_behind: RedisServer) -> Iterator[Keyfence]:
-    """A keyfence that enforces, with one listener of CubeProxy's."""
+    """A keyfence in enforce mode with one listener, for CubeProxy."""
     arguments = ["--policy", POLICY, "--upstream", redis_behind.url, "--listen", "127.0.0.1:0"]
     arguments += ["--service", "CubeProxy", "--mode", "enforce", "--admin", "127.0.0.1:0"]
     with Keyfence(*arguments, expect_stderr="^$|break-glass") as keyfence:  # its test may run elsewhere
@@ -394,7 +394,7 @@ def running(redis_behind: RedisServer) -> Iterator[Keyfence]:
 
 
 def write(running: Keyfence) -> str:
-    """What CubeProxy gets for a key that it may not write."""
+    """Returns the reply to CubeProxy's write to a key that it may not write."""
     with running.connect() as client:
         client.sendall(b"SET cube:v1:shared:sandbox:proxy:s1 x\r\n")
         return client.makefile("rb").readline().decode()
@@ -427,7 +427,7 @@ def test_observe_stops_refusing_a_rule_of_a_service(running: Keyfence) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--for", "1h", "--rule", "scope.writ"), "\"rule\" is no known rule: 'scope.writ'"),
         (("--for", "1h", "--service", "Nobody"), "'Nobody' is no service of the policy"),
@@ -435,22 +435,24 @@ def test_observe_stops_refusing_a_rule_of_a_service(running: Keyfence) -> None:
         (("--for", "0s"), '"for" must be more than 0'),
     ],
 )
-def test_what_can_not_be_observed_is_told(arguments: tuple[str, ...], told: str, running: Keyfence) -> None:
+def test_an_invalid_break_glass_is_an_error(
+    arguments: tuple[str, ...], message: str, running: Keyfence
+) -> None:
     admin = running.ready.admin
     code, out, err = keyfence("observe", *arguments, "--admin", admin)
     assert (code, out) == (1, "")
-    assert err.startswith(f"keyfence: {admin}/-/observe: {told}")
+    assert err.startswith(f"keyfence: {admin}/-/observe: {message}")
     assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("text", ["5", "", "h", "1h30", "-1h", "٣h", "1 h"])
-def test_a_duration_has_its_unit(text: str) -> None:
+def test_a_duration_needs_a_unit(text: str) -> None:
     code, out, err = keyfence("observe", "--for", text)
     assert (code, out) == (2, "")
-    assert err.startswith(f"keyfence: --for: {text!r} is no duration; write a number and its unit")
+    assert err.startswith(f"keyfence: --for: {text!r} is not a duration; write a number and its unit")
 
 
-def test_a_report_of_a_running_one(running: Keyfence) -> None:
+def test_a_report_of_a_running_keyfence(running: Keyfence) -> None:
     write(running)
     code, out, err = keyfence("report", running.ready.admin + "/")
     assert (code, err) == (0, "")
@@ -473,7 +475,7 @@ def test_a_report_of_a_running_one(running: Keyfence) -> None:
     ],
 )
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
         ("http://127.0.0.1:1", "no keyfence answers there (Connection refused)"),
         ("http://u:secret@127.0.0.1:1", "no keyfence answers there ("),
@@ -482,10 +484,12 @@ def test_a_report_of_a_running_one(running: Keyfence) -> None:
         ("http://127.0.0.1:1/a b\x7f", "no keyfence answers there ("),
     ],
 )
-def test_where_nothing_answers_is_told_in_one_line(command: tuple[str, ...], url: str, told: str) -> None:
+def test_an_unreachable_admin_address_gives_one_line(
+    command: tuple[str, ...], url: str, message: str
+) -> None:
     code, out, err = keyfence(*command, url)
     assert (code, out) == (1, "")
-    assert told in err
+    assert message in err
     assert "secret" not in err
     assert err.count("\n") == 1
 
@@ -506,7 +510,7 @@ def test_where_nothing_answers_is_told_in_one_line(command: tuple[str, ...], url
     ],
 )
 @pytest.mark.parametrize("command", ["report", "status", "modes", "waivers", "reload"])
-def test_an_answer_of_something_else_is_told_in_one_line(command: str, answer: bytes) -> None:
+def test_an_answer_from_another_server_gives_one_line(command: str, answer: bytes) -> None:
     def serve() -> None:
         client, _ = listener.accept()
         with client:
@@ -549,7 +553,7 @@ def test_a_report_of_a_log(file: Write) -> None:
     assert keyfence("report", "-", stdin=log.read_bytes()).out == out
 
 
-def test_a_line_that_can_not_be_read_is_told_and_fails(file: Write) -> None:
+def test_an_unreadable_log_line_is_reported_and_fails(file: Write) -> None:
     log = file("log.jsonl", "nonsense\n" + json.dumps(LINE) + "\n" + "[1]\n")
     code, out, err = keyfence("report", log)
     assert code == 1
@@ -560,10 +564,10 @@ def test_a_line_that_can_not_be_read_is_told_and_fails(file: Write) -> None:
     ]
 
 
-def test_what_the_log_dropped_is_told(file: Write) -> None:
+def test_violations_that_the_log_dropped_are_reported(file: Write) -> None:
     log = file("log.jsonl", json.dumps(LINE | {"dropped": 7}) + "\n")
     code, _, err = keyfence("report", log)
-    assert (code, err) == (0, f"keyfence: {log}: 7 more violations passed the log's limits\n")
+    assert (code, err) == (0, f"keyfence: {log}: the log's limits left out 7 more violations\n")
 
 
 def test_an_empty_log_has_no_violations() -> None:
@@ -571,11 +575,11 @@ def test_an_empty_log_has_no_violations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("none.jsonl", "No such file or directory"), ("", "Is a directory")]
+    ("name", "message"), [("none.jsonl", "No such file or directory"), ("", "Is a directory")]
 )
-def test_a_log_that_can_not_be_read_is_told(name: str, told: str, tmp_path: Path) -> None:
+def test_an_unreadable_log_is_an_error(name: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / name
-    assert keyfence("report", path) == (2, "", f"keyfence: {path}: {told}\n")
+    assert keyfence("report", path) == (2, "", f"keyfence: {path}: {message}\n")
 
 
 # -- never a traceback
@@ -602,8 +606,8 @@ VALUES = st.one_of(
 @pytest.mark.parametrize("command", OPTIONS)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_option_s_value_makes_a_traceback(command: str, data: st.DataObject, tmp_path: Path) -> None:
-    # A policy that isn't there ends whatever would start.
+def test_no_option_value_causes_a_traceback(command: str, data: st.DataObject, tmp_path: Path) -> None:
+    # A missing policy ends the commands that would start a server.
     arguments = ["--policy", str(tmp_path / "none")] if command == "run" else []
     for option in OPTIONS[command]:
         if data.draw(st.booleans()) and not (command == "run" and option == "--policy"):

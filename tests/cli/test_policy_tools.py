@@ -1,4 +1,4 @@
-"""The commands that work on policy files: check, explain, test, diff, schema."""
+"""The commands that need only policy files: check, explain, test, diff."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def small(file: Write) -> Path:
 def explained(*command: str, service: str = "CubeMaster") -> tuple[int, dict[str, object]]:
     code, out, err = keyfence("explain", "--policy", POLICY, "--service", service, "--json", "--", *command)
     assert err == ""
-    told = json.loads(out)
-    assert isinstance(told, dict)
-    return code, told
+    answer = json.loads(out)
+    assert isinstance(answer, dict)
+    return code, answer
 
 
 def test_an_allowed_command_as_json() -> None:
-    code, told = explained("HGETALL", "cube:v1:shared:sandbox:proxy:s1", service="CubeProxy")
+    code, answer = explained("HGETALL", "cube:v1:shared:sandbox:proxy:s1", service="CubeProxy")
     assert code == 0
-    assert told == told | {
+    assert answer == answer | {
         "verdict": "allow",
         "rule": None,
         "entry": "sandbox-route",
@@ -69,9 +69,9 @@ def test_an_allowed_command_as_json() -> None:
 
 
 def test_a_violation_as_json() -> None:
-    code, told = explained("HSET", "cube:v1:shared:sandbox:proxy:s1", "HostIP", "x", service="CubeProxy")
+    code, answer = explained("HSET", "cube:v1:shared:sandbox:proxy:s1", "HostIP", "x", service="CubeProxy")
     assert code == 1
-    assert told == told | {
+    assert answer == answer | {
         "verdict": "violation",
         "rule": "scope.write",
         "entry": "sandbox-route",
@@ -79,7 +79,7 @@ def test_a_violation_as_json() -> None:
         "hint": "its writers: CubeMaster",
         "severity": "must",
     }
-    violations = told["violations"]
+    violations = answer["violations"]
     assert isinstance(violations, list)
     assert [one["rule"] for one in violations] == ["scope.write", "value.invalid"]
 
@@ -96,8 +96,8 @@ def test_a_violation_as_json() -> None:
     ],
 )
 def test_an_access_is_read_write_both_or_none(command: tuple[str, ...], accesses: list[str]) -> None:
-    _, told = explained(*command)
-    found = told["accesses"]
+    _, answer = explained(*command)
+    found = answer["accesses"]
     assert isinstance(found, list)
     assert [one["access"] for one in found] == accesses
 
@@ -153,24 +153,24 @@ def test_arguments_may_begin_with_dashes(dashes: tuple[str, ...]) -> None:
     assert "cube:v1:master:lock:a:b" in out
 
 
-def test_arguments_need_not_be_utf_8() -> None:
+def test_arguments_may_be_invalid_utf_8() -> None:
     common = ("explain", "--policy", NO_SECRETS, "--service", "app")
     code, out, err = process(*common, "--json", "--", "GET", b"a\xff\n")
     assert (code, err) == (1, "")
-    told = json.loads(out)
-    assert told["accesses"][0]["key"].encode("utf-8", "surrogateescape") in (b"a\xff\n", b"a\\xff\\n")
+    answer = json.loads(out)
+    assert answer["accesses"][0]["key"].encode("utf-8", "surrogateescape") in (b"a\xff\n", b"a\\xff\\n")
     code, out, err = process(*common, "--", "GET", b"a\xff\n\x1b[31m")
     assert (code, err) == (1, "")
     assert r"a\xff\n\x1b[31m" in out
     assert "\x1b" not in out
 
 
-def test_markup_in_a_key_is_text() -> None:
+def test_markup_in_a_key_is_shown_as_text() -> None:
     _, out, _ = keyfence("explain", "--policy", NO_SECRETS, "--service", "app", "--", "GET", "[bold]x[/]")
     assert out.count("[bold]x[/]") == 2
 
 
-def test_what_a_secret_placeholder_holds_is_not_shown() -> None:
+def test_the_value_of_a_secret_placeholder_is_not_shown() -> None:
     for command in (("GET", "cube:v1:api:session:hunter22"), ("GET", "cube:v1:api:session:hunter22:x")):
         for how in ((), ("--json",)):
             code, out, _ = keyfence(
@@ -180,15 +180,15 @@ def test_what_a_secret_placeholder_holds_is_not_shown() -> None:
             assert "hunter22" not in out
 
 
-def test_an_unknown_service_is_told() -> None:
+def test_explain_suggests_a_service_for_an_unknown_one() -> None:
     assert keyfence("explain", "--policy", POLICY, "--service", "CubeMastr", "--", "GET", "k") == (
         2,
         "",
-        "keyfence: --service: 'CubeMastr' is no service of the policy; did you mean CubeMaster?\n",
+        "keyfence: --service: 'CubeMastr' is not a service of the policy; did you mean CubeMaster?\n",
     )
 
 
-def test_a_policy_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_explain_of_a_missing_policy_is_an_error(tmp_path: Path) -> None:
     code, out, err = keyfence(
         "explain", "--policy", tmp_path / "none", "--service", "a", "--json", "--", "GET", "k"
     )
@@ -205,12 +205,12 @@ def test_a_policy_that_is_not_there_is_told(tmp_path: Path) -> None:
         max_size=6,
     )
 )
-def test_any_command_is_explained(command: list[str]) -> None:
-    code, told = explained(*command)
-    assert code == (0 if told["verdict"] == "allow" else 1)
+def test_any_command_can_be_explained(command: list[str]) -> None:
+    code, answer = explained(*command)
+    assert code == (0 if answer["verdict"] == "allow" else 1)
 
 
-def test_what_would_let_a_command_pass_is_told() -> None:
+def test_explain_shows_what_would_let_a_command_pass() -> None:
     code, out, _ = keyfence(
         "explain", "--policy", POLICY, "--service", "cube-proxy-sidecar", "--",
         "SET", "cube:v1:shared:sandbox:lifecycle:state:s1", "paused",
@@ -238,19 +238,19 @@ def test_a_sequence_is_explained_from_standard_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "stdin", "told"),
+    ("arguments", "stdin", "message"),
     [
-        ((), "", "give a command, or --file with several"),
+        ((), "", "give either a command or --file"),
         (("--file", "none"), "", "none: can't be read: No such file or directory"),
-        (("--file", "-"), "@nobody\nPING\n", "-: 'nobody' is no service of the policy"),
+        (("--file", "-"), "@nobody\nPING\n", "-: 'nobody' is not a service of the policy"),
         (("--file", "-"), "PING 'x\n", "-: line 1: no closing quotation"),
     ],
 )
-def test_a_sequence_that_can_not_be_explained(arguments: tuple[str, ...], stdin: str, told: str) -> None:
+def test_an_unusable_sequence_is_an_error(arguments: tuple[str, ...], stdin: str, message: str) -> None:
     common = ("explain", "--policy", POLICY, "--service", "CubeMaster")
     code, out, err = keyfence(*common, *arguments, stdin=stdin)
     assert (code, out) == (2, "")
-    assert err.startswith(f"keyfence: {told}")
+    assert err.startswith(f"keyfence: {message}")
 
 
 # -- test
@@ -289,8 +289,13 @@ def test_policy_tests_that_fail_have_exit_code_1(file: Write) -> None:
     assert code == 1
     assert out.startswith(f"::error file={tests},line=3,col=5::{message}")
     code, out, _ = keyfence("test", tests, "--format", "json")
-    told = json.loads(out)
-    assert (code, told["tests"], told["failed"], told["files"][0]["failures"][0]["line"]) == (1, 1, 1, 3)
+    answer = json.loads(out)
+    assert (code, answer["tests"], answer["failed"], answer["files"][0]["failures"][0]["line"]) == (
+        1,
+        1,
+        1,
+        3,
+    )
     code, out, _ = keyfence("test", tests, "--format", "junit")
     suites = ElementTree.fromstring(out)
     assert code == 1
@@ -298,7 +303,7 @@ def test_policy_tests_that_fail_have_exit_code_1(file: Write) -> None:
     assert message in str(suites[0][0][0].get("message"))
 
 
-def test_policy_tests_that_can_not_be_used_have_exit_code_2(file: Write) -> None:
+def test_unusable_policy_tests_have_exit_code_2(file: Write) -> None:
     tests = file("p.test.yaml", "policy: none.yaml\ntests: [{service: one, command: PING}]\n")
     code, out, _ = keyfence("test", tests)
     assert code == 2
@@ -309,7 +314,7 @@ def test_policy_tests_that_can_not_be_used_have_exit_code_2(file: Write) -> None
 # -- diff
 
 
-def test_two_policies_differ_with_exit_code_1(file: Write) -> None:
+def test_a_difference_of_two_policies_has_exit_code_1(file: Write) -> None:
     old, new = file("old.yaml", TESTED), file("new.yaml", TESTED.replace("writers", "readers"))
     code, out, err = keyfence("diff", old, new)
     assert (code, err) == (1, "")
@@ -322,11 +327,11 @@ def test_two_policies_differ_with_exit_code_1(file: Write) -> None:
     assert keyfence("diff", old, "none").code == 2
 
 
-def test_a_log_is_replayed(file: Write) -> None:
+def test_diff_replays_a_log(file: Write) -> None:
     old, new = file("old.yaml", TESTED), file("new.yaml", TESTED.replace("writers", "readers"))
-    told = {"service": "one", "command": "SET", "argv": ["SET", "a:b", "?"], "count": 7}
-    told |= {"accesses": [{"position": 1, "key": "a:b", "needs": 2}]}
-    log = file("commands.log", json.dumps(told) + "\n")
+    answer = {"service": "one", "command": "SET", "argv": ["SET", "a:b", "?"], "count": 7}
+    answer |= {"accesses": [{"position": 1, "key": "a:b", "needs": 2}]}
+    log = file("commands.log", json.dumps(answer) + "\n")
     code, out, err = keyfence("diff", old, new, "--replay", log)
     assert (code, err) == (1, "")
     assert out == ("one breaks scope.write with SET, 7 times: a:b\n7 commands replayed, 0 undecided\n")
@@ -349,7 +354,7 @@ def test_a_policy_without_faults(small: Path) -> None:
     assert f"{small}: 0 errors, 1 warning; policy small, 2 services, 1 scope, 0 entries" in out
 
 
-def test_all_errors_at_once_in_the_order_of_the_file(file: Write) -> None:
+def test_all_errors_are_listed_in_the_order_of_the_file(file: Write) -> None:
     policy = file(
         "p.yaml",
         """policy: p
@@ -391,7 +396,7 @@ def test_faults_as_json(file: Write) -> None:
             "end_column": 11,
             "level": "warning",
             "code": "unwritten-scope",
-            "message": "nobody may write to the scope s, for example 'a:x'",
+            "message": "no service may write to the scope s, for example 'a:x'",
             "example": "a:x",
         }
     ]
@@ -408,7 +413,7 @@ def test_faults_as_workflow_commands(file: Write) -> None:
     assert out.startswith(f"::warning file={name},line=4,col=17,title=idle-service::the service two ")
 
 
-def test_strict_fails_for_warnings(file: Write) -> None:
+def test_strict_fails_on_warnings(file: Write) -> None:
     policy = file("p.yaml", SMALL)
     assert keyfence("check", policy).code == 0
     assert keyfence("check", "--strict", policy).code == 1
@@ -417,7 +422,7 @@ def test_strict_fails_for_warnings(file: Write) -> None:
     assert (code, "0 errors, 0 warnings (1 ignored)" in out) == (0, True)
 
 
-def test_warnings_come_after_the_errors(file: Write) -> None:
+def test_warnings_follow_the_errors(file: Write) -> None:
     policy = file(
         "p.yaml",
         """policy: p
@@ -432,26 +437,28 @@ keys:
     code, out, _ = keyfence("check", policy)
     assert code == 1
     lines = out.splitlines()
-    told = [line for line in lines if line.startswith(str(policy))]
-    assert [line.split(": ")[1] for line in told[:3]] == ["error", "warning", "warning"]
-    assert told[3].startswith(f"{policy}: 1 error, 2 warnings")
+    answer = [line for line in lines if line.startswith(str(policy))]
+    assert [line.split(": ")[1] for line in answer[:3]] == ["error", "warning", "warning"]
+    assert answer[3].startswith(f"{policy}: 1 error, 2 warnings")
     assert lines[-2:] == [
         "  first   SCAN 0 MATCH x:*  (also finds second)",
         "  second  SCAN 0 MATCH x:*  (also finds first)",
     ]
 
 
-def test_warnings_alone_are_no_failure(file: Write) -> None:
+def test_warnings_alone_do_not_fail(file: Write) -> None:
     policy = file("p.yaml", SMALL)
     code, out, _ = keyfence("check", policy)
     assert code == 0
-    assert f"{policy}:4:17: warning: the service two can do nothing with any key [idle-service]" in out
+    assert (
+        f"{policy}:4:17: warning: the service two has no rights on any key or channel [idle-service]" in out
+    )
 
 
 PLAIN = 'policy: p\nservices: [one]\nscopes: {s: {prefix: "a:", writers: [one]}}\n'
 
 
-def test_a_configuration_is_checked_with_its_policy(file: Write) -> None:
+def test_a_configuration_is_checked_together_with_its_policy(file: Write) -> None:
     policy = file("p.yaml", PLAIN)
     config = file("keyfence.yaml", "policy: p.yaml\nlisteners: [{listen: ':0', service: one}]\n")
     code, out, err = keyfence("check", config)
@@ -475,7 +482,7 @@ A_POLICY = "this is a policy, which --policy names; expected a configuration"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text", "told"),
+    ("arguments", "text", "message"),
     [
         (
             ("explain", "--service", "one", "--policy", "f", "--", "PING"),
@@ -508,13 +515,13 @@ A_POLICY = "this is a policy, which --policy names; expected a configuration"
     ],
 )
 def test_a_file_of_another_kind_is_named_in_one_error(
-    arguments: tuple[str, ...], text: str, told: str, file: Write
+    arguments: tuple[str, ...], text: str, message: str, file: Write
 ) -> None:
     path = file("f", text)
     code, out, err = keyfence(*(str(path) if one == "f" else one for one in arguments))
     assert code in (1, 2)
     assert [line for line in (out + err).splitlines() if ": error: " in line] == [
-        f"{path}:1:1: error: {told}"
+        f"{path}:1:1: error: {message}"
     ]
 
 

@@ -1,4 +1,4 @@
-"""What all commands have in common, and those that ask a running keyfence."""
+"""Conventions of all commands, and the commands that read or change a running keyfence."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ import pytest
 from keyfence import __version__
 from keyfence.cli.main import cli
 from keyfence.cli.options import admin_url, source_url
-from keyfence.policy.verdict import RULES
+from keyfence.policy.rules import RULES
 from tests.cli.test_main import NO_REDIS, POLICY, keyfence
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
 
-WITHOUT_OUTPUT = {"run", "demo", "schema"}  # a server, a play, and what is JSON anyway
+# A server, a play, and commands that print a file as it is.
+WITHOUT_OUTPUT = {"run", "demo", "schema", "policies"}
 ASKING = ("report", "status", "modes", "waivers", "observe", "reload", "restart")
 WAIVERS = """waivers:
   - {service: CubeProxy, rule: scope.read, owner: ada, reason: moves, until: 2099-01-01}
@@ -54,7 +55,7 @@ def test_help_fits_80_columns_and_is_not_cut(command: str, monkeypatch: pytest.M
 
 
 def commands(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Every command below a group, by all of its words."""
+    """Yields every command below a group, with its full name."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from commands(command, f"{before}{name} ")
@@ -66,7 +67,7 @@ ALL = dict(commands(cli))
 
 
 @pytest.mark.parametrize("name", sorted(ALL.keys() - WITHOUT_OUTPUT))
-def test_every_command_with_output_has_the_same_option_for_its_form(name: str) -> None:
+def test_every_command_with_output_has_the_same_format_option(name: str) -> None:
     found = option(ALL[name], "--format")
     assert found is not None
     assert isinstance(found.type, click.Choice)
@@ -77,7 +78,7 @@ def test_every_command_with_output_has_the_same_option_for_its_form(name: str) -
     assert alias.hidden
 
 
-def test_the_older_spelling_still_counts_and_the_newer_one_wins() -> None:
+def test_the_json_flag_still_works_and_format_overrides_it() -> None:
     common = ("explain", "--policy", POLICY, "--service", "ops")
     assert json.loads(keyfence(*common, "--json", "--", "PING").out)["verdict"] == "allow"
     assert keyfence(*common, "--json", "--format", "text", "--", "PING").out.endswith("allow\n")
@@ -85,14 +86,16 @@ def test_the_older_spelling_still_counts_and_the_newer_one_wins() -> None:
 
 
 @pytest.mark.parametrize("name", ASKING)
-def test_every_command_that_asks_takes_the_same_address(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_that_asks_keyfence_takes_the_same_address(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = [name, *(["--end"] if name == "observe" else [])]
-    told = "no keyfence answers there"
+    message = "no keyfence answers there"
     for address in ("127.0.0.1:1", "http://127.0.0.1:1"):
         code, out, err = keyfence(*arguments, "--admin", address)
         assert (code, out) == (1, "")
         assert err.startswith("keyfence: http://127.0.0.1:1/")
-        assert told in err
+        assert message in err
     monkeypatch.setenv("KEYFENCE_ADMIN", "127.0.0.1:2")
     assert keyfence(*arguments).err.startswith("keyfence: http://127.0.0.1:2/")
     assert keyfence(*arguments, "--admin", "[::1]:1").err.startswith("keyfence: http://[::1]:1/")
@@ -129,7 +132,7 @@ def test_an_argument_may_be_an_address_or_a_log(text: str, url: str) -> None:
 
 @pytest.fixture
 def terminal() -> Callable[..., str]:
-    """Runs a command with a terminal of so many columns as its standard output."""
+    """Runs a command with a terminal of `columns` columns as its standard output."""
 
     def run(columns: int, *arguments: str) -> str:
         ours, theirs = pty.openpty()
@@ -152,7 +155,7 @@ def terminal() -> Callable[..., str]:
     return run
 
 
-def test_on_a_narrow_terminal_modes_break_between_words(config: Path, terminal: Callable[..., str]) -> None:
+def test_on_a_narrow_terminal_modes_wrap_between_words(config: Path, terminal: Callable[..., str]) -> None:
     wide = terminal(250, "modes", "--config", str(config)).splitlines()
     assert wide[1].startswith("┏")
     narrow = terminal(80, "modes", "--config", str(config)).splitlines()
@@ -162,7 +165,7 @@ def test_on_a_narrow_terminal_modes_break_between_words(config: Path, terminal: 
     assert all(len(line) <= 80 for line in narrow[: len(RULES)])
 
 
-def test_on_a_narrow_terminal_waivers_are_blocks(config: Path, terminal: Callable[..., str]) -> None:
+def test_on_a_narrow_terminal_waivers_are_blocks_of_lines(config: Path, terminal: Callable[..., str]) -> None:
     arguments = ("waivers", "--config", str(config))
     assert terminal(250, *arguments).splitlines()[1].startswith("┏")
     blocks = terminal(60, *arguments).split("\n\n")
@@ -211,19 +214,19 @@ def running(config: Path) -> Iterator[Keyfence]:
 
 @pytest.fixture
 def admin(running: Keyfence, monkeypatch: pytest.MonkeyPatch) -> str:
-    """HOST:PORT, which is in the environment too."""
+    """The admin address as HOST:PORT; KEYFENCE_ADMIN holds it too."""
     address = running.ready.admin.removeprefix("http://")
     monkeypatch.setenv("KEYFENCE_ADMIN", address)
     return address
 
 
 @pytest.mark.usefixtures("admin")
-def test_status_says_what_runs_and_since_when(running: Keyfence) -> None:
+def test_status_shows_what_runs_and_since_when(running: Keyfence) -> None:
     with running.connect() as client:
         client.sendall(b"PING\r\n")
         assert client.recv(100) == b"+PONG\r\n"
         code, out, err = keyfence("status")
-        told = json.loads(keyfence("status", "--format", "json").out)
+        answer = json.loads(keyfence("status", "--format", "json").out)
     assert (code, err) == (0, "")
     time = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ"
     patterns = [
@@ -240,15 +243,15 @@ def test_status_says_what_runs_and_since_when(running: Keyfence) -> None:
     assert [re.fullmatch(*pair) is not None for pair in zip(patterns, out.splitlines(), strict=True)] == (
         [True] * len(patterns)
     ), out
-    assert told["ready"] is True
-    assert told["policy"]["name"] == "cubesandbox"
-    assert told["upstream"]["up"] is True
-    assert told["started"] <= told["policy"]["loaded"] + 60
-    assert told["modes"]["CubeProxy"]["enforce"] == told["modes"]["CubeProxy"]["disabled"] == 1
-    assert told["clients"] == {"CubeProxy": 1}
+    assert answer["ready"] is True
+    assert answer["policy"]["name"] == "cubesandbox"
+    assert answer["upstream"]["up"] is True
+    assert answer["started"] <= answer["policy"]["loaded"] + 60
+    assert answer["modes"]["CubeProxy"]["enforce"] == answer["modes"]["CubeProxy"]["disabled"] == 1
+    assert answer["clients"] == {"CubeProxy": 1}
 
 
-def test_status_of_one_without_redis_fails_and_says_why() -> None:
+def test_status_without_redis_fails_and_gives_the_reason() -> None:
     arguments = ("--policy", POLICY, "--upstream", NO_REDIS, "--listen", "127.0.0.1:0")
     with Keyfence(*arguments, "--admin", "127.0.0.1:0", expect_stderr="is unreachable") as running:
         code, out, _ = keyfence("status", "--admin", running.ready.admin)
@@ -258,19 +261,19 @@ def test_status_of_one_without_redis_fails_and_says_why() -> None:
 
 
 @pytest.mark.parametrize("workers", ["", "2"])
-def test_status_of_one_that_reads_nothing(workers: str, redis_behind: RedisServer) -> None:
+def test_status_of_a_keyfence_with_splice(workers: str, redis_behind: RedisServer) -> None:
     arguments = ["--upstream", redis_behind.url, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
     arguments += ["--splice", *(["--workers", workers] if workers else [])]
     with Keyfence(*arguments) as running:
         code, out, _ = keyfence("status", "--admin", running.ready.admin)
         modes = keyfence("modes", "--admin", running.ready.admin)
     assert code == 0
-    assert "policy      none: it runs with --splice and reads nothing\n" in out
+    assert "policy      none: it runs with --splice and applies no policy\n" in out
     assert len(re.findall("^process ", out, re.MULTILINE)) == int(workers or 1)
-    assert modes == (1, "", "keyfence: keyfence runs with --splice: it reads nothing\n")
+    assert modes == (1, "", "keyfence: keyfence runs with --splice: it applies no policy\n")
 
 
-def test_modes_of_a_running_one_are_those_of_its_configuration(admin: str, config: Path) -> None:
+def test_modes_of_a_running_keyfence_equal_those_of_its_configuration(admin: str, config: Path) -> None:
     of_running = keyfence("modes", "--format", "json", "--admin", admin)
     of_file = keyfence("modes", "--format", "json", "--config", config)
     assert (of_running.code, of_running.err) == (0, "")
@@ -279,7 +282,7 @@ def test_modes_of_a_running_one_are_those_of_its_configuration(admin: str, confi
 
 
 @pytest.mark.usefixtures("admin")
-def test_break_glass_is_shown_and_ends_early() -> None:
+def test_break_glass_is_shown_and_can_end_early() -> None:
     code, out, _ = keyfence("observe", "--for", "1h", "--rule", "scope.write", "--format", "json")
     assert (code, json.loads(out)["rule"]) == (0, "scope.write")
     assert keyfence("observe", "--for", "1h", "--service", "CubeProxy").code == 0
@@ -295,7 +298,7 @@ def test_break_glass_is_shown_and_ends_early() -> None:
     assert "break-glass" not in keyfence("status").out
 
 
-def test_waivers_of_a_running_one_with_their_uses(running: Keyfence, admin: str) -> None:
+def test_waivers_of_a_running_keyfence_show_their_uses(running: Keyfence, admin: str) -> None:
     with running.connect() as client:
         client.sendall(b"GET cube:v1:master:lock:a:b\r\n")
         assert client.recv(100) == b"$-1\r\n"
@@ -311,7 +314,7 @@ def test_waivers_of_a_running_one_with_their_uses(running: Keyfence, admin: str)
     assert "lapsed" in out
 
 
-def test_a_report_is_the_same_from_every_spelling_of_the_address(running: Keyfence, admin: str) -> None:
+def test_every_spelling_of_the_address_gives_the_same_report(running: Keyfence, admin: str) -> None:
     with running.connect() as client:
         client.sendall(b"SET cube:v1:shared:sandbox:proxy:s1 x\r\n")
         assert client.recv(1000).startswith(b"-NOPERM [scope.write]")
@@ -321,7 +324,7 @@ def test_a_report_is_the_same_from_every_spelling_of_the_address(running: Keyfen
     assert ("scope.write", {"refused": 1}) in [(row["rule"], row["actions"]) for row in rows]
 
 
-def test_a_reload_that_fails_lists_every_fault(admin: str, config: Path) -> None:
+def test_a_failed_reload_lists_every_fault(admin: str, config: Path) -> None:
     code, out, _ = keyfence("reload", "--format", "json")
     assert (code, json.loads(out)["policy"]) == (0, "cubesandbox")
     before = config.read_text()
@@ -330,7 +333,7 @@ def test_a_reload_that_fails_lists_every_fault(admin: str, config: Path) -> None
     waivers.write_text("waivers: [{service: one, rule: no.rule}]\n")
     try:
         code, out, err = keyfence("reload")
-        told = keyfence("reload", "--format", "json")
+        message = keyfence("reload", "--format", "json")
     finally:
         config.write_text(before)
         waivers.write_text(WAIVERS)
@@ -342,5 +345,5 @@ def test_a_reload_that_fails_lists_every_fault(admin: str, config: Path) -> None
     )
     assert len(faults) >= 6
     assert lines[-1].startswith(f"keyfence: http://{admin}/-/reload: nothing was reloaded: ")
-    assert told.code == 1
-    assert json.loads(told.out)["diagnostics"] == faults
+    assert message.code == 1
+    assert json.loads(message.out)["diagnostics"] == faults

@@ -1,4 +1,4 @@
-"""The schemas that editors use are those of the models, and take every file that keyfence ships."""
+"""JSON Schemas for editors: they match the models, and admit every file that keyfence ships."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHIPPED = PROJECT / "docs" / "schemas"
 
 
 class Loader(yaml.SafeLoader):
-    """YAML as editors read it: a date is text."""
+    """Parses YAML as editors do: a date is text."""
 
     yaml_implicit_resolvers: ClassVar[Any] = {
         first: [(tag, expression) for tag, expression in found if not tag.endswith(":timestamp")]
@@ -42,7 +42,7 @@ FILES = [*sorted(POLICIES.rglob("*.yaml")), *sorted((PROJECT / "examples").glob(
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_a_shipped_file_fits_its_schema(file: Path) -> None:
+def test_a_shipped_file_matches_its_schema(file: Path) -> None:
     assert faults(kind_of(file), file.read_text()) == []
     first = file.read_text().splitlines()[0]
     up = "../" * len(file.relative_to(PROJECT).parents[1:])
@@ -50,7 +50,7 @@ def test_a_shipped_file_fits_its_schema(file: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_shipped_schemas_are_those_of_the_models(kind: str) -> None:
+def test_the_shipped_schemas_match_the_models(kind: str) -> None:
     made = json.dumps(schema(kind), indent=1) + "\n"
     remedy = f"run: keyfence schema {kind} > docs/schemas/{kind}.json"
     assert (SHIPPED / f"{kind}.json").read_text() == made, remedy
@@ -58,7 +58,7 @@ def test_the_shipped_schemas_are_those_of_the_models(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_schema_is_one(kind: str) -> None:
+def test_a_schema_is_valid(kind: str) -> None:
     jsonschema.Draft202012Validator.check_schema(schema(kind))
 
 
@@ -82,7 +82,7 @@ HEAD = "policy: p\nservices: [one]\n"
         ("tests", "policy: p.yaml\ntests: [{service: one, comand: PING}]"),
     ],
 )
-def test_a_faulty_file_is_told(kind: str, text: str) -> None:
+def test_a_faulty_file_does_not_match_its_schema(kind: str, text: str) -> None:
     assert len(faults(kind, text)) >= 1
 
 
@@ -105,11 +105,11 @@ def test_a_faulty_file_is_told(kind: str, text: str) -> None:
         ("tests", "policy: p.yaml\nnow: 2030-01-01\ntests: [{service: o, command: [GET, k], after: 6s}]"),
     ],
 )
-def test_what_keyfence_reads_is_taken(kind: str, text: str) -> None:
+def test_the_schema_admits_what_keyfence_reads(kind: str, text: str) -> None:
     assert faults(kind, text) == []
 
 
-def test_fields_say_what_they_are_for() -> None:
+def test_fields_have_descriptions() -> None:
     made: dict[str, Any] = schema("policy")
     assert made["$defs"]["PlaceholderModel"]["properties"]["secret"]["description"].startswith("masked")
     assert "default" in made["$defs"]["TtlModel"]["properties"]

@@ -1,4 +1,4 @@
-"""`keyfence scripts`: what was run unregistered, and the section that registers it."""
+"""`keyfence scripts`: unregistered scripts that clients ran, and the section that registers them."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def test_different_scripts_are_different_rows_and_the_section_registers_them(
     with Keyfence("--config", config) as keyfence:
         with keyfence.client("app") as client:
             run_some(client)
-        code, told, err = process("scripts", keyfence.ready.admin, "--format", "json")
+        code, message, err = process("scripts", keyfence.ready.admin, "--format", "json")
         section = process("scripts", keyfence.ready.admin, "--format", "yaml").out
         table = process("scripts", keyfence.ready.admin).out
         report = process("report", keyfence.ready.admin).out
     assert (code, err) == (0, "")
-    listed = {one["script"]: one for one in json.loads(told)}
+    listed = {one["script"]: one for one in json.loads(message)}
     assert {
         name: (one["keys"], one["count"], one["refused"], one["line"]) for name, one in listed.items()
     } == {
@@ -92,18 +92,18 @@ def test_different_scripts_are_different_rows_and_the_section_registers_them(
     lines = {line["script"]: line["script_line"] for line in decisions(tmp_path)}
     assert lines == {name: one["line"] for name, one in listed.items()}
     assert json.loads(process("scripts", str(tmp_path / "decisions.jsonl"), "--format", "json").out) == [
-        one | {"last": pytest.approx(one["last"], abs=1)} for one in json.loads(told)
+        one | {"last": pytest.approx(one["last"], abs=1)} for one in json.loads(message)
     ]
 
 
-def test_where_keys_are_masked_no_line_of_a_script_shows(tmp_path: Path, redis_behind: RedisServer) -> None:
+def test_where_keys_are_masked_no_script_line_is_shown(tmp_path: Path, redis_behind: RedisServer) -> None:
     config = configure(tmp_path, redis_behind.url, "decision_log: {path: decisions.jsonl, mask_keys: yes}")
     with Keyfence("--config", config) as keyfence:
         with keyfence.client("app") as client:
             run_some(client)
-        told = process("scripts", keyfence.ready.admin, "--format", "json").out
-    assert {one["line"] for one in json.loads(told)} == {""}
-    assert {(one["script"], one["keys"]) for one in json.loads(told)} == {
+        message = process("scripts", keyfence.ready.admin, "--format", "json").out
+    assert {one["line"] for one in json.loads(message)} == {""}
+    assert {(one["script"], one["keys"]) for one in json.loads(message)} == {
         (sha1(COUNT), 2), (sha1(UNLOCK), 1), ("bump", 1),
     }  # fmt: skip
     assert {line["script_line"] for line in decisions(tmp_path)} == {""}
@@ -125,7 +125,7 @@ def line_of(policy: str, text: bytes) -> str:
         (b"local a = 1 -- " + b"h" * 5_000, "local a = 1 -- "),
     ],
 )
-def test_what_may_be_a_secret_in_a_script_is_masked(text: bytes, line: str) -> None:
+def test_possible_secrets_in_a_script_line_are_masked(text: bytes, line: str) -> None:
     assert line_of(POLICY + SECRET, text) == line
 
 
@@ -144,11 +144,11 @@ def test_a_secret_that_may_hold_spaces_masks_the_whole_line() -> None:
         (b"local x = '" + b"y" * 300, b"local x = '"),
     ],
 )
-def test_a_script_is_known_by_the_first_line_that_says_something(text: bytes, line: bytes) -> None:
+def test_a_script_is_shown_by_its_first_meaningful_line(text: bytes, line: bytes) -> None:
     assert first_line(text) == line
 
 
-def test_scripts_that_are_only_loaded_ask_for_their_keys(tmp_path: Path) -> None:
+def test_the_section_asks_for_the_keys_of_scripts_that_were_only_loaded(tmp_path: Path) -> None:
     line = {
         "time": "2026-01-01T00:00:00Z", "service": "app", "command": "SCRIPT LOAD", "action": "observed",
         "rule": "script.unregistered", "script": "0" * 40, "key": "", "script_line": "return 1\n",
@@ -157,12 +157,12 @@ def test_scripts_that_are_only_loaded_ask_for_their_keys(tmp_path: Path) -> None
     other = line | {"script": "other", "merged": 4}
     (tmp_path / "log").write_text(json.dumps(line) + "\n" + json.dumps(other) + "\n")
     code, out, err = process("scripts", str(tmp_path / "log"), "--format", "yaml")
-    assert (code, err) == (0, "keyfence: 5 calls were of scripts whose SHA-1 isn't known\n")
-    assert "only loaded so far: say how many keys" in out
+    assert (code, err) == (0, "keyfence: 5 calls left out: the script's SHA-1 is not known\n")
+    assert "only loaded so far; set how many keys" in out
     parse_policy(POLICY + out)
 
 
-def test_a_script_that_services_call_with_different_numbers_of_keys_takes_any(tmp_path: Path) -> None:
+def test_a_script_called_with_different_numbers_of_keys_takes_any(tmp_path: Path) -> None:
     lines = [
         {
             "time": "2026-01-01T00:00:00Z", "service": service, "command": "EVALSHA", "action": "observed",
@@ -178,6 +178,6 @@ def test_a_script_that_services_call_with_different_numbers_of_keys_takes_any(tm
     parse_policy(POLICY + out)
 
 
-def test_no_scripts_are_told_in_a_line(tmp_path: Path) -> None:
+def test_no_unregistered_scripts_gives_one_line(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("")
     assert process("scripts", str(tmp_path / "log"))[:2] == (0, "No unregistered scripts.\n")

@@ -1,4 +1,4 @@
-"""`keyfence waivers` as a user meets it."""
+"""`keyfence waivers`, run as a user would."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_uses_are_counted_from_a_decision_log(folder: Path) -> None:
     ]
 
 
-def test_the_table_shows_each_with_its_owner(folder: Path) -> None:
+def test_the_table_shows_each_waiver_with_its_owner(folder: Path) -> None:
     result = run(folder / "log", "--waivers", folder / "w.yaml")
     assert result.exit_code == 0, result.output
     assert "in use" in result.output
@@ -66,20 +66,20 @@ def test_the_table_shows_each_with_its_owner(folder: Path) -> None:
     assert "ada" in result.output
 
 
-def test_one_that_has_lapsed_is_told_with_exit_code_1(folder: Path) -> None:
+def test_a_lapsed_waiver_has_exit_code_1(folder: Path) -> None:
     (folder / "w.yaml").write_text(WAIVERS.replace("2099", "2020", 1))
     result = run("--config", folder / "keyfence.yaml")
     assert result.exit_code == 1, result.output
     assert "lapsed" in result.output
 
 
-def test_without_a_source_nobody_is_asked(folder: Path) -> None:
+def test_without_a_source_no_uses_are_counted(folder: Path) -> None:
     result = run("--config", folder / "keyfence.yaml", "--json")
     assert result.exit_code == 0, result.output
     assert [(one["uses"], one["state"]) for one in json.loads(result.output)] == [(None, ""), (None, "")]
 
 
-def test_a_baseline_is_a_waivers_file_that_the_policy_knows(folder: Path) -> None:
+def test_a_baseline_is_a_valid_waivers_file(folder: Path) -> None:
     result = run(folder / "log", "--baseline", "--owner", "ada", "--until", "2099-01-01")
     assert result.exit_code == 0, result.output
     (folder / "w.yaml").write_text(result.output)
@@ -94,14 +94,18 @@ def test_a_baseline_is_a_waivers_file_that_the_policy_knows(folder: Path) -> Non
     [
         (["log"], 2, "no waivers; name them with --config or --waivers"),
         (["--admin", "127.0.0.1:1"], 1, "http://127.0.0.1:1/waivers: no keyfence answers there"),
-        (["log", "--baseline"], 2, "--baseline needs --owner and --until: who mends all this, and by when?"),
-        (["log", "--baseline", "--owner", "a", "--until", "x"], 2, "'x' is no date; write it as 2027-06-30"),
+        (["log", "--baseline"], 2, "--baseline needs --owner and --until: who will fix this, and by when?"),
+        (
+            ["log", "--baseline", "--owner", "a", "--until", "x"],
+            2,
+            "'x' is not a date; write it as 2027-06-30",
+        ),
         (["none", "--waivers", "w.yaml"], 2, "none: No such file or directory"),
         (["http://127.0.0.1:1", "--waivers", "w.yaml"], 1, "no keyfence answers there"),
         (["--waivers", "p.yaml"], 2, "p.yaml:1:1: error: this is a policy, which --policy names"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(
+def test_a_wrong_waivers_option_gives_one_line(
     arguments: list[str], code: int, text: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
@@ -110,16 +114,17 @@ def test_what_is_wrong_is_told_in_a_line(
     assert "Traceback" not in result.output
 
 
-def test_a_name_that_the_policy_lacks_is_told_with_its_place(folder: Path) -> None:
+def test_a_name_that_the_policy_lacks_is_an_error_with_its_place(folder: Path) -> None:
     (folder / "w.yaml").write_text(WAIVERS.replace("entry: k", "entry: kk"))
     result = run("--waivers", folder / "w.yaml", "--policy", folder / "p.yaml")
     assert result.exit_code == 2
     assert (
-        f"{folder / 'w.yaml'}:2:46: error: 'kk' is no entry, scope or channel of the policy" in result.output
+        f"{folder / 'w.yaml'}:2:46: error: 'kk' is not an entry, scope or channel of the policy"
+        in result.output
     )
 
 
-def test_a_young_log_makes_no_waiver_unused(folder: Path) -> None:
+def test_a_short_log_marks_no_waiver_as_unused(folder: Path) -> None:
     now = datetime.datetime.now(datetime.UTC).isoformat()
     (folder / "log").write_text(json.dumps(LINE | {"time": now}) + "\n")
     result = run(folder / "log", "--config", folder / "keyfence.yaml")

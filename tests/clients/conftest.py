@@ -1,4 +1,4 @@
-"""keyfence in observe before a real Redis, shared by the clients of this room."""
+"""keyfence in observe in front of a real Redis, shared by the tests of this folder."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def _observing(_shared_redis: RedisServer, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def observing(redis_server: RedisServer, _observing: Keyfence) -> Keyfence:
-    """With an empty Redis behind it."""
+    """keyfence in observe, with an empty Redis behind it."""
     assert redis_server
     return _observing

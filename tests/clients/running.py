@@ -1,4 +1,4 @@
-"""What tests ask of a running keyfence from outside: its metrics, its log, its files."""
+"""Observations of a running keyfence from outside: its metrics, its log, its files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERVICES = ("CubeMaster", "CubeProxy", "cube-proxy-sidecar", "unknown")
 
 
 def configure(folder: Path, upstream: str, *more: str, mode: str = "") -> Path:
-    """Write a configuration with a listener for each of SERVICES and a decision log beside it."""
+    """Writes a configuration with a listener for each of SERVICES and a decision log next to it."""
     lines = [
         f"policy: {POLICY}",
         "admin: 127.0.0.1:0",
@@ -38,7 +38,7 @@ def configure(folder: Path, upstream: str, *more: str, mode: str = "") -> Path:
 
 
 def ask(keyfence: Keyfence, path: str, body: object = None, method: str = "") -> tuple[int, str]:
-    """One request to the admin listener: status and body."""
+    """Sends one request to the admin listener. Returns status and body."""
     data = None if body is None else json.dumps(body).encode()
     headers = {} if body is None else {"Content-Type": "application/json"}
     request = urllib.request.Request(keyfence.ready.admin + path, data, headers, method=method or None)
@@ -51,7 +51,7 @@ def ask(keyfence: Keyfence, path: str, body: object = None, method: str = "") ->
 
 
 def metric(keyfence: Keyfence, name: str, **labels: str) -> float:
-    """The sum of a metric's samples that have these labels."""
+    """Returns the sum of a metric's samples with these labels."""
     families = text_string_to_metric_families(ask(keyfence, "/metrics")[1])
     return sum(
         sample.value
@@ -62,12 +62,15 @@ def metric(keyfence: Keyfence, name: str, **labels: str) -> float:
 
 
 def decisions(folder: Path) -> list[dict[str, object]]:
-    """The lines of the decision log so far."""
+    """Returns the lines of the decision log so far."""
     return [json.loads(line) for line in (folder / "decisions.jsonl").read_text().splitlines()]
 
 
 def eventually(check: Callable[[], object], what: str) -> None:
-    """Wait until `check` holds. For what happens soon and tells nobody; nothing passes by waiting."""
+    """Waits until `check` holds, for events that happen soon but give no signal.
+
+    Nothing passes by waiting.
+    """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not check():
         assert time.monotonic() < deadline, f"it never came to pass that {what}"
@@ -75,7 +78,7 @@ def eventually(check: Callable[[], object], what: str) -> None:
 
 
 def open_files(keyfence: Keyfence) -> Counter[str]:
-    """How much the process has open of what; sockets all look alike."""
+    """Returns the process's open files by kind. Sockets all count as one kind."""
     folder = Path(f"/proc/{keyfence.process.pid}/fd")
     return Counter(_kind(path) for path in folder.iterdir())
 
@@ -88,19 +91,19 @@ def _kind(path: Path) -> str:
 
 
 def resident_bytes(keyfence: Keyfence) -> int:
-    """The memory that the process holds now."""
+    """Returns the memory of the process, in bytes."""
     pages = int(Path(f"/proc/{keyfence.process.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def normal_clients(server: RedisServer) -> int:
-    """How many connections Redis has, without the one that asks."""
+    """Returns the number of Redis' connections, without the asking one."""
     with server.client() as client:
         return len(client.client_list()) - 1
 
 
 def calls(server: RedisServer, commands: Iterable[str]) -> dict[str, int]:
-    """How often Redis carried out each of the commands since its counts were reset."""
+    """Returns how often Redis executed each of the commands since the last reset of its statistics."""
     with server.client() as client:
         stats = client.info("commandstats")
     return {name: int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in commands}

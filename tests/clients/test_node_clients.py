@@ -1,4 +1,4 @@
-"""ioredis and node-redis, with their default settings, can't tell keyfence from Redis."""
+"""ioredis and node-redis, with their default settings, cannot distinguish keyfence from Redis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer
 
 NODE = PROJECT / "tests" / "node"
 PREFIX = "app:v1:"
-# A service that may do everything below its prefix, and one that may only read there.
+# One service may do everything under its prefix, the other may only read there.
 POLICY = """
 policy: node-clients
 owner: {team: tests, contact: "#tests"}
@@ -63,7 +63,7 @@ def seen(script: str, address: tuple[str, int]) -> dict[str, object]:
 
 @pytest.mark.parametrize("mode", ["observe", "enforce"])
 @pytest.mark.parametrize("script", ["ioredis.js", "node_redis.js"])
-def test_a_client_sees_what_it_sees_without_keyfence(
+def test_a_client_gets_the_same_as_without_keyfence(
     script: str,
     mode: str,
     policy: Path,
@@ -83,7 +83,7 @@ def test_a_client_sees_what_it_sees_without_keyfence(
 
 
 @pytest.mark.parametrize("script", ["ioredis.js", "node_redis.js"])
-def test_a_client_is_told_by_an_ordinary_error_what_it_may_not_do(
+def test_a_client_gets_an_ordinary_error_for_a_refusal(
     script: str,
     policy: Path,
     start_redis: Callable[..., RedisServer],

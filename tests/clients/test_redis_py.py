@@ -1,4 +1,4 @@
-"""redis-py with its default settings: what it gets through keyfence is what it gets from Redis."""
+"""redis-py with its default settings gets the same replies through keyfence as from Redis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LUA = "return {KEYS[1], ARGV[1], redis.call('INCR', KEYS[1])}"
 
 
 def play(client: Any) -> list[Any]:
-    """A conversation of all kinds of commands; returns what was answered."""
+    """Sends commands of all kinds. Returns the replies."""
     seen: list[Any] = [client.set("a", "1", ex=100), client.get("a"), client.get("missing")]
     seen += [client.hset("h", mapping={"f": "1", "g": b"\r\n\x00"}), client.hgetall("h")]
     seen += [client.zadd("z", {"m": 1.5, "n": 2}), client.zrange("z", 0, -1, withscores=True)]
@@ -44,7 +44,7 @@ def play(client: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_the_same_answers_as_without_keyfence(
+def test_the_replies_equal_those_without_keyfence(
     observing: Keyfence, redis_server: RedisServer, protocol: int
 ) -> None:
     with redis_server.client(protocol=protocol) as direct:
@@ -85,9 +85,9 @@ def test_asyncio_pub_sub(observing: Keyfence, protocol: int) -> None:
         try:
             async with client.pubsub() as subscriber:
                 await subscriber.subscribe("news")
-                told = await subscriber.get_message(timeout=30)
-                assert told is not None
-                assert told["type"] == "subscribe"
+                answer = await subscriber.get_message(timeout=30)
+                assert answer is not None
+                assert answer["type"] == "subscribe"
                 await client.publish("news", "hello")
                 message = await subscriber.get_message(timeout=30)
                 assert message is not None

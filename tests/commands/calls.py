@@ -1,4 +1,5 @@
-"""Strategies for commands: well-formed ones with misleading names and values, and slightly broken ones."""
+"""Hypothesis strategies for commands: valid ones with misleading names and values, and slightly invalid
+ones."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ KEY = st.sampled_from([b"a", b"b", b"STREAMS", b"STORE", b"KEYS", b"GET"])
 SOME_KEYS = st.lists(KEY, min_size=1, max_size=3)
 
 NAMES = sorted(name for name in COMMANDS if not COMMANDS[name].subcommands)
-# Their keys depend on more than places.
+# Commands whose keys depend on more than positions.
 TRICKY = (
     b"BITFIELD BLMPOP BZMPOP COPY EVAL EVALSHA EVAL_RO FCALL GEORADIUS GEORADIUSBYMEMBER GETEX LMPOP "
     b"MIGRATE MSET MSETEX HGETEX DELEX SET "
@@ -36,7 +37,7 @@ TRICKY = (
 
 @st.composite
 def calls(draw: st.DrawFn, names: list[bytes]) -> Argv:
-    """A name and as many arguments as its arity asks for, give or take a few."""
+    """A name and about as many arguments as its arity requires."""
     name = draw(st.sampled_from(names))
     words = name.split()
     spare = draw(st.sampled_from([0, 0, 0, -1, 1, 2, 3, 4, 6, 8]))
@@ -45,7 +46,7 @@ def calls(draw: st.DrawFn, names: list[bytes]) -> Argv:
 
 
 def join(*parts: Part) -> st.SearchStrategy[Argv]:
-    """Arguments and lists of arguments, one after the other."""
+    """Arguments and lists of arguments, concatenated."""
     drawn = st.tuples(*(st.just(part) if isinstance(part, bytes) else part for part in parts))
     return drawn.map(
         lambda values: [w for value in values for w in ([value] if isinstance(value, bytes) else value)]
@@ -53,7 +54,7 @@ def join(*parts: Part) -> st.SearchStrategy[Argv]:
 
 
 def options(*choices: st.SearchStrategy[Argv]) -> st.SearchStrategy[Argv]:
-    """Up to four of them, repeated or not."""
+    """Up to four of these options, possibly repeated."""
     return st.lists(st.one_of(*choices), max_size=4).map(
         lambda parts: [word for part in parts for word in part]
     )

@@ -1,4 +1,4 @@
-"""Raw connections to live servers: argv in, reply out, no client library's opinion in between."""
+"""Raw connections to live servers: argv in, reply out, without a client library's interpretation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Live:
         self.connection = UnixDomainSocketConnection(path=path, protocol=2, socket_timeout=30)
 
     def __call__(self, *argv: bytes | str | int) -> Any:
-        """The reply; an error is returned, not raised."""
+        """The reply. An error is returned, not raised."""
         self.connection.send_packed_command(self.connection.pack_command(*argv))
         try:
             return self.connection.read_response()
@@ -30,7 +30,7 @@ class Live:
             return error
 
     def transacted(self, argv: list[bytes]) -> Any:
-        """The reply of a command that may block, which it doesn't in a transaction."""
+        """The reply of a command that may block. In a transaction it does not."""
         self("MULTI")
         self(*argv)
         reply = self("EXEC")
@@ -49,7 +49,7 @@ class Live:
 
 @pytest.fixture(scope="session")
 def _live_of() -> Iterator[Callable[[ServerBinary], Live]]:
-    """Starts a server when it is first asked for."""
+    """Starts each server when it is first used."""
     with ExitStack() as running:
 
         @cache

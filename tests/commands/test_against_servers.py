@@ -1,4 +1,4 @@
-"""What `extract` finds, compared with what live servers say: COMMAND GETKEYS, GETKEYSANDFLAGS, ACL DRYRUN."""
+"""`extract` agrees with live servers' COMMAND GETKEYS, COMMAND GETKEYSANDFLAGS and ACL DRYRUN."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ COUNT_AT = {
 }
 SORT_OPTIONS = frozenset({b"STORE", b"GET", b"BY", b"LIMIT"})
 BY_OPTIONS = frozenset(b"GEORADIUS GEORADIUSBYMEMBER SORT MIGRATE XREAD XREADGROUP STRALGO".split())
-# Redis 6.2 names the third argument of these whatever the subcommand, where only some take a key.
+# Redis 6.2 returns the third argument for all subcommands of these, although only some take a key.
 CONTAINERS_6 = frozenset(b"OBJECT XGROUP XINFO MEMORY".split())
 
 
-# Servers take these for existence only.
+# Servers say that these only check existence.
 CONTENT = frozenset(b"HEXISTS HLEN HSTRLEN LLEN MEMORY OBJECT SCARD SISMEMBER STRLEN XLEN ZCARD".split())
 
 
 class Difference(NamedTuple):
-    """Why the server's GETKEYS is not what the command does, and whether all that it names is touched."""
+    """Why the server's GETKEYS differs from the command's accesses, and whether all its keys are touched."""
 
     reason: str
     is_part: bool
 
 
 def known_difference(server: Live, argv: Argv) -> Difference | None:
-    """The whole list of the differences between `extract` and the servers' GETKEYS."""
+    """The complete list of differences between `extract` and the servers' GETKEYS."""
     name = word(argv[0])
     words = [word(argument) for argument in argv]
     if name in (b"GEORADIUS", b"GEORADIUSBYMEMBER"):
@@ -74,7 +74,7 @@ def known_difference(server: Live, argv: Argv) -> Difference | None:
         at = COUNT_AT[name]
         count = integer(argv[at]) if at < len(argv) else None
         if name == b"MSETEX" and count is not None:
-            count *= 2  # a value behind each key
+            count *= 2  # a value after each key
         if count is None or not 0 < count <= len(argv) - at - 1:
             return Difference("reads numkeys with atoi; the command itself answers an error", True)
     if name in BY_OPTIONS and runs_nowhere(server.transacted(argv)):
@@ -87,7 +87,7 @@ def runs_nowhere(reply: Any) -> bool:
 
 
 def needs_difference(argv: Argv) -> str:
-    """Why the server's flags are not what the command does, where it says less or more."""
+    """Why the server's flags differ from the command's effect, if they do."""
     name = word(argv[0])
     if name == b"XREADGROUP":
         return "flagged read-only, but it writes the group's state"
@@ -148,7 +148,7 @@ def check_with_redis6(server: Live, argv: Argv) -> None:
 
 
 def check_dryrun(server: Live, argv: Argv) -> None:
-    """With exactly the needs of each key the ACL lets it pass; without one key it doesn't."""
+    """The ACL allows the command with exactly the needed rights on each key, and refuses it without one."""
     accesses = extract(argv).accesses
     if not accesses or known_difference(server, argv) or needs_difference(argv):
         return
@@ -158,7 +158,7 @@ def check_dryrun(server: Live, argv: Argv) -> None:
     for access in accesses:
         needs[access.key] = needs.get(access.key, 0) | access.needs
     if server_says(server, argv, needs) != b"OK":
-        # Not a matter of keys: no reply for a wrong number of arguments, or for a count that lies.
+        # DRYRUN gives no answer for a wrong number of arguments or a wrong count of keys.
         assert server_says(server, argv, None) != b"OK", argv
         return
     for key, need in needs.items():
@@ -170,7 +170,7 @@ def check_dryrun(server: Live, argv: Argv) -> None:
 
 
 def server_says(server: Live, argv: Argv, needs: dict[bytes, int] | None) -> Any:
-    """ACL DRYRUN with these rights; None: with all."""
+    """The reply of ACL DRYRUN with these rights, or with all rights for None."""
     rights = {0: b"%R~", READ: b"%R~", WRITE: b"%W~", READ | WRITE: b"%RW~"}
     if needs is None:
         patterns = [b"~*"]
@@ -181,7 +181,7 @@ def server_says(server: Live, argv: Argv, needs: dict[bytes, int] | None) -> Any
 
 
 @pytest.mark.parametrize("argv_of", [GRAMMATICAL, calls(TRICKY)], ids=["well-formed", "broken"])
-def test_tricky_commands_have_the_keys_and_needs_that_newer_servers_name(newer: Live, argv_of: Any) -> None:
+def test_tricky_commands_have_the_keys_and_needs_of_newer_servers(newer: Live, argv_of: Any) -> None:
     names = newer.names()
 
     @live
@@ -194,7 +194,7 @@ def test_tricky_commands_have_the_keys_and_needs_that_newer_servers_name(newer: 
 
 
 @pytest.mark.parametrize("argv_of", [GRAMMATICAL, calls(TRICKY)], ids=["well-formed", "broken"])
-def test_tricky_commands_have_the_keys_that_redis_6_names(redis6: Live, argv_of: Any) -> None:
+def test_tricky_commands_have_the_keys_of_redis_6(redis6: Live, argv_of: Any) -> None:
     names = redis6.names()
 
     @live
@@ -207,13 +207,13 @@ def test_tricky_commands_have_the_keys_that_redis_6_names(redis6: Live, argv_of:
 
 
 def every_command(server: Live) -> list[bytes]:
-    """The server's own list: nothing that it has may be missing from the table."""
+    """The server's own list of commands, all of which must be in the table."""
     names = server.names()
     assert names <= set(NAMES) | {name for name in names if b" " not in name}
     return sorted(names & set(NAMES))
 
 
-def test_every_command_has_the_keys_and_needs_that_newer_servers_name(newer: Live) -> None:
+def test_every_command_has_the_keys_and_needs_of_newer_servers(newer: Live) -> None:
     for name in every_command(newer):
 
         @settings(live, max_examples=12)
@@ -224,7 +224,7 @@ def test_every_command_has_the_keys_and_needs_that_newer_servers_name(newer: Liv
         check()
 
 
-def test_every_command_has_the_keys_that_redis_6_names(redis6: Live) -> None:
+def test_every_command_has_the_keys_of_redis_6(redis6: Live) -> None:
     for name in every_command(redis6):
 
         @settings(live, max_examples=12)
@@ -235,7 +235,7 @@ def test_every_command_has_the_keys_that_redis_6_names(redis6: Live) -> None:
         check()
 
 
-def test_newer_servers_refuse_a_user_who_lacks_one_of_the_keys_or_needs(newer: Live) -> None:
+def test_newer_servers_refuse_a_user_without_one_of_the_keys_or_needs(newer: Live) -> None:
     names = newer.names()
 
     @live

@@ -8,7 +8,7 @@ from keyfence.commands.arguments import LONGEST_WORD, fold, integer, may_hold, w
 from keyfence.commands.model import Streamed
 
 
-def test_a_word_ends_at_a_nul_byte_as_it_does_for_the_server() -> None:
+def test_a_name_ends_at_a_nul_byte_as_it_does_for_the_server() -> None:
     assert word(b"store\0x") == b"STORE"
     assert word(b"\0store") == b""
 
@@ -18,18 +18,18 @@ def test_only_ascii_letters_fold() -> None:
     assert word(b"m\xe9") == b"M\xe9"
 
 
-def test_a_long_argument_is_no_word() -> None:
+def test_a_long_argument_matches_no_name() -> None:
     assert word(b"a" * 1_000_000) == b"A" * (LONGEST_WORD + 1)
 
 
-def test_a_command_s_own_name_is_read_whole() -> None:
+def test_all_bytes_of_a_command_name_count() -> None:
     assert fold(b"get") == b"GET"
     assert fold(b"get\0x") == fold(b"get\0") == fold(b"xgroup create") == b""
     assert fold(b"a" * LONGEST_WORD) == b"A" * LONGEST_WORD
     assert fold(b"a" * (LONGEST_WORD + 1)) == b""
 
 
-def test_words_are_read_from_the_beginning_of_a_large_argument_and_numbers_are_none() -> None:
+def test_a_streamed_argument_is_read_from_its_first_bytes_and_is_no_number() -> None:
     assert word(Streamed(b"store\0xxx", 2_000_000)) == b"STORE"
     assert integer(Streamed(b"1" * 256, 2_000_000)) is None
     assert may_hold(Streamed(b"x" * 256, 2_000_000), b"*")
@@ -39,12 +39,12 @@ def test_words_are_read_from_the_beginning_of_a_large_argument_and_numbers_are_n
 @pytest.mark.parametrize(
     "argument", [b"", b"+1", b"01", b"-0", b"00", b" 1", b"1 ", b"1_0", b"1.0", b"0x1", b"1\n", b"\xd9\xa1"]
 )
-def test_what_redis_does_not_read_as_an_integer_is_none(argument: bytes) -> None:
+def test_an_argument_that_redis_does_not_read_as_an_integer_is_none(argument: bytes) -> None:
     assert integer(argument) is None
 
 
 @given(st.integers(-(2**64), 2**64))
-def test_integers_are_those_of_64_bits(number: int) -> None:
+def test_integers_of_up_to_64_bits_are_read(number: int) -> None:
     expected = number if -(2**63) <= number < 2**63 else None
     assert integer(str(number).encode()) == expected
 

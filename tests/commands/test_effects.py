@@ -4,14 +4,14 @@ from typing import get_args
 
 import pytest
 
-from keyfence.commands.effects import TTL_OF
 from keyfence.commands.extract import extract
 from keyfence.commands.model import WRITE, Content, Field, Members, Ttl
+from keyfence.commands.ttl import TTL_OF
 from keyfence.policy.source.model import ValueType
 from tests.commands.conftest import Live
 from tests.commands.test_extract import touched
 
-YEAR = 31_536_000_000  # milliseconds; the time to live that a key has before a command
+YEAR = 31_536_000_000  # milliseconds; a key's time to live before the command
 MAX = 2**63 - 1
 
 
@@ -76,11 +76,11 @@ def content(text: str) -> Content | None:
         ("BITFIELD k GET u8 0", None),
     ],
 )
-def test_ttl_effect(text: str, expected: Ttl | None) -> None:
+def test_the_effect_on_the_time_to_live(text: str, expected: Ttl | None) -> None:
     assert ttl(text) == expected
 
 
-def test_a_copy_or_a_new_name_carries_the_time_to_live() -> None:
+def test_copying_and_renaming_carry_the_time_to_live() -> None:
     assert ttl("RENAME a b") is None
     assert ttl("RENAME a b", 1) == Ttl("carries")
     assert ttl("RENAMENX a b", 1) == Ttl("carries", condition="NX")
@@ -88,7 +88,7 @@ def test_a_copy_or_a_new_name_carries_the_time_to_live() -> None:
     assert ttl("COPY a b DB 1 REPLACE", 1) == Ttl("carries")
 
 
-# Commands with the key `k` that they write, and the commands that prepare it and others.
+# Commands that write the key `k`, and the commands that prepare it and other keys.
 STRING, HASH, LIST, SET, ZSET, STREAM = (
     "SET k 1",
     "HSET k f 1",
@@ -172,8 +172,8 @@ WRITES = [
 
 
 @pytest.mark.parametrize(("prepare", "text"), WRITES, ids=[text for _, text in WRITES])
-def test_servers_do_to_the_time_to_live_what_is_predicted(redis: Live, prepare: str, text: str) -> None:
-    """`k` exists and has a time to live, `n` doesn't exist, the sources have none."""
+def test_servers_change_the_time_to_live_as_predicted(redis: Live, prepare: str, text: str) -> None:
+    """`k` exists and has a time to live, `n` does not exist, and the sources have no time to live."""
     if text.split(maxsplit=1)[0].encode() not in redis.names():
         pytest.skip(f"{redis.version} doesn't have the command")
     redis("FLUSHALL")
@@ -219,7 +219,7 @@ READS = (
 
 
 @pytest.mark.parametrize("text", READS.split(";"))
-def test_servers_take_the_types_that_are_predicted_and_no_others(redis: Live, text: str) -> None:
+def test_servers_accept_only_the_predicted_types(redis: Live, text: str) -> None:
     (access,) = [a for a in touched(text).accesses if a.key == b"k"]
     for kind, prepare in TYPED.items():
         redis("FLUSHALL")
@@ -231,7 +231,7 @@ def test_servers_take_the_types_that_are_predicted_and_no_others(redis: Live, te
         assert ("WRONGTYPE" not in reply) == fits, (text, kind, reply)
 
 
-def test_a_destination_has_its_own_type() -> None:
+def test_a_destination_may_have_another_type_than_its_source() -> None:
     assert [a.types for a in touched("SORT k STORE d").accesses] == [("list", "set", "zset"), ("list",)]
     assert [a.types for a in touched("ZUNIONSTORE d 1 k").accesses] == [("zset",), ("set", "zset")]
     assert [a.types for a in touched("GEORADIUS k 1 2 3 m STORE d").accesses] == [("zset",), ("zset",)]
@@ -252,7 +252,7 @@ def test_a_destination_has_its_own_type() -> None:
         ("MSETNX k v", b"v", 2),
     ],
 )
-def test_a_whole_value_is_shown(text: str, value: bytes, position: int) -> None:
+def test_a_whole_value_is_content(text: str, value: bytes, position: int) -> None:
     assert content(text) == Content(value, position)
 
 
@@ -277,7 +277,7 @@ def test_each_key_of_mset_has_its_value() -> None:
         ("SETBIT k", None, 0),
     ],
 )
-def test_a_part_of_a_value_shows_how_long_the_whole_is_at_least(
+def test_part_of_a_value_shows_the_minimum_length_of_the_whole(
     text: str, least: int | None, position: int
 ) -> None:
     shown = None if least is None else Content(least=least, value_position=position)
@@ -285,11 +285,11 @@ def test_a_part_of_a_value_shows_how_long_the_whole_is_at_least(
 
 
 @pytest.mark.parametrize("text", ["GET k", "DEL k", "INCR k", "SETEX k 5", "LMOVE k a LEFT LEFT"])
-def test_no_content_is_shown(text: str) -> None:
+def test_commands_without_content_in_argv(text: str) -> None:
     assert content(text) is None
 
 
-def test_the_fields_of_a_hash_are_shown() -> None:
+def test_the_fields_of_a_hash_are_content() -> None:
     pairs = (Field(2, b"f", 3, b"v"), Field(4, b"g", 5, b"w"))
     assert content("HSET k f v g w") == content("HMSET k f v g w") == Content(fields=pairs)
     assert content("HSET k f v g w odd") == Content(fields=pairs)
@@ -305,7 +305,7 @@ def test_the_fields_of_a_hash_are_shown() -> None:
         ("", None, False, 0),
         ("MAXLEN 9", 9, False, 3),
         ("MAXLEN = 9", 9, False, 4),
-        ("maxlen ~ 9 LIMIT 5", None, True, 4),  # it never evicts anything
+        ("maxlen ~ 9 LIMIT 5", None, True, 4),  # it never evicts entries
         ("maxlen ~ 9 LIMIT 100", 9, True, 4),
         ("maxlen ~ 9 LIMIT 0", 9, True, 4),
         ("NOMKSTREAM MAXLEN ~ 9", 9, True, 5),
@@ -316,7 +316,7 @@ def test_the_fields_of_a_hash_are_shown() -> None:
         ("IDMPAUTO MAXLEN", None, False, 0),
     ],
 )
-def test_what_xadd_adds_and_how_it_trims(
+def test_the_entry_and_the_trimming_of_xadd(
     options: str, maxlen: int | None, approximate: bool, position: int
 ) -> None:
     argv = f"XADD k {options} * f v".encode().split()
@@ -344,15 +344,15 @@ def test_what_xadd_adds_and_how_it_trims(
         ("GEOADD k XX 1 2 a 3 4 b", 0, Members(5, 3, [b"a", b"b"])),
     ],
 )
-def test_the_elements_that_a_command_adds(text: str, access: int, expected: Members) -> None:
+def test_added_elements_are_content(text: str, access: int, expected: Members) -> None:
     assert touched(text).accesses[access].content == Content(members=expected)
 
 
-def test_what_smove_takes_away_is_no_content() -> None:
+def test_the_source_of_smove_has_no_content() -> None:
     assert touched("SMOVE k d a").accesses[0].content is None
 
 
-def test_msetex_has_a_value_behind_each_key_and_options_behind_all() -> None:
+def test_msetex_has_a_value_after_each_key_and_options_after_all() -> None:
     argv = b"MSETEX 2 a 1 b 2 NX PX 60".split()
     assert [access.key for access in extract(argv).accesses] == [b"a", b"b"]
     assert [access.content for access in extract(argv).accesses] == [Content(b"1", 3), Content(b"2", 5)]
@@ -361,7 +361,7 @@ def test_msetex_has_a_value_behind_each_key_and_options_behind_all() -> None:
     assert TTL_OF["MSETEX", 0]([b"MSETEX", b"x"]) == Ttl("drops")
 
 
-def test_hsetex_writes_as_many_fields_as_it_counts() -> None:
+def test_hsetex_writes_the_counted_fields() -> None:
     assert content("HSETEX k FNX EX 60 FIELDS 1 f v") == Content(fields=(Field(7, b"f", 8, b"v"),))
     assert content("HSETEX k FIELDS 1 f v EX 60") == Content(fields=(Field(4, b"f", 5, b"v"),))
     assert content("HSETEX k FNX EX 60") is None
@@ -379,7 +379,7 @@ def test_hsetex_writes_as_many_fields_as_it_counts() -> None:
         ("DELEX k IFEQ v", None),
     ],
 )
-def test_what_the_newest_commands_do_to_the_time_to_live(text: str, expected: Ttl | None) -> None:
+def test_the_effect_of_the_newest_commands_on_the_time_to_live(text: str, expected: Ttl | None) -> None:
     assert ttl(text) == expected
 
 
@@ -395,6 +395,6 @@ def test_what_the_newest_commands_do_to_the_time_to_live(text: str, expected: Tt
         ("HGETDEL k FIELDS 1 f", "hash"),
     ],
 )
-def test_arrays_vector_sets_and_what_modules_bring_are_types_of_their_own(text: str, kind: str) -> None:
+def test_arrays_vector_sets_and_module_types_are_separate_types(text: str, kind: str) -> None:
     assert touched(text).accesses[0].types == (kind,)
     assert kind in get_args(ValueType)

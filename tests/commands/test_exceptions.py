@@ -1,4 +1,4 @@
-"""The traps: options that decide keys and access."""
+"""Options that decide which keys are touched, and how."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def test_zadd_with_incr_reads(text: str, needs: int) -> None:
 # -- STORE
 
 
-def test_of_repeated_store_options_the_last_counts() -> None:
+def test_the_last_of_repeated_store_options_counts() -> None:
     assert keys("SORT k STORE a STORE b") == [(1, b"k", READ), (5, b"b", WRITE)]
     assert keys("GEORADIUS k 1 2 3 m STORE a STORE b")[1:] == [(9, b"b", WRITE)]
     assert keys("GEORADIUS k 1 2 3 m STORE a STOREDIST b")[1:] == [(9, b"b", WRITE)]
     assert keys("GEORADIUSBYMEMBER k m 3 m STOREDIST a STORE b")[1:] == [(8, b"b", WRITE)]
 
 
-def test_the_last_store_is_what_servers_write(redis: Live) -> None:
+def test_servers_write_to_the_last_store(redis: Live) -> None:
     redis("FLUSHALL")
     redis("RPUSH", "l", "2", "1")
     redis("GEOADD", "g", "1", "2", "m")
@@ -82,7 +82,7 @@ def test_the_last_store_is_what_servers_write(redis: Live) -> None:
     assert set(redis("KEYS", "*")) == {b"l", b"g", b"b", b"c", b"f"}
 
 
-def test_store_as_the_value_of_an_option_is_no_option() -> None:
+def test_store_as_the_value_of_an_option_is_not_an_option() -> None:
     assert keys("SORT k BY STORE GET STORE STORE d") == [(1, b"k", READ), (7, b"d", WRITE)]
     assert keys("SORT k GET store") == [(1, b"k", READ)]
     assert keys("GEORADIUSBYMEMBER k STORE 3 m STORE STORE") == [(1, b"k", READ), (6, b"STORE", WRITE)]
@@ -98,14 +98,14 @@ def test_a_destination_named_like_an_option_is_a_destination(redis: Live) -> Non
     assert keys("SORT l STORE GET STORE d") == [(1, b"l", READ), (5, b"d", WRITE)]
 
 
-def test_store_that_ends_in_a_nul_byte_is_store(redis: Live) -> None:
+def test_servers_read_store_with_a_nul_byte_as_store(redis: Live) -> None:
     redis("FLUSHALL")
     redis("RPUSH", "l", "1")
     assert redis("SORT", "l", b"STORE\0x", "d") == 1
     assert keys("SORT l STORE\0x d") == [(1, b"l", READ), (3, b"d", WRITE)]
 
 
-def test_after_an_option_that_nobody_knows_every_store_counts() -> None:
+def test_after_an_unknown_option_every_store_counts() -> None:
     assert keys("SORT k WHAT BY STORE d") == [(1, b"k", READ), (5, b"d", WRITE)]
     assert keys("GEORADIUS k 1 2 3 m STORE a WHAT STORE STOREDIST c") == [
         (1, b"k", READ),
@@ -143,7 +143,7 @@ def test_a_consumer_and_a_group_may_be_named_streams() -> None:
     assert keys("XREAD STREAMS STREAMS 0") == [(2, b"STREAMS", READ)]
 
 
-def test_a_server_reads_behind_the_streams_that_is_an_option(redis: Live) -> None:
+def test_a_server_reads_after_the_streams_that_is_an_option(redis: Live) -> None:
     redis("FLUSHALL")
     redis("XADD", "STREAMS", "1-1", "f", "v")
     redis("XGROUP", "CREATE", "STREAMS", "g", "0")
@@ -151,7 +151,7 @@ def test_a_server_reads_behind_the_streams_that_is_an_option(redis: Live) -> Non
     assert reply == [[b"STREAMS", [[b"1-1", [b"f", b"v"]]]]]
 
 
-def test_xread_options_take_their_values_with_them() -> None:
+def test_the_values_of_xread_options_are_skipped() -> None:
     assert keys("XREAD COUNT STREAMS STREAMS a 0") == [(4, b"a", READ)]
     assert keys("XREAD BLOCK 0 COUNT 5 STREAMS a b 0 0") == [(6, b"a", READ), (7, b"b", READ)]
 
@@ -162,7 +162,7 @@ def test_xread_with_an_unknown_option_or_an_odd_number_misses_no_key() -> None:
     assert keys("XREAD COUNT 1") == []
 
 
-def test_a_consumer_groups_bookkeeping_is_told_apart() -> None:
+def test_bookkeeping_of_a_consumer_group_needs_group() -> None:
     for text in (
         "XREADGROUP GROUP g c STREAMS k >",
         "XACK k g 1-1",
@@ -179,17 +179,17 @@ def test_a_consumer_groups_bookkeeping_is_told_apart() -> None:
         assert access.needs == READ, text
 
 
-def test_claims_read_the_entries_unless_they_ask_for_ids_only() -> None:
+def test_claims_read_the_entries_except_with_justid() -> None:
     assert keys("XCLAIM k g c 0 1-1") == [(1, b"k", RW)]
     assert keys("XCLAIM k g c 0 1-1 JUSTID") == [(1, b"k", WRITE)]
     assert keys("XCLAIM k JUSTID JUSTID 0 1-1") == [(1, b"k", RW)]
-    assert keys("XAUTOCLAIM k g c 0 0 COUNT 5 JUSTID") == [(1, b"k", RW)]  # it names no IDs itself
+    assert keys("XAUTOCLAIM k g c 0 0 COUNT 5 JUSTID") == [(1, b"k", RW)]  # its arguments name no IDs
 
 
 # -- MIGRATE
 
 
-def test_migrate_takes_its_key_or_those_behind_keys() -> None:
+def test_migrate_takes_its_key_or_those_after_keys() -> None:
     assert keys("MIGRATE h 1 k 0 9") == [(3, b"k", RW)]
     assert keys('MIGRATE h 1 "" 0 9') == [(3, b"", RW)]
     assert keys('MIGRATE h 1 "" 0 9 REPLACE KEYS a b') == [(8, b"a", RW), (9, b"b", RW)]
@@ -211,7 +211,7 @@ def test_migrate_with_an_unknown_option_misses_no_key() -> None:
 @pytest.mark.parametrize(
     "count", ["-1", "0", "99", "9223372036854775808", "01", "+1", "1x", "-9223372036854775808"]
 )
-def test_a_count_that_servers_refuse_makes_all_that_follows_a_key(redis: Live, count: str) -> None:
+def test_with_a_count_that_servers_refuse_all_later_arguments_are_keys(redis: Live, count: str) -> None:
     for start, rest in (("ZUNIONSTORE d", "a b"), ("ZUNION", "a b"), ("LMPOP", "a b"), ("BZMPOP 0", "a b")):
         text = f"{start} {count} {rest}"
         assert [key for _, key, _ in keys(text) if key != b"d"] == [b"a", b"b"]
@@ -219,7 +219,7 @@ def test_a_count_that_servers_refuse_makes_all_that_follows_a_key(redis: Live, c
 
 
 @pytest.mark.parametrize("count", ["-1", "99", "01", "+1", "1x", "9223372036854775808"])
-def test_a_script_whose_count_lies_is_a_problem_and_runs_nowhere(redis: Live, count: str) -> None:
+def test_a_script_with_a_wrong_count_is_a_problem_and_runs_nowhere(redis: Live, count: str) -> None:
     for name in ("EVAL", "EVALSHA", "FCALL", "EVAL_RO"):
         assert problem(f"{name} s {count} a b") == "script.keys"
     assert isinstance(redis("EVAL", "return 1", count, "a", "b"), Exception)
@@ -232,7 +232,7 @@ def test_a_script_without_keys_is_a_problem() -> None:
     assert problem("FCALL_RO f 0") == "script.keys"
 
 
-def test_a_scripts_keys_are_those_that_its_count_says() -> None:
+def test_a_script_has_the_counted_keys() -> None:
     assert keys("EVAL s 1 a b") == [(3, b"a", RW)]
     assert keys("EVALSHA_RO s 2 a b") == [(3, b"a", READ), (4, b"b", READ)]
     assert problem("EVAL s 1 a b") == ""
@@ -241,7 +241,7 @@ def test_a_scripts_keys_are_those_that_its_count_says() -> None:
 # -- the rest
 
 
-def test_stralgo_takes_the_keys_behind_keys() -> None:
+def test_stralgo_takes_the_keys_after_keys() -> None:
     assert keys("STRALGO LCS KEYS a b") == [(3, b"a", READ), (4, b"b", READ)]
     assert keys("STRALGO LCS STRINGS KEYS KEYS") == []
     assert keys("STRALGO LCS IDX MINMATCHLEN KEYS KEYS a b") == [(6, b"a", READ), (7, b"b", READ)]
@@ -255,7 +255,7 @@ def test_debug_names_a_key_or_may_touch_any() -> None:
     assert problem("DEBUG RELOAD") == "command.unknown"
 
 
-def test_only_the_removal_of_whole_keys_is_a_delete() -> None:
+def test_only_removing_whole_keys_needs_delete() -> None:
     for text in ("DEL k", "UNLINK k", "GETDEL k", "RENAME k d", "RENAMENX k d", "MIGRATE h 1 k 0 9"):
         source = next(access for access in touched(text).accesses if access.key == b"k")
         assert source.needs & DELETE, text
@@ -276,11 +276,11 @@ def test_only_the_removal_of_whole_keys_is_a_delete() -> None:
         ("DELIFEQ k v", READ | WRITE | DELETE),
     ],
 )
-def test_what_the_newest_commands_tell_is_read(text: str, needs: int) -> None:
+def test_the_newest_commands_that_show_the_old_value_need_read(text: str, needs: int) -> None:
     assert [access.needs for access in extract(text.encode().split()).accesses] == [needs]
 
 
-def test_fields_that_an_earlier_command_has_named_cant_be_known() -> None:
+def test_fields_that_an_earlier_command_named_are_a_problem() -> None:
     touches = extract(b"HIMPORT SET k fieldset a b".split())
     assert [(access.key, access.needs) for access in touches.accesses] == [(b"k", WRITE)]
     assert touches.problem is not None

@@ -11,7 +11,7 @@ from tests.commands.calls import ARGUMENTS, GRAMMATICAL, NAMES, calls
 
 
 def touched(text: str) -> Touches:
-    """What a command in a line touches; `""` is the empty argument."""
+    """What a command line touches. `""` is the empty argument."""
     return extract([b"" if part == '""' else part.encode() for part in text.split()])
 
 
@@ -66,7 +66,7 @@ def test_a_container_alone_touches_nothing() -> None:
     assert touched("command").problem is None
 
 
-def test_a_subcommand_sent_as_one_word_is_unknown() -> None:
+def test_a_command_and_subcommand_in_one_argument_are_unknown() -> None:
     assert extract([b"XGROUP CREATE", b"k"]).command is None
     assert not any(b" " in name for name in PLANS)
 
@@ -83,7 +83,7 @@ def test_a_subcommand_sent_as_one_word_is_unknown() -> None:
         ("PFMERGE d", [(1, b"d", READ | WRITE)]),
     ],
 )
-def test_a_wrong_number_of_arguments_gives_the_keys_that_are_there(
+def test_a_wrong_number_of_arguments_gives_the_keys_that_are_present(
     text: str, found: list[tuple[int, bytes, int]]
 ) -> None:
     assert keys(text) == found

@@ -1,4 +1,4 @@
-"""Fuzzing of argv → accesses: what must hold of whatever is sent, and what must not matter."""
+"""Properties of `extract` that hold for any argv."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ ANY = st.one_of(GRAMMATICAL, calls(TRICKY), calls(NAMES))
 OPTIONS = frozenset(map(word, WORDS))
 
 
-def places(argv: Argv) -> list[tuple[object, ...]]:
-    """Everything that is found but for the arguments themselves."""
+def without_arguments(argv: Argv) -> list[tuple[object, ...]]:
+    """Everything that is found, without the arguments themselves."""
     touches = extract(argv)
-    told = [(access.position, access.needs, access.types, access.ttl) for access in touches.accesses]
-    mentioned = [(channel.position, channel.publish) for channel in touches.channels]
-    return [touches.command, touches.problem, *told, *mentioned]  # type: ignore[list-item]
+    accesses = [(access.position, access.needs, access.types, access.ttl) for access in touches.accesses]
+    channels = [(channel.position, channel.publish) for channel in touches.channels]
+    return [touches.command, touches.problem, *accesses, *channels]  # type: ignore[list-item]
 
 
 @settings(max_examples=300)
 @given(ANY)
-def test_letters_case_decides_nothing(argv: Argv) -> None:
-    assert places([a.lower() for a in argv]) == places([a.upper() for a in argv])
+def test_case_does_not_matter(argv: Argv) -> None:
+    assert without_arguments([a.lower() for a in argv]) == without_arguments([a.upper() for a in argv])
 
 
 @settings(max_examples=300)
 @given(ANY)
 def test_a_word_ends_at_a_nul_byte(argv: Argv) -> None:
-    """As C's strings do. A command's own name is looked up whole."""
+    """C strings end there. Only a command's name is compared as a whole."""
     ended = [a + b"\0x" if i > 0 and word(a) in OPTIONS else a for i, a in enumerate(argv)]
-    assert places(ended) == places(argv)
+    assert without_arguments(ended) == without_arguments(argv)
 
 
 @settings(max_examples=500)
 @given(st.one_of(ANY, st.lists(st.binary(max_size=12), max_size=9)))
 @example([b"SORT", b"a", b"STORE"])
 @example([b"EVAL", b"x", b"9" * 400])
-def test_what_is_found_lies_in_the_arguments(argv: Argv) -> None:
+def test_everything_found_is_in_the_arguments(argv: Argv) -> None:
     touches = extract(argv)
     for access in touches.accesses:
         assert 0 < access.position < len(argv)

@@ -23,13 +23,13 @@ SEARCH = Path("/usr/lib/redis/modules/redisearch.so")  # Debian's redis-redisear
 
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
-    """What is adopted counts for the whole process."""
+    """Adopted commands belong to the whole process."""
     yield
     adopt(NOTHING)
 
 
 def index(first: int, *flags: bytes, last: int = 0, step: int = 1) -> list[Any]:
-    """A key spec as RESP2 gives it."""
+    """A key spec as in a RESP2 reply."""
     return spec([b"index", first], [b"lastkey", last, b"keystep", step, b"limit", 0], *flags)
 
 
@@ -50,12 +50,12 @@ def entry(
     categories: bytes = b"@slow",
     subcommands: list[Any] | None = None,
 ) -> list[Any]:
-    """An entry of COMMAND as Redis 7 and later give it."""
+    """An entry of COMMAND as in Redis 7 and later."""
     return [name, -2, flags.split(), *place, categories.split(), [], specs, subcommands or []]
 
 
 def entry_6(name: bytes, flags: bytes, *place: int) -> list[Any]:
-    """An entry of COMMAND as Redis 6.2 gives it."""
+    """An entry of COMMAND as in Redis 6.2."""
     return [name, -2, flags.split(), *place, [b"@slow"]]
 
 
@@ -68,7 +68,7 @@ def problem(text: str) -> str:
     return "" if found is None else found.rule
 
 
-def test_a_modules_command_has_the_keys_that_its_key_specs_tell() -> None:
+def test_a_module_command_has_the_keys_of_its_key_specs() -> None:
     learned(
         entry(b"doc.set", b"write denyoom module", [index(1, b"RW", b"access", b"update")]),
         entry(b"doc.get", b"readonly module", [index(1, b"RO", b"access")]),
@@ -83,8 +83,8 @@ def test_a_modules_command_has_the_keys_that_its_key_specs_tell() -> None:
     assert (command.name, command.servers, command.names_keys) == ("DOC.GET", (SERVER,), True)
 
 
-def test_a_modules_command_that_only_reads_does_so_whatever_redis_makes_of_its_keys() -> None:
-    spec = index(1, b"RW", b"access", b"update")  # what Redis says where the module says nothing
+def test_a_readonly_module_command_only_reads_its_keys() -> None:
+    spec = index(1, b"RW", b"access", b"update")  # what Redis says if the module gives no flags
     learned(
         entry(b"doc.get", b"readonly module", [spec]),
         entry(b"doc.pop", b"write module", [spec]),
@@ -95,7 +95,7 @@ def test_a_modules_command_that_only_reads_does_so_whatever_redis_makes_of_its_k
     assert keys("DOC.POP a") == keys("FORK.GET a") == keys("DOC.MARK a") == [(1, b"a", READ | WRITE)]
 
 
-def test_a_range_without_key_specs_needs_what_the_flags_admit() -> None:
+def test_a_range_without_key_specs_needs_what_the_command_flags_allow() -> None:
     learned(
         entry_6(b"few.add", b"write denyoom", 1, 1, 1),
         entry_6(b"few.has", b"readonly fast", 1, 1, 1),
@@ -119,12 +119,12 @@ def test_a_range_without_key_specs_needs_what_the_flags_admit() -> None:
         ((b"RW", b"insert"), READ | WRITE),
     ],
 )
-def test_a_key_specs_flags_are_read_for_all_that_they_admit(flags: tuple[bytes, ...], needs: int) -> None:
+def test_all_flags_of_a_key_spec_add_to_its_needs(flags: tuple[bytes, ...], needs: int) -> None:
     learned(entry(b"m.x", b"write module", [index(1, *flags), index(2, b"OW", b"update")]))
     assert keys("M.X a b")[0] == (1, b"a", needs)
 
 
-def test_a_command_that_writes_writes_one_of_its_keys() -> None:
+def test_a_writing_command_writes_at_least_one_of_its_keys() -> None:
     learned(entry(b"m.x", b"write module", [index(1, b"RO", b"access")]))
     assert keys("M.X a") == [(1, b"a", READ | WRITE)]
 
@@ -145,19 +145,19 @@ def test_a_command_that_writes_writes_one_of_its_keys() -> None:
     ],
     ids=str,
 )
-def test_a_command_that_may_touch_more_than_it_shows_is_a_problem(row: list[Any]) -> None:
+def test_a_command_that_may_touch_more_than_its_entry_shows_is_a_problem(row: list[Any]) -> None:
     learned(row)
     assert problem(f"{row[0].decode()} a b") == "command.unknown"
     assert touched(f"{row[0].decode()} a b").command is not None
 
 
-def test_a_servers_own_command_that_names_no_key_touches_none() -> None:
+def test_a_built_in_command_without_keys_touches_none() -> None:
     learned(entry(b"newping", b"fast", [], categories=b"@connection"))
     assert touched("NEWPING a").problem is None
     assert touched("NEWPING a").accesses == ()
 
 
-def test_counted_keys_are_counted() -> None:
+def test_counted_keys_are_found() -> None:
     counted = spec(
         [b"index", 2],
         [b"keynumidx", 0, b"firstkey", 1, b"keystep", 1],
@@ -170,7 +170,7 @@ def test_counted_keys_are_counted() -> None:
     assert problem("M.UNION x 2 a b c") == ""
 
 
-def test_a_keyword_that_stands_twice_is_a_problem() -> None:
+def test_a_keyword_that_appears_twice_is_a_problem() -> None:
     store = spec(
         [b"keyword", b"STORE", b"startfrom", 2],
         [b"lastkey", 0, b"keystep", 1, b"limit", 0],
@@ -184,7 +184,7 @@ def test_a_keyword_that_stands_twice_is_a_problem() -> None:
     assert problem("M.GEO a STORE STORE b") == "command.unknown"
 
 
-def test_a_container_has_the_subcommands_that_the_server_tells() -> None:
+def test_a_container_has_the_subcommands_of_its_entry() -> None:
     subcommands = [
         entry(b"m.c|get", b"readonly module", [index(2, b"RO", b"access")]),
         entry(b"m.c|set", b"write module", [index(2, b"OW", b"update")]),
@@ -197,7 +197,7 @@ def test_a_container_has_the_subcommands_that_the_server_tells() -> None:
     assert extract([b"M.C GET", b"a"]).command is None
 
 
-def test_a_container_whose_subcommands_make_no_sense_is_a_problem() -> None:
+def test_a_container_with_malformed_subcommands_is_a_problem() -> None:
     found = learn([entry(b"newc", b"fast", [], subcommands=[[b"newc|get"], 7])])
     adopt(found)
     assert found.unreadable == 2
@@ -215,7 +215,7 @@ def test_a_known_container_gains_subcommands_and_keeps_its_own() -> None:
     assert keys("XGROUP CREATE a g $") == [(2, b"a", WRITE)]
 
 
-def test_nothing_that_the_table_has_changes() -> None:
+def test_commands_of_the_table_do_not_change() -> None:
     lies: list[Any] = [entry(name.lower(), b"readonly fast", []) for name in COMMANDS if b" " not in name]
     lies += [entry(b"get", b"fast", [], subcommands=[entry(b"get|a", b"fast", [])])]
     lies += [
@@ -226,21 +226,21 @@ def test_nothing_that_the_table_has_changes() -> None:
     assert learn(lies) == NOTHING
 
 
-def test_an_administrative_flag_is_a_category_too() -> None:
+def test_the_admin_flag_becomes_a_category() -> None:
     learned(entry(b"newadmin", b"admin", [], categories=b""))
     command = touched("NEWADMIN").command
     assert command is not None
     assert {"admin", "dangerous"} <= command.categories
 
 
-def test_what_is_adopted_takes_the_place_of_what_was() -> None:
+def test_adopted_commands_replace_those_adopted_before() -> None:
     learned(entry_6(b"few.add", b"write", 1, 1, 1))
     learned(entry_6(b"new.add", b"write", 1, 1, 1))
     assert touched("FEW.ADD f x").command is None
     assert keys("NEW.ADD f x") == [(1, b"f", READ | WRITE)]
 
 
-def test_no_more_are_learned_than_there_is_room_for() -> None:
+def test_at_most_max_learned_commands_are_learned() -> None:
     found = learn([entry_6(b"m.%d" % number, b"write", 1, 1, 1) for number in range(MAX_LEARNED + 7)])
     assert (len(found.rows), found.dropped) == (MAX_LEARNED, 7)
 
@@ -274,7 +274,7 @@ def test_no_more_are_learned_than_there_is_room_for() -> None:
     ],
     ids=str,
 )
-def test_an_entry_that_makes_no_sense_is_left_out_and_counted(row: object) -> None:
+def test_a_malformed_entry_is_left_out_and_counted(row: object) -> None:
     found = learn([row, entry_6(b"good", b"write", 1, 1, 1)])
     assert (list(found.rows), found.unreadable) == ([b"GOOD"], 1)
 
@@ -319,9 +319,7 @@ ENTRIES = st.one_of(
     st.one_of(VALUES, st.lists(ENTRIES, max_size=3)),
     st.lists(st.sampled_from([b"K", b"1", b"a"]), max_size=6),
 )
-def test_whatever_the_server_says_learning_and_judging_never_raise(
-    reply: Any, arguments: list[bytes]
-) -> None:
+def test_learning_from_any_reply_and_extracting_never_raise(reply: Any, arguments: list[bytes]) -> None:
     adopt(learn(reply))
     argv = [b"m.x", *arguments]
     for access in extract(argv).accesses:
@@ -329,11 +327,11 @@ def test_whatever_the_server_says_learning_and_judging_never_raise(
         assert access.position > 0
 
 
-# -- held against the table, with a live server's own words
+# -- compared with the table, using a live server's reply
 
 
 def renamed(reply: Any) -> list[Any]:
-    """The reply of a server whose every command has a name that the table lacks."""
+    """The reply of a server whose commands are renamed to names that the table lacks."""
 
     def rename(row: list[Any]) -> list[Any]:
         inner = [[rename(sub) for sub in row[9]]] if len(row) > 9 else []
@@ -343,7 +341,7 @@ def renamed(reply: Any) -> list[Any]:
 
 
 def check_no_laxer(argv: Argv) -> None:
-    """The same keys at least, with the same needs at least; or a problem says that they aren't all known."""
+    """At least the same keys with at least the same needs, or a problem."""
     ours = extract([b"NEW" + argv[0], *argv[1:]])
     assert ours.command is not None
     theirs = extract(argv)
@@ -361,7 +359,7 @@ def check_no_laxer(argv: Argv) -> None:
     assert theirs.script is None, argv
 
 
-def test_what_a_live_server_tells_is_judged_no_laxer_than_by_the_table(redis: Live) -> None:
+def test_learned_commands_are_never_laxer_than_those_of_the_table(redis: Live) -> None:
     found = learn(renamed(redis("COMMAND")))
     names = redis.names()
     assert not found.unreadable
@@ -384,11 +382,11 @@ def test_a_live_server_of_a_known_version_teaches_nothing(redis: Live) -> None:
 
 
 def renamed_away(names: tuple[bytes, ...]) -> dict[bytes, Row]:
-    """The table without these."""
+    """The table without these commands."""
     return {name: row for name, row in COMMANDS.items() if not name.startswith(names)}
 
 
-def test_what_is_learned_of_vector_sets_is_what_the_table_has(newer: Live) -> None:
+def test_learned_vector_set_commands_equal_those_of_the_table(newer: Live) -> None:
     vectors = (
         b"VADD",
         b"VCARD",
@@ -413,7 +411,7 @@ def test_what_is_learned_of_vector_sets_is_what_the_table_has(newer: Live) -> No
 
 
 @pytest.mark.skipif(not SEARCH.exists(), reason="apt install redis-redisearch")
-def test_a_search_module_is_not_believed_to_touch_only_its_index() -> None:
+def test_commands_of_a_search_module_may_touch_any_key() -> None:
     with running_redis(arguments=["--loadmodule", str(SEARCH)]) as server:
         live_server = Live(str(server.socket_path), server.version)
         found = learn(live_server("COMMAND"), renamed_away((b"FT.",)))
@@ -423,7 +421,7 @@ def test_a_search_module_is_not_believed_to_touch_only_its_index() -> None:
     assert all(row.problem for row in found.rows.values())
 
 
-def test_a_renamed_command_is_told_by_its_old_name_only() -> None:
+def test_a_renamed_command_is_listed_only_under_its_old_name() -> None:
     with running_redis(arguments=["--rename-command", "GET", "FETCH"]) as server:
         live_server = Live(str(server.socket_path), server.version)
         assert live_server("FETCH", "k") is None

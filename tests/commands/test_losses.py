@@ -1,4 +1,4 @@
-"""What becomes of what a key holds, against the servers themselves."""
+"""The losses of a key's content, compared with live servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keyfence.commands.model import DELETE
 from tests.commands.conftest import Live
 from tests.commands.test_effects import HASH, LIST, OTHERS, SET, STREAM, STRING, WRITES, ZSET
 
-# Their elements are looked at; of others only whether they are there.
+# How to read the elements of these types. Of other types only the existence is checked.
 ELEMENTS: dict[bytes, tuple[str, ...]] = {
     b"hash": ("HKEYS", "k"),
     b"list": ("LRANGE", "k", "0", "-1"),
@@ -40,7 +40,7 @@ TAKING = [
 
 
 def held(server: Live) -> list[Any] | None:
-    """The elements of `k`; None where it is gone."""
+    """The elements of `k`, or None if it is gone."""
     kind = server("TYPE", "k")
     if kind == b"none":
         return None
@@ -48,7 +48,7 @@ def held(server: Live) -> list[Any] | None:
 
 
 @pytest.mark.parametrize(("setup", "text"), [*WRITES, *TAKING])
-def test_whatever_takes_a_key_or_its_elements_away_says_so(redis: Live, setup: str, text: str) -> None:
+def test_every_command_that_removes_a_key_or_elements_has_losses(redis: Live, setup: str, text: str) -> None:
     server, argv = redis, text.encode().split()
     server("FLUSHALL")
     for line in (*OTHERS.split(";"), setup):
@@ -58,7 +58,7 @@ def test_whatever_takes_a_key_or_its_elements_away_says_so(redis: Live, setup: s
     after = held(server)
     server("SELECT", "0")
     says = any(
-        one.does or one.needs & DELETE or (one.ttl is not None and one.ttl.milliseconds is not None)
+        one.losses or one.needs & DELETE or (one.ttl is not None and one.ttl.milliseconds is not None)
         for one in extract(argv).accesses
         if one.key == b"k"
     )

@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 
 from keyfence.commands.arguments import glob_escape
-from keyfence.commands.exceptions import MOST_UNSEEN
+from keyfence.commands.exceptions import MAX_UNSEEN
 from keyfence.commands.extract import extract
 from keyfence.commands.model import READ, Channel, Pattern, Script, Unseen
 from tests.commands.conftest import Live
 from tests.commands.test_extract import keys, touched
 
 
-def test_channels_are_told_with_what_is_done_to_them() -> None:
+def test_channels_are_found_with_their_use() -> None:
     assert touched("PUBLISH c m").channels == (Channel(1, b"c", True, False),)
     assert touched("SPUBLISH c m").channels == (Channel(1, b"c", True, False),)
     both = (Channel(1, b"a", False, False), Channel(2, b"b", False, False))
@@ -46,7 +46,7 @@ def test_patterns_over_key_names(text: str, pattern: Pattern | None) -> None:
     assert touched(text).pattern == pattern
 
 
-def test_the_last_match_of_scan_is_what_servers_use(redis: Live) -> None:
+def test_servers_use_the_last_match_of_scan(redis: Live) -> None:
     redis("FLUSHALL")
     redis("MSET", "a", "1", "b", "2")
     assert redis("SCAN", "0", "MATCH", "a", "COUNT", "99", "MATCH", "b") == [b"0", [b"b"]]
@@ -67,7 +67,7 @@ def test_the_last_match_of_scan_is_what_servers_use(redis: Live) -> None:
         ("w->x_*", "w->x_e", "", b"w->x_*"),
     ],
 )
-def test_what_a_pattern_of_sort_reads_is_matched_by_its_glob(
+def test_the_glob_of_a_sort_pattern_matches_the_keys_it_reads(
     redis: Live, pattern: str, key: str, field: str, glob: bytes
 ) -> None:
     redis("FLUSHALL")
@@ -81,7 +81,7 @@ def test_what_a_pattern_of_sort_reads_is_matched_by_its_glob(
         assert problem.unseen == (Unseen(glob, READ),)
 
 
-def test_an_escaped_glob_matches_its_own_text_only(redis: Live) -> None:
+def test_an_escaped_glob_matches_only_its_text(redis: Live) -> None:
     name = b"a*?[b]\\c^-"
     redis("FLUSHALL")
     redis("SET", name, "1")
@@ -89,7 +89,7 @@ def test_an_escaped_glob_matches_its_own_text_only(redis: Live) -> None:
     assert redis("KEYS", glob_escape(name)) == [name]
 
 
-def test_several_broadcast_prefixes_reach_what_each_reaches() -> None:
+def test_several_broadcast_prefixes_reach_the_keys_of_each() -> None:
     problem = touched("CLIENT TRACKING ON BCAST PREFIX a PREFIX b* PREFIX a").problem
     assert problem is not None
     assert (problem.rule, problem.position) == ("scan.scope", 5)
@@ -97,7 +97,7 @@ def test_several_broadcast_prefixes_reach_what_each_reaches() -> None:
 
 
 def test_many_broadcast_prefixes_reach_every_key() -> None:
-    prefixes = " ".join(f"PREFIX p{number}" for number in range(MOST_UNSEEN + 1))
+    prefixes = " ".join(f"PREFIX p{number}" for number in range(MAX_UNSEEN + 1))
     problem = touched(f"CLIENT TRACKING ON BCAST {prefixes}").problem
     assert problem is not None
     assert problem.unseen == (Unseen(b"*", READ),)
@@ -116,23 +116,23 @@ def test_many_broadcast_prefixes_reach_every_key() -> None:
         ("SELECT", ()),
     ],
 )
-def test_databases_are_told(text: str, databases: tuple[tuple[int, int], ...]) -> None:
+def test_databases_are_found(text: str, databases: tuple[tuple[int, int], ...]) -> None:
     assert touched(text).databases == databases
 
 
-def test_what_is_no_database_number_is_an_error(redis: Live) -> None:
+def test_servers_refuse_a_database_that_is_not_a_number(redis: Live) -> None:
     for number in ("x", "01", "+1", ""):
         assert isinstance(redis("SELECT", number), Exception)
 
 
-def test_scripts_are_told_with_their_keys_and_arguments() -> None:
+def test_scripts_are_found_with_their_keys_and_arguments() -> None:
     assert touched("EVAL s 1 k v w").script == Script("text", 1, b"s", (b"k",), (b"v", b"w"))
     assert touched("evalsha_ro a 2 k l").script == Script("sha1", 1, b"a", (b"k", b"l"), ())
     assert touched("FCALL f 0 v").script == Script("function", 1, b"f", (), (b"v",))
     assert touched("EVAL s").script is None
 
 
-def test_a_script_that_is_loaded_is_told_without_keys() -> None:
+def test_a_loaded_script_has_no_keys() -> None:
     assert touched("SCRIPT LOAD s").script == Script("text", 2, b"s", (), ())
     assert touched("script load s").accesses == ()
     assert touched("SCRIPT LOAD").script is None

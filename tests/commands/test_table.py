@@ -8,10 +8,11 @@ from types import ModuleType
 
 import pytest
 
-from keyfence.commands.effects import CONTENT_OF, TTL_OF
+from keyfence.commands.content import CONTENT_OF
 from keyfence.commands.exceptions import FINDERS, NEEDS
-from keyfence.commands.resources import MENTIONS
+from keyfence.commands.resources import RESOURCE_FINDERS
 from keyfence.commands.table import ASKED_SERVERS, COMMANDS, KNOWN_CATEGORIES, KNOWN_COMMANDS, lookup
+from keyfence.commands.ttl import TTL_OF
 from tests.servers import ServerBinary, all_server_binaries, running_redis
 
 TOOL = Path(__file__).parents[2] / "tools" / "commands_table.py"
@@ -28,11 +29,11 @@ def tool() -> ModuleType:
     return module
 
 
-def test_the_table_is_what_the_servers_replies_make(tool: ModuleType) -> None:
+def test_the_table_is_up_to_date_with_the_recorded_replies(tool: ModuleType) -> None:
     assert tool.main(["--check"]) == 0
 
 
-def test_a_stale_table_is_told(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_table_is_reported(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool, "ROOT", tmp_path)
     monkeypatch.setattr(tool, "TABLE", tmp_path / "table.json")
     assert tool.main(["--check"]) == 1
@@ -46,7 +47,7 @@ def merged(tool: ModuleType, directory: Path, **replies: list[object]) -> dict[s
     return {row["name"]: row for row in json.loads(tool.build(directory))["commands"]}
 
 
-def test_servers_that_differ_give_the_union_that_never_loosens(tool: ModuleType, tmp_path: Path) -> None:
+def test_differing_servers_give_the_stricter_union(tool: ModuleType, tmp_path: Path) -> None:
     index = {"type": "index", "spec": {"index": 1}}
     one = {"type": "range", "spec": {"lastkey": 0, "keystep": 1, "limit": 0}}
     many = {"type": "range", "spec": {"lastkey": -1, "keystep": 1, "limit": 0}}
@@ -81,7 +82,7 @@ def test_a_flag_that_a_server_does_not_use_at_all_is_not_missing_there(
     assert rows["X"]["flags"] == ["allow_busy"]
 
 
-def test_a_key_range_without_key_specs_becomes_one_with_all_access(tool: ModuleType, tmp_path: Path) -> None:
+def test_a_key_range_without_specs_becomes_a_spec_with_all_access(tool: ModuleType, tmp_path: Path) -> None:
     rows = merged(
         tool, tmp_path, old=[["x", -2, ["write"], 2, -1, 2, []], ["y", 2, ["readonly"], 1, 1, 1, []]]
     )
@@ -92,20 +93,20 @@ def test_a_key_range_without_key_specs_becomes_one_with_all_access(tool: ModuleT
     assert rows["Y"]["keys"][0]["flags"] == ["RO", "access"]  # type: ignore[index]
 
 
-def test_names_are_found_whatever_their_case() -> None:
+def test_names_are_found_in_any_case() -> None:
     for name in (b"get", b"GET", b"gEt"):
         row = lookup([name, b"k"])
         assert row is not None
         assert row.command.name == "GET"
 
 
-def test_a_container_gives_its_subcommand_or_itself() -> None:
+def test_a_container_is_looked_up_as_its_subcommand_or_itself() -> None:
     found = [lookup(argv) for argv in ([b"XGROUP", b"create"], [b"XGROUP", b"nope"], [b"xgroup"])]
     assert [row.command.name for row in found if row] == ["XGROUP CREATE", "XGROUP", "XGROUP"]
 
 
 @pytest.mark.parametrize("name", [b"XGROUP CREATE", b"", b"GET\0", b"GET ", b"G" * 10_000])
-def test_what_is_no_name_is_not_found(name: bytes) -> None:
+def test_other_names_are_not_found(name: bytes) -> None:
     assert lookup([name, b"k"]) is None
 
 
@@ -124,17 +125,17 @@ def test_every_name_and_category_is_known() -> None:
 
 
 @pytest.mark.parametrize("name", ["GET", "SORT", "MIGRATE", "EVAL", "STRALGO", "DEBUG", "XGROUP CREATE"])
-def test_a_command_that_may_name_keys_says_so_whatever_one_call_names(name: str) -> None:
+def test_names_keys_is_true_if_any_call_may_name_keys(name: str) -> None:
     assert COMMANDS[name.encode()].command.names_keys
 
 
 @pytest.mark.parametrize("name", ["KEYS", "SCAN", "FLUSHALL", "DBSIZE", "PING", "SPUBLISH", "OBJECT HELP"])
-def test_a_command_that_names_no_keys_says_so(name: str) -> None:
+def test_names_keys_is_false_for_commands_without_keys(name: str) -> None:
     assert not COMMANDS[name.encode()].command.names_keys
 
 
-# The options of commands whose arguments keyfence parses itself: those that its parsers know, and those that
-# change nothing of what is judged. Whoever adds one has looked which of the two it is.
+# The options of commands whose arguments keyfence parses itself: options that its parsers know, and options
+# that do not affect the result. Before you add an option here, find out which of the two it is.
 JUDGED_OPTIONS = {
     "BITOP": "AND ANDOR DIFF DIFF1 NOT ONE OR XOR",
     "BLMOVE": "LEFT RIGHT",
@@ -179,12 +180,12 @@ JUDGED_OPTIONS = {
 
 
 def parsed() -> set[str]:
-    """Commands of which some argument's meaning depends on words before it."""
-    functions = [*FINDERS, *NEEDS, *(name for name, _ in [*TTL_OF, *CONTENT_OF]), *MENTIONS]
+    """Commands in which the meaning of an argument depends on options before it."""
+    functions = [*FINDERS, *NEEDS, *(name for name, _ in [*TTL_OF, *CONTENT_OF]), *RESOURCE_FINDERS]
     return set(functions)
 
 
-def test_every_option_of_a_command_that_is_parsed_has_been_looked_at() -> None:
+def test_every_option_of_a_parsed_command_is_listed() -> None:
     for path in sorted(REPLIES.glob("*.json")):
         options = json.loads(path.read_text()).get("options", {})
         for name in parsed() & options.keys():
@@ -193,7 +194,7 @@ def test_every_option_of_a_command_that_is_parsed_has_been_looked_at() -> None:
 
 
 @pytest.mark.parametrize("binary", all_server_binaries(), ids=lambda binary: binary.id)
-def test_a_server_at_hand_says_what_the_table_was_made_of(
+def test_an_installed_server_replies_as_recorded(
     binary: ServerBinary, tool: ModuleType, tmp_path: Path
 ) -> None:
     for path in REPLIES.iterdir():

@@ -55,16 +55,18 @@ FAULTS = {
     "policy: p\nworkers: 0": ["keyfence.yaml:2:10: '0' is not a number of workers; write 1 to 256, or auto"],
     "policy: p\nworkers: []": ["keyfence.yaml:2:10: expected a number of workers, or auto"],
     "policy: p\ndrain: 5": [
-        "keyfence.yaml:2:8: '5' is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d"
+        "keyfence.yaml:2:8: '5' is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d"
     ],
     "policy: p\nadmin: here": [
-        "keyfence.yaml:2:8: 'here' is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380, or none"
+        "keyfence.yaml:2:8: 'here' is not an address; write HOST:PORT, as in 127.0.0.1:6380 or [::1]:6380, "
+        "or none"
     ],
     "policy: p\nlisteners: [{service: a}]": ["keyfence.yaml:2:13: 'listen' is missing"],
     "policy: p\nlisteners: [{listen: '127.0.0.1'}, {listen: '::1:5'}, {listen: ':99999'}]": [
-        "keyfence.yaml:2:22: '127.0.0.1' is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380",
-        "keyfence.yaml:2:45: '::1:5': put an IPv6 address into brackets, as [::1]:6380",
-        "keyfence.yaml:2:64: ':99999' is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380",
+        "keyfence.yaml:2:22: '127.0.0.1' is not an address; "
+        "write HOST:PORT, as in 127.0.0.1:6380 or [::1]:6380",
+        "keyfence.yaml:2:45: '::1:5': put an IPv6 address in brackets, as in [::1]:6380",
+        "keyfence.yaml:2:64: ':99999' is not an address; write HOST:PORT, as in 127.0.0.1:6380 or [::1]:6380",
     ],
     "policy: p\nlisteners: [{listen: '127.0.0.1:0', service: CubeMastr}]": [
         "keyfence.yaml:2:46: 'CubeMastr' is no service of the policy; did you mean CubeMaster?"
@@ -73,8 +75,8 @@ FAULTS = {
         "keyfence.yaml:2:16: 'of' is not admitted here; expected observe, enforce or disabled"
     ],
     "policy: p\nmodes: [{rule: scope.writ, mode: observe}, {service: X, mode: observe}]": [
-        "keyfence.yaml:2:16: 'scope.writ' is no rule; did you mean scope.write?",
-        "keyfence.yaml:2:54: 'X' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
+        "keyfence.yaml:2:16: 'scope.writ' is not a rule; did you mean scope.write?",
+        "keyfence.yaml:2:54: 'X' is not a service of the policy; known: CubeMaster, CubeProxy, unknown",
     ],
     "policy: p\nupstream: redis://u:secret@h:0": [
         "keyfence.yaml:2:11: the upstream's port is no number from 1 to 65535: 'redis://u:***@h:0'"
@@ -86,7 +88,8 @@ FAULTS = {
     ],
     "policy: p\nupstream: {verify: maybe, connect_timeout: 5}": [
         "keyfence.yaml:2:20: 'maybe' is neither true nor false",
-        "keyfence.yaml:2:44: '5' is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d",
+        "keyfence.yaml:2:44: '5' is not a duration; write a number and its unit, "
+        "as 500ms, 60s, 10m, 1h or 7d",
     ],
     "policy: p\nidentify: {networks: {10.0.0.1/8: CubeMaster, 10.0.0.0/33: CubeMaster}, users: {a: Nope}}": [
         "keyfence.yaml:2:35: '10.0.0.1/8' has bits behind the prefix; write 10.0.0.0/8",
@@ -98,7 +101,7 @@ FAULTS = {
     ],
     "policy: p\nlimits: {request: 0, client_output: 5q, connections: 0}": [
         "keyfence.yaml:2:19: '0': input should be greater than or equal to 1",
-        "keyfence.yaml:2:37: '5q' is no size; write a number and its unit, as 512b, 16kb, 64mb or 1gb",
+        "keyfence.yaml:2:37: '5q' is not a size; write a number and its unit, as 512b, 16kb, 64mb or 1gb",
         "keyfence.yaml:2:54: '0': input should be greater than or equal to 1",
     ],
     "policy: p\nlimits: {request: 99999gb, connections: many}": [
@@ -135,7 +138,7 @@ listeners:
   - {listen: ":1", tls: {cert: a.pem, min_version: 1.1}}
 """,
     [
-        "4:14: 'unix:' names no socket; write unix:/path/to/keyfence.sock",
+        "4:14: 'unix:' does not name a socket; write unix:/path/to/keyfence.sock",
         "5:31: 'rw' are no permissions; write three octal digits, as 0660",
         "6:36: '9' are no permissions; write three octal digits, as 0660",
         "7:51: '10.0.0.1/8' has bits behind the prefix; write 10.0.0.0/8",
@@ -224,8 +227,8 @@ limits:
         "4:14: '0': input should be greater than or equal to 1",
         "5:28: '-1': input should be greater than or equal to 0",
         "6:28: 'some' is no whole number",
-        "7:9: '5' is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, or none",
-        "8:17: 'x' is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, or none",
+        "7:9: '5' is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, or none",
+        "8:17: 'x' is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, or none",
         "9:14: '0s': input should be greater than or equal to 1",
     ],
 )
@@ -521,8 +524,8 @@ NO_UPSTREAM = {
     "redis://u:secret@[::1:5": "'redis://u:***@[::1:5' is no URL",
     "unix://:sec/?secret@h": "'unix://***@h': write / ? # of a user or password as %2F %3F %23",
     "unix:///s?db=secret@h": "'unix://***@h': write / ? # of a user or password as %2F %3F %23",
-    "unix://tmp/redis.sock": "'unix://tmp/redis.sock' names no socket; write unix:///path/to/redis.sock",
-    "unix:": "'unix:' names no socket; write unix:///path/to/redis.sock",
+    "unix://tmp/redis.sock": "'unix://tmp/redis.sock' does not name a socket; write unix:///path/to/redis.sock",
+    "unix:": "'unix:' does not name a socket; write unix:///path/to/redis.sock",
     "unix:///s?db=x": "'unix:///s?…': 'x' is no database number",
     "unix:///s?password=secret": "'unix:///s?…': there is no parameter 'password' here",
 }

@@ -164,7 +164,7 @@ def test_no_fault_shows_a_secret(text: str, tmp_path: Path) -> None:
 
 def test_an_empty_variable_garbles_no_message(tmp_path: Path) -> None:
     (fault,) = faults(tmp_path, "listeners: [{listen: '${KF_EMPTY}'}]")
-    assert "is no address" in fault
+    assert "is not an address" in fault
 
 
 def test_a_secret_that_any_user_may_read_is_told(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The pairs of a Redis and a keyfence that sessions are compared on."""
+"""The pairs of a Redis and a keyfence on which sessions are compared."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _everything(
 
 @pytest.fixture(params=[2, 3], ids=["resp2", "resp3"])
 def pair(_everything: Pair, request: pytest.FixtureRequest) -> Pair:
-    """Sessions in both protocols. The server is shared: leave its settings as they are."""
+    """Sessions in both protocols. Tests share the server: do not change its settings."""
     return _everything.speaking(request.param)
 
 
 @pytest.fixture
 def plain_pair(_everything: Pair) -> Pair:
-    """Sessions that say themselves what protocol they speak."""
+    """Sessions that choose their protocol themselves."""
     return _everything
 
 
@@ -46,5 +46,5 @@ def _refusing(
 
 @pytest.fixture
 def refusing_pair(_refusing: Pair) -> Pair:
-    """The same with a policy that refuses keys under no:."""
+    """The same, with a policy that refuses keys under no:."""
     return _refusing

@@ -1,7 +1,7 @@
-"""What replies may differ in, each with its reason.
+"""The differences between replies through keyfence and from Redis, each with its reason.
 
-Rule: nothing else is left out of a comparison, and a step names what it leaves out. docs/differences.md is
-this list in print (`python -m tests.differential.differences` writes it).
+Rule: a comparison ignores nothing else, and each step names the differences that it ignores.
+docs/differences.md is this list as a page (`python -m tests.differential.differences` writes it).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PAGE = PROJECT / "docs" / "differences.md"
 
 
 class Difference(NamedTuple):
-    """A part of replies that two sessions of the same commands needn't have in common."""
+    """A part of replies that may differ between two sessions of the same commands."""
 
     where: str  # the commands
     what: str
@@ -30,7 +30,7 @@ def _masked(pattern: bytes, by: bytes) -> Callable[[bytes], bytes]:
     return lambda data: compiled.sub(by, data)
 
 
-# The fields of CLIENT LIST that are about one connection at one moment.
+# The fields of CLIENT LIST that describe one connection at one moment.
 _MOMENTARY = (
     b"id|addr|laddr|fd|age|idle|qbuf|qbuf-free|argv-mem|multi-mem|rbs|rbp|obl|oll|omem|tot-mem|events"
 )
@@ -56,13 +56,13 @@ def _monitor_line(data: bytes) -> bytes:
 CLIENT_ID = Difference(
     "CLIENT ID, HELLO, CLIENT TRACKINGINFO, CLIENT GETREDIR",
     "a connection's id",
-    "Redis counts connections, and others were made in between.",
+    "Redis numbers its connections, and there were others in between.",
     _masked(rb"(?<=\n):\d+(?=\r\n)|^:\d+(?=\r\n)", b":*"),
 )
 CLIENT_LIST = Difference(
     "CLIENT LIST, CLIENT INFO",
     "id, addresses, ages, buffers and their memory",
-    "They are of one connection at one moment; keyfence's addresses stand in place of the client's.",
+    "They describe one connection at one moment. Redis sees keyfence's address in place of the client's.",
     _client_lines,
 )
 HELLO_ID = Difference(
@@ -72,21 +72,21 @@ HELLO_ID = Difference(
     _masked(rb"(?<=\$2\r\nid\r\n):\d+", b":*"),
 )
 CLOCK = Difference(
-    "TIME, LASTSAVE, EXPIRETIME of what was set by seconds to live",
+    "TIME, LASTSAVE, EXPIRETIME of keys with a relative time to live",
     "the time",
-    "It goes on.",
+    "Time passes.",
     _masked(rb"\$\d+\r\n\d{1,16}(?=\r\n)|:\d{9,16}(?=\r\n)", b"<time>"),
 )
 TIME_LEFT = Difference(
     "TTL, PTTL",
-    "the time that is left",
-    "It goes on.",
+    "the remaining time",
+    "Time passes.",
     _masked(rb":\d+(?=\r\n)", b":*"),
 )
 STREAM_ID = Difference(
     "XADD with *",
-    "the time in an id that Redis makes",
-    "It goes on.",
+    "the time in an id that Redis generates",
+    "Time passes.",
     _masked(rb"\$\d+\r\n\d{13}-\d+(?=\r\n)", b"<id>"),
 )
 MONITOR_LINE = Difference(
@@ -98,7 +98,7 @@ MONITOR_LINE = Difference(
 INFO_VALUES = Difference(
     "INFO",
     "the values; the sections and fields are compared",
-    "Run ids, uptimes, memory and counters go on, and connections that keyfence holds are counted.",
+    "Run ids, uptimes, memory and counters change, and Redis counts keyfence's own connections.",
     _info_values,
 )
 LOG_ENTRY = Difference(
@@ -122,66 +122,67 @@ IGNORED = (
 
 
 def masked(data: bytes, ignoring: Iterable[Difference]) -> bytes:
-    """The bytes without what may differ."""
+    """Returns the bytes without the parts that may differ."""
     for difference in ignoring:
         data = difference.mask(data)
     return data
 
 
 def page() -> str:
-    """docs/differences.md as it should be."""
+    """Returns the text of docs/differences.md."""
     rows = [f"| {one.where} | {one.what} | {one.reason} |" for one in IGNORED]
     real = [f"| {where} | {direct} | {through} | {why} |" for where, direct, through, why in REAL]
     return _PAGE.format(ignored="\n".join(rows), real="\n".join(real))
 
 
-# What a client can tell keyfence by, with a policy that allows everything: where, Redis' way, its way, why.
+# The differences that a client can notice with a policy that allows everything: (where, Redis, keyfence,
+# why).
 REAL: tuple[tuple[str, str, str, str], ...] = (
     (
-        "a bulk string that isn't followed by CRLF (`$1\\r\\nkXX`)",
-        "takes any two bytes for it",
-        "`-ERR Protocol error: expected CRLF after a bulk string`, and the end",
-        "Another reading of the same bytes would be another command than the one that was judged.",
+        "a bulk string without CRLF after it (`$1\\r\\nkXX`)",
+        "accepts any two bytes instead",
+        "`-ERR Protocol error: expected CRLF after a bulk string`, and closes",
+        "A server that reads the same bytes differently would run another command than the evaluated one.",
     ),
     (
         "a NUL byte in an inline command",
-        "doesn't find the line's end and waits for ever",
-        "`-ERR Protocol error: null byte in inline request`, and the end",
-        "The client would wait for ever.",
+        "does not find the line's end and waits forever",
+        "`-ERR Protocol error: null byte in inline request`, and closes",
+        "The client would wait forever.",
     ),
     (
         "a request of more than 1,048,576 arguments",
-        "from 7.0 on up to 2,147,483,647",
-        "`-ERR Protocol error: invalid multibulk length`, and the end, as Redis 6.2",
-        "What a request may cost is limited.",
+        "accepts up to 2,147,483,647 from Redis 7.0 on",
+        "`-ERR Protocol error: invalid multibulk length`, and closes, as Redis 6.2",
+        "keyfence limits the cost of a request.",
     ),
     (
         "`CLIENT REPLY OFF` or `SKIP` inside MULTI",
-        "EXEC's array then lacks the elements that it announces",
+        "EXEC's array then has fewer elements than it announces",
         "`-NOPERM [session.opaque]` in enforce; passed unread in observe",
-        "What EXEC answers can't be told from what follows it.",
+        "keyfence could not find the end of EXEC's reply.",
     ),
     (
-        "`SUBSCRIBE` and the likes of it inside MULTI",
+        "`SUBSCRIBE` and similar commands inside MULTI",
         "EXEC's array holds more elements than it announces (RESP2), or pushes (RESP3)",
         "`-NOPERM [session.opaque]` in enforce; passed unread in observe",
         "As above.",
     ),
     (
         "`SCRIPT DEBUG YES` or `SYNC`",
-        "the next EVAL opens Lua's debugger, and what follows is for that",
-        "`-NOPERM [session.opaque]` in enforce, also where it is granted; passed unread in observe",
-        "What a debugger is told (`s`, `c`, `redis GET key`) isn't commands.",
+        "the next EVAL starts Lua's debugger, which reads the following input",
+        "`-NOPERM [session.opaque]` in enforce, even if granted; passed unread in observe",
+        "The debugger's input (`s`, `c`, `redis GET key`) is not Redis commands.",
     ),
     (
-        "`CLIENT TRACKING … REDIRECT id` with an id that no client of the same service was shown",
-        "sends it there, or `-ERR The client ID you want redirect to does not exist`",
+        "`CLIENT TRACKING … REDIRECT id` with an id that was not shown to a client of the same service",
+        "redirects the messages, or answers `-ERR The client ID you want redirect to does not exist`",
         "`-NOPERM [command.forbidden]` in enforce; passes in observe",
-        "It would be sent to a connection of somebody else, or to one that several clients share.",
+        "The messages would reach another service's connection, or one that several clients share.",
     ),
     (
         "`CLIENT REPLY ON` inside MULTI while replies are off",
-        "sends the elements behind it without the array's beginning",
+        "sends the later elements without the array's header",
         "sends nothing of this transaction",
         "As above.",
     ),
@@ -189,67 +190,66 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "`QUIT`, or a protocol error, while replies are off",
         "leaves the connection open",
         "closes it",
-        "Redis closes behind the reply, which is never sent; the end is what was asked for.",
+        "Redis closes after sending the reply, which it never sends. The client asked for the end.",
     ),
     (
-        "`AUTH`, `HELLO`, `SELECT` inside MULTI, behind a script or another command whose reply the client's "
-        "text might shape, on the same connection",
-        "as outside of MULTI",
+        "`AUTH`, `HELLO`, `SELECT` inside MULTI, after a script or another command on the same connection "
+        "whose reply the client's text might shape",
+        "as outside MULTI",
         "`-NOPERM [session.opaque]` in enforce; passed unread in observe",
-        "The text might answer for them.",
+        "The text could forge their replies.",
     ),
     (
         "`AUTH` or `HELLO … AUTH` that fails inside MULTI, Redis 8.0 and Valkey 8.1",
         "EXEC's array lacks the element (redis/redis#15640)",
         "closes",
-        "What comes next would fill the place.",
+        "The next reply would take the missing element's place.",
     ),
     (
         "MONITOR",
         "–",
-        "shows what keyfence asks for itself too: PING each second; COMMAND and a trial of each of "
-        "its commands (`keyfence acl self`) when Redis comes up; PTTL, STRLEN, HLEN and their like, "
-        "with SELECT, for keys whose time to live or size it asks for; PING before a client's WAIT; "
-        "and barriers: ECHO, a HELLO with a syntax error or PING, with a random number of 32 "
-        "hexadecimal digits",
-        "keyfence is a client of Redis too, and MONITOR shows what Redis is asked: keyfence leaves no "
-        "line out. A barrier proves that replies are in step with requests.",
+        "also shows keyfence's own commands: PING each second; COMMAND and a trial of each of its commands "
+        "(`keyfence acl self`) when Redis comes up; PTTL, STRLEN, HLEN and similar, with SELECT, for keys "
+        "whose time to live or size it checks; PING before a client's WAIT; and barriers: ECHO, a HELLO "
+        "with a syntax error or PING, with a random number of 32 hexadecimal digits",
+        "keyfence is a client of Redis too, and MONITOR shows all commands that Redis gets; keyfence "
+        "removes no line. A barrier proves that replies and requests correspond.",
     ),
     (
         "MONITOR",
-        "shows AUTH, HELLO, SELECT, `CLIENT SETNAME` and `CLIENT SETINFO` where a client sends them",
-        "shows AUTH, HELLO and SELECT again for each connection that clients share, and all five for a "
-        "connection that a client gets of its own later; commands of several clients come from one "
-        "address, and those of one client may come from two",
-        "A new connection is told what its clients have told theirs.",
+        "shows AUTH, HELLO, SELECT, `CLIENT SETNAME` and `CLIENT SETINFO` when a client sends them",
+        "shows AUTH, HELLO and SELECT again for each shared connection, and all five when a client moves "
+        "to a dedicated connection; commands of several clients come from one address, and those of one "
+        "client may come from two",
+        "keyfence sets up a new connection as its clients have set up theirs.",
     ),
     (
         "CLIENT LIST",
         "a line for each client",
-        "a line for each connection to Redis: those that clients share, up to `shared_connections` "
-        "for each database, protocol and user, without name and library; one for each client that has "
-        "one of its own, or has been shown its id there (HELLO shows it); and keyfence's own, for its "
-        "PING and for times to live",
-        "These are Redis' connections, and operators count and end them by this list: keyfence leaves "
-        "no line out. The metrics of keyfence count its clients.",
+        "a line for each connection to Redis: the shared ones, up to `shared_connections` for each "
+        "database, protocol and user, without name and library; one for each client that has a dedicated "
+        "connection, or has been shown the id of one (HELLO shows it); and keyfence's own, for its PING "
+        "and for times to live",
+        "These are Redis' real connections, and operators count and close them by this list; keyfence "
+        "removes no line. keyfence's metrics count its clients.",
     ),
     (
         "a refusal or a protocol error in a session that runs MONITOR",
-        "shows the command before it first",
-        "may answer before the line comes that shows the command before it",
-        "The answer is made here, the line by Redis, and nothing tells when a line is still to come.",
+        "sends the line for the command before it first",
+        "may answer before that line",
+        "keyfence makes the answer and Redis the line, and nothing shows that a line is still on its way.",
     ),
     (
-        "`POST` or `Host:` behind other commands in one packet",
-        "closes without sending the replies that it has already made",
+        "`POST` or `Host:` after other commands in one packet",
+        "closes without sending its earlier replies",
         "sends these replies first",
-        "They were made; Redis loses them by closing at once.",
+        "The commands have run; Redis loses their replies by closing at once.",
     ),
     (
         "`POST` or `Host:` before a password is given, Redis 6.2",
-        "`-NOAUTH`, and goes on",
-        "the end, as Redis 7",
-        "It is an attack through a browser either way.",
+        "`-NOAUTH`, and continues",
+        "closes, as Redis 7",
+        "Either way it is an attack through a browser.",
     ),
 )
 
@@ -257,17 +257,17 @@ _PAGE = """\
 # Differences from Redis
 
 With a policy that allows everything, a client gets the bytes that Redis would send. `tests/differential` runs
-the same sessions directly and through keyfence and compares every byte, but for what stands here.
+the same sessions directly and through keyfence, and compares every byte except the differences listed here.
 
-## What a client can tell keyfence by
+## Differences that a client can notice
 
 | where | Redis | keyfence | why |
 |---|---|---|---|
 {real}
 
-## What differs between any two sessions
+## Differences between any two sessions
 
-The tests leave these parts of replies out, in the replies to these commands only.
+The tests ignore these parts of replies, and only in the replies to these commands.
 
 | where | what | why |
 |---|---|---|

@@ -1,8 +1,8 @@
-"""Load under which nobody may ever get a byte that is another's, nor one that answers another request.
+"""A load test: no client may ever get a byte of another client's reply, or of the reply to another request.
 
-Rule: every request carries who sent it and when, so that its reply can be told from every other. Clients go
-in the midst of pipelines and connections to Redis are killed; what is lost then is told by an error or the
-end.
+Rule: every request holds its client and its number, so that each reply is recognizable. Clients leave in the
+middle of pipelines and connections to Redis are killed. A client learns of lost requests by an error or by
+the end of its connection.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ _BIG = 300_000  # bytes: more than a reply on a shared connection may have
 
 
 class Astray(Exception):
-    """A reply that isn't the one to this request."""
+    """A reply that does not belong to its request."""
 
 
 class Expected:
-    """What a request, or a few that belong together, is answered by: these bytes, or what matches.
+    """The expected replies to a request, or to a few requests that belong together: exact bytes, or a
+    pattern.
 
-    `stateless`: by no more than what it says itself, so that it is known whatever was lost before.
+    `stateless`: the reply depends on the request alone, so it is known even after lost requests.
     """
 
     __slots__ = ("exact", "matching", "replies", "request", "stateless")
@@ -48,12 +49,12 @@ class Expected:
         return re.fullmatch(self.matching, data) is not None if self.matching else data == self.exact
 
     def begins_with(self, data: bytes) -> bool:
-        """Whether this may be all that came before the connection's end."""
+        """Returns whether these bytes may be all that came before the connection's end."""
         return bool(self.matching) or self.exact.startswith(data) or _LOST.startswith(data[: len(_LOST)])
 
 
 class Load:
-    """The clients together: how much they send, and what became of it."""
+    """All clients together: how much they send, and the results."""
 
     def __init__(self, connect: Connect, commands: int, seed: int) -> None:
         self._connect = connect
@@ -69,7 +70,7 @@ class Load:
                 group.create_task(_Client(self, f"c{number}", random.Random(self.dice.random())).run())
 
     async def connect(self) -> Streams:
-        """A new connection. Raises OSError where none is to be had for long."""
+        """Returns a new connection. Raises OSError if keyfence accepts none for a long time."""
         for _ in range(100):
             with contextlib.suppress(OSError):
                 return await self._connect()
@@ -117,7 +118,7 @@ class _Client:
                 await writer.wait_closed()
 
     async def _check(self, pipeline: list[Expected], reader: asyncio.StreamReader) -> bool:
-        """Read the replies and compare. False: this connection is of no further use."""
+        """Reads the replies and compares them. Returns False if this connection is unusable from now on."""
         data, framer = bytearray(), ReplyFramer()
         due = sum(one.replies for one in pipeline)
         while due:
@@ -157,12 +158,15 @@ class _Client:
         return not doubtful
 
     def _is_mine(self, one: Expected, answer: bytes) -> bool:
-        """Once a request was lost, what depends on it can't be known: but it names this client or nobody."""
+        """Returns whether a reply may be this client's after a lost request.
+
+        Replies that depend on that request hold an unknown value, but they name no other client.
+        """
         named = re.findall(rb"\bc\d+:", answer)
         return not one.stateless and all(name == self._name.encode() + b":" for name in named)
 
     def _request(self) -> Expected:
-        """The next request, whose reply follows from all before it on this connection."""
+        """Returns the next request. Its reply follows from all earlier requests on this connection."""
         self._count += 1
         tag = f"{self._name}:{self._count}:{'x' * self._dice.choice([0, 1, 20, 200])}".encode()
         key = f"{self._name}:{self._generation}"
@@ -220,7 +224,7 @@ _KINDS, _WEIGHTS, _SHAREABLE = zip(
     (_Client._increment, 20, 20),
     (_Client._refused, 5, 5),
     (_Client._transaction, 5, 5),
-    # What needs a connection of the client's own; most clients do without.
+    # Requests that need a dedicated connection; most clients send none.
     (_Client._unknown, 5, 0),
     (_Client._pop, 1, 0),
     (_Client._big, 0.05, 0),

@@ -1,4 +1,4 @@
-"""A Redis and a keyfence in front of it, and the comparison of a session through either."""
+"""A Redis with a keyfence in front of it, and the comparison of a session over both."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from tests.differential.sides import Heard, Side, Step, first_difference
 from tests.servers import Keyfence, RedisServer, ServerBinary, running_redis
 
 HERE = Path(__file__).parent
-# Both ways lead to Redis directly then: what differs is the harness's fault, or belongs into `differences`.
+# If set, both sides connect to Redis directly: any difference is a fault of the harness or belongs in
+# `differences`.
 CONTROL = bool(os.environ.get("KEYFENCE_CONTROL"))
 UPSTREAM_MODES = ("shared", "dedicated") if "mode" in UpstreamModel.model_fields else ("dedicated",)
 
-# It may say this where a test cuts its connections, and nothing else.
+# The only line that keyfence may print, when a test cuts its connections.
 _STDERR = r"\A(keyfence: the upstream doesn't tell its commands .*\n)*\Z"
 
-# Thousands of examples and a million commands, rather than what fits into every run of the tests.
+# If set: thousands of examples and a million commands, which take too long for every test run.
 LONG = bool(os.environ.get("KEYFENCE_SOAK"))
 
 Words = str | bytes | tuple[str | bytes | int, ...]
@@ -38,18 +39,18 @@ def step(
     closes: bool = False,
     half_closes: bool = False,
 ) -> Step:
-    """A step; text is a command whose words are split at spaces, bytes are sent as they are."""
+    """Returns a step. Text is a command, split at spaces; bytes are sent as they are."""
     split = tuple(tuple(one.split()) if isinstance(one, str) else one for one in words)
     return Step(on, split, tuple(ignoring), replies, silent, tuple(pieces), closes, half_closes)
 
 
 def debuggable(binary: ServerBinary) -> tuple[str, ...]:
-    """Options under which a server carries out DEBUG."""
+    """Returns the options under which a server executes DEBUG."""
     return () if binary.version.startswith("6.") else ("--enable-debug-command", "yes")
 
 
 def configuration(folder: Path, upstream: str, mode: str, policy: str) -> Path:
-    """Writes one that enforces a policy of this folder."""
+    """Writes a configuration that enforces a policy of this folder."""
     through = f"{{url: {upstream}, mode: {mode}}}" if "mode" in UpstreamModel.model_fields else upstream
     observed = ["command.unknown", "channel.read", "channel.write"]
     if policy == "refusing":
@@ -70,7 +71,7 @@ def configuration(folder: Path, upstream: str, mode: str, policy: str) -> Path:
 
 
 class Pair:
-    """Plays sessions on both ways to one server."""
+    """Plays sessions on both sides of one server: directly and through keyfence."""
 
     def __init__(self, server: RedisServer, keyfence: Keyfence, resp: int = 2) -> None:
         self.server = server
@@ -91,7 +92,7 @@ class Pair:
         return connection
 
     def same(self, *steps: Step, digest: bool = True) -> None:
-        """Fail unless every reply is the same on both ways, and the data that it all leads to."""
+        """Fails unless every reply, and the resulting data, is the same on both sides."""
         direct, data = self.directly(steps)
         through, data_through = self.through(steps, direct)
         report = list(first_difference(steps, direct, through))
@@ -101,11 +102,11 @@ class Pair:
             assert data == data_through, "\n".join(["the data differ after", *map(str, steps)])
 
     def directly(self, steps: Sequence[Step]) -> tuple[list[Heard], bytes]:
-        """Play a session past keyfence: what was heard, and a digest of the data that it left."""
+        """Plays a session directly on Redis. Returns the replies and a digest of the resulting data."""
         return self._play(Side(self._direct, [self._direct]), steps, ())
 
     def through(self, steps: Sequence[Step], expected: Sequence[Heard]) -> tuple[list[Heard], bytes]:
-        """The same through keyfence, up to the first step that is answered otherwise than expected."""
+        """Plays the session through keyfence, up to the first step whose reply is not the expected one."""
         connect = self._direct if CONTROL else self._through
         return self._play(Side(connect, [connect, self._direct]), steps, expected)
 
@@ -126,7 +127,7 @@ class Pair:
             return bytes(admin.execute_command("DEBUG", "DIGEST"))
 
     def empty(self) -> None:
-        """Forget everything that a session may have left in the server."""
+        """Removes everything that a session may have left in the server."""
         with self.server.client() as admin:
             admin.flushall()
             admin.script_flush()
@@ -137,7 +138,7 @@ class Pair:
             admin.execute_command("ACL", "LOG", "RESET")
 
     def _until_alone(self) -> None:
-        """Connections of a session that ends stay for a moment, and would be counted by PUBLISH, say."""
+        """Waits for closed connections to go. They stay for a moment, and PUBLISH would count them."""
         with self.server.client() as admin:
             admin.execute_command("CLIENT", "UNPAUSE")
             eventually(
@@ -146,7 +147,7 @@ class Pair:
 
 
 def _is_plain(client: dict[str, str]) -> bool:
-    """Nothing of a session is left in the connection: keyfence may keep it for others."""
+    """Returns whether a connection keeps no state of a session, so that keyfence may hold it for others."""
     return (
         client["flags"] in ("N", "U")
         and client["multi"] == "-1"
@@ -164,7 +165,7 @@ def running_pair(
     password: str = "",
     acl: Sequence[str] = (),
 ) -> Iterator[Pair]:
-    """Start a server, and a keyfence in front of it."""
+    """Starts a server, and a keyfence in front of it."""
     with running_redis(binary, password=password, acl=acl, arguments=debuggable(binary)) as server:
         path = configuration(folder, server.url, mode, policy)
         with Keyfence("--config", path, expect_stderr=_STDERR) as keyfence:

@@ -1,7 +1,7 @@
-"""Sessions that hypothesis makes up: two or three connections, few keys, every kind of command.
+"""Random sessions, made by hypothesis: two or three connections, few keys, every kind of command.
 
-Rule: what a generated session does is the same each time it is played: nothing in it depends on chance or on
-how long something takes, and no step is sent before the one before it has had its effect.
+Rule: a generated session has the same effects each time. Nothing in it depends on chance or on time, and no
+step is sent before the step before it has had its effect.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ values = st.integers(0, len(VALUES) - 1).map(lambda number: VALUES[number])
 
 
 def command(*parts: object) -> st.SearchStrategy[Command]:
-    """Words, some of them yet to be drawn; a text is split at its spaces."""
+    """Returns a strategy for a command. Some words are strategies themselves; text is split at its spaces."""
     drawn: list[st.SearchStrategy[object]] = []
     for part in parts:
         if isinstance(part, str):
@@ -134,7 +134,7 @@ POPS: list[st.SearchStrategy[Command]] = [
     command("XREAD BLOCK 0 STREAMS", keys, "0"),
 ]
 
-# With the weight that each has among what a pipeline is made of.
+# The parts of a pipeline, with their weights.
 PLAIN = [*SIMPLE * 2, *WRONG, *SILENT, *INLINE]
 ANYTHING = [*SIMPLE, *WRONG, *SILENT, *INLINE, *TRANSACTION * 4, *SETTINGS]
 
@@ -144,7 +144,7 @@ def pipelines(of: Sequence[st.SearchStrategy[Command]], size: int = 12) -> st.Se
 
 
 def pieces() -> st.SearchStrategy[list[int]]:
-    """Sizes in which a pipeline is sent: mostly as one."""
+    """Returns a strategy for the sizes of the pieces of a pipeline, mostly one piece."""
     return st.one_of(
         st.just([]), st.just([]), st.lists(st.sampled_from([1, 2, 3, 5, 11, 40, 500]), max_size=6)
     )
@@ -154,7 +154,7 @@ QUIT = encode.command("QUIT")
 
 
 class Sessions(RuleBasedStateMachine):
-    """Collects a session's steps; its end plays them."""
+    """Collects a session's steps, and plays them at its end."""
 
     play: Callable[[list[Step], int], None]
 

@@ -1,8 +1,8 @@
-"""What a client should get whose commands are refused in part, worked out from Redis itself.
+"""The replies that a client should get if some of its commands are refused, derived from Redis itself.
 
-In place of a command that is to be refused, Redis directly gets one of wrong arity. It is answered by an
-error at once wherever it stands, runs nothing, and makes a transaction fail: as a refusal should. So where
-keyfence refuses, Redis must have answered a stand-in, and the other way round.
+For each command that keyfence should refuse, Redis directly gets a stand-in of wrong arity. Redis answers it
+at once with an error in any state, runs nothing, and marks the transaction as failed: as a refusal should. So
+keyfence must refuse exactly where Redis has answered a stand-in.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 from keyfence.resp.replies import ReplyFramer
 
-# No generated command is this one, so that its error tells a refusal's place.
+# No generated command is equal to this one, so its error marks the place of a refusal.
 STAND_IN = ("GETDEL",)
 _STAND_IN_ERROR = b"-ERR wrong number of arguments for 'getdel' command\r\n"
 
@@ -20,7 +20,7 @@ _REFUSAL = re.compile(rb"-NOPERM \[scope\.(?:read|write)\] app may not [^\r\n]*\
 
 
 def with_refusals_marked(data: bytes) -> bytes:
-    """Replies with a mark wherever a stand-in was answered or keyfence has refused."""
+    """Returns the replies with a mark for each stand-in's error and each refusal."""
     framer = ReplyFramer()
     marked = bytearray()
     at = 0

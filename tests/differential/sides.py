@@ -1,7 +1,7 @@
-"""Two ways to one Redis, and how a session is played on either.
+"""Two sides of one Redis, direct and through keyfence, and the playing of a session on each.
 
-Rule: a step ends when all that it causes has happened, on whatever connection; that is found by asking the
-servers, never by waiting a while. So the steps of a session come in one order on both ways.
+Rule: a step ends when all its effects have happened, on every connection. The harness finds that out by
+asking the servers, never by waiting. So the steps of a session have one order on both sides.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from keyfence.resp.replies import ReplyError, ReplyFramer
 from tests.differential.differences import HELLO_ID, Difference, masked
 from tests.servers import PATIENCE_SECONDS
 
-# A command that no server runs, so that MONITOR, statistics and logs don't show it: its arity is wrong.
+# A command of wrong arity: no server runs it, so MONITOR, statistics and logs do not show it.
 _ASK = encode.command("ECHO")
-# Through keyfence a reply counts as missing if so often in a row nothing has come for so long, although the
-# servers have answered others meanwhile.
+# Through keyfence a reply counts as missing after this number of silences of this length in a row, while the
+# servers have answered others.
 _SILENT_TURNS = 3
 _SILENCE_SECONDS = 0.7
 
 
 class Id(str):
-    """In a command: the id of the connection with this name."""
+    """In a command: the id of the connection named so."""
 
 
 class Step(NamedTuple):
-    """What one connection sends, in pieces, and what is known of the replies."""
+    """The bytes that one connection sends, in pieces, and the expectations about the replies."""
 
     on: str
     words: tuple[bytes | tuple[str | bytes | int, ...], ...]
@@ -53,7 +53,7 @@ class Step(NamedTuple):
         return f"{self.on}: {shown[:600]}"
 
 
-# What MONITOR shows of keyfence's own: the PING of its probe, in database 0, and barriers (`wire.barrier`).
+# Lines of MONITOR for keyfence's own commands: its probe's PING in database 0, and barriers (`resp.barrier`).
 _KEYFENCES_OWN = re.compile(
     rb'\+[0-9.]+ \[(?:0 [^\]]*\] "PING"|\d+ [^\]]*\] "(?:ECHO|HELLO" "2|PING)" "[0-9a-f]{32}")\r\n'
 )
@@ -79,14 +79,14 @@ class Peer:
         self._unsent = memoryview(b"")
 
     def has_come(self, size: int, frames: int) -> bool:
-        """Whether so many replies have come; where `frames` is -1 or they can't be told, so many bytes."""
+        """Returns whether this many replies have come, or this many bytes if replies cannot be counted."""
         if self._lost or frames < 0:
             return len(self.data) >= size
         return self.frames >= frames and self._framer.at_boundary
 
     @property
     def busy(self) -> bool:
-        """There are bytes left to be sent, or sent ones that the other end hasn't read (on a unix socket)."""
+        """Returns whether bytes are unsent, or sent and unread by the other end (on a unix socket)."""
         if self.ended:
             return False
         if self._unsent:
@@ -101,7 +101,7 @@ class Peer:
             self._unsent = memoryview(data)
 
     def pump(self, timeout: float = 0) -> bool:
-        """Send and receive what goes at once. Whether anything did."""
+        """Sends and receives as much as possible without waiting. Returns whether anything moved."""
         moved = False
         if self._unsent and not self.ended:
             try:
@@ -155,7 +155,7 @@ class Peer:
         self._boundary = len(self.data)
 
     def heard(self) -> tuple[bytes, bool]:
-        """What came since the last call."""
+        """Returns the bytes received since the last call."""
         data = bytes(self.data)
         self.data.clear()
         self.frames = self._boundary = 0
@@ -165,7 +165,7 @@ class Peer:
 
 
 class Asker:
-    """A connection that asks whether a server is through with what came before."""
+    """A connection that finds out whether a server has processed everything before."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(PATIENCE_SECONDS)
@@ -188,8 +188,11 @@ Connect = Callable[[], socket.socket]
 
 
 class Side:
-    """One way to Redis. `connect` makes a client's connection on it; `ask` makes connections that ask whether
-    those who stand in this way, in their order, are through with what was sent."""
+    """One side: a way to Redis.
+
+    `connect` opens a client's connection. `ask` opens connections that find out whether the servers on this
+    side, in their order, have processed everything sent.
+    """
 
     def __init__(self, connect: Connect, ask: Sequence[Connect]) -> None:
         self._connect = connect
@@ -210,14 +213,14 @@ class Side:
         return sum(peer.pump() for peer in self.peers.values()) > 0
 
     def settle(self) -> bool:
-        """Return when the servers have done all that was sent, and everything that came of it is here.
+        """Returns when the servers have processed everything sent, and all its effects have arrived.
 
-        Tells whether anything came meanwhile.
+        The result says whether anything arrived meanwhile.
         """
         came = False
         while True:
             moved = self.pump()
-            # Before the servers are asked: what they read later may be answered later than they are asked.
+            # Send before asking the servers: they may answer later input after the question.
             busy = any(peer.busy for peer in self.peers.values())
             for asker in self._askers * 2:
                 asker.ask()
@@ -228,8 +231,11 @@ class Side:
                 return came
 
     def play(self, steps: Sequence[Step], resp: int, expected: Sequence[Heard] = ()) -> list[Heard]:
-        """Run a session. With `expected`, a step ends once as many replies have come, or none come any more;
-        the session ends with the first step whose replies aren't those."""
+        """Plays a session. Returns the replies of each step.
+
+        With `expected`, a step ends once as many replies have come, or none come any more. The session ends
+        with the first step whose replies are not the expected ones.
+        """
         self._open(steps, resp)
         heard: list[Heard] = []
         for number, step in enumerate(steps):
@@ -307,7 +313,7 @@ class Side:
         poll.poll(50)
 
     def _await_as(self, step: Step, hope: Heard) -> None:
-        """Wait for as much as came on the other way; what doesn't come is missed after a silence."""
+        """Waits for as much as came on the other side. After a silence, the rest counts as missing."""
         wanted = [
             (self.peers[name], len(data), count_frames(data), ended) for name, (data, ended) in hope.items()
         ]
@@ -332,7 +338,7 @@ class Side:
 
 
 def count_frames(data: bytes) -> int:
-    """How many replies and pushes end in the data; -1 where it isn't made of them."""
+    """Returns the number of complete replies and pushes in the data; -1 if it is not RESP."""
     framer = ReplyFramer()
     frames = at = 0
     try:
@@ -345,7 +351,7 @@ def count_frames(data: bytes) -> int:
 
 
 def alike(step: Step, one: Heard, other: Heard) -> bool:
-    """Whether a step was answered alike, but for what it ignores."""
+    """Returns whether a step has the same replies on both sides, apart from the ignored differences."""
     return _comparable(step, one) == _comparable(step, other)
 
 
@@ -357,7 +363,7 @@ def _comparable(step: Step, heard: Heard) -> Heard:
 def first_difference(
     steps: Sequence[Step], direct: Sequence[Heard], through: Sequence[Heard]
 ) -> Iterator[str]:
-    """Yields the lines of a report on the first step that was answered otherwise; none where none was."""
+    """Yields the lines of a report on the first step with different replies; nothing if there is none."""
     for number, (step, one, other) in enumerate(zip(steps, direct, through, strict=False)):
         if alike(step, one, other):
             continue

@@ -1,4 +1,4 @@
-"""What a client sets on its connection: protocol, user, database, name, replies, tracking, monitoring."""
+"""Settings of a connection: protocol, user, database, name, replies, tracking, monitoring."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_hello(plain_pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("first", ["HELLO", "HELLO 2", "HELLO 3"])
-def test_hello_before_all_else(plain_pair: Pair, first: str) -> None:
+def test_hello_as_the_first_command(plain_pair: Pair, first: str) -> None:
     plain_pair.same(a(first, "GET k", "HGETALL h"))
 
 
@@ -49,7 +49,7 @@ WRONG_HELLOS = [
 
 
 @pytest.mark.parametrize("hello", WRONG_HELLOS)
-def test_a_hello_that_is_wrong_changes_what_it_changes_in_redis(plain_pair: Pair, hello: str) -> None:
+def test_a_wrong_hello_has_the_same_effects_as_in_redis(plain_pair: Pair, hello: str) -> None:
     plain_pair.same(a(hello), a("GET k", "CLIENT GETNAME", "HELLO"))
 
 
@@ -122,7 +122,7 @@ def test_select(pair: Pair) -> None:
 # -- names, ids, lists
 
 
-def test_names(pair: Pair) -> None:
+def test_connection_names(pair: Pair) -> None:
     pair.same(
         a("CLIENT GETNAME"),
         a("CLIENT SETNAME me"),
@@ -136,13 +136,13 @@ def test_names(pair: Pair) -> None:
 
 
 def test_library_names(pair: Pair) -> None:
-    """Redis knows them since 7.2; before, this is an error that libraries ignore."""
+    """Redis knows library names since 7.2. Before, the command is an error that libraries ignore."""
     pair.same(
         a("CLIENT SETINFO LIB-NAME redis-py", "CLIENT SETINFO LIB-VER 5", "client setinfo lib-name", "PING")
     )
 
 
-def test_ids(pair: Pair) -> None:
+def test_connection_ids(pair: Pair) -> None:
     pair.same(
         a("CLIENT ID", ignoring=[CLIENT_ID]), a("CLIENT ID x", "CLIENT", "CLIENT NOSUCH", "CLIENT NOSUCH a")
     )
@@ -177,7 +177,7 @@ def test_client_list(pair: Pair) -> None:
     )
 
 
-def test_killing_another(pair: Pair) -> None:
+def test_killing_another_client(pair: Pair) -> None:
     pair.same(b("GET k"), a(("CLIENT", "KILL", "ID", Id("b"))), a(("CLIENT", "KILL", "ID", Id("b")), "GET k"))
     pair.same(b("SUBSCRIBE x"), a(("CLIENT", "KILL", "ID", Id("b"))), a("PUBLISH x 1"))
     pair.same(b("MULTI", "SET k 1"), a(("CLIENT", "KILL", "ID", Id("b"), "SKIPME", "no")), a("GET k"))
@@ -189,7 +189,7 @@ def test_killing_oneself(pair: Pair) -> None:
     pair.same(a("SET k 1", ("CLIENT", "KILL", "ID", Id("a"), "SKIPME", "no"), "SET k 2"), b("GET k"))
 
 
-def test_kills_that_are_wrong(pair: Pair) -> None:
+def test_wrong_kills(pair: Pair) -> None:
     pair.same(
         a(
             "CLIENT KILL",
@@ -208,7 +208,7 @@ def test_kills_that_are_wrong(pair: Pair) -> None:
     )
 
 
-def test_eviction_and_touching(pair: Pair) -> None:
+def test_no_evict_and_no_touch(pair: Pair) -> None:
     pair.same(
         a("CLIENT NO-EVICT ON", "CLIENT NO-EVICT OFF", "CLIENT NO-EVICT", "CLIENT NO-EVICT x"),
         a(
@@ -247,7 +247,7 @@ def test_skipping_one_reply(pair: Pair) -> None:
     pair.same(a("CLIENT REPLY SKIP", b"\r\n*0\r\n", "GET k", "GET k"))
 
 
-def test_reply_settings_that_are_wrong(pair: Pair) -> None:
+def test_wrong_client_reply(pair: Pair) -> None:
     pair.same(a("CLIENT REPLY", "CLIENT REPLY MAYBE", "CLIENT REPLY ON OFF", "CLIENT REPLY ON", "GET k"))
     pair.same(a("CLIENT REPLY OFF", "CLIENT REPLY MAYBE", "CLIENT REPLY", "CLIENT REPLY ON", "GET k"))
 
@@ -324,7 +324,7 @@ def test_tracking_by_prefix(pair: Pair) -> None:
     pair.same(a("CLIENT TRACKING ON BCAST NOLOOP", "SET x 1", "PING"), b("SET x 2"), a("PING"))
 
 
-def test_tracking_by_choice(pair: Pair) -> None:
+def test_tracking_with_optin_and_optout(pair: Pair) -> None:
     pair.same(
         a("CLIENT TRACKING ON OPTIN", "GET x", "CLIENT CACHING YES", "GET y", "GET z"),
         b("SET x 1", "SET y 1", "SET z 1"),
@@ -339,8 +339,8 @@ def test_tracking_by_choice(pair: Pair) -> None:
     )
 
 
-def test_tracking_told_to_another_connection(plain_pair: Pair) -> None:
-    """The way of RESP2: messages of a channel that Redis itself speaks on."""
+def test_tracking_redirected_to_another_connection(plain_pair: Pair) -> None:
+    """RESP2's form of tracking: messages on a channel of Redis' own."""
     plain_pair.same(
         b("SUBSCRIBE __redis__:invalidate"),
         a(("CLIENT", "TRACKING", "ON", "REDIRECT", Id("b"))),
@@ -374,14 +374,14 @@ def test_tracking_told_to_another_connection(plain_pair: Pair) -> None:
     )
 
 
-def test_tracking_that_redirects_nowhere(pair: Pair) -> None:
+def test_tracking_redirected_to_an_unknown_connection(pair: Pair) -> None:
     pair.same(
         a("CLIENT TRACKING ON REDIRECT x", "CLIENT TRACKING ON REDIRECT", "CLIENT GETREDIR"),
         a("GET k"),
     )
 
 
-def test_tracking_settings_that_are_wrong(pair: Pair) -> None:
+def test_wrong_tracking_settings(pair: Pair) -> None:
     pair.same(
         a(
             "CLIENT TRACKING",
@@ -406,7 +406,7 @@ def test_tracking_and_transactions(pair: Pair) -> None:
     )
 
 
-def test_tracking_in_the_midst_of_a_pipeline_of_others(pair: Pair) -> None:
+def test_tracking_in_the_middle_of_another_client_s_pipeline(pair: Pair) -> None:
     pair.same(
         a("CLIENT TRACKING ON", *(f"GET k{number}" for number in range(300))),
         b(*(f"SET k{number} 1" for number in range(300))),
@@ -436,7 +436,7 @@ def test_monitoring(pair: Pair) -> None:
     )
 
 
-def test_monitors_that_send_other_commands(pair: Pair) -> None:
+def test_a_monitor_sends_other_commands(pair: Pair) -> None:
     seen = [MONITOR_LINE]
     pair.same(
         a("GET k", "MONITOR", ignoring=seen),
@@ -462,5 +462,5 @@ def test_monitoring_scripts_and_transactions(pair: Pair) -> None:
     )
 
 
-def test_a_monitor_that_goes(pair: Pair) -> None:
+def test_a_monitor_disconnects(pair: Pair) -> None:
     pair.same(a("MONITOR", ignoring=[MONITOR_LINE]), a(closes=True), b("SET k 1"))

@@ -1,4 +1,4 @@
-"""The list of differences, in print and on examples."""
+"""The list of differences: its page, and examples."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.differential.differences import (
 )
 
 
-def test_the_page_is_up_to_date() -> None:
+def test_the_differences_page_is_up_to_date() -> None:
     assert PAGE.read_text() == page(), "run: python -m tests.differential.differences"
 
 
-def test_each_has_its_reason() -> None:
+def test_each_difference_has_a_reason() -> None:
     assert all(one.where and one.what and one.reason for one in IGNORED)
 
 
-def test_only_what_may_differ_is_masked() -> None:
+def test_only_listed_parts_are_masked() -> None:
     assert masked(b":12\r\n", [CLIENT_ID]) == b":*\r\n"
     line = b"$42\r\nid=7 addr=1.2.3.4:5 name=me db=3 redir=-1 age=2 flags=N\n\r\n"
     assert masked(line, [CLIENT_LIST]) == b"$*\r\nid=* addr=* name=me db=3 redir=-1 age=* flags=N\n\r\n"

@@ -1,4 +1,4 @@
-"""What libraries and people ask the server about itself, and scripts, scans and the like."""
+"""Commands about the server itself, and scripts, scans and similar commands."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_command_table(pair: Pair) -> None:
     )
 
 
-def test_time_and_other_measurements(pair: Pair) -> None:
+def test_time_and_measurements(pair: Pair) -> None:
     pair.same(
         a("TIME", ignoring=[CLOCK]),
         a("LASTSAVE", ignoring=[CLOCK]),
@@ -159,7 +159,7 @@ def test_scripts(pair: Pair) -> None:
     )
 
 
-def test_a_loaded_script_is_run_by_its_sum(pair: Pair) -> None:
+def test_a_loaded_script_runs_by_its_sha1(pair: Pair) -> None:
     pair.same(
         a(("SCRIPT", "LOAD", "return 1")),
         a("EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0"),

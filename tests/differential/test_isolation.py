@@ -16,7 +16,7 @@ COMMANDS = 1_000_000 if LONG else 50_000
 
 
 async def _kill_now_and_then(pair: Pair, dice: random.Random, killed: list[int]) -> None:
-    """Cut connections between keyfence and Redis: mostly one of them, sometimes all."""
+    """Cuts connections between keyfence and Redis: mostly one of them, sometimes all."""
     reader, writer = await asyncio.open_unix_connection(str(pair.server.socket_path))
     try:
         while True:
@@ -51,7 +51,7 @@ async def _run(pair: Pair, seed: int) -> tuple[Load, int]:
 
 
 @pytest.mark.timeout(7200 if LONG else 300)
-def test_no_reply_goes_astray(refusing_pair: Pair) -> None:
+def test_no_reply_reaches_the_wrong_client(refusing_pair: Pair) -> None:
     refusing_pair.empty()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         load, killed = runner.run(_run(refusing_pair, seed=5))

@@ -1,4 +1,4 @@
-"""What MONITOR and CLIENT LIST show of keyfence itself: what docs/differences.md says, and nothing else."""
+"""MONITOR and CLIENT LIST show of keyfence itself only what docs/differences.md lists."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def clients(keyfence: Keyfence) -> Iterator[Callable[..., redis.Redis]]:
 
 
 def seen_until(monitor: redis.client.Monitor, last: str) -> list[str]:
-    """The commands that a MONITOR shows, up to one."""
+    """Returns the commands that MONITOR shows, up to a given one."""
     seen = [""]
     while seen[-1] != last:
         seen.append(monitor.next_command()["command"])
     return seen[1:]
 
 
-def test_monitor_shows_how_shared_connections_are_opened_and_keyfences_own_commands(
+def test_monitor_shows_the_setup_of_shared_connections_and_keyfence_s_own_commands(
     clients: Callable[..., redis.Redis],
 ) -> None:
     sent = ["SET k 1", "GET k", "INCR n"]
@@ -60,12 +60,12 @@ def test_monitor_shows_how_shared_connections_are_opened_and_keyfences_own_comma
     )
     assert [one for one in others if not opening.fullmatch(one)] == []
     assert [seen.count(one) for one in sent] == [20, 20, 20], "each of the client's commands is one line"
-    # The client's own HELLO and SELECT, and those of the connection that it shares then. Not every server's
+    # HELLO and SELECT of the client itself, and of the shared connection that it moves to. Not every server's
     # MONITOR shows HELLO.
     assert sum(one.upper() == "SELECT 3" for one in seen) >= 2
 
 
-def test_client_list_shows_the_connections_that_clients_share_as_they_are(
+def test_client_list_shows_shared_connections_unchanged(
     keyfence: Keyfence, clients: Callable[..., redis.Redis]
 ) -> None:
     with ExitStack() as stack:
@@ -81,10 +81,10 @@ def test_client_list_shows_the_connections_that_clients_share_as_they_are(
         def names() -> list[str]:
             return [line["name"] for line in asking.client_list()]
 
-        # The clients' own connections, on which they began, end once they share.
+        # The dedicated connections on which the clients began end once they share.
         eventually(lambda: not [name for name in names() if name.startswith("sharing")], "all share")
         shown = names()
         assert sorted(filter(None, shown)) == ["asking", "own"]
-        # Those that are shared, and two of keyfence itself at most.
+        # The shared connections, and at most two of keyfence itself.
         assert SHARED <= shown.count("") <= SHARED + 2
         watching.reset()  # type: ignore[no-untyped-call]

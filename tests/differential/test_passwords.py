@@ -1,4 +1,4 @@
-"""Before Redis has let a client in, and with users of its own: it decides, and keyfence lets it."""
+"""Passwords and users: Redis decides about a login, and keyfence passes its decision on."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_hello_before_a_password(locked: Pair) -> None:
     locked.same(a("HELLO 3 AUTH app word SETNAME n", "GET k", "GET app:k", "HGETALL app:h", "CLIENT GETNAME"))
 
 
-def test_passwords(locked: Pair) -> None:
+def test_logins(locked: Pair) -> None:
     locked.same(
         a(
             "AUTH wrong",
@@ -101,7 +101,7 @@ def test_passwords(locked: Pair) -> None:
     )
 
 
-def test_other_users_in_pipelines(locked: Pair) -> None:
+def test_a_pipeline_changes_users(locked: Pair) -> None:
     locked.same(
         a(
             *(
@@ -134,7 +134,7 @@ def test_subscriptions_of_users(locked: Pair) -> None:
     )
 
 
-def test_a_user_that_is_deleted(locked: Pair) -> None:
+def test_a_deleted_user(locked: Pair) -> None:
     with locked.server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "passing", "on", ">word", "~*", "+@all")
     locked.same(
@@ -155,7 +155,7 @@ def test_limits_before_a_password(locked: Pair) -> None:
     locked.same(a("AUTH secret", ("SET", "k", b"x" * 100_000), (*["DEL"], *range(100)), "STRLEN k"))
 
 
-def test_no_request_before_a_password(locked: Pair) -> None:
+def test_invalid_requests_before_a_password(locked: Pair) -> None:
     if locked.server.version_info >= (7,):
         locked.same(a(b"POST / HTTP/1.1\r\n\r\n"))
     locked.same(a(b"*1\r\n$x\r\n"))

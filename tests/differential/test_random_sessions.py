@@ -1,4 +1,4 @@
-"""Random sessions are answered alike. A short run here; `make soak` makes it a long one."""
+"""Random sessions get the same replies. This is a short run; `make soak` runs it for long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.differential.sides import Step
 
 @pytest.mark.hypothesis
 @pytest.mark.timeout(7200 if LONG else 300)
-def test_random_sessions_are_answered_alike(plain_pair: Pair) -> None:
+def test_random_sessions_get_the_same_replies(plain_pair: Pair) -> None:
     def play(steps: list[Step], resp: int) -> None:
         plain_pair.speaking(resp).same(*steps)
 
@@ -26,7 +26,7 @@ def test_random_sessions_are_answered_alike(plain_pair: Pair) -> None:
             derandomize=not LONG,  # new ones are for `make soak`
             deadline=None,
             suppress_health_check=list(HealthCheck),
-            # Not made smaller: each attempt of a session that differs waits for what doesn't come.
+            # No shrinking: each attempt of a differing session waits for replies that do not come.
             phases=[Phase.explicit, Phase.generate],
             print_blob=False,
         ),

@@ -1,4 +1,7 @@
-"""Refusals mixed into random pipelines: each in its place, nothing of it run. `make soak` takes many more."""
+"""Refusals within random pipelines: each in its place, and no refused command runs.
+
+`make soak` runs many more.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from tests.differential.refusals import STAND_IN, with_refusals_marked
 from tests.differential.sides import Step, first_difference
 
 PIPELINES = 10_000 if LONG else 250
-# So many are sent in one session, over three connections by turns.
+# The number of pipelines in one session, sent over three connections in turn.
 IN_ONE_SESSION = 25
 
 OTHERS = ["PING", "MULTI", "MULTI", "EXEC", "EXEC", "DISCARD", "UNWATCH", "NOSUCH x", "SELECT 1", "SELECT 0"]
@@ -26,18 +29,18 @@ REFUSAL = Difference("", "a refusal", "Redis gets a stand-in.", with_refusals_ma
 
 
 class Maker:
-    """Makes pipelines up, as keyfence should see them and as Redis should directly."""
+    """Draws pipelines, in one form for keyfence and one for Redis directly."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
-        # SELECT inside MULTI isn't followed behind these (docs/differences.md), so a session has one kind.
+        # A session has either these or SELECT inside MULTI, which keyfence does not follow after them.
         self.shapes = self.dice.random() < 0.5
 
     def key(self, refused: bool) -> str:
         return self.dice.choice(["no:a", "no:b", "no:"] if refused else ["k", "l", "h", "n", "no"])
 
     def command(self, refused: bool) -> Words:
-        """A command of one or several keys; if refused, at least one of them is under no:."""
+        """Draws a command on one or several keys; if refused, at least one of them is under no:."""
         dice = self.dice
         kind = dice.randrange(12)
         mine = [refused, *(dice.random() < 0.3 and refused for _ in range(2))]
@@ -71,7 +74,7 @@ class Maker:
         return ("PING",) if words[0] == ("SELECT" if self.shapes else "NOSUCH") else words
 
     def pipeline(self) -> tuple[bytes, bytes]:
-        """One as sent through keyfence, and with stand-ins as sent directly."""
+        """Draws a pipeline: as sent through keyfence, and with stand-ins as sent directly."""
         through, direct = bytearray(), bytearray()
         odds = self.dice.choice([0.05, 0.3, 0.7])
         for _ in range(self.dice.choice([1, 3, 10, 10, 40])):

@@ -1,4 +1,4 @@
-"""SUBSCRIBE and its kin, in both protocols."""
+"""SUBSCRIBE and related commands, in both protocols."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_everything_in_one_pipeline(pair: Pair) -> None:
 
 
 def test_other_commands_while_subscribed(pair: Pair) -> None:
-    """RESP2 knows an own list of what may be sent; RESP3 has no limits."""
+    """In RESP2, a subscriber may send only a few commands; RESP3 has no such limit."""
     pair.same(
         a("SUBSCRIBE x"),
         a("GET k"),
@@ -122,7 +122,7 @@ def test_reset_while_subscribed(pair: Pair) -> None:
     pair.same(a("SUBSCRIBE x", "PSUBSCRIBE y*"), a("RESET"), b("PUBLISH x 1", "PUBLISH y 1"), a("GET k"))
 
 
-def test_going_while_subscribed(pair: Pair) -> None:
+def test_disconnecting_while_subscribed(pair: Pair) -> None:
     pair.same(a("SUBSCRIBE x"), a(closes=True), b("PUBLISH x 1"))
 
 
@@ -185,7 +185,7 @@ def test_keyspace_notifications(pair: Pair, settings: str) -> None:
             admin.config_set("notify-keyspace-events", "")
 
 
-def test_what_pubsub_tells(pair: Pair) -> None:
+def test_pubsub_introspection(pair: Pair) -> None:
     pair.same(
         a("SUBSCRIBE x y", "PSUBSCRIBE z*"),
         b("PUBSUB CHANNELS x*", "PUBSUB NUMSUB x y z", "PUBSUB NUMPAT"),

@@ -1,4 +1,4 @@
-"""Every form of request, and what is no request; every form of reply."""
+"""Every form of request and reply, and bytes that are not a request."""
 
 from __future__ import annotations
 
@@ -84,20 +84,20 @@ HTTP = [
 
 
 @pytest.mark.parametrize("data", WRONG, ids=range(len(WRONG)))
-def test_what_is_no_request(pair: Pair, data: bytes) -> None:
+def test_invalid_requests(pair: Pair, data: bytes) -> None:
     pair.same(a("SET k 1", data), b("GET k"))
     pair.same(a(data))
 
 
 @pytest.mark.parametrize("data", [WRONG[0], WRONG[5], WRONG[14]], ids=range(3))
-def test_what_is_no_request_behind_what_waits(pair: Pair, data: bytes) -> None:
+def test_invalid_requests_after_a_blocked_command(pair: Pair, data: bytes) -> None:
     pair.same(a("SET k 1", "GET k", data, "SET k 2"), b("GET k"))
     pair.same(a("MULTI", "SET k 1", data), b("GET k"))
     pair.same(a("BLPOP l 0", data), b("RPUSH l 1"), b("LLEN l"))
 
 
 @pytest.mark.parametrize("data", HTTP, ids=range(len(HTTP)))
-def test_browsers_are_hung_up_on(pair: Pair, data: bytes) -> None:
+def test_requests_of_browsers_close_the_connection(pair: Pair, data: bytes) -> None:
     pair.same(a("SET k 1"), a(data, "SET k 2"), b("GET k"))
     pair.same(a(data))
 
@@ -106,7 +106,7 @@ NO_REPLY = [b"\r\n", b"\n", b"*0\r\n", b"*-1\r\n", b"*-5\r\n", b"   \r\n", b"*00
 
 
 @pytest.mark.parametrize("data", NO_REPLY)
-def test_what_gets_no_reply(pair: Pair, data: bytes) -> None:
+def test_input_without_a_reply(pair: Pair, data: bytes) -> None:
     pair.same(a(data, silent=True), a("GET k"), a(data * 5 + encode.command("GET", "k") + data, "PING"))
     pair.same(a("MULTI", data, "GET k", data * 3, "EXEC", "GET k"))
 
@@ -120,7 +120,7 @@ EMPTY = [
 
 
 @pytest.mark.parametrize("data", EMPTY, ids=range(len(EMPTY)))
-def test_empty_words(pair: Pair, data: bytes) -> None:
+def test_empty_arguments(pair: Pair, data: bytes) -> None:
     pair.same(a(data, "PING"))
 
 
@@ -128,7 +128,7 @@ NAMES = ["get", "gEt", "GET", "Get"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_case(pair: Pair, name: str) -> None:
+def test_command_names_in_any_case(pair: Pair, name: str) -> None:
     pair.same(
         a(
             "SET k 1",
@@ -247,7 +247,7 @@ def test_large_values(pair: Pair, size: int) -> None:
     pair.same(a("MULTI", ("SET", "k", value), "STRLEN k", "EXEC"), a(("ECHO", value), "PING"))
 
 
-def test_a_large_value_that_stops_in_the_midst(pair: Pair) -> None:
+def test_a_large_value_that_stops_in_the_middle(pair: Pair) -> None:
     half = encode.command("SET", "k", b"x" * (8 * MIB))[: 5 * MIB]
     pair.same(a("SET k 1", half), a(closes=True), b("GET k"))
 
@@ -281,7 +281,7 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-def test_what_scripts_return(pair: Pair, script: str) -> None:
+def test_return_values_of_scripts(pair: Pair, script: str) -> None:
     pair.same(a(("EVAL", script, 1, "k"), "PING"))
 
 
@@ -290,18 +290,18 @@ TYPES += ["verbatim", "true", "false"]
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_all_types_of_replies(pair: Pair, kind: str) -> None:
+def test_all_reply_types(pair: Pair, kind: str) -> None:
     pair.same(
         a("PING"),
         a(f"DEBUG PROTOCOL {kind}", "PING", f"DEBUG PROTOCOL {kind}", f"DEBUG PROTOCOL {kind}", "PING"),
     )
 
 
-def test_all_types_in_a_transaction(pair: Pair) -> None:
+def test_all_reply_types_in_a_transaction(pair: Pair) -> None:
     pair.same(a("MULTI", *(f"DEBUG PROTOCOL {kind}" for kind in TYPES if kind != "push"), "EXEC", "PING"))
 
 
-def test_replies_by_type_of_value(pair: Pair) -> None:
+def test_replies_by_value_type(pair: Pair) -> None:
     pair.same(
         a(
             "HSET h f v g w",

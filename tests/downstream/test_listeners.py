@@ -56,7 +56,7 @@ def _quiet_loop(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
 
 
-class ConnectionQuota:
+class OneListener:
     """One listener before an upstream that answers HGETALL, with identities of the test's own."""
 
     def __init__(
@@ -71,7 +71,7 @@ class ConnectionQuota:
         self._identities = make_resolver(frozenset({"CubeMaster", "CubeProxy", "unknown"}), **who)
         self.tls: ssl.SSLContext | None = None
 
-    async def __aenter__(self) -> ConnectionQuota:
+    async def __aenter__(self) -> OneListener:
         await self._stage.__aenter__()
         self.gate = self._stage.gate
         self.gate.identities = self._identities
@@ -137,7 +137,7 @@ BEHIND = {"networks": [(ipaddress.ip_network("192.0.2.0/24"), "CubeMaster")]}
 
 @in_loop
 async def test_a_balancer_says_who_connects() -> None:
-    async with ConnectionQuota(tcp(proxy_protocol=True), **BEHIND) as place:
+    async with OneListener(tcp(proxy_protocol=True), **BEHIND) as place:
         assert await place.service(ipv4("192.0.2.7", 40000)) == "CubeMaster"
         assert await place.service(ipv4("198.51.100.7", 40000)) == "CubeProxy"
         assert await place.service(ipv6("::ffff:192.0.2.9", 40000)) == "CubeMaster"
@@ -149,14 +149,14 @@ async def test_a_balancer_says_who_connects() -> None:
 @in_loop
 async def test_a_balancers_own_check_comes_from_itself() -> None:
     networks = [(ipaddress.ip_network("127.0.0.0/8"), "CubeMaster")]
-    async with ConnectionQuota(tcp(proxy_protocol=True), networks=networks) as place:
+    async with OneListener(tcp(proxy_protocol=True), networks=networks) as place:
         assert await place.service(header(0x20, 0x00)) == "CubeMaster"
         assert await place.service(header(0x21, 0x00)) == "CubeProxy"
 
 
 @in_loop
 async def test_a_header_may_come_byte_by_byte_and_what_follows_is_the_clients() -> None:
-    async with ConnectionQuota(tcp(proxy_protocol=True), **BEHIND) as place:
+    async with OneListener(tcp(proxy_protocol=True), **BEHIND) as place:
         reader, writer = await place.connect()
         for byte in ipv4("192.0.2.7", 40000) + ADMITTED:
             writer.write(bytes([byte]))
@@ -166,7 +166,7 @@ async def test_a_header_may_come_byte_by_byte_and_what_follows_is_the_clients() 
 
 @in_loop
 async def test_what_is_no_header_is_turned_away_and_told() -> None:
-    async with ConnectionQuota(tcp(proxy_protocol=True)) as place:
+    async with OneListener(tcp(proxy_protocol=True)) as place:
         assert await place.turned_away(ADMITTED) == b""
         assert await place.turned_away(b"PROXY TCP4 192.0.2.7 10.0.0.1 40000 6379\r\n") == b""
         assert place.rejected == {"proxy_header": 2}
@@ -174,7 +174,7 @@ async def test_what_is_no_header_is_turned_away_and_told() -> None:
 
 @in_loop
 async def test_a_balancer_that_checks_the_port_alone_is_no_fault() -> None:
-    async with ConnectionQuota(tcp(proxy_protocol=True)) as place:
+    async with OneListener(tcp(proxy_protocol=True)) as place:
         _, writer = await place.connect()
         writer.close()
         while place.gate.places.taken or not place.listeners:
@@ -184,23 +184,23 @@ async def test_a_balancer_that_checks_the_port_alone_is_no_fault() -> None:
 
 @in_loop
 async def test_only_the_trusted_may_say_who_connects() -> None:
-    async with ConnectionQuota(tcp(proxy_protocol=True, trusted=["192.0.2.0/24"])) as place:
+    async with OneListener(tcp(proxy_protocol=True, trusted=["192.0.2.0/24"])) as place:
         assert await place.turned_away(ipv4("192.0.2.7", 1)) == b""
         assert place.rejected == {"untrusted": 1}
-    async with ConnectionQuota(tcp(proxy_protocol=True, trusted=["192.0.2.0/24", "127.0.0.0/8"])) as place:
+    async with OneListener(tcp(proxy_protocol=True, trusted=["192.0.2.0/24", "127.0.0.0/8"])) as place:
         assert await place.service(ipv4("192.0.2.7", 1)) == "CubeProxy"
 
 
 @in_loop
 async def test_a_header_that_does_not_come_in_time() -> None:
-    async with ConnectionQuota(tcp(proxy_protocol=True), ClientLimits(handshake=0.05)) as place:
+    async with OneListener(tcp(proxy_protocol=True), ClientLimits(handshake=0.05)) as place:
         assert await place.turned_away(ipv4("192.0.2.7", 1)[:20]) == b""
         assert place.rejected == {"handshake": 1}
 
 
 @in_loop
 async def test_a_header_where_none_is_expected_is_no_request() -> None:
-    async with ConnectionQuota(tcp()) as place:
+    async with OneListener(tcp()) as place:
         answer = await place.turned_away(ipv4("192.0.2.7", 1) + ADMITTED)
         assert answer.startswith(b"-ERR Protocol error")
 
@@ -222,7 +222,7 @@ def context_of(model: ListenerTlsModel) -> ssl.SSLContext:
     return context
 
 
-class TlsPlace(ConnectionQuota):
+class OneTlsListener(OneListener):
     """A place behind TLS that knows the test authority's clients."""
 
     def __init__(
@@ -268,7 +268,7 @@ async def test_a_clients_certificate_says_which_service_it_is(files: Certificate
     same = issue_certificate(files.ca, "same", "/CN=CubeMaster")
     other = issue_certificate(files.ca, "other", "/CN=CubeMaster", "DNS:nobody.example")
     certified = {"spiffe://cube.example/ns/a/sa/master": "CubeMaster", "master.cube.example": "CubeMaster"}
-    async with TlsPlace(files, certificates=certified) as place:
+    async with OneTlsListener(files, certificates=certified) as place:
         assert await place.service(tls=client_tls(files.ca, spiffe)) == "CubeMaster"
         assert await place.service(tls=client_tls(files.ca, named)) == "CubeMaster"
         assert await place.service(tls=client_tls(files.ca, same)) == "CubeMaster"
@@ -280,7 +280,7 @@ async def test_a_clients_certificate_says_which_service_it_is(files: Certificate
 @with_files
 async def test_a_certificate_may_be_required(files: Certificates) -> None:
     mine = issue_certificate(files.ca, "mine", "/CN=CubeMaster")
-    async with TlsPlace(files, required="yes") as place:
+    async with OneTlsListener(files, required="yes") as place:
         assert await place.service(tls=client_tls(files.ca, mine)) == "CubeMaster"
         with contextlib.suppress(ssl.SSLError):
             assert await place.turned_away(ADMITTED, tls=client_tls(files.ca)) == b""
@@ -292,7 +292,7 @@ async def test_a_certificate_of_another_authority_is_turned_away(files: Certific
     folder = files.ca.parent / "strangers"
     folder.mkdir(exist_ok=True)
     stranger = make_certificates(folder)
-    async with TlsPlace(files) as place:
+    async with OneTlsListener(files) as place:
         with contextlib.suppress(ssl.SSLError):
             assert await place.turned_away(ADMITTED, tls=client_tls(files.ca, stranger)) == b""
         assert place.rejected == {"tls": 1}
@@ -300,7 +300,7 @@ async def test_a_certificate_of_another_authority_is_turned_away(files: Certific
 
 @with_files
 async def test_plain_bytes_where_tls_is_due_are_turned_away(files: Certificates) -> None:
-    async with TlsPlace(files) as place:
+    async with OneTlsListener(files) as place:
         await place.turned_away(cmd("PING"))
         while place.rejected != {"tls": 1}:  # counted just behind the end
             await asyncio.sleep(0.001)
@@ -308,7 +308,7 @@ async def test_plain_bytes_where_tls_is_due_are_turned_away(files: Certificates)
 
 @with_files
 async def test_silence_where_tls_is_due_is_turned_away_after_a_while(files: Certificates) -> None:
-    async with TlsPlace(files, ClientLimits(handshake=0.1)) as place:
+    async with OneTlsListener(files, ClientLimits(handshake=0.1)) as place:
         assert await place.turned_away() == b""
         while place.rejected != {"handshake": 1}:  # counted just behind the end
             await asyncio.sleep(0.001)
@@ -316,7 +316,7 @@ async def test_silence_where_tls_is_due_is_turned_away_after_a_while(files: Cert
 
 @with_files
 async def test_a_proxy_header_stands_before_tls(files: Certificates) -> None:
-    async with TlsPlace(files, proxied=True, **BEHIND) as place:
+    async with OneTlsListener(files, proxied=True, **BEHIND) as place:
         there = set(place.gate.clients)
         reader, writer = await place.connect()
         writer.write(ipv4("192.0.2.7", 40000))
@@ -330,7 +330,7 @@ async def test_a_proxy_header_stands_before_tls(files: Certificates) -> None:
 @with_files
 async def test_renewed_certificates_hold_for_what_connects_then(files: Certificates) -> None:
     renewed = issue_certificate(files.ca, "renewed", "/CN=renewed", "IP:127.0.0.1")
-    async with TlsPlace(files) as place:
+    async with OneTlsListener(files) as place:
         old_reader, old_writer = await place.connect(client_tls(files.ca))
         place.listeners.replace_tls([context_of(server_tls(renewed))])
         _, writer = await place.connect(client_tls(files.ca))
@@ -343,7 +343,7 @@ async def test_renewed_certificates_hold_for_what_connects_then(files: Certifica
 @with_files
 async def test_an_old_version_of_tls_is_refused(files: Certificates) -> None:
     model = server_tls(files, min_version="1.3")
-    place = ConnectionQuota(tcp(tls=model))
+    place = OneListener(tcp(tls=model))
     place.tls = context_of(model)
     async with place:
         old = client_tls(files.ca)
@@ -360,7 +360,7 @@ async def test_an_old_version_of_tls_is_refused(files: Certificates) -> None:
 async def test_the_user_of_a_unix_socket_says_which_service_it_is(patch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as folder:
         listener = ListenerModel(listen=f"unix:{folder}/k.sock", service="CubeProxy")
-        async with ConnectionQuota(listener, uids={os.getuid(): "CubeMaster"}) as place:
+        async with OneListener(listener, uids={os.getuid(): "CubeMaster"}) as place:
             assert await place.service() == "CubeMaster"
             assert {client.shown for client in place.gate.clients} == {"unix"}
             credentials = struct.pack("3i", 1, 4242, 1)
@@ -389,7 +389,7 @@ class Fixed(struct.Struct):
 @in_loop
 async def test_sockets_that_a_parent_has_bound_are_served() -> None:
     bound = bind(Address(f"{HOST}:0"), reuse_port=True)
-    async with ConnectionQuota(tcp()) as place:
+    async with OneListener(tcp()) as place:
         second = listeners_module.Listeners(place.gate)
         second.open(tcp(service="CubeMaster"), bound)
         await second.start()
@@ -406,18 +406,18 @@ async def test_sockets_that_a_parent_has_bound_are_served() -> None:
 
 @in_loop
 async def test_one_address_may_have_so_many_connections() -> None:
-    async with ConnectionQuota(tcp(), ClientLimits(per_address=2)) as place:
+    async with OneListener(tcp(), ClientLimits(per_address=2)) as place:
         assert await place.service() == await place.service() == "CubeProxy"
         assert await place.turned_away() == b"-ERR max number of clients reached\r\n"
         assert place.rejected == {"address": 1}
-    async with ConnectionQuota(tcp(proxy_protocol=True), ClientLimits(per_address=1)) as place:
+    async with OneListener(tcp(proxy_protocol=True), ClientLimits(per_address=1)) as place:
         assert await place.service(ipv4("192.0.2.7", 1)) == await place.service(ipv4("192.0.2.8", 1))
         assert await place.turned_away(ipv4("192.0.2.7", 2)) == b"-ERR max number of clients reached\r\n"
 
 
 @in_loop
 async def test_one_service_may_have_so_many_connections() -> None:
-    async with ConnectionQuota(tcp(), ClientLimits(per_service={"CubeProxy": 1})) as place:
+    async with OneListener(tcp(), ClientLimits(per_service={"CubeProxy": 1})) as place:
         assert await place.service() == "CubeProxy"
         assert await place.turned_away() == b"-ERR max number of clients reached for CubeProxy\r\n"
         assert place.rejected == {"service": 1}
@@ -425,7 +425,7 @@ async def test_one_service_may_have_so_many_connections() -> None:
 
 @in_loop
 async def test_connections_that_are_still_in_their_handshake_count() -> None:
-    async with ConnectionQuota(tcp(proxy_protocol=True), ClientLimits(connections=1)) as place:
+    async with OneListener(tcp(proxy_protocol=True), ClientLimits(connections=1)) as place:
         await place.connect()
         while not place.gate.places.taken:
             await asyncio.sleep(0.001)
@@ -442,7 +442,7 @@ async def let_anybody_in(reader: asyncio.StreamReader, writer: asyncio.StreamWri
 @in_loop
 async def test_a_service_that_is_full_takes_in_nobody_who_authenticates_as_it() -> None:
     limits = ClientLimits(per_service={"CubeMaster": 1})
-    async with ConnectionQuota(tcp(), limits, let_anybody_in, users={"m": "CubeMaster"}) as place:
+    async with OneListener(tcp(), limits, let_anybody_in, users={"m": "CubeMaster"}) as place:
         login = cmd("AUTH", "m", "pw")
         reader, writer = await place.connect()
         writer.write(login + ADMITTED)
@@ -465,7 +465,7 @@ async def never_answer(reader: asyncio.StreamReader, _writer: asyncio.StreamWrit
 
 @in_loop
 async def test_an_idle_client_is_closed_and_one_who_waits_for_a_reply_is_not() -> None:
-    async with ConnectionQuota(tcp(), handler=never_answer) as place:
+    async with OneListener(tcp(), handler=never_answer) as place:
         _, writer = await place.connect()
         writer.write(ADMITTED)
         while not any(client.waits for client in place.gate.clients):
@@ -482,7 +482,7 @@ async def test_an_idle_client_is_closed_and_one_who_waits_for_a_reply_is_not() -
 async def test_a_request_that_takes_too_long_is_ended_and_one_after_the_other_is_not() -> None:
     half = len(ADMITTED) // 2
     limits = ClientLimits(request_time=0.3)
-    async with ConnectionQuota(tcp(), ClientLimits(request_time=600)) as place:
+    async with OneListener(tcp(), ClientLimits(request_time=600)) as place:
 
         async def begins(before: set[Client]) -> tuple[Streams, Client]:
             """A connection whose first request has come in part."""
@@ -511,7 +511,7 @@ async def test_a_request_that_takes_too_long_is_ended_and_one_after_the_other_is
 
 @in_loop
 async def test_the_clock_is_looked_at_while_a_request_comes() -> None:
-    async with ConnectionQuota(tcp(), ClientLimits(request_time=0.1)) as place:
+    async with OneListener(tcp(), ClientLimits(request_time=0.1)) as place:
         assert await place.turned_away(ADMITTED[:5]) == b""
         assert place.gate.telemetry.counters.closures == {"request_time": 1}
 
@@ -536,7 +536,7 @@ async def test_without_file_descriptors_accepting_pauses_and_goes_on(patch: pyte
     patch.setattr(listeners_module, "notice", lambda _kind, text: told.append(text))
     patch.setattr(accepting_module, "PAUSE_SECONDS", 0.05)
     Exhausted.tries, Exhausted.left = 0, 3
-    async with ConnectionQuota(tcp()) as place:
+    async with OneListener(tcp()) as place:
         bound = bind(Address(f"{HOST}:0"))
         short = Exhausted(fileno=bound.sockets.pop().detach())
         bound.sockets.append(short)
@@ -554,7 +554,7 @@ async def test_without_file_descriptors_accepting_pauses_and_goes_on(patch: pyte
 
 @in_loop
 async def test_connections_that_end_before_they_are_accepted_hold_up_nobody() -> None:
-    async with ConnectionQuota(tcp(proxy_protocol=True)) as place:
+    async with OneListener(tcp(proxy_protocol=True)) as place:
         for _ in range(50):
             with socket.create_connection((HOST, Address(place.name).host_port[1])) as sock:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -566,7 +566,7 @@ async def test_connections_that_end_before_they_are_accepted_hold_up_nobody() ->
 @in_loop
 async def test_two_thousand_clients_at_once() -> None:
     number = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 - 100)
-    async with ConnectionQuota(tcp(), ClientLimits(connections=number)) as place:
+    async with OneListener(tcp(), ClientLimits(connections=number)) as place:
         clients = [await place.connect() for _ in range(number)]
         while place.gate.places.taken < number or len(place.gate.clients) < number:
             await asyncio.sleep(0.001)
@@ -582,7 +582,7 @@ async def test_two_thousand_clients_at_once() -> None:
 
 @in_loop
 async def test_who_is_in_a_handshake_when_the_process_ends_is_let_go() -> None:
-    async with ConnectionQuota(tcp(proxy_protocol=True)) as place:
+    async with OneListener(tcp(proxy_protocol=True)) as place:
         reader, _ = await place.connect()
         while not place.gate.places.taken:
             await asyncio.sleep(0.001)
@@ -593,7 +593,7 @@ async def test_who_is_in_a_handshake_when_the_process_ends_is_let_go() -> None:
 
 @in_loop
 async def test_who_has_just_connected_when_the_process_ends_is_answered() -> None:
-    async with ConnectionQuota(tcp()) as place:
+    async with OneListener(tcp()) as place:
         with socket.create_connection((HOST, Address(place.name).host_port[1])) as sock:
             sock.setblocking(False)
             sock.sendall(ADMITTED)

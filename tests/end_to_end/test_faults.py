@@ -1,4 +1,4 @@
-"""Redis dies, clients vanish, readers are slow: nothing leaks, hangs, or answers the wrong one."""
+"""Redis dies, clients vanish, readers are slow: nothing leaks or hangs, and every reply finds its client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.session.sessions import replies
 
 Start = Callable[..., Keyfence]
 GET = encode.command("HGETALL", ROUTE)
-# One outage or several: the reasons, and the end if there is one.
+# One outage or several: the reasons, and the line at its end.
 OUTAGE = (
     r"\A((keyfence: upstream \S+ is unreachable: .*\n)+"
     r"(keyfence: upstream \S+ is up again after .*\n(keyfence: the upstream doesn't tell .*\n)?|\Z))*\Z"
@@ -40,26 +40,26 @@ REFUSED = encode.command("GET", "cube:v1:master:node:metric:n1")  # by CubeProxy
 
 @pytest.fixture
 def start_one() -> Iterator[Callable[..., RedisServer]]:
-    """Starts servers of one version: what happens to connections doesn't depend on it."""
+    """Starts servers of one version, because the fate of connections does not depend on the version."""
     with contextlib.ExitStack() as servers:
         yield lambda **options: servers.enter_context(running_redis(**options))
 
 
 def dedicated(folder: Path, url: str, mode: str) -> Path:
-    """Every client has an upstream connection of its own; tests/adversity has both kinds."""
+    """Every client has a dedicated upstream connection; tests/adversity covers both kinds."""
     return configure(folder, url, f"upstream: {{url: '{url}', mode: dedicated}}", mode=mode)
 
 
 @pytest.fixture(scope="module")
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Keyfence, RedisServer]]:
-    """keyfence in observe and a Redis, for the tests that leave both alive. At the end nothing is left."""
+    """keyfence in observe and a Redis, for tests that leave both alive. Checks for leaks at the end."""
     with running_redis(tcp=True) as server:
         config = dedicated(tmp_path_factory.mktemp("observe"), server.url, "observe")
         with Keyfence("--config", config) as keyfence:
             ask(keyfence, "/readyz")
             before = open_files(keyfence)
             yield keyfence, server
-            nothing_is_left(keyfence, before)
+            check_for_leaks(keyfence, before)
             eventually(lambda: only_the_prober_is_left(server), "Redis has no clients left")
 
 
@@ -69,7 +69,7 @@ def shared(_shared: tuple[Keyfence, RedisServer]) -> tuple[Keyfence, RedisServer
     return _shared
 
 
-def nothing_is_left(keyfence: Keyfence, before: Counter[str]) -> None:
+def check_for_leaks(keyfence: Keyfence, before: Counter[str]) -> None:
     eventually(lambda: metric(keyfence, "keyfence_connections_open") == 0, "all clients are gone")
     eventually(lambda: not (open_files(keyfence) - before), "nothing is open that wasn't before")
     assert metric(keyfence, "keyfence_internal_errors_total") == 0
@@ -82,12 +82,12 @@ def tcp_redis(start_one: Callable[..., RedisServer]) -> RedisServer:
 
 @pytest.fixture
 def keyfence(tcp_redis: RedisServer, start_keyfence: Start, tmp_path: Path) -> Iterator[Keyfence]:
-    """keyfence in enforce. After the test nothing of its connections may be left."""
+    """keyfence in enforce. Checks after the test that none of its connections remains."""
     one = start_keyfence("--config", dedicated(tmp_path, tcp_redis.url, "enforce"), expect_stderr=OUTAGE)
     ask(one, "/readyz")  # which opens what the first request needs
     before = open_files(one)
     yield one
-    nothing_is_left(one, before)
+    check_for_leaks(one, before)
 
 
 def read_to_end(connection: socket.socket) -> bytes:
@@ -99,7 +99,7 @@ def read_to_end(connection: socket.socket) -> bytes:
 
 
 def vanish(connection: socket.socket) -> None:
-    """Close with a reset, as a process that is killed with unread data does."""
+    """Closes with a reset, as a killed process with unread data does."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 
@@ -111,7 +111,7 @@ def only_the_prober_is_left(server: RedisServer) -> bool:
 # -- Redis dies
 
 
-def test_redis_dies_and_comes_back_on_the_same_port(
+def test_redis_dies_and_returns_on_the_same_port(
     keyfence: Keyfence, tcp_redis: RedisServer, start_one: Callable[..., RedisServer]
 ) -> None:
     with keyfence.connect("CubeMaster") as idle, keyfence.connect("CubeMaster") as waiting:
@@ -139,10 +139,10 @@ def test_redis_dies_and_comes_back_on_the_same_port(
 
 
 @pytest.mark.parametrize("more", [(), ("workers: 2",)], ids=["one process", "workers"])
-def test_an_outage_is_a_line_at_each_end(
+def test_an_outage_logs_one_line_at_its_start_and_one_at_its_end(
     more: tuple[str, ...], start_keyfence: Start, start_one: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
-    """However many workers and clients meet it."""
+    """The number of workers and clients does not matter."""
     server = start_one(tcp=True)
     port = server.port
     keyfence = start_keyfence(
@@ -161,8 +161,8 @@ def test_an_outage_is_a_line_at_each_end(
     assert len(ups) == 2
 
 
-def test_redis_is_killed_in_the_midst_of_a_pipeline(keyfence: Keyfence, tcp_redis: RedisServer) -> None:
-    """Every answer that came is the right one, and what never came is no answer."""
+def test_redis_is_killed_in_the_middle_of_a_pipeline(keyfence: Keyfence, tcp_redis: RedisServer) -> None:
+    """Every reply that arrived is correct; the others are missing."""
     pipeline = b"".join(encode.command("ECHO", number) for number in range(20_000))
     with keyfence.connect("CubeMaster") as connection:
 
@@ -184,7 +184,7 @@ def test_redis_is_killed_in_the_midst_of_a_pipeline(keyfence: Keyfence, tcp_redi
 
 
 def _last_whole(data: bytes) -> int:
-    """Where the last reply ends that is there in full; a lost upstream may leave half a one."""
+    """Returns the end of the last complete reply. A lost upstream may leave a part of one."""
     framer = ReplyFramer()
     at = end = 0
     while at < len(data):
@@ -194,7 +194,7 @@ def _last_whole(data: bytes) -> int:
     return end
 
 
-def test_the_upstream_is_down_at_the_start(
+def test_keyfence_starts_while_the_upstream_is_down(
     start_keyfence: Start, start_one: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
     port = free_port()
@@ -217,7 +217,7 @@ def test_the_upstream_is_down_at_the_start(
         assert connection.recv(100) == b"*0\r\n"
 
 
-def test_a_splice_says_why_it_closes(start_keyfence: Start) -> None:
+def test_a_spliced_connection_logs_why_it_closes(start_keyfence: Start) -> None:
     keyfence = start_keyfence(
         *("--splice", "--listen", "127.0.0.1:0", "--admin", "none"),
         *("--upstream", f"redis://127.0.0.1:{free_port()}"),
@@ -231,7 +231,7 @@ def test_a_splice_says_why_it_closes(start_keyfence: Start) -> None:
 # -- clients vanish
 
 
-def test_clients_vanish_in_the_midst_of_everything(keyfence: Keyfence, tcp_redis: RedisServer) -> None:
+def test_clients_vanish_at_any_moment(keyfence: Keyfence, tcp_redis: RedisServer) -> None:
     beginnings = [
         b"",
         b"*2\r\n$7\r\nHGETALL\r\n$100\r\ncube",
@@ -254,7 +254,7 @@ def test_clients_vanish_in_the_midst_of_everything(keyfence: Keyfence, tcp_redis
 
 
 @pytest.mark.parametrize("leave", [vanish, socket.socket.close], ids=["reset", "close"])
-def test_one_who_vanished_takes_nothing_off_the_queue(
+def test_a_vanished_client_takes_nothing_from_a_list(
     shared: tuple[Keyfence, RedisServer], leave: Callable[[socket.socket], None]
 ) -> None:
     keyfence, server = shared
@@ -270,7 +270,7 @@ def test_one_who_vanished_takes_nothing_off_the_queue(
     eventually(lambda: metric(keyfence, "keyfence_connections_open") == 0, "nobody is left")
 
 
-def test_subscribers_vanish(shared: tuple[Keyfence, RedisServer]) -> None:
+def test_vanished_subscribers_leave_nothing_behind(shared: tuple[Keyfence, RedisServer]) -> None:
     keyfence, server = shared
     with server.client() as direct:
         for leave in (vanish, socket.socket.close):
@@ -282,10 +282,10 @@ def test_subscribers_vanish(shared: tuple[Keyfence, RedisServer]) -> None:
     eventually(lambda: metric(keyfence, "keyfence_connections_open") == 0, "nobody is left")
 
 
-# -- slow ones
+# -- slow readers
 
 
-def test_one_who_does_not_read_delays_nobody_and_costs_little(
+def test_a_client_that_does_not_read_delays_no_other_and_costs_little(
     shared: tuple[Keyfence, RedisServer],
 ) -> None:
     keyfence, server = shared
@@ -309,7 +309,7 @@ def test_one_who_does_not_read_delays_nobody_and_costs_little(
             assert slow.recv(100) == b"+PONG\r\n"
 
 
-def test_a_redis_that_does_not_read_holds_back_its_clients(
+def test_a_redis_that_does_not_read_slows_its_clients_down(
     shared: tuple[Keyfence, RedisServer],
 ) -> None:
     keyfence, server = shared

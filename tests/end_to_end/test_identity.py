@@ -1,4 +1,4 @@
-"""Who is who, with a real Redis that says whose password is right; and the ways to reach that Redis."""
+"""Identity with a real Redis that checks passwords, and the kinds of upstreams."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IDENTIFY = "identify: {users: {sidecar: cube-proxy-sidecar}}"
 Start = Callable[..., Keyfence]
 
 
-# redis-py would try a wrong password again and again.
+# redis-py would retry a wrong password.
 ONCE = Retry(NoBackoff(), 0)
 
 
@@ -43,14 +43,14 @@ def _acl_keyfence(
 
 @pytest.fixture
 def with_users(_acl_keyfence: tuple[Keyfence, RedisServer]) -> tuple[Keyfence, RedisServer]:
-    """keyfence in enforce before a Redis with ACL users; both are shared, Redis is empty."""
+    """keyfence in enforce in front of a Redis with ACL users. Tests share both; Redis is empty."""
     _acl_keyfence[1].clear()
     return _acl_keyfence
 
 
 @pytest.fixture
 def start_one() -> Iterator[Callable[..., RedisServer]]:
-    """Starts servers of one version, for what doesn't depend on it."""
+    """Starts servers of one version, for tests that do not depend on the version."""
     with ExitStack() as servers:
         yield lambda **options: servers.enter_context(running_redis(**options))
 
@@ -64,7 +64,7 @@ def may_write_routes(client: redis.Redis) -> bool:
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_redis_users_are_services(with_users: tuple[Keyfence, RedisServer], protocol: int) -> None:
+def test_a_redis_user_identifies_a_service(with_users: tuple[Keyfence, RedisServer], protocol: int) -> None:
     keyfence, _ = with_users
 
     def allowed(user: str, password: str, listener: str = "CubeProxy") -> bool:
@@ -84,7 +84,7 @@ def test_redis_users_are_services(with_users: tuple[Keyfence, RedisServer], prot
     eventually(lambda: metric(keyfence, "keyfence_connections_open") == 0, "all connections are closed")
 
 
-def test_a_command_pipelined_behind_auth_is_judged_as_the_new_user(
+def test_a_command_pipelined_after_auth_is_evaluated_for_the_new_user(
     with_users: tuple[Keyfence, RedisServer],
 ) -> None:
     keyfence, _ = with_users
@@ -102,10 +102,10 @@ def test_a_command_pipelined_behind_auth_is_judged_as_the_new_user(
 
 
 @pytest.mark.parametrize("tail", [["BOGUS"], ["SETNAME", "bad name"], ["AUTH", "sidecar", "wrong"]])
-def test_a_hello_that_fails_halfway_is_no_way_to_be_two_at_once(
+def test_a_hello_that_fails_after_its_auth_changes_the_user(
     with_users: tuple[Keyfence, RedisServer], tail: list[str]
 ) -> None:
-    """Redis 6.2 and 7.0 carry out AUTH before they look at what follows; keyfence asks who the client is."""
+    """Redis 6.2 and 7.0 execute AUTH before they check the other options; keyfence then asks for the user."""
     keyfence, server = with_users
     with keyfence.connect("CubeMaster") as connection:
         hello = encode.command("HELLO", 3, "AUTH", "sidecar", "s", *tail)
@@ -121,7 +121,7 @@ def test_a_hello_that_fails_halfway_is_no_way_to_be_two_at_once(
         assert not direct.exists(ROUTE)
 
 
-def test_source_networks_are_services_and_the_rest_is_unknown(
+def test_a_source_network_identifies_a_service_and_others_are_unknown(
     start_one: Callable[..., RedisServer], start_keyfence: Start, tmp_path: Path
 ) -> None:
     networks = "identify: {networks: {127.0.0.0/8: CubeProxy, 127.0.0.1/32: CubeMaster}}"
@@ -134,7 +134,7 @@ def test_source_networks_are_services_and_the_rest_is_unknown(
     assert metric(keyfence, "keyfence_connections_accepted_total", service="CubeMaster") == 2
 
 
-def test_an_unknown_client_is_refused_in_enforce_and_limited_to_little(
+def test_an_unknown_client_is_refused_in_enforce(
     start_one: Callable[..., RedisServer], start_keyfence: Start, tmp_path: Path
 ) -> None:
     keyfence = start_keyfence("--config", configure(tmp_path, start_one().url, mode="enforce"))
@@ -159,7 +159,7 @@ def with_tls(
         pytest.skip("this server was built without TLS")
 
 
-def test_a_tls_upstream_with_an_authority_of_its_own(
+def test_a_tls_upstream_with_a_private_authority(
     start_one: Callable[..., RedisServer],
     start_keyfence: Start,
     certificates: Certificates,
@@ -184,7 +184,7 @@ def test_a_tls_upstream_with_an_authority_of_its_own(
         assert direct.strlen("k") == len(value)
 
 
-def test_a_tls_upstream_of_a_stranger_is_not_trusted(
+def test_a_tls_upstream_of_an_unknown_authority_is_not_trusted(
     start_one: Callable[..., RedisServer],
     start_keyfence: Start,
     certificates: Certificates,
@@ -199,7 +199,7 @@ def test_a_tls_upstream_of_a_stranger_is_not_trusted(
     assert ask(keyfence, "/readyz")[0] == 503
 
 
-def test_reset_keeps_the_upstreams_user_and_database(
+def test_reset_keeps_the_upstream_s_user_and_database(
     start_one: Callable[..., RedisServer], start_keyfence: Start, tmp_path: Path
 ) -> None:
     server = start_one(tcp=True, acl=["svc on >pw ~* &* +@all"], password="secret")
@@ -215,7 +215,7 @@ def test_reset_keeps_the_upstreams_user_and_database(
         assert direct.exists("a", "b") == 2
 
 
-def test_a_login_that_the_upstream_refuses_is_told(
+def test_a_refused_upstream_login_is_reported(
     start_one: Callable[..., RedisServer], start_keyfence: Start, tmp_path: Path
 ) -> None:
     server = start_one(tcp=True, password="secret")
@@ -230,7 +230,7 @@ def test_a_login_that_the_upstream_refuses_is_told(
             assert b"refused keyfence's login: WRONGPASS" in answer
 
 
-def test_clients_bring_their_own_password(
+def test_clients_log_in_with_their_own_passwords(
     start_one: Callable[..., RedisServer], start_keyfence: Start, tmp_path: Path
 ) -> None:
     server = start_one(password="secret")

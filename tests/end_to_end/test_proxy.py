@@ -1,4 +1,4 @@
-"""keyfence as a process between real clients and a real Redis: observed and enforced."""
+"""keyfence as a process between real clients and a real Redis, in observe and enforce."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def test_an_observed_violation_passes_and_is_counted_and_logged(
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_subscriptions_are_followed_and_told(observing: Keyfence, protocol: int) -> None:
+def test_subscriptions_are_followed_and_reported(observing: Keyfence, protocol: int) -> None:
     options = {"protocol": protocol}
     with observing.client("CubeProxy", **options) as client, client.pubsub() as subscriber:
         subscriber.subscribe("news", "more")
         subscriber.psubscribe("n*")
-        told = [subscriber.get_message(timeout=30) for _ in range(3)]
-        assert [one and one["type"] for one in told] == ["subscribe", "subscribe", "psubscribe"]
+        text = [subscriber.get_message(timeout=30) for _ in range(3)]
+        assert [one and one["type"] for one in text] == ["subscribe", "subscribe", "psubscribe"]
         assert client.publish("news", "hello") == 2
         got = [subscriber.get_message(timeout=30) for _ in range(2)]
         assert sorted(one["type"] for one in got if one) == ["message", "pmessage"]
@@ -116,7 +116,7 @@ channels:
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_an_enforced_policy_lets_its_channels_through_and_no_others(
+def test_an_enforced_policy_admits_only_its_channels(
     start_keyfence: Callable[..., Keyfence], redis_server: RedisServer, tmp_path: Path, protocol: int
 ) -> None:
     (tmp_path / "p.yaml").write_text(CHANNELS)
@@ -144,7 +144,7 @@ def test_an_enforced_policy_lets_its_channels_through_and_no_others(
             listening.publish("news:a", "x")
 
 
-def test_notifications_of_keys_reach_who_may_read_them(
+def test_keyspace_notifications_reach_services_that_may_read_the_key(
     start_keyfence: Callable[..., Keyfence], redis_server: RedisServer, tmp_path: Path
 ) -> None:
     (tmp_path / "p.yaml").write_text(CHANNELS)
@@ -174,7 +174,7 @@ def test_monitor_passes_unread_in_observe(observing: Keyfence) -> None:
         assert read_replies(connection, 2) == [b"+PONG\r\n", b"+OK\r\n"]
 
 
-def test_a_blocked_client_gets_what_comes(observing: Keyfence) -> None:
+def test_a_blocked_client_gets_its_data(observing: Keyfence) -> None:
     popped: list[object] = []
 
     def wait() -> None:
@@ -220,7 +220,7 @@ def test_big_values_pass_both_ways(observing: Keyfence) -> None:
         assert client.ping()
 
 
-def test_a_request_beyond_the_limit_of_what_is_read_passes_in_observe(
+def test_a_request_over_the_size_limit_passes_in_observe(
     start_keyfence: Callable[..., Keyfence], redis_server: RedisServer, tmp_path: Path
 ) -> None:
     path = configure(tmp_path, redis_server.url, "limits: {request: 1MB}", mode="observe")
@@ -243,7 +243,7 @@ def test_ten_thousand_commands_in_one_pipeline(observing: Keyfence) -> None:
     assert answers[1::2] == list(range(1, 5_001))
 
 
-def test_a_client_that_half_closes_still_gets_its_answers(observing: Keyfence) -> None:
+def test_a_client_that_half_closes_still_gets_its_replies(observing: Keyfence) -> None:
     with observing.connect("CubeMaster") as connection:
         connection.sendall(b"".join(encode.command("ECHO", number) for number in range(5_000)))
         connection.shutdown(socket.SHUT_WR)
@@ -263,7 +263,7 @@ def test_inline_commands_with_quoting(observing: Keyfence, service: str) -> None
 # -- enforce
 
 
-def test_a_refusal_can_be_traced_and_redis_never_saw_the_command(
+def test_a_refusal_is_traceable_and_redis_never_gets_the_command(
     enforcing: Keyfence, redis_server: RedisServer, folders: dict[str, Path]
 ) -> None:
     with (
@@ -286,7 +286,7 @@ def test_a_refusal_can_be_traced_and_redis_never_saw_the_command(
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_refusals_take_their_place_in_a_pipeline(
+def test_refusals_keep_their_place_in_a_pipeline(
     enforcing: Keyfence, redis_server: RedisServer, protocol: int
 ) -> None:
     with redis_server.client() as direct:
@@ -304,7 +304,7 @@ def test_refusals_take_their_place_in_a_pipeline(
     assert all("[key." in str(answer) for answer in answers[3::4])
 
 
-def test_nothing_of_a_transaction_with_a_refusal_runs(enforcing: Keyfence, redis_server: RedisServer) -> None:
+def test_a_transaction_with_a_refusal_runs_nothing(enforcing: Keyfence, redis_server: RedisServer) -> None:
     with enforcing.connect("CubeMaster") as connection:
         words = [["MULTI"], ["HSET", ROUTE, "HostIP", "10.0.0.7"], ["SET", STATE, "paused", "EX", "60"]]
         words += [["HSET", ROUTE, "SandboxIP", "10.0.0.8"], ["EXEC"], ["HGETALL", ROUTE]]
@@ -317,7 +317,7 @@ def test_nothing_of_a_transaction_with_a_refusal_runs(enforcing: Keyfence, redis
     assert calls(redis_server, ["hset", "set"]) == {"hset": 0, "set": 0}
 
 
-def test_a_transaction_after_a_spoilt_one_runs(enforcing: Keyfence) -> None:
+def test_a_transaction_after_an_aborted_one_runs(enforcing: Keyfence) -> None:
     with enforcing.client("CubeProxy") as client:
         with client.pipeline() as pipe, pytest.raises(redis.exceptions.NoPermissionError):
             pipe.hgetall(ROUTE).hset(ROUTE, "HostIP", "10.0.0.7").execute()
@@ -333,7 +333,7 @@ def test_a_should_is_never_refused(enforcing: Keyfence) -> None:
 
 
 @pytest.mark.parametrize("words", ["SUBSCRIBE news", "MONITOR", "SYNC", "KEYS *", "NOSUCH x"])
-def test_what_must_not_pass_is_refused_and_the_session_goes_on(enforcing: Keyfence, words: str) -> None:
+def test_a_session_continues_after_a_refusal(enforcing: Keyfence, words: str) -> None:
     with enforcing.connect("CubeProxy") as connection:
         connection.sendall(encode.command(*words.split()) + encode.command("HGETALL", ROUTE))
         refusal, after = read_replies(connection, 2)
@@ -342,7 +342,7 @@ def test_what_must_not_pass_is_refused_and_the_session_goes_on(enforcing: Keyfen
 
 
 def test_invalidations_and_refusals_do_not_mix(enforcing: Keyfence, redis_server: RedisServer) -> None:
-    """RESP3 pushes come whenever they like, also while nothing is asked."""
+    """RESP3 pushes come at any time, also without a request."""
     with enforcing.connect("CubeMaster") as connection, redis_server.client() as direct:
         connection.sendall(encode.command("HELLO", 3) + encode.command("CLIENT", "TRACKING", "ON"))
         hello, tracking = read_replies(connection, 2)
@@ -358,7 +358,7 @@ def test_invalidations_and_refusals_do_not_mix(enforcing: Keyfence, redis_server
             assert refusal.startswith(b"-NOPERM")
 
 
-def test_a_protocol_error_is_told_and_closes(enforcing: Keyfence) -> None:
+def test_a_protocol_error_is_answered_and_closes(enforcing: Keyfence) -> None:
     with enforcing.connect("CubeMaster") as connection:
         connection.sendall(encode.command("HGETALL", ROUTE) + b"*1\r\n+PING\r\n" + encode.command("PING"))
         data = b""
@@ -392,8 +392,8 @@ def test_break_glass_stops_refusing_and_ends(enforcing: Keyfence) -> None:
     assert refused()
     command = [sys.executable, "-m", "keyfence", "observe", "--for", "1h", "--rule", "scope.write"]
     command += ["--service", "CubeProxy", "--admin", enforcing.ready.admin]
-    told = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
-    assert "scope.write by CubeProxy" in told.stdout
+    message = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert "scope.write by CubeProxy" in message.stdout
     assert metric(enforcing, "keyfence_break_glass_active") == 1
     assert not refused()
     with enforcing.client("CubeProxy") as client, pytest.raises(redis.exceptions.NoPermissionError):
@@ -441,10 +441,10 @@ def test_a_signal_ends_keyfence_and_the_redis_it_started(number: signal.Signals)
     assert not path.exists()
 
 
-def test_a_script_debugger_works_in_observe_and_counts_as_one_session(
+def test_a_script_debugger_works_in_observe_as_one_opaque_session(
     fresh_redis: RedisServer, start_keyfence: Callable[..., Keyfence], tmp_path: Path
 ) -> None:
-    """What it is told (`s`, `c`) was judged as commands, and was unknown."""
+    """The debugger's input (`s`, `c`) was evaluated as commands, and those were unknown."""
     log = tmp_path / "decisions.log"
     policy = tmp_path / "p.yaml"
     policy.write_text("policy: p\nservices: [one]\ncommands: {allow: [SCRIPT]}\n")

@@ -1,4 +1,4 @@
-"""Nobody has another service's connection sent what it doesn't ask for: with a real Redis and workers."""
+"""No client can redirect messages to another service's connection, with a real Redis and workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def keyfence(
 
 
 def redirect(client: redis.Redis, number: int) -> str:
-    """Has another connection sent what the client would get: OK, or the error."""
+    """Redirects the client's invalidation messages to another connection. Returns OK or the error."""
     try:
         return str(client.execute_command("CLIENT", "TRACKING", "ON", "REDIRECT", number).decode())
     except redis.ResponseError as exc:
@@ -38,10 +38,10 @@ def redirect(client: redis.Redis, number: int) -> str:
 
 
 def refused(client: redis.Redis, number: int) -> bool:
-    """Whether keyfence doesn't let the client do so; Redis does."""
-    told = redirect(client, number)
-    is_refusal = told.startswith("[command.forbidden] ")
-    assert is_refusal or told == "OK", told
+    """Returns whether keyfence refuses this to the client. Redis would allow it."""
+    message = redirect(client, number)
+    is_refusal = message.startswith("[command.forbidden] ")
+    assert is_refusal or message == "OK", message
     return is_refusal
 
 
@@ -53,7 +53,7 @@ def connections(keyfence: Keyfence, service: str, number: int) -> list[redis.Red
     return [keyfence.client(service, single_connection_client=True) for _ in range(number)]
 
 
-def test_a_client_may_name_its_services_connections_wherever_they_are_served(keyfence: Keyfence) -> None:
+def test_a_client_may_name_its_service_s_connections_on_any_worker(keyfence: Keyfence) -> None:
     clients = connections(keyfence, "CubeProxy", 12)  # the kernel shares them out among the workers
     ids = [client.client_id() for client in clients]
     for index, client in enumerate(clients):
@@ -63,7 +63,7 @@ def test_a_client_may_name_its_services_connections_wherever_they_are_served(key
         client.close()
 
 
-def test_a_client_may_name_no_other_connection(keyfence: Keyfence, server: RedisServer) -> None:
+def test_a_client_may_not_name_another_service_s_connection(keyfence: Keyfence, server: RedisServer) -> None:
     with server.client() as direct:
         every = {int(row["id"]) for row in direct.client_list()}  # keyfence's shared ones among them
     masters = connections(keyfence, "CubeMaster", 6)
@@ -76,7 +76,7 @@ def test_a_client_may_name_no_other_connection(keyfence: Keyfence, server: Redis
         client.close()
 
 
-def test_a_client_that_has_gone_has_no_connection_to_name(keyfence: Keyfence) -> None:
+def test_a_closed_connection_cannot_be_named(keyfence: Keyfence) -> None:
     gone, other = connections(keyfence, "CubeProxy", 2)
     number = gone.client_id()
     assert not refused(other, number)
@@ -86,7 +86,7 @@ def test_a_client_that_has_gone_has_no_connection_to_name(keyfence: Keyfence) ->
     other.close()
 
 
-def test_what_is_redirected_arrives_where_it_may(keyfence: Keyfence) -> None:
+def test_redirected_messages_arrive_at_the_named_connection(keyfence: Keyfence) -> None:
     (reader,) = connections(keyfence, "CubeProxy", 1)
     with keyfence.client("CubeMaster") as writer, keyfence.connect("CubeProxy") as listener:
         listener.sendall(b"HELLO 3\r\n")
@@ -99,7 +99,7 @@ def test_what_is_redirected_arrives_where_it_may(keyfence: Keyfence) -> None:
 
 
 @pytest.mark.parametrize("name", ["CLIENT KILL", "CLIENT UNBLOCK", "CLIENT LIST", "CLIENT PAUSE"])
-def test_what_else_names_connections_is_administrative(name: str, keyfence: Keyfence) -> None:
-    """Whom the policy grants it may name any: that is what it is for."""
+def test_other_commands_that_name_connections_are_administrative(name: str, keyfence: Keyfence) -> None:
+    """A grant allows naming any connection; administrators need that."""
     with keyfence.client("CubeProxy") as client, pytest.raises(redis.ResponseError, match="@admin"):
         client.execute_command(*name.split(), "5")

@@ -1,4 +1,4 @@
-"""Tenants before a real Redis: users and certificates as they come, without a reload."""
+"""Tenants with a real Redis: new users and certificates work without a reload."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_new_user_has_its_own_keys_at_once(
                 client.get(f"t:{other}:1")
 
 
-def test_who_a_client_is_changes_within_a_pipeline(
+def test_a_client_s_identity_can_change_within_a_pipeline(
     start: Callable[..., Keyfence], redis_server: RedisServer
 ) -> None:
     keyfence = start('{listen: "127.0.0.1:0", service: app}')
@@ -106,7 +106,7 @@ def test_who_a_client_is_changes_within_a_pipeline(
     assert b"own tenant: t:globex:1" in answers[3]
 
 
-def test_a_certificate_names_a_nodes_own_keys(
+def test_a_certificate_names_a_node_s_own_keys(
     start: Callable[..., Keyfence], certificates: Certificates
 ) -> None:
     tls = f"{{cert: {certificates.certificate}, key: {certificates.key}, client_ca: {certificates.ca}}}"
@@ -134,9 +134,9 @@ def test_the_admin_address_explains_for_a_user(start: Callable[..., Keyfence]) -
         ({"user": "tenant-acme"}, "allow"),
         ({"user": "x"}, "violation"),
     ):
-        status, told = ask(keyfence, "/explain", question | more)
+        status, answer = ask(keyfence, "/explain", question | more)
         assert status == 200
-        assert f'"verdict": "{verdict}"' in told.replace('":"', '": "')
+        assert f'"verdict": "{verdict}"' in answer.replace('":"', '": "')
 
 
 def test_a_client_redirects_to_connections_of_its_own_tenant_only(

@@ -1,4 +1,4 @@
-"""Who broke a rule stands in the decision log and in the report."""
+"""The decision log and the report name the client that broke a rule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ keys: {k: {key: "p:k", ttl: required, type: hash}}
 """
 
 
-def test_address_user_name_and_library_stand_in_the_log_and_in_the_report(tmp_path: Path) -> None:
+def test_the_log_and_the_report_hold_address_user_name_and_library(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(POLICY)
     config = tmp_path / "keyfence.yaml"
     with running_redis(acl=["worker on >secret ~* +@all"]) as server:
@@ -64,7 +64,7 @@ def test_address_user_name_and_library_stand_in_the_log_and_in_the_report(tmp_pa
     assert redis.__version__ in str(row["clients"][1].get("version"))
 
 
-def test_a_finding_that_comes_late_says_who_it_was_too(tmp_path: Path) -> None:
+def test_a_late_finding_names_its_client(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(POLICY.replace("ttl: required", "ttl: {max: 1h, grace: 1s}"))
     config = tmp_path / "keyfence.yaml"
     with running_redis() as server:

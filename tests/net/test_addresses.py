@@ -1,4 +1,4 @@
-"""Addresses, and sockets that are bound to them."""
+"""Parsing addresses, and binding sockets to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from keyfence.net.addresses import Address, Bound, bind, parse_address, parse_li
         ("redis.example:1", "redis.example", 1),
     ],
 )
-def test_a_tcp_address(text: str, host: str, port: int) -> None:
+def test_a_tcp_address_is_parsed(text: str, host: str, port: int) -> None:
     assert parse_address(text).host_port == parse_listen(text).host_port == (host, port)
     assert not parse_listen(text).unix_path
 
@@ -31,8 +31,8 @@ def test_a_tcp_address(text: str, host: str, port: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", ":", "6380", "h:", "h:x", "h:-1", "h:65536", "h:٣", "::1:80", "h: 80", "unix:/s"]
 )
-def test_no_tcp_address(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no address|put an IPv6 address into brackets"):
+def test_an_invalid_tcp_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not an address|put an IPv6 address in brackets"):
         parse_address(text)
 
 
@@ -45,17 +45,17 @@ def test_no_tcp_address(text: str) -> None:
         ("unix:/run/a:b", "/run/a:b"),
     ],
 )
-def test_a_unix_address(text: str, path: str) -> None:
+def test_a_unix_address_is_parsed(text: str, path: str) -> None:
     assert parse_listen(text).unix_path == path
 
 
 @pytest.mark.parametrize("text", ["unix:", "unix://", "unix:/run/", "unix:/" + "x" * 107])
-def test_no_unix_address(text: str) -> None:
-    with pytest.raises(ValueError, match=r"names no socket|may have 107 bytes"):
+def test_an_invalid_unix_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"does not name a socket|may have 107 bytes"):
         parse_listen(text)
 
 
-def test_a_relative_path_is_relative_to_a_folder() -> None:
+def test_a_relative_path_is_resolved_against_a_folder() -> None:
     assert Address("unix:k.sock").relative_to(Path("/run/x")) == "unix:/run/x/k.sock"
     assert Address("unix:/k.sock").relative_to(Path("/run/x")) == "unix:/k.sock"
     assert Address("h:1").relative_to(Path("/run/x")) == "h:1"
@@ -77,12 +77,12 @@ needs_ipv6 = pytest.mark.skipif(
 
 @needs_ipv6
 @pytest.mark.parametrize("host", ["localhost", ""])
-def test_port_0_is_one_port_in_both_families(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_0_becomes_the_same_port_in_both_families(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     both = [
         (family, socket.SOCK_STREAM, 6, "", (address, 0) if family == socket.AF_INET else (address, 0, 0, 0))
         for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
     ]
-    if host:  # whatever this machine's hosts file says of it
+    if host:  # the hosts file of this machine decides
         monkeypatch.setattr(sockets.socket, "getaddrinfo", lambda *_, **__: both)
     bound = bind(Address(f"{host}:0"))
     try:
@@ -94,7 +94,7 @@ def test_port_0_is_one_port_in_both_families(host: str, monkeypatch: pytest.Monk
 
 
 @needs_ipv6
-def test_a_port_that_one_family_lacks_is_tried_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_port_is_tried_if_one_family_cannot_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     real, tried = sockets._bind_tcp, []
 
     def taken_twice(*arguments: object) -> Bound:
@@ -108,12 +108,12 @@ def test_a_port_that_one_family_lacks_is_tried_anew(monkeypatch: pytest.MonkeyPa
     assert len(tried) == 3
     tried.clear()
     with pytest.raises(OSError, match="in use"):
-        bind(Address("127.0.0.1:1"))  # which was asked for, and no other
+        bind(Address("127.0.0.1:1"))  # a requested port is not replaced
     assert len(tried) == 1
 
 
 @needs_ipv6
-def test_an_ipv6_address_alone() -> None:
+def test_an_ipv6_address_can_be_bound_alone() -> None:
     bound = bind(Address("[::1]:0"))
     assert families(bound) == {socket.AF_INET6}
     assert bound.name.startswith("[::1]:")
@@ -129,7 +129,7 @@ def test_a_taken_port_leaves_nothing_open() -> None:
     first.close()
 
 
-def test_several_sockets_share_an_address_where_they_all_want_to() -> None:
+def test_several_sockets_share_an_address_with_reuse_port() -> None:
     first = bind(Address("127.0.0.1:0"), reuse_port=True)
     second = bind(Address(first.name), reuse_port=True)
     assert first.name == second.name
@@ -147,7 +147,7 @@ def nothing_leaks() -> object:
 # -- unix sockets
 
 
-def test_a_unix_socket_goes_with_its_owner(tmp_path: Path) -> None:
+def test_the_file_of_a_unix_socket_is_removed_with_its_socket(tmp_path: Path) -> None:
     path = tmp_path / "k.sock"
     bound = bind(Address(f"unix:{path}"))
     assert bound.name == f"unix:{path}"
@@ -158,7 +158,7 @@ def test_a_unix_socket_goes_with_its_owner(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
-def test_a_unix_socket_has_the_permissions_that_were_asked_for(mode: int, tmp_path: Path) -> None:
+def test_a_unix_socket_has_the_requested_permissions(mode: int, tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         bound = bind(Address(f"unix:{tmp_path}/k.sock"), unix_mode=mode)
@@ -169,7 +169,7 @@ def test_a_unix_socket_has_the_permissions_that_were_asked_for(mode: int, tmp_pa
     bound.close()
 
 
-def test_what_a_dead_process_left_is_replaced(tmp_path: Path) -> None:
+def test_the_socket_file_of_a_dead_process_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "k.sock"
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(path))
@@ -190,7 +190,7 @@ def full_queue(path: Path) -> list[socket.socket]:
 
 
 @pytest.mark.parametrize("crowd", [lambda *_: [], full_queue], ids=["idle", "busy"])
-def test_a_socket_that_is_alive_is_left_alone(
+def test_a_socket_in_use_is_not_replaced(
     crowd: Callable[[Path], list[socket.socket]], tmp_path: Path
 ) -> None:
     path = tmp_path / "k.sock"
@@ -205,15 +205,15 @@ def test_a_socket_that_is_alive_is_left_alone(
     assert path.exists()
 
 
-def test_a_file_is_never_removed_for_a_socket(tmp_path: Path) -> None:
+def test_a_regular_file_is_never_replaced(tmp_path: Path) -> None:
     path = tmp_path / "k.sock"
     path.write_text("precious")
-    with pytest.raises(FileExistsError, match="no socket is in its place"):
+    with pytest.raises(FileExistsError, match="existing file, not a socket"):
         bind(Address(f"unix:{path}"))
     assert path.read_text() == "precious"
 
 
-def test_who_inherits_a_unix_socket_does_not_remove_it(tmp_path: Path) -> None:
+def test_a_process_that_inherits_a_unix_socket_does_not_remove_its_file(tmp_path: Path) -> None:
     path = tmp_path / "k.sock"
     bound = bind(Address(f"unix:{path}"))
     child = os.fork()
@@ -228,7 +228,7 @@ def test_who_inherits_a_unix_socket_does_not_remove_it(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_socket_that_somebody_else_has_put_there_since_stays(tmp_path: Path) -> None:
+def test_a_socket_file_that_another_process_has_replaced_stays(tmp_path: Path) -> None:
     path = tmp_path / "k.sock"
     first = bind(Address(f"unix:{path}"))
     path.unlink()

@@ -1,4 +1,4 @@
-"""PROXY headers, as bytes: what they say, and what is none."""
+"""PROXY headers: the source that they name, and the errors of malformed ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def extension(kind: int, value: bytes) -> bytes:
 
 
 def read(data: bytes, step: int = 1 << 20) -> Source:
-    """Read a header as a socket gives it: what is asked for, or less. All data must be the header's."""
+    """Read a header as from a socket: at most the needed bytes at a time. All data must belong to the
+    header."""
     reader = HeaderReader()
     at = 0
     while reader.needed and at < len(data):
@@ -70,12 +71,12 @@ HEADERS = {
 
 @pytest.mark.parametrize("name", HEADERS)
 @pytest.mark.parametrize("step", [1, 5, 1 << 20])
-def test_a_header_says_who_connects(name: str, step: int) -> None:
+def test_a_header_names_the_client(name: str, step: int) -> None:
     data, expected = HEADERS[name]
     assert read(data, step) == expected
 
 
-def test_not_a_byte_behind_the_header_is_asked_for() -> None:
+def test_no_byte_after_the_header_is_needed() -> None:
     reader = HeaderReader()
     data = ipv4("192.0.2.7", 1)
     assert reader.needed == 16
@@ -99,17 +100,17 @@ NO_HEADERS = {
     header(0x31, 0x11, bytes(12)): "PROXY protocol version 3; set the balancer to version 2",
     header(0x22, 0x11, bytes(12)): "unknown PROXY command 2",
     header(0x21, 0x41, bytes(12)): "unknown PROXY address family 4",
-    header(0x21, 0x12, bytes(12)): "PROXY transport 2, which is no stream",
-    header(0x21, 0x11, bytes(11)): "PROXY addresses of 11 bytes where 12 are due",
-    header(0x21, 0x21, bytes(12)): "PROXY addresses of 12 bytes where 36 are due",
-    header(0x21, 0x31): "PROXY addresses of 0 bytes where 216 are due",
-    header(0x21, 0x11, bytes(13)): "a PROXY extension reaches beyond the header",
-    header(0x21, 0x11, bytes(12) + b"\x04\x00\x02x"): "a PROXY extension reaches beyond the header",
+    header(0x21, 0x12, bytes(12)): "PROXY transport 2, which is not a stream",
+    header(0x21, 0x11, bytes(11)): "PROXY addresses of 11 bytes instead of 12",
+    header(0x21, 0x21, bytes(12)): "PROXY addresses of 12 bytes instead of 36",
+    header(0x21, 0x31): "PROXY addresses of 0 bytes instead of 216",
+    header(0x21, 0x11, bytes(13)): "a PROXY extension extends beyond the header",
+    header(0x21, 0x11, bytes(12) + b"\x04\x00\x02x"): "a PROXY extension extends beyond the header",
 }
 
 
 @pytest.mark.parametrize("data", NO_HEADERS, ids=lambda data: repr(data)[:50])
-def test_what_is_no_header_is_told_why(data: bytes) -> None:
+def test_a_malformed_header_has_an_error_message(data: bytes) -> None:
     with pytest.raises(HeaderError) as caught:
         read(data)
     assert str(caught.value) == NO_HEADERS[data]
@@ -123,7 +124,7 @@ def test_a_wrong_byte_is_noticed_at_once() -> None:
 
 
 @given(data=st.binary(max_size=300), signed=st.booleans(), seed=st.integers())
-def test_no_bytes_break_the_reader(data: bytes, signed: bool, seed: int) -> None:
+def test_any_bytes_give_a_source_or_a_header_error(data: bytes, signed: bool, seed: int) -> None:
     data = SIGNATURE + data if signed else data
     pieces = random.Random(seed)
     reader = HeaderReader()

@@ -1,4 +1,4 @@
-"""The policies that keyfence ships, and the commands of their tests."""
+"""The shipped policies, and the commands of their tests."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ POLICIES = Path(__file__).parents[2] / "policies"
 
 
 def steps_of(path: Path) -> tuple[Path, list[Step]]:
-    """The policy that a test file is about, and every command in it."""
+    """Returns the policy that a test file tests, and every command in it."""
     file = read_cases(path)
     return file.policy, [step for case in file.cases for step in case.steps if step.argv]

@@ -7,7 +7,7 @@ def shown(line: str, column: int, width: int) -> list[str]:
     return Diagnostic(Place("f", 7, column), "error", "bad", line, width).illustrated().splitlines()
 
 
-def test_a_caret_stands_below_what_is_meant() -> None:
+def test_a_caret_marks_the_characters_at_fault() -> None:
     assert shown("a: bcd", 4, 3) == ["f:7:4: error: bad", " 7 | a: bcd", "   |    ^^^"]
 
 
@@ -22,9 +22,9 @@ def test_a_long_line_is_cut_around_the_fault() -> None:
     assert line[at : at + 5] == "FAULT"
 
 
-def test_what_is_not_printable_moves_no_cursor() -> None:
+def test_unprintable_characters_are_replaced() -> None:
     assert "\x1b" not in "".join(shown("a: \x1b[31m", 4, 2))
 
 
-def test_without_a_line_there_is_only_the_message() -> None:
+def test_without_a_line_only_the_message_is_shown() -> None:
     assert shown("", 1, 1) == ["f:7:1: error: bad"]

@@ -1,4 +1,4 @@
-"""What people see of a key is one printable line."""
+"""A key is shown as one printable line."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from keyfence.resp.requests import split_inline
         (b"x" * 129, "x" * 128 + "…"),
     ],
 )
-def test_what_is_shown_of_a_key(data: bytes, shown: str) -> None:
+def test_a_key_is_shown_as(data: bytes, shown: str) -> None:
     assert printable(data) == shown
 
 
-def test_what_is_shown_is_not_cut_within_a_character() -> None:
+def test_a_cut_never_splits_a_character() -> None:
     data = "é键🔑".encode()
     cuts = ["…", "…", "é…", "é…", "é…", "é键…", "é键…", "é键…", "é键…", "é键🔑"]
     assert [printable(data, limit) for limit in range(10)] == cuts
@@ -37,7 +37,7 @@ def test_what_is_shown_is_not_cut_within_a_character() -> None:
 
 
 @given(st.binary(max_size=100), st.integers(0, 120))
-def test_what_is_shown_is_printable_and_can_be_read_back(data: bytes, limit: int) -> None:
+def test_shown_text_is_printable_and_can_be_read_back(data: bytes, limit: int) -> None:
     shown = printable(data, limit)
     assert shown.isprintable()
     read_back = split_inline(b'"' + shown.removesuffix("…").encode() + b'"')

@@ -23,7 +23,7 @@ from keyfence.policy.units import duration_text, milliseconds, size_bytes
         ("1s1s", 2_000),
     ],
 )
-def test_a_duration(text: str, expected: int) -> None:
+def test_a_duration_is_read(text: str, expected: int) -> None:
     assert milliseconds(text) == expected
 
 
@@ -31,11 +31,11 @@ def test_a_duration(text: str, expected: int) -> None:
     "text",
     ["", "60", "s", "60 s", " 60s", "60s ", "-1s", "+1s", "1.5h", "1H", "1h30", "1h,", "٣s", "9" * 13 + "s"],
 )
-def test_no_duration(text: str) -> None:
+def test_an_invalid_duration_is_an_error(text: str) -> None:
     with pytest.raises(ValueError) as caught:
         milliseconds(text)
     assert str(caught.value) == (
-        f"{text!r} is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d"
+        f"{text!r} is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d"
     )
 
 
@@ -51,12 +51,12 @@ def test_no_duration(text: str) -> None:
         (86_400_000, "1d"),
     ],
 )
-def test_a_duration_s_text(ms: int, text: str) -> None:
+def test_a_duration_is_written(ms: int, text: str) -> None:
     assert duration_text(ms) == text
 
 
 @given(st.integers(0, 10**12 - 1))
-def test_a_duration_s_text_means_that_duration(ms: int) -> None:
+def test_a_written_duration_reads_back(ms: int) -> None:
     assert milliseconds(duration_text(ms)) == ms
 
 
@@ -72,14 +72,15 @@ def test_a_duration_s_text_means_that_duration(ms: int) -> None:
         ("1gb", 2**30),
     ],
 )
-def test_a_size(text: str, expected: int) -> None:
+def test_a_size_is_read(text: str, expected: int) -> None:
     assert size_bytes(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "k", "1k", "1tb", "-1", "1.5mb", "1 0", "٣", "9" * 13])
-def test_no_size(text: str) -> None:
+def test_an_invalid_size_is_an_error(text: str) -> None:
     with pytest.raises(ValueError) as caught:
         size_bytes(text)
     assert (
-        str(caught.value) == f"{text!r} is no size; write a number and its unit, as 512b, 16kb, 64mb or 1gb"
+        str(caught.value)
+        == f"{text!r} is not a size; write a number and its unit, as 512b, 16kb, 64mb or 1gb"
     )

@@ -1,4 +1,4 @@
-"""Ways to cut a stream of bytes, for tests that hold however it arrives."""
+"""Splits byte streams into pieces, for tests that must hold for any split."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 
 def cut(data: bytes, cuts: list[int]) -> list[bytes]:
-    """Cut `data` at the positions given; the pieces together are `data`."""
+    """Split `data` at these positions. The pieces joined are `data`."""
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     return [data[start:end] for start, end in pairwise(edges)]
 
@@ -19,5 +19,5 @@ def in_steps(data: bytes, size: int) -> Iterator[bytes]:
         yield data[at : at + size]
 
 
-# Many near the beginning, so that short streams are cut too.
+# Many positions near the beginning, so that short streams are split too.
 CUTS = st.lists(st.integers(0, 40) | st.integers(0, 2000), max_size=12)

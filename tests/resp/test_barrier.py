@@ -1,4 +1,4 @@
-"""A barrier is passed by its own reply only."""
+"""Only its own reply passes a barrier."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMS = list(Form)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_redis_answers_each_form_so_that_it_is_passed(form: Form, redis_server: RedisServer) -> None:
+def test_the_reply_of_redis_passes_each_form(form: Form, redis_server: RedisServer) -> None:
     barrier = Barrier.draw(form)
     assert barrier.is_passed(raw_reply(redis_server, barrier.request))
 
@@ -25,7 +25,7 @@ def test_the_reply_to_another_barrier_does_not_pass(form: Form, redis_server: Re
     assert not Barrier.draw(form).is_passed(reply)
 
 
-def test_a_user_without_any_right_passes_by_hello_only(start_redis: Callable[..., RedisServer]) -> None:
+def test_without_permissions_only_hello_passes(start_redis: Callable[..., RedisServer]) -> None:
     server = start_redis(acl=["nobody on nopass resetchannels -@all"])
     login = b"AUTH nobody x\r\n"
     for form in (Form.ECHO, Form.PING):
@@ -33,7 +33,7 @@ def test_a_user_without_any_right_passes_by_hello_only(start_redis: Callable[...
         reply = raw_reply(server, login + barrier.request).removeprefix(b"+OK\r\n")
         assert reply.startswith(b"-NOPERM")
         assert not barrier.is_passed(reply)
-        assert barrier.is_open(reply) is (form is Form.ECHO)
+        assert barrier.is_undecided(reply) is (form is Form.ECHO)
     barrier = Barrier.draw(Form.HELLO)
     assert barrier.is_passed(raw_reply(server, login + barrier.request).removeprefix(b"+OK\r\n"))
 
@@ -49,12 +49,12 @@ def test_hello_as_a_barrier_leaves_the_protocol_as_it_is(redis_server: RedisServ
     assert raw_reply(redis_server, sent).endswith(b"%0\r\n")
 
 
-def test_no_two_barriers_have_one_number() -> None:
+def test_no_two_barriers_have_the_same_number() -> None:
     assert len({Barrier.draw(Form.ECHO).nonce for _ in range(1000)}) == 1000
 
 
 def raw_reply(server: RedisServer, sent: bytes) -> bytes:
-    """All that the server answers, up to the end that QUIT brings."""
+    """Everything the server sends until QUIT closes the connection."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(server.socket_path))
         connection.sendall(sent + b"QUIT\r\n")

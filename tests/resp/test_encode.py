@@ -1,4 +1,4 @@
-"""What the proxy says itself is one reply or one request, whatever went into it."""
+"""An encoded error is always one reply, and an encoded command always one request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_an_error_is_one_line() -> None:
 
 
 @given(st.text(st.characters()))
-def test_an_error_is_one_reply_whatever_its_text(text: str) -> None:
+def test_any_error_text_makes_one_reply(text: str) -> None:
     data = error(text)
     framer = ReplyFramer()
     assert framer.advance(data, 0, 9) == len(data)

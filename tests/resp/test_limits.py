@@ -1,4 +1,4 @@
-"""The limits as numbers: they are Redis' own, and senseless ones are refused."""
+"""The default limits are those of Redis, and values out of range are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_limits_of_an_identified_client_are_redis_defaults() -> None:
 
 @pytest.mark.parametrize("name", ["max_arguments", "max_bulk", "max_inline", "max_request", "max_held"])
 @pytest.mark.parametrize("value", [0, -1, 2**40 + 1])
-def test_a_limit_that_makes_no_sense_is_refused(name: str, value: int) -> None:
+def test_a_limit_out_of_range_is_refused(name: str, value: int) -> None:
     with pytest.raises(ValueError, match=name):
         replace(IDENTIFIED, **{name: value})  # type: ignore[arg-type]
 
@@ -32,5 +32,5 @@ def test_limits_cannot_be_changed_in_place() -> None:
         IDENTIFIED.max_bulk = 1  # type: ignore[misc]
 
 
-def test_a_request_too_large_is_a_protocol_error_too() -> None:
+def test_request_too_large_is_a_protocol_error() -> None:
     assert issubclass(RequestTooLarge, ProtocolError)

@@ -1,4 +1,4 @@
-"""Replies end where hiredis says that they end, however they arrive; what can't be followed is an error."""
+"""Replies end where hiredis finds their end, in any pieces; malformed replies raise an error."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ PUSH = b">2\r\n+message\r\n$2\r\n\r\n\r\n"
 
 
 def kind_of(frame: bytes) -> int:
-    """What `kind` must be: the first byte, or 0 where an attribute stands before it."""
+    """The expected `kind`: the first byte, or 0 if an attribute comes first."""
     return 0 if frame[:1] == b"|" else frame[0]
 
 
 @pytest.mark.parametrize("reply", [*REPLIES, PUSH], ids=repr)
-def test_a_reply_ends_at_its_last_byte_wherever_it_is_cut(reply: bytes) -> None:
+def test_a_reply_ends_at_its_last_byte_wherever_it_is_split(reply: bytes) -> None:
     is_push = reply is PUSH
     for first in range(len(reply) + 1):
         for second in range(first, len(reply) + 1):
@@ -74,7 +74,7 @@ def test_a_reply_ends_at_its_last_byte_wherever_it_is_cut(reply: bytes) -> None:
             assert completed == (not is_push)
 
 
-def test_the_kind_is_that_of_the_frame_that_attributes_belong_to() -> None:
+def test_the_kind_is_that_of_the_frame_after_its_attributes() -> None:
     framer = ReplyFramer()
     assert framer.kind == 0
     framer.advance(b"+OK\r\n|1\r\n+a\r\n", 0, 9)
@@ -85,7 +85,7 @@ def test_the_kind_is_that_of_the_frame_that_attributes_belong_to() -> None:
     assert framer.kind == ord("~")
 
 
-def test_the_scan_stops_after_so_many_replies_and_goes_on_from_there() -> None:
+def test_the_scan_stops_after_the_requested_replies_and_continues_there() -> None:
     data = b"".join(REPLIES)
     ends = [sum(map(len, REPLIES[: number + 1])) for number in range(len(REPLIES))]
     for step in (1, 2, 5):
@@ -99,7 +99,7 @@ def test_the_scan_stops_after_so_many_replies_and_goes_on_from_there() -> None:
     assert framer.advance(data, 0, 0) == 0
 
 
-def test_pushes_are_passed_over_or_stopped_at() -> None:
+def test_the_scan_skips_pushes_or_stops_after_each() -> None:
     data = PUSH + b"+1\r\n" + PUSH + PUSH + b"+2\r\n" + PUSH
     framer = ReplyFramer()
     assert framer.advance(data, 0, 2) == len(data) - len(PUSH)
@@ -145,7 +145,7 @@ NUMBERS = st.integers(-(2**63), 2**63 - 1).map(lambda number: b":%d\r\n" % numbe
 DOUBLES = st.floats().map(
     lambda number: b",%b\r\n" % ("nan" if math.isnan(number) else repr(number)).encode()
 )
-# hiredis knows no `!`, and takes an attribute for a reply of its own.
+# hiredis does not know `!`, and reads an attribute as a separate reply.
 KNOWN = [reply for reply in (*SIMPLE, *STRINGS) if reply[:1] != b"!"]
 SCALARS = st.one_of(
     st.sampled_from([*KNOWN, b"*-1\r\n", b"#f\r\n", b",inf\r\n"]), bulk(b"$"), NUMBERS, DOUBLES
@@ -154,7 +154,7 @@ KEYS = st.one_of(st.sampled_from([b"+a\r\n", b"+b\r\n"]), bulk(b"$"), NUMBERS)
 
 
 def deeper(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """hiredis makes Python values, so a map's keys and a set's members must be hashable."""
+    """hiredis builds Python values, so a map's keys and a set's members must be hashable."""
     pairs = st.lists(st.tuples(KEYS, inner).map(b"".join), max_size=3)
     return st.one_of(
         st.lists(inner, max_size=4).map(lambda parts: aggregate(b"*", parts)),
@@ -168,7 +168,7 @@ ANY_REPLY = st.recursive(SCALARS, deeper, max_leaves=8).filter(lambda reply: rep
 
 @settings(max_examples=150)
 @given(st.lists(ANY_REPLY, max_size=8), CUTS)
-def test_as_many_replies_have_ended_after_each_piece_as_for_hiredis(
+def test_after_each_piece_as_many_replies_have_ended_as_for_hiredis(
     replies: list[bytes], cuts: list[int]
 ) -> None:
     stream = b"".join(replies)
@@ -186,7 +186,7 @@ def test_as_many_replies_have_ended_after_each_piece_as_for_hiredis(
 
 @settings(max_examples=300)
 @given(st.lists(st.one_of(ANY_REPLY, st.sampled_from([*ATTRIBUTES, PUSH])), max_size=8), CUTS, st.booleans())
-def test_frames_are_found_again_in_any_pieces(frames: list[bytes], cuts: list[int], stop: bool) -> None:
+def test_the_same_frames_are_found_in_any_pieces(frames: list[bytes], cuts: list[int], stop: bool) -> None:
     framer = ReplyFramer()
     found: list[bytes] = []
     begun = b""
@@ -204,7 +204,7 @@ def test_frames_are_found_again_in_any_pieces(frames: list[bytes], cuts: list[in
     assert b"".join([*found, begun]) == b"".join(frames)
 
 
-# --- what can't be followed ------------------------------------------------------------------------------
+# --- malformed replies ------------------------------------------------------------------------------------
 
 DEEP = b"*1\r\n" * MAX_DEPTH
 ERRORS = {
@@ -248,13 +248,13 @@ ERRORS = {
     DEEP: None,
     DEEP + b"*0\r\n": None,
     DEEP + b"*1\r\n": f"aggregates nested deeper than {MAX_DEPTH}",
-    b"*1\r\n>1\r\n": "a push frame inside of a reply",
-    b"|1\r\n+a\r\n>1\r\n": "a push frame inside of a reply",
+    b"*1\r\n>1\r\n": "a push frame inside a reply",
+    b"|1\r\n+a\r\n>1\r\n": "a push frame inside a reply",
 }
 
 
 def error_of(data: bytes, size: int) -> str | None:
-    """The error that `data` ends in, in pieces of `size`, without the words that all errors begin with."""
+    """The error for `data` in pieces of `size`, without the prefix that all errors share."""
     framer = ReplyFramer()
     text = None
     try:
@@ -272,7 +272,7 @@ def error_of(data: bytes, size: int) -> str | None:
 
 @pytest.mark.parametrize(("data", "text"), ERRORS.items(), ids=lambda value: repr(value)[:30])
 @pytest.mark.parametrize("size", [1000, 1])
-def test_what_cannot_be_followed_is_an_error(data: bytes, text: str | None, size: int) -> None:
+def test_a_malformed_reply_raises_an_error(data: bytes, text: str | None, size: int) -> None:
     assert error_of(data, size) == text
 
 
@@ -285,13 +285,13 @@ def test_what_cannot_be_followed_is_an_error(data: bytes, text: str | None, size
         max_size=8,
     ).map(b"".join)
 )
-def test_nonsense_gives_the_same_error_whole_and_byte_by_byte(data: bytes) -> None:
+def test_garbage_gives_the_same_error_whole_and_byte_by_byte(data: bytes) -> None:
     assert error_of(data, 1) == error_of(data, len(data) or 1)
 
 
-def test_a_start_outside_of_the_data_is_refused() -> None:
+def test_a_start_outside_the_data_is_refused() -> None:
     for start in (-1, 6):
-        with pytest.raises(ValueError, match="outside of the data"):
+        with pytest.raises(ValueError, match="outside the data"):
             ReplyFramer().advance(b"+OK\r\n", start, 1)
 
 

@@ -1,4 +1,4 @@
-"""Requests are cut at the same places with the same arguments however they arrive; all else is refused."""
+"""Requests are read with the same boundaries and arguments in any pieces; malformed ones are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from keyfence.resp import requests
 from keyfence.resp.encode import command
 from keyfence.resp.limits import IDENTIFIED, UNIDENTIFIED, ProtocolError, RequestLimits, RequestTooLarge
-from keyfence.resp.requests import HandedOn, RequestReader, split_inline
+from keyfence.resp.requests import RequestReader, StreamedBulk, split_inline
 from tests.resp.pieces import CUTS, cut, in_steps
 from tests.servers import RedisServer
 
@@ -39,8 +39,8 @@ def read(pieces: Iterable[bytes], limits: RequestLimits = IDENTIFIED) -> tuple[R
     return found, "", reader
 
 
-def read_at_a_glimpse(pieces: Iterable[bytes], limits: RequestLimits = IDENTIFIED) -> tuple[Requests, str]:
-    """The same, with a glimpse at each request first; what that shows is compared with what is read."""
+def read_with_peek(pieces: Iterable[bytes], limits: RequestLimits = IDENTIFIED) -> tuple[Requests, str]:
+    """The same, but peek at each request first, and compare the offsets with the arguments."""
     reader = RequestReader(limits)
     found: Requests = []
     for piece in pieces:
@@ -62,7 +62,7 @@ def read_at_a_glimpse(pieces: Iterable[bytes], limits: RequestLimits = IDENTIFIE
 
 
 def assert_seen(reader: RequestReader, arguments: list[bytes]) -> None:
-    """What was glimpsed is what these arguments are."""
+    """The peeked offsets show these arguments."""
     data = reader.data()
     assert reader.count == len(arguments)
     assert data[reader.name_at : reader.name_end] == arguments[0]
@@ -73,7 +73,7 @@ def assert_seen(reader: RequestReader, arguments: list[bytes]) -> None:
 
 
 def error_of(data: bytes, limits: RequestLimits = IDENTIFIED) -> str:
-    """The error of one read of `data`, without the words that all of them begin with."""
+    """The error for `data`, without the prefix that all errors share."""
     found, error, _ = read([data], limits)
     assert not found
     prefix, _, text = error.partition(": ")
@@ -106,7 +106,7 @@ def test_each_request_is_returned_with_its_own_bytes() -> None:
     assert reader.pending() == 0
 
 
-def test_two_cuts_anywhere_change_nothing() -> None:
+def test_splitting_the_stream_twice_anywhere_changes_nothing() -> None:
     whole, _, _ = read([STREAM])
     for first in range(len(STREAM) + 1):
         for second in range(first, len(STREAM) + 1):
@@ -114,7 +114,7 @@ def test_two_cuts_anywhere_change_nothing() -> None:
             assert (found, error, reader.pending()) == (whole, "", 0)
 
 
-def test_a_prefix_of_a_stream_waits_without_complaint_and_counts_what_is_pending() -> None:
+def test_a_prefix_of_a_stream_raises_no_error_and_counts_its_pending_bytes() -> None:
     for size in range(len(STREAM)):
         found, error, reader = read(in_steps(STREAM[:size], 1))
         consumed = b"".join(span for _, span in found)
@@ -128,7 +128,7 @@ ARGV = st.lists(st.binary(max_size=40), min_size=1, max_size=6)
 
 
 @given(st.lists(ARGV, max_size=8), CUTS)
-def test_what_is_encoded_is_read_again_in_any_pieces(requests: list[list[bytes]], cuts: list[int]) -> None:
+def test_encoded_requests_are_read_back_in_any_pieces(requests: list[list[bytes]], cuts: list[int]) -> None:
     stream = b"".join(command(*arguments) for arguments in requests)
     found, error, _ = read(cut(stream, cuts))
     assert not error
@@ -136,7 +136,7 @@ def test_what_is_encoded_is_read_again_in_any_pieces(requests: list[list[bytes]]
     assert [span for _, span in found] == [command(*arguments) for arguments in requests]
 
 
-# What looks like the protocol, and is mostly not.
+# Fragments that resemble the protocol and are mostly malformed.
 SCRAPS = [
     b"*",
     b"$",
@@ -161,7 +161,7 @@ FRAGMENTS = st.lists(st.sampled_from([*SCRAPS, *PARTS]), max_size=24).map(b"".jo
 
 @settings(max_examples=500)
 @given(FRAGMENTS, CUTS)
-def test_nonsense_ends_in_the_same_error_after_the_same_requests_in_any_pieces(
+def test_garbage_gives_the_same_error_after_the_same_requests_in_any_pieces(
     stream: bytes, cuts: list[int]
 ) -> None:
     limits = replace(IDENTIFIED, max_inline=24, max_request=60, max_bulk=11, max_arguments=3)
@@ -183,12 +183,10 @@ SHORT = replace(IDENTIFIED, max_arguments=3, max_bulk=20, max_request=50)
 
 
 @given(st.lists(FRAGMENTS | st.lists(ARGV, max_size=4).map(in_one), max_size=4), CUTS, st.booleans())
-def test_a_glimpse_shows_what_is_read_and_takes_nothing_for_a_request_that_is_none(
-    parts: list[bytes], cuts: list[int], short: bool
-) -> None:
+def test_peek_and_next_read_the_same_requests(parts: list[bytes], cuts: list[int], short: bool) -> None:
     limits = SHORT if short else IDENTIFIED
     pieces = cut(b"".join(parts), cuts)
-    assert read_at_a_glimpse(pieces, limits) == read(pieces, limits)[:2]
+    assert read_with_peek(pieces, limits) == read(pieces, limits)[:2]
 
 
 @pytest.mark.parametrize(
@@ -205,14 +203,14 @@ def test_a_glimpse_shows_what_is_read_and_takes_nothing_for_a_request_that_is_no
     ],
     ids=repr,
 )
-def test_nothing_is_glimpsed_but_whole_plain_requests(data: bytes) -> None:
+def test_peek_accepts_only_complete_plain_requests(data: bytes) -> None:
     reader = RequestReader(IDENTIFIED)
     reader.feed(data)
     assert not reader.peek()
 
 
 @given(st.lists(ARGV, min_size=1, max_size=5), st.integers(1, 64))
-def test_requests_are_those_that_hiredis_reads(requests: list[list[bytes]], size: int) -> None:
+def test_hiredis_reads_the_same_requests(requests: list[list[bytes]], size: int) -> None:
     stream = b"".join(command(*arguments) for arguments in requests)
     oracle = hiredis.Reader()
     oracle.feed(stream)
@@ -221,7 +219,7 @@ def test_requests_are_those_that_hiredis_reads(requests: list[list[bytes]], size
 
 
 @given(st.lists(ARGV, min_size=1, max_size=8), CUTS)
-def test_one_span_takes_all_requests_between_two_feeds(requests: list[list[bytes]], cuts: list[int]) -> None:
+def test_one_span_covers_all_requests_between_two_feeds(requests: list[list[bytes]], cuts: list[int]) -> None:
     stream = b"".join(command(*arguments) for arguments in requests)
     reader = RequestReader(IDENTIFIED)
     taken = b""
@@ -254,7 +252,7 @@ def test_feeding_ahead_of_reading_loses_nothing(
     assert spans == stream
 
 
-def test_a_part_of_a_span_that_began_in_an_earlier_piece_can_be_taken() -> None:
+def test_any_part_of_a_request_can_be_spanned_even_if_it_began_in_an_earlier_piece() -> None:
     request = command("SET", "key", "value")
     for at in range(1, len(request)):
         reader = RequestReader(IDENTIFIED)
@@ -268,7 +266,7 @@ def test_a_part_of_a_span_that_began_in_an_earlier_piece_can_be_taken() -> None:
                 assert reader.span(reader.start + first, reader.start + last) == request[first:last]
 
 
-def test_the_rest_is_handed_out_once_and_the_reader_begins_anew() -> None:
+def test_the_rest_is_returned_once_and_the_reader_starts_over() -> None:
     tail = b"*2\r\n$3\r\nGET\r\n$100\r\nab"
     for size in (1, 3, 1000):
         found, _, reader = read(in_steps(b"PING\r\n" + tail, size))
@@ -279,7 +277,7 @@ def test_the_rest_is_handed_out_once_and_the_reader_begins_anew() -> None:
         assert reader.next() == [b"PING"]
 
 
-def test_the_rest_after_an_error_holds_all_that_was_not_returned() -> None:
+def test_the_rest_after_an_error_has_all_bytes_not_returned() -> None:
     _, error, reader = read([b"PING\r\n", b"*1\r\n$1", b"\r\nabc"])
     assert error
     reader.feed(b"more")
@@ -289,7 +287,7 @@ def test_the_rest_after_an_error_holds_all_that_was_not_returned() -> None:
         reader.next()
 
 
-def test_nothing_is_kept_of_what_was_read_and_all_of_what_was_not() -> None:
+def test_letting_go_frees_read_bytes_and_keeps_unread_ones() -> None:
     reader = RequestReader(IDENTIFIED)
     reader.feed(command("PING"))
     assert reader.next() == [b"PING"]
@@ -304,7 +302,7 @@ def test_nothing_is_kept_of_what_was_read_and_all_of_what_was_not() -> None:
     assert reader.span(reader.start, reader.end) == command("ECHO", "a")
 
 
-def test_after_an_error_the_reader_stays_broken() -> None:
+def test_after_an_error_every_call_raises_it_again() -> None:
     reader = RequestReader(IDENTIFIED)
     reader.feed(b"*x\r\n")
     for data in (b"", b"PING\r\n", b"*1\r\n$4\r\nPING\r\n"):
@@ -313,7 +311,7 @@ def test_after_an_error_the_reader_stays_broken() -> None:
             reader.next()
 
 
-def test_after_too_large_a_request_the_same_kind_of_error_is_raised_again() -> None:
+def test_after_a_request_too_large_every_call_raises_the_same_error_class() -> None:
     reader = RequestReader(replace(IDENTIFIED, max_request=100))
     reader.feed(b"*1\r\n$100\r\n")
     for _ in range(2):
@@ -321,7 +319,7 @@ def test_after_too_large_a_request_the_same_kind_of_error_is_raised_again() -> N
             reader.next()
 
 
-# --- what a real server says to the same bytes -----------------------------------------------------------
+# --- what a real server answers to the same bytes -----------------------------------------------------------
 
 AS_REDIS = {
     b"*x\r\n": "invalid multibulk length",
@@ -376,12 +374,12 @@ def test_errors_have_the_wording_of_redis(data: bytes, text: str) -> None:
 
 
 def talk(server: RedisServer, data: bytes) -> bytes:
-    """Send `data` and no more; return all that the server says to it."""
+    """Send `data`, shut down writing, and return everything the server answers."""
     said = b""
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(server.socket_path))
         client.sendall(data)
-        with contextlib.suppress(OSError):  # it may have closed already
+        with contextlib.suppress(OSError):  # the server may have closed the connection
             client.shutdown(socket.SHUT_WR)
         while part := client.recv(65536):
             said += part
@@ -389,7 +387,7 @@ def talk(server: RedisServer, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("data", "text"), AS_REDIS.items(), ids=ids)
-def test_a_server_words_the_error_so(data: bytes, text: str, redis_server: RedisServer) -> None:
+def test_a_server_gives_the_same_error(data: bytes, text: str, redis_server: RedisServer) -> None:
     assert talk(redis_server, data) == f"-ERR Protocol error: {text}\r\n".encode()
 
 
@@ -404,11 +402,13 @@ UNAUTHENTICATED = {
 
 
 @pytest.mark.parametrize(("data", "text"), UNAUTHENTICATED.items(), ids=ids)
-def test_before_a_client_is_identified_less_is_allowed(data: bytes, text: str) -> None:
+def test_limits_are_lower_before_a_client_is_identified(data: bytes, text: str) -> None:
     assert error_of(data, UNIDENTIFIED) == text
 
 
-def test_a_server_words_the_errors_before_authentication_so(start_redis: Callable[..., RedisServer]) -> None:
+def test_a_server_gives_the_same_errors_before_authentication(
+    start_redis: Callable[..., RedisServer],
+) -> None:
     server = start_redis(password="secret")
     for data, text in UNAUTHENTICATED.items():
         assert talk(server, data) == f"-ERR Protocol error: {text}\r\n".encode(), data
@@ -419,7 +419,7 @@ def test_ten_arguments_of_16_kib_pass_before_a_client_is_identified() -> None:
     assert read([command(*arguments)], UNIDENTIFIED)[0][0][0] == arguments
 
 
-# Where Redis reads something that not every server reads in the same way, or waits for ever.
+# Bytes that Redis accepts or waits on, but that servers read differently.
 STRICTER = {
     b"*1\r\n$4\r\nPINGxx": "expected CRLF after bulk",
     b"*1\r\n$4\r\nPING\n\n": "expected CRLF after bulk",
@@ -437,27 +437,27 @@ STRICTER = {
 
 
 @pytest.mark.parametrize(("data", "text"), STRICTER.items(), ids=ids)
-def test_what_servers_may_read_differently_is_refused(data: bytes, text: str) -> None:
+def test_bytes_that_servers_read_differently_are_refused(data: bytes, text: str) -> None:
     assert error_of(data) == text
 
 
 # --- limits ----------------------------------------------------------------------------------------------
 
 
-def test_a_line_may_have_just_the_size_of_its_limit() -> None:
+def test_a_line_of_exactly_the_limit_is_allowed() -> None:
     line = b"ECHO " + b"a" * (65536 - 5)
     assert read([line + b"\n"])[0][0][0] == [b"ECHO", b"a" * (65536 - 5)]
     assert read([line])[1] == ""
     assert read(in_steps(line + b"a", 4096))[1] == "Protocol error: too big inline request"
 
 
-def test_the_largest_numbers_that_are_allowed_are_allowed() -> None:
+def test_counts_of_exactly_the_limit_are_allowed() -> None:
     limits = replace(IDENTIFIED, max_request=2**30)
     for header in (b"*1048576\r\n", b"*1\r\n$536870912\r\n", b"*-9223372036854775808\r\n"):
         assert read([header], limits)[1] == ""
 
 
-def test_a_request_may_have_just_the_size_of_its_limit() -> None:
+def test_a_request_of_exactly_the_limit_is_allowed() -> None:
     request = command("SET", "k", "v" * 50)
     at_limit = replace(IDENTIFIED, max_request=len(request))
     assert read([request + request], at_limit)[1] == ""
@@ -469,7 +469,7 @@ def test_a_request_may_have_just_the_size_of_its_limit() -> None:
         assert reader.rest().startswith(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$50\r\n")
 
 
-def test_limits_set_later_hold_for_what_is_announced_later() -> None:
+def test_new_limits_hold_for_lengths_announced_afterwards() -> None:
     reader = RequestReader(UNIDENTIFIED)
     assert reader.limits is UNIDENTIFIED
     reader.feed(command("AUTH", "x") + command("SET", "k", "v" * 20000))
@@ -483,7 +483,7 @@ def test_limits_set_later_hold_for_what_is_announced_later() -> None:
     "data", [b"*1000000000\r\n", b"*1048576\r\n", b"*1\r\n$67000000\r\n", b"*1048576\r\n$1\r\na\r\n"]
 )
 def test_an_announcement_allocates_nothing(data: bytes) -> None:
-    read([data])  # whatever is made once is made now
+    read([data])  # so that one-time allocations happen before the measurement
     tracemalloc.start()
     try:
         found, _, reader = read([data])
@@ -495,8 +495,8 @@ def test_an_announcement_allocates_nothing(data: bytes) -> None:
     assert peak < 20_000
 
 
-def test_a_huge_request_in_tiny_pieces_is_read_without_copying_it_at_each() -> None:
-    # If every piece moved what is there already, this would move 400 GB and run into the time limit.
+def test_a_huge_request_in_tiny_pieces_is_not_copied_at_each_piece() -> None:
+    # Copying the request at each piece would move 400 GB and exceed the time limit.
     value = b"v" * 16_000_000
     reader = RequestReader(IDENTIFIED)
     reader.feed(b"*2002\r\n$4\r\nMSET\r\n$16000000\r\n")
@@ -539,12 +539,12 @@ QUOTED = {
 
 
 @pytest.mark.parametrize(("line", "arguments"), QUOTED.items(), ids=ids)
-def test_inline_quoting(line: bytes, arguments: list[bytes] | None) -> None:
+def test_inline_quoting_is_that_of_redis(line: bytes, arguments: list[bytes] | None) -> None:
     assert split_inline(line) == arguments
 
 
 def as_server_splits(server: RedisServer, line: bytes) -> list[bytes] | None:
-    """How a server splits a line: what a script gets as ARGV. None: it complains about the quotes."""
+    """How a server splits a line, taken from a script's ARGV. None: unbalanced quotes."""
     said = talk(server, b'EVAL "return ARGV" 0 ' + line + b"\r\n")
     if said == b"-ERR Protocol error: unbalanced quotes in request\r\n":
         return None
@@ -555,7 +555,7 @@ def as_server_splits(server: RedisServer, line: bytes) -> list[bytes] | None:
     return arguments
 
 
-def test_a_server_splits_inline_commands_in_the_same_way(redis_server: RedisServer) -> None:
+def test_a_server_splits_these_inline_commands_in_the_same_way(redis_server: RedisServer) -> None:
     for line, arguments in QUOTED.items():
         assert as_server_splits(redis_server, line) == arguments, line
 
@@ -576,19 +576,20 @@ def test_a_server_splits_any_inline_command_in_the_same_way(line: bytes, redis_s
     assert as_server_splits(redis_server, line) == expected
 
 
-def test_a_server_answers_nothing_to_what_we_return_as_an_empty_request(redis_server: RedisServer) -> None:
+def test_a_server_does_not_answer_an_empty_request(redis_server: RedisServer) -> None:
     for data in (b"*0\r\n", b"*-1\r\n", b"*-9\r\n", b"\r\n", b"\n", b"  \t\r\n", b"\v\n"):
         assert read([data])[0] == [([], data)]
         assert talk(redis_server, data + b"PING\r\n") == b"+PONG\r\n"
 
 
-# --- requests handed on in pieces
+# --- streamed requests
 
 
 def streamed(
     data: bytes, cuts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[bytes, list[list[bytes]]]:
-    """Read `data`, cut at `cuts`, with every bulk string of more than ten bytes streamed, and eight kept."""
+    """Read `data`, split at `cuts`. Bulk strings of more than ten bytes are streamed; eight bytes are
+    kept."""
     monkeypatch.setattr(requests, "LARGE", 10)
     monkeypatch.setattr(requests, "HEAD", 8)
     reader = RequestReader(IDENTIFIED)
@@ -616,7 +617,7 @@ def streamed(
     st.lists(st.integers(0, 400), max_size=30),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_request_streamed_in_any_pieces_passes_whole_and_shows_its_arguments(
+def test_a_request_streamed_in_any_pieces_arrives_whole_with_its_arguments(
     monkeypatch: pytest.MonkeyPatch, commands: list[list[bytes]], cuts: list[int]
 ) -> None:
     data = b"".join(command(*argv) for argv in commands)
@@ -624,13 +625,13 @@ def test_a_request_streamed_in_any_pieces_passes_whole_and_shows_its_arguments(
     assert passed == data
     assert [len(argv) for argv in seen] == [len(argv) for argv in commands]
     for argv, sent in zip(itertools.chain(*seen), itertools.chain(*commands), strict=True):
-        if isinstance(argv, HandedOn):
+        if isinstance(argv, StreamedBulk):
             assert (argv, argv.size) == (sent[: requests.HEAD], len(sent))
         else:
             assert argv == sent
 
 
-def test_the_end_of_a_streamed_request_is_withheld_until_it_is_read_whole(
+def test_the_end_of_a_streamed_request_is_held_until_all_of_it_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(requests, "LARGE", 10)
@@ -644,7 +645,7 @@ def test_the_end_of_a_streamed_request_is_withheld_until_it_is_read_whole(
     assert reader.span(reader.start, reader.end) == b"\r\n"
 
 
-def test_what_is_streamed_counts_towards_the_request_but_not_towards_what_is_held() -> None:
+def test_streamed_bytes_count_towards_max_request_but_not_max_held() -> None:
     limits = replace(IDENTIFIED, max_request=4 * 2**20, max_held=100)
     size = 2 * 2**20
     reader = RequestReader(limits)

@@ -49,6 +49,7 @@ class Told:
         self.sessions: list[tuple[str, str]] = []
         self.at_length: list[str] = []
         self.decisions = 0
+        self.timed: list[float] = []  # how long the decisions of the sample took
         self.logins_failed = 0
         self.recorder: Callable[..., None] | None = None
 
@@ -97,6 +98,7 @@ class Told:
 
     def decided(self, seconds: float) -> None:
         assert seconds >= 0
+        self.timed.append(seconds)
 
     def login_failed(self, _service: str) -> None:
         self.logins_failed += 1

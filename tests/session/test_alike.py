@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.resp.limits import IDENTIFIED
-from keyfence.session.conversation import ABORT_MARKER
+from keyfence.session.conversation.conversation import ABORT_MARKER
 from keyfence.session.session import Session
 from keyfence.telemetry.telemetry import Telemetry
 from tests.session.sessions import Told, cmd, identities, judge, passed, policy, replies, sent, session

@@ -12,7 +12,7 @@ from keyfence.identity.passwords import Password
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp import encode, requests
-from keyfence.session.conversation import ABORT_MARKER, ROOM
+from keyfence.session.conversation.conversation import ABORT_MARKER, ROOM
 from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
@@ -299,7 +299,7 @@ def test_behind_a_name_that_only_redis_can_read_an_observed_session_is_passed_un
     told = Told()
     one = observed(told=told)
     one.from_client(cmd(name, "x") + REFUSED)
-    assert one.opaque
+    assert one.is_opaque
     assert passed(one) == cmd(name, "x") + REFUSED
     assert told.sessions == [("CubeProxy", "only Redis knows what command it is")]
 

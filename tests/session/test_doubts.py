@@ -8,8 +8,9 @@ from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import parse_policy
 from keyfence.resp import requests
-from keyfence.session.conversation import ROOM
-from keyfence.session.routing import STAY
+from keyfence.session.conversation.conversation import ROOM
+from keyfence.session.conversation.routing import STAY
+from keyfence.session.conversation.states import State
 from tests.session.sessions import (
     ADMITTED,
     ROUTE,
@@ -103,7 +104,7 @@ def test_a_request_that_waits_for_a_barrier_gets_its_error_where_no_connection_c
     assert b"HELLO" in passed(one)
     one.upstream_refused("gone")
     assert sent(one) == SORRY
-    assert not one.held
+    assert one.state == State.READING
 
 
 def test_a_request_that_waits_for_other_processes_is_waited_for() -> None:

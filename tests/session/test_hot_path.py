@@ -21,6 +21,7 @@ HOT = {
     "keyfence.resp.requests",
     "keyfence.policy.patterns.automaton",
     "keyfence.policy.engine.decision_cache",
+    "keyfence.session.fastpath",
     "keyfence.session.session",
 }
 COMMANDS = {

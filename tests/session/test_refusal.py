@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keyfence.policy.verdict import Violation
-from keyfence.session.refusal import around_key, refusal
+from keyfence.session.conversation.refusal import around_key, refusal
 
 
 def violation(message: str, hint: str = "") -> Violation:

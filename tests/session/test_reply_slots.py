@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyfence.session.reply_slots import SLOT_BYTES, Forward, Inspect, Local, Replace, ReplySlots
+from keyfence.session.conversation.reply_slots import SLOT_BYTES, Forward, Inspect, Local, Replace, ReplySlots
 
 
 def test_runs_of_forwarded_requests_are_one_slot() -> None:

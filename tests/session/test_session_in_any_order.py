@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.replies import ReplyFramer
 from keyfence.resp.requests import RequestReader
-from keyfence.session.refusal import refusal
+from keyfence.session.conversation.refusal import refusal
 from keyfence.session.session import Session
 from tests.session.fake_redis import PASSWORD, FakeRedis
 from tests.session.sessions import ROUTE, USERS, Told, cmd, judge, passed, replies, sent, session

@@ -6,8 +6,8 @@ import pytest
 
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
+from keyfence.session.conversation.shown_ids import Question, ShownIds, redirections
 from keyfence.session.session import Session
-from keyfence.session.shown_ids import Question, ShownIds, redirections
 from tests.session.sessions import Told, cmd, identities, is_refusal, judge, passed, sent
 
 HELLO_2 = b"*6\r\n$6\r\nserver\r\n$5\r\nredis\r\n$2\r\nid\r\n:7042\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyfence.policy.enforcement.modes import ModeRule
-from keyfence.session.handlers.pubsub import leading_word
+from keyfence.session.conversation.subscriptions import leading_word
 from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
@@ -70,7 +70,7 @@ def test_each_name_is_confirmed_and_messages_come_between(version: int) -> None:
     one.from_upstream(stream)
     assert sent(one) == stream
     assert one.outstanding == 0
-    assert not one.opaque
+    assert not one.is_opaque
     assert not one.closing
     assert ("CubeProxy", "SUBSCRIBE", "forwarded") in told.commands
     assert told.sessions == []
@@ -153,8 +153,8 @@ def test_once_nothing_is_subscribed_an_array_is_a_reply_whatever_it_begins_with(
 
 
 def test_names_without_bounds_can_not_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keyfence.session.handlers.pubsub.MAX_BYTES", 1000)
-    monkeypatch.setattr("keyfence.session.handlers.pubsub.MAX_NAMES", 3)
+    monkeypatch.setattr("keyfence.session.conversation.subscriptions.MAX_BYTES", 1000)
+    monkeypatch.setattr("keyfence.session.conversation.subscriptions.MAX_NAMES", 3)
     one = subscribed(2, b"x" * 900)
     one.from_client(cmd("SUBSCRIBE", "y" * 200))
     assert is_refusal(sent(one), "session.opaque")
@@ -231,7 +231,7 @@ def test_going_over_to_bytes_unread_loses_no_beginning_of_a_message() -> None:
     one.from_upstream(whole[:10])
     one.from_client(cmd("SYNC"))
     one.from_upstream(whole[10:])
-    assert one.opaque
+    assert one.is_opaque
     assert sent(one) == whole
 
 

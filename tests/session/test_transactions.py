@@ -11,8 +11,8 @@ from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.pending_ttl import PendingTtls
 from keyfence.policy.loading.load import parse_policy
-from keyfence.session.conversation import ABORT_MARKER, ROOM
-from keyfence.session.routing import STAY
+from keyfence.session.conversation.conversation import ABORT_MARKER, ROOM
+from keyfence.session.conversation.routing import STAY
 from keyfence.session.session import Session
 from tests.session.fake_redis import FakeRedis
 from tests.session.sessions import (

@@ -59,17 +59,17 @@ def learnt(key: str | bytes) -> str:
         (b"\xff\xfe", "<bytes>"),
     ],
 )
-def test_a_key_that_recurs_has_the_shape_that_its_reader_would_give_it(key: str | bytes, shape: str) -> None:
+def test_a_recurring_key_has_the_shape_that_a_reader_expects(key: str | bytes, shape: str) -> None:
     assert learnt(key) == shape
 
 
-def test_a_word_does_not_show_before_it_recurs() -> None:
+def test_a_word_is_hidden_until_it_recurs() -> None:
     shapes = Shapes()
     assert shapes.shape(b"hunter:17") == "<*>:<int>"
     assert shapes.shape(b"hunter:18") == "hunter:<int>"
 
 
-def test_offenders_stay_apart() -> None:
+def test_offenders_have_different_shapes() -> None:
     shapes = Shapes()
     for number in range(3):
         shapes.shape(f"jwt_active:{uuid.uuid4()}:{uuid.uuid4()}".encode())
@@ -83,14 +83,14 @@ def _syllables(chance: random.Random) -> str:
     return "".join(chance.choice(parts) for _ in range(chance.randint(3, 7)))
 
 
-def test_names_at_one_place_become_one_shape_and_the_words_around_them_stay() -> None:
+def test_many_names_at_one_position_become_one_shape_and_the_words_around_them_stay() -> None:
     shapes, chance = Shapes(), random.Random(1)
     seen = [shapes.shape(f"user:{_syllables(chance)}:cart".encode()) for _ in range(5_000)]
     assert set(seen[500:]) == {"user:<*>:cart"}
     assert len(set(seen)) < 2 * module.MAX_WORDS
 
 
-def test_names_as_bare_keys_do_not_hide_the_prefixes_of_other_keys() -> None:
+def test_many_bare_keys_do_not_hide_the_prefixes_of_other_keys() -> None:
     shapes, chance = Shapes(), random.Random(2)
     for number in range(5_000):
         shapes.shape(_syllables(chance).encode())
@@ -100,7 +100,7 @@ def test_names_as_bare_keys_do_not_hide_the_prefixes_of_other_keys() -> None:
     assert shapes.shape(_syllables(chance).encode()) == "<*>"
 
 
-def test_names_as_first_words_do_not_hide_an_established_prefix() -> None:
+def test_many_first_words_do_not_hide_an_established_prefix() -> None:
     shapes, chance = Shapes(), random.Random(3)
     for number in range(5_000):
         shapes.shape(f"{_syllables(chance)}:{number}".encode())
@@ -110,7 +110,7 @@ def test_names_as_first_words_do_not_hide_an_established_prefix() -> None:
     assert shapes.shape(b"newcomer:1") == "<*>:<int>"
 
 
-def test_any_number_of_different_keys_gives_a_handful_of_shapes() -> None:
+def test_any_number_of_different_keys_gives_few_shapes() -> None:
     shapes, chance = Shapes(), random.Random(4)
     makers = (
         lambda: f"jwt_active:{uuid.UUID(int=chance.getrandbits(128))}:{chance.getrandbits(40)}",
@@ -123,7 +123,7 @@ def test_any_number_of_different_keys_gives_a_handful_of_shapes() -> None:
     assert len(seen) < 20
 
 
-def test_no_key_makes_it_slow() -> None:
+def test_no_key_takes_long() -> None:
     for piece in ("a-", "a_1", "a.b:", "0:", "aa:bb:", "2024-01-01T", "::", "a@b.", "{", "Aa", "-", "_a1"):
         began = time.process_time()
         Shapes().shape(piece.encode() * 100_000)
@@ -140,7 +140,7 @@ def test_any_bytes_have_a_printable_shape(key: bytes) -> None:
 
 
 @given(st.lists(st.text("aZ9:_-{@.é", max_size=40), max_size=200))
-def test_a_shape_shows_no_letters_that_are_not_of_a_word_of_the_key(keys: list[str]) -> None:
+def test_a_shape_shows_only_letters_of_words_of_the_key(keys: list[str]) -> None:
     shapes = Shapes()
     for key in keys + keys:
         words = take_apart(key.encode()).words
@@ -149,7 +149,7 @@ def test_a_shape_shows_no_letters_that_are_not_of_a_word_of_the_key(keys: list[s
             assert all(any(run in word for word in words) for run in re.findall(r"[^\W_]+", shown))
 
 
-def test_words_are_told_from_tokens() -> None:
+def test_words_and_tokens_are_distinguished() -> None:
     for word in ("user", "jwt_active", "userRoles", "CAPTCHA", "svc-itc", "HTTPServer", "tx", "Größe"):
         assert looks_like_word(word), word
     for token in ("x9ZkqP", "qWeRtYuIoP", "sdfghjkl", "a" * 21, "a" * 20 + "_" + "b" * 20, "", "42", "_x"):
@@ -173,14 +173,14 @@ def test_shapes_kinds_and_nodes_are_capped(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(shapes._shapes) <= 20
 
 
-def test_the_count_of_nodes_is_right_after_places_have_widened() -> None:
+def test_the_number_of_nodes_is_right_after_widening() -> None:
     shapes, chance = Shapes(), random.Random(6)
     for _ in range(3_000):
         shapes.shape(f"{_syllables(chance)}:{_syllables(chance)}:{_syllables(chance)}".encode())
     assert shapes._nodes == sum(root.size() - 1 for root in shapes._roots.values())
 
 
-def test_what_is_kept_of_keys_between_calls_is_hashes_and_shapes() -> None:
+def test_only_hashes_and_shapes_are_kept_between_calls() -> None:
     shapes = Shapes()
     shapes.shape(b"secretword:alpha")
     assert "secretword" not in repr(_contents(shapes))
@@ -197,7 +197,7 @@ def _contents(thing: object) -> object:
     return thing
 
 
-def test_a_trusting_one_shows_the_shape_of_its_first_key() -> None:
+def test_trusting_shapes_show_the_words_of_the_first_key() -> None:
     shapes = Shapes(trusting=True)
     assert shapes.shape(b"jwt_active:5b6962dd-3f90-4c93-8f61-eabfa4a803e2:1") == "jwt_active:<uuid>:<int>"
     assert shapes.shape(b"ac:stg:auth:session:7c8fbcd45ffe450f") == "ac:stg:auth:session:<hex>"
@@ -206,7 +206,7 @@ def test_a_trusting_one_shows_the_shape_of_its_first_key() -> None:
     assert shapes.shape(b"hunter") == "hunter"
 
 
-def test_a_static_key_that_is_used_often_stays_visible_among_names() -> None:
+def test_a_frequent_static_key_stays_visible_among_names() -> None:
     shapes, chance = Shapes(trusting=True), random.Random(7)
     for _ in range(module.ESTABLISHED):
         assert shapes.shape(b"rq:groups") == "rq:groups"
@@ -216,7 +216,7 @@ def test_a_static_key_that_is_used_often_stays_visible_among_names() -> None:
     assert shapes.shape(f"rq:{_syllables(chance)}".encode()) == "rq:<*>"
 
 
-def test_a_uuid_behind_a_word_is_never_taken_apart() -> None:
+def test_a_uuid_after_a_word_is_never_split() -> None:
     chance = random.Random(8)
     seen = set()
     for _ in range(3_000):
@@ -241,24 +241,24 @@ SECRETS = parse_policy(
     "key",
     ["sesion:secretword", "secretword:cart", "x:secretword:y", "secretword-1:a", "a_secretword"],
 )
-def test_one_key_that_recurs_shows_no_secret(key: str) -> None:
+def test_a_single_recurring_key_shows_no_secret(key: str) -> None:
     shapes = Shapes(trusting=True, secrecy=SECRETS)
     assert not [shape for _ in range(100) if "secretword" in (shape := shapes.shape(key.encode()))]
     assert shapes.settled(key.encode()) is not None
 
 
-def test_a_word_that_may_be_a_secret_shows_once_it_has_stood_in_many_keys() -> None:
+def test_a_word_that_may_be_a_secret_is_shown_after_many_different_keys() -> None:
     shapes = Shapes(trusting=True, secrecy=SECRETS)
     seen = [shapes.shape(f"invoices:{number}".encode()) for number in range(DISTINCT + 1)]
     assert seen[DISTINCT - 2 :] == ["<*>:<int>", "invoices:<int>", "invoices:<int>"]
 
 
-def test_where_a_form_has_its_secret_no_word_shows() -> None:
+def test_no_word_is_shown_at_the_position_of_a_secret() -> None:
     shapes = Shapes(trusting=True, secrecy=SECRETS)
     keys = [f"acme:session:secretword:{number}".encode() for number in range(100)]
     assert {shapes.shape(key) for key in keys} == {"acme:session:<id>:<int>"}
 
 
-def test_a_word_of_the_policy_or_one_that_is_no_secret_shows_as_ever() -> None:
+def test_words_of_the_policy_and_words_that_cannot_be_secrets_are_shown() -> None:
     shapes = Shapes(secrecy=SECRETS)
     assert [shapes.shape(b"shop:v1:cart:17") for _ in range(2)][1] == "shop:v1:cart:<int>"

@@ -1,4 +1,4 @@
-"""Keys with one skeleton have one shape; what keys have in common is in it, what tells them apart isn't."""
+"""Keys with the same skeleton have the same shape, and a skeleton keeps what related keys share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keyfence.shapes.skeleton import LONGEST, skeleton
 
 WORDS = ["user", "users", "session", "cart", "v1", "V12", "v1234", "v12a", "foo_bar", "Meta", "eventsByTag"]
 WORDS += ["aBcD", "bcdfghk", "xqzvbkw", "cafe", "id", "T", "Z", "ab", "cd"]
-# What keys are made of; each piece is drawn anew for every key, so that pieces alike meet.
+# The parts of keys. Each part is drawn again for every key, so that keys with similar parts are compared.
 PIECES = st.one_of(
     st.sampled_from(WORDS),
     st.integers(0, 10**6).map(str),
@@ -61,13 +61,13 @@ def agree(key: bytes) -> None:
 
 @settings(max_examples=500)
 @given(keys())
-def test_keys_with_one_skeleton_are_taken_apart_alike(key: bytes) -> None:
+def test_keys_with_the_same_skeleton_are_split_alike(key: bytes) -> None:
     agree(key)
 
 
 @settings(max_examples=300)
 @given(keys(), st.randoms(use_true_random=False))
-def test_so_is_a_key_with_other_digits_and_other_letters_among_them(
+def test_keys_with_other_digits_and_the_same_skeleton_are_split_alike(
     key: bytes, chance: random.Random
 ) -> None:
     agree(key)
@@ -85,12 +85,12 @@ def _varied(byte: int, chance: random.Random) -> int:
 
 @settings(max_examples=500)
 @given(st.text("ab1290-_.vT:", max_size=14))
-def test_so_are_short_keys_of_awkward_characters(text: str) -> None:
+def test_short_keys_of_special_characters_with_the_same_skeleton_are_split_alike(text: str) -> None:
     agree(text.encode())
 
 
 @given(st.binary(max_size=LONGEST + 10))
-def test_it_is_total_and_never_longer_than_the_key(key: bytes) -> None:
+def test_any_key_has_a_skeleton_no_longer_than_itself(key: bytes) -> None:
     assert len(skeleton(key)) <= len(key)
 
 
@@ -109,7 +109,7 @@ def test_it_is_total_and_never_longer_than_the_key(key: bytes) -> None:
         ("blob:9f86d081884c7d65", "blob:60303ae22b998861bce3b28f33eec1be"),
     ],
 )
-def test_keys_of_one_family_have_one_skeleton(one: str, other: str) -> None:
+def test_related_keys_have_the_same_skeleton(one: str, other: str) -> None:
     assert skeleton(one.encode()) == skeleton(other.encode()) != b""
 
 
@@ -122,7 +122,7 @@ def test_keys_of_one_family_have_one_skeleton(one: str, other: str) -> None:
         ("a:12345678", "a:1234567f"),
     ],
 )
-def test_keys_of_two_families_have_two(one: str, other: str) -> None:
+def test_unrelated_keys_have_different_skeletons(one: str, other: str) -> None:
     assert skeleton(one.encode()) != skeleton(other.encode())
 
 
@@ -139,13 +139,13 @@ def test_keys_of_two_families_have_two(one: str, other: str) -> None:
         b"x" * (LONGEST + 1),
     ],
 )
-def test_what_may_be_read_in_several_ways_has_none(key: bytes) -> None:
+def test_an_ambiguous_key_has_no_skeleton(key: bytes) -> None:
     assert skeleton(key) == b""
 
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from(["user", "cart", "job"]), st.integers(0, 10**9)), min_size=40))
-def test_the_shape_that_is_settled_for_one_key_is_the_shape_of_all_with_its_skeleton(
+def test_the_final_shape_of_a_key_is_that_of_all_keys_with_its_skeleton(
     drawn: list[tuple[str, int]],
 ) -> None:
     shapes = Shapes(trusting=True)

@@ -289,7 +289,7 @@ def test_all_repeats_retire_where_a_shape_is_forgotten(bench: Bench) -> None:
     bench.tell(*findings)
     bench.tell(*findings)
     repeats = [bench.telemetry.repeats("CubeProxy", "HSET", findings) for _ in range(module.RETIRED + 5)]
-    bench.telemetry._shapes.turns += 1
+    bench.telemetry._shapes.resets += 1
     bench.telemetry.flush()
     assert not any(one is not None and one.live for one in repeats)
 

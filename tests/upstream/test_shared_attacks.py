@@ -12,7 +12,7 @@ from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.resp import requests
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.requests import RequestReader
-from keyfence.session.conversation import ROOM
+from keyfence.session.conversation.conversation import ROOM
 from keyfence.upstream import links as links_module
 from keyfence.upstream import shared as shared_module
 from keyfence.upstream.pools import Pools
@@ -245,7 +245,7 @@ async def test_a_fault_with_one_client_keeps_no_reply_from_another_even_unreport
         (first,) = [one for one in stage.gate.clients if one._session.outstanding]
         with patch.context() as patched:  # only here: asyncio has its own words on what ends with the stage
             patched.setattr(sys, "stderr", Gone())
-            first._session.answers.slots.pop()  # type: ignore[union-attr] # so it expects no reply any more
+            first._session.replies.slots.pop()  # type: ignore[union-attr] # so it expects no reply any more
             good[1].write(ADMITTED)
             assert await good[0].readline() == b"*0\r\n"
             with contextlib.suppress(ConnectionError):

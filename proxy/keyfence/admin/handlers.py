@@ -12,7 +12,7 @@ from aiohttp import web
 
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.verdict import RULES
+from keyfence.policy.rules import RULES
 from keyfence.telemetry.metrics import CONTENT_TYPE
 
 from .bodies import BadRequest, argv_field, json_answer, read_fields, seconds_field, text_field

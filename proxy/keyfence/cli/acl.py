@@ -1,4 +1,4 @@
-"""`keyfence acl`: what stands in Redis' access lists because of keyfence."""
+"""`keyfence acl`: the Redis ACL rules that keyfence's own user needs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .output import say
 
 @click.group()
 def acl() -> None:
-    """Rules for Redis' access control lists."""
+    """Print Redis ACL rules for keyfence's own user."""
 
 
 @acl.command("self")
 @click.option("--user", metavar="NAME", default="keyfence", help="The user's name.  [default: keyfence]")
-@click.option("--rules", is_flag=True, help="Print the rules alone, to put behind ACL SETUSER NAME.")
+@click.option("--rules", is_flag=True, help="Print only the rules, ready for ACL SETUSER NAME.")
 @format_option("text", "json")
 def own(user: str, rules: bool, form: str) -> None:
-    """Print what keyfence's own user in Redis needs."""
+    """Print the ACL permissions that keyfence's own Redis user needs."""
     if form == "json":
         needed = [{"permission": one.permission, "purpose": one.purpose} for one in OWN_COMMANDS]
         print_json({"user": user, "rules": acl_rules(), "commands": needed})
@@ -32,6 +32,6 @@ def own(user: str, rules: bool, form: str) -> None:
     for one in OWN_COMMANDS:
         say(f"  {one.permission:10}to {one.purpose}")
     say(
-        "\nPut your password in place of PASSWORD. Where clients don't log in themselves, their commands\n"
-        "run as this user too: then add what they need."
+        "\nReplace PASSWORD with your password. If clients do not log in themselves, their commands\n"
+        "run as this user too; then add the permissions that they need."
     )

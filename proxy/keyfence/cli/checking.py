@@ -1,6 +1,6 @@
-"""`keyfence check` of a policy, a folder of policies, or a configuration together with its policy.
+"""The work of `keyfence check`: it checks a policy, a folder of policies, or a configuration with its policy.
 
-Rule: a fault is listed once, although a configuration and its policy are read by turns.
+Rule: each fault is listed once, even if reading the configuration and checking its policy both find it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ Checked = tuple[list[Diagnostic], list[Diagnostic], str]  # errors, warnings, su
 
 
 def check_file(path: str | Path) -> Checked:
-    """The errors, warnings and summary of a file or folder. Raises nothing for a bad file."""
+    """Returns the errors, warnings and summary of a file or folder.
+
+    A bad file is an error, not an exception.
+    """
     return _check_configuration(str(path)) if _is_configuration(path) else check_policy(path)
 
 

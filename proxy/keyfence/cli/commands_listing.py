@@ -1,7 +1,8 @@
-"""The whole command table for people: what keyfence knows of each command, and what it does by default.
+"""`keyfence commands`: lists every command, with its keys, its access and its default.
 
-Rule: a listing repeats what the code says. Keys and access come from the table's key specs, the default from
-`forbidden_by_default`; words stand here only for what is a function there, and a test holds the two together.
+Rule: the listing repeats the code. Keys and access come from the table's key specs, the default from
+`forbidden_by_default`. Only where the code is a function does this file describe it in words; a test compares
+the two.
 """
 
 from __future__ import annotations
@@ -20,32 +21,33 @@ from keyfence.policy.compiled.permissions import forbidden_by_default
 
 
 class Listed(NamedTuple):
-    """One command or subcommand. Arguments are counted as in the decision log: the command's name is 0."""
+    """One command or subcommand. Arguments are numbered as in the decision log: the command's name is 0."""
 
     command: str
-    since: str  # the servers that have it
-    keys: str  # where its keys are, and what else it names
+    since: str  # the servers that have it, as text
+    keys: str  # which arguments are keys, and what else the command names
     access: str  # to each of these keys, in the same order
-    kind: str  # see KINDS
-    default: str  # what a policy that says nothing of it does
+    kind: str  # one of KINDS
+    default: str  # the verdict of a policy that does not mention the command
     servers: tuple[str, ...]
 
 
-# What `Listed.kind` says, in the order of the listing in docs/commands.md.
+# The kinds of commands and their meaning, in the order of docs/commands.md.
 KINDS = {
     "keys": "It names keys.",
-    "script": "It runs or keeps code, which is registered with the policy or breaks `script.unregistered`; "
-    "judged are the keys that it declares, or is registered for.",
+    "script": "It runs or stores code. The policy registers the code, or the command breaks "
+    "`script.unregistered`. keyfence checks the keys that the script declares or is registered for.",
     "pub/sub": "It names channels.",
-    "whole key space": "It works on keys, or shows names of keys, that its arguments don't name.",
-    "transaction": "It holds other commands together; each of them is judged by itself.",
-    "connection": "It is about the client's own connection.",
+    "whole key space": "It works on keys, or shows names of keys, that its arguments do not name.",
+    "transaction": "It groups other commands; keyfence checks each of them on its own.",
+    "connection": "It concerns the client's own connection.",
     "no keys": "It touches no key.",
     "administrative": "It administers the server (Redis' category @admin).",
-    "container": "It runs nothing without a subcommand (but COMMAND lists all); these have own rows.",
+    "container": "It does nothing without a subcommand (except COMMAND, which lists all commands). "
+    "Each subcommand has its own row.",
 }
 
-# Where options decide which arguments are keys (`commands.exceptions.FINDERS`): keys, and access to them.
+# Keys and access of commands whose options decide which arguments are keys (`commands.exceptions.FINDERS`).
 _COUNTED_KEYS = "as many as argument 2 says, from 3 on"
 FOUND: dict[str, tuple[str, str]] = {
     "DEBUG": ("argument 2 of OBJECT and its like; with others any key", "read"),
@@ -66,21 +68,21 @@ FOUND: dict[str, tuple[str, str]] = {
     "XREADGROUP": ("the first half of what is behind STREAMS", "read and group"),
 }
 
-# Where options decide on the access (`commands.exceptions.NEEDS`).
+# Access of commands whose options decide it (`commands.exceptions.NEEDS`).
 ACCESS_BY_OPTIONS = {
     "BITFIELD": "read and write; with nothing but GET read",
     "DELEX": "delete; with a condition read and delete",
     "DELIFEQ": "read and delete",
     "GETEX": "read and write; without options read",
     "HGETEX": "read and write; without options read",
-    "SET": "write; with GET and its like read and write",
+    "SET": "write; with GET or a comparison read and write",
     "XAUTOCLAIM": "read and group",
     "XCLAIM": "read and group; with JUSTID group",
     "ZADD": "write; with INCR read and write",
 }
 
-# What else it names (`commands.mentions.MENTIONS`): by what it is judged, and where that is.
-MENTIONED: dict[str, tuple[str, str]] = {
+# What commands name besides keys (`commands.resources.RESOURCE_FINDERS`): its kind, and which arguments.
+RESOURCES_IN_WORDS: dict[str, tuple[str, str]] = {
     "CLIENT TRACKING": ("key pattern", "with BCAST all keys, or those that begin as its PREFIX"),
     "CLUSTER GETKEYSINSLOT": ("key pattern", "all keys"),
     "CLUSTERSCAN": ("key pattern", "the keys that the last MATCH admits, or all"),
@@ -111,7 +113,7 @@ MENTIONED: dict[str, tuple[str, str]] = {
 
 
 def listing() -> list[Listed]:
-    """All commands and subcommands, by name."""
+    """Returns all commands and subcommands, sorted by name."""
     return [_listed(row) for _, row in sorted(COMMANDS.items())]
 
 
@@ -125,7 +127,7 @@ def _listed(row: Row) -> Listed:
         keys, access = "others than it names", ""
     else:
         keys, access = _by_specs(row)
-    named = MENTIONED.get(command.name, ("", ""))[1]
+    named = RESOURCES_IN_WORDS.get(command.name, ("", ""))[1]
     return Listed(
         command=command.name,
         since=since(command.servers),
@@ -149,7 +151,7 @@ def _by_specs(row: Row) -> tuple[str, str]:
 
 
 def place(spec: KeySpec) -> str:
-    """Where a key spec finds keys, in a few words."""
+    """Describes in a few words which arguments a key spec selects."""
     if spec.begin == "index" and spec.find == "range":
         return _range(spec)
     if spec.begin == "index" and spec.find == "keynum":
@@ -175,7 +177,7 @@ def _range(spec: KeySpec) -> str:
 
 
 def access_text(needs: int) -> str:
-    """READ | WRITE and what refines it, in words."""
+    """Describes an access (READ, WRITE and their refinements) in words."""
     words = ["read"] if needs & READ else []
     if needs & WRITE:
         words.append("delete" if needs & DELETE else "group" if needs & GROUP else "write")
@@ -183,7 +185,10 @@ def access_text(needs: int) -> str:
 
 
 def since(servers: Sequence[str]) -> str:
-    """The servers that have a command, of those that keyfence knows: `Redis 7.0, Valkey 8.1`."""
+    """Returns the first server versions that have a command, of those that keyfence knows:
+
+    `Redis 7.0, Valkey 8.1`.
+    """
     if not ASKED_SERVERS.intersection(servers):
         return ", ".join(server.replace("-", " ").title() for server in servers)
     known = [server for server in COMMANDS[b"GET"].command.servers if server in ASKED_SERVERS]
@@ -211,7 +216,7 @@ def _kind(row: Row) -> str:
     if "transaction" in command.categories:
         return "transaction"
     about_the_connection = "connection" in command.categories
-    if _judged_by(command) == ["key pattern"] or (
+    if _decided_by(command) == ["key pattern"] or (
         "keyspace" in command.categories and not about_the_connection
     ):
         return "whole key space"
@@ -227,17 +232,17 @@ def _default(row: Row) -> str:
         return f"forbidden: {reason}"
     if row.problem:
         return "breaks `command.unknown`"
-    judged_by = _judged_by(command)
-    return f"judged by {' and '.join(judged_by)}" if judged_by else "allowed"
+    decided_by = _decided_by(command)
+    return f"decided by {' and '.join(decided_by)}" if decided_by else "allowed"
 
 
-def _judged_by(command: Command) -> list[str]:
-    mentioned = MENTIONED.get(command.name, ("", ""))[0]
+def _decided_by(command: Command) -> list[str]:
+    mentioned = RESOURCES_IN_WORDS.get(command.name, ("", ""))[0]
     return [*(["keys"] if command.names_keys else []), *([mentioned] if mentioned else [])]
 
 
 def as_table(rows: Sequence[Listed]) -> Table:
-    """For a terminal."""
+    """Returns the listing as a table for terminals."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("command", no_wrap=True)
     for title in ("since", "keys", "access", "class", "default"):
@@ -248,7 +253,7 @@ def as_table(rows: Sequence[Listed]) -> Table:
 
 
 def as_objects(rows: Sequence[Listed]) -> list[dict[str, object]]:
-    """For programs: the listing as JSON's objects."""
+    """Returns the listing as plain values for JSON."""
     fields = ("command", "since", "servers", "keys", "access", "class", "default")
     return [
         dict(
@@ -264,26 +269,29 @@ def as_objects(rows: Sequence[Listed]) -> list[dict[str, object]]:
 
 _PAGE = """# Commands
 
-Made by `keyfence commands --markdown`; don't edit it.
+`keyfence commands --format markdown` generates this page; do not edit it.
 
-This is every command that keyfence knows. {servers}
-have said it of themselves; what Redis 8.10 and its modules have besides is from Redis' own reference.
-keyfence asks its upstream what else that has. A command that neither knows breaks the rule `command.unknown`,
-and so does a command by the name that `rename-command` of redis.conf gave it, which no server tells.
+The page lists every command that keyfence knows. The facts come from these servers' own replies:
+{servers}.
+Facts on the commands that Redis 8.10 and its modules add come from Redis' reference.
+At run time keyfence asks its upstream for further commands. A command that neither knows breaks the rule
+`command.unknown`. So does a command that redis.conf renamed with `rename-command`: no server reports such
+names.
 
-- *since*: the first Redis that has the command, up to which one where a later one lacks it, and the same of
-  Valkey. Redis 6.2 doesn't list subcommands; what it has of them is given as of 7.0.
-- *keys*: which arguments are keys. The command's name is argument 0, a subcommand's name is 1. What else the
-  command names is told here too.
-- *access*: to these keys, in the same order. *existence*: it shows that the key is there, and nothing of what
-  it holds. *delete*: it only removes the whole key. *group*: the bookkeeping of a stream's consumer group.
-- *default*: what happens where a policy says nothing of the command. A policy can `forbid` and `allow`
-  commands and categories for all, and grant them to one service.
+- *since*: the first Redis version that has the command, and the last one if a later version lacks it; the
+  same for Valkey. Redis 6.2 does not list subcommands; its subcommands are shown as of 7.0.
+- *keys*: the arguments that are keys. The command's name is argument 0, a subcommand's name is argument 1.
+  The column also shows what else the command names.
+- *access*: the access to these keys, in the same order. *existence*: it shows whether the key exists, and
+  nothing of its value. *delete*: it only removes the whole key. *group*: it changes the state of a stream's
+  consumer group.
+- *default*: the result if the policy does not mention the command. A policy can `forbid` and `allow` commands
+  and categories for all services, and grant them to one service.
 """
 
 
 def as_markdown(rows: Sequence[Listed]) -> str:
-    """docs/commands.md."""
+    """Returns the listing as Markdown: the page docs/commands.md."""
     names = [server.replace("-", " ").title() for server in COMMANDS[b"GET"].command.servers]
     lines = [_PAGE.format(servers=f"{', '.join(names[:-1])} and {names[-1]}")]
     for kind, meaning in KINDS.items():

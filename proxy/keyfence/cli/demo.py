@@ -1,7 +1,7 @@
-"""`keyfence demo`: a minute of CubeSandbox' traffic, mistakes included, and what keyfence makes of it.
+"""`keyfence demo`: plays a minute of CubeSandbox traffic, mistakes included, and shows the findings.
 
-Rule: when it ends, whatever it started has ended and whatever it wrote is deleted; it changes no mode of a
-keyfence that runs already, and touches no key of that one's Redis that was there before.
+Rule: at its end the demo has stopped everything that it started and deleted everything that it wrote. It
+changes no mode of a running keyfence, and touches no key that was in that keyfence's Redis before.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.embedded import EmbeddedRedis
 from keyfence.upstream.health import UpstreamAddress
 
+from .shipped import shipped_policies
+
 MASTER, PROXY, API, SIDECAR = SERVICES = ("CubeMaster", "CubeProxy", "CubeAPI", "cube-proxy-sidecar")
 ROUNDS = 6  # of ten seconds each
-# Past so many keys `KEYS *` would hold up others; a running keyfence's Redis is spared it.
-MAX_KEYS = 10_000
+MAX_KEYS = 10_000  # with more keys than this in a shared Redis, `KEYS *` would block its other clients
 CLIENT_TIMEOUT = 10.0  # seconds
 MAX_FAILURES_SHOWN = 20
 
@@ -56,17 +57,17 @@ RELEASE = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KE
 
 
 class DemoError(Exception):
-    """The demo can't be played; the message is one line for the user."""
+    """The demo cannot be played. The message is one line for the user."""
 
 
 def play(connect: str, policy: str) -> None:
-    """Play the traffic and print what was found. Raises DemoError, EmbeddedRedisError, FileError.
+    """Plays the traffic and prints the findings. Raises DemoError, EmbeddedRedisError, FileError.
 
-    `connect` is the admin URL of a running keyfence; empty: a private one is started, with a Redis of its
-    own. `policy` is the private one's policy file; empty: CubeSandbox'.
+    `connect` is the admin URL of a running keyfence. If it is empty, the demo starts a private keyfence with
+    its own Redis. `policy` is the private keyfence's policy file; if it is empty, the shipped cubesandbox.
     """
     if connect and policy:
-        raise DemoError("--policy is for a private keyfence; with --admin, that one's policy is in force")
+        raise DemoError("a running keyfence uses its own policy; give either --admin or --policy, not both")
     try:
         asyncio.run(_until_terminated(_play_through(connect) if connect else _play_privately(policy)))
     except asyncio.CancelledError:
@@ -74,21 +75,21 @@ def play(connect: str, policy: str) -> None:
 
 
 async def _until_terminated(job: Awaitable[None]) -> None:
-    """Have SIGTERM end the job as Ctrl-C does, so that it cleans up."""
+    """Awaits the job, and lets SIGTERM end it as Ctrl-C does, so that it cleans up."""
     task = asyncio.current_task()
     assert task is not None
     with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread, or on Windows
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     await job
     if task.cancelling():
-        raise asyncio.CancelledError  # whoever was awaited at that moment has swallowed it
+        raise asyncio.CancelledError  # a library that was awaited at that moment swallowed it
 
 
 # -- the traffic
 
 
 class Step(NamedTuple):
-    """A command that a service sends. `mistake` says what is wrong with it, if something is."""
+    """A command that a service sends. `mistake` describes what is wrong with it; empty if it is correct."""
 
     service: str
     argv: tuple[str, ...]
@@ -107,8 +108,11 @@ def _step(service: str, command: str, mistake: str = "") -> Step:
 
 
 class Minute:
-    """A minute of the four services. `tag` goes into every id, so that no key is one that was there before;
-    the lifecycle registry and its events have no id."""
+    """A minute of the four services' traffic.
+
+    `tag` is part of every id, so that no key existed before. Only the lifecycle registry and its events have
+    no id.
+    """
 
     def __init__(self, tag: str) -> None:
         self.nodes = [f"node-{tag}-{number}" for number in (1, 2, 3)]
@@ -167,7 +171,7 @@ class Minute:
         yield _step(API, f"SET cube:v1:api:setting:quota-{self.tag} 5 EX 300")
 
     def _consume(self) -> Iterator[Step]:
-        """The player acknowledges what comes."""
+        """Yields a read by the consumer group. The player acknowledges the items of the reply."""
         yield _step(
             SIDECAR, f"XREADGROUP GROUP demo-{self.tag} sidecar-1 COUNT 100 BLOCK 20 STREAMS {EVENTS} >"
         )
@@ -199,45 +203,45 @@ class Minute:
         yield _step(MASTER, f"HGETALL cube:v1:master:task:describe:{sandbox}")
 
     def _mistakes(self, number: int) -> Iterator[Step]:
-        """What an observe run brings to light; some of it in every round, some once."""
+        """Yields the mistakes that an observe run finds, some in every round, some once."""
         sandbox, node = self.sandboxes[min(number, 3)], self.nodes[0]
         route, state = (
             f"cube:v1:shared:sandbox:proxy:{sandbox}",
             f"cube:v1:shared:sandbox:lifecycle:state:{sandbox}",
         )
         yield _step(PROXY, f"HSET {route} HostIP 10.0.0.8", "CubeProxy writes to shared")
-        yield _step(MASTER, f"HSET {node} ins_id {node} mvm_num 12", "a bare id as a key")
+        yield _step(MASTER, f"HSET {node} ins_id {node} mvm_num 12", "the key is a bare id")
         if number % 2 == 0:
             yield _step(
-                MASTER, f"HSET bypass_host_proxy:{sandbox} HostIP 10.0.0.7", "a legacy key is written"
+                MASTER, f"HSET bypass_host_proxy:{sandbox} HostIP 10.0.0.7", "a write to a legacy key"
             )
             yield _step(MASTER, f"HSET cube:v1:master:node:metric:{node} cpu_util 0.42", "an unknown field")
             yield _step(SIDECAR, f"SET {state} paused", "no time to live")
             job = f"template_image_job_pull_progress:{self.tag}"
-            yield _step(MASTER, f"HSET {job} pct {number * 10}", "a key that nobody registered")
+            yield _step(MASTER, f"HSET {job} pct {number * 10}", "an unregistered key")
         if number == 1:
-            yield _step(MASTER, f"EXPIRE {route} 3600", "a route that lapses")
-            yield _step(PROXY, f"GET {route}", "a hash read as a string")
+            yield _step(MASTER, f"EXPIRE {route} 3600", "a route gets a time to live")
+            yield _step(PROXY, f"GET {route}", "a string command on a hash")
             yield _step(MASTER, f"HSET {route}:admin HostIP 10.0.0.7", "an id with a colon")
-            yield _step(SIDECAR, f"set {state} killed ex 60", "a state that isn't agreed on")
+            yield _step(SIDECAR, f"set {state} killed ex 60", "an unknown state")
             yield _step(API, f"SET session:{self.tag} user-1 EX 60", "a key without the prefix")
-            yield _step(MASTER, "KEYS *", "every key's name is listed")
+            yield _step(MASTER, "KEYS *", "all key names are listed")
 
 
 # -- playing it
 
 
 class Outcome(NamedTuple):
-    """What a client got for a step."""
+    """The reply that a client got for a step."""
 
     step: Step
     got: str  # "OK", or the error line
-    passed: bool  # keyfence let it through, whatever Redis said to it
+    passed: bool  # whether keyfence let the command through, even if Redis answered with an error
 
 
 @dataclasses.dataclass
 class Player:
-    """One connection per service, and what came back on each."""
+    """One connection per service, and the outcome of each command."""
 
     clients: dict[str, redis.asyncio.Redis]
     outcomes: list[Outcome] = dataclasses.field(default_factory=list)
@@ -257,7 +261,7 @@ class Player:
             raise DemoError(f"{step.service}'s connection broke at {step.text}: {exc}") from None
         except RedisError as exc:
             refused = isinstance(exc, NoPermissionError)
-            # redis-py takes the word that tells a class of errors off the message.
+            # redis-py removes the error code from the message.
             line = f"NOPERM {exc}" if refused else str(exc)
             self.outcomes.append(Outcome(step, line, not refused))
             return None
@@ -270,7 +274,7 @@ class Player:
 
 @contextlib.asynccontextmanager
 async def _player(addresses: dict[str, tuple[str, int]]) -> AsyncIterator[Player]:
-    """A player whose clients are connected to these addresses."""
+    """Yields a player whose clients connect to these addresses."""
     async with contextlib.AsyncExitStack() as stack:
         clients = {}
         for service, (host, port) in addresses.items():
@@ -301,23 +305,23 @@ async def _play_privately(policy_file: str) -> None:
     with EmbeddedRedis() as embedded:
         address = UpstreamAddress("unix", path=str(embedded.socket_path), shown=embedded.url)
         out = _console()
-        out.print(f"A private keyfence before a Redis {embedded.version} of its own; policy {policy.name}.\n")
+        out.print(f"A private keyfence in front of its own Redis {embedded.version}; policy {policy.name}.\n")
         rows, outcomes = await _played("observe", settings, policy, address)
-        out.print("[bold]1. observe[/]: everything passes, and this was found", highlight=False)
+        out.print("[bold]1. observe[/]: everything passes; these are the findings", highlight=False)
         _print_found(out, rows)
         _print_passed(out, outcomes)
         _empty(embedded)
         _, outcomes = await _played("enforce", settings, policy, address)
-        out.print("\n[bold]2. enforce[/]: the same minute again, and what the clients get", highlight=False)
+        out.print("\n[bold]2. enforce[/]: the same minute again; these are the replies", highlight=False)
         _print_got(out, outcomes)
         _print_passed(out, outcomes)
-    out.print("\nBoth have ended, and nothing is left of them.")
+    out.print("\nBoth have stopped and left nothing behind.")
 
 
 async def _played(
     mode: Mode, settings: Settings, policy: CompiledPolicy, address: UpstreamAddress
 ) -> tuple[list[Row], list[Outcome]]:
-    """The minute under a mode: what the tally holds then, and what the clients got."""
+    """Plays the minute in a mode. Returns the findings and the clients' outcomes."""
     flags = load_settings("", Overrides(policy=settings.policy, mode=mode))
     telemetry = Telemetry.to(None)
     runtime = Runtime(dataclasses.replace(settings, modes=flags.modes), policy, telemetry)
@@ -343,12 +347,13 @@ def _empty(embedded: EmbeddedRedis) -> None:
 
 
 def _shipped_policy() -> Path:
-    """CubeSandbox' policy, from the source tree or from where keyfence is started."""
-    for folder in (Path(__file__).resolve().parent.parent, Path.cwd()):
-        path = folder / "policies" / "cubesandbox.yaml"
-        if path.is_file():
-            return path
-    raise DemoError("policies/cubesandbox.yaml is not here; name a policy with --policy FILE")
+    """Returns the file of the shipped cubesandbox policy. Raises DemoError if this installation lacks it."""
+    path = shipped_policies().get("cubesandbox")
+    if path is None:
+        raise DemoError(
+            "this installation has no shipped policies; name a CubeSandbox policy with --policy FILE"
+        )
+    return path
 
 
 def _check_services(policy: CompiledPolicy) -> None:
@@ -356,7 +361,8 @@ def _check_services(policy: CompiledPolicy) -> None:
     if missing:
         known = did_you_mean(missing[0], policy.services)
         raise DemoError(
-            f"the policy {policy.name} has no service {', '.join(missing)}{known}; the demo plays CubeSandbox"
+            f"the policy {policy.name} has no service {', '.join(missing)}{known}; the demo needs "
+            "CubeSandbox' services"
         )
 
 
@@ -367,7 +373,7 @@ async def _play_through(admin: str) -> None:
     addresses = _running_addresses(admin)
     before = _running_rows(admin)
     out = _console()
-    out.print(f"Through the keyfence at {admin}, in the modes that it has.\n", markup=False, highlight=False)
+    out.print(f"Through the keyfence at {admin}, in its configured modes.\n", markup=False, highlight=False)
     async with _player(addresses) as player:
         minute = Minute(secrets.token_hex(3))
         steps = await _spare(player, list(minute.steps()), out)
@@ -376,20 +382,22 @@ async def _play_through(admin: str) -> None:
             found = _difference(_running_rows(admin), before)
         finally:
             left = await _clean_up(player)
-    out.print("[bold]Found[/]", highlight=False)
+    out.print("[bold]Findings[/]", highlight=False)
     _print_found(out, found)
-    out.print("\n[bold]What the clients got[/]", highlight=False)
+    out.print("\n[bold]Replies to the clients[/]", highlight=False)
     _print_got(out, player.outcomes)
     _print_passed(out, player.outcomes)
     if left:
-        raise DemoError(f"these keys could not be deleted again: {', '.join(left)}")
-    out.print("\nThe keys that the demo wrote are deleted again (some of that is counted there as well).")
+        raise DemoError(f"could not delete these keys of the demo: {', '.join(left)}")
+    out.print(
+        "\nThe demo has deleted the keys that it wrote (keyfence counts violations of these commands too)."
+    )
 
 
 def _running_addresses(admin: str) -> dict[str, tuple[str, int]]:
-    """Where each of the four services connects. Raises DemoError where one has no listener."""
+    """Returns the address for each of the four services. Raises DemoError if one has no listener."""
     if _ask(admin, "/modes").get("splice"):
-        raise DemoError(f"{admin}: this keyfence runs with --splice and reads nothing")
+        raise DemoError(f"{admin}: this keyfence runs with --splice and applies no policy")
     host = urllib.parse.urlsplit(admin).hostname or "127.0.0.1"
     found = {
         one["service"]: _host_port(one["address"], host)
@@ -400,14 +408,14 @@ def _running_addresses(admin: str) -> dict[str, tuple[str, int]]:
     if missing:
         there = ", ".join(service or "unknown" for service in found) or "none"
         raise DemoError(
-            f"{admin}: no listener for {', '.join(missing)} (there: {there}); the demo plays CubeSandbox, "
-            "with a listener for each service"
+            f"{admin}: no listener for {', '.join(missing)} (it has: {there}); the demo needs a listener for "
+            "each of CubeSandbox' services"
         )
     return {service: found[service] for service in SERVICES}
 
 
 def _host_port(address: str, any_host: str) -> tuple[str, int]:
-    """An address to connect to. `any_host` stands for one that listens on every interface."""
+    """Returns the address to connect to. `any_host` replaces a host that means every interface."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     return (any_host if host in ("", "0.0.0.0", "::") else host), int(port)
@@ -428,7 +436,7 @@ def _ask(admin: str, path: str) -> Any:
 
 
 def _difference(after: list[Row], before: list[Row]) -> list[Row]:
-    """What was counted between two reports."""
+    """Returns the rows with the violations counted between two reports."""
     counted = {_label(row): row["count"] for row in before}
     rows = [cast(Row, {**row, "count": row["count"] - counted.get(_label(row), 0)}) for row in after]
     return [row for row in rows if row["count"] > 0]
@@ -439,17 +447,19 @@ def _label(row: Row) -> tuple[str, str, str, str, str]:
 
 
 async def _spare(player: Player, steps: list[Step], out: Console) -> list[Step]:
-    """The steps that harm nobody: none on the keys without an id where others use them, no KEYS over many
-    keys."""
+    """Returns the steps that disturb no other client of this Redis, and prints which ones it leaves out.
+
+    Others may use the keys without an id, and KEYS over many keys blocks Redis.
+    """
     left_out = []
     for key in (META, EVENTS):
         if await _answered(player, MASTER, "EXISTS", key) != 0:
-            left_out.append(f"whatever touches {key}: it is in use")
+            left_out.append(f"commands on {key}: the key is in use")
             steps = [step for step in steps if not step.names(key)]
     known = await _answered(player, MASTER, "INFO", "keyspace")
     spaces = known.values() if isinstance(known, dict) else None
     if spaces is None or sum(space.get("keys", MAX_KEYS) for space in spaces) > MAX_KEYS:
-        left_out.append("KEYS: it would hold up the others")
+        left_out.append("KEYS: it would block other clients")
         steps = [step for step in steps if step.argv[0] != "KEYS"]
     for what in left_out:
         out.print(f"Left out: {what}.", markup=False, highlight=False)
@@ -457,26 +467,26 @@ async def _spare(player: Player, steps: list[Step], out: Console) -> list[Step]:
 
 
 async def _answered(player: Player, service: str, *argv: str) -> Any:
-    """A reply, or None where there is an error in its place. Raises DemoError where nobody answers."""
+    """Returns a reply, None if it is an error. Raises DemoError if there is no reply."""
     try:
         return await player.ask(service, *argv)
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as exc:
-        raise DemoError(f"{service}'s listener doesn't answer: {exc}") from None
+        raise DemoError(f"{service}'s listener does not answer: {exc}") from None
     except RedisError:
         return None
 
 
 async def _clean_up(player: Player) -> list[str]:
-    """Delete what was written, each key as the service that wrote it. Returns the keys that stayed."""
+    """Deletes each key as the service that wrote it. Returns the keys that it could not delete."""
     written: dict[str, str] = {}
     for step, got, _ in player.outcomes:
         name = step.argv[0].upper()
         if name in _KEY_OF_WRITE and got == "OK":
-            # CubeProxy's mistakes are on CubeMaster's keys.
+            # CubeProxy's mistakes write to CubeMaster's keys.
             written[step.argv[_KEY_OF_WRITE[name]]] = MASTER if step.service == PROXY else step.service
     stayed = []
     for key, service in written.items():
-        if key == META:  # whatever else it holds by now isn't ours; it goes with its last field
+        if key == META:  # others may have added fields; Redis deletes the hash with its last field
             fields = {step.argv[2] for step, _, _ in player.outcomes if step.argv[:2] == ("HSET", META)}
             command = ("HDEL", META, *sorted(fields))
         else:
@@ -488,7 +498,7 @@ async def _clean_up(player: Player) -> list[str]:
     return stayed
 
 
-# Where the key stands in the commands that the demo writes with.
+# The argument that is the key in each command that the demo writes with.
 _KEY_OF_WRITE = {"SET": 1, "HSET": 1, "XADD": 1, "XGROUP": 2}
 
 
@@ -496,7 +506,7 @@ _KEY_OF_WRITE = {"SET": 1, "HSET": 1, "XADD": 1, "XGROUP": 2}
 
 
 def _console() -> Console:
-    """Standard output: with colour on a terminal, as wide as need be elsewhere."""
+    """Returns a console on standard output: coloured on a terminal, else 400 columns wide."""
     if sys.stdout.isatty():
         return Console(highlight=False)
     return Console(width=400, no_color=True, highlight=False)
@@ -513,7 +523,7 @@ def _print_table(out: Console, headings: Sequence[str], rows: Sequence[Sequence[
         return
     with out.capture() as captured:
         out.print(table)
-    for line in captured.get().splitlines():  # without the spaces that fill the last column
+    for line in captured.get().splitlines():  # rich fills the last column with spaces
         out.print(Text(line.rstrip(" ")))
 
 
@@ -533,7 +543,7 @@ def _print_found(out: Console, rows: list[Row]) -> None:
 
 
 def _print_got(out: Console, outcomes: Sequence[Outcome]) -> None:
-    """The mistakes, each once, and whatever else got an error."""
+    """Prints each mistake once, and every other command that got an error."""
     shown: dict[tuple[str, str], Outcome] = {}
     for outcome in outcomes:
         step = outcome.step
@@ -542,7 +552,7 @@ def _print_got(out: Console, outcomes: Sequence[Outcome]) -> None:
     rows = [
         (outcome.step.service, _exchange(outcome)) for outcome in list(shown.values())[:MAX_FAILURES_SHOWN]
     ]
-    _print_table(out, ("service", "what it tried, and what it got"), rows)
+    _print_table(out, ("service", "command and reply"), rows)
 
 
 def _exchange(outcome: Outcome) -> Text:
@@ -558,5 +568,5 @@ def _print_passed(out: Console, outcomes: Sequence[Outcome]) -> None:
     if mistakes:
         text += f", {mistakes} mistakes among them"
     if refused:
-        text += f"; {len(refused)} were refused, and Redis never saw them"
+        text += f"; {len(refused)} were refused and never reached Redis"
     out.print(text + ".")

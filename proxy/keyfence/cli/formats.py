@@ -1,7 +1,7 @@
-"""Faults and test results as programs read them: JSON, JUnit XML, GitHub's workflow commands.
+"""Faults and test results in formats for programs: JSON, JUnit XML, GitHub workflow commands.
 
-Rule: every format tells the same; what a file holds is escaped as the format asks, so that no text of a
-policy can pass for a command or a tag.
+Rule: every format carries the same facts. Text from a file is escaped by the format's rules, so that no text
+in a policy can act as a workflow command or an XML tag.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from keyfence.policy.analysis.diff_text import Change
 from keyfence.policy.analysis.testing import FileResult
 from keyfence.policy.diagnostics import Diagnostic
 
-# What XML 1.0 can't hold, in any escape.
+# Characters that XML 1.0 cannot hold, even escaped.
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def as_object(one: Diagnostic) -> dict[str, Any]:
-    """A fault as plain values."""
+    """Returns a fault as plain values for JSON."""
     return {
         "file": one.place.file,
         "line": one.place.line,
@@ -35,7 +35,7 @@ def as_object(one: Diagnostic) -> dict[str, Any]:
 
 
 def as_github(one: Diagnostic) -> str:
-    """A fault as a workflow command, which GitHub shows at its line of a pull request."""
+    """Returns a fault as a workflow command. GitHub shows it at the fault's line in a pull request."""
     place = one.place
     file = _data(place.file).replace(":", "%3A").replace(",", "%2C")
     title = f",title={one.code}" if one.code else ""
@@ -47,7 +47,7 @@ def _data(text: str) -> str:
 
 
 def change_as_object(one: Change) -> dict[str, Any]:
-    """A change between two policies as plain values."""
+    """Returns a change between two policies as plain values for JSON."""
     return {
         "section": one.section,
         "sentence": one.sentence,
@@ -59,7 +59,7 @@ def change_as_object(one: Change) -> dict[str, Any]:
 
 
 def tests_as_object(results: Sequence[FileResult], coverage: Mapping[str, Coverage]) -> dict[str, Any]:
-    """What became of test files, and what they exercised, as plain values."""
+    """Returns the results and the coverage of test files as plain values for JSON."""
     return {
         "tests": sum(len(file.results) for file in results),
         "failed": sum(file.failed for file in results),
@@ -91,7 +91,7 @@ def tests_as_object(results: Sequence[FileResult], coverage: Mapping[str, Covera
 
 
 def as_junit(results: Iterable[FileResult]) -> str:
-    """Test results as the XML that CI servers read: one suite for each file, one case for each test."""
+    """Returns test results as JUnit XML: a suite for each file, a case for each test."""
     root = ElementTree.Element("testsuites")
     for file in results:
         name = _xml(file.path)

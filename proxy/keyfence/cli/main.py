@@ -1,6 +1,7 @@
-"""The command line.
+"""The command line: the commands that run keyfence or talk to a running one, and the entry point of all.
 
-Rule: what a user gets wrong costs one clear line (or one line a fault) and exit code 2, never a traceback.
+Rule: a user's mistake gives one clear line, or one line per fault, and exit code 2. It never gives a
+traceback.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from .acl import acl
 from .options import (
     Commands,
     admin_option,
-    answer_of,
-    asked,
+    ask_admin,
     change_options,
+    checked_answer,
     connect_option,
     format_option,
     is_given,
@@ -47,16 +48,16 @@ from .options import (
 )
 from .output import console, fail, fail_with, say
 from .scripts import scripts
+from .shipped import policies
 from .status import modes, status
 from .waivers import waivers
 
-# Seconds that keyfence may take: to compile a large policy on a busy machine, to drain worker after worker.
-RELOAD_TIMEOUT = 600.0
-RESTART_TIMEOUT = 3600.0
+RELOAD_TIMEOUT = 600.0  # seconds; compiling a large policy on a busy machine takes minutes
+RESTART_TIMEOUT = 3600.0  # seconds; workers drain one after the other
 
 
 def _checked(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str], str]:
-    """A click callback that holds an option's text against one of the configuration's parsers."""
+    """Returns a click callback that checks an option's text with one of the configuration's parsers."""
 
     def callback(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
         if value:
@@ -91,17 +92,22 @@ def cli() -> None:
     default="",
     envvar="KEYFENCE_UPSTREAM",
     callback=_checked(upstream_of),
-    help="redis://, rediss:// or unix:// URL, or file:PATH of one; without, a Redis is started.",
+    help="redis://, rediss:// or unix:// URL, or file:PATH of a file that holds one. "
+    "Without it, keyfence starts a Redis.",
 )
 @click.option(
     "--listen",
     metavar="ADDRESS",
     default="",
     callback=_checked(parse_listen),
-    help="HOST:PORT, [IPV6]:PORT, :PORT or unix:PATH; port 0 picks one.",
+    help="HOST:PORT, [IPV6]:PORT, :PORT or unix:PATH; port 0 picks a free port.",
 )
-@click.option("--service", metavar="NAME", default="", help="Who is on the other end of --listen.")
-@click.option("--mode", type=click.Choice(["observe", "enforce"]), help="Overrides every mode of the file.")
+@click.option("--service", metavar="NAME", default="", help="The service that connects to --listen.")
+@click.option(
+    "--mode",
+    type=click.Choice(["observe", "enforce"]),
+    help="Mode of every rule; overrides the configuration's modes.",
+)
 @click.option(
     "--admin",
     metavar="HOST:PORT",
@@ -114,25 +120,27 @@ def cli() -> None:
     metavar="HOST:PORT",
     default="",
     callback=_checked(_address_or_none),
-    help="Address of /metrics and health alone, or none.  [default: none]",
+    help="Address that serves only /metrics and health, or none.  [default: none]",
 )
-@click.option("--decision-log", metavar="FILE", default="", help="Where to write violations; - is stdout.")
+@click.option("--decision-log", metavar="FILE", default="", help="File for violations; - is standard output.")
 @click.option(
     "--workers",
     metavar="N",
     default="",
     callback=_checked(parse_workers),
-    help="Worker processes below this one, or auto: one for each core. Without, one process does all.",
+    help="Number of worker processes, or auto: one per core. Without it, one process serves all clients.",
 )
 @click.option(
     "--drain",
     metavar="DURATION",
     default="",
     callback=_checked(parse_drain),
-    help="How long clients may take to end at SIGTERM.  [default: 5s]",
+    help="How long clients may take to finish after SIGTERM.  [default: 5s]",
 )
-@click.option("--record", metavar="FILE", default="", help="Log a sample of all commands, without values.")
-@click.option("--splice", is_flag=True, help="Pass all bytes unread: the same addresses, no policy.")
+@click.option("--record", metavar="FILE", default="", help="Record a sample of all commands, without values.")
+@click.option(
+    "--splice", is_flag=True, help="Pass all bytes through unread; listen as configured, apply no policy."
+)
 def run(
     config: str,
     policy: str,
@@ -148,7 +156,7 @@ def run(
     record: str,
     splice: bool,
 ) -> None:
-    """Stand between services and Redis."""
+    """Run the proxy between services and Redis."""
     overrides = Overrides(
         policy,
         upstream,
@@ -164,7 +172,9 @@ def run(
     )
     settle_modules()
     if is_given(click.get_current_context(), "upstream") and is_plain_password(upstream):
-        warn("--upstream holds a password, which every process listing shows; write file:PATH or '${NAME}'")
+        warn(
+            "--upstream holds a password, and process listings show it; write file:PATH or '${NAME}' instead"
+        )
     origin = Origin(config, overrides, spliced=splice)
     try:
         settings, compiled = origin.load()
@@ -182,9 +192,9 @@ def run(
 
 @cli.command()
 @connect_option
-@click.option("--policy", metavar="FILE", default="", help="Policy to demonstrate.  [default: cubesandbox]")
+@click.option("--policy", metavar="FILE", default="", help="Policy file.  [default: the shipped cubesandbox]")
 def demo(connect: str, policy: str) -> None:
-    """Play a minute of CubeSandbox traffic, first observed, then enforced, and show what was found."""
+    """Play a minute of CubeSandbox traffic in observe, then in enforce, and show the findings."""
     from .demo import DemoError, play
 
     try:
@@ -204,13 +214,13 @@ def demo(connect: str, policy: str) -> None:
     type=click.Choice(["command", "key"]),
     default="command",
     show_default=True,
-    help="A row for each rule, command and key shape; or for each key shape and service.",
+    help="One row per rule, command and key shape (command), or per key shape and service (key).",
 )
 @click.pass_context
 def report(context: click.Context, source: str, admin: str, form: str, by: str) -> None:
-    """Print what broke the policy: from a running keyfence, or from a decision log.
+    """Show the violations that a running keyfence or a decision log has counted.
 
-    ADMIN is the address of a running keyfence, as --admin has it; "-" is a log on standard input.
+    ADMIN is the admin address of a running keyfence, as for --admin. "-" reads a log from standard input.
     """
     found = read_rows(source_of(context, source, admin))
     rows = found.rows
@@ -226,8 +236,8 @@ def report(context: click.Context, source: str, admin: str, form: str, by: str) 
 
 
 @cli.command()
-@click.option("--for", "duration", metavar="DURATION", help="How long, as 30m or 1h.")
-@click.option("--end", is_flag=True, help="End it now: every mode is as configured again.")
+@click.option("--for", "duration", metavar="DURATION", help="How long, for example 30m or 1h.")
+@click.option("--end", is_flag=True, help="End it now and restore the configured modes.")
 @click.option("--rule", metavar="RULE", default="", help="Only this rule.")
 @click.option("--service", metavar="NAME", default="", help="Only this service.")
 @change_options
@@ -235,66 +245,66 @@ def report(context: click.Context, source: str, admin: str, form: str, by: str) 
 def observe(
     duration: str | None, end: bool, rule: str, service: str, admin: str, token_file: str, form: str
 ) -> None:
-    """Break-glass: refuse nothing for a while, in a running keyfence."""
+    """Break-glass: make a running keyfence refuse nothing for a while."""
     if end:
         _end_observe(bool(duration is not None or rule or service), admin, token_file, form)
         return
     if duration is None:
-        fail("say how long with --for, as --for 30m; --end ends it early")
+        fail("give a duration, for example --for 30m, or --end to end it early")
     try:
         seconds = milliseconds(duration) / 1000
     except ValueError as exc:
         fail(f"--for: {exc}")
     body = {"for": seconds} | ({"rule": rule} if rule else {}) | ({"service": service} if service else {})
-    told = asked(admin, "/-/observe", body, token_file=token_file)
+    answer = ask_admin(admin, "/-/observe", body, token_file=token_file)
     what = " ".join([rule or "every rule", *(["by", service] if service else [])])
     if form == "json":
-        print_json(told)
+        print_json(answer)
     else:
         say(f"for {duration}, violations of {what} are observed and not refused")
 
 
 def _end_observe(with_others: bool, admin: str, token_file: str, form: str) -> None:
     if with_others:
-        fail("--end ends every break-glass; leave out --for, --rule and --service")
-    told = asked(admin, "/-/observe", token_file=token_file, method="DELETE")
-    with answer_of(admin):
-        ended = told["ended"]
+        fail("--end ends every break-glass; omit --for, --rule and --service")
+    answer = ask_admin(admin, "/-/observe", token_file=token_file, method="DELETE")
+    with checked_answer(admin):
+        ended = answer["ended"]
     if form == "json":
-        print_json(told)
+        print_json(answer)
     else:
         say("break-glass ended; modes are as configured again" if ended else "no break-glass was open")
 
 
 @cli.command()
 @change_options
-@click.option("--config", metavar="FILE", default="", help="Ask the admin address that this file names.")
+@click.option("--config", metavar="FILE", default="", help="Use the admin address in this configuration.")
 @format_option("text", "json")
 def reload(admin: str, token_file: str, form: str, config: str) -> None:
-    """Have a running keyfence read its policy, configuration and waivers again.
+    """Make a running keyfence reload its policy, configuration and waivers.
 
-    Exit code 1: something is wrong with them, and what was in force stays.
+    Exit code 0: reloaded; 1: a file has faults, and the old state stays in force; 2: wrong usage.
     """
     if config:
         if is_given(click.get_current_context(), "admin"):
-            fail("give either --admin or --config")
+            fail("give either --admin or --config, not both")
         try:
             settings = load_settings(config, Overrides(), needs_policy=False)
         except FileError as exc:
             fail_with(exc)
         if settings.admin is None:
-            fail(f"{config}: there is no admin address to ask; send SIGHUP to keyfence", 1)
+            fail(f"{config} names no admin address; send SIGHUP to keyfence instead", 1)
         admin, token_file = url_of(settings.admin), token_file or settings.admin_token_file
-    told = asked(admin, "/-/reload", {}, RELOAD_TIMEOUT, token_file, form=form)
-    with answer_of(admin):
-        name, revision, waiting = told["policy"], told["revision"], list(told["needs_restart"])
-        changed = ", ".join(told["changed"]) or "nothing"
+    answer = ask_admin(admin, "/-/reload", {}, RELOAD_TIMEOUT, token_file, form=form)
+    with checked_answer(admin):
+        name, revision, waiting = answer["policy"], answer["revision"], list(answer["needs_restart"])
+        changed = ", ".join(answer["changed"]) or "nothing"
     if form == "json":
-        print_json(told)
+        print_json(answer)
     else:
         say(f"reloaded: policy {name}, revision {revision}; changed: {changed}" if name else "reloaded")
     for name in waiting:
-        say(f"keyfence: {name} has changed in the configuration: that needs a restart", err=True)
+        say(f"keyfence: {name} has changed in the configuration; restart keyfence to apply it", err=True)
 
 
 @cli.command()
@@ -302,11 +312,11 @@ def reload(admin: str, token_file: str, form: str, config: str) -> None:
 @format_option("text", "json")
 def restart(admin: str, token_file: str, form: str) -> None:
     """Replace the workers of a running keyfence one by one, without losing a command."""
-    told = asked(admin, "/-/restart", {}, RESTART_TIMEOUT, token_file)
-    with answer_of(admin):
-        restarted = told["restarted"]
+    answer = ask_admin(admin, "/-/restart", {}, RESTART_TIMEOUT, token_file)
+    with checked_answer(admin):
+        restarted = answer["restarted"]
     if form == "json":
-        print_json(told)
+        print_json(answer)
     else:
         say(f"restarted {restarted} workers")
 
@@ -314,7 +324,7 @@ def restart(admin: str, token_file: str, form: str) -> None:
 @cli.command()
 @format_option("text", "json", "markdown")
 def commands(form: str) -> None:
-    """Print every command that keyfence knows: its keys, access, and what happens by default."""
+    """List every command that keyfence knows: its keys, its access, and its default."""
     from . import commands_listing as listed
 
     rows = listed.listing()
@@ -326,22 +336,24 @@ def commands(form: str) -> None:
         console().print(listed.as_table(rows))
 
 
-for _tool in (*policy_tools.COMMANDS, acl, modes, scripts, status, waivers):
-    cli.add_command(_tool)
+for _command in (*policy_tools.COMMANDS, acl, modes, policies, scripts, status, waivers):
+    cli.add_command(_command)
 
 
 def main() -> None:
-    """The console script."""
+    """Runs the command line; the entry point of the console script."""
     try:
         cli(prog_name="keyfence")
-    except BrokenPipeError:  # the reader of our output has gone, as in `keyfence modes | head`
+    except BrokenPipeError:  # the reader of the output has closed it, as in `keyfence modes | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as exc:
         if os.environ.get("KEYFENCE_DEBUG"):
             raise
         fail(
-            f"internal error: {type(exc).__name__}: {exc}; KEYFENCE_DEBUG=1 shows where. Please report it", 70
+            f"internal error: {type(exc).__name__}: {exc}; please report it with the traceback that "
+            "KEYFENCE_DEBUG=1 shows",
+            70,
         )
 
 

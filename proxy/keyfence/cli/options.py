@@ -1,6 +1,6 @@
-"""What all commands have in common: the form of their output, and which running keyfence they ask.
+"""Options that several commands share, and how these commands read a running keyfence or a decision log.
 
-Rule: one option has one name, one spelling of its value and one default, whatever the command.
+Rule: an option has the same name, the same values and the same default in every command.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class Commands(click.Group):
-    """A group whose list of commands wraps long descriptions; click would cut them."""
+    """A group that wraps long descriptions in its list of commands. Click would cut them off."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -44,7 +44,7 @@ class Commands(click.Group):
 
 
 def format_option(*forms: str) -> Callable[[_Command], _Command]:
-    """The option --format, of which the first form is the default."""
+    """Adds the option --format. The first form is the default."""
 
     def add(command: _Command) -> _Command:
         for alias in _ALIASES:
@@ -59,7 +59,7 @@ def format_option(*forms: str) -> Callable[[_Command], _Command]:
             default=forms[0],
             show_default=True,
             callback=_form,
-            help="What is printed.",
+            help="Output format.",
         )(command)
 
     return add
@@ -76,12 +76,12 @@ def _form(context: click.Context, _parameter: click.Parameter, value: str) -> st
 
 
 def is_given(context: click.Context, name: str) -> bool:
-    """Whether an option stands on the command line."""
+    """Returns whether the user gave an option on the command line."""
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def admin_url(text: str) -> str:
-    """The URL of an admin listener that is given as HOST:PORT or as a URL. Raises ValueError."""
+    """Returns the URL of an admin listener given as HOST:PORT or as a URL. Raises ValueError."""
     if "://" in text:
         return text
     return url_of(parse_address(text))
@@ -95,7 +95,7 @@ def _admin(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 
 
 def admin_option(command: _Command) -> _Command:
-    """Which running keyfence is asked."""
+    """Adds --admin: the running keyfence that the command reads."""
     return click.option(
         "--admin",
         metavar="HOST:PORT|URL",
@@ -109,7 +109,7 @@ def admin_option(command: _Command) -> _Command:
 
 
 def connect_option(command: _Command) -> _Command:
-    """The same where a running keyfence is asked only if one is named."""
+    """Adds --admin without a default: the command uses a running keyfence only if the user names one."""
     return click.option(
         "--admin",
         "--connect",
@@ -117,37 +117,37 @@ def connect_option(command: _Command) -> _Command:
         metavar="HOST:PORT|URL",
         default="",
         callback=_admin,
-        help="Play through this running keyfence.",
+        help="Play through this running keyfence instead of a private one.",
     )(command)
 
 
 def change_options(command: _Command) -> _Command:
-    """Which running keyfence is changed, and by which token."""
+    """Adds --admin and --token-file: the running keyfence to change, and the token that allows it."""
     token_file = click.option(
         "--token-file",
         metavar="FILE",
         default="",
         envvar=TOKEN_VARIABLE,
         show_envvar=True,
-        help="The admin token's file.",
+        help="File that holds the admin token.",
     )
     return admin_option(token_file(command))
 
 
 def is_url(source: str) -> bool:
-    """Whether a source of findings is a running keyfence, and no log."""
+    """Returns whether a source of findings is a running keyfence rather than a log."""
     return source.startswith(("http://", "https://"))
 
 
 def source_of(context: click.Context, source: str, admin: str) -> str:
-    """Where findings are read: the URL of a running keyfence, or a decision log's path."""
+    """Returns the source of findings: the URL of a running keyfence, or a decision log's path."""
     if source and is_given(context, "admin"):
-        fail("give either --admin or an argument")
+        fail("give either --admin or an argument, not both")
     return (source_url(source) or source) if source else admin
 
 
 def source_url(text: str) -> str:
-    """The admin URL that an argument stands for which may also be a file; "" for a file."""
+    """Returns the admin URL that an argument means, or "" if the argument means a file."""
     if is_url(text):
         return text
     host, _, port = text.rpartition(":")
@@ -158,7 +158,7 @@ def source_url(text: str) -> str:
     return ""
 
 
-def asked(
+def ask_admin(
     base: str,
     path: str,
     body: dict[str, Any] | None = None,
@@ -168,8 +168,11 @@ def asked(
     *,
     form: str = "text",
 ) -> Any:
-    """The answer of a running keyfence. Where there is none, the command ends with exit code 1; faults of
-    files are printed, as JSON where that is the `form`."""
+    """Returns the answer of a running keyfence.
+
+    Without an answer the command ends with exit code 1. Faults of files in an error answer are printed, as
+    JSON if `form` is "json".
+    """
     try:
         return ask(base, path, body, timeout, token_file, method)
     except AskError as exc:
@@ -182,34 +185,43 @@ def asked(
 
 
 @contextlib.contextmanager
-def answer_of(base: str) -> Iterator[None]:
-    """Whoever answers may be something else: what can't be shown then is one line, and exit code 1."""
+def checked_answer(base: str) -> Iterator[None]:
+    """Ends the command with one line and exit code 1 if the answer does not come from keyfence.
+
+    Another server may listen on the admin address. Reading its answer then fails with one of these
+    exceptions.
+    """
     try:
         yield
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as exc:
         why = f"{exc} is missing" if isinstance(exc, KeyError) else " ".join(str(exc).split())
-        fail(f"{without_password(base)}: this is no keyfence's answer: {why}", 1)
+        fail(f"{without_password(base)}: this answer is not from keyfence: {why}", 1)
 
 
 @dataclasses.dataclass
 class Findings:
-    """The rows of a report, and what is missing from them."""
+    """The rows of a report, with counts of what is missing from them."""
 
     source: str
     rows: list[Row]
-    dropped: int = 0  # violations that a log left out
-    faults: int = 0  # lines of a log that can't be read
+    dropped: int = 0  # violations that the log's limits left out
+    faults: int = 0  # unreadable lines of the log
 
     def say_what_is_missing(self) -> None:
         if self.dropped:
-            say(f"keyfence: {self.source}: {self.dropped} more violations passed the log's limits", err=True)
+            say(
+                f"keyfence: {self.source}: the log's limits left out {self.dropped} more violations", err=True
+            )
 
 
 def read_rows(source: str) -> Findings:
-    """What a running keyfence or a decision log has found. A line that can't be read is told and skipped."""
+    """Returns the findings of a running keyfence or a decision log.
+
+    Reports unreadable lines and skips them.
+    """
     if is_url(source):
-        with answer_of(source):
-            return Findings(source, rows_from_snapshot(asked(source, "/report")))
+        with checked_answer(source):
+            return Findings(source, rows_from_snapshot(ask_admin(source, "/report")))
     found = Findings(source, [])
 
     def complain(text: str) -> None:
@@ -225,12 +237,12 @@ def read_rows(source: str) -> Findings:
 
 
 def rows_of(source: str) -> list[Row]:
-    """The rows alone; what is missing from them is told at once."""
+    """Returns the rows, and prints at once how many violations are missing from them."""
     found = read_rows(source)
     found.say_what_is_missing()
     return found.rows
 
 
 def print_json(value: Any) -> None:
-    """An answer as it is. Bytes that no encoding takes are escaped."""
+    """Prints a value as indented JSON."""
     say(json.dumps(value, indent=1))

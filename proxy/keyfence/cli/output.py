@@ -1,6 +1,6 @@
-"""How the command line speaks: lines, tables, and the end with an error.
+"""Output of the command line: lines, tables, and errors that end the program.
 
-Rule: whatever is shown is text that a terminal can take; an error is one line on standard error.
+Rule: every output is text that a terminal can show. An error is one line on standard error.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ PIPE_WIDTH = 250
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a line. A file's name needn't be text, so what no encoding takes is shown escaped."""
+    """Prints a line. Characters that UTF-8 cannot encode, as in a file's name, are shown escaped."""
     click.echo(text.encode("utf-8", "backslashreplace").decode(), err=err)
 
 
 def fail(message: str, code: int = USAGE) -> NoReturn:
-    """End with one line on standard error."""
+    """Prints one line on standard error and ends the program."""
     say(f"keyfence: {message}", err=True)
     sys.exit(code)
 
 
 def fail_with(error: FileError) -> NoReturn:
-    """End with every fault of a file, a line each."""
+    """Prints every fault of a file, one line each, and ends the program."""
     for diagnostic in error.diagnostics:
         say(str(diagnostic), err=True)
     sys.exit(USAGE)
 
 
 def console(width: int = PIPE_WIDTH) -> Console:
-    """Standard output: colour on a terminal; elsewhere `width` columns at least."""
+    """Returns a console on standard output: coloured on a terminal, else at least `width` columns wide."""
     if sys.stdout.isatty():
         return Console(emoji=False)
     return Console(width=max(width, PIPE_WIDTH), no_color=True, highlight=False, emoji=False)
 
 
 def fits(table: Table) -> bool:
-    """Whether a table can be printed without breaking words."""
+    """Returns whether a table fits into the terminal without breaking words."""
     return not sys.stdout.isatty() or _natural_width(table) <= console().width
 
 
 def print_table(table: Table) -> None:
-    """Print a table. Where the terminal is too narrow for it, each row is a block of lines instead."""
+    """Prints a table. If the terminal is too narrow for it, prints each row as a block of lines."""
     if fits(table):
         console(_natural_width(table)).print(table)
         return
@@ -65,7 +65,7 @@ def print_table(table: Table) -> None:
 
 
 def wrapped(text: str, before: str) -> str:
-    """A text in lines of the terminal's width, broken between words only; `before` stands before it."""
+    """Returns `before` and the text, wrapped at the terminal's width between words, later lines indented."""
     lines = textwrap.wrap(
         text,
         console().width,

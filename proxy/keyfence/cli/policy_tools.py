@@ -1,6 +1,6 @@
-"""The commands that work on policy files alone: `check`, `explain`, `test`, `diff`, `schema`.
+"""The commands that need only policy files: `check`, `explain`, `test`, `diff`, `schema`.
 
-Rule: they touch no Redis and no running keyfence; what is wrong with a file is told with its line.
+Rule: these commands contact no Redis and no running keyfence. They report a fault of a file with its line.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from .output import USAGE, console, fail, fail_with, print_table, say
 @click.command()
 @click.argument("policies", metavar="POLICY...", nargs=-1, required=True)
 @format_option("text", "json", "github")
-@click.option("--strict", is_flag=True, help="Fail for warnings too.")
+@click.option("--strict", is_flag=True, help="Fail on warnings too.")
 def check(policies: Sequence[str], form: str, strict: bool) -> None:
-    """Report every error and warning of policies, each with its place, its line and a key that shows it.
+    """Check policies; report every error and warning with its line and an example key.
 
     A policy is a file or a folder. A configuration is checked together with the policy that it names.
 
-    Exit code 0: none, or only warnings; 1: errors, or with --strict warnings; 2: wrong usage.
+    Exit code 0: no errors (warnings do not count without --strict); 1: errors; 2: wrong usage.
     """
     failed = False
     objects = []
@@ -65,15 +65,16 @@ def check(policies: Sequence[str], form: str, strict: bool) -> None:
     sys.exit(1 if failed else 0)
 
 
-# Options end where the command begins: what follows belongs to it, dashes or not.
+# Options of explain end where the Redis command begins. Later arguments belong to that command, dashes or
+# not.
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--policy", metavar="FILE", required=True, help="Policy file.")
-@click.option("--service", metavar="NAME", required=True, help="Who sends the command.")
-@click.option("--user", metavar="USER", default="", help="The user with which it has logged in.")
-@click.option("--certificate", metavar="NAME", multiple=True, help="A name in its certificate.")
+@click.option("--service", metavar="NAME", required=True, help="The service that sends the command.")
+@click.option("--user", metavar="USER", default="", help="The Redis user of the client.")
+@click.option("--certificate", metavar="NAME", multiple=True, help="A name in the client's certificate.")
 @format_option("text", "json")
 @click.option(
-    "--file", metavar="FILE", default="", help="Explain the commands of a file; - is standard input."
+    "--file", metavar="FILE", default="", help="Explain the commands in a file; - is standard input."
 )
 @click.argument("command", metavar="-- COMMAND [ARG...]", nargs=-1, type=click.UNPROCESSED)
 def explain(
@@ -85,52 +86,55 @@ def explain(
     file: str,
     command: Sequence[str],
 ) -> None:
-    """Say what a policy makes of a command, and what would have to change for it to pass.
+    """Explain the verdict on a command, and which change would let it pass.
 
-    With --file, of a sequence on one connection: a command a line; "@NAME" goes on as another service, "@NAME
-    user=USER" as one that has logged in so, "+6s" lets time pass. Exit code 0: all is allowed, 1: violation,
-    2: wrong usage.
+    --file explains a sequence of commands, one per line, on one connection. The line "@NAME" continues as
+    another service, "@NAME user=USER" as a client that has logged in as USER, and "+6s" lets time pass.
+
+    Exit code 0: everything is allowed; 1: there are violations; 2: wrong usage.
     """
     if bool(file) == bool(command):
-        fail("give a command, or --file with several")
+        fail("give either a command or --file")
     try:
         compiled = load_policy(policy)
         caller = Caller(os.fsencode(user) or None, tuple(certificate))
         if file:
             _explain_file(compiled, service, caller, file, form)
-        told = explain_command(compiled, service, [os.fsencode(part) for part in command], caller)
+        explanation = explain_command(compiled, service, [os.fsencode(part) for part in command], caller)
     except FileError as exc:
         fail_with(exc)
     except ValueError as exc:
         fail(f"--service: {exc}")
     if form == "json":
-        say(json.dumps(told))
+        say(json.dumps(explanation))
     else:
-        _print_explanation(told)
-    sys.exit(0 if told["verdict"] == "allow" else 1)
+        _print_explanation(explanation)
+    sys.exit(0 if explanation["verdict"] == "allow" else 1)
 
 
 def _explain_file(policy: CompiledPolicy, service: str, caller: Caller, file: str, form: str) -> NoReturn:
     try:
         data = sys.stdin.buffer.read(MAX_BYTES) if file == "-" else read_file(file)
         text = data.decode("utf-8", "surrogateescape")
-        told = explain_sequence(policy, read_sequence(text, service, caller), now=int(time.time() * 1000))
+        explained = explain_sequence(
+            policy, read_sequence(text, service, caller), now=int(time.time() * 1000)
+        )
     except (Unreadable, ValueError) as exc:
         fail(f"{file}: {exc}")
     if form == "json":
-        print_json(told)
+        print_json(explained)
     else:
-        _print_sequence(told)
-    sys.exit(1 if any(one.get("violations") or one["late"] for one in _with_late(told)) else 0)
+        _print_sequence(explained)
+    sys.exit(1 if any(one.get("violations") or one["late"] for one in _with_late(explained)) else 0)
 
 
-def _with_late(told: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    return ({"late": []} | one for one in told)
+def _with_late(explained: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    return ({"late": []} | one for one in explained)
 
 
-def _print_sequence(told: Sequence[dict[str, Any]]) -> None:
-    """A line for each command, with what is wrong below it."""
-    for one in told:
+def _print_sequence(explained: Sequence[dict[str, Any]]) -> None:
+    """Prints a line for each command, with its violations below it."""
+    for one in explained:
         where = f"line {one['line']}: " if one["line"] else "at the end: "
         if "late" in one:
             for violation in one["late"]:
@@ -151,20 +155,20 @@ def _remedy_text(remedy: dict[str, Any]) -> str:
     return ": ".join(part for part in parts if part)
 
 
-def _print_explanation(told: dict[str, Any]) -> None:
+def _print_explanation(explanation: dict[str, Any]) -> None:
     out = console()
-    if told["accesses"]:
+    if explanation["accesses"]:
         table = Table(title="accesses", title_justify="left")
         for column in ("position", "key", "access", "entry"):
             table.add_column(column)
-        for access in told["accesses"]:
+        for access in explanation["accesses"]:
             table.add_row(*(_cell(access[name]) for name in ("position", "key", "access", "entry")))
         print_table(table)
     else:
         out.print("accesses: none")
-    if told["verdict"] == "allow":
+    if explanation["verdict"] == "allow":
         out.print("[bold green]allow[/]")
-    for violation in told["violations"]:
+    for violation in explanation["violations"]:
         severity = "" if violation["severity"] == "must" else " (should: never refused)"
         hint = f"; {violation['hint']}" if violation["hint"] else ""
         out.print("[bold red]violation[/]", end=" ")
@@ -174,9 +178,9 @@ def _print_explanation(told: dict[str, Any]) -> None:
         out.print(text, markup=False, highlight=False, soft_wrap=True)
         if violation["more"]:
             out.print(f"  and {violation['more']} more like it")
-    hold = [remedy for remedy in told["remedies"] if remedy["command"] or remedy["add"]]
-    others = [remedy for remedy in told["remedies"] if remedy not in hold]
-    for title, shown in (("to let it pass", hold), ("to know", others)):
+    changes = [remedy for remedy in explanation["remedies"] if remedy["command"] or remedy["add"]]
+    notes = [remedy for remedy in explanation["remedies"] if remedy not in changes]
+    for title, shown in (("to let it pass", changes), ("notes", notes)):
         if shown:
             out.print(f"{title}:")
         for remedy in shown:
@@ -186,7 +190,7 @@ def _print_explanation(told: dict[str, Any]) -> None:
 
 
 def _cell(value: object) -> Text:
-    """One line of text that moves no cursor, whatever a key holds."""
+    """Returns one line of text without control characters, whatever bytes a key holds."""
     text = "-" if value is None else str(value)
     return Text(text if text.isprintable() else printable(text.encode("utf-8", "surrogateescape"), 1024))
 
@@ -199,13 +203,13 @@ def _cell(value: object) -> Text:
     metavar="PERCENT",
     type=click.IntRange(0, 100),
     default=0,
-    help="Fail where the tests exercise less of a policy.",
+    help="Fail if the tests exercise less of a policy.",
 )
-@click.option("--coverage", is_flag=True, help="List what the tests never exercise.")
+@click.option("--coverage", is_flag=True, help="List the parts of the policy that no test exercises.")
 def run_tests(paths: Sequence[str], form: str, min_coverage: int, coverage: bool) -> None:
-    """Run policy tests: files, or all *.test.yaml of folders ("." by default).
+    """Run policy tests: test files, or every *.test.yaml in folders (by default ".").
 
-    Exit code 0: all passed, 1: some failed (or exercise too little), 2: a file can't be used.
+    Exit code 0: all tests passed; 1: a test failed, or coverage is too low; 2: a file is unusable.
     """
     runner = Runner()
     results, faults = [], []
@@ -221,8 +225,8 @@ def run_tests(paths: Sequence[str], form: str, min_coverage: int, coverage: bool
     failures = [one for file in results for result in file.results for one in result.failures]
     short = [path for path, one in runner.coverage.items() if one.percent < min_coverage]
     if form == "json":
-        told = formats.tests_as_object(results, runner.coverage)
-        print_json(told | {"errors": [formats.as_object(one) for one in faults]})
+        tests = formats.tests_as_object(results, runner.coverage)
+        print_json(tests | {"errors": [formats.as_object(one) for one in faults]})
     elif form == "junit":
         say(formats.as_junit(results))
         for one in faults:
@@ -262,12 +266,12 @@ def _print_tests(results: Sequence[FileResult], coverage: Mapping[str, Coverage]
     "--replay",
     metavar="LOG",
     default="",
-    help="A command log (run --record) or a decision log: who would newly break what.",
+    help="Replay a command log (run --record) or a decision log; show new violations.",
 )
 def diff(old: str, new: str, form: str, replay: str) -> None:
-    """Say what changes from one policy to another, each change with a key that shows it.
+    """Compare two policies; show each change with an example key.
 
-    Exit code 0: nothing, 1: something changes (with --replay: newly breaks), 2: a file can't be used.
+    Exit code 0: no change; 1: changes (with --replay: new violations); 2: a file is unusable.
     """
     try:
         before, after = load_policy(old), load_policy(new)
@@ -277,7 +281,7 @@ def diff(old: str, new: str, form: str, replay: str) -> None:
     except FileError as exc:
         fail_with(exc)
     except TooLarge as exc:
-        fail(f"{old} and {new} can't be compared: {exc}")
+        fail(f"cannot compare {old} and {new}: {exc}")
     if form == "json":
         print_json([formats.change_as_object(one) for one in changes])
     else:
@@ -302,8 +306,8 @@ def _replay(old: CompiledPolicy, new: CompiledPolicy, log: str, form: str) -> No
         fail(f"{log}: {exc.strerror}")
     rows = replay.rows()
     if form == "json":
-        told = [dataclasses.asdict(row) for row in rows]
-        print_json({"commands": replay.commands, "undecided": replay.undecided, "rows": told})
+        objects = [dataclasses.asdict(row) for row in rows]
+        print_json({"commands": replay.commands, "undecided": replay.undecided, "rows": objects})
     else:
         for row in rows:
             say(f"{row.service} {row.what} {row.rule} with {row.command}, {row.count} times: {row.example}")
@@ -318,7 +322,7 @@ def _replay(old: CompiledPolicy, new: CompiledPolicy, log: str, form: str) -> No
 def schema(kind: str) -> None:
     """Print the JSON Schema of a kind of file, for editors.
 
-    A file names it in its first line:
+    A file names its schema in its first line:
 
     \b
         # yaml-language-server: $schema=URL

@@ -1,7 +1,7 @@
-"""JSON Schemas of the files that people write, so that editors complete and check them.
+"""JSON Schemas of the files that people write. Editors use them to complete and check.
 
-Rule: a schema describes the file as it is written (`60s`, not milliseconds), and is made of the models that
-read it; it may admit more than they do, never less.
+Rule: a schema comes from the models that read the file, and describes values as people write them (`60s`, not
+milliseconds). It may admit more than the models do, never less.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pydantic_core import core_schema
 from keyfence.config.models import ConfigModel
 from keyfence.policy.analysis.testing import FileModel
 from keyfence.policy.enforcement.waivers import WaiversModel
+from keyfence.policy.rules import RULES
 from keyfence.policy.source.model import PolicyModel
-from keyfence.policy.verdict import RULES
 
 KINDS: Mapping[str, type[BaseModel]] = {
     "policy": PolicyModel,
@@ -28,11 +28,11 @@ KINDS: Mapping[str, type[BaseModel]] = {
     "tests": FileModel,
 }
 
-# Every scalar of a file is text to keyfence; to an editor 5 is a number and yes may be a boolean.
+# keyfence reads every scalar as text. To an editor, 5 is a number, and yes may be a boolean.
 _TEXT = ["string", "number", "boolean"]
 _DURATION = {"type": "string", "pattern": "^([0-9]{1,12}(ms|s|m|h|d|w))+$"}
 _FLAG = {"anyOf": [{"type": "boolean"}, {"enum": ["true", "false", "yes", "no"]}]}
-# How a value is written that these functions read.
+# How people write the values that these validators read, by the validator's name.
 _WRITTEN: Mapping[str, JsonSchemaValue] = {
     "_duration": _DURATION,
     "_size": {"type": ["string", "integer"], "pattern": "^[0-9]{1,12} *([kKmMgG]?[bB])?$"},
@@ -44,7 +44,7 @@ _ONLY_AS_MODELLED = frozenset({"_hidden_mapping"})
 
 
 def schema(kind: str) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a kind of file. Raises KeyError for none of KINDS."""
+    """Returns the JSON Schema (2020-12) of a kind of file. Raises KeyError if KINDS lacks it."""
     model = KINDS[kind]
     made = model.model_json_schema(by_alias=True, schema_generator=_Written)
     head = {
@@ -57,7 +57,7 @@ def schema(kind: str) -> dict[str, Any]:
 
 
 class _Written(GenerateJsonSchema):
-    """Values as they are written rather than as they are read."""
+    """Describes values as people write them, not as the models hold them."""
 
     def str_schema(self, schema: core_schema.StringSchema) -> JsonSchemaValue:
         return super().str_schema(schema) | {"type": _TEXT}
@@ -72,10 +72,10 @@ class _Written(GenerateJsonSchema):
         inner = self.generate_inner(schema["schema"])
         if name in _ONLY_AS_MODELLED:
             return inner
-        return {"anyOf": [{"type": _TEXT}, inner]}  # a text that stands for the whole
+        return {"anyOf": [{"type": _TEXT}, inner]}  # the validator also reads a short text form
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
-        """A value may look like several of the forms; which one it is, the model knows."""
+        """Uses anyOf: a value may match several of the forms, and the model picks one."""
         made = super().tagged_union_schema(schema)
         return {"anyOf": made.pop("oneOf"), **made}
 
@@ -99,7 +99,7 @@ _COMMENTED = re.compile(r"^    (\w+?)_?: .*  # (.+)$", re.MULTILINE)
 
 
 def _comments(model: type[BaseModel]) -> dict[str, str]:
-    """What stands behind each field in the source of a model and of those that it builds on."""
+    """Returns the comment after each field in the source of a model and of its base models."""
     found: dict[str, str] = {}
     for one in reversed(model.__mro__):
         if issubclass(one, BaseModel) and one is not BaseModel:
@@ -108,9 +108,9 @@ def _comments(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _slim(made: Any, *, names: bool = False) -> Any:
-    """Without titles, which only repeat names, and defaults, which are those of the values as read.
+    """Removes titles, which only repeat names, and defaults, which have the form of parsed values.
 
-    `names`: the keys are names of fields, whatever they read like.
+    `names`: the keys are field names, so a field called "title" or "default" stays.
     """
     if isinstance(made, dict):
         return {

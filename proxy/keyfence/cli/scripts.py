@@ -1,6 +1,7 @@
-"""`keyfence scripts`: the scripts that clients ran and no policy registers, and what registers them.
+"""`keyfence scripts`: lists scripts that clients ran but no policy registers, and drafts their `scripts`
+section.
 
-Rule: it changes nothing; the section is printed, for people to complete.
+Rule: the command changes nothing. It prints the section, and a person completes it.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from .output import print_table, say
 @format_option("text", "json", "yaml")
 @click.pass_context
 def scripts(context: click.Context, source: str, admin: str, form: str) -> None:
-    """List the scripts that no policy registers, and write the section that registers them.
+    """List scripts that no policy registers, and draft the section that registers them.
 
-    A running keyfence or a decision log ("-" is standard input) says which were seen. --format yaml prints
-    the section.
+    The scripts come from a running keyfence or from a decision log ("-" reads standard input). --format yaml
+    prints the section.
     """
-    found, untold = seen_scripts(rows_of(source_of(context, source, admin)))
+    found, without_sha = seen_scripts(rows_of(source_of(context, source, admin)))
     if form == "json":
         print_json([one.as_object() for one in found])
     elif form == "yaml":
         say(section(found).rstrip("\n") if found else "scripts: {}")
     else:
         _print(found)
-    if untold:
-        calls = "one call was" if untold == 1 else f"{untold} calls were"
-        say(f"keyfence: {calls} of scripts whose SHA-1 isn't known", err=True)
+    if without_sha:
+        calls = "one call" if without_sha == 1 else f"{without_sha} calls"
+        say(f"keyfence: {calls} left out: the script's SHA-1 is not known", err=True)
 
 
 def _print(found: Sequence[Seen]) -> None:

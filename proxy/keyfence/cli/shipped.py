@@ -1,4 +1,8 @@
-"""The policies that come with keyfence: under policies/ in a checkout, inside the package elsewhere."""
+"""`keyfence policies`: lists and prints the policies that come with keyfence.
+
+Rule: the policies are found from this file's place alone: inside an installed package, or at a checkout's
+root. The working directory does not matter.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,9 @@ def shipped_policies() -> dict[str, Path]:
 @click.command()
 @click.argument("name", required=False)
 def policies(name: str | None) -> None:
-    """List the shipped policies, or print the one named NAME.
+    """List the shipped policies with their files, or print the policy NAME.
 
-    `keyfence policies general > policy.yaml` gives you a copy to start from.
+    `keyfence policies general > policy.yaml` makes a copy to start from.
     """
     known = shipped_policies()
     if name is None:
@@ -40,4 +44,4 @@ def policies(name: str | None) -> None:
     elif name in known:
         click.echo(known[name].read_text(encoding="utf-8"), nl=False)
     else:
-        fail(f"no policy named {name} is shipped; `keyfence policies` lists them")
+        fail(f"there is no shipped policy {name}; `keyfence policies` lists them")

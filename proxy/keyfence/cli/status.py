@@ -1,6 +1,6 @@
-"""`keyfence status` and `keyfence modes`: what a running keyfence does, or what a configuration would do.
+"""`keyfence status` and `keyfence modes`: the state of a running keyfence, and the modes of rules.
 
-Rule: these read and change nothing. The text is made of what --format json prints.
+Rule: these commands change nothing. Their text shows the same facts as --format json.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text
 from keyfence.process.serving.reload import load
 
-from .options import admin_option, answer_of, asked, format_option, is_given, print_json
+from .options import admin_option, ask_admin, checked_answer, format_option, is_given, print_json
 from .output import fail, fail_with, fits, print_table, say, wrapped
 
 _STYLES = {"enforce": "bold red", "observe": "green", "disabled": "dim"}
@@ -32,46 +32,48 @@ _VERBS = {"enforce": "enforced", "observe": "observed", "disabled": "disabled"}
 @admin_option
 @format_option("text", "json")
 def status(admin: str, form: str) -> None:
-    """Print what a running keyfence does: policy, modes, Redis, workers, clients.
+    """Show the state of a running keyfence: policy, modes, Redis, workers, clients.
 
-    Exit code 0: clients can be served, 1: they can't, or no keyfence answers.
+    Exit code 0: it can serve clients; 1: it cannot, or no keyfence answers.
     """
-    told = asked(admin, "/status")
-    with answer_of(admin):
-        is_ready = told["ready"] is True
-        lines = list(_status_lines(told))
+    answer = ask_admin(admin, "/status")
+    with checked_answer(admin):
+        is_ready = answer["ready"] is True
+        lines = list(_status_lines(answer))
     if form == "json":
-        print_json(told)
+        print_json(answer)
     else:
         for name, text in lines:
             say(f"{name:12}{one_line(text)}")
     sys.exit(0 if is_ready else 1)
 
 
-def _status_lines(told: Mapping[str, Any]) -> list[tuple[str, str]]:
-    policy, upstream = told["policy"], told["upstream"]
-    lines = [("keyfence", f"{told['version']}, process {told['pid']}, since {clock_text(told['started'])}")]
-    lines.append(("ready", "yes" if told["ready"] else f"no: {'; '.join(told['reasons'])}"))
+def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    policy, upstream = answer["policy"], answer["upstream"]
+    lines = [
+        ("keyfence", f"{answer['version']}, process {answer['pid']}, since {clock_text(answer['started'])}")
+    ]
+    lines.append(("ready", "yes" if answer["ready"] else f"no: {'; '.join(answer['reasons'])}"))
     if policy is None:
-        lines.append(("policy", "none: it runs with --splice and reads nothing"))
+        lines.append(("policy", "none: it runs with --splice and applies no policy"))
     else:
         text = f"{policy['name']}, revision {policy['revision']}, since {clock_text(policy['loaded'])}"
         lines.append(("policy", f"{text}: {policy['file']}"))
-        lines.append(("modes", _modes_text(told["modes"])))
-        lines += [("break-glass", _glass_text(one)) for one in told["break_glass"]]
-        lines.append(("waivers", str(told["waivers"])))
+        lines.append(("modes", _modes_text(answer["modes"])))
+        lines += [("break-glass", _glass_text(one)) for one in answer["break_glass"]]
+        lines.append(("waivers", str(answer["waivers"])))
     if upstream is not None:
         state = "up" if upstream["up"] else f"down ({upstream['reason']})"
         lines.append(("upstream", f"{upstream['address']}, {state} since {clock_text(upstream['since'])}"))
-    lines += [("listener", f"{one['address']}, {one['service'] or 'unknown'}") for one in told["listeners"]]
-    lines += [("process", _worker_text(one)) for one in told["workers"]]
-    clients = {service: number for service, number in sorted(told["clients"].items()) if number}
+    lines += [("listener", f"{one['address']}, {one['service'] or 'unknown'}") for one in answer["listeners"]]
+    lines += [("process", _worker_text(one)) for one in answer["workers"]]
+    clients = {service: number for service, number in sorted(answer["clients"].items()) if number}
     of = ", ".join(f"{service} {number}" for service, number in clients.items())
     return [*lines, ("clients", f"{sum(clients.values())}{f' ({of})' if of else ''}")]
 
 
 def _modes_text(modes: Mapping[str, Mapping[str, int]]) -> str:
-    """The modes in numbers of rules; services of which the same holds stand together."""
+    """Returns how many rules have each mode. Services with equal numbers share one part of the text."""
     alike: dict[str, list[str]] = {}
     for service, numbers in modes.items():
         used = {mode: number for mode, number in numbers.items() if number}
@@ -98,32 +100,32 @@ def _worker_text(one: Mapping[str, Any]) -> str:
 
 
 @click.command()
-@click.option("--config", metavar="FILE", default="", help="Of this configuration, whether it runs or not.")
-@click.option("--policy", metavar="FILE", default="", help="Policy file, in place of the configuration's.")
+@click.option("--config", metavar="FILE", default="", help="Show the modes of this configuration.")
+@click.option("--policy", metavar="FILE", default="", help="Policy file, instead of the configuration's.")
 @admin_option
 @format_option("text", "json")
 @click.pass_context
 def modes(context: click.Context, config: str, policy: str, admin: str, form: str) -> None:
-    """Print which rule is observed, enforced or disabled for which service.
+    """Show the mode of each rule for each service: observe, enforce or disabled.
 
-    Without --config and --policy, a running keyfence is asked.
+    Without --config and --policy, shows the modes of a running keyfence.
     """
     if (config or policy) and is_given(context, "admin"):
-        fail("give either --admin, or --config and --policy")
-    told = _configured(config, policy) if config or policy else asked(admin, "/modes")
-    with answer_of(admin):
-        if told.get("splice"):
-            fail("keyfence runs with --splice: it reads nothing", 1)
-        table = _modes_table(told)
-        advice = {rule: ", ".join(what) for rule, what in told.get("advised", {}).items()}
-        glass = [_glass_text(one) for one in told["break_glass"]]
+        fail("give either --admin or --config and --policy, not both")
+    answer = _configured(config, policy) if config or policy else ask_admin(admin, "/modes")
+    with checked_answer(admin):
+        if answer.get("splice"):
+            fail("keyfence runs with --splice: it applies no policy", 1)
+        table = _modes_table(answer)
+        advice = {rule: ", ".join(what) for rule, what in answer.get("advised", {}).items()}
+        glass = [_glass_text(one) for one in answer["break_glass"]]
     if form == "json":
-        print_json(told)
+        print_json(answer)
         return
     if fits(table):
         print_table(table)
     else:
-        _print_modes(told)
+        _print_modes(answer)
     for rule, what in advice.items():
         say(f"{rule} is reported and never refused (should) for: {what}")
     for text in glass:
@@ -131,7 +133,7 @@ def modes(context: click.Context, config: str, policy: str, admin: str, form: st
 
 
 def _configured(config: str, policy: str) -> dict[str, Any]:
-    """What a running keyfence would answer with this configuration."""
+    """Returns the answer that a running keyfence would give with this configuration."""
     try:
         settings = load_settings(config, Overrides(policy=policy))
         compiled = load(settings)
@@ -147,12 +149,12 @@ def _configured(config: str, policy: str) -> dict[str, Any]:
     }
 
 
-def _print_modes(told: Mapping[str, Any]) -> None:
-    """The modes on a terminal that is too narrow for a column for each service."""
-    say(f"modes of {told['policy']}")
-    margin = max(map(len, told["modes"])) + 2
-    for rule, by_service in told["modes"].items():
-        should = rule in told["should"]
+def _print_modes(answer: Mapping[str, Any]) -> None:
+    """Prints the modes on a terminal too narrow for one column per service."""
+    say(f"modes of {answer['policy']}")
+    margin = max(map(len, answer["modes"])) + 2
+    for rule, by_service in answer["modes"].items():
+        should = rule in answer["should"]
         services: dict[str, list[str]] = {}
         for service, mode in by_service.items():
             services.setdefault(_mode_text(mode, should), []).append(service)
@@ -164,14 +166,14 @@ def _mode_text(mode: str, should: bool) -> str:
     return "observe (should)" if should and mode == "enforce" else mode
 
 
-def _modes_table(told: Mapping[str, Any]) -> Table:
-    table = Table(title=f"modes of {told['policy']}", title_justify="left")
+def _modes_table(answer: Mapping[str, Any]) -> Table:
+    table = Table(title=f"modes of {answer['policy']}", title_justify="left")
     table.add_column("rule", no_wrap=True)
-    rows = told["modes"]
+    rows = answer["modes"]
     for service in next(iter(rows.values())):
         table.add_column(Text(service), no_wrap=True)
     for rule, by_service in rows.items():
-        should = rule in told["should"]
+        should = rule in answer["should"]
         cells = [Text(_mode_text(mode, should), style=_STYLES[mode]) for mode in by_service.values()]
         table.add_row(rule, *cells)
     return table

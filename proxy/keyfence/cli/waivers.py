@@ -1,6 +1,6 @@
-"""`keyfence waivers`: what is tolerated, what of it is still needed, and a first list of it.
+"""`keyfence waivers`: lists waivers and whether they are still needed, and drafts a baseline of waivers.
 
-Rule: it changes nothing; a baseline is printed, for people to read before they put it in force.
+Rule: the command changes nothing. It prints a baseline, and a person reads it before putting it in force.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from keyfence.telemetry.tally import Row
 
 from .options import (
     admin_option,
-    answer_of,
-    asked,
+    ask_admin,
+    checked_answer,
     format_option,
     is_given,
     is_url,
@@ -50,19 +50,28 @@ def _date(_context: click.Context, _parameter: click.Parameter, value: str) -> d
     try:
         return datetime.date.fromisoformat(value) if value else None
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no date; write it as 2027-06-30") from None
+        raise click.BadParameter(f"{value!r} is not a date; write it as 2027-06-30") from None
 
 
 @click.command()
 @click.argument("source", metavar="[LOG|ADMIN]", default="")
-@click.option("--config", metavar="FILE", default="", help="Configuration file, which names the waivers.")
-@click.option("--waivers", "file", metavar="FILE", default="", help="Waivers file, in place of that one.")
-@click.option("--policy", metavar="FILE", default="", help="Policy file, to hold its names against.")
+@click.option("--config", metavar="FILE", default="", help="Configuration file that names the waivers file.")
+@click.option(
+    "--waivers", "file", metavar="FILE", default="", help="Waivers file, instead of the configuration's."
+)
+@click.option("--policy", metavar="FILE", default="", help="Policy file; checks the names in the waivers.")
 @admin_option
 @format_option("text", "json")
-@click.option("--baseline", "writes", is_flag=True, help="Print a waivers file for all that is found now.")
-@click.option("--owner", default="", help="Who mends what the baseline tolerates.")
-@click.option("--reason", default="known before the policy was enforced", show_default=True)
+@click.option(
+    "--baseline", "writes", is_flag=True, help="Print a waivers file that covers all findings so far."
+)
+@click.option("--owner", default="", help="Who will fix what the baseline tolerates.")
+@click.option(
+    "--reason",
+    default="known before the policy was enforced",
+    show_default=True,
+    help="Why the baseline tolerates it.",
+)
 @click.option("--until", metavar="DATE", default="", callback=_date, help="The baseline's last day.")
 @click.pass_context
 def waivers(
@@ -78,12 +87,12 @@ def waivers(
     reason: str,
     until: datetime.date | None,
 ) -> None:
-    """List what is tolerated: what has lapsed, and what nobody needs any more.
+    """List waivers, and show which have lapsed and which are no longer needed.
 
-    The waivers are those of --config or --waivers, else those that a running keyfence has in force. LOG ("-"
-    is standard input), ADMIN or --admin says which were needed.
+    The waivers come from --config or --waivers, otherwise from a running keyfence. Their uses come from a
+    decision log ("-" reads standard input) or a running keyfence.
 
-    Exit code 1: a waiver has lapsed.
+    Exit code 0: no waiver has lapsed; 1: a waiver has lapsed; 2: wrong usage.
     """
     asks_for_uses = bool(source) or is_given(context, "admin")
     source = source_of(context, source, admin)
@@ -94,15 +103,15 @@ def waivers(
         fail_with(exc)
     if writes:
         if not owner or until is None:
-            fail("--baseline needs --owner and --until: who mends all this, and by when?")
+            fail("--baseline needs --owner and --until: who will fix this, and by when?")
         _print_baseline(rows_of(source), owner, reason, until)
         return
     in_force = not (config or file)
     if in_force and not url:
         fail("no waivers; name them with --config or --waivers")
     if in_force:
-        with answer_of(url):
-            listed = [WaiverModel.model_validate(one) for one in asked(url, "/waivers")]
+        with checked_answer(url):
+            listed = [WaiverModel.model_validate(one) for one in ask_admin(url, "/waivers")]
     rows = rows_of(source) if in_force or asks_for_uses else None
     since = None if rows is None else _since(url, rows)
     found = uses(listed, rows, datetime.datetime.now(datetime.UTC).date(), since)
@@ -111,15 +120,18 @@ def waivers(
     else:
         _print_uses(found)
         if any(one.state == "too early" for one in found):
-            say(f"too early: uses are counted since {since:%Y-%m-%d %H:%M:%SZ}; a log may go back further")
+            say(f"too early: uses are counted since {since:%Y-%m-%d %H:%M:%SZ}; a log may reach further back")
     sys.exit(1 if any(one.state == "lapsed" for one in found) else 0)
 
 
 def _since(url: str, rows: Sequence[Row]) -> datetime.datetime | None:
-    """Since when a running keyfence, or a log, counts what was needed. Whatever was before isn't known."""
+    """Returns the time since which the source counts uses;
+
+    None if the log is empty. Earlier uses are unknown.
+    """
     if url:
-        with answer_of(url):
-            start = float(asked(url, "/status")["started"])
+        with checked_answer(url):
+            start = float(ask_admin(url, "/status")["started"])
     elif rows:
         start = min(row["first"] for row in rows)
     else:
@@ -128,7 +140,7 @@ def _since(url: str, rows: Sequence[Row]) -> datetime.datetime | None:
 
 
 def _listed(config: str, file: str, policy: str) -> Sequence[WaiverModel]:
-    """The waivers, checked against their policy where one is named. Raises FileError."""
+    """Returns the waivers, checked against the policy if one is named. Raises FileError."""
     listed: Sequence[WaiverModel] = ()
     origin = None
     if config:
@@ -147,9 +159,9 @@ def _print_baseline(rows: Sequence[Row], owner: str, reason: str, until: datetim
     found = baseline(rows, owner, reason, until)
     say(found.text.rstrip("\n"))
     for sentence in found.wide:
-        say(f"keyfence: wider than what was seen: {one_line(sentence)}", err=True)
+        say(f"keyfence: wider than the findings: {one_line(sentence)}", err=True)
     for sentence in found.left:
-        say(f"keyfence: not covered by any waiver: {one_line(sentence)}", err=True)
+        say(f"keyfence: no waiver covers this: {one_line(sentence)}", err=True)
 
 
 def _print_uses(found: Sequence[Use]) -> None:

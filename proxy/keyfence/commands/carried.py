@@ -1,6 +1,9 @@
-"""Rule: where a command takes content from one key to another, argv says from where, and that is all it says.
+"""Commands that copy or move content from one key to another, or from a dump.
 
-Keyed as in `effects.py`, by the command's name and the role of the key that the content comes to.
+Rule: argv shows where such content comes from, never the content itself.
+
+`CARRIED_OF` has the same keys as the tables in `effects.py`: the command's name, and the role of the key that
+receives the content.
 """
 
 from __future__ import annotations
@@ -15,12 +18,12 @@ CarriedOf = Callable[[Argv, int], Content | None]
 
 
 def _value_of(source: int) -> CarriedOf:
-    """RENAME key newkey: the value as it is, from the key at this argument."""
+    """RENAME key newkey: the unchanged value of the key at this argument."""
     return lambda argv, _position: Content(carried=Carried("value", source, argv[source : source + 1]))
 
 
 def _elements_of(source: int) -> CarriedOf:
-    """LMOVE source destination …: elements of the one key at this argument."""
+    """LMOVE source destination …: elements of the key at this argument."""
     return lambda argv, _position: Content(carried=Carried("elements", source, argv[source : source + 1]))
 
 
@@ -31,33 +34,34 @@ def _elements_from(source: int) -> CarriedOf:
 
 def _counted(argv: Argv, _position: int) -> Content | None:
     """ZUNIONSTORE destination numkeys key …: elements of these keys."""
-    places = numkeys(argv, 2, 3)
-    return Content(carried=Carried("elements", places.start, argv[places.start : places.stop]))
+    sources = numkeys(argv, 2, 3)
+    return Content(carried=Carried("elements", sources.start, argv[sources.start : sources.stop]))
 
 
 def _result_of(source: int) -> CarriedOf:
-    """BITOP operation destination key …: a string that is made of all keys from this argument on."""
+    """BITOP operation destination key …: a string computed from all keys from this argument on."""
     return lambda argv, _position: Content(carried=Carried("result", source, argv[source:]))
 
 
 def _merged(argv: Argv, _position: int) -> Content | None:
-    """CMS.MERGE destination numkeys key …: what these keys make together."""
-    places = numkeys(argv, 2, 3)
-    return Content(carried=Carried("result", places.start, argv[places.start : places.stop]))
+    """CMS.MERGE destination numkeys key …: the merged value of these keys."""
+    sources = numkeys(argv, 2, 3)
+    return Content(carried=Carried("result", sources.start, argv[sources.start : sources.stop]))
 
 
 def _aggregated(argv: Argv, _position: int) -> Content | None:
-    """TS.CREATERULE source destination …: samples of the source, from now on."""
+    """TS.CREATERULE source destination …: aggregated samples of the source from now on."""
     return Content(carried=Carried("result", 1, argv[1:2]))
 
 
 def _dumped(argv: Argv, _position: int) -> Content | None:
-    """RESTORE key ttl dump …: its first byte says of which type it is (`src/rdb.h`)."""
+    """RESTORE key ttl dump …: the dump's first byte is its type (`src/rdb.h`)."""
     dump = argv[3] if len(argv) > 3 else b""
     types = (_DUMPED[dump[0]],) if dump and dump[0] in _DUMPED else ()
     return Content(carried=Carried("value", types=types))
 
 
+# Key types by the first byte of a dump.
 _DUMPED = {
     **dict.fromkeys((0,), "string"),
     **dict.fromkeys((1, 10, 14, 18), "list"),

@@ -1,10 +1,11 @@
-"""Rule: where options decide which keys are touched or how, options are parsed as the server parses them.
+"""Parsers for the commands whose options decide which keys are touched, or how.
 
-One function per command (or family) that the key specs can't describe exactly. Each says which server source
-it follows. A server that finds a syntax error runs nothing, but another version may know the option that
-this one doesn't; so from the first word that isn't understood on, every place is taken that could hold a key.
+Rule: one function per command or family that key specs cannot describe exactly, which parses the options as
+the server does and names the server source it follows. Each reads every argument a bounded number of times,
+even if options repeat.
 
-Each of them reads an argument a fixed number of times at most, however the words in it repeat.
+A server runs nothing after a syntax error, but another version may know the option. So after the first
+unknown option, every position that could hold a key counts as a key.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Argv = Sequence[bytes]
 
 
 class Run(NamedTuple):
-    """Where keys are, what the command needs there, and which of the row's key specs they belong to."""
+    """Positions of keys, the rights needed there, and the role: the index of the row's key spec."""
 
     positions: range
     needs: int
@@ -27,29 +28,30 @@ class Run(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """The keys of one command, and why they aren't all where that can't be known."""
+    """The keys of one command, and a problem if there may be more."""
 
     runs: list[Run]
     problem: Problem | None = None
 
 
 Finder = Callable[[Argv], Keys]
-MOST_UNSEEN = 16  # globs that are told of one command; beyond, it may touch any key
+MAX_UNSEEN = 16  # globs listed for one command; with more, the command may touch any key
 
 
-def few(unseen: Iterable[Unseen]) -> tuple[Unseen, ...]:
-    """Each of them once, or one that stands for all where they are many."""
+def bounded(unseen: Iterable[Unseen]) -> tuple[Unseen, ...]:
+    """`unseen` without duplicates, or a single `*` if there are more than MAX_UNSEEN."""
     found = dict.fromkeys(unseen)
-    return tuple(found) if len(found) <= MOST_UNSEEN else (next(iter(found))._replace(glob=b"*"),)
+    return tuple(found) if len(found) <= MAX_UNSEEN else (next(iter(found))._replace(glob=b"*"),)
 
 
-# -- what options change of one key's access: functions from argv to needs, for the key at position 1
+# -- options that change the rights needed on the key at position 1: functions from argv to needs
 
 
 def set_(argv: Argv) -> int:
-    """SET: GET returns the old value; IFEQ and its kin (Valkey 8.1, Redis 8.4) tell whether it is this one.
+    """SET: GET returns the old value; IFEQ and similar (Valkey 8.1, Redis 8.4) show whether it equals
+    another.
 
-    `src/db.c` setGetKeys looks at every argument from the third on, options or not; so does this.
+    As `src/db.c` setGetKeys, this looks at every argument from the third on, even if it is not an option.
     """
     for argument in argv[3:]:
         if word(argument) in _SET_READS:
@@ -73,12 +75,12 @@ def hgetex(argv: Argv) -> int:
 
 
 def delete_if(argv: Argv) -> int:
-    """DELEX (Redis 8.4) with a condition, and DELIFEQ (Valkey 9), tell whether the value is this one."""
+    """DELEX (Redis 8.4) with a condition, and DELIFEQ (Valkey 9), show whether the value equals another."""
     return WRITE | DELETE if len(argv) == 2 else READ | WRITE | DELETE
 
 
 def bitfield(argv: Argv) -> int:
-    """BITFIELD with nothing but GET and OVERFLOW only reads (`src/bitops.c`, bitfieldGeneric)."""
+    """BITFIELD only reads if all its operations are GET or OVERFLOW (`src/bitops.c`, bitfieldGeneric)."""
     index = 2
     while index < len(argv):
         name, left = word(argv[index]), len(argv) - index - 1
@@ -92,7 +94,7 @@ def bitfield(argv: Argv) -> int:
 
 
 def zadd(argv: Argv) -> int:
-    """ZADD … INCR answers the new score, as ZINCRBY does (`src/t_zset.c`, zaddGenericCommand)."""
+    """ZADD … INCR returns the new score, as ZINCRBY does (`src/t_zset.c`, zaddGenericCommand)."""
     for argument in argv[2:]:
         name = word(argument)
         if name == b"INCR":
@@ -106,24 +108,24 @@ _ZADD_OPTIONS = frozenset({b"NX", b"XX", b"GT", b"LT", b"CH"})
 
 
 def claim(argv: Argv) -> int:
-    """XCLAIM answers the entries' content unless JUSTID (`src/t_stream.c`): then those IDs that it names."""
+    """XCLAIM returns the entries' content, or with JUSTID only IDs that argv names (`src/t_stream.c`)."""
     justid = any(word(argument) == b"JUSTID" for argument in argv[5:])
     return WRITE | GROUP if justid else READ | WRITE | GROUP
 
 
 def autoclaim(_argv: Argv) -> int:
-    """XAUTOCLAIM answers IDs that it doesn't name, with JUSTID too (`src/t_stream.c`)."""
+    """XAUTOCLAIM returns IDs that argv does not name, with JUSTID too (`src/t_stream.c`)."""
     return READ | WRITE | GROUP
 
 
-# -- a destination that options name
+# -- destinations named by options
 
 
 def sort(argv: Argv) -> Keys:
-    """SORT: the last STORE counts; BY and GET patterns read keys that are made of the sorted elements.
+    """SORT: the last STORE counts. BY and GET patterns read keys whose names contain the sorted elements.
 
-    `src/sort.c`: a pattern without `*` reads no key (BY then doesn't sort at all; GET answers nil), and
-    `GET #` is the element itself.
+    `src/sort.c`: a pattern without `*` reads no key (BY then does not sort, and GET returns nil). `GET #` is
+    the element itself.
     """
     stores: list[int] = []
     patterns: list[int] = []
@@ -145,17 +147,17 @@ def sort(argv: Argv) -> Keys:
         index += 1
     problem = None
     if patterns:
-        unseen = few(Unseen(_made_of_elements(argv[at]), READ) for at in patterns)
-        problem = Problem("command.unknown", patterns[0], _OF_ELEMENTS, unseen)
+        unseen = bounded(Unseen(_with_any_element(argv[at]), READ) for at in patterns)
+        problem = Problem("command.unknown", patterns[0], _NAMED_BY_ELEMENTS, unseen)
     return Keys(_source(argv) + _destinations(stores, 2), problem)
 
 
-_OF_ELEMENTS = "the keys that its BY and GET patterns read are made of the sorted elements"
+_NAMED_BY_ELEMENTS = "the sorted elements are part of the names of the keys that its BY and GET patterns read"
 
 
-def _made_of_elements(pattern: bytes) -> bytes:
-    """A glob for all keys that a pattern can become: any element in place of its first `*`, without the
-    field behind `->` (`src/sort.c`, lookupKeyByPattern, which searches C strings)."""
+def _with_any_element(pattern: bytes) -> bytes:
+    """A glob for all keys that a pattern can name: any element in place of the first `*`, and no field after
+    `->` (`src/sort.c`, lookupKeyByPattern, which searches C strings)."""
     if isinstance(pattern, Streamed) or b"\0" in pattern:
         return b"*"
     before, _, after = pattern.partition(b"*")
@@ -168,7 +170,7 @@ _SORT_STORES = frozenset({b"STORE"})
 
 
 def sort_ro(argv: Argv) -> Keys:
-    """SORT_RO: as SORT, without STORE."""
+    """SORT_RO: SORT without STORE."""
     runs, problem = sort(argv)
     return Keys(runs[:1], problem)
 
@@ -184,7 +186,7 @@ def georadiusbymember(argv: Argv) -> Keys:
 
 
 def _georadius(argv: Argv, index: int) -> Keys:
-    """`src/geo.c`, georadiusGeneric: options begin at `index`."""
+    """Parses options from `index` on as `src/geo.c`, georadiusGeneric."""
     stores: list[int] = []
     while index < len(argv):
         name, left = word(argv[index]), len(argv) - index - 1
@@ -217,7 +219,7 @@ def _destinations(positions: list[int], role: int) -> list[Run]:
 
 
 def _runs(pieces: Iterable[range], needs: int, role: int = 0) -> list[Run]:
-    """Pieces, which ascend, as runs: where one begins before the last has ended they are one."""
+    """Ascending pieces as runs. Overlapping pieces become one run."""
     runs: list[Run] = []
     first = end = 0
     for piece in pieces:
@@ -232,7 +234,8 @@ def _runs(pieces: Iterable[range], needs: int, role: int = 0) -> list[Run]:
 
 
 def _after(argv: Argv, names: frozenset[bytes], start: int) -> Iterator[int]:
-    """The positions right after each of these words. It reads all the rest, so ask once."""
+    """The position after each argument that is one of `names`. Reads all remaining arguments, so call it
+    once."""
     initials = {name[0] for name in names} | {name.lower()[0] for name in names}
     return (
         i + 1
@@ -241,13 +244,13 @@ def _after(argv: Argv, names: frozenset[bytes], start: int) -> Iterator[int]:
     )
 
 
-# -- keys behind a word
+# -- keys after an option
 
 
 def xread(argv: Argv) -> Keys:
-    """XREAD, XREADGROUP: the first half of what follows STREAMS, where that is an option.
+    """XREAD, XREADGROUP: the first half of the arguments after the option STREAMS.
 
-    `src/t_stream.c`, xreadCommand: STREAMS may also be a group's or a consumer's name, or a key.
+    `src/t_stream.c`, xreadCommand: STREAMS may also be the name of a group, a consumer or a key.
     """
     index = 1
     while index < len(argv):
@@ -260,23 +263,24 @@ def xread(argv: Argv) -> Keys:
     return Keys([])
 
 
-# How many arguments each option takes, with itself. CLAIM: Redis 8.4.
+# How many arguments each option takes, including itself. CLAIM: Redis 8.4.
 _XREAD_OPTIONS = {b"BLOCK": 2, b"CLAIM": 2, b"COUNT": 2, b"GROUP": 3, b"NOACK": 1}
 _STREAMS = frozenset({b"STREAMS"})
 
 
 def _halves(argv: Argv, starts: Iterable[int]) -> Keys:
-    """Half of the rest are keys, half are IDs; an odd number is an error, and counts as one key more."""
+    """The first half of the rest are keys, the second half IDs. An odd number is an error; the middle one
+    counts as a key."""
     needs = READ | WRITE if word(argv[0]) == b"XREADGROUP" else READ
     size = len(argv)
     return Keys(_runs((range(start, start + (size - start + 1) // 2) for start in starts), needs))
 
 
 def migrate(argv: Argv) -> Keys:
-    """MIGRATE host port key|"" db timeout …: the key, or with "" those behind KEYS. COPY leaves them.
+    """MIGRATE host port key|"" db timeout …: the key, or those after KEYS. With COPY they stay in place.
 
-    `src/cluster.c`, migrateCommand: without KEYS the empty string is a key like any other, with KEYS and a
-    key it is an error.
+    `src/cluster.c`, migrateCommand: without KEYS the empty string is an ordinary key. KEYS together with a
+    key is an error.
     """
     copies = False
     first = 0
@@ -319,7 +323,7 @@ def stralgo(argv: Argv) -> Keys:
 
 
 def debug(argv: Argv) -> Keys:
-    """DEBUG: some subcommands name keys, some touch none, the rest may touch any (`src/debug.c`)."""
+    """DEBUG: some subcommands name keys, some touch none, and the others may touch any (`src/debug.c`)."""
     if len(argv) < 2:
         return Keys([])
     name = word(argv[1])
@@ -337,8 +341,8 @@ _DEBUG_NO_KEY = frozenset({b"HELP", b"SLEEP", b"JMAP", b"ERROR", b"LOG", b"PROTO
 
 
 def himport_set(argv: Argv) -> Keys:
-    """HIMPORT SET key fieldset value …: HIMPORT PREPARE has named the fields (Redis 8.10)."""
-    reason = "an earlier HIMPORT PREPARE has named the fields that it writes"
+    """HIMPORT SET key fieldset value …: an earlier HIMPORT PREPARE named the fields (Redis 8.10)."""
+    reason = "an earlier HIMPORT PREPARE named the fields that it writes"
     problem = Problem("command.unknown", 3, reason)
     return Keys([Run(_one(2), WRITE)] if len(argv) > 2 else [], problem)
 
@@ -347,10 +351,10 @@ def himport_set(argv: Argv) -> Keys:
 
 
 def numkeys(argv: Argv, count_at: int, first: int, step: int = 1) -> range:
-    """The keys that a count says there are, `step` arguments apart: EVAL, ZUNION, MSETEX …
+    """The positions of counted keys, `step` arguments apart: EVAL, ZUNION, MSETEX …
 
-    A count that is no positive integer, or more than there are arguments, makes every server that keyfence
-    knows answer an error. What an unknown one would take for a key is judged: all that follows.
+    All known servers answer an error if the count is not a positive integer, or exceeds the number of
+    arguments. Other servers might read it differently, so then all arguments from `first` on count as keys.
     """
     count = integer(argv[count_at]) if count_at < len(argv) else None
     if count is None or not 0 < count * step <= len(argv) - first:
@@ -359,12 +363,12 @@ def numkeys(argv: Argv, count_at: int, first: int, step: int = 1) -> range:
 
 
 def script(argv: Argv) -> Keys:
-    """EVAL, EVALSHA, FCALL: the declared keys. To declare none is a problem, and so is a count that lies."""
+    """EVAL, EVALSHA, FCALL: the declared keys. Declaring none, or a wrong number, is a problem."""
     return _script(argv, READ | WRITE)
 
 
 def script_ro(argv: Argv) -> Keys:
-    """EVAL_RO, EVALSHA_RO, FCALL_RO: as EVAL, but the server lets it write nothing."""
+    """EVAL_RO, EVALSHA_RO, FCALL_RO: as EVAL, but the server refuses writes."""
     return _script(argv, READ)
 
 

@@ -1,8 +1,10 @@
-"""Rule: from argv alone, every key that the command can touch, or a named reason why they can't be known.
+"""Finds everything that a command touches, from its argv.
 
-Each row of the table becomes a *plan* when this module is loaded: a function from argv to `Touches`, with
-all that doesn't depend on argv worked out. Nothing here raises, whatever argv holds, and nothing takes more
-than a fixed number of steps for each argument.
+Rule: `extract` finds every key that the command can touch, or states why the keys cannot be known. It never
+raises, and takes a bounded number of steps for each argument.
+
+When this module is loaded, each row of the table becomes a *plan*: a function from argv to `Touches`, with
+everything precomputed that does not depend on argv.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from .effects import Effect, effect_of
 from .exceptions import FINDERS, NEEDS, Finder, numkeys
 from .learned import Learned
 from .model import ANY_KEY, DELETE, READ, WRITE, Access, Command, Problem, Touches, sequence
-from .resources import MENTIONS, Mention
+from .resources import RESOURCE_FINDERS, ResourceFinder
 from .table import COMMANDS, KeySpec, Row
 
 Argv = Sequence[bytes]
@@ -29,9 +31,10 @@ _UNKNOWN = Touches(None, problem=Problem("command.unknown", 0, "no known server 
 
 
 def extract(argv: Sequence[bytes]) -> Touches:
-    """What the command `argv` (its name first) touches. Total: it never raises.
+    """What the command `argv` touches; its first argument is the name. Never raises.
 
-    A call with too few or too many arguments runs nowhere; it gives what keys are there, and no problem.
+    No server runs a call with a wrong number of arguments. Such a call gives the keys that are present, and
+    no problem.
     """
     if not argv:
         return _EMPTY
@@ -40,7 +43,7 @@ def extract(argv: Sequence[bytes]) -> Touches:
 
 
 class _LearnedPlans:
-    """Plans of what the table lacks, by upper-case name; a subcommand's by its full name too."""
+    """Plans of commands that the table lacks, by upper-case name. Subcommands have their full name."""
 
     plans: Mapping[bytes, Plan] = MappingProxyType({})
 
@@ -49,9 +52,9 @@ _learned = _LearnedPlans()
 
 
 def adopt(learned: Learned) -> None:
-    """Know a server's further commands from now on, in place of what was adopted before.
+    """Use a server's additional commands from now on, in place of those adopted before.
 
-    This is the process's one piece of changeable state here: a process serves one upstream.
+    This is the only mutable state of this room. It belongs to the process, which serves one upstream.
     """
     _learned.plans = {name: _compile(row) for name, row in learned.rows.items() if name not in PLANS}
 
@@ -60,7 +63,7 @@ def adopt(learned: Learned) -> None:
 
 
 def positions(spec: KeySpec, argv: Argv) -> range:
-    """Where the spec finds keys, as far as there are arguments (Redis `src/db.c`, getKeysUsingKeySpecs)."""
+    """Where the spec finds keys in `argv` (Redis `src/db.c`, getKeysUsingKeySpecs)."""
     if spec.begin == "index":
         start = spec.start
     elif spec.begin == "keyword":
@@ -85,7 +88,7 @@ def _last(spec: KeySpec, start: int, count: int) -> int:
 
 
 def _after_keyword(spec: KeySpec, argv: Argv) -> int:
-    """Behind the first such word, searched forwards from `start`, or backwards from that near the end."""
+    """The position after the keyword, searched forwards from `start`, or backwards if `start` is negative."""
     if spec.start > 0:
         search = range(spec.start, len(argv))
     else:
@@ -97,14 +100,14 @@ def _after_keyword(spec: KeySpec, argv: Argv) -> int:
 
 
 def _compile(row: Row) -> Plan:
-    """The plan of one row; the cheapest that fits."""
+    """The cheapest plan that fits the row."""
     if row.subcommands:
         return _container(row)
-    mention = MENTIONS.get(row.command.name)
+    resources_of = RESOURCE_FINDERS.get(row.command.name)
     finder = FINDERS.get(row.command.name)
     specs = [(spec, effect_of(row, role)) for role, spec in enumerate(row.specs) if spec.is_key]
-    if mention is not None:
-        return _mentioning(row.command, _accesses(row, specs, finder), mention)
+    if resources_of is not None:
+        return _with_resources(row.command, _accesses(row, specs, finder), resources_of)
     if finder is None and not specs and "movablekeys" not in row.command.flags and not row.problem:
         return _constant(row.command)
     if finder is None and len(specs) == 1 and _is_one_key(specs[0][0]) and not row.problem:
@@ -113,7 +116,8 @@ def _compile(row: Row) -> Plan:
 
 
 def _container(row: Row) -> Plan:
-    """A container by itself touches nothing (it answers an error, or describes itself, as COMMAND does)."""
+    """The plan of a container. Without a subcommand it touches nothing: the server answers an error, or a
+    description, as COMMAND does."""
     bare = Touches(row.command)
     problem = Problem("command.unknown", 1, "no known server has this subcommand")
     unknown = Touches(row.command, problem=problem)
@@ -141,9 +145,9 @@ def _is_one_key(spec: KeySpec) -> bool:
 
 
 def _one_key(command: Command, index: int, effect: Effect) -> Plan:
-    """GET, SET, HSET, EXPIRE …: by far the most, so it takes no detour."""
+    """The plan of GET, SET, HSET, EXPIRE … Most commands are of this kind, so it is written out for speed."""
     bare = Touches(command)
-    needs, types, ttl, ttl_of, content_of, does = effect
+    needs, types, ttl, ttl_of, content_of, losses = effect
     needs_of = NEEDS.get(command.name)
     if not needs & WRITE or needs & DELETE:
         ttl = ttl_of = content_of = None
@@ -151,7 +155,7 @@ def _one_key(command: Command, index: int, effect: Effect) -> Plan:
     def constant(argv: Argv) -> Touches:
         if len(argv) <= index:
             return bare
-        return Touches(command, (Access(index, argv[index], needs, types, ttl, None, does),))
+        return Touches(command, (Access(index, argv[index], needs, types, ttl, None, losses),))
 
     def plan(argv: Argv) -> Touches:
         if len(argv) <= index:
@@ -161,26 +165,26 @@ def _one_key(command: Command, index: int, effect: Effect) -> Plan:
             return Touches(command, (Access(index, argv[index], needed, types),))
         effect_on_ttl = ttl if ttl_of is None else ttl_of(argv)
         content = None if content_of is None else content_of(argv, index)
-        return Touches(command, (Access(index, argv[index], needed, types, effect_on_ttl, content, does),))
+        return Touches(command, (Access(index, argv[index], needed, types, effect_on_ttl, content, losses),))
 
     return constant if needs_of is None and ttl_of is None and content_of is None else plan
 
 
 class OneKey(NamedTuple):
-    """A command with a key at a place that is known beforehand, and no other than those right behind it."""
+    """A command whose first key has a fixed position, and whose other keys, if any, follow it directly."""
 
     command: Command
     key_at: int
-    options_decide: bool  # what it does to the key depends on its arguments
-    may_have_more: bool  # all that follows are keys too
-    shows_content: bool  # its arguments are, or may be, what the key holds afterwards
+    options_decide: bool  # whether its effect on the key depends on its arguments
+    may_have_more: bool  # whether all arguments after the key are keys too
+    shows_content: bool  # whether its arguments may be what the key holds afterwards
 
 
 def _one_key_commands() -> dict[bytes, OneKey]:
-    """All of them by name, in upper and in lower case."""
+    """All such commands by name, in upper and in lower case."""
     found = {}
     for name, row in COMMANDS.items():
-        special = row.command.name in MENTIONS or row.command.name in FINDERS
+        special = row.command.name in RESOURCE_FINDERS or row.command.name in FINDERS
         specs = [spec for spec in row.specs if spec.is_key]
         if special or row.subcommands or row.problem or b" " in name or len(specs) != 1:
             continue
@@ -202,7 +206,7 @@ def _by_specs(row: Row, specs: list[tuple[KeySpec, Effect]]) -> Accesses:
     if row.problem:
         problem = Problem("command.unknown", 0, row.problem)
     elif not all(spec.is_complete for spec, _ in specs) or (not specs and "movablekeys" in row.command.flags):
-        problem = Problem("command.unknown", 0, "its key specs don't tell all of its keys", ANY_KEY)
+        problem = Problem("command.unknown", 0, "its key specs do not find all of its keys", ANY_KEY)
     keywords = {spec.keyword for spec, _ in specs if spec.begin == "keyword"}
 
     def accesses(argv: Argv) -> tuple[Sequence[Access], Problem | None]:
@@ -213,13 +217,14 @@ def _by_specs(row: Row, specs: list[tuple[KeySpec, Effect]]) -> Accesses:
 
 
 def _repeated(keywords: Collection[bytes], argv: Argv) -> Problem | None:
-    """A key spec takes the first such word, but it may be a value, and the server heed the last one."""
+    """A problem if a keyword appears twice: key specs take the first one, but that may be a value, and the
+    server may use the last one."""
     for keyword in keywords:
         found = (i for i in range(1, len(argv)) if word(argv[i]) == keyword)
-        places = list(islice(found, 2))
-        if len(places) > 1:
-            reason = f"{keyword.decode()} stands in it twice, and only one of them is before a key"
-            return Problem("command.unknown", places[1], reason, ANY_KEY)
+        first_two = list(islice(found, 2))
+        if len(first_two) > 1:
+            reason = f"{keyword.decode()} appears twice, and only one of the two precedes a key"
+            return Problem("command.unknown", first_two[1], reason, ANY_KEY)
     return None
 
 
@@ -230,8 +235,8 @@ def _by_finder(row: Row, finder: Finder) -> Accesses:
     def accesses(argv: Argv) -> tuple[Sequence[Access], Problem | None]:
         found, problem = finder(argv)
         runs = [
-            _Run(places, needs | refinements[role] if needs & WRITE else needs, effects[role])
-            for places, needs, role in found
+            _Run(keys_at, needs | refinements[role] if needs & WRITE else needs, effects[role])
+            for keys_at, needs, role in found
         ]
         return _accesses_of(argv, runs), problem
 
@@ -239,7 +244,7 @@ def _by_finder(row: Row, finder: Finder) -> Accesses:
 
 
 class _Run(NamedTuple):
-    """Where keys are, and what the command needs and does there."""
+    """Positions of keys that have the same effect, and the rights needed there."""
 
     positions: range
     needs: int
@@ -248,22 +253,22 @@ class _Run(NamedTuple):
 
 def _accesses_of(argv: Argv, runs: list[_Run]) -> Sequence[Access]:
     count = sum(len(run.positions) for run in runs)
-    return sequence(count, lambda: _made(argv, runs))
+    return sequence(count, lambda: _each_access(argv, runs))
 
 
-def _made(argv: Argv, runs: list[_Run]) -> Iterator[Access]:
-    """The accesses, one by one. The effect on a time to live is the same for all of a run, and is asked for
-    once: its options may be as many as its keys."""
-    for places, needs, effect in runs:
+def _each_access(argv: Argv, runs: list[_Run]) -> Iterator[Access]:
+    """The accesses, one by one. The effect on the time to live is the same within a run, so it is computed
+    once: a command may have as many options as keys."""
+    for keys_at, needs, effect in runs:
         ttl = content = None
-        if needs & WRITE and not needs & DELETE and places:
+        if needs & WRITE and not needs & DELETE and keys_at:
             ttl = effect.ttl if effect.ttl_of is None else effect.ttl_of(argv)
         content_of = effect.content_of if needs & WRITE else None
-        does = effect.does if needs & WRITE else 0
-        for position in places:
+        losses = effect.losses if needs & WRITE else 0
+        for position in keys_at:
             if content_of is not None:
                 content = content_of(argv, position)
-            yield Access(position, argv[position], needs, effect.types, ttl, content, does)
+            yield Access(position, argv[position], needs, effect.types, ttl, content, losses)
 
 
 def _general(command: Command, accesses: Accesses) -> Plan:
@@ -274,26 +279,27 @@ def _general(command: Command, accesses: Accesses) -> Plan:
     return plan
 
 
-def _mentioning(command: Command, accesses: Accesses, mention: Mention) -> Plan:
+def _with_resources(command: Command, accesses: Accesses, resources_of: ResourceFinder) -> Plan:
     def plan(argv: Argv) -> Touches:
         found, problem = accesses(argv)
-        channels, pattern, script, databases, other = mention(argv)
+        channels, pattern, script, databases, other = resources_of(argv)
         return Touches(command, found, channels, pattern, script, databases, problem or other)
 
     return plan
 
 
 def _compile_all() -> dict[bytes, Plan]:
-    """By name in upper and in lower case, the two that clients send; subcommands are in their container."""
+    """All plans by name in upper and in lower case, as clients send them. Containers hold their
+    subcommands."""
     plans = {name: _compile(row) for name, row in COMMANDS.items() if b" " not in name}
     return plans | {name.lower(): plan for name, plan in plans.items()}
 
 
 def _keyless_commands() -> dict[bytes, Command]:
-    """Those that touch nothing, whatever their arguments, by name in upper and in lower case."""
+    """Commands that touch nothing with any arguments, by name in upper and in lower case."""
     found = {}
     for name, row in COMMANDS.items():
-        special = row.command.name in MENTIONS or row.command.name in FINDERS
+        special = row.command.name in RESOURCE_FINDERS or row.command.name in FINDERS
         may_touch = row.specs or row.subcommands or row.problem or "movablekeys" in row.command.flags
         if not special and not may_touch and b" " not in name:
             found[name] = found[name.lower()] = row.command

@@ -1,16 +1,19 @@
-"""Rule: whether a command may make a value longer, or give a key more elements, than argv shows.
+"""Commands that may make a value longer, or add more elements to a key, than argv shows.
 
-What it shows is in its content; of the rest only the server knows, so it is asked. Facts are from the
-commands' documentation, as in `effects`.
+Rule: what argv shows is in `Access.content`. Only the server knows the resulting size, so keyfence asks it
+after each command for which `may_grow` is true.
+
+The facts come from the commands' documentation, as in `effects`.
 """
 
 from __future__ import annotations
 
 from .model import DELETE, WRITE, Access
 
-# They never create the key (`effects`), and add to one that is there.
-_ADD_TO_WHAT_IS_THERE = frozenset({"LINSERT", "LPUSHX", "RPUSHX", "XADD"})
-# They create the key and add no elements to it, or show the whole value, or how long it is made at most.
+# Commands that add to an existing key only (`effects`).
+_ADD_TO_EXISTING = frozenset({"LINSERT", "LPUSHX", "RPUSHX", "XADD"})
+# Commands that create the key without adding elements, or whose argv shows the whole value or its maximum
+# length.
 _ADD_NOTHING = frozenset(
     {
         "GETSET",
@@ -28,16 +31,16 @@ _ADD_NOTHING = frozenset(
         "XGROUP CREATE",
     }
 )
-# They leave an integer, which is so many bytes long at most.
+# Commands that leave an integer as the value, and the length of the longest one in bytes.
 COUNTERS = frozenset({"DECR", "DECRBY", "INCR", "INCRBY"})
 LONGEST_INTEGER = 20
 
 
 def may_grow(name: str, access: Access) -> bool:
-    """Whether the command `name` may leave the key of an access larger than the access's content shows."""
+    """Whether the command `name` may leave the accessed key larger than the access's content shows."""
     if not access.needs & WRITE or access.needs & DELETE or name in _ADD_NOTHING:
         return False
     ttl = access.ttl
     if ttl is None:
-        return True  # a script's
-    return (ttl.creates and ttl.kind != "expires") or name in _ADD_TO_WHAT_IS_THERE
+        return True  # the key of a script
+    return (ttl.creates and ttl.kind != "expires") or name in _ADD_TO_EXISTING

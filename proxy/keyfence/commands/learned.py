@@ -1,8 +1,10 @@
-"""Rule: a server may add to the table what it has besides, never change or loosen what the table has.
+"""Commands of a running server that the table lacks, read from its `COMMAND` reply.
 
-A server's reply to `COMMAND` (https://redis.io/docs/latest/commands/command/) tells of what modules, forks
-and later versions brought. It tells less than the table: nothing of what options do, nor of a key's time to
-live. So it is read with suspicion: where it leaves room for a key that it doesn't show, that is a problem.
+Rule: a server may add commands to the table, but never change or loosen a command that the table has.
+
+The reply (https://redis.io/docs/latest/commands/command/) covers commands of modules, forks and later
+versions. It says less than the table: nothing about the effect of options or a key's time to live. So a
+command that may touch keys that its entry does not show has a problem.
 """
 
 from __future__ import annotations
@@ -15,31 +17,32 @@ from .model import Command
 from .table import COMMANDS, KeySpec, Row, may_name_keys, spec_from
 
 MAX_LEARNED = 5_000  # commands and subcommands; a server with every known module has some 700 in all
-SERVER = "upstream"  # what stands in `Command.servers`
+SERVER = "upstream"  # the value of `Command.servers`
 
 _NUMBER_LIMIT = 2**31
 _ENTRY_WITH_SPECS = 9  # fields; Redis 6.2 gives seven, and no key specs
 
 
 class Learned(NamedTuple):
-    """What a server has beyond the table. Names are as in `table.COMMANDS`: upper case, `FT.CONFIG GET`."""
+    """A server's commands that the table lacks. Names are as in `table.COMMANDS`: upper case, `FT.CONFIG
+    GET`."""
 
     rows: Mapping[bytes, Row]
-    unreadable: int = 0  # entries that make no sense: these commands stay unknown
-    dropped: int = 0  # entries past MAX_LEARNED: these too
+    unreadable: int = 0  # malformed entries; their commands stay unknown
+    dropped: int = 0  # entries beyond MAX_LEARNED; their commands stay unknown
 
 
 NOTHING = Learned({})
 
 
 class _Unreadable(ValueError):
-    """An entry, or a part of one, is not of the form that servers give."""
+    """An entry, or a part of one, does not have the form that servers use."""
 
 
 def learn(reply: object, known: Mapping[bytes, Row] = COMMANDS) -> Learned:
-    """What a raw reply to `COMMAND` has beyond `known`. Total: what can't be read is counted and left out.
+    """The commands in a raw `COMMAND` reply that `known` lacks. Never raises: malformed entries are counted.
 
-    `reply` is as any client gives it: lists of bytes and integers; maps may be dictionaries or flat lists.
+    `reply` consists of lists, bytes and integers; maps may be dictionaries or flat lists.
     """
     rows: dict[bytes, Row] = {}
     subcommands: dict[bytes, dict[bytes, Row]] = {}
@@ -65,7 +68,7 @@ def learn(reply: object, known: Mapping[bytes, Row] = COMMANDS) -> Learned:
 
 
 def _entries(reply: object) -> Iterator[tuple[bytes, list[Any]]]:
-    """Every entry behind the name of its container, which is empty for a command of its own."""
+    """Every entry with the name of its container, which is empty for a top-level command."""
     for entry in reply if isinstance(reply, list) else ():
         if not isinstance(entry, list):
             yield b"", []
@@ -77,7 +80,10 @@ def _entries(reply: object) -> Iterator[tuple[bytes, list[Any]]]:
 
 
 def _belongs(container: bytes, known: Mapping[bytes, Row], learned: Mapping[bytes, Any]) -> bool:
-    """What the table has as a plain command stays one, with the keys that the table says."""
+    """Whether a subcommand may be added: its container is none, learned too, or a container in the table.
+
+    A plain command of the table stays one, with the keys in the table.
+    """
     return (
         not container or container in learned or (container in known and bool(known[container].subcommands))
     )
@@ -103,28 +109,28 @@ def _row(name: str, entry: list[Any], subcommands: Mapping[bytes, Row]) -> Row:
         names_keys=may_name_keys(name, flags, specs),
     )
     problem = _problem(command, specs, len(entry) >= _ENTRY_WITH_SPECS)
-    if len(entry) > 9 and entry[9]:  # counts only where none of them can be read
-        problem = problem or "its subcommands are not known"
+    if len(entry) > 9 and entry[9]:  # used only if none of the subcommands can be read
+        problem = problem or "its subcommands are unknown"
     return Row(command, specs, subcommands, problem)
 
 
-def _problem(command: Command, specs: tuple[KeySpec, ...], tells_specs: bool) -> str:
-    """Why the command may touch what its entry doesn't show; empty where that can be ruled out.
+def _problem(command: Command, specs: tuple[KeySpec, ...], has_specs: bool) -> str:
+    """Why the command may touch more than its entry shows; empty if it cannot.
 
-    What the specs themselves admit not to tell is `KeySpec.is_complete`.
+    Specs that are incomplete by their own account are `KeySpec.is_complete`'s concern.
     """
     if "pubsub" in command.categories | command.flags or not all(spec.is_key for spec in specs):
-        return "it names channels, and its server doesn't tell where"
+        return "it names channels, and its server does not say where"
     if "scripting" in command.categories:
-        return "it is about code, and its server doesn't tell what that touches"
+        return "it handles code, and its server does not say what the code touches"
     is_module = "module" in command.flags or "." in command.name
     if "search" in command.categories or command.name.startswith(("FT.", "_FT.")):
-        return "it works on an index, and its server doesn't tell which keys are in that"
-    if "movablekeys" in command.flags and (not tells_specs or (is_module and _is_plain_range(specs))):
-        # A module with a function of its own to find keys may give the range of only some of them.
-        return "its server doesn't tell where all of its keys are"
-    if not specs and (is_module or not tells_specs):
-        return "it names no key, and its server doesn't tell that it touches none"
+        return "it works on an index, and its server does not say which keys the index has"
+    if "movablekeys" in command.flags and (not has_specs or (is_module and _is_plain_range(specs))):
+        # A module with its own function to find keys may give the range of only some of them.
+        return "its server does not say where all of its keys are"
+    if not specs and (is_module or not has_specs):
+        return "it names no key, and its server does not say that it touches none"
     return ""
 
 
@@ -143,15 +149,15 @@ def _specs(entry: list[Any], flags: frozenset[str]) -> tuple[KeySpec, ...]:
     return tuple(spec._replace(flags=spec.flags | _cautious(spec.flags, flags, writes)) for spec in specs)
 
 
-# What Redis gives the keys of a module's command that has only said where they are, also if it reads them
-# (`src/module.c`). Redis itself lets such a command write nothing.
+# The flags that Redis gives a module command's keys if the module only says where they are, even if the
+# command only reads (`src/module.c`). Redis lets a `readonly` command write nothing.
 _MODULE_DEFAULT = frozenset({"RW", "access", "update"})
 _READS = frozenset({"RO", "access"})
 _WRITES = frozenset({"RW", "OW", "RM", "insert", "update", "delete"})
 
 
 def _cautious(spec: frozenset[str], command: frozenset[str], writes: bool) -> frozenset[str]:
-    """The logical flags to add to a spec's, so that at least what its other flags say is needed."""
+    """The logical flags to add to a spec, so that it needs at least the rights that its other flags imply."""
     if not spec & {"RO", "RW", "OW", "RM"}:
         return frozenset({"access"} if "readonly" in command else {"access", "update"})
     added = {"access"} if spec & {"RO", "RW"} else set()
@@ -159,7 +165,7 @@ def _cautious(spec: frozenset[str], command: frozenset[str], writes: bool) -> fr
 
 
 def _range(entry: list[Any]) -> list[KeySpec]:
-    """The range of keys that every server gives: the first, the last (from the end if negative), the step."""
+    """The key range that every server gives: first, last (from the end if negative), step."""
     first, last, step = (_number(field) for field in entry[3:6])
     if first == 0:
         return []
@@ -169,12 +175,12 @@ def _range(entry: list[Any]) -> list[KeySpec]:
     return [KeySpec(frozenset(), "index", first, b"", "range", relative, step, 0, 0, 0)]
 
 
-# The integers of a key spec, and from where on they make sense.
+# The integers of a key spec, with their smallest valid values.
 _LEAST = {"index": 1, "keystep": 1, "limit": 0, "keynumidx": 0, "firstkey": 0}
 
 
 def _spec(value: object) -> KeySpec:
-    """A key spec; of a kind that isn't known it is one that can't find its keys."""
+    """A key spec. A spec of an unknown kind becomes one that finds no keys."""
     fields = _map(value)
     parts: dict[str, Any] = {"flags": _words(fields.get("flags"))}
     for part, kinds in (("begin_search", ("index", "keyword")), ("find_keys", ("range", "keynum"))):
@@ -199,7 +205,7 @@ def _spec(value: object) -> KeySpec:
 
 
 def _name(entry: list[Any], container: bytes) -> bytes:
-    """`FT.CONFIG`, or `FT.CONFIG GET` for a subcommand, which newer servers call `ft.config|get`."""
+    """`FT.CONFIG`, or for a subcommand `FT.CONFIG GET`, which newer servers call `ft.config|get`."""
     name = entry[0] if entry else None
     if not isinstance(name, bytes):
         raise _Unreadable
@@ -215,7 +221,7 @@ _NAME = frozenset(range(0x21, 0x7F)) - frozenset(b"|")
 
 
 def _is_word(keyword: str) -> bool:
-    """Whether requests can have the keyword as `words.word` reads it."""
+    """Whether a request can contain the keyword as `arguments.word` reads it."""
     return 0 < len(keyword) <= LONGEST_WORD and "\0" not in keyword
 
 

@@ -1,6 +1,8 @@
-"""Rule: what may become of what a key holds is read from its key spec's flags; a few names say the rest.
+"""Finds how a command may remove or replace what a key holds.
 
-The servers flag a key as `OW` where a command overwrites it, and as `delete` where it takes elements out.
+Rule: the flags of the key spec decide; the tables here list only the commands whose flags say too little.
+
+Servers flag a key `OW` if the command overwrites it, and `delete` if the command takes elements out.
 """
 
 from __future__ import annotations
@@ -8,14 +10,14 @@ from __future__ import annotations
 from .model import DELETES, OVERWRITES, REMOVES, REPLACES
 from .table import KeySpec
 
-# The new value stands in the command itself.
+# Commands whose arguments hold the new value.
 _REPLACING = frozenset(
     {"GETSET", "HIMPORT SET", "MSET", "MSETEX", "MSETNX", "PSETEX", "SET", "SETEX", "SETNX"}
 )
-# In time these take fields out.
+# Commands that let fields expire later.
 _EXPIRING_FIELDS = frozenset({"HEXPIRE", "HEXPIREAT", "HGETEX", "HPEXPIRE", "HPEXPIREAT", "HSETEX"})
-# Modules flag all their writes alike. What options decide counts as if it were asked for: a path that is the
-# root of a JSON document, OVERRIDE of TDIGEST.MERGE.
+# Modules give all their writes the same flags. A loss that depends on an option counts as if the option were
+# given: a path to the root of a JSON document, OVERRIDE of TDIGEST.MERGE.
 _OF_MODULES = {
     **dict.fromkeys(("CF.DEL", "FT.SUGDEL", "TDIGEST.RESET", "TS.DEL", "VREM"), REMOVES),
     **dict.fromkeys(("JSON.ARRPOP", "JSON.ARRTRIM", "JSON.CLEAR"), REMOVES),
@@ -26,13 +28,14 @@ _OF_MODULES = {
     "FT.SAFEADD": REPLACES,
     "FT.DEL": DELETES,
 }
-_MERGING = frozenset({"CMS.MERGE", "TDIGEST.MERGE"})  # into the key of their first role
+_MERGING = frozenset({"CMS.MERGE", "TDIGEST.MERGE"})  # they overwrite the key of role 0
 
 
 def losses_of(name: str, role: int, spec: KeySpec | None, *, takes_key: bool) -> int:
-    """REMOVES, DELETES, REPLACES or OVERWRITES, for the keys that a spec, of this number, finds; 0 for none.
+    """REMOVES, DELETES, REPLACES or OVERWRITES for the keys that spec number `role` finds; 0 for none.
 
-    `takes_key`: it removes the whole key (DELETE says so), or touches a consumer group's books only.
+    `takes_key`: the command only removes the whole key (then DELETE says so), or only changes a consumer
+    group's bookkeeping.
     """
     flags = spec.flags if spec is not None else frozenset[str]()
     if name == "MOVE":

@@ -1,6 +1,6 @@
-"""The values that pass from `commands` to `policy`: what one command touches, and in which way.
+"""The values that describe what one command touches, and how. `commands` makes them, `policy` reads them.
 
-Rule: these are plain immutable values; they hold bytes of argv and positions in it, never a judgement.
+Rule: these are plain immutable values. They hold bytes of argv and positions in it, never a verdict.
 """
 
 from __future__ import annotations
@@ -9,35 +9,39 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple, TypeVar, overload
 
-# What an access needs, from the logical flags of the servers' key specs (Redis `src/acl.c`,
-# ACLSelectorCheckKey: `access` needs read; `insert`, `update` and `delete` need write). No bit at all is
-# existence only (`effects.EXISTENCE`): it shows that a key is there but not what it holds.
+# The rights that an access needs, from the logical flags of the servers' key specs (Redis `src/acl.c`,
+# ACLSelectorCheckKey: `access` needs read; `insert`, `update` and `delete` need write). 0 means existence
+# only (`effects.EXISTENCE`): the command shows whether the key exists, but nothing of its value.
 READ = 1
 WRITE = 2
-# These two refine READ and WRITE; they never stand alone.
+# These two refine READ and WRITE, and never appear alone.
 DELETE = 4  # the write only removes the whole key (DEL, UNLINK, GETDEL; the source of RENAME)
 GROUP = 8  # consumer-group bookkeeping of a stream (XREADGROUP, XACK, XCLAIM, XGROUP …)
 
-# What may become of what a key holds (`Access.does`), beyond that it is written; DELETE above says the same
-# of the commands that only remove the whole key.
-REMOVES = 1  # elements are taken out; Redis removes a key with its last one (HDEL, LPOP, SREM, LTRIM …)
-DELETES = 2  # the key goes, or its time to do so is set (MOVE)
-REPLACES = 4  # the command's own value takes the place of all that was there (SET, GETSET)
-OVERWRITES = 8  # another key's content or a result does (the target of RENAME, SUNIONSTORE, RESTORE)
+# How a write may remove what the key held (`Access.losses`). Commands that only remove the whole key have the
+# bit DELETE above instead.
+REMOVES = 1  # takes elements out; Redis removes a key with its last element (HDEL, LPOP, SREM, LTRIM …)
+DELETES = 2  # removes the key, or sets the time when it goes (MOVE, JSON.DEL)
+REPLACES = 4  # replaces the whole value by one in argv (SET, GETSET)
+# replaces it by another key's content or a result (the target of RENAME, SUNIONSTORE, RESTORE)
+OVERWRITES = 8
 
-# So many things that a command names are made at once; more are made one by one, as they are looked at.
+# Up to this many accesses or channels of a command are built at once. More are built one by one when read.
 MANY = 1000
 
 T = TypeVar("T")
 
 
 def sequence(count: int, make: Callable[[], Iterator[T]]) -> Sequence[T]:
-    """The `count` things that `make` makes, each time that it is called."""
-    return tuple(make()) if count <= MANY else _Many(count, make)
+    """The `count` items that `make` yields. `make` is called again for each iteration if they are many."""
+    return tuple(make()) if count <= MANY else _LazySequence(count, make)
 
 
-class _Many(Sequence[T]):
-    """Very many things: a million accesses would take 200 MB, and hold up others while they are made."""
+class _LazySequence(Sequence[T]):
+    """A long sequence whose items are built on iteration.
+
+    A million accesses would take 200 MB, and building them at once would delay other clients.
+    """
 
     def __init__(self, count: int, make: Callable[[], Iterator[T]]) -> None:
         self._count = count
@@ -61,11 +65,10 @@ class _Many(Sequence[T]):
 
 
 class Streamed(bytes):
-    """Stands in argv for an argument too long to be at hand, and holds its beginning.
+    """Replaces an argument in argv that was streamed, and holds its first bytes.
 
-    That is longer than every word and number of a server's, so these are read from it as from the whole.
-
-    `size` is the argument's length in bytes. What a rule asks of all of such an argument can't be checked.
+    These are longer than any option, name or number, so such arguments are read correctly from them. `size`
+    is the argument's length in bytes. Rules about the whole argument cannot be checked.
     """
 
     size: int
@@ -77,68 +80,69 @@ class Streamed(bytes):
 
 
 TtlKind = Literal[
-    "keeps",  # the key's TTL stays as it was; a key that is created has none (HSET, INCR, SET … KEEPTTL)
-    "sets",  # the key ends with the TTL that `milliseconds` says (SET … EX, SETEX)
-    "drops",  # the key ends without a TTL (plain SET, GETSET, PERSIST)
-    "expires",  # sets a TTL on a key that exists already; does nothing else (EXPIRE, GETEX … EX)
-    "carries",  # the TTL comes with the value from another key or from a dump (RENAME, COPY)
+    "keeps",  # leaves the TTL unchanged; a key that the command creates has none (HSET, INCR, SET … KEEPTTL)
+    "sets",  # leaves the key with the TTL in `milliseconds` (SET … EX, SETEX)
+    "drops",  # leaves the key without a TTL (plain SET, GETSET, PERSIST)
+    "expires",  # only sets a TTL on an existing key (EXPIRE, GETEX … EX)
+    "carries",  # takes the TTL along with the value from another key or a dump (RENAME, COPY)
 ]
 
 
 class Ttl(NamedTuple):
-    """What a command does to a key's time to live."""
+    """The effect of a command on a key's time to live."""
 
     kind: TtlKind
-    milliseconds: int | None = None  # for `sets` and `expires`; None where argv's value is no integer
+    milliseconds: int | None = None  # for `sets` and `expires`; None if the argument is not an integer
     absolute: bool = False  # milliseconds count from the Unix epoch (EXAT, EXPIREAT), not from now
     position: int = 0  # the argument that holds the time, 0 for none
-    condition: str = ""  # NX, XX, GT or LT of EXPIRE ("XX GT" where two are given); or NX/XX of SET
+    condition: str = ""  # NX, XX, GT or LT of EXPIRE ("XX GT" if two are given); or NX/XX of SET
     creates: bool = True  # whether the command may create the key (HSET: yes; HDEL, LPOP, EXPIRE, XACK: no)
-    # `drops`: no option of the command could have brought a time (SETNX, SUNIONSTORE), so one may follow.
+    # For `drops`: the command has no option for a time (SETNX, SUNIONSTORE), so an EXPIRE may follow.
     follows: bool = False
 
 
 class Field(NamedTuple):
-    """A field that a command writes into a hash, or into a stream's entry."""
+    """A field that a command writes into a hash or a stream entry."""
 
     position: int
     name: bytes
-    value_position: int  # 0: the command shows no final value for it (HINCRBY)
+    value_position: int  # 0 if argv does not hold the resulting value (HINCRBY)
     value: bytes
 
 
 class Members(NamedTuple):
-    """The elements that a command puts into a set, list or sorted set; as slices, since they may be many."""
+    """The elements that a command adds to a set, list or sorted set."""
 
-    position: int  # of the first element; they stand `step` arguments apart
+    position: int  # of the first element; each next one is `step` arguments further
     step: int
     values: Sequence[bytes]
-    scores: Sequence[bytes] = ()  # each one argument before its element; empty where argv shows no final ones
+    # each is one argument before its element; empty if argv shows no final scores
+    scores: Sequence[bytes] = ()
 
 
 class Carried(NamedTuple):
-    """Content that a command takes from other keys, or from a dump; argv shows nothing of it."""
+    """Content that a command takes from other keys or from a dump. argv does not show it."""
 
-    # The value as it is; elements of it; or what is made of it.
+    # The unchanged value, some of its elements, or a value computed from it.
     kind: Literal["value", "elements", "result"]
-    position: int = 0  # of the first key that it comes from; the others stand behind it
-    keys: Sequence[bytes] = ()  # none: from a dump
-    types: tuple[str, ...] = ()  # of what a dump holds; empty: any
+    position: int = 0  # of the first source key; the others follow it
+    keys: Sequence[bytes] = ()  # the source keys; empty for a dump
+    types: tuple[str, ...] = ()  # the possible types of a dump; empty: any
 
 
 class Content(NamedTuple):
-    """What a command shows of the value that it writes."""
+    """What argv shows of the value that a command writes."""
 
     value: bytes | None = None  # the whole string value (SET, SETEX, MSET …)
     value_position: int = 0
     fields: Sequence[Field] = ()
-    stream_add: bool = False  # XADD: `maxlen` below says whether and how it trims
+    stream_add: bool = False  # whether this is an XADD, which `maxlen` below may trim
     maxlen: int | None = None  # XADD … MAXLEN [=|~] n
     maxlen_approximate: bool = False
     maxlen_position: int = 0
     members: Members | None = None
     carried: Carried | None = None
-    # Where only part of a string value is shown (APPEND, SETRANGE): it is at least so long afterwards.
+    # The minimum length of the string afterwards, if argv shows only a part of it (APPEND, SETRANGE).
     least: int = 0
 
 
@@ -149,14 +153,14 @@ class Access(NamedTuple):
     key: bytes
     needs: int  # READ | WRITE | DELETE | GROUP
     types: tuple[str, ...] = ()  # string, hash, list, set, zset, stream; empty: any
-    # None: the command does not write to this key, only removes it (DELETE), or hands it to a script.
+    # None if the command does not write to the key, only removes it (DELETE), or passes it to a script.
     ttl: Ttl | None = None
     content: Content | None = None
-    does: int = 0  # REMOVES | DELETES | REPLACES | OVERWRITES
+    losses: int = 0  # REMOVES | DELETES | REPLACES | OVERWRITES
 
 
 class Channel(NamedTuple):
-    """A Pub/Sub channel, or a pattern of channels, that a command names."""
+    """A Pub/Sub channel or channel pattern that a command names."""
 
     position: int
     name: bytes
@@ -165,14 +169,14 @@ class Channel(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """A glob over key names (SCAN … MATCH, KEYS). `position` 0: none was given, all names are reached."""
+    """A glob over key names (SCAN … MATCH, KEYS). `position` is 0 if argv has none, and the glob `*`."""
 
     position: int
     glob: bytes
 
 
 class Script(NamedTuple):
-    """A script or function that a command runs, with its KEYS and ARGV; or that it loads (SCRIPT LOAD)."""
+    """A script or function that a command runs, with its KEYS and ARGV, or loads (SCRIPT LOAD)."""
 
     kind: Literal["text", "sha1", "function"]
     position: int
@@ -182,24 +186,24 @@ class Script(NamedTuple):
 
 
 class Unseen(NamedTuple):
-    """Keys that a command may touch and doesn't name: any that the glob matches."""
+    """Keys that a command may touch without naming them: all keys that the glob matches."""
 
     glob: bytes
     needs: int  # READ | WRITE
 
 
-# What nothing limits.
+# The command may touch any key.
 ANY_KEY = (Unseen(b"*", READ | WRITE),)
 
 
 class Problem(NamedTuple):
-    """Why the accesses of a command can't be known in full. `rule` is the policy rule that it breaks, unless
-    the service may touch all that it might."""
+    """Why not all accesses of a command are known. The command breaks the policy rule `rule`, unless the
+    service may touch every key that the command might touch."""
 
     rule: str  # command.unknown, script.keys, …
     position: int
     reason: str  # completes "can't be judged: …"
-    unseen: tuple[Unseen, ...] = ()  # all that it might touch besides; empty: nobody knows what it does
+    unseen: tuple[Unseen, ...] = ()  # the keys it might also touch; empty: its effects are unknown
 
 
 class Command(NamedTuple):
@@ -209,14 +213,14 @@ class Command(NamedTuple):
     arity: int  # as in COMMAND: positive is exact, negative is at least; the widest of all servers
     flags: frozenset[str]
     categories: frozenset[str]  # without the @
-    servers: tuple[str, ...]  # whose COMMAND reply had it: "redis-6.2", "redis-7.0", …
-    names_keys: bool  # whether its arguments may name keys, as the table says; one call of it may name none
+    servers: tuple[str, ...]  # the servers that have it: "redis-6.2", "redis-7.0", …
+    names_keys: bool  # whether its arguments may be keys; a single call may still name none
 
 
 class Touches(NamedTuple):
-    """All that a command touches."""
+    """Everything that a command touches."""
 
-    command: Command | None  # None: not in the table
+    command: Command | None  # None if no known server has it
     accesses: Sequence[Access] = ()
     channels: Sequence[Channel] = ()
     pattern: Pattern | None = None
@@ -227,11 +231,11 @@ class Touches(NamedTuple):
     problem: Problem | None = None
 
     @property
-    def name_a_streamed(self) -> bool:
-        """Whether what decides about the request is in an argument that was handed on.
+    def has_streamed_name(self) -> bool:
+        """Whether a key, channel, pattern or script name that decides about the request was streamed.
 
-        A command that does something to the session never goes with one: its beginning is upstream already,
-        so all that may follow is its end.
+        A command that changes the session never runs with one: its beginning is already upstream, so only its
+        end may follow.
         """
         names = [access.key for access in self.accesses] + [channel.name for channel in self.channels]
         if self.pattern is not None:

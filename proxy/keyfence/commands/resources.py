@@ -1,8 +1,8 @@
-"""Rule: what a command touches besides keys that it names: channels, key patterns, databases, scripts.
+"""Finds the resources that a command names besides keys: channels, key patterns, databases and scripts.
 
-One function per command; each gives the fields of `Touches` that it fills. Commands that touch the whole key
-space and name nothing (FLUSHALL, DBSIZE, MONITOR, SLOWLOG GET …) have no function here: their name and
-categories say that they do, and the policy judges it.
+Rule: one function per command returns the fields of `Touches` that the command fills. Commands that touch the
+whole key space without naming anything (FLUSHALL, DBSIZE, MONITOR, SLOWLOG GET …) have no function here; the
+policy decides about them by name and category.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from .arguments import glob_escape, integer, word
-from .exceptions import few, numkeys
+from .exceptions import bounded, numkeys
 from .model import READ, Channel, Pattern, Problem, Script, Unseen, sequence
 
 Argv = Sequence[bytes]
 
 
 class Resources(NamedTuple):
-    """The fields of `Touches` of the same names."""
+    """The fields of `Touches` with the same names."""
 
     channels: Sequence[Channel] = ()
     pattern: Pattern | None = None
@@ -27,7 +27,7 @@ class Resources(NamedTuple):
     problem: Problem | None = None
 
 
-Mention = Callable[[Argv], Resources]
+ResourceFinder = Callable[[Argv], Resources]
 
 _ALL_NAMES = Resources(pattern=Pattern(0, b"*"))
 _NOTHING = Resources()
@@ -49,19 +49,19 @@ def psubscribe(argv: Argv) -> Resources:
 
 
 def counted_channels(argv: Argv) -> Resources:
-    """PUBSUB NUMSUB, SHARDNUMSUB [channel …]: they answer how many listen to each."""
+    """PUBSUB NUMSUB, SHARDNUMSUB [channel …]: the reply counts the subscribers of each channel."""
     return Resources(channels=_channels(argv, 2, is_pattern=False))
 
 
 def _channels(argv: Argv, first: int = 1, *, is_pattern: bool) -> Sequence[Channel]:
-    """All arguments from this one on as channels to listen to."""
-    places = range(first, len(argv))
-    return sequence(len(places), lambda: (Channel(i, argv[i], False, is_pattern) for i in places))
+    """All arguments from this one on, as channels to subscribe to."""
+    found = range(first, len(argv))
+    return sequence(len(found), lambda: (Channel(i, argv[i], False, is_pattern) for i in found))
 
 
 def active_channels(argv: Argv) -> Resources:
-    """PUBSUB CHANNELS, SHARDCHANNELS [pattern]: they answer the names that others listen to, keys' among them
-    (`__keyspace@0__:key`); without a pattern all."""
+    """PUBSUB CHANNELS, SHARDCHANNELS [pattern]: the reply names the channels that have subscribers, all of
+    them without a pattern. Channel names can contain keys (`__keyspace@0__:key`)."""
     pattern = Channel(2, argv[2], False, True) if len(argv) > 2 else Channel(0, b"*", False, True)
     return Resources(channels=(pattern,))
 
@@ -72,10 +72,10 @@ def keys(argv: Argv) -> Resources:
 
 
 def scan(argv: Argv) -> Resources:
-    """SCAN, CLUSTERSCAN cursor …: the last MATCH counts (`src/db.c`, scanGenericCommand); without one all do.
+    """SCAN, CLUSTERSCAN cursor …: the last MATCH counts (`src/db.c`, scanGenericCommand).
 
-    It does as well from a word on that isn't understood, since a server that does understand it may read
-    the rest in another way.
+    Without MATCH, or with an unknown option, the command reaches all keys: a server that knows the option may
+    read the rest differently.
     """
     pattern = Pattern(0, b"*")
     index = 2
@@ -90,14 +90,14 @@ def scan(argv: Argv) -> Resources:
 
 
 def every_name(_argv: Argv) -> Resources:
-    """RANDOMKEY, CLUSTER GETKEYSINSLOT: they answer names of keys, any of them."""
+    """RANDOMKEY, CLUSTER GETKEYSINSLOT: the reply can name any key."""
     return _ALL_NAMES
 
 
 def tracking(argv: Argv) -> Resources:
-    """CLIENT TRACKING ON … BCAST: the server tells the names of all changed keys that begin with a PREFIX.
+    """CLIENT TRACKING ON … BCAST: the server sends the names of all changed keys that begin with a PREFIX.
 
-    Without BCAST it tells only of keys that this client has read (`src/tracking.c`).
+    Without BCAST it sends only names of keys that this client has read (`src/tracking.c`).
     """
     prefixes: list[int] = []
     broadcasts = False
@@ -115,31 +115,31 @@ def tracking(argv: Argv) -> Resources:
     if not prefixes:
         return _ALL_NAMES
     if len(prefixes) > 1:
-        unseen = few(Unseen(glob_escape(argv[at]) + b"*", READ) for at in prefixes)
-        return Resources(problem=Problem("scan.scope", prefixes[0], "it asks for several prefixes", unseen))
+        unseen = bounded(Unseen(glob_escape(argv[at]) + b"*", READ) for at in prefixes)
+        return Resources(problem=Problem("scan.scope", prefixes[0], "it names several prefixes", unseen))
     return Resources(pattern=Pattern(prefixes[0], glob_escape(argv[prefixes[0]]) + b"*"))
 
 
-def databases(*positions: int) -> Mention:
-    """SELECT db, MOVE key db, SWAPDB db db: what is no integer makes the server answer an error."""
+def databases(*positions: int) -> ResourceFinder:
+    """SELECT db, MOVE key db, SWAPDB db db. The server answers an error if an argument is not an integer."""
 
-    def mention(argv: Argv) -> Resources:
+    def find(argv: Argv) -> Resources:
         numbers = [(i, integer(argv[i])) for i in positions if i < len(argv)]
         return Resources(databases=tuple((i, number) for i, number in numbers if number is not None))
 
-    return mention
+    return find
 
 
 def copy(argv: Argv) -> Resources:
-    """COPY source destination [DB db] [REPLACE]: every DB is named, though the last one counts."""
+    """COPY source destination [DB db] [REPLACE]: every DB is listed, although only the last one counts."""
     after = [i + 1 for i in range(3, len(argv) - 1) if word(argv[i]) == b"DB"]
     return databases(*after)(argv)
 
 
-def script(kind: Literal["text", "sha1", "function"]) -> Mention:
-    """EVAL script numkeys key … arg …, and its kin."""
+def script(kind: Literal["text", "sha1", "function"]) -> ResourceFinder:
+    """EVAL script numkeys key … arg …, and the similar commands."""
 
-    def mention(argv: Argv) -> Resources:
+    def find(argv: Argv) -> Resources:
         if len(argv) < 3:
             return _NOTHING
         declared = range(3, 3) if integer(argv[2]) == 0 else numkeys(argv, 2, 3)
@@ -147,15 +147,15 @@ def script(kind: Literal["text", "sha1", "function"]) -> Mention:
             script=Script(kind, 1, argv[1], tuple(argv[3 : declared.stop]), tuple(argv[declared.stop :]))
         )
 
-    return mention
+    return find
 
 
 def script_load(argv: Argv) -> Resources:
-    """SCRIPT LOAD text: the text is kept under its SHA-1, and not run."""
+    """SCRIPT LOAD text: the server stores the text under its SHA-1 and does not run it."""
     return Resources(script=Script("text", 2, argv[2], (), ())) if len(argv) > 2 else _NOTHING
 
 
-MENTIONS: dict[str, Mention] = {
+RESOURCE_FINDERS: dict[str, ResourceFinder] = {
     "CLIENT TRACKING": tracking,
     "CLUSTER GETKEYSINSLOT": every_name,
     "CLUSTERSCAN": scan,

@@ -1,7 +1,9 @@
-"""Rule: what a command is, the servers' own tables say; this only loads `table.json` and looks things up.
+"""The command table: `table.json`, loaded and indexed by name.
 
-`tools/commands_table.py` makes the table of what the servers that keyfence knows say of themselves, and says
-there how it merges that.
+Rule: the facts about commands come from the servers' own `COMMAND` replies. This module only loads them.
+
+`tools/commands_table.py` builds the table from the replies of all servers that keyfence knows, and describes
+how it merges them.
 """
 
 from __future__ import annotations
@@ -17,21 +19,21 @@ from .model import READ, WRITE, Command
 
 
 class KeySpec(NamedTuple):
-    """One rule of where a command has keys (https://redis.io/docs/latest/develop/reference/key-specs/).
+    """One rule that says where a command has keys (https://redis.io/docs/latest/develop/reference/key-specs/).
 
-    Semantics as in Redis `src/db.c`, getKeysUsingKeySpecs. Indexes count from the command's name.
+    It is applied as in `src/db.c`, getKeysUsingKeySpecs. Indexes count from the command's name.
     """
 
     flags: frozenset[str]
     begin: Literal["index", "keyword", "unknown"]
-    start: int  # for `index` the first key; for `keyword` where the search starts, from the end if negative
-    keyword: bytes  # upper case; empty but for `keyword`
+    start: int  # `index`: the first key; `keyword`: where the search starts, from the end if negative
+    keyword: bytes  # in upper case; empty except for `keyword`
     find: Literal["range", "keynum", "unknown"]
-    last: int  # `range`: of the last key, relative to the first, or from the end if negative
+    last: int  # `range`: the last key, relative to the first, or from the end if negative
     step: int
-    limit: int  # `range`: 2 takes only the first half of what is left, and so on; 0 and 1 take all
-    count_at: int  # `keynum`: where the number of keys is, relative to the start
-    first: int  # `keynum`: where the keys are, relative to the start
+    limit: int  # `range`: n takes only the first 1/n of the remaining arguments; 0 and 1 take all
+    count_at: int  # `keynum`: position of the number of keys, relative to the start
+    first: int  # `keynum`: position of the first key, relative to the start
 
     @property
     def needs(self) -> int:
@@ -41,12 +43,12 @@ class KeySpec(NamedTuple):
 
     @property
     def is_key(self) -> bool:
-        """False where the arguments are only routed like keys (the channels of SPUBLISH)."""
+        """False if the arguments are only routed like keys, such as the channels of SPUBLISH."""
         return "not_key" not in self.flags
 
     @property
     def is_complete(self) -> bool:
-        """False where the spec doesn't find all that it stands for."""
+        """False if the spec does not find all keys that it stands for."""
         return "incomplete" not in self.flags and "unknown" not in (self.begin, self.find)
 
 
@@ -55,15 +57,15 @@ class Row(NamedTuple):
 
     command: Command
     specs: tuple[KeySpec, ...]
-    subcommands: Mapping[bytes, Row]  # by upper-case name; empty for all but containers
-    problem: str = ""  # why its key specs may not tell all that it touches; empty for servers' own commands
+    subcommands: Mapping[bytes, Row]  # by upper-case name; empty except for containers
+    problem: str = ""  # why its key specs may miss keys; empty for the servers' built-in commands
 
 
 def lookup(argv: Sequence[bytes]) -> Row | None:
-    """The row of a command as Redis' `src/server.c` lookupCommand finds it, or None for an unknown one.
+    """The row of a command, found as by Redis' `src/server.c` lookupCommand, or None if it is unknown.
 
-    Letters' case doesn't count. For a container the row of the subcommand, or the container's own row if
-    there is no such subcommand.
+    Case is ignored. For a container this is the subcommand's row, or the container's own row if the
+    subcommand is missing or unknown.
     """
     if not argv:
         return None
@@ -81,12 +83,12 @@ def _known_names() -> tuple[frozenset[str], frozenset[str]]:
 
 
 def may_name_keys(name: str, flags: Collection[str], specs: Iterable[KeySpec]) -> bool:
-    """Whether a command has arguments that are keys, be it only with some of its options."""
+    """Whether a command has arguments that are keys, even if only with certain options."""
     return any(spec.is_key for spec in specs) or "movablekeys" in flags or name in FINDERS
 
 
 def spec_from(fields: Mapping[str, Any]) -> KeySpec:
-    """A key spec from the fields that `COMMAND` gives it."""
+    """A key spec from its fields in a `COMMAND` reply."""
     begin, find = fields["begin_search"], fields["find_keys"]
     return KeySpec(
         flags=frozenset(fields["flags"]),
@@ -125,10 +127,11 @@ def _load(table: Mapping[str, Any]) -> dict[bytes, Row]:
     return rows
 
 
-# By upper-case name; a subcommand also stands here by its full name, `XGROUP CREATE`.
+# By upper-case name. Subcommands are included under their full name, `XGROUP CREATE`.
 _TABLE: Mapping[str, Any] = json.loads(resources.files(__package__).joinpath("table.json").read_text())
 COMMANDS: Mapping[bytes, Row] = _load(_TABLE)
-# Servers that have said themselves what their commands are. What only others have is as it is published.
+# Servers whose own COMMAND replies are in the table. The other servers' commands come from published
+# references.
 ASKED_SERVERS = frozenset(_TABLE["servers"]) - frozenset(_TABLE["documented"])
 
 

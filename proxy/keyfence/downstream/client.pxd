@@ -2,8 +2,8 @@
 cimport cython
 
 from keyfence.upstream.links cimport Links, Owner
-from keyfence.session.routing cimport Route
-from keyfence.session.base cimport Outlet, SessionBase
+from keyfence.session.conversation.routing cimport Route
+from keyfence.session.conversation.base cimport Outlet, SessionBase
 from keyfence.telemetry.traffic cimport Traffic
 
 

@@ -20,17 +20,17 @@ from keyfence.net.host_port import host_port
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp import encode
 from keyfence.resp.limits import RequestLimits
-from keyfence.session.base import SessionBase
+from keyfence.session.conversation.base import SessionBase
+from keyfence.session.conversation.shown_ids import Question, ShownIds
 from keyfence.session.passthrough import Passthrough
 from keyfence.session.session import Session
-from keyfence.session.shown_ids import Question, ShownIds
-from keyfence.telemetry.closures import closure_label
 from keyfence.telemetry.operator_log import notice, warn
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.health import Upstream, send_with_end
 from keyfence.upstream.links import Links, Owner
 from keyfence.upstream.pools import Pools
 
+from .closures import closure_label
 from .quotas import ConnectionQuota, ConnectionQuotas
 
 # While a request waits for its connection, so much may come in behind it.

@@ -1,1 +1,1 @@
-"""Addresses, and the header by which a balancer names its client. Imports nothing of the project."""
+"""Network addresses, and the PROXY protocol header in which a load balancer names its client."""

@@ -1,7 +1,7 @@
-"""Addresses to listen on, and the sockets that are bound to them.
+"""Addresses to listen on, and sockets bound to them.
 
-Rule: an address is bound as a whole or not at all: all families of a name, one port. Binding blocks and needs
-no event loop, so a parent can bind and its children serve.
+Rule: an address is bound as a whole or not at all: all address families of a name, with the same port.
+Binding blocks and needs no event loop, so a parent can bind sockets that its workers serve.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from .host_port import host_port
 
 MAX_UNIX_PATH = 107  # bytes: sockaddr_un.sun_path without its NUL
 PORT_ATTEMPTS = 20
-_Places = Sequence[tuple[int, tuple[Any, ...]]]  # address family, and address as getaddrinfo gives it
+_Resolved = Sequence[tuple[int, tuple[Any, ...]]]  # address family, and address as in getaddrinfo's result
 _UNIX_PREFIX = re.compile(r"unix:(?://(?=/))?")
 
 
 class Address(str):
-    """`HOST:PORT`, `[IPV6]:PORT`, `:PORT` (the machine's every address) or `unix:PATH`, as it was written."""
+    """`HOST:PORT`, `[IPV6]:PORT`, `:PORT` (all addresses of the machine) or `unix:PATH`, as written."""
 
     __slots__ = ()
 
     @property
     def unix_path(self) -> str:
-        """The path of a unix socket; "" where it is none."""
+        """The path of a unix socket, or "" for a TCP address."""
         prefix = _UNIX_PREFIX.match(self)
         return self[prefix.end() :] if prefix else ""
 
@@ -43,34 +43,34 @@ class Address(str):
         return host.strip("[]"), int(port)
 
     def relative_to(self, folder: Path) -> Address:
-        """The same with the path of a unix socket taken relative to a folder."""
+        """The address with the path of a unix socket resolved against a folder."""
         return Address(f"unix:{folder / self.unix_path}") if self.unix_path else self
 
 
 def parse_address(text: str) -> Address:
-    """Check a TCP address. Raises ValueError with what is admitted."""
+    """Parse a TCP address. Raises ValueError that says what is allowed."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{text!r} is no address; write HOST:PORT, as 127.0.0.1:6380 or [::1]:6380")
+        raise ValueError(f"{text!r} is not an address; write HOST:PORT, as in 127.0.0.1:6380 or [::1]:6380")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise ValueError(f"{text!r}: put an IPv6 address into brackets, as [::1]:6380")
+        raise ValueError(f"{text!r}: put an IPv6 address in brackets, as in [::1]:6380")
     return Address(text)
 
 
 def parse_listen(text: str) -> Address:
-    """Check an address to listen on: a TCP address or `unix:/path`. Raises ValueError."""
+    """Parse an address to listen on: a TCP address or `unix:/path`. Raises ValueError."""
     if not text.startswith("unix:"):
         return parse_address(text)
     address = Address(text)
     if not address.unix_path or address.unix_path.endswith("/"):
-        raise ValueError(f"{text!r} names no socket; write unix:/path/to/keyfence.sock")
+        raise ValueError(f"{text!r} does not name a socket; write unix:/path/to/keyfence.sock")
     if len(os.fsencode(address.unix_path)) > MAX_UNIX_PATH:
-        raise ValueError(f"{text!r}: a unix socket's path may have {MAX_UNIX_PATH} bytes; take a shorter one")
+        raise ValueError(f"{text!r}: a unix socket's path may have {MAX_UNIX_PATH} bytes; use a shorter one")
     return address
 
 
 def ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address that a text is, an IPv4 one also where it is written as IPv6; None: it is none."""
+    """The IP address in `text`, or None. An IPv4 address mapped to IPv6 is returned as IPv4."""
     try:
         found = ipaddress.ip_address(text)
     except ValueError:
@@ -80,17 +80,17 @@ def ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 
 @dataclasses.dataclass(eq=False)
 class Bound:
-    """The sockets of one address. They don't listen yet.
+    """The sockets of one address. They do not listen yet.
 
-    One that inherits the sockets makes its own `Bound(name, sockets)`.
+    A process that inherits the sockets creates its own `Bound(name, sockets)`.
     """
 
-    name: str  # the address as people write it, with the port that it got
+    name: str  # the address as written, with the actual port
     sockets: list[socket.socket]
     file: _UnixFile | None = None
 
     def close(self) -> None:
-        """Close the sockets; the file of a unix socket goes where this process has made it."""
+        """Close the sockets, and remove the file of a unix socket if this process created it."""
         for sock in self.sockets:
             sock.close()
         if self.file is not None:
@@ -100,8 +100,8 @@ class Bound:
 @dataclasses.dataclass(frozen=True)
 class _UnixFile:
     path: str
-    made: tuple[int, int]  # device and inode: another process may have put its own there since
-    owner: int  # the process that made it
+    made: tuple[int, int]  # device and inode, because another process may have replaced the file
+    owner: int  # the process that created it
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):
@@ -111,31 +111,31 @@ class _UnixFile:
 
 
 def bind(address: Address, *, unix_mode: int | None = None, reuse_port: bool = False) -> Bound:
-    """Bind an address; port 0 picks one that is free in all of its families. Raises OSError.
+    """Bind an address. Port 0 picks a port that is free in all its families. Raises OSError.
 
-    `unix_mode` are the permissions of a unix socket's file; without, the umask decides. `reuse_port` lets
-    several sockets have one TCP address, among which the kernel shares out the connections.
+    `unix_mode`: the permissions of a unix socket's file; by default the umask decides. `reuse_port`: allow
+    several sockets with the same TCP address, among which the kernel distributes the connections.
     """
     if address.unix_path:
         return _bind_unix(address.unix_path, unix_mode)
     host, port = address.host_port
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    places: _Places = list(dict.fromkeys((family, where) for family, _, _, _, where in found))
+    resolved: _Resolved = list(dict.fromkeys((family, where) for family, _, _, _, where in found))
     for _ in range(PORT_ATTEMPTS - 1):
         try:
-            return _bind_tcp(host, places, port, reuse_port)
+            return _bind_tcp(host, resolved, port, reuse_port)
         except OSError as exc:
-            # The port that the first family got may be taken in the second.
+            # The port of the first family may be in use in the second.
             if port or exc.errno != errno.EADDRINUSE:
                 raise
-    return _bind_tcp(host, places, port, reuse_port)
+    return _bind_tcp(host, resolved, port, reuse_port)
 
 
-def _bind_tcp(host: str, places: _Places, port: int, reuse_port: bool) -> Bound:
+def _bind_tcp(host: str, resolved: _Resolved, port: int, reuse_port: bool) -> Bound:
     with contextlib.ExitStack() as opened:
         sockets: list[socket.socket] = []
         missing: OSError | None = None
-        for family, where in places:
+        for family, where in resolved:
             try:
                 sock = opened.enter_context(socket.socket(family, socket.SOCK_STREAM))
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -147,7 +147,7 @@ def _bind_tcp(host: str, places: _Places, port: int, reuse_port: bool) -> Bound:
             except OSError as exc:
                 if exc.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                     raise
-                missing = exc  # a machine without IPv6 is no reason not to listen on IPv4
+                missing = exc  # without IPv6, listen on IPv4 alone
                 continue
             port = sock.getsockname()[1]
             sockets.append(sock)
@@ -164,7 +164,7 @@ def _bind_unix(path: str, mode: int | None) -> Bound:
         if mode is None:
             sock.bind(path)
         else:
-            before = os.umask(0o777 & ~mode)  # so that nobody gets in before the mode is set
+            before = os.umask(0o777 & ~mode)  # so that no one can connect before the mode is set
             try:
                 sock.bind(path)
             finally:
@@ -185,7 +185,7 @@ def _remove_stale(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise FileExistsError(errno.EEXIST, "a file that is no socket is in its place; move it away")
+        raise FileExistsError(errno.EEXIST, "the path is an existing file, not a socket; move the file away")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -194,5 +194,5 @@ def _remove_stale(path: str) -> None:
             os.unlink(path)
             return
         except BlockingIOError:
-            pass  # its queue is full, so somebody has it
+            pass  # its queue is full, so a process is listening
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

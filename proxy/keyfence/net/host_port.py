@@ -1,8 +1,8 @@
-"""Addresses as people and URLs write them."""
+"""The text form of addresses."""
 
 from __future__ import annotations
 
 
 def host_port(host: str, port: int) -> str:
-    """An address as people and URLs write it: IPv6 in brackets."""
+    """An address as written in URLs, with IPv6 in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,1 +1,4 @@
-"""What is right: load, check, compile and decide a namespace policy. Imports only `commands`."""
+"""The policy: its rooms read, compile, evaluate and enforce it.
+
+This folder holds the values that they share.
+"""

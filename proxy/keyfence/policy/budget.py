@@ -1,29 +1,29 @@
-"""How much work one command may make.
+"""The budget of one command: how much work its evaluation may take.
 
-Rule: steps are counted, never timed, so that a command has the same verdict on every machine and on every
-day. A step is about as much as looking at one more state of a table.
+Rule: work is counted in steps, never in time, so that a command has the same verdict on every machine and
+every day. A step is about as much as one look at a table's state.
 
-What a command names one by one (keys, fields, members) costs in proportion to its bytes, and isn't bounded by
-this. Patterns are: one of 30 bytes may stand for more than there is time to look at.
+Keys, fields and members that a command names cost in proportion to its bytes, so this budget does not bound
+them. It bounds patterns: a pattern of 30 bytes may match more states than there is time for.
 """
 
 from __future__ import annotations
 
-# What one pattern may take, and all patterns of one command together. A step takes some 0.3 to 0.7 µs, so the
-# worst command holds up the others for some milliseconds.
+# The limits for one pattern, and for all patterns of one command. A step takes 0.3 to 0.7 µs, so the worst
+# command delays other clients by a few milliseconds.
 PATTERN_STEPS = 8_000
 COMMAND_STEPS = 16_000
-# After so many steps a long judgement lets the other clients have their turn: some milliseconds too.
+# After this many steps a long evaluation pauses and lets other clients take their turn.
 TURN_STEPS = 2_000
 
 
 def cost(name: bytes) -> int:
-    """The steps that it takes to look at a key, a field, a value: a few, and some for its length."""
+    """Returns the steps for a key, a field or a value: a fixed part, and a part for its length."""
     return 2 + len(name) // 32
 
 
 class Budget:
-    """What one command has taken, and the steps that are left for its patterns."""
+    """The steps that one command has taken, and those left for its patterns."""
 
     __slots__ = ("_turn", "limit", "spent", "worked")
 
@@ -34,7 +34,7 @@ class Budget:
         self._turn = 0
 
     def works(self, steps: int) -> bool:
-        """Count so many steps, which are due in any case. True: it is somebody else's turn now."""
+        """Counts steps that no limit bounds. Returns whether other clients should have their turn now."""
         self.worked += steps
         self._turn += steps
         if self._turn < TURN_STEPS:
@@ -44,10 +44,11 @@ class Budget:
 
     @property
     def left(self) -> int:
+        """The steps left for patterns."""
         return self.limit - self.spent
 
     def take(self, steps: int) -> bool:
-        """Take so many steps, if they are left. Once they aren't, nothing is."""
+        """Takes steps for a pattern. Returns False if fewer are left; then none are left afterwards."""
         self.spent += steps
         if self.spent <= self.limit:
             return True

@@ -1,6 +1,6 @@
-"""What is wrong with a file: the place, the fault, the remedy.
+"""Faults of files: the place, the message with its remedy, and the error that carries them.
 
-Rule: whoever finds a fault keeps going and reports them all; a fault always carries the place it stands at.
+Rule: code that finds a fault continues and reports all faults. Every fault carries its place.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 
 class Place(NamedTuple):
-    """A position in a text file, counted from 1 as editors do."""
+    """A position in a text file. Lines and columns count from 1, as in editors."""
 
     file: str
     line: int
@@ -28,19 +28,20 @@ class Diagnostic(NamedTuple):
     place: Place
     level: Literal["error", "warning"]
     message: str
-    excerpt: str = ""  # the line at fault, as it stands in the file; "" where there is none
-    width: int = 1  # how many of its characters are meant
+    excerpt: str = ""  # the line at fault as it is in the file; "" for none
+    width: int = 1  # the number of characters at fault
     example: str = ""  # a key that shows the fault; the message names it too
-    path: tuple[str | int, ...] = ()  # where in the file's data it is
-    code: str = ""  # of a warning: what a file or a CI job calls it
-    # Parts of the file that would settle it: where one of them is faulty itself, this only follows.
+    path: tuple[str | int, ...] = ()  # the place in the file's data
+    code: str = ""  # a warning's name, for `ignore` in files and for CI jobs
+    # Parts of the file that decide whether there is a fault. If one of them is faulty, this fault only
+    # follows.
     relies_on: tuple[tuple[str | int, ...], ...] = ()
 
     def __str__(self) -> str:
         return f"{self.place}: {self.level}: {self.message}"
 
     def illustrated(self) -> str:
-        """The message, with its code, the line at fault, and a caret below what is meant."""
+        """Returns the message with its code, the line at fault, and a caret below the characters at fault."""
         message = f"{self} [{self.code}]" if self.code else str(self)
         if not self.excerpt.strip():
             return message
@@ -50,11 +51,11 @@ class Diagnostic(NamedTuple):
         return f"{message}\n {number} | {shown}\n {margin} | {' ' * _columns(before)}{'^' * width}"
 
 
-MAX_SHOWN = 110  # characters of a line
+MAX_SHOWN = 110  # characters shown of the line at fault
 
 
 def _window(line: str, start: int, width: int) -> tuple[str, str, int]:
-    """What stands before the caret, the line (or its part around the fault), and the caret's width."""
+    """Returns the text before the caret, the line (or its part around the fault), and the caret's width."""
     line = "".join(char if char.isprintable() else " " for char in line)
     first = 0 if start + width <= MAX_SHOWN else max(0, start - MAX_SHOWN // 3)
     shown = line[first : first + MAX_SHOWN]
@@ -65,12 +66,12 @@ def _window(line: str, start: int, width: int) -> tuple[str, str, int]:
 
 
 def _columns(text: str) -> int:
-    """How many columns of a terminal a text takes: two for each wide character."""
+    """Returns the terminal columns that a text takes: two for each wide character."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
 class FileError(Exception):
-    """A file can't be used. Carries every fault found, in the order of the file."""
+    """A file is unusable. Carries every fault, in the order of the file."""
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = sorted(diagnostics, key=lambda d: (d.place.file, d.place.line, d.place.column))
@@ -78,7 +79,7 @@ class FileError(Exception):
 
 
 def follows(fault: Diagnostic, at: tuple[str | int, ...]) -> bool:
-    """Whether a fault may be there only because there is another one at this path."""
+    """Returns whether a fault may only follow from another fault at the path `at`."""
     return any(_is_within(at, part) or _is_within(part, at) for part in fault.relies_on)
 
 
@@ -87,7 +88,7 @@ def _is_within(path: tuple[str | int, ...], part: tuple[str | int, ...]) -> bool
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`"; did you mean X?"` where a known word is near, else the list of known words if it is short."""
+    """Returns `"; did you mean X?"` for the nearest known word, else the known words if they are few."""
     names = sorted(set(known))
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if not near:

@@ -1,7 +1,6 @@
-"""Bytes as people may see them.
+"""Bytes shown to people: in replies, logs and tables.
 
-Rule: what comes out is one line of printable text, whatever went in, so that it can stand in a reply or a
-log.
+Rule: the result is one line of printable text, whatever the bytes.
 """
 
 from __future__ import annotations
@@ -9,16 +8,16 @@ from __future__ import annotations
 _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", '"': '\\"', "'": "\\'"}
 
 
-# Printable ASCII but for quotes and the backslash: nearly every key, and nothing to do.
+# Printable ASCII without quotes and the backslash. Nearly every key consists of it and needs no escape.
 PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(map(ord, _SHORT_ESCAPES))
 _plain = bytes(PLAIN)
 
 
 def printable(data: bytes, limit: int = 128) -> str:
-    r"""Show `data` in a message or log: at most `limit` bytes of it, and `…` if there are more.
+    r"""Returns at most `limit` bytes of `data` as text for a message or log, and `…` if there are more.
 
-    What is printable in UTF-8 stays; quotes and backslashes are escaped, the rest becomes `\n`, `\r`, `\t` or
-    `\xHH`. In double quotes this is how redis-cli takes it, so it can be pasted there.
+    Printable UTF-8 stays. Quotes and backslashes are escaped; other bytes become `\n`, `\r`, `\t` or `\xHH`.
+    Between double quotes, redis-cli reads the text back, so people can paste it there.
     """
     if len(data) <= limit and not data.translate(None, _plain):
         return data.decode("ascii")
@@ -28,26 +27,27 @@ def printable(data: bytes, limit: int = 128) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text from elsewhere for a table or a comment: one line that moves no cursor."""
+    """Returns a text from outside as one line for a table or a comment, without control characters."""
     return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
 def printable_code(line: bytes) -> str:
-    """The same for a line of a script, with its quotes as they are: it stands nowhere between quotes."""
-    return (
-        printable(line).replace("\\'", "'").replace('\\"', '"')
-    )  # each is escaped by the backslash before it
+    """Returns a line of a script as `printable`, but with plain quotes. It is never shown within quotes."""
+    return printable(line).replace("\\'", "'").replace('\\"', '"')  # undoes exactly the escapes of quotes
 
 
 def shown_name(name: bytes) -> str:
-    """The name of a command that isn't in the table, in upper case as servers fold it: ASCII letters only."""
+    """Returns the name of a command that the table lacks, in upper case.
+
+    As in servers, only ASCII letters fold.
+    """
     return printable(name[:64].upper(), 32)
 
 
 def _cut(data: bytes, limit: int) -> bytes:
-    """The first `limit` bytes, or up to three fewer where they end within a character."""
+    """Returns the first `limit` bytes, or up to three fewer so as not to split a character."""
     for size in range(limit, max(limit - 4, -1), -1):
-        if data[size] & 0xC0 != 0x80:  # no continuation byte: a character begins here
+        if data[size] & 0xC0 != 0x80:  # not a continuation byte: a character begins here
             return data[:size]
     return data[:limit]
 

@@ -1,6 +1,6 @@
-"""Durations, sizes and dates as people write them: `60s`, `1h`, `64mb`, `2027-06-30`.
+"""Durations and sizes as people write them, `60s`, `1h`, `64mb`, and times as tables show them.
 
-Rule: a number without its unit is refused where the unit could be mistaken.
+Rule: a duration needs a unit, because a bare number could mean seconds or milliseconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SIZE = re.compile(r"(\d{1,12})\s*([a-z]*)", re.ASCII)
 
 
 def milliseconds(text: str) -> int:
-    """`90s`, `1h30m`, `7d` in milliseconds. Raises ValueError with what is admitted."""
+    """Returns a duration such as `90s`, `1h30m` or `7d` in milliseconds. Raises ValueError."""
     total, end = 0, 0
     for match in _DURATION.finditer(text):
         if match.start() != end:
@@ -24,13 +24,13 @@ def milliseconds(text: str) -> int:
         end = match.end()
     if end == 0 or end != len(text):
         raise ValueError(
-            f"{text!r} is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d"
+            f"{text!r} is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d"
         )
     return total
 
 
 def duration_text(ms: int) -> str:
-    """The shortest exact way to write a duration: 3600000 is `1h`."""
+    """Returns the shortest exact text of a duration: 3600000 is `1h`."""
     for unit in ("d", "h", "m", "s"):
         if ms and ms % _MILLISECONDS[unit] == 0:
             return f"{ms // _MILLISECONDS[unit]}{unit}"
@@ -38,12 +38,12 @@ def duration_text(ms: int) -> str:
 
 
 def clock_text(at: float) -> str:
-    """Unix seconds as a time in UTC, for tables."""
+    """Returns Unix seconds as a time in UTC, for tables."""
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
 
 
 def size_text(count: int) -> str:
-    """The shortest exact way to write a size: 65536 is `64kb`."""
+    """Returns the shortest exact text of a size: 65536 is `64kb`."""
     for unit in ("gb", "mb", "kb"):
         if count and count % _BYTES[unit] == 0:
             return f"{count // _BYTES[unit]}{unit}"
@@ -51,8 +51,11 @@ def size_text(count: int) -> str:
 
 
 def size_bytes(text: str) -> int:
-    """`64mb`, `16 kb`, `512` in bytes (1 kb is 1024, as in redis.conf). Raises ValueError."""
+    """Returns a size such as `64mb`, `16 kb` or `512` in bytes (1 kb is 1024, as in redis.conf).
+
+    Raises ValueError.
+    """
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None or match[2] not in _BYTES:
-        raise ValueError(f"{text!r} is no size; write a number and its unit, as 512b, 16kb, 64mb or 1gb")
+        raise ValueError(f"{text!r} is not a size; write a number and its unit, as 512b, 16kb, 64mb or 1gb")
     return int(match[1]) * _BYTES[match[2]]

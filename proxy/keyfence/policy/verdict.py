@@ -12,39 +12,6 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 Mark = TypeVar("Mark", bound=Hashable)
 
-# Stable and few: these are metric labels, and what people switch on. The order is that in which the
-# violations of one key are listed, rights first.
-RULES: dict[str, str] = {
-    "internal.error": "the decision itself failed",
-    "session.opaque": "the session turned into one that can't be read command by command",
-    "command.unknown": "the command, or what it touches, isn't known",
-    "command.forbidden": "the command is forbidden to the service, or on this key",
-    "database.forbidden": "the database is outside the policy",
-    "scope.read": "the service may not read this key",
-    "scope.write": "the service may not write this key",
-    "key.legacy": "the key is of a deprecated form",
-    "key.format": "the key breaks the form of its kind",
-    "key.unregistered": "no entry of the policy covers the key",
-    "key.length": "the key is too long",
-    "key.charset": "the key holds bytes that the policy doesn't admit",
-    "key.hash_tag": "the key's hash tag is missing, empty or doubled",
-    "slot.cross": "the keys of one command lie in different hash slots",
-    "scan.scope": "the pattern reaches keys that the service may not read",
-    "channel.read": "the service may not subscribe to this channel",
-    "channel.write": "the service may not publish to this channel",
-    "script.keys": "the script's keys can't be known",
-    "script.unregistered": "the script isn't registered with the policy",
-    "type.mismatch": "the command is for another value type than the key has",
-    "ttl.required": "the key must have a time to live",
-    "ttl.forbidden": "the key must not have a time to live",
-    "ttl.range": "the time to live is out of range",
-    "field.unknown": "the hash or stream field isn't listed for the key",
-    "value.invalid": "the value isn't of the listed form",
-    "value.size": "the value is longer than it may be",
-    "key.members": "the key has more fields or elements than it may",
-    "stream.maxlen": "the stream isn't trimmed as it must be",
-}
-
 Severity = Literal["must", "should"]
 Mode = Literal["observe", "enforce", "disabled"]
 # late: found out when it could no longer be refused, in whatever mode.
@@ -64,7 +31,7 @@ class Peer(NamedTuple):
 class Violation(NamedTuple):
     """One broken rule. Texts name nothing but what the caller sent and what the policy file says."""
 
-    rule: str  # a name of RULES
+    rule: str  # a name in `policy.rules`
     severity: Severity
     position: int  # the argument at fault; 0 is the command itself
     key: bytes | None  # the key (or channel, or pattern) as sent; None where the rule is about no key

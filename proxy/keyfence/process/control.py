@@ -24,7 +24,7 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import BreakGlass, advised
-from keyfence.policy.verdict import RULES
+from keyfence.policy.rules import RULES
 from keyfence.telemetry.metrics import exposition
 from keyfence.telemetry.operator_log import warn
 

@@ -1,1 +1,1 @@
-"""RESP as bytes: requests in, reply boundaries out. No I/O, no policy. Imports nothing of the project."""
+"""RESP as bytes: requests in, reply boundaries out. No I/O, no policy."""

@@ -1,6 +1,6 @@
-"""Writes the few things that the proxy says itself.
+"""Encodes the errors and requests that keyfence sends itself.
 
-Rule: nothing that a client or a server sent can end a line early or pass for another reply.
+Rule: no text from a client or a server can end a line early or start another reply.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def error(text: str) -> bytes:
-    """Return `text`, its error code first (`NOPERM …`), as one error reply of RESP2 and RESP3.
+    """Return `text`, which begins with its error code (`NOPERM …`), as one RESP2 and RESP3 error reply.
 
-    Control characters become `\\xHH`; the rest goes out in UTF-8.
+    Control characters become `\\xHH`. Everything else is encoded in UTF-8.
     """
     line = _UNSAFE.sub(_escape_character, text)
     return b"-" + line.encode("utf-8", "backslashreplace") + b"\r\n"
 
 
 def command(*args: bytes | str | int) -> bytes:
-    """Return a request: an array of bulk strings. Text goes out in UTF-8, a number in decimal."""
+    """Return a request as an array of bulk strings, with text in UTF-8 and numbers in decimal."""
     parts = [b"*%d\r\n" % len(args)]
     for arg in args:
         if isinstance(arg, int):

@@ -1,6 +1,6 @@
-"""How much a client may send, and what it is told when it sends more or sends nonsense.
+"""Limits on what a client may send, and the errors for requests that exceed them or are malformed.
 
-Rule: every length that a client announces is held against a limit here before anything is allocated for it.
+Rule: every length that a client announces is compared with a limit before memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ MIB = 1024 * KIB
 
 GIB = 1024 * MIB
 
-# Redis' defaults: `proto-max-bulk-len`, PROTO_INLINE_MAX_SIZE, `client-query-buffer-limit`, and the bound on
-# arguments that Redis 6.2 has in `processMultibulkBuffer` (7.0 lifted it to INT_MAX).
+# Redis' defaults: `proto-max-bulk-len`, PROTO_INLINE_MAX_SIZE, `client-query-buffer-limit`, and the limit on
+# arguments in `processMultibulkBuffer` of Redis 6.2 (Redis 7.0 raised it to INT_MAX).
 MAX_ARGUMENTS = 1024 * 1024
 MAX_BULK = 512 * MIB
 MAX_INLINE = 64 * KIB
@@ -22,14 +22,16 @@ MAX_REQUEST = GIB
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What one request may hold at most; all sizes are bytes.
+    """The limits of one request. All sizes are in bytes.
 
-    `max_arguments` bounds an array's elements, the command's name included, `max_bulk` one bulk string, and
-    `max_inline` one line: an inline command, or the header of an array or a bulk string. `max_request` bounds
-    the whole request as it is on the wire, and `max_held` what it has beside bulk strings so large that they
-    are handed on in pieces. While it is read, that part is held as it came and once more as arguments, so a
-    client costs at most about twice `max_held`, plus some 60 bytes for every argument. `authenticated` only
-    chooses the wording of a refusal.
+    - `max_arguments`: elements of the array, including the command's name.
+    - `max_bulk`: one bulk string.
+    - `max_inline`: one line, which is an inline command or the header of an array or a bulk string.
+    - `max_request`: the whole request as it is on the wire.
+    - `max_held`: the request without the bulk strings that are large enough to be streamed. While a request
+      is read, this part is held twice, as received and as arguments. So a client costs at most about twice
+      `max_held`, plus some 60 bytes for each argument.
+    - `authenticated`: chooses the wording of an error, nothing else.
     """
 
     max_arguments: int = MAX_ARGUMENTS
@@ -47,17 +49,17 @@ class RequestLimits:
 
 IDENTIFIED = RequestLimits()
 
-# What Redis allows before AUTH where a password is set (since 6.2.6 and 7.0; CVE-2021-32675). Inline
-# commands keep their 64 KiB there.
+# Redis' limits before AUTH if a password is set (since 6.2.6 and 7.0; CVE-2021-32675). Inline commands keep
+# their 64 KiB there.
 UNIDENTIFIED = RequestLimits(max_arguments=10, max_bulk=16 * KIB, authenticated=False)
 
 
 class ProtocolError(Exception):
-    """What the client sent is no request. `str` is Redis' own wording, to be sent after `-ERR `.
+    """The client's bytes are not a request. `str` is Redis' own wording, to be sent after `-ERR `.
 
-    The connection can't be followed any further: no one knows where the next request begins.
+    The reader cannot continue on this connection, because the start of the next request is unknown.
     """
 
 
 class RequestTooLarge(ProtocolError):
-    """A well-formed request passes `max_request` or `max_held`. Raised as soon as its headers show it."""
+    """A well-formed request exceeds `max_request` or `max_held`. Raised as soon as its headers show it."""

@@ -1,7 +1,7 @@
-"""What a connection to Redis has been told about itself, so that another one can be told the same.
+"""The settings of a connection to Redis, kept so that another connection can be given the same ones.
 
-Rule: only what can be said again exactly is kept here (protocol version, login, database, names). A
-connection with any other state is not replaced by another one.
+Rule: a profile holds only settings that can be repeated exactly (protocol version, login, database, names). A
+connection with any other state is never replaced by another connection.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ class Profile(NamedTuple):
 
     resp: int = 2
     database: int = 0
-    user: bytes = b""  # "" with a password: the user `default`
-    password: bytes = b""  # "" with a user: one that has none
+    user: bytes = b""  # empty with a password: the user `default`
+    password: bytes = b""  # empty with a user: a user without a password
     name: bytes = b""
     library: tuple[bytes, bytes] = (b"", b"")  # CLIENT SETINFO LIB-NAME and LIB-VER
 
     @property
     def pool(self) -> Profile:
-        """The part that decides what a command answers, with what it takes to open such a connection."""
+        """The settings that affect replies, and those needed to open such a connection."""
         return self._replace(name=b"", library=(b"", b""))
 
     @property
     def kind(self) -> Profile:
-        """The same without the password: one user is one user, whichever of its passwords was given."""
+        """`pool` without the password, because a user may have several passwords."""
         return self._replace(name=b"", library=(b"", b""), password=b"")
 
     @property
@@ -41,23 +41,23 @@ class Profile(NamedTuple):
         return f"Profile(resp={self.resp}, database={self.database}{login})"
 
     def commands(self) -> list[bytes]:
-        """What makes a fresh connection into such a one; one reply each."""
-        said = []
+        """The requests that give a new connection this profile. Redis sends one reply to each."""
+        requests = []
         if self.is_logged_in:
-            said.append(encode.command(b"AUTH", self.user or b"default", self.password))
+            requests.append(encode.command(b"AUTH", self.user or b"default", self.password))
         if self.resp != 2:
-            said.append(encode.command(b"HELLO", self.resp))
+            requests.append(encode.command(b"HELLO", self.resp))
         if self.database:
-            said.append(encode.command(b"SELECT", self.database))
+            requests.append(encode.command(b"SELECT", self.database))
         if self.name:
-            said.append(encode.command(b"CLIENT", b"SETNAME", self.name))
+            requests.append(encode.command(b"CLIENT", b"SETNAME", self.name))
         for option, value in zip((b"LIB-NAME", b"LIB-VER"), self.library, strict=True):
             if value:
-                said.append(encode.command(b"CLIENT", b"SETINFO", option, value))
-        return said
+                requests.append(encode.command(b"CLIENT", b"SETINFO", option, value))
+        return requests
 
 
 @cache
 def unchanged(database: int) -> Profile:
-    """That of a connection on which nothing was said, of which there are many at a time."""
+    """The profile of a connection on which no setting was changed. Cached, because most clients share it."""
     return Profile(database=database)

@@ -1,5 +1,5 @@
-# C types for replies.py where it is compiled. Every raw[…] there is bounded by a check in sight: a pointer is not
-# checked by itself.
+# C types for replies.py when it is compiled. A C pointer has no bounds check, so an explicit check precedes every
+# raw[…] there.
 
 cimport cython
 

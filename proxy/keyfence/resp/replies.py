@@ -1,30 +1,31 @@
 # cython: annotation_typing=False
-"""Finds where replies end in what a server sends.
+"""Finds where replies end in a server's stream.
 
-Rule: boundaries only. No value is built and no byte is changed or kept (but for the few bytes of a header
-that came in part), so a reply costs the same whatever its size, and the client gets what the server sent.
+Rule: this module finds boundaries only. It builds no values, changes no bytes, and keeps at most the few
+bytes of an incomplete header. So memory does not grow with a reply, and the client gets exactly the server's
+bytes.
 
-RESP2 and RESP3 with all types of the RESP3 specification but the streamed ones (`$?`, `*?`, `;`, `.`),
-which no server sends. A simple string or number ends at the first CRLF; what stands before it is the
-client's to judge.
+It reads RESP2 and RESP3, with all types of the RESP3 specification except the streamed ones (`$?`, `*?`, `;`,
+`.`), which no server sends. A simple string or number ends at the first CRLF; its content is not checked.
 """
 
 from __future__ import annotations
 
-# A server can be configured to hold strings beyond 512 MiB, and DUMP answers with a whole key as one bulk
-# string. As nothing is allocated, these limits only tell a length from garbage.
+# A server can be configured for strings of more than 512 MiB, and DUMP returns a whole key as one bulk
+# string. Nothing is allocated, so these limits only detect garbage.
 MAX_BULK_REPLY = 2**32
 MAX_ELEMENTS = 2**31
-# hiredis, and so redis-py, stops at 9, but a script can return a table some 8,000 deep (Lua's own stack,
-# LUAI_MAXCSTACK in `deps/lua/src/luaconf.h`). A reply that Redis can send must never end a connection, so
-# this only tells a reply from garbage. A level that is open costs a few bytes, and no recursion.
+# hiredis, and so redis-py, stops at 9 levels. But a script can return a table some 8,000 levels deep (the
+# limit of Lua's stack, LUAI_MAXCSTACK in `deps/lua/src/luaconf.h`), and a reply that Redis can send must
+# never end a connection. So this limit only detects garbage. An open level costs a few bytes and no
+# recursion.
 MAX_DEPTH = 65_536
 
 _CR = 13
 _LF = 10
 _ZERO = 48
 _NINE = 57
-# The longest header that means anything is a type, a sign, 19 digits and CRLF.
+# The longest valid header is shorter: a type, a sign, 19 digits and CRLF.
 _MAX_HEADER = 32
 _SAFE_DIGITS = 18
 
@@ -36,15 +37,15 @@ _PLUS = 43
 _MINUS = 45
 _COLON = 58
 
-# Up to here a reply counts as plain: bytes of a line, and digits of a bulk string's length.
+# The limits of a plain reply: bytes of a line, and digits of a bulk string's length.
 _SHORT_LINE = 32
 _SHORT_NUMBER = 7
 
 # What follows a frame's first byte.
-_LINE = 1  # the rest of a line, and no more
-_BULK = 2  # a length, and so many bytes and CRLF
-_AGGREGATE = 3  # a count, and so many frames
-_PAIRS = 4  # a count, and twice as many frames
+_LINE = 1  # the rest of one line
+_BULK = 2  # a length, that number of bytes, and CRLF
+_AGGREGATE = 3  # a count, and that number of frames
+_PAIRS = 4  # a count, and twice that number of frames
 _SHAPE_OF = {
     **dict.fromkeys(b"+-:_#,(", _LINE),
     **dict.fromkeys(b"$!=", _BULK),
@@ -55,17 +56,21 @@ _SHAPES = bytes(_SHAPE_OF.get(type_, 0) for type_ in range(256))
 
 
 class ReplyError(Exception):
-    """What the server sent can't be followed: the connection must be closed and its open replies failed."""
+    """The server's bytes are not RESP. The connection must be closed, and the replies due on it fail."""
 
 
 class ReplyFramer:
-    """Follows one server connection's replies from chunk to chunk.
+    """Tracks the replies of one server connection from chunk to chunk.
 
-    After each `advance`: `completed` replies ended in that call (pushes don't count); `at_boundary` tells
-    whether the position lies between top-level frames; `push` whether the frame that ended last was a push;
-    `kind` is the first byte of the top-level frame that began last (0 before the first one, and while only
-    its attributes have come); `frame_at` is where that frame begins in the data of that call, or where the
-    call began to read if the frame began in earlier data.
+    After each `advance`:
+
+    - `completed`: how many replies ended in that call. Pushes do not count.
+    - `at_boundary`: whether the position is between two top-level frames.
+    - `push`: whether the last frame that ended was a push.
+    - `kind`: the first byte of the last top-level frame that began; 0 before the first one, and while only
+      its attributes have come.
+    - `frame_at`: where that frame begins in the data of that call, or where the call started to read if the
+      frame began in earlier data.
     """
 
     def __init__(self) -> None:
@@ -74,31 +79,30 @@ class ReplyFramer:
         self.push = False
         self.kind = 0
         self.frame_at = 0
-        self._partial = b""  # the beginning of a header that came in part
+        self._partial = b""  # the beginning of an incomplete header
         self._in_line = False  # within a simple value's line …
         self._after_cr = False  # … whose CR came last
-        self._skip = 0  # bytes still to come of a bulk string, its CRLF included
-        self._depth = 0  # aggregates that are open
-        self._left = 0  # frames still to come of the innermost one
-        self._is_attribute = False  # the innermost one is an attribute
-        self._outer: list[tuple[int, bool]] = []  # the same two values of those around it
-        self._type = 0  # of the header read last, and …
-        self._number = 0  # … the number in it, -1 for null
+        self._skip = 0  # bytes still to come of a bulk string, including its CRLF
+        self._depth = 0  # number of open aggregates
+        self._left = 0  # frames still to come of the innermost aggregate
+        self._is_attribute = False  # whether the innermost aggregate is an attribute
+        self._outer: list[tuple[int, bool]] = []  # these two values for the aggregates around it
+        self._type = 0  # type of the last header …
+        self._number = 0  # … and the number in it, -1 for null
         self._error = ""
 
     def advance(self, data: bytes, start: int, replies: int, stop_after_push: bool = False) -> int:
-        """Scan `data` from `start` until `replies` replies have ended or `data` does; return the position
-        reached.
+        """Scan `data` from `start` until `replies` replies have ended or `data` ends. Return the position.
 
-        With `stop_after_push` a push frame's end stops the scan too. The next call goes on from the position
-        returned, in the same data or in the data that came after it. Raises ReplyError for what is no
-        reply, and again at every later call.
+        With `stop_after_push`, the scan also stops after a push frame. The next call continues from the
+        returned position, in the same data or in the data that follows it. Raises ReplyError for bytes that
+        are not a reply, and again at every later call.
         """
         size = len(data)
         at = start
         self.completed = 0
         if at < 0 or at > size:
-            raise ValueError(f"start is {start}, outside of the data")
+            raise ValueError(f"start is {start}, outside the data")
         if self._error:
             raise ReplyError(self._error)
         self.frame_at = at
@@ -125,9 +129,9 @@ class ReplyFramer:
         return at
 
     def _skip_plain(self, data: bytes, at: int, replies: int) -> int:
-        """Go past what stands next of whole replies of the most frequent kinds: short lines and bulk strings.
+        """Skip complete replies of the most frequent kinds: short lines and bulk strings.
 
-        What isn't plain about one is left to `advance`.
+        Stops before any other reply, which `advance` then reads.
         """
         raw = data
         size = len(data)
@@ -165,11 +169,11 @@ class ReplyFramer:
         return at
 
     def _begin(self) -> bool:
-        """Enter the frame whose header was read. True: it has ended already."""
+        """Enter the frame whose header was read. Return whether the frame has already ended."""
         type_ = self._type
         shape = _SHAPES[type_]
         if type_ == _PUSH and self._depth:
-            raise self._fail("a push frame inside of a reply")
+            raise self._fail("a push frame inside a reply")
         if shape == _LINE:
             return not self._in_line
         if shape == _BULK:
@@ -180,7 +184,7 @@ class ReplyFramer:
         if self._number > MAX_ELEMENTS:
             raise self._fail(f"an aggregate of {self._number} elements")
         if self._number <= 0:
-            return type_ != _ATTRIBUTE  # the frame that an empty attribute belongs to is still to come
+            return type_ != _ATTRIBUTE  # an empty attribute belongs to the frame that follows
         if self._depth == MAX_DEPTH:
             raise self._fail(f"aggregates nested deeper than {MAX_DEPTH}")
         if self._depth:
@@ -191,8 +195,8 @@ class ReplyFramer:
         return False
 
     def _close(self) -> bool:
-        """Count the frame that ended, and close the aggregates that end with it. True: a top-level frame
-        ended."""
+        """Count the frame that ended and close the aggregates that end with it. Return whether a top-level
+        frame ended."""
         while self._depth:
             self._left -= 1
             if self._left:
@@ -202,7 +206,7 @@ class ReplyFramer:
             if self._depth:
                 self._left, self._is_attribute = self._outer.pop()
             if attribute:
-                return False  # its end is not the end of the frame that it belongs to
+                return False  # the frame that the attribute belongs to follows
         return True
 
     def _skip_bulk(self, data: bytes, at: int) -> int:
@@ -220,14 +224,14 @@ class ReplyFramer:
         return stop
 
     def _finish_line(self, data: bytes, at: int) -> int:
-        """Go to the end of a simple value's line; `_in_line` tells whether it was there."""
+        """Skip to the end of a simple value's line. `_in_line` stays set if the end has not come yet."""
         raw = data
         size = len(data)
         self._in_line = False
         if self._after_cr and at < size and raw[at] == _LF:
             self._after_cr = False
             return at + 1
-        # Most lines are short: look at some bytes by hand, then call the search.
+        # Most lines are short, so a loop over the first bytes is faster than a call to find.
         stop = min(size - 1, at + 24)
         while at < stop:
             if raw[at] == _CR and raw[at + 1] == _LF:
@@ -241,9 +245,9 @@ class ReplyFramer:
         return size
 
     def _read_header(self, data: bytes, at: int) -> int:
-        """Read a frame's first byte and the number that belongs to it; for a simple value, its whole line.
+        """Read a frame's first byte and its number, or the whole line of a simple value.
 
-        Leaves 0 in `_type` if the header came only in part.
+        `_type` is 0 afterwards if the header is incomplete.
         """
         raw = data
         size = len(data)
@@ -280,7 +284,7 @@ class ReplyFramer:
         return at + 2
 
     def _read_header_slowly(self, data: bytes, at: int) -> int:
-        """As `_read_header`, for all that is not plain: in part, null, or wrong."""
+        """Do the work of `_read_header` for headers that are incomplete, null or malformed."""
         newline = data.find(b"\n", at, at + _MAX_HEADER)
         stop = newline + 1 if newline >= 0 else min(len(data), at + _MAX_HEADER)
         header = self._partial + data[at:stop]
@@ -316,4 +320,5 @@ def _complaint(header: bytes) -> str:
         return "streamed types are not supported"
     if not is_type:
         return f"no type begins with {header[:1]!r}"
-    return f"no length after {header[:1]!r}"  # what stands there may belong to a value: not for logs
+    # the bytes after it may belong to a value, so they stay out of logs
+    return f"no length after {header[:1]!r}"

@@ -1,10 +1,10 @@
-# C types for requests.py where it is compiled. Every raw[…] there is bounded by a check in sight: a pointer is not
-# checked by itself.
+# C types for requests.py when it is compiled. A C pointer has no bounds check, so an explicit check precedes every
+# raw[…] there.
 
 cimport cython
 
-cdef int _CR, _LF, _ZERO, _NINE, _STAR, _DOLLAR, _SAFE_DIGITS, _MOST_GLIMPSED, _DIGITS_GLIMPSED
-# LARGE and HEAD stay Python's: tests lower them.
+cdef int _CR, _LF, _ZERO, _NINE, _STAR, _DOLLAR, _SAFE_DIGITS, _MOST_PEEKED, _DIGITS_PEEKED
+# LARGE and HEAD stay Python objects, because tests lower them.
 
 
 @cython.final

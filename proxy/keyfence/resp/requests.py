@@ -1,12 +1,12 @@
 # cython: annotation_typing=False
-"""Cuts what a client sends into requests.
+"""Splits a client's bytes into requests.
 
-Rule: a request has one reading. It is an array of bulk strings or an inline command, and where a server
-might read the same bytes in another way (a header that ends in a bare LF, a bulk string that no CRLF
-follows, a number such as `+3` or `03`) the request is refused, never repaired. So the arguments that were
-judged are those of the bytes that are forwarded.
+Rule: every request has exactly one reading. It is an array of bulk strings or an inline command. Bytes that a
+server could read differently (a header that ends in a bare LF, a bulk string without a CRLF after it, a
+number such as `+3` or `03`) are refused, never repaired. So the forwarded bytes hold exactly the arguments
+that were evaluated.
 
-The wording of errors and the inline quoting are those of Redis (`src/networking.c`: processInlineBuffer,
+Error texts and inline quoting are those of Redis (`src/networking.c`: processInlineBuffer,
 processMultibulkBuffer; `src/sds.c`: sdssplitargs; `src/util.c`: string2ll).
 """
 
@@ -22,39 +22,38 @@ _ZERO = 48
 _NINE = 57
 _STAR = 42
 _DOLLAR = 36
-# So many digits always fit a signed 64-bit integer; longer numbers are read with care in
-# `_read_number_slowly`.
+# This many digits always fit a signed 64-bit integer. `_read_number_slowly` reads longer numbers.
 _SAFE_DIGITS = 18
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
 
-# What `peek` takes for plain: so many arguments in all, and so many digits of a bulk string's length.
-_MOST_GLIMPSED = 9
-_DIGITS_GLIMPSED = 5
+# The limits of `peek`: arguments in all, and digits of a bulk string's length.
+_MOST_PEEKED = 9
+_DIGITS_PEEKED = 5
 
-# A bulk string of more than this can be handed on in pieces instead of being held.
+# A bulk string of more bytes than this can be streamed instead of being held.
 LARGE = 1024 * 1024
-# Bytes of its beginning that are kept. No word that a server knows is that long.
+# How many bytes of its beginning are kept. Every command and option name is shorter.
 HEAD = 256
 
 
-# In the place of a list where no request is under way.
+# Stands in for the argument list while no request is being read.
 _NO_ARGUMENTS: list[bytes] = []
 
 
-class HandedOn(bytes):
-    """In the place of a bulk string that was handed on as it came: its first HEAD bytes, and its `size`."""
+class StreamedBulk(bytes):
+    """Replaces a bulk string that was streamed: its first HEAD bytes, and its `size` in bytes."""
 
     size: int
 
-    def __new__(cls, head: bytes, size: int) -> HandedOn:
+    def __new__(cls, head: bytes, size: int) -> StreamedBulk:
         made = super().__new__(cls, head)
         made.size = size
         return made
 
 
 class Bounds:
-    """Limits as C integers, where this runs compiled; readers with the same ones share them."""
+    """Request limits as C integers when compiled. Readers with equal limits share one object."""
 
     def __init__(self, limits: RequestLimits) -> None:
         self.limits = limits
@@ -69,30 +68,33 @@ _bounds_of = lru_cache(maxsize=16)(Bounds)
 
 
 class RequestReader:
-    """Reads requests from the bytes of one client, in whatever pieces they come.
+    """Reads requests from the bytes of one client, in pieces of any size.
 
-    Call `feed` with what was received, then `next` until it gives None. Offsets (`start`, `end`) count from
-    an arbitrary point; they may be negative, `end - start` is the request's size, and the requests that
-    `next` returns between two calls of `feed` lie one after the other, so that one `span` can take several
-    of them.
+    Call `feed` with received bytes, then `next` until it returns None. The offsets `start` and `end` count
+    from an arbitrary point and may be negative; `end - start` is the request's size. Requests that `next`
+    returns between two calls of `feed` are contiguous, so one `span` can cover several of them.
 
-    Three stores hold what is not consumed: `_buffer` is being read; `_head` are the bytes before it that
-    belong to a request whose earlier parts are parsed already (offset -1 is its last byte); `_tail` are
-    bytes after it, kept aside until there are enough of them to get any further. So each byte is moved a
-    fixed number of times, however small the pieces are.
+    Three buffers hold the bytes that are not consumed:
 
-    A request with a bulk string of more than LARGE bytes need not be held: where `is_large` says so,
-    `take_partial` hands out what has come of it, again and again, and `next` then returns its arguments
-    with `HandedOn` ones among them, `start` to `end` being the rest that was not handed out. That rest is
-    never empty: it has the request's last two bytes at least.
+    - `_buffer` is being read.
+    - `_head` precedes it, and belongs to a request whose earlier parts are parsed (offset -1 is its last
+      byte).
+    - `_tail` follows it, and is set aside until it is long enough to make progress.
+
+    So each byte is moved a fixed number of times, even if the pieces are tiny.
+
+    A request with a bulk string of more than LARGE bytes can be streamed. While `is_large` is true, each call
+    of `take_partial` returns the bytes that have come since the last one. `next` then returns the arguments
+    with `StreamedBulk` values among them, and `start` to `end` is the part that was not yet taken. That part
+    always has at least the request's last two bytes.
     """
 
     def __init__(self, limits: RequestLimits) -> None:
         self.limits = limits
         self.start = 0
         self.end = 0
-        # Of the request that was glimpsed last: its number of arguments, the offsets in `data()` where the
-        # first (the command's name) and the second lie, and where what stands behind the third begins.
+        # The last peeked request: its number of arguments, the offsets in `data()` of the first argument (the
+        # command's name) and the second, and the offset after the third.
         self.count = 0
         self.name_at = self.name_end = 0
         self.key_at = self.key_end = 0
@@ -100,25 +102,25 @@ class RequestReader:
         self._buffer = b""
         self._head: bytearray | None = None
         self._tail: bytearray | None = None
-        self._begin = 0  # where the request under way begins
+        self._begin = 0  # where the current request begins
         self._cursor = 0  # the first byte that is not parsed
-        self._stuck = True  # nothing can be read before more bytes come …
-        self._missing = 0  # … and this many of them are needed; 0: a line's end is
-        self._arguments = _NO_ARGUMENTS  # of the request under way
-        self._awaited = 0  # bulk strings that are still to come of it
-        self._bulk = -1  # length of the bulk string under way; -1: its header is not read
+        self._stuck = True  # more bytes are needed …
+        self._missing = 0  # … at least this many; 0: the end of a line is needed
+        self._arguments = _NO_ARGUMENTS  # of the current request
+        self._awaited = 0  # its bulk strings that are still to come
+        self._bulk = -1  # length of the current bulk string; -1: its header is not read yet
         self._number = 0
         self._error: ProtocolError | None = None
-        self._taken = 0  # bytes of the request under way that were handed out
-        self._streamed = 0  # bytes of it that are no longer held because they were in large bulk strings
+        self._taken = 0  # bytes of the current request that `take_partial` has returned
+        self._streamed = 0  # bytes of it in large bulk strings, which are not held
         self._skip = 0  # bytes of a large bulk string that are still to come
-        # Of the large bulk string under way, once a part was handed out: how it begins, and its length.
+        # The first bytes and the length of the current large bulk string, once a part of it was taken.
         self._large: bytes | None = None
         self._large_size = 0
 
     @property
     def limits(self) -> RequestLimits:
-        """The limits that hold from here on; what is announced already was judged by those before."""
+        """The limits for lengths announced from now on. Earlier ones were checked against the old limits."""
         return self._bounds.limits
 
     @limits.setter
@@ -126,21 +128,21 @@ class RequestReader:
         self._bounds = _bounds_of(limits)
 
     def pending(self) -> int:
-        """How many bytes were fed and belong to no request returned so far."""
+        """How many fed bytes belong to no request returned so far."""
         held = len(self._buffer) - self._begin
         return held if self._tail is None else held + len(self._tail)
 
     @property
     def is_large(self) -> bool:
-        """Whether `next` waits within a bulk string of more than LARGE bytes."""
+        """Whether the reader is inside a bulk string of more than LARGE bytes."""
         return self._error is None and (self._skip > 0 or (self._stuck and self._bulk > LARGE))
 
     def announced(self) -> int:
-        """How many bytes the request under way has at least, as far as its headers tell."""
+        """The minimum size of the current request in bytes, according to the headers read so far."""
         return self._taken + self._cursor - self._begin + max(self._bulk, 0) + self._skip
 
     def take_partial(self) -> bytes:
-        """Hand out what has come of a large request and was not handed out yet. Only while `is_large`."""
+        """Return the bytes of a large request that were not taken before. Call only while `is_large`."""
         got = self._buffer[self._cursor :] + (self._tail or b"")
         out = self.span(self._begin, self._cursor)
         if self._large is None:
@@ -153,7 +155,7 @@ class RequestReader:
         self._skip -= len(part)
         out += part
         self._taken += len(out)
-        self._bulk = 0  # of what is to come, nothing but the CRLF belongs to it
+        self._bulk = 0  # after the skipped bytes, only its CRLF is still to come
         self._buffer = got[len(part) :]
         self._head = self._tail = None
         self._begin = self._cursor = 0
@@ -162,9 +164,9 @@ class RequestReader:
         return out
 
     def feed(self, data: bytes) -> None:
-        """Take over what was received. Ends the validity of all offsets.
+        """Add received bytes. Invalidates all offsets.
 
-        Feeding again without having called `next` until None is allowed, but copies what is pending.
+        Calling it again before `next` has returned None is allowed, but copies the pending bytes.
         """
         if not data:
             return
@@ -191,7 +193,7 @@ class RequestReader:
         self._stuck = False
 
     def _helps(self, data: bytes) -> bool:
-        """Whether `next` can get further, or has reason to complain, with `data` at hand."""
+        """Whether `next` can make progress or raise an error with `data` added."""
         aside = len(data) if self._tail is None else len(self._tail) + len(data)
         if self._missing:
             return aside >= self._missing
@@ -200,8 +202,8 @@ class RequestReader:
     def next(self) -> list[bytes] | None:
         """Return the arguments of the next request, or None if more bytes are needed.
 
-        An empty list is a request that gets no reply: `*0`, `*-1`, a blank line. Raises ProtocolError for
-        bytes that are no request, and again at every later call.
+        An empty list is a request that gets no reply: `*0`, `*-1` or a blank line. Raises ProtocolError for
+        bytes that are not a request, and again at every later call.
         """
         if self._stuck or self._skip:
             return None
@@ -242,7 +244,7 @@ class RequestReader:
             if self._large is None:
                 arguments.append(raw[cursor:end])
             else:
-                arguments.append(HandedOn(self._large, self._large_size))
+                arguments.append(StreamedBulk(self._large, self._large_size))
                 self._large = None
             self._bulk = -1
             self._cursor = end + 2
@@ -250,10 +252,10 @@ class RequestReader:
         return self._finish(arguments)
 
     def peek(self) -> bool:
-        """As `next`, for a request that is here in full and has few, short arguments: they are not taken out,
-        only the fields above are set. False: it isn't such a one, or none; `next` has to tell.
+        """Consume the next request if it is complete and has few, short arguments. Sets only the offsets.
 
-        It reads what `next` reads (tests/resp/test_requests.py), and complains of nothing.
+        Returns False for any other request and for malformed bytes, which `next` has to read. Never raises.
+        tests/resp/test_requests.py shows that `peek` and `next` read the same requests.
         """
         if self._awaited or self._stuck or self._skip or self._error is not None:
             return False
@@ -263,14 +265,14 @@ class RequestReader:
         if size - at < 4 or raw[at] != _STAR or raw[at + 2] != _CR or raw[at + 3] != _LF:
             return False
         count = raw[at + 1] - _ZERO
-        if count < 1 or count > _MOST_GLIMPSED or count > self._bounds.max_arguments:
+        if count < 1 or count > _MOST_PEEKED or count > self._bounds.max_arguments:
             return False
         at += 4
         for index in range(count):
             if at >= size or raw[at] != _DOLLAR:
                 return False
             at += 1
-            stop = min(size, at + _DIGITS_GLIMPSED)
+            stop = min(size, at + _DIGITS_PEEKED)
             first = at
             length = 0
             while at < stop and _ZERO <= raw[at] <= _NINE:
@@ -299,16 +301,16 @@ class RequestReader:
         return True
 
     def data(self) -> bytes:
-        """What the offsets of a glimpsed request point into."""
+        """The buffer that the offsets of a peeked request refer to."""
         return self._buffer
 
     def reparse(self) -> list[bytes] | None:
-        """The arguments of the request that was glimpsed last."""
+        """The arguments of the last peeked request."""
         self._begin = self._cursor = self.start
         return self.next()
 
     def span(self, start: int, end: int) -> bytes:
-        """Return exactly the bytes that were received from `start` to `end`."""
+        """Return the received bytes from `start` to `end`."""
         if self._head is not None and start < 0:
             before = len(self._head)
             return bytes(self._head[before + start : before + min(end, 0)]) + self._buffer[: max(end, 0)]
@@ -320,8 +322,11 @@ class RequestReader:
         return raw[start:end]
 
     def return_to(self, start: int, end: int) -> None:
-        """Be as when the request from `start` to `end` was returned, which `next` has done since `feed` was
-        last called: what stands behind it is going to be read again."""
+        """Go back to the state after the request from `start` to `end`, so that later requests are read
+        again.
+
+        `next` must have returned that request since the last `feed`.
+        """
         self.start = start
         self.end = self._begin = self._cursor = end
         self._arguments = _NO_ARGUMENTS
@@ -331,14 +336,15 @@ class RequestReader:
         self._error = None
 
     def let_go(self) -> None:
-        """Keep nothing of what was read: the client may be idle now. Ends the validity of all offsets."""
+        """Free the buffer if all of it was read, because the client may be idle now. Invalidates all
+        offsets."""
         if self._begin == len(self._buffer) and not self._skip and self._error is None:
             self._buffer = b""
             self._head = None
             self._begin = self._cursor = 0
 
     def rest(self) -> bytes:
-        """Hand out all bytes after the last request returned, and keep none. Works after an error too."""
+        """Remove and return all bytes after the last request returned. Works after an error too."""
         rest = self.span(self._begin, len(self._buffer)) + (self._tail or b"")
         self._buffer = b""
         self._head = self._tail = None
@@ -367,7 +373,7 @@ class RequestReader:
     # --- headers ----------------------------------------------------------------------------------------
 
     def _read_number(self, marker: int) -> bool:
-        """Read a header such as `*3` or `$64` into `_number`. False: it has not come in full."""
+        """Read a header such as `*3` or `$64` into `_number`. Returns False if it is incomplete."""
         buffer = self._buffer
         raw = buffer
         size = len(buffer)
@@ -392,7 +398,7 @@ class RequestReader:
         return True
 
     def _read_number_slowly(self, marker: int) -> bool:
-        """As `_read_number`, for all that is not plain: incomplete, negative, long or wrong."""
+        """Do the work of `_read_number` for headers that are incomplete, negative, long or malformed."""
         newline = self._buffer.find(b"\n", self._cursor)
         if not self._check_line(newline, f"too big {'mbulk' if marker == _STAR else 'bulk'} count string"):
             return False
@@ -407,7 +413,7 @@ class RequestReader:
         return True
 
     def _check_line(self, newline: int, complaint: str) -> bool:
-        """Whether the line at the cursor is complete, `newline` being where its LF is or -1."""
+        """Whether the line at the cursor is complete. `newline` is the position of its LF, or -1."""
         end = newline if newline >= 0 else len(self._buffer)
         if end - self._cursor > self._bounds.max_inline:
             raise self._fail(complaint)
@@ -450,7 +456,8 @@ class RequestReader:
             return None
         line = self._buffer[self._cursor : newline].removesuffix(b"\r")
         if 0 in line:
-            # Redis before 7.2 doesn't see a line's end behind a NUL, later ones drop what follows it.
+            # Redis before 7.2 does not find the end of a line that has a NUL; later versions drop the text
+            # after the NUL.
             raise self._fail("null byte in inline request")
         arguments = split_inline(line)
         if arguments is None:
@@ -468,8 +475,8 @@ _BACKSLASH = ord("\\")
 
 
 def split_inline(line: bytes) -> list[bytes] | None:
-    """Split a line as Redis' sdssplitargs does. None: a quote isn't closed, or no space follows where it
-    is."""
+    """Split a line as Redis' sdssplitargs does. None if a closing quote, or the space after one, is
+    missing."""
     arguments: list[bytes] = []
     at = 0
     size = len(line)
@@ -479,7 +486,7 @@ def split_inline(line: bytes) -> list[bytes] | None:
         if at >= size:
             return arguments
         argument = bytearray()
-        # A quote may begin within a word, but where it closes the word ends too.
+        # A quote may open within a word, but its closing quote ends the word.
         while at < size and line[at] not in _WORD_END:
             byte = line[at]
             at += 1
@@ -494,8 +501,8 @@ def split_inline(line: bytes) -> list[bytes] | None:
 
 
 def _read_quoted(line: bytes, at: int, quote: int, into: bytearray) -> int:
-    """Append what stands from `at` to the closing `quote`; return the offset behind that, -1 if there is
-    none."""
+    """Append the text from `at` up to the closing `quote`. Return the offset after the quote, -1 if
+    missing."""
     size = len(line)
     while at < size:
         byte = line[at]
@@ -522,7 +529,7 @@ def _is_hex(digits: bytes) -> bool:
 
 
 def _parse_int64(line: bytes) -> int | None:
-    """Read a header's number as string2ll does, with the CR that ends the line. None: it is none."""
+    """Read a header's number, which a CR must follow, as string2ll does. None if it is not a number."""
     if not line.endswith(b"\r"):
         return None
     text = line[:-1]
@@ -536,7 +543,7 @@ def _parse_int64(line: bytes) -> int | None:
 
 
 def _show(byte: int) -> str:
-    """A byte for an error's text. Redis writes CR and LF as a space, and any other byte as it is."""
+    """A byte as error text. Redis writes CR and LF as a space, and any other byte unchanged."""
     if byte in (_CR, _LF):
         return " "
     return chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}"

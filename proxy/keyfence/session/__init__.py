@@ -1,1 +1,2 @@
-"""One client and its ordered queue of reply slots. No I/O. Imports `wire`, `commands` and `policy`."""
+"""One client's session, without I/O: it reads requests, has each one decided, and sends it on or refuses
+it."""

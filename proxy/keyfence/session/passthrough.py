@@ -1,6 +1,6 @@
-"""A session that reads nothing: what `run --splice` puts in the place of `Session`.
+"""A session that reads nothing: `run --splice` uses it in place of `Session`.
 
-Rule: every byte goes on as it came, in both directions; no policy, no slots, nothing to go wrong.
+Rule: every byte goes on as it came, in both directions. There is no policy and no reply slot.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from time import monotonic
 
 from keyfence.resp.encode import error
 from keyfence.resp.profile import Profile
-
-from .base import Outlet, SessionBase
-from .routing import Route
+from keyfence.session.conversation.base import Outlet, SessionBase
+from keyfence.session.conversation.routing import Route
 
 
 class Passthrough(SessionBase):
-    """It has a connection of its own, of which nothing is known."""
+    """A client whose bytes pass unread. It has an upstream connection of its own."""
 
     def __init__(self, service: str, database: int = 0) -> None:
         super().__init__(service, Profile(database=database), Outlet(), Route(sharing=False, clock=monotonic))
-        self._sent = False  # and nothing has come back since: more can't be told
+        self._sent = False  # nothing has come back since; keyfence can't know more
 
     @property
     def outstanding(self) -> int:
@@ -34,7 +33,7 @@ class Passthrough(SessionBase):
         self.to_client.append(data)
 
     def upstream_refused(self, reason: str) -> None:
-        """Nothing has come from upstream then, so this can't get into the midst of a reply."""
+        """Nothing has come from upstream then, so the error can't stand inside a reply."""
         self.to_upstream.clear()
         self.to_client.append(error(f"ERR keyfence: {reason}"))
         self.closing = reason

@@ -1,62 +1,48 @@
 # cython: annotation_typing=False
-"""One client's session: read each request, judge it, send it on or refuse it.
+"""One client's session: read each request, decide about it, and send it on or refuse it.
 
-Rule: bytes in, bytes out, no I/O. What goes upstream is exactly what was judged, and an answer made here
-waits for its turn. Where the session can't be followed any more it says so and stops judging (`opaque`) or
-ends; it never guesses.
+Rule: bytes in, bytes out, no I/O. What goes upstream is exactly what was evaluated, and a local reply waits
+for its turn. Where the session can't be followed any more it becomes opaque or ends; it never guesses.
 
-The owner (`client`) feeds `from_client` and `from_upstream` (or `from_shared`), and takes what comes of it.
+The owner (`downstream.client`) feeds `from_client` and `from_upstream` (or `from_shared`), and takes
+`to_upstream` and `to_client`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import monotonic, perf_counter
+from time import monotonic
 
-from keyfence.commands.arguments import word
 from keyfence.commands.model import MANY, Streamed, Touches
 from keyfence.identity.resolver import Resolver
 from keyfence.policy.budget import TURN_STEPS
-from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.engine.authorizer import Authorizer, InForce
-from keyfence.policy.engine.counts import Admitted, Repeat
-from keyfence.policy.engine.decision_cache import CommandForm, DecisionCache
+from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.verdict import PASS, Ruling
 from keyfence.resp.limits import IDENTIFIED, ProtocolError, RequestLimits
 from keyfence.resp.profile import unchanged
-from keyfence.resp.requests import HandedOn
-from keyfence.session.handlers.specials import (
-    LONGEST_SPECIAL,
-    SPECIAL_SUBCOMMANDS,
-    SPECIALS,
-    TOO_LARGE,
-    UNCERTAIN,
-    Special,
-    hang_up,
-    open_transaction,
-)
-from keyfence.session.handlers.transactions import OpenTransaction
+from keyfence.resp.requests import StreamedBulk
+from keyfence.session.conversation.executor import OTHER, Decided, Executor, Handler
+from keyfence.session.conversation.observer import Observer
+from keyfence.session.conversation.refusal import around_key, refusal
+from keyfence.session.conversation.reply_queue import ON
+from keyfence.session.conversation.routing import FIXED_SHAPE, SCRIPTS, Route
+from keyfence.session.conversation.shown_ids import ShownIds
+from keyfence.session.conversation.states import State
+from keyfence.session.conversation.transactions import OpenTransaction
+from keyfence.session.handlers.table import HANG_UP, SUBCOMMAND_HANDLERS, TOO_LARGE, handler_of
+from keyfence.session.handlers.transactions import open_transaction
 
-from .actor import OTHER, Actor
-from .cases import Case
-from .observer import Observer
-from .refusal import around_key, refusal
-from .reply_queue import ON
-from .routing import FIXED_SHAPE, SCRIPTS, SHAREABLE, Route
-from .shown_ids import ShownIds
+from .fastpath import FastPath, exec_follows, is_named
+from .long_evaluation import LongEvaluation
 
-# What a glance may admit: nothing but one reply comes of it, wherever it goes.
-PLAIN = SHAREABLE - {name.decode() for name in SPECIALS}
-
-# A glance takes less than 0.1 µs for each argument; what has more of them is judged in several turns.
-MOST_GLANCED_AT = 16 * MANY
-
-# Taking the time costs a tenth of a decision, so one in so many is timed.
-TIMED_EACH = 64
+_OPAQUE = int(State.OPAQUE)
+_BECOMING_OPAQUE = int(State.BECOMING_OPAQUE)
+_CLOSING = int(State.CLOSING)
 
 
-class Session(Actor):
-    """The state of one client: who it is, what it may do, and the conversation it has."""
+class Session(Executor):
+    """One client: who it is, what it may do, and what it awaits."""
 
     def __init__(
         self,
@@ -76,10 +62,10 @@ class Session(Actor):
         ids: ShownIds | None = None,
         names: Sequence[str] = (),
     ) -> None:
-        """`greeting` are the commands that upstream connections are opened with, one reply each; `database`
-        is the one that they select. `sharing`: connections that others use too may be used. `client` says
-        where the client comes from, together with `port` if that isn't 0; `ids` are those that the process's
-        clients know; `names` are those of the client's certificate."""
+        """`client` and `port` (0: none) say where the client comes from, and `at_connect` is the service that
+        it is taken for. `greeting` has the commands that open an upstream connection, one reply each;
+        `database` is the one that they select. `sharing`: the client may use shared connections. `ids` are
+        the connection ids that the process's clients know. `names` are those of the client's certificate."""
         profile = unchanged(database)
         super().__init__(
             in_force,
@@ -96,280 +82,125 @@ class Session(Actor):
             ids=ids,
             names=names,
         )
-        self._until_timed = 0
-        self._known_cache: DecisionCache | None = None
-        self._glance_values: Values = ()  # the client's, by the glance's policy
-        self._glance_of: Authorizer | None = None
-        self._missed = False  # the glance knows the command in hand, and that it must be judged
-        # What `_ruled` is to be where the request in hand is refused as others like it were.
-        self._refused: tuple[Special | None, bytes | None, str, bool] | None = None
-        self._case: Case | None = None  # the long judgement that is under way
-        self._steps = 0  # that patterns have taken since the last turn
+        self._fast = FastPath()
+        self._long: LongEvaluation | None = None  # the one that is under way
+        self._steps = 0  # taken on patterns since the last turn
 
     # -- from the client
 
     def from_client(self, data: bytes) -> None:
-        if self.answers.closing or self._closing_then:
+        if self.replies.closing or self.state == _CLOSING:
             return  # as Redis does with what stands behind QUIT
-        if self.opaque:
+        if self.state == _OPAQUE:
             self.to_upstream.append(data)
-        elif self._raw is not None:
-            self._raw += data
+        elif self.state == _BECOMING_OPAQUE:
+            self._unread += data
         else:
-            self._reader.feed(data)
+            self.reader.feed(data)
             self._read_requests()
 
     def _read_requests(self) -> None:
-        """Judge every request that is complete; admitted ones that stand together leave as one piece."""
-        reader = self._reader
-        run_start = run_end = run = 0
+        """Decide about every complete request. Admitted ones that stand together leave as one piece."""
+        fast = self._fast
         self.settle()
-        cache = self._cache()
-        may_judge = self._may_judge()
-        while may_judge:
-            peeked = cache is not None and not self._streaming and reader.peek()
-            if peeked and cache is not None and self._admits_peeked(cache):
-                if run and reader.start != run_end:
-                    self._send(run_start, run_end, run)
-                    run = 0
-                    may_judge = self._may_judge()
-                if not run:
-                    run_start = reader.start
-                run_end = reader.end
-                run += 1
-                continue
+        cache = fast.current_cache(self)
+        while self.may_evaluate():
             try:
-                argv = reader.reparse() if peeked else reader.next()
+                argv = fast.read(self, cache)
             except ProtocolError as exc:
-                self._send(run_start, run_end, run)
+                self._send_run()
                 self._protocol_error(exc)
                 return
             if argv is None:
                 break
-            if not argv:
-                if self.answers.reply != ON:
-                    self._send(run_start, run_end, run)
-                    run = 0
-                    self.answers.pass_over()
-                    may_judge = self._may_judge()
-                continue  # `*0`, `*-1`, a blank line: no reply is due, so it isn't sent on
-            if self._streaming:
-                argv = [Streamed(one, one.size) if isinstance(one, HandedOn) else one for one in argv]
-            plain = cache is not None and not self._streaming and self._admits_cached(cache, argv)
-            may_open = not plain and len(argv) == 1 and cache is not None and not self._streaming
-            if may_open and cache is not None and self._may_be_whole(cache, argv[0]):
-                self._send(run_start, run_end, run)
-                run = 0
-                if self._whole_transaction(cache):
-                    may_judge = self._may_judge()
-                    continue
-            if not plain:
-                plain = self._admits_as_plain(argv)
-                may_judge = not self.wants_turn
-                if self._case is not None:
-                    self._send(run_start, run_end, run)
-                    run = 0
-                    break
-            if plain:
-                self._streaming = False
-            if plain and (run == 0 or reader.start == run_end):
-                run_start = run_start if run else reader.start
-                run_end = reader.end
-                run += 1
-                continue
-            self._send(run_start, run_end, run)
-            run = 0
-            if plain:
-                run_start, run_end, run = reader.start, reader.end, 1
-            else:
-                self._do_otherwise(argv)
-                cache = self._cache()
-            may_judge = self._may_judge()  # only what is sent or done changes that
-        self._send(run_start, run_end, run)
-        if self._exceeds_share(reader.announced(), 0) and self._may_judge():
+            if not argv:  # `*0`, `*-1`, a blank line: no reply is due, so it is not sent on
+                self._send_run()
+                self.replies.pass_over()
+            elif self._decide(cache, argv):
+                cache = fast.current_cache(self)
+        self._send_run()
+        if self.exceeds_share(self.reader.announced(), 0) and self.may_evaluate():
             self._large_request()
-        reader.let_go()
+        self.reader.let_go()
 
-    def _send(self, start: int, end: int, count: int) -> None:
-        """Send the bytes of `count` requests upstream and await their replies."""
-        if count:
-            self._to_upstream(self._reader.span(start, end), count)
-
-    def _cache(self) -> DecisionCache | None:
-        """The short way to a yes, where nobody else wants to see the commands. It counts them under the name
-        that the policy has for the service; who is none of the policy's is judged the long way."""
-        if self._observer.recorder is not None:
-            return None
-        judge = self.current_judge()
-        cache = self._known_cache
-        if cache is None or self._glance_of is not judge or not cache.is_current:
-            judge, number = self._judge()
-            known = judge.policy.services[number] == self.service
-            self._glance_values = self.values
-            cache = self._known_cache = judge.cache(number, PLAIN) if known else None
-            self._glance_of = judge
-        return cache
-
-    def _admits_peeked(self, cache: DecisionCache) -> bool:
-        """As `_admits_cached`, for a request of which nothing was taken out yet."""
-        reader = self._reader
-        if self._until_timed <= 0 or self._needs_its_own():
-            return False
-        way = cache.admits_in(
-            reader.data(),
-            reader.count,
-            reader.name_at,
-            reader.name_end,
-            reader.key_at,
-            reader.key_end,
-            reader.options_at,
-            reader.end,
-            self._glance_values,
-        )
-        if way is None:
-            repeat = cache.repeat_in(reader.data(), reader.key_at, reader.key_end)
-            way = cache.missed
-            if repeat is None or way is None:
+    def _decide(self, cache: DecisionCache | None, argv: list[bytes]) -> bool:
+        """Decide about a request that the decision cache does not admit. True: the decision was carried out
+        at once, and the cache may be another one now."""
+        if self.partly_sent:
+            argv = [Streamed(one, one.size) if isinstance(one, StreamedBulk) else one for one in argv]
+        elif cache is not None and len(argv) == 1 and self._may_be_whole(cache, argv[0]):
+            self._send_run()
+            if self._whole_transaction(cache):
                 return False
-            repeat.times += 1
-        self._until_timed -= 1
-        self._count(way)
-        if cache.found:
-            self._keep_open(cache, way, reader.span(reader.key_at, reader.key_end))
+        if self._admits_as_plain(argv):
+            self.partly_sent = False
+            self._fast.join(self.reader)
+            return False
+        self._send_run()
+        if self._long is None:
+            self.request = self.reader.span(self.reader.start, self.reader.end)
+            self._execute(argv)
         return True
 
-    def _admits_cached(self, cache: DecisionCache, argv: list[bytes]) -> bool:
-        """Whether a request surely goes upstream as it is, and gives one reply."""
-        if self._needs_its_own() or len(argv) > MOST_GLANCED_AT:
-            return False
-        self._until_timed -= 1
-        if self._until_timed < 0:
-            way = self._timed(cache, argv)
-        else:
-            way = cache.admits(argv, self._glance_values)
-        if way is None:
-            repeat = cache.repeat(argv)
-            if repeat is None:
-                self._missed = cache.missed is not None
-                return False
-            if repeat.refusal is not None:
-                self._refuse_alike(cache, repeat, argv)
-                return False
-            repeat.times += 1
-            way = cache.missed
-        if way is not None:
-            self._count(way)
-        if way is not None and cache.found:
-            for at in range(way.index, len(argv) if way.has_more else way.index + 1):
-                self._keep_open(cache, way, argv[at])
-        return True
-
-    def _needs_its_own(self) -> bool:
-        """Whether the request in hand is too large for a connection that is shared, which it would go on."""
-        return self.route.is_shared and self._exceeds_share(self._reader.end - self._reader.start, 1)
-
-    def _count(self, admitted: Admitted) -> None:
-        """One more such command has been admitted."""
-        admitted.times += 1
-        if not admitted.is_gathered:
-            self._observer.gather_from(self.service, admitted)
-        self.route.begins_work()
-
-    def _keep_open(self, cache: DecisionCache, way: CommandForm, key: bytes) -> None:
-        """Keep in mind what a command that was admitted at a glance leaves open."""
-        judge = self.current_judge()
-        pending = judge.pending
-        if pending is not None:
-            judged = self.transaction.judged if self.transaction is not None else None
-            pending.keep_open(judge, cache, way, key, judged, self.profile.database, self.peer, self.sender)
-
-    def _refuse_alike(self, cache: DecisionCache, repeat: Repeat, argv: list[bytes]) -> None:
-        """Have a request refused as others like it were, unless break-glass is open."""
-        if self.current_judge().glass or cache.missed is None:
-            return
-        reply = cache.refusal(repeat, argv)
-        if reply:
-            repeat.times += 1
-            self._refused = (None, reply, cache.missed.name, True)
+    def _send_run(self) -> None:
+        """Send the run of admitted requests upstream."""
+        fast = self._fast
+        if fast.count:
+            count, fast.count = fast.count, 0
+            self._to_upstream(self.reader.span(fast.start, fast.end), count)
 
     # -- transactions in hand as a whole
 
     def _may_be_whole(self, cache: DecisionCache, name: bytes) -> bool:
         """Whether the request in hand is a MULTI that may go on in one piece with all up to its EXEC."""
         return (
-            _is_named(name, b"MULTI")
+            is_named(name, b"MULTI")
             and self.transaction is None
             and not self.route.watching
-            and self.answers.reply == ON
+            and self.replies.mode == ON
             and cache.admits_transactions
         )
 
     def _whole_transaction(self, cache: DecisionCache) -> bool:
-        """Send what begins with the MULTI in hand up to its EXEC, all of it judged, as one piece.
+        """Send what begins with the MULTI in hand up to its EXEC, all of it admitted, as one piece.
 
-        In one piece nobody's requests come between, so it may go where others are: what it does to the
-        connection it undoes. False: it isn't here as a whole.
+        No other client's requests come between those of one piece, so it may go where others are: whatever it
+        does to the connection, EXEC undoes. False: it has not come as a whole.
         """
-        reader = self._reader
+        reader, fast = self.reader, self._fast
         start, end = reader.start, reader.end
-        is_here = self._exec_is_here()
+        is_here = exec_follows(reader, self.room.shared_request, self.room.shared_requests)
         reader.return_to(start, end)
         if not is_here:
             return False
-        self._count(cache.multi)
-        transaction = self.transaction = OpenTransaction(self.current_judge())
-        count = 0
-        while True:
-            peeked = reader.peek()
-            if not (peeked and self._admits_peeked(cache)):
-                argv = reader.reparse() if peeked else reader.next()
-                if not argv or (len(argv) == 1 and _is_named(argv[0], b"EXEC")):
-                    break
-                if not (self._admits_cached(cache, argv) or self._admits_as_plain(argv)):
-                    self._open_before(transaction, start, end, count, argv)
-                    return True
-                if self.wants_turn:
-                    self._open_before(transaction, start, end, count + 1, None)
-                    return True
-            count += 1
+        fast.counted(self, cache.multi)
+        transaction = self.transaction = OpenTransaction(self.current_authorizer())
+        while (argv := fast.read(self, cache)) and not (len(argv) == 1 and is_named(argv[0], b"EXEC")):
+            if not self._admits_as_plain(argv):
+                self._open_before(transaction, start, end, argv)
+                return True
+            fast.join(reader)
+            if self.wants_turn:
+                self._open_before(transaction, start, end, None)
+                return True
         self.transaction = None
         self.shapeable = self.shapeable or transaction.is_shapeable
-        self._count(cache.execution)
-        self._send(start, reader.end, count + 2)
-        return True
-
-    def _exec_is_here(self) -> bool:
-        """Whether an EXEC has come behind the MULTI in hand, without too much in between."""
-        reader = self._reader
-        start = reader.start
-        count = 0
-        name = b""
-        while not _is_named(name, b"EXEC"):
-            if reader.peek():
-                name = reader.data()[reader.name_at : reader.name_end] if reader.count == 1 else b""
-            else:
-                try:
-                    argv = reader.next()
-                except ProtocolError:
-                    return False  # it is met again, behind the requests before it
-                if not argv or len(argv) > MANY:
-                    return False
-                name = argv[0] if len(argv) == 1 else b""
-            if self._exceeds_share(reader.end - start, count):
-                return False
-            count += 1
+        fast.counted(self, cache.execution)
+        count, fast.count = fast.count + 2, 0
+        self._to_upstream(reader.span(start, reader.end), count)
         return True
 
     def _open_before(
-        self, transaction: OpenTransaction, start: int, end: int, count: int, argv: Sequence[bytes] | None
+        self, transaction: OpenTransaction, start: int, end: int, argv: Sequence[bytes] | None
     ) -> None:
-        """Of a transaction in hand, whose MULTI lies from `start` to `end`, `count` requests were admitted;
-        the one in hand is not as they are, or (`argv` None) is the last of them, and others have their turn.
-        So open it on a connection of the client's own."""
-        reader = self._reader
+        """Open a transaction in hand, whose MULTI lies from `start` to `end`, on a connection of the client's
+        own. The requests of the run were admitted. The one in hand was not; or (`argv` None) it is the last
+        of the run, and other clients have their turn."""
+        reader, fast = self.reader, self._fast
         multi = reader.span(start, end)
-        admitted = reader.span(end, reader.end if argv is None else reader.start)
-        request, ruled = reader.span(reader.start, reader.end), self._ruled
+        count, fast.count = fast.count, 0
+        admitted = reader.span(fast.start, fast.end) if count else b""
+        request, decided = reader.span(reader.start, reader.end), self.decided
         self.transaction = None
         self.route.stay()
 
@@ -380,108 +211,94 @@ class Session(Actor):
             if count:
                 self._to_upstream(admitted, count)
             if argv is not None:
-                self.request, self._ruled = request, (*ruled[:3], True)
-                self._do(argv)
+                self.request = request
+                self.decided = Decided(decided.handler, decided.refusal, decided.command, True)
+                self._execute(argv)
 
         if self.route.is_shared:
             self.when_answered(begin)
         else:
             begin()
 
-    def _timed(self, cache: DecisionCache, argv: list[bytes]) -> CommandForm | None:
-        """Look, and tell how long it took."""
-        self._until_timed = TIMED_EACH - 1
-        start = perf_counter()
-        way = cache.admits(argv, self._glance_values)
-        self._observer.decided(perf_counter() - start)
-        return way
-
     def _admits_as_plain(self, argv: list[bytes]) -> bool:
-        """Judge a request. True where it goes upstream as it is and gives exactly one reply.
-
-        Where it doesn't, `_do_otherwise` knows from `_ruled` what was decided.
-        """
-        missed, self._missed = self._missed, False
-        if self._refused is not None:
-            self._ruled, self._refused = self._refused, None
+        """Decide about a request. True: it goes upstream as it is and gives exactly one reply. Else `decided`
+        says what to do, or a long evaluation is under way."""
+        refused = self._fast.take_refusal()
+        if refused is not None:
+            self.decided = refused
             return False
-        name = argv[0]
-        special = _special(name)
-        if special is hang_up:
-            self._ruled = (special, None, "", True)
+        handler = handler_of(argv[0])
+        if handler is HANG_UP:
+            self.decided = Decided(handler, None, "", True)
             return False
-        judge, number = self._judge()
-        size = self._reader.end - self._reader.start
-        if len(argv) > MANY:
-            request = self._reader.span(self._reader.start, self._reader.end)
-            judged = self.transaction.judged if self.transaction is not None else None
-            steps = judge.authorize_in_steps(
-                number, argv, judged, self.profile.database, self.peer, self.sender, self.values
-            )
-            case = Case(judge, number, argv, special, request, steps)
-            if not self._goes_on(case):
-                return False
-            ruling, touches = case.answer
+        authorizer, number = self.authorizer_and_number()
+        size = self.reader.end - self.reader.start
+        if len(argv) <= MANY:
+            ruling, touches = self._authorize(authorizer, number, argv)
         else:
-            ruling, touches = self._authorize(judge, number, argv)
-        return self._concludes(judge, number, argv, special, ruling, touches, size, missed)
+            long = self._begin_long(authorizer, number, argv, handler)
+            if not self._advance(long):
+                return False
+            ruling, touches = long.answer
+        missed = self._fast.missed
+        return self._concludes(authorizer, number, argv, handler, ruling, touches, size, missed)
 
     def _concludes(
         self,
-        judge: Authorizer,
+        authorizer: Authorizer,
         number: int,
         argv: list[bytes],
-        special: Special | None,
+        handler: Handler | None,
         ruling: Ruling,
         touches: Touches,
         size: int,
         missed: bool,
     ) -> bool:
-        """Tell of a judgement. True where the request, of which `size` bytes are here, goes upstream as it is
-        and gives exactly one reply; else `_ruled` has what was decided."""
+        """Report a ruling. True: the request, of which `size` bytes are here, goes upstream as it is and
+        gives exactly one reply. Else `decided` says what to do."""
         command = touches.command
-        if special is None and command is not None:
-            special = SPECIAL_SUBCOMMANDS.get(command.name)
-        too_large = self._streaming and (special is not None or touches.name_a_streamed)
-        recorder = self._observer.recorder
+        if handler is None and command is not None:
+            handler = SUBCOMMAND_HANDLERS.get(command.name)
+        too_large = self.partly_sent and (handler is not None or touches.has_streamed_name)
+        recorder = self.observer.recorder
         if recorder is not None and not too_large:
-            recorder(judge.policy, self.service, argv, touches)
-        self._observer.judged_at_length(self._why_at_length(ruling, special, size))
+            recorder(authorizer.policy, self.service, argv, touches)
+        self.observer.judged_at_length(self._why_evaluated(ruling, handler, size))
         label = command.name if command is not None else OTHER
         reply = None
         if ruling is not PASS:
-            decision = self._tell(ruling, label, judge)
+            decision = self._report(ruling, label, authorizer)
             if ruling.refused_by is not None:
-                reply = refusal(ruling.refused_by, judge.policy.contact, decision)
+                reply = refusal(ruling.refused_by, authorizer.policy.contact, decision)
         if reply is None and too_large:
-            special = TOO_LARGE
-        fits = reply is not None or self._fits(judge, touches, size)
-        if reply is None and special is None and (command is None or command.name not in FIXED_SHAPE):
+            handler = TOO_LARGE
+        fits = reply is not None or self._fits(authorizer, touches, size)
+        if reply is None and handler is None and (command is None or command.name not in FIXED_SHAPE):
             self.mark_shapeable(fits)
-        if special is None and reply is None and fits:
-            self._observer.command(self.service, label, "forwarded")
+        if handler is None and reply is None and fits:
+            self.observer.command(self.service, label, "forwarded")
             if missed and ruling is not PASS:
-                self._remember(judge, number, touches, label, ruling, argv)
+                self._remember(authorizer, number, touches, label, ruling, argv)
             return True
         if missed and reply is not None:
-            self._remember(judge, number, touches, label, ruling, argv, reply)
-        self._ruled = (special, reply, label, fits)
+            self._remember(authorizer, number, touches, label, ruling, argv, reply)
+        self.decided = Decided(handler, reply, label, fits)
         return False
 
-    def _why_at_length(self, ruling: Ruling, special: Special | None, size: int) -> str:
-        """Why a glance wasn't enough for the request in hand: a label of a metric (docs/operations.md)."""
+    def _why_evaluated(self, ruling: Ruling, handler: Handler | None, size: int) -> str:
+        """Why the cache did not admit the request in hand: a label of a metric (docs/operations.md)."""
         if ruling.findings:
             return "violation"
-        if special is not None:
+        if handler is not None:
             return "session"
-        if self._streaming or self._exceeds_share(size, 1):
+        if self.partly_sent or self.exceeds_share(size, 1):
             return "large"
-        cache = self._known_cache
-        return "recorded" if cache is None or self._observer.recorder is not None else cache.why
+        cache = self._fast.cache
+        return "recorded" if cache is None or self.observer.recorder is not None else cache.why
 
     def _remember(
         self,
-        judge: Authorizer,
+        authorizer: Authorizer,
         number: int,
         touches: Touches,
         label: str,
@@ -489,112 +306,108 @@ class Session(Actor):
         argv: list[bytes],
         reply: bytes = b"",
     ) -> None:
-        """What was found wrong, and passed or was refused by `reply`, may be the same for each command like
-        this one."""
+        """Have the cache remember the findings of a request that passed, or was refused by `reply`, where
+        every request like it has the same ones."""
         parts = None
         if ruling.refused_by is not None:
             parts = around_key(ruling.refused_by, reply)
             if parts is None:
                 return
-        cache = self._known_cache
+        cache = self._fast.cache
         if cache is None or not ruling.findings:
             return
-        found = judge.repeats(number, cache, argv, touches, ruling)
+        found = authorizer.repeats(number, cache, argv, touches, ruling)
         if found is None:
             return
-        repeat = self._observer.repeats(self.service, label, ruling.findings)
+        repeat = self.observer.repeats(self.service, label, ruling.findings)
         if repeat is not None:
             repeat.found = found
             repeat.refusal = parts
             cache.remember(argv, repeat)
 
-    def _fits(self, judge: Authorizer, touches: Touches, size: int) -> bool:
-        """Whether a request of `size` bytes may go where the client is now."""
+    def _fits(self, authorizer: Authorizer, touches: Touches, size: int) -> bool:
+        """Whether a request of `size` bytes may go on the connection that the client uses now."""
         command, script = touches.command, touches.script
         is_trusted = (
             command is not None
             and command.name in SCRIPTS
             and script is not None
-            and judge.policy.shares(script)
+            and authorizer.policy.shares(script)
         )
         if not self.route.takes(command, is_trusted):
             return False
-        if self.route.is_shared and self._exceeds_share(size, 1):
+        if self.route.is_shared and self.exceeds_share(size, 1):
             self.route.stay()
             return False
         return True
 
-    def _authorize(self, judge: Authorizer, number: int, argv: Sequence[bytes]) -> tuple[Ruling, Touches]:
-        """Ask the judge; the time it takes is told for a session's first request and then for each 64th."""
-        judged = self.transaction.judged if self.transaction is not None else None
-        self._until_timed -= 1
-        start = perf_counter() if self._until_timed < 0 else 0.0
-        answer = judge.authorize(
-            number, argv, judged, self.profile.database, self.peer, self.sender, self.values
+    def _authorize(
+        self, authorizer: Authorizer, number: int, argv: Sequence[bytes]
+    ) -> tuple[Ruling, Touches]:
+        """Evaluate a request at once."""
+        evaluated = self.transaction.evaluated if self.transaction is not None else None
+        answer = authorizer.authorize(
+            number, argv, evaluated, self.profile.database, self.peer, self.sender, self.values
         )
-        if self._until_timed < 0:
-            self._until_timed = TIMED_EACH - 1
-            self._observer.decided(perf_counter() - start)
-        self._steps += judge.steps_on_patterns
+        self._fast.end_timing(self)
+        self._steps += authorizer.steps_on_patterns
         if self._steps >= TURN_STEPS:
-            self.wants_turn = True  # what is behind is judged later
+            self.wants_turn = True  # the requests behind it are evaluated later
         return answer
 
-    # -- judgements that take more than one turn
+    # -- evaluations that take more than one turn
 
-    def _goes_on(self, case: Case) -> bool:
-        """Have a turn of a long judgement. True: it has come to its end; else another turn is wanted."""
-        is_over = case.goes_on()
-        self._case = None if is_over else case
-        self.wants_turn = not is_over
-        return is_over
+    def _begin_long(
+        self, authorizer: Authorizer, number: int, argv: list[bytes], handler: Handler | None
+    ) -> LongEvaluation:
+        """Prepare to evaluate a request in turns."""
+        evaluated = self.transaction.evaluated if self.transaction is not None else None
+        steps = authorizer.authorize_in_steps(
+            number, argv, evaluated, self.profile.database, self.peer, self.sender, self.values
+        )
+        request = self.reader.span(self.reader.start, self.reader.end)
+        is_timed = self._fast.take_timing() > 0.0
+        return LongEvaluation(authorizer, number, argv, handler, request, steps, is_timed)
+
+    def _advance(self, long: LongEvaluation) -> bool:
+        """Give a long evaluation its turn. True: it has ended; else it needs another turn."""
+        has_ended = long.advance()
+        if has_ended and long.is_timed:
+            self.observer.decided(long.seconds)
+        self._long = None if has_ended else long
+        self.wants_turn = not has_ended
+        return has_ended
 
     def take_turn(self) -> None:
         self.wants_turn = False
         self._steps = 0
-        case = self._case
+        long = self._long
         if self.closing:
-            self._case = None
+            self._long = None
             return
-        if case is not None:
-            if not self._goes_on(case):
+        if long is not None:
+            if not self._advance(long):
                 return
             before = self._deferred
             if before is None:
-                self._end_case(case)
+                self._end_long(long)
             else:
-                self._deferred = lambda: self._end_case(case, before)
+                self._deferred = lambda: self._end_long(long, before)
         self._read_requests()
 
-    def _end_case(self, case: Case, before: Callable[[], None] | None = None) -> None:
-        """Do what a long judgement says about its request, after what was to be done `before`."""
+    def _end_long(self, long: LongEvaluation, before: Callable[[], None] | None = None) -> None:
+        """Do what a long evaluation has decided about its request, after what was to be done `before`."""
         if before is not None:
             before()
-        self.request = case.request
-        ruling, touches = case.answer
-        judge, number, argv, special = case.judge, case.number, case.argv, case.special
-        if self._concludes(judge, number, argv, special, ruling, touches, len(case.request), False):
-            self._streaming = False
-            self._to_upstream(case.request, 1)
+        self.request = long.request
+        ruling, touches = long.answer
+        authorizer, number, argv, handler = long.authorizer, long.number, long.argv, long.handler
+        if self._concludes(authorizer, number, argv, handler, ruling, touches, len(long.request), False):
+            self.partly_sent = False
+            self._to_upstream(long.request, 1)
         else:
-            self._do(argv)
-
-    def _do_otherwise(self, argv: Sequence[bytes]) -> None:
-        """Do what `_ruled` says about a request that can't just be sent on with others."""
-        self.request = self._reader.span(self._reader.start, self._reader.end)
-        self._do(argv)
+            self._execute(argv)
 
     def become(self, service: str, user: bytes | None = None) -> None:
-        self._known_cache = None
+        self._fast.forget()
         super().become(service, user)
-
-
-def _is_named(name: bytes, wanted: bytes) -> bool:
-    """Whether a command's name surely is this one, whatever its letters' case: as `words.fold`, but in C."""
-    return len(name) == len(wanted) and name.upper() == wanted
-
-
-def _special(name: bytes) -> Special | None:
-    """How the session carries out a command of this name, if not as most."""
-    found = SPECIALS.get(name.upper()) if len(name) <= LONGEST_SPECIAL else None
-    return UNCERTAIN if found is None and b"\0" in name and word(name) in SPECIALS else found

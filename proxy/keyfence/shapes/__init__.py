@@ -1,1 +1,1 @@
-"""What unregistered keys look like: `user:4711` and `user:42` have one shape."""
+"""The shapes of unregistered keys: `user:4711` and `user:42` have the same shape."""

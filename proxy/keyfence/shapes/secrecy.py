@@ -1,8 +1,8 @@
-"""What of a name that is of no form is known not to be a secret.
+"""Masks the parts of a name that may be secret, in names that match no pattern of the policy.
 
-Rule: what isn't known not to be a secret is masked. Known is the policy's own literal text, and what no class
-of a secret placeholder can hold. A wildcard of a glob shows nothing, but what it stands beside may be a part
-of a secret.
+Rule: a part of a name is masked unless it cannot be a secret. The policy's own literal text is no secret, nor
+is text that no class of a secret placeholder can hold. A glob's wildcard shows nothing, but the text next to
+it may be a part of a secret.
 """
 
 from __future__ import annotations
@@ -18,69 +18,70 @@ from keyfence.policy.show import PLAIN, printable
 
 MASKED = b"<masked>"
 _MASKED = MASKED.decode()
-# What a piece of a name may be: surely no secret; one, for all that is known; and one by its place.
+# Whether a piece of a name is certainly no secret; may be one; or is one because of its position.
 Kind = Literal["open", "unknown", "secret"]
 OPEN: Kind = "open"
 UNKNOWN: Kind = "unknown"
 SECRET: Kind = "secret"
-_LOOKED_AT = 1024  # bytes of a name
-MAX_HEADS = 1_024  # beginnings of names that are remembered; beyond, all are forgotten and found anew
-# Bytes of a name that may take the short way: masking adds fewer than eight, so that none is cut when shown.
+_MAX_READ = 1024  # bytes of a name that are read
+MAX_HEADS = 1_024  # cached beginnings of names; a full cache is cleared
+# The longest name, in bytes, for the fast path. Masking adds fewer than eight bytes, so no such name is cut
+# when shown.
 SHORT = 120
 _PIECE = re.compile(rb"[^:{}]+")
-_FEW = 64  # pieces that are looked for in a name at once
+_MAX_LEADING = 64  # pieces that one expression searches for
 _SEPARATORS = re.compile(rb"([:{}]+)")
-_SIGNS = b"*?[]^\\"  # of globs, and what stands between them
+_SIGNS = b"*?[]^\\"  # the special bytes of globs
 _WILDCARDS = b"*?"
-_ODD = frozenset(_SIGNS + b":{}")  # what ends a piece, or isn't its text
+_NOT_TEXT = frozenset(_SIGNS + b":{}")  # bytes that end a piece or are not its text
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Secret:
-    """What a secret placeholder can hold, as far as it tells a secret from other text."""
+    """The values of a secret placeholder, as far as they differ from other text."""
 
-    runs: re.Pattern[bytes]  # of its bytes, in both cases, and of signs of globs
+    runs: re.Pattern[bytes]  # runs of its bytes, in both cases, and of special bytes of globs
     shortest: int  # bytes
 
 
 class Quick(NamedTuple):
-    """The same in two expressions, where no secret holds a separator or comes first, and few pieces lead to
-    one."""
+    """Two expressions for the fast path. It requires that no secret holds a separator or comes first, and
+    that few pieces lead to one."""
 
     suspicious: re.Pattern[bytes]  # a piece that may hold a secret, or a part of one
-    leading: re.Pattern[bytes] | None  # a piece behind which a secret stands, with what ends it
+    leading: re.Pattern[bytes] | None  # a piece that a secret follows, with the separator after it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Secrecy:
-    """What a policy says of its secrets, and which text isn't one."""
+    """A policy's secrets, and the text that is known not to be secret."""
 
     secrets: tuple[Secret, ...]
-    words: frozenset[bytes]  # the policy's literal text, piece by piece
-    beginnings: frozenset[bytes]  # of pieces in which a placeholder follows
-    # The pieces behind which a secret stands, in lower case; b"": it may be the first.
+    words: frozenset[bytes]  # the pieces of the policy's literal text
+    beginnings: frozenset[bytes]  # literal beginnings of pieces that contain a placeholder
+    # The pieces that a secret follows, in lower case; b"": a secret may come first.
     leading: frozenset[bytes]
     quick: Quick | None
-    # A short name that doesn't begin as one with a secret, in three parts: up to its last colon; and behind
-    # that what may be a secret as a whole, or else what holds too few of a secret's bytes in a row and shows
-    # as it is. None where a secret may hold a separator or come first.
-    brief: re.Pattern[bytes] | None
-    sizes: tuple[int, ...]  # of the beginnings, the longest first
-    # How the beginnings of names are shown, up to a colon, that show as they are and lead to no secret: they
-    # recur from name to name. What is masked is never held here.
-    remembered: dict[bytes, str] = dataclasses.field(
+    # Matches a short name that does not begin like a name with a secret. Its groups are the text up to the
+    # last colon, and after that either text that may be a secret, or text with too short runs of a secret's
+    # bytes, which is shown. None if a secret may hold a separator or come first.
+    short_name: re.Pattern[bytes] | None
+    sizes: tuple[int, ...]  # the lengths of the beginnings, the longest first
+    # Beginnings of names, up to a colon, that are shown unmasked and lead to no secret, and their shown form.
+    # They recur from name to name. Masked text is never stored here.
+    shown_heads: dict[bytes, str] = dataclasses.field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
     def may_hold(self, byte: bytes) -> bool:
-        """Whether a secret may hold this byte."""
+        """Whether a secret may contain this byte."""
         return any(secret.runs.match(byte) is not None for secret in self.secrets)
 
     def shown(self, name: bytes) -> bytes:
-        """A name with all masked that may be a secret, or a part of one; the beginning of a long one."""
+        """The name with every possible secret or part of one masked. Of a long name, only the beginning."""
         quick = self.quick
-        if quick is None or len(name) >= _LOOKED_AT:
-            parts = self.pieces(name[:_LOOKED_AT])
+        if quick is None or len(name) >= _MAX_READ:
+            parts = self.pieces(name[:_MAX_READ])
             return b"".join(piece if kind == OPEN else self._masked(piece) for piece, kind in parts)
         found = quick.leading.search(name) if quick.leading is not None else None
         at = found.end() if found is not None else len(name)
@@ -89,14 +90,18 @@ class Secrecy:
         rest = _PIECE.sub(lambda piece: self._masked(piece[0]), name[at:])
         return quick.suspicious.sub(self._masked_unless_known, name[:at]) + rest
 
-    def briefly(self, name: bytes) -> str | None:
-        """A short name as people may see it, where all but its last piece is known to show, and that is one
-        secret, for all that is known, or surely none; None says nothing."""
-        found = self.brief.fullmatch(name) if self.brief is not None and len(name) <= SHORT else None
+    def shown_short(self, name: bytes) -> str | None:
+        """The masked form of a short name, on the fast path. None if the fast path cannot decide.
+
+        It decides if everything except the last piece is known to be shown, and the last piece is either
+        certainly no secret or may be one as a whole.
+        """
+        pattern = self.short_name
+        found = pattern.fullmatch(name) if pattern is not None and len(name) <= SHORT else None
         if found is None:
             return None
         head, secret, rest = found.groups()
-        shown = self.remembered.get(head)
+        shown = self.shown_heads.get(head)
         if shown is None:
             shown = self._head(head)
             if shown is None:
@@ -106,13 +111,13 @@ class Secrecy:
         return shown + (printable(secret) if secret in self.words else _MASKED)
 
     def _head(self, head: bytes) -> str | None:
-        """How a beginning is shown, which is remembered; None where it isn't known to show."""
+        """The shown form of a beginning, which is cached; None if it may have to be masked."""
         leads = any(piece.strip(_WILDCARDS).lower() in self.leading for piece in _SEPARATORS.split(head)[::2])
         if leads or self.shown(head) != head:
             return None
-        if len(self.remembered) >= MAX_HEADS:
-            self.remembered.clear()
-        shown = self.remembered[head] = printable(head)
+        if len(self.shown_heads) >= MAX_HEADS:
+            self.shown_heads.clear()
+        shown = self.shown_heads[head] = printable(head)
         return shown
 
     def _masked_unless_known(self, piece: re.Match[bytes]) -> bytes:
@@ -120,26 +125,26 @@ class Secrecy:
         return text if text.strip(_WILDCARDS) in self.words else self._masked(text)
 
     def pieces(self, name: bytes) -> Iterator[tuple[bytes, Kind]]:
-        """The pieces of a name and the separators between them, and what each may be."""
+        """The pieces of a name and the separators between them, each with its kind."""
         dangerous = self._dangerous(name)
         at = 0
-        place: Kind = SECRET if b"" in self.leading else OPEN
+        expected: Kind = SECRET if b"" in self.leading else OPEN
         for index, piece in enumerate(_SEPARATORS.split(name)):
             text = piece.strip(_WILDCARDS)
             if index % 2 or not text:
                 yield piece, OPEN
-            elif place == SECRET and (at or text not in self.words):
+            elif expected == SECRET and (at or text not in self.words):
                 yield piece, SECRET
             elif text in self.words or 1 not in dangerous[at : at + len(piece)]:
                 yield piece, OPEN
             else:
                 yield piece, UNKNOWN
-            if not index % 2 and text and (place == OPEN or not at):
-                place = SECRET if text.lower() in self.leading else OPEN
+            if not index % 2 and text and (expected == OPEN or not at):
+                expected = SECRET if text.lower() in self.leading else OPEN
             at += len(piece)
 
     def _masked(self, piece: bytes) -> bytes:
-        """A piece without what may be a secret in it."""
+        """A piece with the possible secret in it masked."""
         beginning = b""
         for size in self.sizes:
             if piece[:size] in self.beginnings:
@@ -153,11 +158,11 @@ class Secrecy:
         return beginning + (b"" if beginning else before) + MASKED + behind
 
     def _dangerous(self, name: bytes) -> bytearray:
-        """A byte for each of the name's: 1 where a secret, or a part of one, may stand."""
+        """One byte for each byte of the name: 1 if it may belong to a secret."""
         found = bytearray(len(name))
         for secret in self.secrets:
             for run in secret.runs.finditer(name):
-                is_long = run.end() - run.start() >= secret.shortest or run.end() == _LOOKED_AT
+                is_long = run.end() - run.start() >= secret.shortest or run.end() == _MAX_READ
                 if is_long or any(sign in run[0] for sign in _SIGNS):
                     found[run.start() : run.end()] = b"\1" * (run.end() - run.start())
         return found
@@ -166,8 +171,11 @@ class Secrecy:
 def secrecy_of(
     secrets: Iterable[tuple[ClassExpression, int]], patterns: Iterable[tuple[KeyPattern, frozenset[str]]]
 ) -> Secrecy | None:
-    """What is known of a policy's secrets, from their classes with the least bytes that keep one, and from
-    all patterns with the names of their secret placeholders; None where it has no secrets."""
+    """The secrecy of a policy, or None if it has no secrets.
+
+    `secrets` are the classes of secret placeholders, each with the minimum length of a secret in bytes.
+    `patterns` are all patterns with the names of their secret placeholders.
+    """
     kinds = dict.fromkeys(
         (one.alphabet, max(min(one.lengths[0], UNBOUNDED), least)) for one, least in secrets
     )
@@ -183,19 +191,19 @@ def secrecy_of(
         frozenset(known.beginnings),
         frozenset(known.leading),
         _quick(classes, known.leading),
-        _brief(classes, known),
+        _short_name(classes, known),
         tuple(sorted({len(beginning) for beginning in known.beginnings}, reverse=True)),
     )
 
 
 def _quick(secrets: Collection[Secret], leading: Collection[bytes]) -> Quick | None:
-    if len(leading) > _FEW or not _keep_to_pieces(secrets, leading):
+    if len(leading) > _MAX_LEADING or not _keep_to_pieces(secrets, leading):
         return None
-    runs = (secret.runs.pattern[:-1] + b"{%d}" % min(secret.shortest, _LOOKED_AT) for secret in secrets)
-    ways = b"|".join(dict.fromkeys([rb"[*?\[\]^\\]", *runs]))
+    runs = (secret.runs.pattern[:-1] + b"{%d}" % min(secret.shortest, _MAX_READ) for secret in secrets)
+    signs = b"|".join(dict.fromkeys([rb"[*?\[\]^\\]", *runs]))
     words = b"|".join(map(re.escape, sorted(leading)))
     return Quick(
-        re.compile(b"(?:(?<=[:{}])|^)[^:{}]*(?:" + ways + b")[^:{}]*"),
+        re.compile(b"(?:(?<=[:{}])|^)[^:{}]*(?:" + signs + b")[^:{}]*"),
         re.compile(b"(?:(?<=[:{}])|^)[*?]*(?i:" + words + rb")[*?]*(?:[:{}]|\Z)") if leading else None,
     )
 
@@ -205,24 +213,24 @@ def _keep_to_pieces(secrets: Iterable[Secret], leading: Collection[bytes]) -> bo
     return b"" not in leading and not any(secret.runs.search(b":{}") for secret in secrets)
 
 
-def _brief(secrets: Collection[Secret], known: _Known) -> re.Pattern[bytes] | None:
+def _short_name(secrets: Collection[Secret], known: _Known) -> re.Pattern[bytes] | None:
     if not _keep_to_pieces(secrets, known.leading):
         return None
-    held = [(_held(secret) - _ODD, min(secret.shortest, SHORT + 1)) for secret in secrets]
+    held = [(_held(secret) - _NOT_TEXT, min(secret.shortest, SHORT + 1)) for secret in secrets]
     runs = b"|".join(_set(held_by) + b"{%d,}" % shortest for held_by, shortest in held)
     rest = _with_short_runs(
-        PLAIN - _ODD,
+        PLAIN - _NOT_TEXT,
         frozenset[int]().union(*(held_by for held_by, _ in held)),
         min(shortest for _, shortest in held) - 1,
     )
-    # Redis' own channels have a way of their own, and so have forms with secrets and what holds a word beside
-    # a secret.
+    # Excluded: Redis' own channels, names that begin like a pattern with a secret, and pieces with a literal
+    # beginning before a secret. Other code handles them.
     begun, glued = _none_of({b"__key", *known.begun}), _none_of(known.beginnings)
     return re.compile(begun + b"((?:.*:)?)(?:" + glued + b"(" + runs + b")|(" + rest + b"))")
 
 
 def _with_short_runs(of: frozenset[int], held: frozenset[int], most: int) -> bytes:
-    """An expression for text of bytes `of`, among them no run of more than `most` that are `held`."""
+    """An expression for text of bytes `of` without a run of more than `most` bytes that are in `held`."""
     run, others = _set(of & held), _set(of - held)
     if not most:
         return others + b"*"
@@ -230,16 +238,16 @@ def _with_short_runs(of: frozenset[int], held: frozenset[int], most: int) -> byt
 
 
 def _none_of(beginnings: Iterable[bytes]) -> bytes:
-    """An expression for what begins with none of these."""
+    """An expression that matches where none of these texts begins."""
     found = b"|".join(map(re.escape, sorted(beginnings)))
     return b"(?!" + found + b")" if found else b""
 
 
 def leading_to_secret(pattern: KeyPattern, secrets: Collection[str]) -> bytes:
-    """The beginning of a pattern's keys behind which all may be a secret; b"" where there is none.
+    """The literal beginning of a pattern's keys after which everything may be a secret; b"" if there is none.
 
-    Where a word stands between the first placeholder and the secret (`pc:<env>:session:<token>`), it is the
-    word that leads to the secret: the beginning is that of keys without secrets, too.
+    If a word is between the first placeholder and the secret (`pc:<env>:session:<token>`), the word leads to
+    the secret, and keys without secrets have the same beginning. Then the result is b"".
     """
     for part in pattern.parts:
         if isinstance(part, Hole):
@@ -251,19 +259,19 @@ def leading_to_secret(pattern: KeyPattern, secrets: Collection[str]) -> bytes:
 
 
 class _Known:
-    """The literal text of patterns, piece by piece."""
+    """Collects the pieces of the literal text of patterns."""
 
     def __init__(self) -> None:
         self.words: set[bytes] = set()
         self.beginnings: set[bytes] = set()
         self.leading: set[bytes] = set()
-        self.begun: set[bytes] = set()  # beginnings of names with secrets
+        self.begun: set[bytes] = set()  # literal beginnings of names with secrets
 
     def take(self, pattern: KeyPattern, secrets: frozenset[str]) -> None:
         if beginning := leading_to_secret(pattern, secrets):
             self.begun.add(beginning)
         piece = last = b""
-        is_whole = True  # nothing but literal text is in the piece so far
+        is_whole = True  # the piece so far has only literal text
         for part in pattern.parts:
             if isinstance(part, Hole):
                 if is_whole and piece:
@@ -290,11 +298,11 @@ def _secret(alphabet: int, shortest: int) -> Secret:
 
 
 def _set(known: Iterable[int]) -> bytes:
-    """An expression for any of these bytes."""
+    """An expression for one of these bytes."""
     text = b"".join(b"\\x%02x" % byte for byte in sorted(known))
     return b"[" + text + b"]" if text else b"(?:(?!))"
 
 
 def _held(secret: Secret) -> frozenset[int]:
-    """The bytes that a secret may hold, and signs of globs."""
+    """The bytes that a secret may contain, and the special bytes of globs."""
     return frozenset(byte for byte in range(256) if secret.runs.match(bytes([byte])))

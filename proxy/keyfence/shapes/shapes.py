@@ -1,20 +1,20 @@
 """The shapes of keys that no entry of the policy covers: `jwt_active:<uuid>:<uuid>`, `user_roles:<int>`.
 
-Rule: a piece of a key shows in a shape only if it looks like a word; all else becomes a placeholder. Where
-keys aren't to be shown, a word must recur at its place too. Between calls nothing of a key is held but salted
-64-bit hashes of words and the shapes themselves.
+Rule: a piece of a key appears in a shape only if it looks like a word; everything else becomes a placeholder.
+If keys must not be shown, a word must also recur at its position. Between calls, only salted 64-bit hashes of
+words and the shapes themselves are kept.
 
-"Looks like a word": letters only, in runs of at most 20, joined by `_`, `-` or `.`, 32 characters at most, in
-one case or in camel humps of three letters on average, without six consonants in a row; or a version (`v1`).
-"Recurs": the words before it were the same, the rest of the key was of the same kind, and it isn't the first
-time. A place that has held more than MAX_WORDS different words holds names rather than words, and shows `<*>`
-from then on, except for the words that were seen ESTABLISHED times before.
+- A piece looks like a word if it consists of letters, in runs of at most 20, joined by `_`, `-` or `.`, with
+  at most 32 characters, in one case or in camel case with three letters per hump on average, and without six
+  consonants in a row. A version (`v1`) also counts as a word.
+- A word recurs if it was seen before, after the same words, in a key whose other parts are of the same kind.
+- A position with more than MAX_WORDS different words holds names rather than words. It shows `<*>` from then
+  on, except for words that were seen ESTABLISHED times before.
+- If the policy has secrets, a piece that may be one (`secrecy`) appears only if it is a word as a whole, is
+  not at the position of a secret in one of the policy's patterns, and was at its position in DISTINCT
+  different keys. So a single key shows nothing of itself, even if it is used again and again.
 
-Where the policy has secrets, a piece that may be one (`policy.secrecy`) shows only if it is a word as a
-whole, doesn't stand where a form of the policy has its secret, and has stood at its place in DISTINCT
-different keys: one key that is asked for again and again shows nothing of itself.
-
-Everything is bounded: shapes, kinds of key, nodes, the part of a key that is looked at.
+Everything is bounded: shapes, kinds of keys, nodes, and the part of a key that is read.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ OTHER = "other"
 ANY = "<*>"
 ID = "<id>"
 MORE = "<more>"
-HOLE = "\0"  # can't be in a key that is taken apart, since it isn't printable
+HOLE = "\0"  # never part of a key that is split, because it is not printable
 MAX_SHAPES = 4_000
-MAX_KINDS = 1_000  # sequences of separators and placeholders, one tree of words each
+MAX_KINDS = 1_000  # sequences of separators and placeholders, each with its own tree of words
 MAX_NODES = 20_000
-MAX_FIRST_WORDS = 256  # different words at the first place of a longer key: these tell the offenders apart
-MAX_WORDS = 48  # at any other place
-ESTABLISHED = 16  # times that a word must have been seen to outlive its place's widening
-DISTINCT = 16  # different keys in which a word must have stood that may be a secret
-TRIED = 64  # times that it has been seen, after which a key keeps the shape that it has without this word
-MAX_LENGTH = 256  # characters of a key that are looked at
-MAX_PARTS = 24  # words, placeholders and separators that are looked at
+MAX_FIRST_WORDS = 256  # different words at the first position of a longer key; these identify the offenders
+MAX_WORDS = 48  # different words at any other position
+ESTABLISHED = 16  # how often a word must have been seen to remain when its position is widened
+DISTINCT = 16  # in how many different keys a possible secret must have been seen
+TRIED = 64  # how often a possible secret is seen before a key keeps the shape without this word
+MAX_LENGTH = 256  # characters of a key that are read
+MAX_PARTS = 24  # words, placeholders and separators of a key that are read
 MAX_CACHED = 4_096
 
-# What holds a separator itself is found before the key is split.
+# Values that contain a separator are found before the key is split.
 _COMPOUND = re.compile(
     r"""(?<![^\W_])(?:
       (?P<uuid>[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12})
@@ -69,22 +69,23 @@ _PLACEHOLDERS = ("", "<uuid>", "<ip>", "<date>", "<int>", "<hex>")  # by the num
 _VERSION = re.compile(r"[vV]\d{1,3}")
 _LETTERS = r"[^\W\d_]{1,20}"
 _WORD = re.compile(rf"{_LETTERS}(?:[_.-]{_LETTERS})*")
-# Around an id a word has three letters at least: ids in base64url hold `-` and `_`, and letters before them.
+# A word next to an id has at least three letters, because ids in base64url contain letters before `-` and
+# `_`.
 _LEADING = re.compile(r"([^\W\d_]{3,20})([/_.,;=&~+-])(.+)")
 _TRAILING = re.compile(r"(.+)([/_.,;=&~+-])([^\W\d_]{3,20})")
 _NUMBERED = re.compile(rf"({_LETTERS}(?:[_.-]{_LETTERS})*)({_IPV4}|\d{{1,20}})")
 _CONSONANTS = re.compile(r"[bcdfghjklmnpqrstvwxz]{6}", re.IGNORECASE)
 _HUMPS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
-# What looked like a word beside an id, and isn't one, belongs to the id.
+# Hidden words next to an id belong to the id.
 _BLURRED = re.compile(r"(?:<\*>[/_.,;=&~+-])*<id>(?:[/_.,;=&~+-](?:<\*>|<id>))*")
-_SOME_ID = b"V1StGXR8_Z5jdHi6B-myT"  # is taken for an id
+_SOME_ID = b"V1StGXR8_Z5jdHi6B-myT"  # a text that is classified as an id
 _NONE: frozenset[str] = frozenset()
-_words: set[int] = set()  # hashes of what was found to look like a word, to find it faster
+_words: set[int] = set()  # a cache: hashes of texts that look like words
 
 
 class Anatomy:
-    """A key taken apart: a frame of separators and placeholders with a HOLE for each word, and the words."""
+    """A split key: a frame of separators and placeholders with a HOLE for each word, and the words."""
 
     __slots__ = ("frame", "words")
 
@@ -103,16 +104,16 @@ class Anatomy:
 
 
 class _Node:
-    """A place in the keys of one kind, after certain words."""
+    """A position in the keys of one kind, after certain words."""
 
     __slots__ = ("children", "count", "keys", "rest", "wide")
 
     def __init__(self) -> None:
-        self.keys: set[int] = set()  # hashes of those in which the word stood, where it may be a secret
+        self.keys: set[int] = set()  # hashes of the keys with this word, if it may be a secret
         self.children: dict[int, _Node] = {}  # by the word's hash
         self.count = 0
         self.wide = False
-        self.rest: _Node | None = None  # where all words without a node of their own lead
+        self.rest: _Node | None = None  # the node for all words that have no node of their own
 
     def size(self) -> int:
         return (
@@ -120,7 +121,7 @@ class _Node:
         )
 
     def take(self, other: _Node) -> None:
-        """Add what was learnt behind another node, so that widening forgets as little as may be."""
+        """Merge another node into this one, so that widening forgets as little as possible."""
         self.count += other.count
         self.keys |= other.keys
         for word, child in other.children.items():
@@ -133,8 +134,8 @@ class _Node:
             self.widen(MAX_WORDS)
 
     def widen(self, most: int) -> None:
-        """Forget the words of this place, which are names of things, except for up to `most` words that are
-        established."""
+        """Forget the words of this position, because they are names. Up to `most` established words
+        remain."""
         rest = self.rest or _Node()
         often = sorted(self.children.items(), key=lambda item: -item[1].count)
         kept = {word: child for word, child in often[:most] if child.count >= ESTABLISHED}
@@ -145,29 +146,28 @@ class _Node:
 
 
 class Shapes:
-    """Learns shapes from the keys that it is shown. Not for use by several threads at once."""
+    """Learns shapes from keys. Not thread-safe."""
 
     def __init__(self, *, trusting: bool = False, secrecy: Secrecy | None = None) -> None:
-        """`trusting`: words show at once, so that a finding's shape is right from its first key on. For where
-        keys themselves may be shown. `secrecy`: of a policy with secrets."""
+        """`trusting`: show words at once, so that a finding's shape is right from its first key on. Use it
+        only where the keys themselves may be shown. `secrecy`: for a policy with secrets."""
         self._trusting = trusting
         self.secrecy = secrecy
         self._roots: dict[str, _Node] = {}
         self._shapes: set[str] = set()
-        self._cache: dict[int, str] = {}  # by the key's hash; only what is learnt for good
+        self._cache: dict[int, str] = {}  # final shapes by the key's hash
         self._nodes = 0
-        self.turns = 0  # how often what was learnt for good was forgotten again
-        self.learned = 0  # how many words have begun to show after they were hidden
-        self.is_open = False  # the last shape hides a word that may show once more keys were seen
+        self.resets = 0  # how often final shapes were forgotten
+        self.learned = 0  # how many hidden words have become visible
+        self.is_open = False  # whether the last shape hides a word that may become visible with more keys
 
     def settled(self, key: bytes) -> str | None:
-        """The shape that a key has been shown with and keeps, until `turns` changes; None where that isn't
-        known."""
+        """The final shape of a key, which it keeps until `resets` changes; None if it has none yet."""
         return self._cache.get(hash(key))
 
     def shape(self, key: bytes) -> str:
-        """The shape of a key; `other` once MAX_SHAPES are given out. Equal keys may change their shape while
-        the words in them are being learnt."""
+        """The shape of a key; `other` if there are MAX_SHAPES already. The shape of a key may change while
+        its words are being learnt."""
         mark = hash(key)
         known = self._cache.get(mark)
         if known is not None:
@@ -183,7 +183,7 @@ class Shapes:
         return shape
 
     def reshaped(self, key: bytes) -> str:
-        """The shape of a key that was seen before, by what was learned since. It teaches nothing."""
+        """The current shape of a key that was seen before. Learns nothing from the key."""
         anatomy, suspects = self._taken_apart(key)
         return self._admitted(_filled(anatomy, self._known(anatomy, suspects)))
 
@@ -192,7 +192,7 @@ class Shapes:
         return take_apart(guarded), suspects
 
     def _admitted(self, shape: str) -> str:
-        """The shape, or `other` where there are too many."""
+        """The shape, or `other` if there are too many shapes."""
         if shape not in self._shapes:
             if len(self._shapes) >= MAX_SHAPES:
                 return OTHER
@@ -200,8 +200,8 @@ class Shapes:
         return shape
 
     def _learn(self, anatomy: Anatomy, key: int, suspects: Set[str]) -> tuple[list[str], bool]:
-        """The words to show, and whether showing them again would give the same. `suspects` are those words
-        that may be secrets."""
+        """The words to show, and whether the result is final. `suspects` are the words that may be
+        secrets."""
         words = anatomy.words
         kind = "".join(anatomy.frame)
         self.is_open = False
@@ -228,17 +228,17 @@ class Shapes:
             self.is_open = self.is_open or (named and not shows)
             shown.append(word if shows else ANY)
             steady = shows or not named or (is_suspect and child.count >= TRIED)
-            # A word is counted on until it is established, so that its place's widening spares it.
+            # Count a word until it is established, so that it remains when its position is widened.
             settled = settled and steady and (not named or child.count >= ESTABLISHED)
             node = child
         return shown, settled
 
     def _shows(self, node: _Node, is_suspect: bool, times: int) -> bool:
-        """Whether a word that was seen so many times shows."""
+        """Whether a word that was seen `times` times is shown."""
         return len(node.keys) >= DISTINCT if is_suspect else self._trusting or times > 1
 
     def _known(self, anatomy: Anatomy, suspects: Set[str]) -> list[str]:
-        """The words to show, by what is learned already."""
+        """The words to show, without learning."""
         node = self._roots.get("".join(anatomy.frame))
         shown: list[str] = []
         for word in anatomy.words:
@@ -249,7 +249,7 @@ class Shapes:
         return shown
 
     def _step(self, node: _Node, word: str, first: bool) -> _Node | None:
-        """The node behind a word; None where there is no room for one."""
+        """The node after a word; None if there are MAX_NODES already."""
         child = node.children.get(hash(word))
         if child is not None:
             return child
@@ -272,7 +272,7 @@ class Shapes:
         node.widen(most)
         self._nodes += node.size() - before
         self._cache.clear()
-        self.turns += 1
+        self.resets += 1
 
 
 def _filled(anatomy: Anatomy, words: list[str]) -> str:
@@ -281,13 +281,13 @@ def _filled(anatomy: Anatomy, words: list[str]) -> str:
 
 
 def _guarded(key: bytes, secrecy: Secrecy) -> tuple[bytes, set[str]]:
-    """A key with an id in place of each piece that may be a secret, but for those that are words as a whole;
-    and these."""
+    """The key with an id in place of each piece that may be a secret, and the pieces that may be secrets but
+    are words as a whole, which stay in the key."""
     parts: list[bytes] = []
     suspects: set[str] = set()
     for piece, kind in secrecy.pieces(key[: 4 * MAX_LENGTH]):
         text = piece.decode("utf-8", "surrogateescape")
-        if kind == OPEN or _KINDS(text) is not None:  # of what has a kind nothing else is shown
+        if kind == OPEN or _KINDS(text) is not None:  # a piece with a kind becomes a placeholder
             parts.append(piece)
         elif kind == UNKNOWN and (looks_like_word(text) or _VERSION.fullmatch(text) is not None):
             suspects.add(text)
@@ -295,19 +295,19 @@ def _guarded(key: bytes, secrecy: Secrecy) -> tuple[bytes, set[str]]:
         else:
             parts.append(_SOME_ID)
     if len(key) > 4 * MAX_LENGTH:
-        parts[-1] = _SOME_ID  # is cut
+        parts[-1] = _SOME_ID  # the last piece is cut
     return b"".join(parts), suspects
 
 
 def take_apart(key: bytes) -> Anatomy:
-    """A key as words, placeholders and separators."""
+    """Split a key into words, placeholders and separators."""
     text = key[: 4 * MAX_LENGTH].decode("utf-8", "surrogateescape")
     cut = text[:MAX_LENGTH]
     whole = len(cut) == len(text) and len(key) <= 4 * MAX_LENGTH
     anatomy = Anatomy()
     frame = anatomy.frame
     if not cut.isprintable():
-        # Of binary data only what comes before is looked at, by the one separator that all conventions share.
+        # Read only the text before binary data, up to the last colon, the separator of all conventions.
         start = next(index for index, char in enumerate(cut) if not char.isprintable())
         _split(cut[: cut.rfind(":", 0, start) + 1], anatomy)
         frame.append("<bytes>")
@@ -320,7 +320,7 @@ def take_apart(key: bytes) -> Anatomy:
             at = match.end()
     _split(cut[at:], anatomy)
     if not whole or len(frame) > MAX_PARTS:
-        # What a cut leaves of the last piece would be taken for something that it isn't.
+        # The last piece is incomplete, so it would be misread.
         del frame[min(len(frame) - 1, MAX_PARTS) :]
         del anatomy.words[frame.count(HOLE) :]
         frame.append(MORE)
@@ -341,7 +341,7 @@ def _split(text: str, anatomy: Anatomy) -> None:
 
 
 def _segment(text: str, anatomy: Anatomy) -> None:
-    """A segment that is no single thing: words and ids in one, or else an id."""
+    """Add a segment that consists of words and ids, or is an id."""
     numbered = _NUMBERED.fullmatch(text)
     if numbered is not None and len(numbered[1]) > 2 and looks_like_word(numbered[1]):
         anatomy.word(numbered[1])
@@ -369,7 +369,7 @@ def _segment(text: str, anatomy: Anatomy) -> None:
 
 
 def _all_plain(pieces: list[str], anatomy: Anatomy) -> bool:
-    """Add pieces with the separators between them, if each is one thing; else add nothing."""
+    """Add all pieces and separators if each piece is a word or a named kind; otherwise add nothing."""
     parts, words = len(anatomy.frame), len(anatomy.words)
     for index, piece in enumerate(pieces):
         if index % 2:
@@ -381,7 +381,7 @@ def _all_plain(pieces: list[str], anatomy: Anatomy) -> bool:
 
 
 def _plain(text: str, anatomy: Anatomy) -> bool:
-    """Add a piece that is one thing: a word or an id that can be named."""
+    """Add a piece if it is a word or of a named kind. Return whether it was added."""
     mark = hash(text)
     if mark not in _words:
         kind = _KINDS(text)
@@ -398,7 +398,7 @@ def _plain(text: str, anatomy: Anatomy) -> bool:
 
 
 def looks_like_word(text: str) -> bool:
-    """Whether a piece of a key is a word by the rule at the head of this file (a version apart)."""
+    """Whether a piece of a key looks like a word, as defined at the top of this file, versions excluded."""
     if len(text) > 32 or _WORD.fullmatch(text) is None or _CONSONANTS.search(text):
         return False
     if text.islower() or text.isupper() or not text.isascii():

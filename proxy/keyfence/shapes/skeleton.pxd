@@ -1,4 +1,4 @@
-# C types for skeletons.py. The same source runs uncompiled; nothing here changes what it does.
+# C types for skeleton.py when it is compiled. They do not change its behaviour.
 cimport cython
 
 cdef int _INT, _DATE, _HEX, _ID, _UUID, _IP, _DIGIT, _LETTER, _JOINT, _ALIEN, _UUID_LENGTH
@@ -18,7 +18,7 @@ cdef bint _is_hex(bytes key, Py_ssize_t at, Py_ssize_t end) except -1
 @cython.locals(digits=int, letters=int, joints=int, at=Py_ssize_t, kind=int, whole=int)
 cdef Py_ssize_t _part(bytes key, Py_ssize_t start, Py_ssize_t end, bytearray out, Py_ssize_t length) except -2
 cdef Py_ssize_t _as_it_is(bytes key, Py_ssize_t at, Py_ssize_t end, bytearray out, Py_ssize_t length) except -2
-@cython.locals(leading=Py_ssize_t, stands=int)
+@cython.locals(leading=Py_ssize_t, replacement=int)
 cdef Py_ssize_t _piece(
     bytes key, Py_ssize_t start, Py_ssize_t end, bytearray out, Py_ssize_t length, bint alone
 ) except -2

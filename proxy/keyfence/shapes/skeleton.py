@@ -1,21 +1,21 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, initializedcheck=False
-"""What of a key stays the same in all keys that look like it: `user:4711` and `user:42` have one skeleton.
+"""The skeleton of a key: its bytes with variable parts replaced. `user:4711` and `user:42` have the same one.
 
-Rule: keys with one skeleton are taken apart alike (`telemetry.shapes.take_apart`;
-tests/shapes/test_skeleton.py), so that the shape learnt of one is the shape of all. A key of which that
-isn't certain has none. One pass over the bytes, nothing is kept.
+Rule: `shapes.take_apart` splits all keys with the same skeleton in the same way, so the shape of one is the
+shape of all (tests/shapes/test_skeleton.py). If that is not certain, the key has no skeleton. The computation
+is one pass over the bytes and keeps nothing.
 
-Numbers, dates, UUIDs, addresses, hexadecimal digits and ids become one byte each that no printable key holds;
-words, versions and separators stay as they are. Where a part could be read in several ways, by its length
-or by what stands around it, it stays as it is too, or the key has no skeleton.
+Each number, date, UUID, address, hexadecimal text and id becomes one byte that no printable key contains.
+Words, versions and separators stay unchanged. A part that could be read in several ways, because of its
+length or its surroundings, also stays unchanged, or the key has no skeleton.
 
 Every index is checked against the end of the key before it is used.
 """
 
 from __future__ import annotations
 
-LONGEST = 256  # bytes: of a longer key a shape shows a part only
-# What stands for a part of a key.
+LONGEST = 256  # bytes; the shape of a longer key shows only a part of it
+# The bytes that replace parts of a key.
 _INT = 1
 _DATE = 2
 _HEX = 3
@@ -23,7 +23,7 @@ _ID = 4
 _UUID = 5
 _IP = 6
 
-_DIGIT = 1  # the kinds of byte: 0 ends a part of a key
+_DIGIT = 1  # the kinds of bytes; 0 ends a part of a key
 _LETTER = 2
 _JOINT = 3  # / _ . , ; = & ~ + -
 _ALIEN = 4  # not printable, or not ASCII
@@ -39,18 +39,18 @@ _KIND_OF = bytes(
     else 0
     for byte in range(256)
 )
-# 1: a digit that is hexadecimal in any case; 2: in lower case only; 4: in upper case only.
+# 1: a hexadecimal digit in both cases; 2: in lower case only; 4: in upper case only.
 _HEX_OF = bytes(
     1 if chr(byte) in "0123456789" else 2 if chr(byte) in "abcdef" else 4 if chr(byte) in "ABCDEF" else 0
     for byte in range(256)
 )
 _UUID_LENGTH = 36
 
-_SCRATCH = bytearray(LONGEST)  # a skeleton in the making; nothing else runs meanwhile
+_SCRATCH = bytearray(LONGEST)  # the buffer for the skeleton; a single thread uses it
 
 
 def skeleton(key: bytes) -> bytes:
-    """The skeleton of a key; empty where there is none."""
+    """The skeleton of a key, or empty if it has none."""
     size = len(key)
     if size > LONGEST:
         return b""
@@ -60,7 +60,7 @@ def skeleton(key: bytes) -> bytes:
         byte = key[at]
         kind = _KIND_OF[byte]
         if kind == 0:
-            # What holds a separator itself, an address of e-mail or of IPv6, a time, is left to the long way.
+            # E-mail and IPv6 addresses and times contain separators. Such keys have no skeleton.
             if byte == 64 or (byte == 58 and at + 1 < size and key[at + 1] == 58):
                 return b""
             if byte == 32 and at and _KIND_OF[key[at - 1]] == _DIGIT:
@@ -74,7 +74,7 @@ def skeleton(key: bytes) -> bytes:
         end = _end_of_part(key, at, size)
         if end < 0:
             return b""
-        # A hardware address or one of IPv6 has at least four such parts between its colons.
+        # A MAC or IPv6 address has at least four such parts between its colons.
         short = short + 1 if end - at <= 4 and _is_hex(key, at, end) else 0
         if short >= 4:
             return b""
@@ -87,8 +87,7 @@ def skeleton(key: bytes) -> bytes:
 
 
 def _end_of_part(key: bytes, at: int, size: int) -> int:
-    """Where the part of a key that begins at `at` ends; -1 where it may be something that holds
-    separators."""
+    """The end of the part that begins at `at`; -1 if it may belong to a value that contains separators."""
     before = 0
     while at < size:
         kind = _KIND_OF[key[at]]
@@ -112,8 +111,8 @@ def _is_hex(key: bytes, at: int, end: int) -> bool:
 
 
 def _part(key: bytes, start: int, end: int, out: bytearray, length: int) -> int:
-    """Put what stands for `key[start:end]` behind the first `length` bytes of `out`. Returns its new length,
-    -1 where nothing stands for it."""
+    """Write the replacement of `key[start:end]` to `out` at `length`. Return the new length, or -1 if the key
+    has no skeleton."""
     digits = letters = joints = 0
     at = start
     while at < end:
@@ -149,8 +148,11 @@ def _as_it_is(key: bytes, at: int, end: int, out: bytearray, length: int) -> int
 
 
 def _piece(key: bytes, start: int, end: int, out: bytearray, length: int, alone: bool) -> int:
-    """Put what stands for letters and digits, of which one is a digit. Letters before all digits stay where
-    it isn't `alone`: with what stands before them they may be a numbered word."""
+    """Write the replacement of a piece of letters and digits with at least one digit.
+
+    If the piece is not `alone`, letters before its digits stay: together with the pieces before them they may
+    be a numbered word.
+    """
     leading = start
     while leading < end and _KIND_OF[key[leading]] == _LETTER:
         leading += 1
@@ -159,16 +161,16 @@ def _piece(key: bytes, start: int, end: int, out: bytearray, length: int, alone:
         return length + 1
     if _is_version(key, start, end):
         return _as_it_is(key, start, end, out, length)
-    stands = _HEX if _is_long_hex(key, start, end) else _ID
-    if _is_numbered(key, start, leading, end) and (not alone or (stands == _ID and leading - start > 2)):
+    replacement = _HEX if _is_long_hex(key, start, end) else _ID
+    if _is_numbered(key, start, leading, end) and (not alone or (replacement == _ID and leading - start > 2)):
         length = _as_it_is(key, start, leading, out, length)
-        stands = stands if stands == _HEX else _INT
-    out[length] = stands
+        replacement = replacement if replacement == _HEX else _INT
+    out[length] = replacement
     return length + 1
 
 
 def _is_numbered(key: bytes, start: int, leading: int, end: int) -> bool:
-    """Whether behind the letters up to `leading` there are nothing but digits, 20 at most."""
+    """Whether the letters up to `leading` are followed only by digits, at most 20."""
     return leading > start and end - leading <= 20 and _is_number(key, leading, end)
 
 
@@ -181,14 +183,14 @@ def _is_number(key: bytes, at: int, end: int) -> bool:
 
 
 def _is_version(key: bytes, start: int, end: int) -> bool:
-    """Whether it reads v1: that is a word."""
+    """Whether this is a version such as v1, which counts as a word."""
     return (
         (key[start] == 118 or key[start] == 86) and 2 <= end - start <= 4 and _is_number(key, start + 1, end)
     )
 
 
 def _is_long_hex(key: bytes, at: int, end: int) -> bool:
-    """Eight hexadecimal digits or more, in one case."""
+    """Whether these are at least eight hexadecimal digits in one case."""
     if end - at < 8:
         return False
     cases = 0
@@ -202,7 +204,7 @@ def _is_long_hex(key: bytes, at: int, end: int) -> bool:
 
 
 def _is_uuid(key: bytes, start: int) -> bool:
-    """Of UUID_LENGTH bytes."""
+    """Whether the _UUID_LENGTH bytes from `start` are a UUID."""
     for at in range(_UUID_LENGTH):
         byte = key[start + at]
         if at in (8, 13, 18, 23):
@@ -214,7 +216,7 @@ def _is_uuid(key: bytes, start: int) -> bool:
 
 
 def _is_date(key: bytes, at: int, end: int) -> bool:
-    """Year, month, day, with `-`, `/`, `.`, `_` or nothing between them."""
+    """Whether this is year, month and day, with `-`, `/`, `.`, `_` or nothing between them."""
     if not 8 <= end - at <= 10:
         return False
     if not ((key[at] == 49 and key[at + 1] == 57) or (key[at] == 50 and key[at + 1] == 48)):
@@ -243,7 +245,8 @@ def _joins_date(byte: int) -> bool:
 
 
 def _whole(key: bytes, start: int, end: int) -> int:
-    """What a part of digits and joints is as a whole: a date, an address, a number; 0: none of them."""
+    """The replacement of a part of digits and joints that is a date, an address or a number; 0 if it is
+    neither."""
     if _is_date(key, start, end):
         return _DATE
     dots = minus = others = run = longest = 0
@@ -273,10 +276,10 @@ def _whole(key: bytes, start: int, end: int) -> int:
 
 
 def _pieces(key: bytes, start: int, end: int, out: bytearray, length: int) -> int:
-    """Put what stands for pieces between joints.
+    """Write the replacements of pieces between joints. Return -1 if they could be read in several ways.
 
-    Where each is a word, a number, a date or a long hexadecimal one, they are taken one by one, or all is an
-    id for a word that is none. Two pieces may also be a word and an id. All else can't be told from here.
+    If each piece is a word, a number, a date or long hexadecimal, each is replaced on its own. Two pieces may
+    also be a word and an id.
     """
     pieces = ids = joints = 0
     begun = length
@@ -307,7 +310,7 @@ def _pieces(key: bytes, start: int, end: int, out: bytearray, length: int) -> in
             length = _piece(key, at, stop, out, length, False)
         at = stop
     if ids == 0:
-        # What remains of a part where words were taken from its ends may be a UUID of odd pieces.
+        # Without the words at its ends, a longer part may be a UUID.
         return length if end - start <= _UUID_LENGTH else -1
     if pieces == 2 and joints == 1 and ids == 1:
         return length if _has_letters_only_piece(key, start, end) else -1
@@ -315,7 +318,7 @@ def _pieces(key: bytes, start: int, end: int, out: bytearray, length: int) -> in
 
 
 def _has_letters_only_piece(key: bytes, start: int, end: int) -> bool:
-    """Whether one of two pieces holds letters only."""
+    """Whether one of the two pieces consists only of letters."""
     at = start
     while _KIND_OF[key[at]] == _LETTER:
         at += 1

@@ -227,7 +227,7 @@ class Counters(Traffic, Sink):
         _add(self.login_failures, service, OTHER, MAX_SERIES)
 
     def closed_for(self, reason: str) -> None:
-        """keyfence closed a connection; `reason` is a label of `closures`."""
+        """keyfence closed a connection; `reason` is a label of `downstream.closures`."""
         _add(self.closures, reason, OTHER, MAX_REASONS)
 
     def admin_refused_one(self, listener: str, reason: str) -> None:

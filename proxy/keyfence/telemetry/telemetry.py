@@ -273,8 +273,8 @@ class Telemetry:
         now = self._clock()
         self._epoch = self._wall() - now
         self.gather()
-        is_stale = self._turns != self._shapes.turns
-        self._turns = self._shapes.turns
+        is_stale = self._turns != self._shapes.resets
+        self._turns = self._shapes.resets
         for _ in range(len(self._repeats) if is_stale else min(RETIRED, len(self._repeats))):
             self._repeats.popleft().live = False
         for sink in self._sinks:

@@ -452,7 +452,7 @@ class SharedConnection:
         self._barrier_reply = b""
         if completed and entry.barrier.is_passed(reply):
             self._deliver_kept(told)
-        elif completed and entry.barrier.is_open(reply):
+        elif completed and entry.barrier.is_undecided(reply):
             self._keeps = True
             self._barrier_form = Form.HELLO
             self._send_barrier()

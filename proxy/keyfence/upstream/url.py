@@ -29,7 +29,7 @@ def parse_upstream(url: str) -> UpstreamAddress:
         raise misread
     if parts.scheme == "unix":
         if not parts.path or parts.hostname:
-            raise ValueError(f"{shown!r} names no socket; write unix:///path/to/redis.sock")
+            raise ValueError(f"{shown!r} does not name a socket; write unix:///path/to/redis.sock")
         _only(query, ("db",), shown)
         return UpstreamAddress(
             "unix",

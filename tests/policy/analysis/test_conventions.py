@@ -1,4 +1,4 @@
-"""The policies that keyfence ships, held against their test files."""
+"""The shipped policies pass their test files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILES = sorted(POLICIES.glob("*.test.yaml"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_a_policy_says_what_its_document_says(file: Path) -> None:
+def test_a_shipped_policy_passes_its_tests(file: Path) -> None:
     runner = Runner()
     result = runner.run(file)
     assert [str(failure) for one in result.results for failure in one.failures] == []

@@ -1,4 +1,4 @@
-"""What is told of two policies, and that it is told exactly where a key shows it."""
+"""The difference between policies: its sentences, and that it is reported exactly if some key shows it."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ CHANGES: list[tuple[str, str, list[str]]] = [
         "type: hash, ",
         "type: hash, max_value: 64kb, max_fields: 9, ",
         [
-            "k: max value is asked now (64kb), for example a:s:k:x",
-            "k: max fields is asked now (9), for example a:s:k:x",
+            "k: max value is required now (64kb), for example a:s:k:x",
+            "k: max fields is required now (9), for example a:s:k:x",
         ],
     ),
     ("type: hash", "type: [hash, string]", ["k: types is hash, string, was hash, for example a:s:k:x"]),
-    ("type: hash, ", "", ["k: types is asked no more (was hash), for example a:s:k:x"]),
+    ("type: hash, ", "", ["k: types is no longer required (was hash), for example a:s:k:x"]),
     (
         "publishers: [one], subscribers: [two]",
         "publishers: [one, two]",
@@ -122,7 +122,7 @@ CHANGES: list[tuple[str, str, list[str]]] = [
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), CHANGES, ids=[new[:40] for _, new, _ in CHANGES])
-def test_a_change_is_told_with_an_example(old: str, new: str, expected: list[str]) -> None:
+def test_a_change_is_reported_with_an_example(old: str, new: str, expected: list[str]) -> None:
     assert sentences(old, new) == expected
 
 
@@ -133,7 +133,7 @@ def test_a_policy_does_not_differ_from_itself() -> None:
             assert Difference(policy, load_policy(path)).changes == []
 
 
-# -- held against brute force
+# -- compared with brute force
 
 SERVICES = ["one", "two"]
 CLASSES = {"id": "[ab]{1,2}", "n": "[ab]{1,12}", "any": "[ab:]{1,2}"}
@@ -192,7 +192,7 @@ def compiled(text: str) -> Any:
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(policies(), policies(), st.booleans(), st.lists(KEYS, min_size=1, max_size=25))
-def test_a_verdict_changes_exactly_where_a_change_is_told(
+def test_a_verdict_changes_exactly_where_a_change_is_reported(
     one: str, other: str, near: bool, keys: list[str]
 ) -> None:
     if near:  # near to one another, as revisions are
@@ -225,7 +225,7 @@ def test_every_example_shows_its_change(one: str, other: str) -> None:
                 assert any(before(service, key, n) != after(service, key, n) for n in NEEDS.values()), change
 
 
-def test_a_script_is_the_same_where_another_binding_comes_before_its_own() -> None:
+def test_a_new_binding_before_a_script_s_own_changes_no_script() -> None:
     old = """
 policy: p
 services: [a]

@@ -1,4 +1,4 @@
-"""What keys end up with, held against what Redis' documentation says of the commands."""
+"""The model of Redis' key space agrees with Redis' documentation of the commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOW = 1_000_000_000_000
 
 
 def lives(*commands: str, key: bytes = b"k") -> int:
-    """PTTL of the key after the commands; the time stands still."""
+    """Returns PTTL of the key after the commands, with the clock stopped."""
     keyspace = Keyspace()
     for command in commands:
         keyspace.run(extract(command.encode().split()), NOW)
@@ -60,17 +60,17 @@ def lives(*commands: str, key: bytes = b"k") -> int:
         (["RESTORE k 0 x"], -1),
     ],
 )
-def test_a_key_ends_up_with(commands: list[str], left: int) -> None:
+def test_commands_leave_this_time_to_live(commands: list[str], left: int) -> None:
     assert lives(*commands) == left
 
 
-def test_the_source_of_a_rename_is_gone_and_stays_where_nothing_was_renamed() -> None:
+def test_the_source_of_a_rename_goes_only_if_the_rename_happens() -> None:
     assert lives("SET o v", "RENAME o k", key=b"o") == -2
     assert lives("SET o v EX 60", "SET k v", "RENAMENX o k", key=b"o") == 60_000
     assert lives("SET o v EX 60", "RENAME o o", key=b"o") == 60_000
 
 
-def test_time_ends_keys() -> None:
+def test_keys_expire_with_time() -> None:
     keyspace = Keyspace({b"a": NOW + 10, b"b": None})
     assert keyspace.exists(b"a", NOW + 9)
     assert not keyspace.exists(b"a", NOW + 10)

@@ -1,4 +1,4 @@
-"""Every message that `keyfence check` has, and that no file whatever gets anything but messages."""
+"""Every message of `keyfence check`; and any file, however damaged, gives only messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ scopes: {s: {prefix: "a:", writers: [one], readers: [two]}}
 
 
 def read_cases() -> list[tuple[str, list[str]]]:
-    """(policy, what is told of it) of check_cases.txt."""
+    """Returns (policy, expected messages) for each case of check_cases.txt."""
     cases = []
     for block in (Path(__file__).parent / "check_cases.txt").read_text().split("====\n")[1:]:
         lines = block.splitlines()
@@ -35,7 +35,7 @@ def read_cases() -> list[tuple[str, list[str]]]:
 CASES = read_cases()
 
 
-def told(folder: Path, text: str) -> list[str]:
+def message(folder: Path, text: str) -> list[str]:
     file = folder / "p.yaml"
     file.write_text(text.replace("$HEAD\n", HEAD))
     errors, warnings, _ = check_policy(file, TODAY)
@@ -45,19 +45,19 @@ def told(folder: Path, text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "expected"), CASES, ids=[re.sub(r"\s+", " ", text)[:70] for text, _ in CASES]
 )
-def test_what_is_told_of_a_policy(text: str, expected: list[str], tmp_path: Path) -> None:
-    assert told(tmp_path, text) == expected
+def test_check_reports_these_faults_and_warnings(text: str, expected: list[str], tmp_path: Path) -> None:
+    assert message(tmp_path, text) == expected
 
 
-def test_a_character_that_yaml_does_not_take(tmp_path: Path) -> None:
-    assert told(tmp_path, 'policy: p\nabout: "a\0b"') == ["2:10: error: not YAML: the character U+0000"]
+def test_a_character_that_yaml_forbids_is_an_error(tmp_path: Path) -> None:
+    assert message(tmp_path, 'policy: p\nabout: "a\0b"') == ["2:10: error: not YAML: the character U+0000"]
 
 
-def test_an_empty_file(tmp_path: Path) -> None:
-    assert told(tmp_path, "") == ["1:1: error: the file is empty"]
+def test_an_empty_file_is_an_error(tmp_path: Path) -> None:
+    assert message(tmp_path, "") == ["1:1: error: the file is empty"]
 
 
-def test_a_policy_s_summary_counts_what_it_holds(tmp_path: Path) -> None:
+def test_the_summary_counts_a_policy_s_parts(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(HEAD + 'keys: {k: {key: "a:<id>"}, one: {key: "a:b"}}\nlegacy: {keys: {"old:<id>": k}}\n')
     errors, warnings, summary = check_policy(file, TODAY)
@@ -71,7 +71,7 @@ def test_a_policy_s_summary_counts_what_it_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["none", "x/y"])
-def test_a_file_that_can_not_be_read(name: str, tmp_path: Path) -> None:
+def test_an_unreadable_policy_is_an_error(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     errors, warnings, summary = check_policy(path)
     assert [str(one) for one in errors] == [f"{path}:1:1: error: can't be read: No such file or directory"]
@@ -87,19 +87,19 @@ def test_a_file_that_can_not_be_read(name: str, tmp_path: Path) -> None:
         ("2026-06-30", ""),
     ],
 )
-def test_an_exception_s_end_is_told_14_days_before(until: str, level: str, tmp_path: Path) -> None:
-    lines = told(tmp_path, f"$HEAD\nkeys: {{k: {{key: 'a:<id>'}}}}\nlegacy: {{until: {until}}}")
+def test_an_end_date_is_a_warning_14_days_before(until: str, level: str, tmp_path: Path) -> None:
+    lines = message(tmp_path, f"$HEAD\nkeys: {{k: {{key: 'a:<id>'}}}}\nlegacy: {{until: {until}}}")
     assert [line.split(": ")[1] for line in lines] == ([level] if level else [])
 
 
-def test_without_a_day_it_is_today(tmp_path: Path) -> None:
+def test_the_default_day_is_today(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(HEAD + "legacy: {until: 2000-01-01}\n")
     errors, _, _ = check_policy(file)
-    assert [one.message for one in errors] == ["legacy ended on 2000-01-01; take it out or move the date"]
+    assert [one.message for one in errors] == ["legacy ended on 2000-01-01; remove it or change the date"]
 
 
-# -- whatever stands in a file
+# -- damaged files
 
 CUBESANDBOX = (POLICIES / "cubesandbox.yaml").read_text()
 LINES = CUBESANDBOX.splitlines(keepends=True)
@@ -147,7 +147,7 @@ ODD += ["\ud7ff", "a:\n  b", "(?=x)", "[a", "[a-z]{1,99999}", "(((a*)*)*)*", "\\
 
 @st.composite
 def mutated(draw: st.DrawFn) -> str:
-    """The policy with a few of its lines or words taken out, doubled, moved or put in another's place."""
+    """Returns the policy with some lines or words removed, doubled, moved or replaced."""
     text = CUBESANDBOX
     for _ in range(draw(st.integers(1, 3))):
         way = draw(st.sampled_from(["word", "swap", "line", "double", "indent", "cut", "insert"]))
@@ -173,7 +173,7 @@ def mutated(draw: st.DrawFn) -> str:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(text=mutated())
-def test_a_spoilt_policy_gets_errors_with_their_places(text: str, tmp_path: Path) -> None:
+def test_a_damaged_policy_gives_errors_with_places(text: str, tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(text)
     errors, warnings, summary = check_policy(file, TODAY)
@@ -189,7 +189,7 @@ def test_a_spoilt_policy_gets_errors_with_their_places(text: str, tmp_path: Path
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=60))
-def test_whatever_bytes_a_file_holds_it_gets_an_error(content: bytes, tmp_path: Path) -> None:
+def test_a_file_of_random_bytes_gives_an_error(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_bytes(content)
     errors, _, _ = check_policy(file, TODAY)

@@ -1,4 +1,4 @@
-"""Commands of the past under another policy."""
+"""Replay of logged commands under another policy."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ def replayed(new: Any, *lines: bytes) -> list[tuple[str, str, str, str, int]]:
     return [(row.what, row.service, row.command, row.rule, row.count) for row in replay.rows()]
 
 
-def test_the_same_policy_changes_nothing() -> None:
+def test_replay_under_the_same_policy_changes_nothing() -> None:
     lines = [line("one", "SET a:lock:x v"), line("two", "HGETALL a:cart:x"), line("two", "PUBLISH n:x v")]
     assert replayed(OLD, *lines) == []
 
 
-def test_a_right_that_goes_newly_breaks() -> None:
+def test_a_removed_right_is_a_new_violation() -> None:
     new = changed(("readers: [two]", "readers: []"))
     found = replayed(new, line("two", "HGETALL a:cart:x", 5), line("two", "HGETALL a:cart:y", 2))
     assert found == [("breaks", "two", "HGETALL", "scope.read", 7)]
 
 
-def test_a_right_that_comes_mends() -> None:
+def test_an_added_right_mends_a_violation() -> None:
     new = changed(("writers: [one]", "writers: [one, two]"))
     assert replayed(new, line("two", "DEL a:cart:x")) == [("mends", "two", "DEL", "scope.write", 1)]
 
@@ -82,7 +82,7 @@ def test_a_right_that_comes_mends() -> None:
         ("SORT a:cart:x", "services", "commands: {forbid: SORT}\nservices", "command.forbidden"),
     ],
 )
-def test_rules_on_what_the_log_holds_are_decided(command: str, old: str, new: str, rule: str) -> None:
+def test_rules_on_logged_facts_are_decided(command: str, old: str, new: str, rule: str) -> None:
     found = replayed(changed((old, new)), line("one", command))
     assert [row[3] for row in found if row[0] == "breaks"] == ([rule] if rule else [])
 
@@ -95,14 +95,14 @@ def test_rules_on_values_are_undecided() -> None:
     assert replayed(new, line("one", "HDEL a:cart:x f")) == []
 
 
-def test_what_a_script_makes_of_its_arguments_is_undecided() -> None:
+def test_keys_that_a_script_builds_from_arguments_are_undecided() -> None:
     found = replayed(
         changed(("readers: [two]", "readers: []")), line("one", f"EVALSHA {'a' * 40} 1 a:cart:x y")
     )
     assert found == [("undecided", "one", "EVALSHA", "script.keys", 1)]
 
 
-def test_a_secret_is_no_part_of_a_line_and_its_key_is_still_judged() -> None:
+def test_a_line_holds_no_secret_and_its_key_is_still_classified() -> None:
     text = line("two", "GET a:tok:hunter2")
     assert b"hunter2" not in text
     new = changed(("readers: [two]", "readers: []"))
@@ -111,7 +111,7 @@ def test_a_secret_is_no_part_of_a_line_and_its_key_is_still_judged() -> None:
     assert b"hunter2" not in line("two", "SCAN 0 MATCH a:tok:hunter2*")
 
 
-def test_values_are_no_part_of_a_line() -> None:
+def test_a_line_holds_no_values() -> None:
     for command in (
         "SET a:lock:x VALUE EX 60",
         "HSET a:cart:x f VALUE",
@@ -129,10 +129,10 @@ def test_values_are_no_part_of_a_line() -> None:
         assert b"VALUE" not in line("one", command), command
 
 
-def test_argv_shows_what_is_no_value() -> None:
-    told = json.loads(line("one", "SET a:lock:x v EX 60"))
-    assert told["argv"] == ["SET", "a:lock:x", "?", "?", "60"]
-    assert told["values"] is True
+def test_argv_shows_only_what_cannot_be_a_value() -> None:
+    answer = json.loads(line("one", "SET a:lock:x v EX 60"))
+    assert answer["argv"] == ["SET", "a:lock:x", "?", "?", "60"]
+    assert answer["values"] is True
 
 
 NAMES = sorted(name for name in COMMANDS if b" " not in name)
@@ -143,10 +143,12 @@ ARGV = st.builds(
 
 
 @given(ARGV, st.sampled_from(["one", "two", "unknown"]))
-def test_a_line_read_again_breaks_the_same_rules_but_those_on_values(argv: list[bytes], service: str) -> None:
+def test_a_line_read_back_breaks_the_same_rules_except_those_on_values(
+    argv: list[bytes], service: str
+) -> None:
     touches = extract(argv)
-    told = as_line(OLD, service, argv, touches, 1)
-    again = from_line(json.loads(json.dumps(told)))
+    message = as_line(OLD, service, argv, touches, 1)
+    again = from_line(json.loads(json.dumps(message)))
     evaluator = Evaluator(OLD)
     number = OLD.number(service)
     before = {one.rule for one in evaluator.judge(number, argv, touches).violations}
@@ -160,17 +162,17 @@ def test_a_line_read_again_breaks_the_same_rules_but_those_on_values(argv: list[
 
 
 def decision(**more: Any) -> bytes:
-    told = {"service": "two", "command": "HSET", "rule": "scope.write", "key": "a:cart:x", "position": 1}
-    return json.dumps(told | {"entry": "cart", "merged": 4} | more).encode()
+    answer = {"service": "two", "command": "HSET", "rule": "scope.write", "key": "a:cart:x", "position": 1}
+    return json.dumps(answer | {"entry": "cart", "merged": 4} | more).encode()
 
 
-def test_a_violation_of_the_past_is_mended_or_not() -> None:
+def test_replay_decides_whether_a_logged_violation_remains() -> None:
     assert replayed(OLD, decision()) == []
     new = changed(("writers: [one]", "writers: [one, two]"))
     assert replayed(new, decision()) == [("mends", "two", "HSET", "scope.write", 5)]
 
 
-def test_what_breaks_another_rule_instead_is_told() -> None:
+def test_a_logged_violation_may_become_another_one() -> None:
     new = changed(('key: "a:cart:<id>"', 'key: "a:basket:<id>"'), ("writers: [one]", "writers: [one, two]"))
     assert replayed(new, decision()) == [
         ("breaks", "two", "HSET", "key.unregistered", 5),
@@ -181,14 +183,14 @@ def test_what_breaks_another_rule_instead_is_told() -> None:
 @pytest.mark.parametrize(
     "more", [{"key": "sha256:aa"}, {"key": None}, {"rule": "value.invalid"}, {"key": "a:…"}]
 )
-def test_a_line_that_does_not_tell_enough_is_undecided(more: dict[str, Any]) -> None:
+def test_a_line_without_enough_facts_is_undecided(more: dict[str, Any]) -> None:
     replay = Replay(OLD, OLD)
     replay.feed([decision(**more)], pytest.fail)
     assert (replay.rows(), replay.undecided) == ([], 5)
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b"{}", b'{"rule": 1}', b'{"command": "GET"}', b"\xff"])
-def test_what_is_no_line_is_told_with_its_number(text: bytes) -> None:
+def test_an_invalid_line_is_reported_with_its_number(text: bytes) -> None:
     complaints: list[str] = []
     Replay(OLD, OLD).feed([b"\n", text], complaints.append)
     assert len(complaints) == 1

@@ -1,4 +1,4 @@
-"""Policy test files: what they can say, and what is told where it isn't so."""
+"""Policy test files: what they can express, and the messages if an expectation is false."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keyfence.policy.loading.load import load_policy
 from tests.policy.cases import POLICIES
 from tests.servers import PROJECT
 
-# pytest would take these for tests.
+# pytest would collect these as tests.
 files_of = test_files
 del test_files
 
@@ -36,8 +36,8 @@ def run(folder: Path, tests: str) -> FileResult:
     return Runner().run(file)
 
 
-def told(folder: Path, tests: str) -> list[str]:
-    """The failures, without the file's name."""
+def message(folder: Path, tests: str) -> list[str]:
+    """Returns the failures, without the file's name."""
     result = run(folder, tests)
     prefix = f"{folder}/p.test.yaml:"
     return [str(one).removeprefix(prefix) for case in result.results for one in case.failures]
@@ -112,8 +112,8 @@ HOLDS = [
 
 
 @pytest.mark.parametrize("test", HOLDS)
-def test_what_holds_fails_nowhere(test: str, tmp_path: Path) -> None:
-    assert told(tmp_path, f"  - {test}\n") == []
+def test_a_true_expectation_passes(test: str, tmp_path: Path) -> None:
+    assert message(tmp_path, f"  - {test}\n") == []
 
 
 FAILS = {
@@ -156,28 +156,28 @@ FAILS = {
 
 
 @pytest.mark.parametrize("test", FAILS)
-def test_what_does_not_hold_is_told_with_its_place(test: str, tmp_path: Path) -> None:
-    assert told(tmp_path, f"  - {test}\n") == FAILS[test]
+def test_a_false_expectation_fails_with_its_place(test: str, tmp_path: Path) -> None:
+    assert message(tmp_path, f"  - {test}\n") == FAILS[test]
 
 
 FAULTS = {
-    "{service: one}": ["3:6: error: 'command' is missing, or 'sequence'"],
-    "{command: PING}": ["3:6: error: 'service' is missing: who sends this?"],
-    "{service: on, command: PING}": ["3:15: error: 'on' is no service of the policy; did you mean one?"],
+    "{service: one}": ["3:6: error: a test needs 'command' or 'sequence'"],
+    "{command: PING}": ["3:6: error: 'service' is missing: which service sends this?"],
+    "{service: on, command: PING}": ["3:15: error: 'on' is not a service of the policy; did you mean one?"],
     "{service: one, command: PING, entry: leas}": [
-        "3:42: error: 'leas' is no entry of the policy; did you mean lease?"
+        "3:42: error: 'leas' is not an entry of the policy; did you mean lease?"
     ],
     "{service: one, command: PING, rule: scope.wirte}": [
         "3:41: error: 'scope.wirte' is no rule; did you mean scope.write?"
     ],
     "{service: one, command: PING, verdict: violation, rules: []}": [
-        "3:62: error: no rules; name those that are broken, or leave rules out for any"
+        "3:62: error: no rules; name the broken rules, or omit rules to admit any"
     ],
     "{service: one, command: PING, verdict: allow, rule: scope.read}": [
-        "3:44: error: a rule is broken where the verdict is violation"
+        "3:44: error: a broken rule needs the verdict violation"
     ],
     "{service: one, command: PING, rule: scope.read, rules: [scope.read]}": [
-        "3:35: error: either rule (the first one) or rules (all of them)"
+        "3:35: error: write either rule (the first one) or rules (all of them)"
     ],
     "{service: one, command: 'SET \"a'}": [
         "3:29: error: 'SET \"a': no closing quotation; write the words as a list"
@@ -185,13 +185,13 @@ FAULTS = {
     "{service: one, command: ''}": ["3:29: error: an empty command"],
     "{service: one, sequence: []}": ["3:30: error: an empty sequence tests nothing"],
     "{service: one, command: PING, sequence: [{command: PING}]}": [
-        "3:20: error: a sequence has its commands in its steps"
+        "3:20: error: write the commands of a sequence in its steps"
     ],
     "{service: one, rule: scope.read, sequence: [{command: PING}]}": [
         "3:20: error: 'rule' belongs to a step of the sequence"
     ],
     "{service: one, command: PING, ttl: {k: soon}}": [
-        "3:44: error: 'soon' is no duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d; "
+        "3:44: error: 'soon' is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, "
         "or none, or gone"
     ],
     "{service: one, comand: PING}": ["3:20: error: unknown key 'comand'; did you mean command?"],
@@ -199,15 +199,15 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("test", FAULTS)
-def test_a_faulty_test_is_told_with_its_place(test: str, tmp_path: Path) -> None:
+def test_a_faulty_test_is_an_error_with_its_place(test: str, tmp_path: Path) -> None:
     assert [line.replace("3:5:", "3:6:") for line in faults(tmp_path, f"  - {test}\n")] == FAULTS[test]
 
 
-def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+def test_all_faults_of_a_test_file_are_reported_at_once(tmp_path: Path) -> None:
     assert len(faults(tmp_path, "  - {service: one}\n  - {command: PING}\n")) == 2
 
 
-def test_time_is_what_the_file_says(tmp_path: Path) -> None:
+def test_the_file_sets_the_time_of_its_tests(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(POLICY)
     file = tmp_path / "p.test.yaml"
     # 2030-01-01 is 1893456000
@@ -218,7 +218,7 @@ def test_time_is_what_the_file_says(tmp_path: Path) -> None:
     assert Runner().run(file).failed == 0
 
 
-def test_coverage_names_what_was_never_exercised(tmp_path: Path) -> None:
+def test_coverage_lists_what_no_test_exercised(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(POLICY)
     file = tmp_path / "p.test.yaml"
     file.write_text(
@@ -255,7 +255,7 @@ def test_coverage_names_what_was_never_exercised(tmp_path: Path) -> None:
         "type: hash, fields: {a: integer}",
     ],
 )
-def test_what_an_entry_asks_of_values_is_to_be_exercised(asked: str, tmp_path: Path) -> None:
+def test_coverage_counts_an_entry_s_rules_on_values(asked: str, tmp_path: Path) -> None:
     text = f"policy: p\nservices: [a]\nkeys: {{k: {{key: k, writers: a, {asked}}}}}\n"
     (tmp_path / "p.yaml").write_text(text)
     coverage = Coverage(load_policy(tmp_path / "p.yaml"))
@@ -264,7 +264,7 @@ def test_what_an_entry_asks_of_values_is_to_be_exercised(asked: str, tmp_path: P
     assert "value.invalid" in missing["rules"]
 
 
-def test_the_test_files_of_a_folder(tmp_path: Path) -> None:
+def test_a_folder_stands_for_all_its_test_files(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     for name in ("b.test.yaml", "a.test.yaml", "a.yaml", "sub/c.test.yaml"):
         (tmp_path / name).write_text("")
@@ -276,7 +276,7 @@ def test_the_test_files_of_a_folder(tmp_path: Path) -> None:
         files_of([empty])
 
 
-def test_the_examples_of_the_documentation_hold(tmp_path: Path) -> None:
+def test_the_documentation_s_examples_pass(tmp_path: Path) -> None:
     text = (PROJECT / "docs" / "tools.md").read_text()
     blocks = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "service:" in block]
     file = tmp_path / "docs.test.yaml"

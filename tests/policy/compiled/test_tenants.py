@@ -674,7 +674,7 @@ def test_what_is_remembered_of_patterns_does_not_grow_with_tenants() -> None:
         values = LOADED.values(Caller(b"tenant-" + tenant))
         assert evaluator.decide(0, [b"SCAN", b"0", b"MATCH", b"t:" + tenant + b":*"], values).allowed
     reach = evaluator._keys
-    assert len(reach._territories) < 10
+    assert len(reach._key_sets) < 10
     assert len(reach._known._young) + len(reach._known._old) <= 1000
 
 

@@ -164,8 +164,8 @@ def test_a_lapse_fails_check_and_is_told_two_weeks_before(tmp_path: Path) -> Non
     file.write_text(f"{HEAD}legacy: {section}\n")
     errors, warnings, _ = check_policy(file, datetime.date(2026, 6, 15))
     assert [one.message for one in errors] == [
-        "legacy ended on 2026-06-14; take it out or move the date",
-        "the legacy form 'c:<id>' ended on 2026-06-01; take it out or move the date",
+        "legacy ended on 2026-06-14; remove it or change the date",
+        "the legacy form 'c:<id>' ended on 2026-06-01; remove it or change the date",
     ]
     assert [one.message for one in warnings if "ends" in one.message] == [
         "the legacy form 'a:<id>' ends on 2026-06-29, in 14 days",

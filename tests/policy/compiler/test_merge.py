@@ -18,7 +18,7 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.verdict import Violation
-from keyfence.session.refusal import refusal
+from keyfence.session.conversation.refusal import refusal
 
 SHOP = """policy: shop
 owner: {team: shop, contact: "#shop"}
@@ -249,7 +249,7 @@ def test_check_tells_of_each_file_what_is_doubtful_in_it(tmp_path: Path) -> None
     errors, warnings, summary = check_policy(tmp_path, datetime.date(2026, 6, 15))
     assert errors == []
     told = [re.sub(r"^.*/", "", str(one)) for one in warnings]
-    assert "bills.yaml:4:26: warning: the service idle can do nothing with any key" in told
+    assert "bills.yaml:4:26: warning: the service idle has no rights on any key or channel" in told
     assert not [one for one in told if one.startswith("shop.yaml")]
     assert ": 0 errors, " in summary
     assert "policy " in summary

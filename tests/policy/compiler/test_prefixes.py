@@ -165,8 +165,8 @@ def test_a_prefix_s_literal_angle_brackets_are_escaped() -> None:
         ),
         (
             "ac:<x",
-            "'ac:<x': '<' opens no placeholder: it takes <name> or <name...>; a literal one is written \\< "
-            "(at offset 3)",
+            "'ac:<x': '<' does not open a placeholder: write <name> or <name...>; a literal one is "
+            "written \\< (at offset 3)",
         ),
         ("<id>:", "'<id>:' is outside the policy's claims (ac:)"),
     ],

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, Modes, Waiver, advised, mode_faults
 from keyfence.policy.loading.load import parse_policy
-from keyfence.policy.verdict import PASS, RULES, Mode, Severity, Verdict, Violation
+from keyfence.policy.rules import RULES
+from keyfence.policy.verdict import PASS, Mode, Severity, Verdict, Violation
 
 SERVICES = ("one", "two", "unknown")
 NAMED = ["scope.write", "key.legacy", "ttl.required"]
@@ -25,17 +26,17 @@ def actions(
     command: str = "SET",
     glass: list[BreakGlass] | None = None,
 ) -> tuple[list[str], str]:
-    """What is done about each, and the rule that the command is refused by."""
+    """Returns the action on each violation, and the rule that refuses the command."""
     ruling = modes.rule_on(Verdict(violations), service, command, 100.0, glass or [])
     return [one.action for one in ruling.findings], ruling.refused_by.rule if ruling.refused_by else ""
 
 
-def test_what_nobody_configured_is_observed() -> None:
+def test_an_unconfigured_rule_is_observed() -> None:
     matrix = Modes([], SERVICES).matrix()
     assert matrix == {rule: dict.fromkeys(SERVICES, "observe") for rule in RULES}
 
 
-def test_the_first_line_that_matches_decides() -> None:
+def test_the_first_matching_line_decides() -> None:
     modes = Modes(
         [
             ModeRule("enforce", "scope.write", "one"),
@@ -60,7 +61,7 @@ LINES = st.builds(
 
 
 @given(st.lists(LINES, max_size=6))
-def test_the_matrix_says_what_the_lines_say(lines: list[ModeRule]) -> None:
+def test_the_matrix_agrees_with_the_lines(lines: list[ModeRule]) -> None:
     modes = Modes(lines, SERVICES)
     matrix = modes.matrix()
     for rule, (number, service) in itertools.product(RULES, enumerate(SERVICES)):
@@ -70,7 +71,7 @@ def test_the_matrix_says_what_the_lines_say(lines: list[ModeRule]) -> None:
         assert modes.enforces(number) == any(row[service] == "enforce" for row in matrix.values())
 
 
-def test_no_violation_is_a_pass() -> None:
+def test_a_verdict_without_violations_passes() -> None:
     assert Modes([ModeRule("enforce")], SERVICES).rule_on(Verdict(()), 0, "GET", 0.0) is PASS
 
 
@@ -78,7 +79,7 @@ def test_no_violation_is_a_pass() -> None:
     ("mode", "expected"),
     [("observe", (["observed"], "")), ("enforce", (["refused"], "scope.write")), ("disabled", ([], ""))],
 )
-def test_a_violation_under_each_mode(mode: Mode, expected: tuple[list[str], str]) -> None:
+def test_each_mode_has_its_ruling(mode: Mode, expected: tuple[list[str], str]) -> None:
     assert actions(Modes([ModeRule(mode)], SERVICES), violation("scope.write")) == expected
 
 
@@ -93,13 +94,13 @@ def test_an_observed_violation_never_masks_an_enforced_one() -> None:
     assert actions(modes, *found) == (["observed", "refused", "observed"], "key.legacy")
 
 
-def test_the_first_enforced_one_is_what_a_command_is_refused_by() -> None:
+def test_the_first_enforced_violation_refuses_the_command() -> None:
     modes = Modes([ModeRule("enforce")], SERVICES)
     found = [violation("field.unknown", "should"), violation("key.legacy"), violation("scope.write")]
     assert actions(modes, *found) == (["observed", "refused", "refused"], "key.legacy")
 
 
-def test_modes_are_a_service_s_own() -> None:
+def test_each_service_has_its_own_modes() -> None:
     modes = Modes([ModeRule("enforce", "", "one")], SERVICES)
     assert actions(modes, violation("scope.write"), service=0) == (["refused"], "scope.write")
     assert actions(modes, violation("scope.write"), service=1) == (["observed"], "")
@@ -119,13 +120,13 @@ def test_modes_are_a_service_s_own() -> None:
         (Waiver("one", "scope.write", "", "GET"), False),
     ],
 )
-def test_a_waiver_tolerates_just_what_it_names(waiver: Waiver, is_waived: bool) -> None:
+def test_a_waiver_covers_only_what_it_names(waiver: Waiver, is_waived: bool) -> None:
     modes = Modes([ModeRule("enforce")], SERVICES, [waiver])
     expected = (["waived"], "") if is_waived else (["refused"], "scope.write")
     assert actions(modes, violation("scope.write")) == expected
 
 
-def test_a_waiver_wakes_no_disabled_rule() -> None:
+def test_a_waiver_does_not_enable_a_disabled_rule() -> None:
     modes = Modes([ModeRule("disabled")], SERVICES, [Waiver("one", "scope.write")])
     assert actions(modes, violation("scope.write")) == ([], "")
 
@@ -148,7 +149,7 @@ def test_break_glass_observes_until_its_end(glass: BreakGlass, is_open: bool) ->
     assert actions(modes, violation("scope.write"), glass=[glass]) == expected
 
 
-def test_one_open_glass_of_several_is_enough() -> None:
+def test_one_open_break_glass_of_several_is_enough() -> None:
     modes = Modes([ModeRule("enforce")], SERVICES)
     glass = [BreakGlass(50.0), BreakGlass(101.0, "scope.write")]
     assert actions(modes, violation("scope.write"), violation("key.legacy"), glass=glass) == (
@@ -157,16 +158,16 @@ def test_one_open_glass_of_several_is_enough() -> None:
     )
 
 
-def test_names_that_are_not_there_are_told() -> None:
+def test_modes_with_unknown_names_are_faults() -> None:
     rules = [ModeRule("observe", "scope.writ", "ones"), ModeRule("observe", "x.y"), ModeRule("observe")]
     assert mode_faults(rules, SERVICES) == [
-        (0, "rule", "'scope.writ' is no rule; did you mean scope.write?"),
-        (0, "service", "'ones' is no service of the policy; did you mean one?"),
-        (1, "rule", "'x.y' is no rule"),
+        (0, "rule", "'scope.writ' is not a rule; did you mean scope.write?"),
+        (0, "service", "'ones' is not a service of the policy; did you mean one?"),
+        (1, "rule", "'x.y' is not a rule"),
     ]
 
 
-def test_what_is_only_advised_is_listed_by_rule() -> None:
+def test_advised_parts_are_listed_by_rule() -> None:
     policy = parse_policy(
         'policy: p\nservices: [a]\nclaims: ["p:"]\nshould: [field.unknown]\n'
         'scopes: {s: {prefix: "p:", writers: a, should: [key.unregistered, ttl.required]}}\n'

@@ -1,4 +1,4 @@
-"""Waivers: read and checked, what became of them, and a first list made of a report."""
+"""Waivers: reading and checking them, counting their uses, and the baseline made from a report."""
 
 from __future__ import annotations
 
@@ -77,31 +77,33 @@ def row(**given: Any) -> dict[str, Any]:
         ({"entry": "claim", "rule": "key.format"}, []),
         ({"command": "JSON.SET"}, []),
         ({"rule": "command.unknown", "command": "FROBNICATE"}, []),
-        ({"service": "tow"}, ["2:15: error: 'tow' is no service of the policy; did you mean two?"]),
+        ({"service": "tow"}, ["2:15: error: 'tow' is not a service of the policy; did you mean two?"]),
         ({"rule": "scope.wirte"}, ["2:28: error: 'scope.wirte' is no rule; did you mean scope.write?"]),
         ({"until": "soon"}, ["2:75: error: 'soon' is no date; write it as 2027-06-30"]),
         (
             {"entry": "kk"},
-            ["2:96: error: 'kk' is no entry, scope or channel of the policy; did you mean k?"],
+            ["2:96: error: 'kk' is not an entry, scope or channel of the policy; did you mean k?"],
         ),
-        ({"command": "STE"}, ["2:98: error: 'STE' is no command of Redis or Valkey; did you mean SETEX?"]),
-        ({"owner": " "}, ["2:50: error: 'owner' is empty; say it in a word"]),
+        ({"command": "STE"}, ["2:98: error: 'STE' is not a command of Redis or Valkey; did you mean SETEX?"]),
+        ({"owner": " "}, ["2:50: error: 'owner' is empty; write at least a word"]),
         ({"reson": "x"}, ["2:89: error: unknown key 'reson'; did you mean reason?"]),
     ],
 )
-def test_a_waiver_names_what_there_is(change: dict[str, str], expected: list[str], tmp_path: Path) -> None:
+def test_a_waiver_with_an_unknown_name_is_an_error(
+    change: dict[str, str], expected: list[str], tmp_path: Path
+) -> None:
     assert faults(tmp_path, text_of(GOOD | change)) == expected
 
 
-def test_the_same_is_not_tolerated_twice(tmp_path: Path) -> None:
+def test_a_duplicate_waiver_is_an_error(tmp_path: Path) -> None:
     again = GOOD | {"owner": "else"}
     assert faults(tmp_path, text_of(GOOD, GOOD | {"command": "set"}, again, GOOD | {"command": "SET"})) == [
-        "4:5: error: the same is tolerated in line 2 already",
-        "5:5: error: the same is tolerated in line 3 already",
+        "4:5: error: line 2 has the same waiver already; remove one",
+        "5:5: error: line 3 has the same waiver already; remove one",
     ]
 
 
-def test_an_owner_a_reason_and_a_date_are_asked_for(tmp_path: Path) -> None:
+def test_a_waiver_needs_an_owner_a_reason_and_a_date(tmp_path: Path) -> None:
     bare = {"service": "two", "rule": "scope.write"}
     assert [one.split(": ")[-1] for one in faults(tmp_path, text_of(bare))] == [
         "'owner' is missing",
@@ -115,7 +117,7 @@ def read(folder: Path, *waivers: dict[str, str]) -> Any:
     return read_waivers(folder / "w.yaml")[0]
 
 
-def test_uses_go_to_the_waiver_that_says_most(tmp_path: Path) -> None:
+def test_the_most_specific_waiver_counts_the_use(tmp_path: Path) -> None:
     listed = read(
         tmp_path,
         GOOD,
@@ -151,7 +153,7 @@ def test_uses_go_to_the_waiver_that_says_most(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("days", "state"), [(0, "too early"), (6, "too early"), (7, "unused"), (90, "unused")]
 )
-def test_what_was_not_needed_is_unused_after_some_days_only(days: int, state: str, tmp_path: Path) -> None:
+def test_a_waiver_is_unused_only_after_some_days(days: int, state: str, tmp_path: Path) -> None:
     since = datetime.datetime.combine(TODAY, datetime.time(), datetime.UTC) - datetime.timedelta(days=days)
     listed = read(tmp_path, GOOD, GOOD | {"until": "2026-06-14", "command": "DEL"}, GOOD | {"command": "SET"})
     found = uses(listed, [row()], TODAY, since)
@@ -159,12 +161,12 @@ def test_what_was_not_needed_is_unused_after_some_days_only(days: int, state: st
     assert found[0].as_object()["since"] == since.timestamp()
 
 
-def test_the_last_day_is_tolerated_still(tmp_path: Path) -> None:
+def test_a_waiver_holds_on_its_last_day(tmp_path: Path) -> None:
     [one] = uses(read(tmp_path, GOOD | {"until": "2026-06-15"}), None, TODAY)
     assert one.state == "ending"
 
 
-def test_a_baseline_tolerates_what_a_report_shows_and_nothing_else(tmp_path: Path) -> None:
+def test_a_baseline_covers_exactly_the_report(tmp_path: Path) -> None:
     rows = [
         row(actions={"observed": 5}),
         row(actions={"observed": 1, "refused": 2, "waived": 2}, command="DEL"),
@@ -186,13 +188,13 @@ def test_a_baseline_tolerates_what_a_report_shows_and_nothing_else(tmp_path: Pat
         "two, key.unregistered, SET: admits any key jwt_active:<uuid>:<*>; seen: jwt_active:x:y…",
     ]
     assert found.text.splitlines() == [
-        "# Violations that were known when this was written. Whoever mends one takes it out.",
+        "# Violations that were known when this file was written. Remove a waiver once its cause is fixed.",
         "waivers:",
         '  - {service: two, rule: command.unknown, owner: "team: a", reason: known, '
-        "until: 2026-12-31}  # 5 so far; admits more than was seen: any command",
+        "until: 2026-12-31}  # 5 so far; admits more than the findings: any command",
         '  - {service: two, rule: key.unregistered, command: SET, keys: "jwt_active:<uuid>:<*>", '
         'owner: "team: a", reason: known, until: 2026-12-31}'
-        "  # 5 so far; admits more than was seen: any key jwt_active:<uuid>:<*>",
+        "  # 5 so far; admits more than the findings: any key jwt_active:<uuid>:<*>",
         '  - {service: two, rule: scope.write, entry: k, command: DEL, owner: "team: a", reason: known, '
         "until: 2026-12-31}  # 3 so far",
         '  - {service: two, rule: scope.write, entry: k, command: SET, owner: "team: a", reason: known, '
@@ -211,29 +213,29 @@ def test_a_baseline_tolerates_what_a_report_shows_and_nothing_else(tmp_path: Pat
     ]
 
 
-def test_a_key_that_was_seen_once_is_tolerated_as_itself() -> None:
+def test_a_key_seen_once_gets_a_waiver_for_that_key() -> None:
     rows = [row(entry="", rule="key.unregistered", shape="a:<*>", example="a:b?c", count=1, actions={})]
     found = baseline(rows, "o", "r", TODAY)
     assert 'keys: "a:b\\\\?c"' in found.text
     assert (found.wide, found.left) == ([], [])
 
 
-def test_a_shape_that_its_own_key_does_not_match_is_not_used() -> None:
-    """A key may hold what reads as a placeholder."""
+def test_a_shape_that_does_not_match_its_key_is_not_used() -> None:
+    """A key may contain text that looks like a placeholder."""
     rows = [row(entry="", rule="key.unregistered", shape="a:<int>", example="a:<int>", actions={})]
     assert 'keys: "a:\\\\<int>"' in baseline(rows, "o", "r", TODAY).text
     assert WaiverKeys("a:\\<int>").matches(b"a:<int>")
 
 
-def test_a_baseline_says_where_it_opens_the_keys_of_other_tenants() -> None:
+def test_a_baseline_warns_where_it_opens_other_tenants_keys() -> None:
     hint = "the caller's own tenant: p:acme:k:a"
     rows = [row(rule="scope.read", command="GET", example="p:globex:k:a", hint=hint, actions={"observed": 5})]
     found = baseline(rows, "o", "r", TODAY)
-    assert "admits more than was seen: the keys of any tenant" in found.text
+    assert "admits more than the findings: the keys of any tenant" in found.text
     assert found.wide == ["two, scope.read, GET: admits the keys of any tenant; seen: p:globex:k:a"]
 
 
-def test_each_unregistered_script_has_a_waiver_of_its_own(tmp_path: Path) -> None:
+def test_each_unregistered_script_gets_its_own_waiver(tmp_path: Path) -> None:
     one, other = "9e6a55cff378f0e77ccf141b5cf64605b2f850a0", "0" * 40
     rows = [row(entry="", rule="script.unregistered", command="EVALSHA", shape=one, example="return 1")]
     rows[0]["actions"] = {"observed": 5}
@@ -247,25 +249,25 @@ def test_each_unregistered_script_has_a_waiver_of_its_own(tmp_path: Path) -> Non
     assert found == [waiver, None]
 
 
-def test_a_waiver_names_a_script_only_where_its_rule_is_about_scripts(tmp_path: Path) -> None:
+def test_only_waivers_of_script_unregistered_name_a_script(tmp_path: Path) -> None:
     assert faults(tmp_path, text_of(GOOD | {"script": "0" * 40})) == [
-        "2:97: error: only script.unregistered is about a script; take this out"
+        "2:97: error: only waivers of script.unregistered name a script; remove this"
     ]
 
 
-def test_a_placeholder_that_stands_for_nothing_is_an_error(tmp_path: Path) -> None:
+def test_an_unknown_placeholder_in_keys_is_an_error(tmp_path: Path) -> None:
     [fault] = faults(tmp_path, text_of(GOOD | {"keys": "a:<uid>"}))
-    assert "<uid> stands for no kind of text; write <uuid>, <ip>," in fault
+    assert "<uid> is not a placeholder; write <uuid>, <ip>," in fault
 
 
-def test_a_baseline_of_nothing_is_a_file_too(tmp_path: Path) -> None:
+def test_a_baseline_of_an_empty_report_is_a_valid_file(tmp_path: Path) -> None:
     found = baseline([], "o", "r", TODAY)
     assert found.left == []
     assert faults(tmp_path, found.text) == []
 
 
 @given(st.text("ab:*?[<>\\", min_size=1, max_size=8))
-def test_a_shape_s_keys_take_its_signs_for_themselves(literal: str) -> None:
+def test_special_characters_of_a_shape_match_literally(literal: str) -> None:
     if "<*>" in literal:
         return
     keys = WaiverKeys(keys_of_shape(f"{literal}:<int>"))
@@ -310,14 +312,14 @@ def test_a_glob_without_placeholders_matches_as_redis_does(glob: str, key: str) 
         assert WaiverKeys(glob).matches(key.encode()) == Glob(glob.encode()).matches(key.encode())
 
 
-def test_a_long_key_takes_no_longer_than_its_length() -> None:
+def test_matching_takes_time_linear_in_the_key_s_length() -> None:
     keys = WaiverKeys("a:" + "<id>-" * 20 + "<int>")
     assert not keys.matches(b"a:" + b"a-" * 4_000 + b"x")
     assert keys.matches(b"a:" + b"a-" * 4_000 + b"1")
 
 
 @given(st.lists(st.one_of(st.uuids().map(str), st.integers().map(str), st.text("abXY09-_.:", max_size=12))))
-def test_the_keys_of_a_learned_shape_match_the_key_that_it_was_learned_of(pieces: list[str]) -> None:
+def test_the_keys_of_a_shape_match_the_key_that_it_came_from(pieces: list[str]) -> None:
     key = ":".join(["app", *pieces]).encode()
     shape = Shapes(trusting=True).shape(key)
     assert WaiverKeys(keys_of_shape(shape)).matches(key), shape
@@ -331,7 +333,7 @@ def judged(waivers: list[Waiver], service: str, command: str) -> list[tuple[str,
     return [(found.violation.rule, found.action) for found in ruling.findings]
 
 
-def test_what_is_waived_is_counted_and_never_refused() -> None:
+def test_a_waived_violation_is_counted_and_never_refused() -> None:
     known = [Waiver("two", "scope.write", "k", "SET"), Waiver("two", "key.unregistered", keys="jwt:*")]
     assert judged(known, "two", "SET p:s:k:a 1") == [("scope.write", "waived")]
     assert judged(known, "two", "DEL p:s:k:a") == [("scope.write", "refused")]
@@ -358,7 +360,7 @@ WAIVERS = st.lists(
 @given(
     WAIVERS, st.sampled_from(["", "k"]), st.sampled_from(["SET", "DEL"]), st.sampled_from([b"ab", b"xb", b""])
 )
-def test_a_violation_is_waived_if_any_waiver_speaks_of_it(
+def test_a_violation_is_waived_if_any_waiver_covers_it(
     waivers: list[Waiver], entry: str, command: str, key: bytes
 ) -> None:
     expected = any(

@@ -20,7 +20,7 @@ from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.reach import Nearest, Remembered
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import LISTED
-from keyfence.session.cases import Case
+from keyfence.session.long_evaluation import LongEvaluation
 from keyfence.telemetry.telemetry import Telemetry
 from tests.steps import steps_of
 
@@ -230,8 +230,8 @@ def test_a_judgement_in_steps_ends_as_one_at_once() -> None:
     argv = [b"DEL", *[ROUTE % n for n in range(3000)], *[b"nobody:%d" % n for n in range(3000)]]
     steps = judge.authorize_in_steps(service, argv)
     turns = 0
-    case = Case(judge, service, argv, None, b"", steps)
-    while not case.goes_on():
+    case = LongEvaluation(judge, service, argv, None, b"", steps)
+    while not case.advance():
         turns += 1
         judge.authorize(service, [b"GET", b"nobody:1"])  # another client's
     assert case.answer[0] == judge.authorize(service, argv)[0]

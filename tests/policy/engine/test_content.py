@@ -214,10 +214,10 @@ HEAD = 'policy: p\nservices: [a]\nplaceholders: {id: "[a-z]+"}\nscopes: {s: {pre
         ('keys: {e: {key: "k:<id>", type: set, maxlen: "5"}}', "maxlen is for the type stream"),
         (
             'keys: {e: {key: "k:<id>", scores: "5"}}',
-            "'5' is no range; write its ends, as 0..100, or one of them",
+            "'5' is not a range; write both ends, as in 0..100, or one",
         ),
-        ('keys: {e: {key: "k:<id>", scores: ".."}}', "'..' is no range"),
-        ('keys: {e: {key: "k:<id>", scores: "5..1"}}', "'5..1' holds no number"),
+        ('keys: {e: {key: "k:<id>", scores: ".."}}', "'..' is not a range"),
+        ('keys: {e: {key: "k:<id>", scores: "5..1"}}', "'5..1' contains no number"),
         ('keys: {e: {key: "k:<id>", fields: {"x<idd>": any}}}', "placeholder <idd> is not declared"),
         (
             'type_words: {list: list}\nkeys: {e: {key: "k:list:<id>", type: set}}',

@@ -15,7 +15,7 @@ from keyfence.policy.analysis.explain import explain
 from keyfence.policy.analysis.lint import check_policy
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.loading.load import load_policy, parse_policy
-from keyfence.policy.verdict import RULES
+from keyfence.policy.rules import RULES, STAGES
 from tests.policy.cases import POLICIES
 
 POLICY = """
@@ -561,8 +561,27 @@ def test_the_document_s_table_is_found() -> None:
     assert len(DOCUMENTED) > 40
 
 
-def test_the_document_lists_every_rule_in_its_words() -> None:
-    assert dict(re.findall(r"^\| `(\w+\.\w+)` \| ([^|]+) \|$", DOCUMENT, re.MULTILINE)) == RULES
+def test_the_document_lists_every_rule_as_the_table_has_it() -> None:
+    rows = [
+        f"| `{rule.name}` | {rule.stage}{', late' if rule.late else ''} | {rule.meaning} | {rule.decided_by} "
+        f"| {rule.remedy} |"
+        for rule in RULES.values()
+    ]
+    assert re.findall(r"^\| `\w+\.\w+` \| .*$", DOCUMENT, re.MULTILINE) == rows
+
+
+def test_the_table_of_rules_is_in_the_order_of_the_stages() -> None:
+    stages = [rule.stage for rule in RULES.values()]
+    assert tuple(dict.fromkeys(stages)) == STAGES
+    assert stages == sorted(stages, key=STAGES.index)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.about)
+def test_the_violations_of_a_key_are_in_the_order_of_the_stages(row: Row, shop: CompiledPolicy) -> None:
+    found: dict[int, list[int]] = {}  # the stages of the violations at each argument
+    for one in asked(shop, row.service, row.command)["violations"]:
+        found.setdefault(one["position"], []).append(STAGES.index(RULES[one["rule"]].stage))
+    assert all(stages == sorted(stages) for stages in found.values())
 
 
 def test_the_document_s_configuration_and_waivers_load(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The automaton against the patterns that it was built from, and its limits."""
+"""The automaton agrees with the patterns that it was built from, and has limits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def pattern(text: str):
 
 
 def policy(entries: int, scopes: int = 50):
-    """Entries as real policies have them, the most specific first, then the prefixes of their scopes."""
+    """Entries like those of real policies, the most specific first, followed by the prefixes of their
+    scopes."""
     choose = random.Random(entries)
 
     def word() -> str:
@@ -85,7 +86,7 @@ KEYS = st.lists(st.text("ab:", max_size=16).map(str.encode), min_size=1, max_siz
 
 @given(small_patterns(), KEYS)
 @settings(max_examples=250, deadline=None)
-def test_the_automaton_agrees_with_every_pattern_by_itself(patterns, keys):
+def test_the_automaton_agrees_with_every_single_pattern(patterns, keys):
     classifier = classify(patterns)
     automaton = classifier.automaton
     simulations = [Simulation(one.relaxed) for one in patterns]
@@ -112,7 +113,7 @@ def test_spans_and_walks_agree_with_whole_keys(patterns, keys, before, after):
 
 @given(small_patterns(), KEYS)
 @settings(max_examples=100, deadline=None)
-def test_a_large_automaton_matches_as_a_small_one_does(patterns, keys):
+def test_large_and_small_automata_match_alike(patterns, keys):
     small = build(patterns)
     with mock.patch.object(automaton_module, "_SMALL", 0):
         large = pickle.loads(pickle.dumps(small))
@@ -121,7 +122,7 @@ def test_a_large_automaton_matches_as_a_small_one_does(patterns, keys):
         assert large.match_span(b"a" + key + b"b", 1, 1 + len(key)) == small.match(key)
 
 
-def test_the_first_pattern_in_the_order_of_precedence_that_truly_matches_is_found():
+def test_the_first_pattern_in_precedence_that_really_matches_is_found():
     few, many, owner = pattern("a:<few>"), pattern("a:<ab>"), prefix_pattern(b"a:")
     classifier = classify([few, many, owner])
     assert [classifier.first(b"a:" + b"a" * count) for count in (1, 2, 9, 10)] == [1, 0, 0, 1]
@@ -139,13 +140,13 @@ def test_the_first_pattern_in_the_order_of_precedence_that_truly_matches_is_foun
         ("<any>:z", b":" * 20 + b":z", b":" * 21 + b":z"),
     ],
 )
-def test_lengths_are_confirmed_where_the_keys_length_does_not_settle_them(text, valid, invalid):
+def test_the_pattern_confirms_lengths_if_the_length_of_the_key_does_not(text, valid, invalid):
     classifier = classify([pattern(text)])
     assert classifier.automaton.match(valid) == classifier.automaton.match(invalid) == 0
     assert (classifier.first(valid), classifier.first(invalid)) == (0, -1)
 
 
-def test_tables_and_classifiers_travel_to_workers():
+def test_tables_and_classifiers_can_be_pickled():
     classifier = classify(policy(30, 5))
     copy = pickle.loads(pickle.dumps(classifier))
     for entry in classifier.patterns:
@@ -153,7 +154,7 @@ def test_tables_and_classifiers_travel_to_workers():
     assert copy.automaton.nodes == classifier.automaton.nodes
 
 
-def test_a_key_that_no_pattern_begins_with_ends_in_the_dead_state():
+def test_a_key_that_begins_like_no_pattern_ends_in_the_dead_state():
     automaton = build([pattern("a:<id>")])
     assert automaton.state_after(b"b") == DEAD
     assert automaton.state_after(b"a:x:") == DEAD
@@ -168,11 +169,11 @@ def test_no_patterns_match_nothing():
     assert classifier.first(b"x") == -1
 
 
-def test_the_empty_key_is_a_key():
+def test_a_pattern_can_match_the_empty_key():
     assert classify([exact_pattern(b"a"), prefix_pattern(b"")]).first(b"") == 1
 
 
-def test_what_is_no_state_or_no_span_is_an_error():
+def test_an_invalid_state_or_span_is_an_error():
     automaton = build([pattern("a:<id>")])
     for state in (-1, 5, automaton.states * 4):
         with pytest.raises(IndexError):
@@ -213,11 +214,11 @@ def test_tables_that_lead_outside_are_refused(classes, nodes, rows, sets):
 
 
 def test_a_classifier_needs_the_patterns_of_its_automaton():
-    with pytest.raises(ValueError, match="not given"):
+    with pytest.raises(ValueError, match="without a pattern"):
         Classifier(build([pattern("a"), pattern("b")]), (pattern("a"),))
 
 
-def test_byte_classes_are_as_coarse_as_the_masks_allow():
+def test_byte_classes_are_as_coarse_as_possible():
     digits, letter = sum(1 << byte for byte in b"0123456789"), 1 << ord("5")
     classes = byte_classes([digits, letter])
     assert len(set(classes)) == 3
@@ -238,7 +239,7 @@ def test_a_policy_of_hundreds_of_entries_stays_small():
         assert 0 <= classifier.first(entry.example()) <= at
 
 
-def test_too_many_states_are_refused_and_the_entries_named():
+def test_too_many_states_are_refused_with_the_names_of_the_entries():
     culprits = [f"a:<any>a<seven>{count}" for count in range(3)]
     innocent = [f"{letter}:<id>" for letter in "bcdefg"]
     patterns = [prefix_pattern(b""), *map(pattern, innocent), *map(pattern, culprits)]
@@ -265,7 +266,7 @@ class CountingClasses(bytes):
 
 @pytest.mark.skipif(not automaton_module.__file__.endswith(".py"), reason="counts in the interpreted module")
 @pytest.mark.parametrize("entries", [3, 100])
-def test_a_key_takes_one_table_step_per_byte_whatever_the_number_of_patterns(entries):
+def test_a_key_takes_one_table_step_per_byte_for_any_number_of_patterns(entries):
     patterns = policy(entries)
     automaton = build(patterns)
     key = patterns[-1].literal_prefix + b"\x00:" * 500

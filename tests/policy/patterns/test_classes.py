@@ -1,4 +1,4 @@
-"""Each built-in class against what the standard library says of the same form."""
+"""Each built-in class agrees with the standard library."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _is_base64(value: bytes) -> bool:
         decoded = base64.b64decode(value, validate=True)
     except binascii.Error:
         return False
-    # Python 3.11 also takes a "=" after what is whole already.
+    # Python 3.11 also accepts a superfluous "=".
     return value != b"" and len(base64.b64encode(decoded)) == len(value)
 
 
@@ -74,7 +74,7 @@ NAIVE = {
 
 
 def in_automaton(name: str):
-    """Whether the automaton, with the confirmation of lengths, takes a key for `k:<x>`."""
+    """Whether the automaton, with confirmed lengths, classifies a key as `k:<x>`."""
     classifier = classify([parse_pattern("k:<x>", {"x": builtin_class(name)})])
     return lambda value: classifier.first(b"k:" + value) == 0
 
@@ -94,8 +94,8 @@ def test_every_class_has_an_oracle() -> None:
 
 
 @pytest.mark.slow
-def test_each_day_of_nine_centuries_is_a_date_and_no_other_day() -> None:
-    """1600 to 2499: every rule of the calendar twice."""
+def test_exactly_the_days_of_nine_centuries_are_dates() -> None:
+    """The years 1600 to 2499 contain every rule of the calendar twice."""
     matches = IN_AUTOMATON["date"]
     for year in range(1600, 2500):
         for month in (0, 1, 2, 4, 9, 11, 12, 13):
@@ -105,7 +105,7 @@ def test_each_day_of_nine_centuries_is_a_date_and_no_other_day() -> None:
 
 
 @given(st.dates())
-def test_every_date_of_the_calendar_is_one(day: datetime.date) -> None:
+def test_every_date_of_the_calendar_is_a_date(day: datetime.date) -> None:
     assert agree("date", b"%04d%02d%02d" % (day.year, day.month, day.day))
 
 
@@ -118,17 +118,19 @@ def test_every_date_of_the_calendar_is_one(day: datetime.date) -> None:
 @example(229)
 @example(101)
 @example(40229)
-def test_a_date_is_one_that_the_calendar_has(number: int) -> None:
+def test_eight_digits_are_a_date_if_the_calendar_has_it(number: int) -> None:
     agree("date", b"%08d" % number)
 
 
 @given(st.integers(0, 9999), st.integers(0, 13), st.integers(27, 32))
-def test_ends_of_months(year: int, month: int, day: int) -> None:
+def test_ends_of_months_follow_the_calendar(year: int, month: int, day: int) -> None:
     agree("date", b"%04d%02d%02d" % (year, month, day))
 
 
 @given(st.ip_addresses(), st.booleans())
-def test_every_address_is_one(address: ipaddress.IPv4Address | ipaddress.IPv6Address, long: bool) -> None:
+def test_every_address_of_the_library_is_an_address(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address, long: bool
+) -> None:
     text = address.exploded if long else str(address)
     assert agree("ip", text.encode())
     assert agree("ipv4", text.encode()) == (address.version == 4)
@@ -144,7 +146,7 @@ GROUP = st.sampled_from(["0", "db8", "ffff", "00a1"])
 @example([], ["1"] * 7, "::", False)
 @example(["1"] * 3, ["1"] * 5, "::", False)
 @example([], [], "::", True)
-def test_addresses_that_are_nearly_right(
+def test_nearly_valid_addresses_are_read_as_by_the_library(
     left: list[str], right: list[str], between: str, mapped: bool
 ) -> None:
     tail = [*right, "10.0.0.7"] if mapped else right
@@ -153,7 +155,7 @@ def test_addresses_that_are_nearly_right(
 
 @given(st.data())
 @pytest.mark.parametrize("name", NAMES)
-def test_whatever_is_nearly_of_the_class(name: str, data: st.DataObject) -> None:
+def test_nearly_valid_values_are_read_as_by_the_library(name: str, data: st.DataObject) -> None:
     sample = data.draw(st.from_regex(re.compile(rb"\A[%s]*\Z" % re.escape(ALPHABETS[name]))), "sample")
     good = builtin_class(name).example()
     at = data.draw(st.integers(0, len(good)))
@@ -168,14 +170,14 @@ def test_whatever_is_nearly_of_the_class(name: str, data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_is_of_its_class_and_survives_the_way_to_a_worker(name: str) -> None:
+def test_an_example_matches_its_class_also_after_pickling(name: str) -> None:
     expression = builtin_class(name)
     assert agree(name, expression.example())
     again = pickle.loads(pickle.dumps(expression))
     assert (again, again.example(), again.text) == (expression, expression.example(), name)
 
 
-# The form takes what Python takes, an "=" too many and nothing at all included.
+# The form accepts what Python accepts, including a superfluous "=" and empty text.
 @pytest.mark.parametrize("name", sorted((set(NAMES) & set(BUILTIN)) - {"base64"}))
 @given(st.data())
 def test_a_value_of_the_class_has_the_form_of_the_same_name(name: str, data: st.DataObject) -> None:
@@ -185,14 +187,14 @@ def test_a_value_of_the_class_has_the_form_of_the_same_name(name: str, data: st.
     assert bool(BUILTIN[name].accepts(value)) is builtin_class(name).matches(value)
 
 
-def test_what_is_no_name_is_an_expression() -> None:
+def test_a_text_that_is_not_a_name_is_an_expression() -> None:
     assert class_named("[0-9]+").matches(b"12")
     assert class_named("dates").matches(b"dates")
     with pytest.raises(PatternError):
         class_named("[")
 
 
-def test_a_placeholder_may_be_of_a_built_in_class() -> None:
+def test_a_placeholder_may_have_a_built_in_class() -> None:
     policy = parse_policy(
         "policy: p\nservices: [a]\nplaceholders: {day: date, h: {is: sha256, secret: true}}\n"
         'keys: {k: {key: "k:<day>", writers: a}, l: {key: "l:<h>", writers: a}}\n'

@@ -1,4 +1,4 @@
-"""Globs against a real server's KEYS, and inclusion against brute force."""
+"""Globs match as a real server's KEYS, and inclusion agrees with brute force."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from keyfence.policy.budget import Budget
 from keyfence.policy.patterns.determinize import build, classify
-from keyfence.policy.patterns.globs import STAR, Glob, Graph, Territory, included, places_after
+from keyfence.policy.patterns.globs import STAR, Glob, Graph, KeySet, included, positions_after
 from keyfence.policy.patterns.patterns import exact_pattern, parse_class, parse_pattern, prefix_pattern
 
 CLASSES = {"id": parse_class("[a-z0-9]{1,128}"), "x": parse_class("[ab]{1,9}"), "y": parse_class("(ab?)*")}
@@ -85,7 +85,7 @@ def client(tmp_path_factory):
         (b"*a*b", [b"ab", b"xaybzb"], [b"ba", b"a"]),
     ],
 )
-def test_the_corners_of_the_dialect(glob, inside, outside):
+def test_the_special_cases_of_the_dialect(glob, inside, outside):
     for key in inside:
         assert Glob(glob).matches(key), key
     for key in outside:
@@ -98,7 +98,7 @@ ALPHABET = b"ab-]^*"
 @pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"), reason="the sign of char differs elsewhere"
 )
-def test_globs_match_what_a_real_server_matches(client):
+def test_globs_match_as_on_a_real_server(client):
     keys = [bytes(key) for length in range(4) for key in itertools.product(ALPHABET, repeat=length)]
     keys += [b"\\", b"a\\", b"\xff", b"\x80b", b"\x00", b"a\x00b", b"[a", b"a\nb", b"abab-]^*" * 3]
     client.mset(dict.fromkeys(keys, b""))
@@ -112,7 +112,7 @@ def test_globs_match_what_a_real_server_matches(client):
     check()
 
 
-def test_a_range_over_high_bytes_is_read_in_both_ways_for_inclusion():
+def test_inclusion_covers_both_readings_of_a_range_over_high_bytes():
     glob = Glob(b"[a-\xff]")
     assert [glob.matches(key) for key in (b"a", b"z", b"\x00", b"\xff")] == [True, False, True, True]
     assert glob.widest[0] is not None
@@ -126,22 +126,22 @@ def test_hostile_stars_do_not_take_exponential_time():
 # -- inclusion
 
 
-def territory(patterns, allowed: set[int]) -> Territory:
-    """What lies in the first matching pattern, if that is an allowed one. -1 stands for no pattern."""
+def key_set(patterns, allowed: set[int]) -> KeySet:
+    """The keys whose first matching pattern is allowed. -1 stands for no pattern."""
     automaton = build(patterns)
     first = {-1: -1, **{accept: members[0] for accept, members in enumerate(automaton.sets)}}
-    return Territory(Graph(automaton), lambda accept: first[accept] in allowed)
+    return KeySet(Graph(automaton), lambda accept: first[accept] in allowed)
 
 
-def escaping(glob: Glob, inside: Territory) -> bytes | None:
-    """A shortest key outside that the glob matches, by following all its places at once; None: there is none.
+def escaping(glob: Glob, inside: KeySet) -> bytes | None:
+    """A shortest match of the glob outside the set, or None, found by following all positions at once.
 
-    It takes exponentially many steps, so it is for small globs.
+    It takes exponentially many steps, so it only works for small globs.
     """
     items = glob.widest
 
-    def settled(places: set[int]) -> frozenset[int]:
-        waiting = list(places)
+    def settled(positions: set[int]) -> frozenset[int]:
+        waiting = list(positions)
         for at in waiting:
             if at < len(items) and items[at] is STAR:
                 waiting.append(at + 1)
@@ -149,14 +149,14 @@ def escaping(glob: Glob, inside: Territory) -> bytes | None:
 
     start = settled({0}), inside.automaton.start
     origin: dict[tuple[frozenset[int], int], bytes] = {start: b""}
-    for places, here in (queue := [start]):
-        key = origin[places, here]
-        if len(items) in places and not inside.allowed[inside.automaton.accept_of(here)]:
+    for positions, here in (queue := [start]):
+        key = origin[positions, here]
+        if len(items) in positions and not inside.allowed[inside.automaton.accept_of(here)]:
             return key
         for byte in b"ab:csx1\x00\xff" + bytes(range(256)):
             moved = {
                 at + (items[at] is not STAR)
-                for at in places
+                for at in positions
                 if at < len(items) and (items[at] is STAR or items[at] >> byte & 1)
             }
             after = settled(moved), inside.automaton.walk(here, bytes([byte]))
@@ -196,8 +196,8 @@ SHARED = [
         (b"[c]ube:v1:shared\\:a*", True),
     ],
 )
-def test_a_glob_is_inside_only_when_all_that_it_can_match_is(glob, inside):
-    readable = territory(SHARED, {0, 1, 3})
+def test_a_glob_is_included_only_if_all_its_matches_are(glob, inside):
+    readable = key_set(SHARED, {0, 1, 3})
     assert included(Glob(glob), readable).inside is inside
     witness = escaping(Glob(glob), readable)
     assert (witness is None) is inside
@@ -207,17 +207,17 @@ def test_a_glob_is_inside_only_when_all_that_it_can_match_is(glob, inside):
 
 
 def test_malformed_keys_under_a_scope_still_belong_to_it():
-    assert territory(SHARED, {0, 1, 3}).holds(b"cube:v1:shared:sandbox:proxy:\x00\xff")
+    assert key_set(SHARED, {0, 1, 3}).holds(b"cube:v1:shared:sandbox:proxy:\x00\xff")
 
 
-def test_a_glob_below_a_safe_prefix_costs_little_more_than_its_length():
+def test_a_glob_under_a_safe_prefix_takes_few_steps():
     glob = Glob(b"cube:v1:shared:sandbox:proxy:*a*b*c*d*")
-    assert included(glob, territory(SHARED, {0, 1, 3})).steps <= 4 * len(glob.pattern)
+    assert included(glob, key_set(SHARED, {0, 1, 3})).steps <= 4 * len(glob.pattern)
 
 
-def test_too_many_steps_are_no_answer_rather_than_a_yes():
-    everything = territory([parse_pattern("a<y>a<id>", CLASSES), prefix_pattern(b"")], {0, 1})
-    secret = territory([parse_pattern("a<y>a<id>", CLASSES), prefix_pattern(b"")], {1})
+def test_with_too_many_steps_there_is_no_answer():
+    everything = key_set([parse_pattern("a<y>a<id>", CLASSES), prefix_pattern(b"")], {0, 1})
+    secret = key_set([parse_pattern("a<y>a<id>", CLASSES), prefix_pattern(b"")], {1})
     assert included(Glob(b"*a?????b?????"), everything, Budget(3)).inside is True
     assert included(Glob(b"*a?????b?????"), secret, Budget(30)).inside is None
     assert included(Glob(b"*a?????b?????"), secret).inside is False
@@ -226,10 +226,10 @@ def test_too_many_steps_are_no_answer_rather_than_a_yes():
 @pytest.mark.parametrize(
     "glob", [b"*n" + b"?" * 24, b"*1?" * 24, b"*" + b"a?" * 500, b"*" + b"[^x]*" * 200, b"?" * 1000 + b"*"]
 )
-def test_a_glob_takes_no_more_steps_than_its_places_times_the_states(glob: bytes):
-    """Made deterministic, `*n????????????????????????` has a state for each of 2²⁴ sets of places."""
+def test_the_steps_of_a_glob_are_bounded_by_its_positions_times_the_states(glob: bytes):
+    """A deterministic automaton for `*n????????????????????????` has 2²⁴ states."""
     classes = {"any": parse_class("([a-z]|[^a-z])+")}
-    secret = territory([parse_pattern("<any>:secret", classes), prefix_pattern(b"")], {1})
+    secret = key_set([parse_pattern("<any>:secret", classes), prefix_pattern(b"")], {1})
     answer = included(Glob(glob), secret, Budget(10**9))
     automaton = secret.automaton
     assert answer.inside is not None
@@ -252,7 +252,7 @@ STRINGS = [bytes(key) for length in range(6) for key in itertools.product(b"ab:c
 @settings(max_examples=150, deadline=None)
 def test_inclusion_agrees_with_brute_force(parts, patterns, allowed):
     glob = Glob("".join(parts).encode())
-    inside = territory(patterns, allowed)
+    inside = key_set(patterns, allowed)
     witness = escaping(glob, inside)
     assert included(glob, inside).inside is (witness is None)
     if witness is None:
@@ -266,13 +266,13 @@ BEGINNING = parse_pattern("a<n>b", {"n": parse_class("[ab]+")})
 
 
 @given(st.text("ab*?", max_size=6), st.text("ab", max_size=4))
-def test_places_after_a_beginning_are_those_of_brute_force(glob: str, rest: str) -> None:
-    """What a glob can match behind a name of `a<n>b`, asked as an inclusion: in everything but `rest`."""
+def test_positions_after_a_beginning_agree_with_brute_force(glob: str, rest: str) -> None:
+    """What a glob can match after a key of `a<n>b`, checked as inclusion in all keys except `rest`."""
     rest_only = classify([exact_pattern(rest.encode())]).automaton
-    territory = Territory(Graph(rest_only), lambda accept: accept < 0)
+    outside_rest = KeySet(Graph(rest_only), lambda accept: accept < 0)
     read = Glob(glob.encode())
-    places = places_after(read, BEGINNING)
-    escapes = bool(places) and included(read, territory, places=places).inside is False
+    positions = positions_after(read, BEGINNING)
+    escapes = bool(positions) and included(read, outside_rest, positions=positions).inside is False
     beginnings = [
         "a" + "".join(n) + "b" for size in range(1, 9) for n in itertools.product("ab", repeat=size)
     ]
@@ -280,5 +280,5 @@ def test_places_after_a_beginning_are_those_of_brute_force(glob: str, rest: str)
 
 
 @pytest.mark.parametrize("glob", [b"*a" + b"?" * 1000, b"*" + b"a?" * 500, b"*?a" * 300, b"?" * 1000])
-def test_places_after_a_beginning_take_no_time_that_doubles_with_each_sign(glob: bytes) -> None:
-    assert places_after(Glob(glob), BEGINNING)
+def test_positions_after_a_beginning_do_not_take_exponential_time(glob: bytes) -> None:
+    assert positions_after(Glob(glob), BEGINNING)

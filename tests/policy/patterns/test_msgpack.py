@@ -1,4 +1,4 @@
-"""What an encoder writes is well formed, and nothing that is cut off, added to or made up is."""
+"""Encoded values are well formed; truncated, extended and invalid ones are not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keyfence.policy.patterns.msgpack import is_msgpack
 
 
 def sized(count: int, codes: list[int]) -> bytes:
-    """A head with its count in the shortest form of these."""
+    """A header with its count in the shortest of these forms."""
     for code, (limit, form) in zip(codes, ((0x100, ">BB"), (0x10000, ">BH"), (1 << 32, ">BI")), strict=True):
         if code >= 0 and count < limit:
             return struct.pack(form, code, count)
@@ -56,7 +56,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.data())
-def test_what_an_encoder_writes_is_well_formed_and_no_part_of_it_is(value: Any, data: st.DataObject) -> None:
+def test_an_encoded_value_is_well_formed_and_no_part_of_it_is(value: Any, data: st.DataObject) -> None:
     packed = pack(value)
     assert is_msgpack(packed)
     assert not is_msgpack(packed + b"\x00")
@@ -64,7 +64,7 @@ def test_what_an_encoder_writes_is_well_formed_and_no_part_of_it_is(value: Any, 
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_have_an_answer(value: bytes) -> None:
+def test_any_bytes_are_checked_without_an_error(value: bytes) -> None:
     assert is_msgpack(value) in (True, False)
 
 
@@ -83,14 +83,14 @@ EVERY_FORM = {
 
 
 @pytest.mark.parametrize("form", EVERY_FORM)
-def test_each_form_of_the_specification(form: str) -> None:
+def test_each_form_of_the_specification_is_well_formed(form: str) -> None:
     packed = bytes.fromhex(EVERY_FORM[form])
     assert is_msgpack(packed)
     assert not any(is_msgpack(packed[:cut]) for cut in range(len(packed)))
     assert not is_msgpack(packed + b"\xc0")
 
 
-def test_lengths_that_lie_cost_nothing() -> None:
+def test_wrong_lengths_cost_nothing() -> None:
     assert not is_msgpack(b"\xdd\xff\xff\xff\xff")
     assert not is_msgpack(b"\xdf\xff\xff\xff\xff" + b"\x00" * 100)
     assert not is_msgpack(b"\xdb\xff\xff\xff\xffx")

@@ -1,4 +1,4 @@
-"""Class expressions and key patterns: what they mean, what they refuse, and that matching is linear."""
+"""Class expressions and key patterns: what they match, which errors they raise, and linear matching."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def pattern(text: str):
         ("(a|b?){2}", [b"", b"a", b"ab", b"bb"], [b"aba"]),
     ],
 )
-def test_a_class_holds_these_and_not_those(text, inside, outside):
+def test_a_class_matches_only_these_values(text, inside, outside):
     expression = parse_class(text)
     for value in inside:
         assert expression.matches(value), value
@@ -86,28 +86,28 @@ def test_a_class_holds_these_and_not_those(text, inside, outside):
         (r"\k<a>", "back-references", 0),
         ("a(?=b)", "not regular", 1),
         ("(?P<n>a)", "not regular", 0),
-        ("^a", "no anchor", 0),
-        ("a$", "no anchor", 1),
-        (r"\bx", "no anchor", 0),
+        ("^a", "there are no anchors", 0),
+        ("a$", "there are no anchors", 1),
+        (r"\bx", "there are no anchors", 0),
         (r"\q", "unknown escape", 0),
         ("é\\", "unknown escape", 1),
         (r"\xg0", "hexadecimal", 0),
         ("a+?", "only one counter", 2),
         ("a++", "only one counter", 2),
         ("a{1}{2}", "only one counter", 4),
-        ("*a", "nothing comes before", 0),
+        ("*a", "nothing precedes", 0),
         ("a{2,1}", "below its lower", 1),
         ("a{x}", "a counter is", 1),
         ("a{", "a counter is", 1),
         ("a{,3}", "a counter is", 1),
-        ("a}", "closes nothing", 1),
-        ("a]", "closes nothing", 1),
-        ("a)", "closes nothing", 1),
+        ("a}", "unbalanced", 1),
+        ("a]", "unbalanced", 1),
+        ("a)", "without", 1),
         ("(a", "never closed", 0),
         ("x[a", "never closed", 1),
         ("x[", "never closed", 1),
-        ("[]", "holds no byte", 0),
-        (r"[^\x00-\xff]", "holds no byte", 0),
+        ("[]", "the set is empty", 0),
+        (r"[^\x00-\xff]", "the set is empty", 0),
         ("[z-a]", "range is empty", 1),
         (r"[a-\d]", "one byte to another", 1),
         ("[[:alpha:]]", "literal '['", 1),
@@ -117,10 +117,10 @@ def test_a_class_holds_these_and_not_those(text, inside, outside):
         ("()", "empty expression", 1),
         ("a{5000}", "too large", 0),
         ("(a{100}){100}", "too large", 0),
-        ("(" * 40 + "a" + ")" * 40, "inside each other", 30),
+        ("(" * 40 + "a" + ")" * 40, "nested groups", 30),
     ],
 )
-def test_what_is_not_regular_or_not_clear_is_an_error_with_its_offset(text, message, offset):
+def test_an_invalid_expression_is_an_error_with_an_offset(text, message, offset):
     with pytest.raises(PatternError, match=re.escape(message)) as caught:
         parse_class(text)
     assert caught.value.offset == offset
@@ -135,7 +135,7 @@ def test_a_class_knows_its_lengths_and_bytes():
 
 @given(st.lists(st.binary(max_size=6), min_size=1, max_size=4))
 @settings(deadline=None)
-def test_a_class_of_values_holds_just_these_and_can_be_written_down(values):
+def test_a_class_of_values_matches_only_these_and_has_an_expression(values):
     expression = literal_class(values)
     assert all(expression.matches(value) for value in values)
     assert not expression.matches(b"".join(values) + b"?")
@@ -147,7 +147,7 @@ def test_a_class_of_values_holds_just_these_and_can_be_written_down(values):
 # -- key patterns
 
 
-def test_a_pattern_is_read_into_literals_and_holes():
+def test_a_pattern_is_parsed_into_literals_and_holes():
     read = pattern("registry:{repository:<id>:<sha256>}:pull")
     assert read.parts == (
         Literal(b"registry:{repository:"),
@@ -166,25 +166,25 @@ def test_a_pattern_is_read_into_literals_and_holes():
     ("text", "message", "offset", "name"),
     [
         ("cube:<sandboxId>", "not declared", 5, "sandboxId"),
-        ("a:<id>:<id>", "stands twice", 7, "id"),
-        ("a<id", "opens no placeholder", 1, None),
-        ("a<>", "opens no placeholder", 1, None),
-        ("a<1x>", "opens no placeholder", 1, None),
-        ("a<id..>", "opens no placeholder", 1, None),
-        ("a>b", "closes no placeholder", 1, None),
+        ("a:<id>:<id>", "appears twice", 7, "id"),
+        ("a<id", "does not open a placeholder", 1, None),
+        ("a<>", "does not open a placeholder", 1, None),
+        ("a<1x>", "does not open a placeholder", 1, None),
+        ("a<id..>", "does not open a placeholder", 1, None),
+        ("a>b", "does not close a placeholder", 1, None),
         ("a\\n", "unknown escape", 1, None),
         ("a\\", "unknown escape", 1, None),
         ("a\\x1", "unknown escape", 1, None),
         ("", "empty", 0, None),
     ],
 )
-def test_a_bad_pattern_is_an_error_with_its_offset_and_the_placeholder(text, message, offset, name):
+def test_an_invalid_pattern_is_an_error_with_offset_and_placeholder(text, message, offset, name):
     with pytest.raises(PatternError, match=re.escape(message)) as caught:
         pattern(text)
     assert (caught.value.offset, caught.value.name) == (offset, name)
 
 
-def test_a_variadic_placeholder_that_can_hold_nothing_is_an_error():
+def test_a_variadic_placeholder_with_only_empty_segments_is_an_error():
     with pytest.raises(PatternError, match="empty segments"):
         parse_pattern("<x...>", {"x": parse_class("a{0}")})
 
@@ -241,7 +241,7 @@ def test_capture_is_exact(text, key, captured):
         ("a:<id>:z", b"a:" + b"x" * 200 + b":z", Mismatch("length", 2, "id")),
     ],
 )
-def test_a_mismatch_names_the_place_and_the_placeholder(text, key, mismatch):
+def test_a_mismatch_has_the_offset_and_the_placeholder(text, key, mismatch):
     assert pattern(text).mismatch(key) == mismatch
 
 
@@ -263,7 +263,7 @@ def test_an_example_is_readable_and_matches(text, example):
     assert pattern(text).matches(example)
 
 
-def test_specificity_goes_segment_by_segment():
+def test_specificity_compares_segment_by_segment():
     ordered = [
         exact_pattern(b"cube:v1:lock:a"),
         pattern("cube:v1:lock:x-<id>"),
@@ -282,7 +282,7 @@ def test_specificity_goes_segment_by_segment():
     assert pattern("a:<id>").specificity == pattern("b:<name>").specificity
 
 
-def test_a_prefix_pattern_owns_every_byte_string_under_it():
+def test_a_prefix_pattern_matches_every_byte_string_under_it():
     owned = prefix_pattern(b"cube:")
     assert owned.is_prefix
     assert owned.literal_prefix == b"cube:"
@@ -313,7 +313,7 @@ def test_only_long_counters_need_verification():
 
 
 def ends(source, value: bytes, starts: set[int]) -> set[int]:
-    """The reference: Python's own parser, and a walk over its tree that keeps all offsets at once.
+    """The reference: Python's own parser, and a walk over its tree that tracks all offsets at once.
 
     Not its matcher: that backtracks, and some expressions that are tried here would keep it busy for hours.
     """
@@ -372,7 +372,7 @@ EXPRESSIONS = st.recursive(LETTERS, _counted, max_leaves=5)
 
 @given(EXPRESSIONS, st.lists(st.text("abc:", max_size=14), min_size=1, max_size=8))
 @settings(max_examples=300, deadline=None)
-def test_a_class_means_what_the_same_regular_expression_means(text, values):
+def test_a_class_matches_as_the_same_regular_expression(text, values):
     expression = parse_class(text)
     for value in (value.encode() for value in values):
         inside = matches(text, value)
@@ -397,7 +397,7 @@ PATTERN_PARTS = st.lists(
 
 
 def built(parts) -> tuple[str, dict, str]:
-    """The pattern's text, its classes, and the regular expression that says the same."""
+    """The pattern's text, its classes, and the equivalent regular expression."""
     text, classes, source = "", {}, ""
     for number, part in enumerate(parts):
         if isinstance(part, str):
@@ -461,7 +461,7 @@ SEGMENTS = st.lists(
 
 @given(SEGMENTS, st.lists(st.text("ab:", max_size=12).map(str.encode), min_size=1, max_size=8))
 @settings(max_examples=300, deadline=None)
-def test_both_ways_to_match_a_variadic_placeholder_agree(parts, keys):
+def test_both_matchers_agree_on_variadic_placeholders(parts, keys):
     named = {name: parts.count(name) for name in parts if name.startswith("<")}
     classes = {"x": "a{1,3}", "y": "[ab]+", "v": "[ab]{1,2}", "w": "b?a{2}"}
     if any(count > 1 for count in named.values()):
@@ -474,7 +474,7 @@ def test_both_ways_to_match_a_variadic_placeholder_agree(parts, keys):
 @pytest.mark.parametrize(
     "expression", ["(a*)*", "(a|a)*", "(a+)+", "(a?){30}a{30}", "(a|aa)+", "[ab]*a[ab]{30}", "(.*:)*"]
 )
-def test_the_steps_are_linear_in_the_key_however_hostile(expression, monkeypatch):
+def test_the_steps_are_linear_for_hostile_keys(expression, monkeypatch):
     steps = 0
     step = Simulation.step
 
@@ -489,12 +489,12 @@ def test_the_steps_are_linear_in_the_key_however_hostile(expression, monkeypatch
         key = b"a" * length + b":" + b"ab" * length + b":?"
         steps = 0
         assert read.capture(key) is None
-        # Two passes at most over the key for each part of the pattern.
+        # At most two passes over the key for each part of the pattern.
         assert steps <= 2 * len(read.parts) * (len(key) + 1)
 
 
-def test_what_a_simulation_remembers_is_bounded(monkeypatch):
-    monkeypatch.setattr(matching, "REMEMBERED_STEPS", 16)
+def test_the_cache_of_a_simulation_is_bounded(monkeypatch):
+    monkeypatch.setattr(matching, "CACHED_STEPS", 16)
     simulation = Simulation(parse_class("[ab]*a[ab]{20}").node)
     assert simulation.matches(b"ab" * 300 + b"a" * 21)
     assert len(simulation._steps) <= 16

@@ -74,7 +74,7 @@ def test_disjoint_patterns_share_none(left, right):
     assert overlap(pattern(left), pattern(right)) is None
 
 
-def test_past_the_limit_overlap_leaves_lengths_out():
+def test_beyond_the_limit_overlap_ignores_lengths():
     assert overlap(pattern("a:<short>"), pattern("a:<long>"), max_states=10) is not None
 
 
@@ -92,7 +92,7 @@ def test_past_the_limit_overlap_leaves_lengths_out():
         ("a:<sha256>", ["<any>"], True),
     ],
 )
-def test_a_pattern_is_covered_when_others_take_every_key(text, others, expected):
+def test_a_pattern_is_covered_if_others_match_all_its_keys(text, others, expected):
     assert covered(pattern(text), [pattern(other) for other in others]) is expected
     key = uncovered(pattern(text), [pattern(other) for other in others])
     assert (key is None) is expected
@@ -101,24 +101,24 @@ def test_a_pattern_is_covered_when_others_take_every_key(text, others, expected)
         assert not any(pattern(other).matches(key) for other in others)
 
 
-def test_a_prefix_covers_what_lies_under_it():
+def test_a_prefix_covers_the_patterns_under_it():
     assert covered(pattern("a:b:<id>"), [prefix_pattern(b"a:")])
     assert covered(prefix_pattern(b"a:b"), [prefix_pattern(b"a:")])
     assert not covered(prefix_pattern(b"a:"), [prefix_pattern(b"a:b")])
 
 
-def test_past_the_limit_nothing_counts_as_covered():
+def test_beyond_the_limit_nothing_counts_as_covered():
     with pytest.raises(TooLarge):
         uncovered(pattern("a:<short>"), [pattern("a:<id>")], max_states=5)
     assert not covered(pattern("a:<short>"), [pattern("a:<id>")], max_states=5)
 
 
-def test_pairs_that_overlap_come_out_of_the_automaton():
+def test_the_automaton_shows_overlapping_pairs():
     patterns = [exact_pattern(b"a:b"), pattern("a:<id>"), pattern("c:<id>"), prefix_pattern(b"a:")]
     assert set(overlapping_pairs(build(patterns))) == {(0, 1), (0, 3), (1, 3)}
 
 
-def test_two_revisions_differ_in_these_keys():
+def test_two_revisions_differ_in_the_sampled_keys():
     before = build([pattern("a:<lower>"), exact_pattern(b"b")])
     after = build([pattern("a:<alnum>"), exact_pattern(b"b")])
     found = joint_samples(before, after)
@@ -132,7 +132,7 @@ def test_two_revisions_differ_in_these_keys():
     assert not pattern("a:<lower>").matches(names[-1, 0])
 
 
-def test_a_difference_past_the_limit_is_refused():
+def test_a_difference_beyond_the_limit_is_refused():
     with pytest.raises(TooLarge):
         joint_samples(build([pattern("abc")]), build([pattern("abd")]), max_states=2)
 

@@ -12,7 +12,7 @@ from keyfence.policy.patterns.value_forms import BUILTIN, MAX_PARSED, parse_form
 
 UUID = b"123e4567-e89b-12d3-a456-426614174000"
 
-# form: what has it, what hasn't
+# form: values with the form, values without it
 TABLE: dict[str, tuple[list[bytes], list[bytes]]] = {
     "any": ([b"", b"\xff\0"], []),
     "integer": (
@@ -60,12 +60,12 @@ TABLE: dict[str, tuple[list[bytes], list[bytes]]] = {
 }
 
 
-def test_every_built_in_form_is_here() -> None:
+def test_every_built_in_form_is_tested() -> None:
     assert TABLE.keys() == BUILTIN.keys()
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_a_built_in_form(name: str) -> None:
+def test_a_built_in_form_accepts_only_its_values(name: str) -> None:
     form = parse_form(name, {})
     yes, no = TABLE[name]
     assert [value for value in yes if not form.accepts(value)] == []
@@ -74,7 +74,7 @@ def test_a_built_in_form(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BUILTIN))
-def test_as_many_digits_as_a_form_says_have_it(name: str) -> None:
+def test_digits_up_to_the_declared_number_have_the_form(name: str) -> None:
     form = BUILTIN[name]
     for size in range(1, form.digits + 1):
         assert form.accepts(b"0" * size)
@@ -82,22 +82,22 @@ def test_as_many_digits_as_a_form_says_have_it(name: str) -> None:
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5))
-def test_what_json_writes_is_json(value: object) -> None:
+def test_encoded_json_is_json(value: object) -> None:
     assert BUILTIN["json"].accepts(json.dumps(value).encode())
 
 
-def test_a_very_long_json_text_is_not_held_against_its_form() -> None:
+def test_a_very_long_json_text_is_accepted_unparsed() -> None:
     assert BUILTIN["json"].accepts(b"{" * (MAX_PARSED + 1))
 
 
 @given(st.binary(max_size=40))
-def test_every_form_answers_for_any_bytes(value: bytes) -> None:
+def test_every_form_handles_any_bytes(value: bytes) -> None:
     for form in BUILTIN.values():
-        form.accepts(value)  # and raises nothing
+        form.accepts(value)  # must not raise
 
 
 @given(st.lists(st.integers(0, 300).map(str) | st.text("0123456789.: a", max_size=4), min_size=3, max_size=5))
-def test_an_address_is_what_the_library_reads_as_one(parts: list[str]) -> None:
+def test_an_address_is_read_as_by_the_library(parts: list[str]) -> None:
     text = ".".join(parts)
     try:
         ipaddress.ip_address(text)
@@ -107,7 +107,7 @@ def test_an_address_is_what_the_library_reads_as_one(parts: list[str]) -> None:
         assert BUILTIN["ip"].accepts(text.encode())
 
 
-def test_a_list_of_words() -> None:
+def test_a_list_of_words_is_a_form() -> None:
     form = parse_form(["running", "paused"], {})
     assert form.accepts(b"paused")
     assert not form.accepts(b"PAUSED")
@@ -115,14 +115,14 @@ def test_a_list_of_words() -> None:
     assert form.text == "one of running, paused"
 
 
-def test_a_placeholder() -> None:
+def test_a_placeholder_is_a_form() -> None:
     form = parse_form("<port>", {"port": parse_class("[0-9]{1,5}")})
     assert form.accepts(b"8080")
     assert not form.accepts(b"http")
     assert form.text == "a port"
 
 
-def test_a_class() -> None:
+def test_a_class_is_a_form() -> None:
     form = parse_form("[0-9]{1,3}", {})
     assert form.accepts(b"42")
     assert not form.accepts(b"4242")
@@ -132,19 +132,19 @@ def test_a_class() -> None:
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        ([], "an empty list admits nothing; list the words"),
+        ([], "an empty list allows nothing; list the words"),
         ("<prt>", "<prt> is not declared under placeholders; did you mean port?"),
         ("inteer", "did you mean integer?"),
         (
             "running",
-            "'running' is no form; write a built-in one (any, base64, date, epoch, integer, ",
+            "'running' is not a form; write a built-in one (any, base64, date, epoch, integer, ",
         ),
-        ("", "'' is no form"),
+        ("", "'' is not a form"),
         ("[0-9", "'[0-9': '[' is never closed (at offset 0)"),
         ("(?=x)", "'(?=x)': not regular"),
     ],
 )
-def test_no_form(spec: str | list[str], told: str) -> None:
+def test_an_invalid_form_is_an_error(spec: str | list[str], told: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_form(spec, {"port": parse_class("[0-9]")})
     assert told in str(caught.value)
@@ -159,22 +159,22 @@ def test_no_form(spec: str | list[str], told: str) -> None:
         ("-1.5..1.5", [b"-1.5", b"0"], [b"-2", b"2"]),
     ],
 )
-def test_a_range_of_numbers(text: str, inside: list[bytes], outside: list[bytes]) -> None:
+def test_a_range_accepts_only_its_numbers(text: str, inside: list[bytes], outside: list[bytes]) -> None:
     numbers = parse_range(text)
     assert [number for number in inside if not numbers.accepts(number)] == []
     assert [number for number in outside if numbers.accepts(number)] == []
-    assert numbers.accepts(b"no number")  # Redis refuses it itself
+    assert numbers.accepts(b"no number")  # Redis refuses it
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [("0..100", "a number from 0 to 100"), ("5..", "a number 5 or more"), ("..5", "a number 5 or less")],
 )
-def test_a_range_in_words(text: str, told: str) -> None:
+def test_a_range_describes_itself(text: str, told: str) -> None:
     assert parse_range(text).text == told
 
 
 @pytest.mark.parametrize("text", ["", "..", "5", "1...", "a..b", "5..1", "nan..1", "1..nan", "1-2"])
-def test_no_range(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no range|holds no number"):
+def test_an_invalid_range_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a range|contains no number"):
         parse_range(text)

@@ -12,7 +12,7 @@ from keyfence.policy.analysis.explain import explain, explain_sequence, read_seq
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.remedies.remedies import _WAYS, remedies
-from keyfence.policy.verdict import RULES
+from keyfence.policy.rules import RULES
 from tests.policy.cases import POLICIES, steps_of
 
 SHA1_OF_RETURN_1 = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
@@ -302,7 +302,7 @@ def test_a_sequence_is_read_line_by_line() -> None:
     ("text", "told"),
     [
         ("PING\nSET 'a", "line 2: no closing quotation"),
-        ("+soon", "line 1: 'soon' is no duration"),
+        ("+soon", "line 1: 'soon' is not a duration"),
     ],
 )
 def test_a_faulty_sequence_names_the_line(text: str, told: str) -> None:

@@ -187,7 +187,7 @@ def test_what_stands_in_a_text_is_no_comment(text: str, tmp_path: Path) -> None:
 def test_no_comment_hides_an_error(tmp_path: Path) -> None:
     text = "legacy: {until: 2026-01-01}  # keyfence: ignore ends-soon known\n"
     errors, warnings, _ = checked(tmp_path, HEAD + text)
-    assert [one.message for one in errors] == ["legacy ended on 2026-01-01; take it out or move the date"]
+    assert [one.message for one in errors] == ["legacy ended on 2026-01-01; remove it or change the date"]
     assert [one.code for one in warnings] == ["unused-ignore"]
 
 

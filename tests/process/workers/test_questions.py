@@ -9,7 +9,7 @@ import pytest
 
 from keyfence.process.workers import questions as module
 from keyfence.process.workers.questions import MAX_WAITING, Questions
-from keyfence.session.shown_ids import Question
+from keyfence.session.conversation.shown_ids import Question
 
 
 def play(test: Callable[[Questions, list[dict[str, object]]], Awaitable[None]]) -> None:

@@ -1,1 +1,1 @@
-"""Offline work on a policy: lint, tests, explain, diff, replay, and the lists that a report becomes."""
+"""Offline work on a policy: lint, tests, explain, diff, replay, and drafts made from a report."""

@@ -1,7 +1,7 @@
-"""A first waivers file, from the violations that a report holds.
+"""A baseline: a first waivers file, made from the violations of a report.
 
-Rule: it tolerates what was seen, as narrowly as a waiver can say it. Each waiver that admits more, and each
-row that no waiver covers, is listed.
+Rule: each waiver is as narrow as waivers can be. The baseline lists every waiver that admits more than the
+report shows, and every row that no waiver covers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from keyfence.policy.enforcement.waivers import command_as_waived
 from keyfence.policy.verdict import script_in
 
 OTHER = "other"
-# What a waiver of these rules can't tell apart.
+# What every waiver of these rules admits, because a waiver cannot name it.
 _ANY_OF = {
     "database.forbidden": "any database",
     "field.unknown": "any field",
@@ -30,18 +30,18 @@ _CANNOT_TELL = re.compile(r"\\|<masked>|…$|^sha256:")
 
 
 class Baseline(NamedTuple):
-    """A waivers file, and what people must know before they use it."""
+    """A waivers file, and notes that people must read before they use it."""
 
     text: str
-    wide: list[str]  # a sentence for each waiver that admits more than was seen
-    left: list[str]  # a sentence for each row that no waiver covers
+    wide: list[str]  # one sentence for each waiver that admits more than the report shows
+    left: list[str]  # one sentence for each row that no waiver covers
 
 
 def baseline(rows: Iterable[Mapping[str, Any]], owner: str, reason: str, until: datetime.date) -> Baseline:
-    """A waivers file for all violations of a report that aren't tolerated yet. A `should` needs no waiver."""
+    """Returns waivers for all violations of a report that have none yet. A `should` needs no waiver."""
     found: dict[Waiver, int] = {}
     examples: dict[Waiver, str] = {}
-    of_others: dict[Waiver, str] = {}  # whose keys were seen that were another's: the placeholder's name
+    of_others: dict[Waiver, str] = {}  # waivers for other callers' keys → the bound placeholder
     left = []
     for row in rows:
         times = row["count"] - row["actions"].get("waived", 0)
@@ -56,7 +56,7 @@ def baseline(rows: Iterable[Mapping[str, Any]], owner: str, reason: str, until: 
         if row["hint"].startswith(OWN):
             of_others[waiver] = row["hint"].removeprefix(OWN).partition(":")[0]
     lines = [
-        "# Violations that were known when this was written. Whoever mends one takes it out.",
+        "# Violations that were known when this file was written. Remove a waiver once its cause is fixed.",
         "waivers:",
     ]
     wide = []
@@ -65,7 +65,7 @@ def baseline(rows: Iterable[Mapping[str, Any]], owner: str, reason: str, until: 
         fields = {name: value for name, value in waiver._asdict().items() if value}
         fields |= {"owner": owner, "reason": reason, "until": str(until)}
         text = ", ".join(f"{name}: {_yaml(value)}" for name, value in fields.items())
-        note = f"; admits more than was seen: {more}" if more else ""
+        note = f"; admits more than the findings: {more}" if more else ""
         lines.append(f"  - {{{text}}}  # {found[waiver]} so far{note}")
         if more:
             seen = f"; seen: {examples[waiver]}" if examples[waiver] else ""
@@ -78,7 +78,7 @@ def baseline(rows: Iterable[Mapping[str, Any]], owner: str, reason: str, until: 
 
 
 def _waiver(row: Mapping[str, Any]) -> Waiver | None:
-    """What tolerates a row; None where nothing would but what tolerates anything."""
+    """Returns the waiver for a row; None if only a waiver for everything would cover it."""
     script = script_in(row["rule"], row["shape"])
     if OTHER in (row["service"], row["rule"], row["shape"], script):
         return None
@@ -92,7 +92,10 @@ def _waiver(row: Mapping[str, Any]) -> Waiver | None:
 
 
 def _narrowest(row: Mapping[str, Any], keys: str) -> str:
-    """What was seen once is that key; what the shape doesn't match, though it should, can only be it."""
+    """Returns the narrowest pattern for the row's keys.
+
+    That is the example itself if it was seen once and the shape is wide, or if the shape does not match it.
+    """
     example = row["example"]
     if not example or _CANNOT_TELL.search(example):
         return keys
@@ -103,7 +106,7 @@ def _narrowest(row: Mapping[str, Any], keys: str) -> str:
 
 
 def _more_than_seen(waiver: Waiver, others: str) -> str:
-    """What a waiver admits that needn't have been seen; "" for nothing but keys of the same kind."""
+    """Describes what a waiver admits beyond the findings; "" if it admits only keys of the same kind."""
     if is_wide(waiver.keys):
         return f"any key {waiver.keys}"
     if waiver.rule == "script.unregistered" and not waiver.script:

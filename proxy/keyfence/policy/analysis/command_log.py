@@ -1,7 +1,7 @@
-"""A line of the command log: what a command touches, without its values, and back.
+"""The command log's lines: written from what a command touches, without its values, and read again.
 
-Rule: no value is in a line, and nothing that a secret placeholder holds: in its place stands an example of
-the placeholder's class, so that the key still is what it was.
+Rule: a line holds no value and no text of a secret placeholder. An example of the placeholder's class
+replaces that text, so that the policy still classifies the key as before.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from keyfence.commands.model import (
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.scripts import sha1_of
-from keyfence.policy.engine.masking import fill, shown_in
 from keyfence.policy.show import printable
+from keyfence.policy.wording.masking import fill, shown_in
 from keyfence.shapes.secrecy import MASKED
 
-OMITTED = "?"  # stands for every argument that isn't known to be no value
+OMITTED = "?"  # replaces every argument that may be a value
 
 
 class Recorded(NamedTuple):
-    """A command as the log has it."""
+    """A command as the log holds it."""
 
     service: str
     command: str
-    argv: list[str]  # for people: keys, times and the like; OMITTED for all else
+    argv: list[str]  # for people: keys, times and the like; OMITTED for everything else
     touches: Touches
-    times: int  # so many alike, this one included, since the last line
-    has_values: bool  # it wrote values, which aren't here
+    times: int  # how many equal commands the line counts, this one included
+    has_values: bool  # whether the command wrote values, which the log omits
 
 
 def as_line(
     policy: CompiledPolicy, service: str, argv: Sequence[bytes], touches: Touches, count: int
 ) -> dict[str, Any]:
-    """A command as plain values."""
+    """Returns a command as plain values for JSON."""
     command = touches.command
     name = command.name if command is not None else "other"
     accesses = [access._replace(key=_without_secrets(policy, access.key)) for access in touches.accesses]
@@ -97,7 +97,11 @@ def _without_secrets(policy: CompiledPolicy, key: bytes) -> bytes:
 
 
 def _of_the_same_kind(policy: CompiledPolicy, shown: bytes, target: Target | None) -> bytes:
-    """A masked key, in words that keep more naming rules where it still is what it was."""
+    """Returns a masked key without the mask's special characters, if the policy still classifies it as
+    before.
+
+    Such a key breaks fewer naming rules.
+    """
     plain = shown.replace(MASKED, b"masked")
     return plain if policy.target(plain) is target else shown
 
@@ -105,7 +109,10 @@ def _of_the_same_kind(policy: CompiledPolicy, shown: bytes, target: Target | Non
 def _safe_argv(
     policy: CompiledPolicy, name: str, argv: Sequence[bytes], touches: Touches, accesses: Sequence[Access]
 ) -> list[str]:
-    """The arguments that are surely no values: names, keys, channels, times, lengths."""
+    """Returns the arguments, with OMITTED for each that may be a value.
+
+    Names, keys, channels, times and lengths cannot be values.
+    """
     shown = dict(enumerate(name.split(" "))) if name != "other" else {}
     for access in accesses:
         shown[access.position] = printable(access.key)
@@ -124,20 +131,20 @@ def _safe_argv(
 
 def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
     target = policy.target(access.key)
-    told: dict[str, Any] = {"position": access.position, "key": _text(access.key), "needs": access.needs}
+    line: dict[str, Any] = {"position": access.position, "key": _text(access.key), "needs": access.needs}
     if access.types:
-        told["types"] = list(access.types)
+        line["types"] = list(access.types)
     if access.ttl is not None:
-        told["ttl"] = {
+        line["ttl"] = {
             name: value
             for name, value in access.ttl._asdict().items()
             if value != Ttl._field_defaults.get(name)
         }
-    if access.does:
-        told["does"] = access.does
+    if access.losses:
+        line["does"] = access.losses
     content = access.content
     if content is not None:
-        told["content"] = {
+        line["content"] = {
             "fields": [[one.position, _text(_field_name(one, target))] for one in content.fields],
             "stream": [content.maxlen, content.maxlen_approximate, content.maxlen_position]
             if content.stream_add
@@ -145,8 +152,8 @@ def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
         }
         if content.carried is not None:
             keys = [_text(_without_secrets(policy, key)) for key in content.carried.keys]
-            told["content"]["carried"] = content.carried._asdict() | {"keys": keys}
-    return told
+            line["content"]["carried"] = content.carried._asdict() | {"keys": keys}
+    return line
 
 
 def _problem(policy: CompiledPolicy, problem: Problem) -> list[Any]:
@@ -166,7 +173,7 @@ def _field_name(field: Field, target: Target | None) -> bytes:
 
 
 def _writes_values(content: Content | None) -> bool:
-    """Whether there is anything in what a command writes that a line leaves out."""
+    """Returns whether a command writes anything that its line leaves out."""
     if content is None:
         return False
     kept = content._replace(
@@ -186,16 +193,16 @@ def _text(data: bytes) -> str:
 
 def _bytes(text: Any) -> bytes:
     if not isinstance(text, str):
-        raise ValueError(f"{text!r} is no text")
+        raise ValueError(f"{text!r} is not text")
     return text.encode("utf-8", "surrogateescape")
 
 
 def from_line(line: Mapping[str, Any]) -> Recorded:
-    """A command again. Raises ValueError for what is no line of a command log."""
+    """Reads a line back. Raises ValueError if it is not a line of a command log."""
     try:
         return _from_line(line)
     except (KeyError, TypeError, IndexError, AttributeError, UnicodeEncodeError) as exc:
-        raise ValueError(f"this is no line of a command log ({type(exc).__name__}: {exc})") from None
+        raise ValueError(f"this is not a line of a command log ({type(exc).__name__}: {exc})") from None
 
 
 def _from_line(line: Mapping[str, Any]) -> Recorded:
@@ -223,10 +230,6 @@ def _from_line(line: Mapping[str, Any]) -> Recorded:
     )
 
 
-def _read_script(kind: Any, position: int, name: str, keys: list[str], arguments: int) -> Script:
-    return Script(kind, position, _bytes(name), tuple(map(_bytes, keys)), (b"?",) * min(arguments, 1024))
-
-
 def _command_named(name: str) -> Any:
     container, _, subcommand = name.partition(" ")
     row = COMMANDS.get(container.encode())
@@ -235,23 +238,23 @@ def _command_named(name: str) -> Any:
     return row.command if row is not None else None
 
 
-def _read_access(told: Mapping[str, Any]) -> Access:
-    content = told.get("content")
+def _read_access(line: Mapping[str, Any]) -> Access:
+    content = line.get("content")
     return Access(
-        position=int(told["position"]),
-        key=_bytes(told["key"]),
-        needs=int(told["needs"]),
-        types=tuple(told.get("types", [])),
-        ttl=Ttl(**told["ttl"]) if told.get("ttl") else None,
+        position=int(line["position"]),
+        key=_bytes(line["key"]),
+        needs=int(line["needs"]),
+        types=tuple(line.get("types", [])),
+        ttl=Ttl(**line["ttl"]) if line.get("ttl") else None,
         content=_read_content(content) if content else None,
-        does=int(told.get("does", 0)),
+        losses=int(line.get("does", 0)),
     )
 
 
-def _read_content(told: Mapping[str, Any]) -> Content:
-    """What is left of a content: names of fields, and how a stream was trimmed."""
-    fields = tuple(Field(at, _bytes(name), 0, b"") for at, name in told.get("fields", []))
-    stream, carried = told.get("stream"), told.get("carried")
+def _read_content(line: Mapping[str, Any]) -> Content:
+    """Reads the fields, the stream trimming and the carried value that the log keeps of a content."""
+    fields = tuple(Field(at, _bytes(name), 0, b"") for at, name in line.get("fields", []))
+    stream, carried = line.get("stream"), line.get("carried")
     if carried:
         keys = tuple(map(_bytes, carried["keys"]))
         return Content(carried=Carried(**{**carried, "keys": keys, "types": tuple(carried["types"])}))

@@ -1,7 +1,7 @@
-"""What of a policy its tests have exercised, and what never.
+"""Coverage: which parts of a policy its tests have exercised.
 
-Rule: an item counts as exercised once a test has shown it at work: an entry let a command pass and stopped
-another, a rule was broken, an exception was used. What the policy can't do is no item.
+Rule: an item counts as exercised once a test has shown it at work: an entry admitted a command, an entry
+stopped one, a rule was broken, an exception was used. The policy's impossible outcomes are not items.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from keyfence.policy.compiled.sizes import testable_rules
 from keyfence.policy.patterns.value_forms import BUILTIN
 from keyfence.policy.verdict import Verdict
 
-Item = tuple[str, str, str]  # (section, name, what of it)
+Item = tuple[str, str, str]  # (section, name, outcome: allow, violation, or an entry's rule)
 
 
 class Section(NamedTuple):
-    """A kind of items: how many there are, and those that no test exercised."""
+    """A kind of items: how many tests exercised, how many there are, and which are missing."""
 
     name: str
     exercised: int
@@ -30,14 +30,14 @@ class Section(NamedTuple):
 
 
 class Coverage:
-    """The items of one policy, and which of them were exercised."""
+    """The items of one policy, with a mark for those that tests have exercised."""
 
     def __init__(self, policy: CompiledPolicy) -> None:
         self.policy = policy
         self._items: dict[Item, bool] = dict.fromkeys(_items(policy), False)
 
     def saw(self, service: int, touches: Touches, verdict: Verdict) -> None:
-        """Take note of a command that was judged."""
+        """Marks the items that a command's verdict exercises."""
         for violation in verdict.violations:
             self._mark("rules", violation.rule, "violation")
             self._mark("entries", violation.entry, "violation")
@@ -79,7 +79,7 @@ class Coverage:
             self._items[section, name, what] = True
 
     def sections(self) -> list[Section]:
-        """The kinds of items that the policy has, each with what is missing."""
+        """Returns the kinds of items that the policy has, each with its missing items."""
         names = dict.fromkeys(section for section, _, _ in self._items)
         return [self._section(name) for name in names]
 
@@ -90,7 +90,7 @@ class Coverage:
 
     @property
     def percent(self) -> int:
-        """The share of items that were exercised, rounded down."""
+        """The percentage of exercised items, rounded down."""
         return 100 * sum(self._items.values()) // max(len(self._items), 1)
 
 
@@ -131,7 +131,7 @@ def _items(policy: CompiledPolicy) -> Iterator[Item]:
 
 
 def rules_of(entry: Entry) -> Iterator[str]:
-    """The rules that an entry states beyond rights and form."""
+    """Yields the rules that an entry's requirements can break, beyond rights and form."""
     if entry.commands is not None:
         yield "command.forbidden"
     if entry.types:
@@ -162,7 +162,7 @@ def rules_of(entry: Entry) -> Iterator[str]:
 
 
 def _rules_of_policy(policy: CompiledPolicy) -> Iterator[str]:
-    """The rules that the policy as a whole gives cause to break."""
+    """Yields the rules that commands can break under the policy as a whole."""
     kinds = {target.kind for target in policy.targets}
     yield "command.unknown"
     yield "command.forbidden"
@@ -193,14 +193,14 @@ def _rules_of_policy(policy: CompiledPolicy) -> Iterator[str]:
 
 
 def _is_open(policy: CompiledPolicy) -> bool:
-    """Whether every key lies in a scope that takes keys of no entry."""
+    """Returns whether every key lies in a scope that admits unregistered keys."""
     scopes = [target for target in policy.targets if target.kind == "scope"]
     everything = [one for one in scopes if one.pattern.is_prefix and not one.pattern.literal_prefix]
     return bool(everything) and all(one.is_open for one in scopes)
 
 
 def effective_accesses(touches: Touches, registration: Registration | None) -> list[Access]:
-    """The keys that a command touches, those included that a registered script makes of its arguments."""
+    """Returns the accesses of a command, with the keys that a registered script makes from its arguments."""
     if registration is None or touches.script is None:
         return list(touches.accesses)
     accesses = list(touches.accesses) if registration.declared else []

@@ -1,9 +1,8 @@
-"""What changes from one policy to another: as sentences, each with a key that shows it.
+"""The difference between two policies: one sentence per change, with an example key.
 
-Rule: who may do what to which keys is compared over the automata of both policies, so that a change is told
-wherever a key shows it, and only there; what isn't about keys is compared as it is written.
-
-Not part of it: grants' keys (globs that cut across all else) and naming rules are compared by their text.
+Rule: rights on keys are compared over both policies' automata, so a change is reported exactly if some key
+shows it. Everything else is compared as text. That includes naming rules and the keys of grants, which are
+globs and may overlap anything.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.names import Names
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Home, Target
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.masking import shown_in
 from keyfence.policy.patterns.product import NOTHING, Product
 from keyfence.policy.services import UNKNOWN
 from keyfence.policy.show import printable
 from keyfence.policy.units import size_text
+from keyfence.policy.wording.masking import shown_in
 
 from .diff_text import (
     Change,
@@ -36,24 +35,27 @@ from .diff_text import (
     texts_change,
 )
 
-_NO_COMMAND = b"\0"  # no server has it
-# What may be done to a key, each as a command needs it.
+_NO_COMMAND = b"\0"  # a name that no server has
+# What a command can do to a key, by name.
 NEEDS: dict[str, int] = {
     "read": READ,
     "write": WRITE,
     "delete": WRITE | DELETE,
     "consumer groups": WRITE | GROUP,
 }
-# The rules that say what a key is and whose; all else depends on the command's other arguments.
+# The rules that depend only on the key, the service and the access. All others depend on further arguments.
 STANDING = frozenset({"scope.read", "scope.write", "key.legacy", "key.format", "key.unregistered"})
 
 
-# How a change of rights goes for each of NEEDS; "" where nothing changes.
+# The change of rights for each of NEEDS; "" if nothing changes.
 Clauses = tuple[str, ...]
 
 
 class Difference:
-    """All that changes from `old` to `new`. Raises `languages.TooLarge` for what is too large to compare."""
+    """All changes from `old` to `new`.
+
+    Raises `set_operations.TooLarge` if the policies are too large to compare.
+    """
 
     def __init__(self, old: CompiledPolicy, new: CompiledPolicy) -> None:
         self.old = old
@@ -75,7 +77,7 @@ class Difference:
         return bool(self.changes)
 
     def covers(self, service: str, key: bytes) -> bool:
-        """Whether a change of rights is told for this service on this key."""
+        """Returns whether some reported change of rights covers this service and this key."""
         pair = self.old.classifier.first(key), self.new.classifier.first(key)
         return any(
             service in change.services and pair in change.pairs
@@ -87,7 +89,7 @@ class Difference:
 
     @cached_property
     def _places(self) -> dict[Pair, bytes]:
-        """Each pair of targets that decide one key, where they don't mean the same, with such a key."""
+        """Each pair of targets that decide a common key but differ in meaning, with such a key."""
         left = [_meaning(target, self.old) for target in self.old.targets]
         right = [_meaning(target, self.new) for target in self.new.targets]
         walk = Product(self.old.classifier, self.new.classifier)
@@ -118,7 +120,7 @@ class Difference:
                 by_clauses.setdefault(clauses, []).append(service)
             for clauses, services in by_clauses.items():
                 changes.append(self._change_of_rights(services, clauses, sorted(pairs, key=self._rank)))
-        # Where a service may do no more and no less, but breaks another rule, comes last.
+        # Changes that neither give nor take a right, but break another rule, come last.
         yield from sorted(changes, key=lambda one: "loses" not in one.after and "gains" not in one.after)
 
     def _change_of_rights(self, services: list[str], clauses: Clauses, pairs: list[Pair]) -> Change:
@@ -130,24 +132,24 @@ class Difference:
             rights = _rights_text([name for name, one in zip(NEEDS, clauses, strict=True) if one == clause])
             parts.append(f"{verb} {rest} with {rights} on" if rest else f"{verb} {rights} on")
         sentence = f"{listed(services, 8)} {'; '.join(f'{part} {where}' for part in parts)}"
-        told = "; ".join(f"{name}: {one}" for name, one in zip(NEEDS, clauses, strict=True) if one)
+        after = "; ".join(f"{name}: {one}" for name, one in zip(NEEDS, clauses, strict=True) if one)
         return Change(
             "rights",
             f"{sentence}, for example {example}",
             tuple(services),
             "",
-            told,
+            after,
             example,
             frozenset(pairs),
         )
 
     def _rank(self, pair: Pair) -> tuple[int, str]:
-        """The places that tell most first: entries before what surrounds them."""
+        """Returns a sort key that puts the most specific places first: entries before scopes and claims."""
         target = self._telling(pair)
         return (_KINDS.index(target.kind), target.text) if target is not None else (len(_KINDS), "")
 
     def _telling(self, pair: Pair) -> Target | None:
-        """Of the two targets the one that says more of a place."""
+        """Returns the more specific of the two targets; None if there is none."""
         found = [target for target in reversed(self._targets(pair)) if target is not None]
         return min(found, key=lambda target: _KINDS.index(target.kind), default=None)
 
@@ -170,7 +172,7 @@ class Difference:
         return shown_in(self.new, key, new) if new is not None else shown_in(self.old, key, old)
 
     def _catalogue(self) -> Iterator[Change]:
-        """Entries and legacy forms that come, go, or have another key."""
+        """Yields entries and legacy forms that are new, gone, or have another key."""
         for kind, section in (("entry", "entry"), ("legacy", "legacy form")):
             old, new = _by_name(self.old, kind), _by_name(self.new, kind)
             for name in dict.fromkeys((*old, *new)):
@@ -182,19 +184,19 @@ class Difference:
                     yield texts_change("catalogue", f"{section} {name}", gone, come, example)
 
     def _content(self) -> Iterator[Change]:
-        """What entries ask beyond rights and form."""
-        told: dict[tuple[str, str, str, str], None] = {}
+        """Yields changes of entries' requirements beyond rights and form."""
+        reported: set[tuple[str, str, str, str]] = set()
         for pair, key in self._places.items():
             old, new = self._targets(pair)
             if old is None or new is None or old.kind != new.kind or old.kind not in ("entry", "scope"):
                 continue
-            before, after = _asks(old.entry), _asks(new.entry)
+            before, after = _requirements(old.entry), _requirements(new.entry)
             for what in dict.fromkeys((*before, *after)):
                 was, now = before.get(what, ""), after.get(what, "")
                 name = new.name or old.name
-                if was == now or (name, what, was, now) in told:
+                if was == now or (name, what, was, now) in reported:
                     continue
-                told[name, what, was, now] = None
+                reported.add((name, what, was, now))
                 example = shown_in(self.new, key, new)
                 sentence = f"{name}: {what.replace('_', ' ')} {_from_to(was, now)}, for example {example}"
                 yield Change("content", sentence, (), was, now, example)
@@ -267,7 +269,7 @@ class Difference:
 
 
 class _Standing:
-    """Which rules of STANDING a plain command breaks at a key, grants aside."""
+    """Finds which rules of STANDING a plain command breaks on a key, apart from grants."""
 
     def __init__(self, policy: CompiledPolicy) -> None:
         self.policy = policy
@@ -283,17 +285,17 @@ class _Standing:
 
 
 def _bare(home: Home) -> Home:
-    """A file's word without what depends on more than whose and what a key is."""
+    """Returns a file's settings with only the checks that depend on the key, the service and the access."""
     return dataclasses.replace(home, cluster=False, names=Names(), type_words={})
 
 
 def standing(policy: CompiledPolicy) -> Callable[[str, bytes, int], tuple[str, ...]]:
-    """(service, key, needs) → the rules of STANDING that are broken; what `Difference` compares."""
+    """Returns a function (service, key, needs) → broken rules of STANDING, as `Difference` compares them."""
     return _Standing(policy).rules
 
 
 def _clause(before: _Standing, after: _Standing, service: str, key: bytes, needs: int) -> str:
-    """What becomes of one kind of access: loses or gains the right, or breaks other rules than it did."""
+    """Describes the change of one kind of access: loses, gains, breaks … in place of …; "" for none."""
     was, now = before.rules(service, key, needs), after.rules(service, key, needs)
     if was == now:
         return ""
@@ -309,7 +311,7 @@ _RIGHTS = {"scope.read", "scope.write"}
 
 
 def _rights_text(names: Sequence[str]) -> str:
-    """`read and write`; deleting and the books of consumer groups only where they don't go with writing."""
+    """Returns rights as text, `read and write`. Write includes deleting and consumer groups."""
     if "write" in names:
         names = [name for name in names if name in ("read", "write")]
     return " and ".join(names)
@@ -330,7 +332,7 @@ def _place_text(target: Target | None) -> str:
 
 
 def _meaning(target: Target, policy: CompiledPolicy) -> Any:
-    """All that a target says, so that equal meanings are equal values."""
+    """Returns everything that decides about a target's keys, so that equal meanings are equal values."""
     rights = dict(zip(policy.services, zip(target.rights, target.denied, strict=True), strict=False))
     forms = (target.standard, dict(zip(policy.services, target.own_forms, strict=False)))
     tenancy = target.tenancy
@@ -340,25 +342,33 @@ def _meaning(target: Target, policy: CompiledPolicy) -> Any:
     )
     bound = (target.bound, target.alike, whose)
     others = (target.written_by, target.should, *bound, *forms, target.secrets)
-    return (target.kind, target.name, target.pattern, rights, target.is_open, *others, _asks(target.entry))
+    return (
+        target.kind,
+        target.name,
+        target.pattern,
+        rights,
+        target.is_open,
+        *others,
+        _requirements(target.entry),
+    )
 
 
-def _asks(entry: Entry | None) -> dict[str, str]:
-    """What an entry asks beyond rights and form: attribute → text; nothing for what isn't asked."""
+def _requirements(entry: Entry | None) -> dict[str, str]:
+    """Returns an entry's requirements beyond rights and form: attribute → text, without empty ones."""
     if entry is None:
         return {}
-    passed_over = {"name", "text", "is_plain", "looks_into_values"}
-    names = [field.name for field in dataclasses.fields(entry) if field.name not in passed_over]
-    asked = {name: text for name in names if (text := plain(getattr(entry, name)))}
+    skipped = {"name", "text", "is_plain", "looks_into_values"}
+    names = [field.name for field in dataclasses.fields(entry) if field.name not in skipped]
+    found = {name: text for name in names if (text := plain(getattr(entry, name)))}
     if entry.max_value is not None:
-        asked["max_value"] = size_text(entry.max_value)
-    return asked
+        found["max_value"] = size_text(entry.max_value)
+    return found
 
 
 def _from_to(was: str, now: str) -> str:
     if not was:
-        return f"is asked now ({now})"
-    return f"is {now}, was {was}" if now else f"is asked no more (was {was})"
+        return f"is required now ({now})"
+    return f"is {now}, was {was}" if now else f"is no longer required (was {was})"
 
 
 def _may(target: Target | None, service: int, right: int) -> bool:
@@ -366,7 +376,7 @@ def _may(target: Target | None, service: int, right: int) -> bool:
 
 
 def _selectors(policy: CompiledPolicy) -> Any:
-    """All that decides which commands are whose."""
+    """Returns everything that decides which service may use which command."""
     grants = {
         policy.services[number]: [grant.selectors for grant in grants]
         for number, grants in policy.grants.items()

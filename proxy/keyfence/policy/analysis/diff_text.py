@@ -1,6 +1,7 @@
-"""What of two policies is compared as it is written, and how values and lists are put into sentences.
+"""The parts of two policies that are compared as text, and the words for values and lists.
 
-Rule: what asks nothing has no text, so that two texts differ exactly where two policies ask something else.
+Rule: a setting without effect has an empty text. So two texts differ exactly if the two settings differ in
+effect.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Pair = tuple[int, int]  # the indexes of the targets that decide in the old and 
 
 
 class Change(NamedTuple):
-    """One thing that is otherwise in the new policy."""
+    """One change from the old to the new policy."""
 
     section: str  # rights, catalogue, content, channels, commands, grants, scripts, policy
     sentence: str
@@ -32,11 +33,11 @@ class Change(NamedTuple):
     before: str = ""
     after: str = ""
     example: str = ""
-    pairs: frozenset[Pair] = frozenset()  # of `rights`: where it is so
+    pairs: frozenset[Pair] = frozenset()  # of section `rights`: the pairs of targets that it holds for
 
 
 def plain(value: Any) -> str:
-    """A value of an entry as text; "" for one that asks nothing."""
+    """Returns a value of an entry as text; "" for one without effect."""
     if value is None or value is False or value == ():
         return ""
     if isinstance(value, Form):
@@ -71,12 +72,12 @@ def plain(value: Any) -> str:
 def _ttl_text(rule: TtlRule) -> str:
     if rule.none:
         return "none"
-    told = ["required" if rule.required else "not required"]
+    parts = ["required" if rule.required else "not required"]
     for word in ("min", "max", "default"):
         if getattr(rule, word) is not None:
-            told.append(f"{word} {duration_text(getattr(rule, word))}")
-    told += [f"at {rule.at}", *(["immediate"] if rule.immediate else [])]
-    return ", ".join([*told, f"grace {duration_text(rule.grace)}"])
+            parts.append(f"{word} {duration_text(getattr(rule, word))}")
+    parts += [f"at {rule.at}", *(["immediate"] if rule.immediate else [])]
+    return ", ".join([*parts, f"grace {duration_text(rule.grace)}"])
 
 
 def _mapping(values: Mapping[Any, Any]) -> str:
@@ -112,13 +113,13 @@ def _joined(words: Iterable[str]) -> str:
 
 
 def changes_of_policy(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Change]:
-    """What holds for the policy as a whole, and for each of its files."""
+    """Yields changes of the policy as a whole and of each of its files."""
     yield from _sets("services", old.services, new.services)
     for what, was, now in (
         ("databases", _databases(old), _databases(new)),
         ("unregistered scripts", old.unregistered_scripts, new.unregistered_scripts),
-        ("placeholders of callers", _bindings(old), _bindings(new)),
-        ("ends", plain(dict(_ends(old))), plain(dict(_ends(new)))),
+        ("placeholders bound to callers", _bindings(old), _bindings(new)),
+        ("end dates", plain(dict(_ends(old))), plain(dict(_ends(new)))),
     ):
         if was != now:
             yield Change("policy", f"{what}: {now or 'none'}, was {was or 'none'}", (), was, now)
@@ -140,7 +141,7 @@ def _changes_of_home(whose: str, old: Home, new: Home) -> Iterator[Change]:
     yield from _sets(f"{whose}claims", old.claims, new.claims)
     yield from _sets(f"{whose}only a should", old.should, new.should)
     for what, was, now in (
-        ("keys of one command in one hash slot", _asked(old.cluster), _asked(new.cluster)),
+        ("keys of one command in one hash slot", _required(old.cluster), _required(new.cluster)),
         ("naming rules", plain(old.names), plain(new.names)),
         ("type words", plain(old.type_words), plain(new.type_words)),
         ("contact", old.contact, new.contact),
@@ -153,8 +154,8 @@ def _databases(policy: CompiledPolicy) -> str:
     return "any" if policy.databases is None else ", ".join(map(str, sorted(policy.databases)))
 
 
-def _asked(flag: bool) -> str:
-    return "asked" if flag else "not asked"
+def _required(flag: bool) -> str:
+    return "required" if flag else "not required"
 
 
 def _ends(policy: CompiledPolicy) -> Iterator[tuple[str, str]]:
@@ -163,7 +164,10 @@ def _ends(policy: CompiledPolicy) -> Iterator[tuple[str, str]]:
 
 
 def changes_of_grants(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Change]:
-    """On which keys grants hold; their commands are among those that are compared one by one."""
+    """Yields changes of the keys on which grants hold.
+
+    `Difference` compares the granted commands one by one.
+    """
     for service in sorted({*_granted(old), *_granted(new)}):
         before, after = _granted(old).get(service, ""), _granted(new).get(service, "")
         if before != after:
@@ -204,16 +208,16 @@ def _template_text(template: Template) -> str:
 
 
 def _registration_text(registration: Any) -> str:
-    """A registration in the words of the policy file."""
-    told = {field.name: getattr(registration, field.name) for field in dataclasses.fields(registration)}
+    """Returns a registration in the words of the policy file."""
+    values = {field.name: getattr(registration, field.name) for field in dataclasses.fields(registration)}
     for field in ("reads", "writes", "publishes"):
-        told[field] = ", ".join(map(_template_text, told.get(field, ())))
-    told["patterns"] = ", ".join(pattern.text for pattern in told.get("patterns", ()))
-    told["declared"] = _DECLARED[told["declared"]]
-    del told["bound"]  # told for the whole policy, as placeholders of callers
-    runs = told.pop("runs")
-    told["commands"] = "none" if runs == frozenset() else _joined(runs or ())
-    return _mapping(told)
+        values[field] = ", ".join(map(_template_text, values.get(field, ())))
+    values["patterns"] = ", ".join(pattern.text for pattern in values.get("patterns", ()))
+    values["declared"] = _DECLARED[values["declared"]]
+    del values["bound"]  # reported for the whole policy, as placeholders of callers
+    runs = values.pop("runs")
+    values["commands"] = "none" if runs == frozenset() else _joined(runs or ())
+    return _mapping(values)
 
 
 _DECLARED = {0: "none", READ: "read", WRITE: "write", READ | WRITE: "both"}

@@ -1,6 +1,6 @@
-"""A decision told in full, for `keyfence explain` and the admin's /explain.
+"""A verdict in full detail, for `keyfence explain` and the admin route /explain.
 
-Rule: it shows what the relay would decide, by asking the same decider; it decides nothing itself.
+Rule: this module decides nothing itself. It shows the answer of the evaluator that the session uses.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import NOBODY, Caller, Values
 from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.masking import shown_in
 from keyfence.policy.remedies.remedies import remedies
 from keyfence.policy.show import printable
 from keyfence.policy.units import milliseconds
 from keyfence.policy.verdict import Verdict, Violation
+from keyfence.policy.wording.masking import shown_in
 
 from .simulator import Late, Simulator
 
@@ -29,30 +29,32 @@ _ACCESS_NAMES = {0: "none", READ: "read", WRITE: "write", READ | WRITE: "both"}
 def explain(
     policy: CompiledPolicy, service: str, argv: Sequence[bytes], caller: Caller = NOBODY
 ) -> dict[str, Any]:
-    """The verdict on one command as plain values; see docs/policy.md for the fields.
+    """Returns the verdict on one command as plain values; docs/policy.md describes the fields.
 
-    Raises ValueError for a service that the policy doesn't have.
+    Raises ValueError if the policy lacks the service.
     """
     _check_service(policy, service)
     touches, values = extract(argv), policy.values(caller)
     verdict = Evaluator(policy).judge(policy.number(service), argv, touches, values=values)
-    return _told(policy, service, argv, touches, verdict, values)
+    return _explanation(policy, service, argv, touches, verdict, values)
 
 
 class Step(NamedTuple):
-    """A line of a sequence: a command of a service, or a time that passes."""
+    """A line of a sequence: a command of a service, or time that passes."""
 
     line: int
     service: str
     argv: list[bytes]  # empty: nothing is sent
-    after: int  # milliseconds that pass before
+    after: int  # milliseconds that pass before the command
     caller: Caller = NOBODY
 
 
 def read_sequence(text: str, service: str, caller: Caller = NOBODY) -> list[Step]:
-    """The steps of a sequence: a command a line, quoted as in a shell. `@NAME` goes on as another service,
-    `@NAME user=USER` as one that has logged in so; `+6s` lets time pass; a line that begins with # is a
-    comment. Raises ValueError with the line."""
+    """Returns the steps of a sequence. Raises ValueError with the line number.
+
+    Each line holds a command, quoted as in a shell. `@NAME` continues as another service, `@NAME user=USER`
+    as a client that has logged in as USER. `+6s` lets time pass. A line that begins with # is a comment.
+    """
     steps = []
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
@@ -74,35 +76,35 @@ def read_sequence(text: str, service: str, caller: Caller = NOBODY) -> list[Step
 
 
 def explain_sequence(policy: CompiledPolicy, steps: Sequence[Step], *, now: int) -> list[dict[str, Any]]:
-    """What becomes of the commands of one connection: each as `explain` tells it, with its line, whether it
-    aborts a transaction, and under `late` what is found out when time passes, at the end too.
+    """Returns the verdicts on the commands of one connection, in the form of `explain`.
 
-    What breaks a rule isn't run, as where everything is enforced. `now`: milliseconds since the epoch.
-    Raises ValueError for a service that the policy doesn't have.
+    Each has its line, and whether it is an EXEC that aborts. Violations that come to light as time passes, or
+    at the end, are under `late`. A command that breaks a rule is not run, as if every rule were enforced.
+    `now` is in milliseconds since the epoch. Raises ValueError if the policy lacks a service.
     """
     for step in steps:
         _check_service(policy, step.service)
     connection = Simulator(policy, now, enforces=True)
-    told: list[dict[str, Any]] = []
+    explained: list[dict[str, Any]] = []
     for step in steps:
         if step.after:
-            told.append({"line": step.line, "late": _late(policy, connection.wait(step.after))})
+            explained.append({"line": step.line, "late": _late(policy, connection.wait(step.after))})
             continue
         answer = connection.send(step.service, step.argv, step.caller)
         values = policy.values(step.caller)
-        one = _told(policy, step.service, step.argv, answer.touches, answer.verdict, values)
+        one = _explanation(policy, step.service, step.argv, answer.touches, answer.verdict, values)
         keys = {access.key for access in answer.touches.accesses if access.ttl is not None}
         lives = {shown_in(policy, key, policy.target(key)): connection.lives(key) for key in sorted(keys)}
-        told.append(one | {"line": step.line, "aborted": answer.aborts, "ttl": lives})
+        explained.append(one | {"line": step.line, "aborted": answer.aborts, "ttl": lives})
     late = _late(policy, connection.wait_for_all())
-    return [*told, *([{"line": None, "late": late}] if late else [])]
+    return [*explained, *([{"line": None, "late": late}] if late else [])]
 
 
 def _late(policy: CompiledPolicy, found: Sequence[Late]) -> list[dict[str, Any]]:
     return [{"service": policy.services[one.service]} | _violation(one.violation) for one in found]
 
 
-def _told(
+def _explanation(
     policy: CompiledPolicy,
     service: str,
     argv: Sequence[bytes],
@@ -137,16 +139,20 @@ def _told(
 
 def _check_service(policy: CompiledPolicy, service: str) -> None:
     if service not in policy.services:
-        raise ValueError(f"{service!r} is no service of the policy{did_you_mean(service, policy.services)}")
+        raise ValueError(
+            f"{service!r} is not a service of the policy{did_you_mean(service, policy.services)}"
+        )
 
 
 def _offered(policy: CompiledPolicy, command: Sequence[bytes]) -> str | None:
-    """A command as a shell takes it, its keys as they are shown elsewhere; None where there is none, or what
-    isn't a key in it may be a secret."""
+    """Returns a command quoted for a shell, with secrets in its keys masked.
+
+    Returns None if there is no command, or if an argument that is not a key may hold a secret.
+    """
     words = [word.decode("utf-8", "surrogateescape") for word in command]
     touches = extract(command) if command else Touches(None)
     if touches.script is not None and policy.secrecy is not None:
-        return None  # a script may make keys of its arguments
+        return None  # the script may build keys from its arguments
     for access in touches.accesses:
         target = policy.target(access.key)
         fields = target.entry.fields if target is not None and target.entry is not None else None
@@ -159,7 +165,7 @@ def _offered(policy: CompiledPolicy, command: Sequence[bytes]) -> str | None:
 
 
 def access_name(access: Access) -> str:
-    """`read`, `write`, `both`, or `none` for existence only."""
+    """Returns `read`, `write`, `both`, or `none` for a check of existence."""
     return _ACCESS_NAMES[access.needs & (READ | WRITE)]
 
 
@@ -175,7 +181,7 @@ def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
 
 
 def _shown(policy: CompiledPolicy, key: bytes, target: Target | None) -> str:
-    """A key as `shown_in`, but whole where it is of no form and the policy has no secrets."""
+    """Returns a key as `shown_in` does, but uncut if it matches no pattern and the policy has no secrets."""
     if target is None and policy.secrecy is None:
         return key.decode("utf-8", "surrogateescape")
     return shown_in(policy, key, target)
@@ -195,6 +201,6 @@ def _violation(violation: Violation) -> dict[str, Any]:
 
 
 def _only_entry(policy: CompiledPolicy, touches: Touches) -> str | None:
-    """The entry of an admitted command, where it touches just one."""
+    """Returns the entry of an admitted command if it touches exactly one."""
     names = {target.name for access in touches.accesses if (target := policy.target(access.key))}
     return names.pop() if len(names) == 1 else None

@@ -1,7 +1,8 @@
-"""Which keys exist, and until when, after a sequence of commands: what policy tests need of a Redis.
+"""A model of Redis' key space for policy tests: which keys exist after a sequence of commands, and until
+when.
 
-Rule: only what argv shows is followed. A key is there once a command has written it; whatever a value decides
-(the last field that HDEL takes, a SET IFEQ) is taken for granted.
+Rule: the model follows only what argv shows. A key exists once a command has written it. Effects that depend
+on values (the last field that HDEL removes, a SET IFEQ) are assumed to happen as written.
 """
 
 from __future__ import annotations
@@ -15,32 +16,35 @@ NEVER = None  # a key that exists and has no time to live
 
 
 class Keyspace:
-    """Keys with the times at which they end, in milliseconds since the epoch; NEVER for those that stay."""
+    """Keys with their expiry times in milliseconds since the epoch; NEVER for keys without one."""
 
     def __init__(self, given: Mapping[bytes, int | None] | None = None) -> None:
         self._ends: dict[bytes, int | None] = dict(given or {})
 
     def exists(self, key: bytes, now: int) -> bool:
-        """Whether the key is there at the time `now`."""
+        """Returns whether the key exists at the time `now`."""
         end = self._ends.get(key, now + 1)
         return key in self._ends and (end is NEVER or end > now)
 
     def remaining(self, key: bytes, now: int) -> int | None:
-        """Milliseconds that an existing key has left; None: no time to live. Raises KeyError."""
+        """Returns the milliseconds that a key has left;
+
+        None for no time to live. Raises KeyError if it is gone.
+        """
         if not self.exists(key, now):
             raise KeyError(key)
         end = self._ends[key]
         return None if end is NEVER else end - now
 
     def pttl(self, key: bytes, now: int) -> int:
-        """As PTTL answers: milliseconds, NO_TTL or GONE."""
+        """Returns the reply of PTTL: milliseconds, NO_TTL or GONE."""
         if not self.exists(key, now):
             return GONE
         remaining = self.remaining(key, now)
         return NO_TTL if remaining is None else remaining
 
     def run(self, touches: Touches, now: int) -> None:
-        """Let a command have its effect at the time `now`, in milliseconds since the epoch."""
+        """Applies a command at the time `now`, in milliseconds since the epoch."""
         carried = next((one.key for one in touches.accesses if one.needs & READ), b"")
         gone = [key for key in self._ends if not self.exists(key, now)]
         for key in gone:
@@ -66,7 +70,10 @@ class Keyspace:
         ttl: Ttl,
         removed: list[bytes],
     ) -> None:
-        """RENAME and COPY: the time to live comes with the value; where nothing is carried, all stays."""
+        """Applies RENAME, COPY and MOVE.
+
+        The time to live moves with the value; without a value, nothing does.
+        """
         if source == access.key and not removed:  # MOVE: to another database
             self._ends.pop(source, None)
             return
@@ -94,14 +101,14 @@ class Keyspace:
                 self._ends.pop(key, None)
 
     def _meets(self, key: bytes, ttl: Ttl, now: int) -> bool:
-        """Whether the conditions of SET (about the key) or EXPIRE (about its time to live) hold."""
+        """Returns whether the conditions of SET (on the key) or EXPIRE (on its time to live) hold."""
         conditions = ttl.condition.split()
         if ttl.kind != "expires":
             there = key in self._ends
             return not (("NX" in conditions and there) or ("XX" in conditions and not there))
         old = self._ends[key]
         new = (ttl.milliseconds or 0) + (0 if ttl.absolute else now)
-        # To GT and LT a key without a time to live counts as one that lives for ever (`src/expire.c`).
+        # GT and LT treat a missing time to live as an infinite one (`src/expire.c`).
         return not (
             ("NX" in conditions and old is not NEVER)
             or ("XX" in conditions and old is NEVER)
@@ -111,5 +118,5 @@ class Keyspace:
 
 
 def _removes(access: Access) -> bool:
-    """Whether the access takes the whole key away."""
+    """Returns whether the access removes the whole key."""
     return bool(access.needs & DELETE) and access.ttl is None

@@ -1,7 +1,7 @@
-"""What is doubtful about a policy that can be loaded, and its summary: `keyfence check`.
+"""The lint of `keyfence check`: errors, warnings and a summary of a policy.
 
-Rule: errors are what `compile` refuses, plus what makes an answer depend on chance (ties) or on a date that
-has passed; warnings are what loads and works but is hardly meant.
+Rule: an error is a fault that the compiler refuses, a tie that makes a verdict depend on chance, or an end
+date in the past. A warning is for a policy that loads and works, but probably not as meant.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from keyfence.policy.source.ignores import settle
 from keyfence.policy.source.model import PolicyModel, Rights
 from keyfence.policy.source.yaml import Source, read_source
 
-NOTICE = datetime.timedelta(days=14)
+NOTICE = datetime.timedelta(days=14)  # how long before an end date the warnings begin
 
 
 def check_policy(
     path: str | Path, today: datetime.date | None = None
 ) -> tuple[list[Diagnostic], list[Diagnostic], str]:
-    """(errors, warnings, summary) of a policy file. Raises nothing for a bad file.
+    """Returns the errors, warnings and summary of a policy file. A bad file is an error, not an exception.
 
-    The summary is a line, and behind it the SCAN pattern of each entry, if the policy can be loaded.
+    The summary is one line. If the policy loads, the SCAN pattern of each entry follows.
     """
     on = today or datetime.datetime.now(datetime.UTC).date()
     if os.path.isdir(path):
@@ -54,17 +54,17 @@ def check_policy(
         whole = read_source(path, keep_going=True)
     except FileError as exc:
         return exc.diagnostics, [], f"{path}: {_count(len(exc.diagnostics), 'error')}"
-    salvaged = Recovered(whole)
-    policy = salvaged.policy
-    found, ignored = list(salvaged.errors), 0
+    recovered = Recovered(whole)
+    policy = recovered.policy
+    found, ignored = list(recovered.errors), 0
     if policy is not None:
-        doubts = _Doubts(policy, salvaged.models[0], salvaged.sources[0], on)
-        found += doubts.all(whole=not salvaged.errors)
-        ignored = doubts.ignored
+        checks = _Lint(policy, recovered.models[0], recovered.sources[0], on)
+        found += checks.all(whole=not recovered.errors)
+        ignored = checks.ignored
     errors = sorted((one for one in found if one.level == "error"), key=_by_place)
     warnings = sorted((one for one in found if one.level == "warning"), key=_by_place)
     counts = _count(len(errors), "error")
-    if policy is None or salvaged.errors:
+    if policy is None or recovered.errors:
         counts += f", {_count(len(warnings), 'warning')}" if warnings else ""
         return errors, warnings, f"{path}: {counts}"
     counts += f", {_warnings(len(warnings), ignored)}"
@@ -73,7 +73,7 @@ def check_policy(
 
 
 def _check_folder(path: str | Path, on: datetime.date) -> tuple[list[Diagnostic], list[Diagnostic], str]:
-    """The same of a folder's files, which are one policy."""
+    """Returns the same for a folder, whose files form one policy."""
     try:
         files = read_policies(path)
         policy = compile_policies(files, policy_name(path, [model for model, _ in files]))
@@ -81,11 +81,11 @@ def _check_folder(path: str | Path, on: datetime.date) -> tuple[list[Diagnostic]
         faults = policy_faults(path) or exc.diagnostics
         faults = FileError(faults).diagnostics  # in order
         return faults, [], f"{path}: {_count(len(faults), 'error')}"
-    doubts = [_Doubts(policy, model, source, on, home) for home, (model, source) in enumerate(files)]
-    found = [one for each in doubts for one in sorted(each.all(whole=True), key=_by_place)]
+    checks = [_Lint(policy, model, source, on, home) for home, (model, source) in enumerate(files)]
+    found = [one for each in checks for one in sorted(each.all(whole=True), key=_by_place)]
     errors = [one for one in found if one.level == "error"]
     warnings = [one for one in found if one.level == "warning"]
-    ignored = sum(one.ignored for one in doubts)
+    ignored = sum(one.ignored for one in checks)
     counts = f"{_count(len(errors), 'error')}, {_warnings(len(warnings), ignored)}"
     summary = f"{path}: {counts}; policy {policy.name} of {_count(len(files), 'file')}, {_holds(policy)}"
     return errors, warnings, "\n".join([summary, *_scan_lines(policy)])
@@ -96,7 +96,7 @@ def _by_place(one: Diagnostic) -> tuple[int, int]:
 
 
 def _holds(policy: CompiledPolicy) -> str:
-    """What a policy consists of, in numbers."""
+    """Returns the numbers of a policy's parts as text."""
     kinds = Counter(target.kind for target in policy.targets)
     entries = len({target.name for target in policy.targets if target.kind == "entry"})
     return ", ".join(
@@ -118,11 +118,11 @@ def _warnings(number: int, ignored: int) -> str:
     return _count(number, "warning") + (f" ({ignored} ignored)" if ignored else "")
 
 
-MAX_NAMED = 3  # entries in a line
+MAX_NAMED = 3  # entries named in one line
 
 
 def _scan_lines(policy: CompiledPolicy) -> list[str]:
-    """How the keys of each entry are enumerated, and which other entries' keys that finds too."""
+    """Returns the SCAN command that lists each entry's keys, with the other entries that it finds."""
     entries = [target for target in policy.targets if target.kind == "entry"]
     prefixes = sorted((one.pattern.literal_prefix, one.name) for one in entries)
     families = PrefixIndex((scope.pattern, scope) for scope in _families(policy.targets))
@@ -140,7 +140,7 @@ def _scan_lines(policy: CompiledPolicy) -> list[str]:
             beginning = beginnings[one.pattern]
             text = printable(scan_pattern(one)) if beginning.is_prefix else beginning.text
             if text == f"{one.pattern.text}*":
-                text = one.pattern.text  # the caller has this key alone, and not all that begin so
+                text = one.pattern.text  # the caller has only this key, not all keys that begin with it
             also = behind_family.get(beginning) or _names_behind(one.pattern.literal_prefix, prefixes)
             patterns.setdefault((one.name, text), set()).update(also - {one.name})
     width = max((len(name) for name, _ in patterns), default=0)
@@ -151,14 +151,14 @@ def _scan_lines(policy: CompiledPolicy) -> list[str]:
 
 
 def _names_behind(prefix: bytes, beginnings: Sequence[tuple[bytes, str]]) -> set[str]:
-    """The entries all of whose keys begin with a prefix. `beginnings` are sorted."""
+    """Returns the entries whose keys all begin with a prefix. `beginnings` is sorted."""
     first = bisect_left(beginnings, (prefix, ""))
     last = bisect_right(beginnings, prefix, lo=first, key=lambda row: row[0][: len(prefix)])
     return {name for _, name in beginnings[first:last]}
 
 
 def _also(names: set[str]) -> str:
-    """What else a SCAN finds, in words."""
+    """Describes what else a SCAN finds."""
     if not names:
         return ""
     rest = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
@@ -170,12 +170,12 @@ def _is_in(entry: Target, scope: Target) -> bool:
 
 
 def _families(targets: Iterable[Target]) -> list[Target]:
-    """The scopes with a placeholder in their prefix, those with the longest prefix first."""
+    """Returns the scopes with a placeholder in their prefix."""
     return [target for target in targets if target.kind == "scope" and not target.pattern.is_prefix]
 
 
 def _beginning(target: Target, families: PrefixIndex[Target]) -> KeyPattern:
-    """How an entry's keys begin: up to the first placeholder behind their scope's prefix."""
+    """Returns the beginning of an entry's keys, up to the first placeholder after their scope's prefix."""
     around = min(families.around(target.pattern), key=lambda scope: order(scope.pattern), default=None)
     own = head(target.pattern, target.tenancy)
     parts = own if around is None else max(own, behind(target.pattern, around.pattern), key=len)
@@ -184,8 +184,8 @@ def _beginning(target: Target, families: PrefixIndex[Target]) -> KeyPattern:
     return prefix_pattern(target.pattern.literal_prefix)
 
 
-class _Doubts:
-    """What is doubtful about one file of a policy, which is the whole of it or number `home`."""
+class _Lint:
+    """Checks one file of a policy: the only one, or number `home` of a folder."""
 
     def __init__(
         self, policy: CompiledPolicy, model: PolicyModel, source: Source, today: datetime.date, home: int = 0
@@ -200,7 +200,11 @@ class _Doubts:
         self.ignored = 0
 
     def all(self, *, whole: bool) -> list[Diagnostic]:
-        """Every doubt; of a policy that isn't whole, those that what is missing could not have settled."""
+        """Returns every error and warning.
+
+        `whole`: false if parts of the policy were left out because of faults. Checks that the missing parts
+        could satisfy are then skipped.
+        """
         self._overlaps()
         self._shadowed()
         self._separators()
@@ -227,14 +231,14 @@ class _Doubts:
     def _warn(
         self, code: str, path: tuple[str | int, ...], message: str, *, of_key: bool = False, example: str = ""
     ) -> None:
-        """Note a warning. `code` is one of `ignores.CODES`."""
+        """Adds a warning. `code` is one of `ignores.CODES`."""
         self.found.append(self.source.warning(code, path, message, of_key=of_key, example=example))
 
     def _path(self, target: Target) -> tuple[str, ...]:
         return ("legacy", "keys", target.text) if target.kind == "legacy" else ("keys", target.name, "key")
 
     def _overlaps(self) -> None:
-        """Ties between entries, and legacy forms that take keys of the convention."""
+        """Finds ties between entries, and legacy forms that match keys of entries."""
         targets = self.policy.targets
         for one, other in overlapping_pairs(self.policy.classifier.automaton):
             left, right = targets[one], targets[other]
@@ -245,7 +249,7 @@ class _Doubts:
             if not kinds <= {"entry", "legacy"} or right.home != self.home:
                 continue
             if left.home != self.home and "entry" in kinds:
-                continue  # of two files, that of the claim decides
+                continue  # of two files, the one that claims the key decides
             if len(kinds) == 1 and left.pattern.specificity != right.pattern.specificity:
                 continue
             key = overlap(left.pattern, right.pattern)
@@ -270,7 +274,7 @@ class _Doubts:
                 )
 
     def _tied_scopes(self, left: Target, right: Target) -> None:
-        """Two families of prefixes that are equally long and begin the same keys."""
+        """Finds two families of prefixes that are equally long and begin the same key."""
         if order(left.pattern) != order(right.pattern):
             return
         key = overlap(left.pattern, right.pattern)
@@ -284,7 +288,7 @@ class _Doubts:
             )
 
     def _shadowed(self) -> None:
-        """Entries that never decide because more specific ones take all their keys."""
+        """Finds entries that never decide because more specific entries match all their keys."""
         targets = [target for target in self.mine if target.kind == "entry"]
         indexes = {id(target): index for index, target in enumerate(targets)}
         rivals: dict[int, list[Target]] = {}
@@ -297,11 +301,12 @@ class _Doubts:
             if covered(target.pattern, [one.pattern for one in others]):
                 takers = sorted({one.name for one in others})
                 example = printable(target.pattern.example())
-                take = f"{', '.join(takers)} {'takes' if len(takers) == 1 else 'take'}"
-                message = f"{target.text!r} can never match: {take} all its keys, as {example!r}"
+                match = f"{', '.join(takers)} {'matches' if len(takers) == 1 else 'match'}"
+                message = f"{target.text!r} never decides: {match} all its keys, for example {example!r}"
                 self._warn("never-matches", self._path(target), message, example=example)
 
     def _idle_services(self) -> None:
+        """Finds services without any right."""
         channels = [one for one in self.policy.channels if one.kind == "channel"]
         for number, name in enumerate(self.policy.services):
             if name not in self.model.services or self.policy.grants.get(number):
@@ -309,22 +314,22 @@ class _Doubts:
             targets = (*self.policy.targets, *channels)
             if not any(target.rights[number] & ~target.denied[number] for target in targets):
                 index = self.model.services.index(name)
-                message = f"the service {name} can do nothing with any key"
+                message = f"the service {name} has no rights on any key or channel"
                 self._warn("idle-service", ("services", index), message)
 
     def _unwritten_scopes(self) -> None:
-        """Scopes that nobody can write to. Where entries name their own writers, a scope needs none."""
+        """Finds scopes without a writer. A scope needs none if its entries name their own writers."""
         for scope in self.mine:
             if scope.kind != "scope":
                 continue
             inside = [one for one in self.mine if one.kind == "entry" and _is_in(one, scope)]
             if not any(one.names_with(WRITE, self.policy.services) for one in (scope, *inside)):
                 example = self._example(scope)
-                message = f"nobody may write to the scope {scope.name}, for example {example!r}"
+                message = f"no service may write to the scope {scope.name}, for example {example!r}"
                 self._warn("unwritten-scope", ("scopes", scope.name), message, of_key=True, example=example)
 
     def _example(self, scope: Target) -> str:
-        """A key of a scope that is of the scope alone, or else of one of its entries."""
+        """Returns a key of a scope, if possible a key of one of its entries."""
         plain = scope.pattern.literal_prefix + b"x" if scope.pattern.is_prefix else scope.pattern.example()
         inside = (
             target.pattern.example()
@@ -334,7 +339,7 @@ class _Doubts:
         return printable(next(inside, plain))
 
     def _separators(self) -> None:
-        """Placeholders that may hold a colon, so that a key may have other segments than it seems to."""
+        """Finds placeholders that may hold a colon, so that a value can span several segments."""
         for names in self.model.placeholders:
             mine = set(names.split("|"))
             found = next(
@@ -352,21 +357,21 @@ class _Doubts:
                 self._warn(
                     "colon",
                     ("placeholders", names),
-                    f"<{hole.name}> may hold a colon, so that it can reach over segments, as in {example!r}; "
-                    "exclude it, or write <name...> where several segments are meant",
+                    f"<{hole.name}> may hold a colon and so span several segments, as in {example!r}; "
+                    "exclude the colon, or write <name...> if several segments are meant",
                     example=example,
                 )
 
     def _misnamed(self) -> None:
-        """Entries all of whose keys break the naming rules, so that nobody could use them in peace."""
-        told: set[str] = set()
+        """Finds entries whose keys all break the naming rules."""
+        reported: set[str] = set()
         for target in self.mine:
             names = self.policy.names(target)
-            if target.kind != "entry" or target.names_sure or target.name in told:
+            if target.kind != "entry" or target.names_sure or target.name in reported:
                 continue
             key = target.pattern.example()
             if not compare(target.pattern, names).some_keep and (fault := next(names.faults(key), None)):
-                told.add(target.name)
+                reported.add(target.name)
                 shown = printable(key)
                 message = fault.message.replace("{lower}", lowered(shown)).replace("{key}", repr(shown))
                 self._warn(
@@ -377,19 +382,21 @@ class _Doubts:
                 )
 
     def _foreign_entries(self) -> None:
-        """Entries that others than their scope's writers write. More readers, or one more writer, are what
-        an entry's own rights are for."""
+        """Finds entries whose writers do not include any writer of their scope.
+
+        Additional readers or writers are fine: they are the purpose of an entry's own rights.
+        """
         scopes = [target for target in self.mine if target.kind == "scope"]
-        told: set[str] = set()
+        reported: set[str] = set()
         for target in self.mine:
             homes = [scope for scope in scopes if target.kind == "entry" and _is_in(target, scope)]
-            if not homes or target.name in told:
+            if not homes or target.name in reported:
                 continue
             home = min(homes, key=lambda scope: order(scope.pattern))
             writers = target.names_with(WRITE, self.policy.services)
             owners = home.names_with(WRITE, self.policy.services)
             if writers and owners and not set(writers) & set(owners):
-                told.add(target.name)
+                reported.add(target.name)
                 example = printable(target.pattern.example())
                 self._warn(
                     "foreign-entry",
@@ -401,7 +408,7 @@ class _Doubts:
                 )
 
     def _idle_rights(self) -> None:
-        """Rights at the policy's top that no entry takes."""
+        """Finds rights at the policy's top level that no entry uses."""
         given = [word for word in Rights.model_fields if getattr(self.model, word)]
         if not given:
             return
@@ -413,11 +420,11 @@ class _Doubts:
             has_own = model is not None and (model.writers or model.readers or model.consumers)
             if not has_own or "deny_write" in given or "deny_read" in given:
                 return
-        message = "rights at the policy's top are for entries in no scope that have none of their own"
-        self._warn("idle-rights", (given[0],), f"{message}, and there is no such entry", of_key=True)
+        message = "rights at the policy's top level are for entries without a scope and rights of their own"
+        self._warn("idle-rights", (given[0],), f"{message}; there is no such entry", of_key=True)
 
     def _unclear_forms(self) -> None:
-        """Legacy forms that may stand for several keys of one service."""
+        """Finds legacy forms that may mean several keys of one service."""
         services = self.policy.services
         for target in self.mine:
             if target.kind != "legacy" or not target.unclear or target.standard is None:
@@ -431,14 +438,14 @@ class _Doubts:
             self._warn(
                 "unclear-form",
                 self._path(target),
-                f"the legacy form {target.text!r} may stand for several keys of {who}, "
-                f"as {' and '.join(keys[:2])}; name the value in the form, as <{name}>, "
-                f"or say which it is: member: {{{name}: …}}",
+                f"the legacy form {target.text!r} may mean several keys of {who}, "
+                f"for example {' and '.join(keys[:2])}; put the value into the form as <{name}>, "
+                f"or set it with member: {{{name}: …}}",
                 of_key=True,
             )
 
     def _unowned_forms(self) -> None:
-        """Legacy forms that nobody may use, since they don't show whose a key is."""
+        """Finds legacy forms that no service may use, because they do not show a key's owner."""
         callers = {one.name for one in self.policy.bindings}
         for target in self.mine:
             if target.kind != "legacy" or target.standard is None or any(target.rights):
@@ -452,56 +459,60 @@ class _Doubts:
                 self._warn(
                     "unowned-form",
                     self._path(target),
-                    f"no service may use the legacy form {target.text!r}: it doesn't show the <{name}> that "
-                    f"{target.name} is bound by, so a key of it may be anybody's; put <{name}> into it, list "
+                    f"no service may use the legacy form {target.text!r}: it lacks the <{name}> that "
+                    f"{target.name} is bound by, so its keys show no owner; put <{name}> into the form, list "
                     "a service under across, or grant its keys",
                     of_key=True,
                 )
 
     def _never_created(self) -> None:
-        """Entries that must have a time to live from their first write on, which no such write can bring."""
-        told: set[str] = set()
+        """Finds entries whose every write must set a time to live, but whose types have no such write."""
+        reported: set[str] = set()
         for target in self.mine:
             entry = target.entry
             rule = entry.ttl if entry is not None and target.kind == "entry" else None
-            if entry is None or rule is None or not rule.required or target.name in told:
+            if entry is None or rule is None or not rule.required or target.name in reported:
                 continue
             if not (rule.at == "write" or rule.immediate) or target.written_by:
                 continue
             if entry.types and not BRING_TTL & set(entry.types):
-                told.add(target.name)
+                reported.add(target.name)
                 word = "immediate" if rule.immediate else "at: write"
                 example = printable(target.pattern.example())
                 self._warn(
                     "ttl-at-write",
                     ("keys", target.name),
-                    f"{word} asks of each write that it brings the time to live of {target.name}, and no "
-                    f"command that writes a {' or '.join(entry.types)} can; without it an EXPIRE may follow",
+                    f"{word} requires every write of {target.name} to set its time to live, and no command "
+                    f"that writes a {' or '.join(entry.types)} can; without {word}, an EXPIRE may follow",
                     of_key=True,
                     example=example,
                 )
 
     def _short_hashes(self) -> None:
-        """Scripts that are known by the beginning of their SHA-1."""
+        """Finds scripts that are registered by the beginning of their SHA-1."""
         for name, model in self.model.scripts.items():
             for index, text in enumerate(model.sha1):
                 if text.endswith(("...", "…")):
                     self._warn(
                         "short-sha1",
                         ("scripts", name, "sha1", index),
-                        f"{text!r} is the beginning of a SHA-1: whoever may run scripts can make another one "
-                        f"that begins so and counts as {name}; write all {SHA1_DIGITS} digits",
+                        f"{text!r} is only the beginning of a SHA-1: a client can make another script that "
+                        f"begins so, and it counts as {name}; write all {SHA1_DIGITS} digits",
                     )
 
     def _stricter_files(self) -> None:
-        """A lenient word on scripts that another file takes back: a script can touch its keys, too."""
+        """Finds a lenient `unregistered_scripts` that a stricter file of the folder overrides.
+
+        The strictest file decides, because a script can touch its keys too.
+        """
         mine, holds = self.model.unregistered_scripts, self.policy.unregistered_scripts
         if mine == "declared" != holds:
-            message = f"another file of the folder is stricter, so {holds} holds"
-            message += "; register the scripts, or say declared in all"
+            message = f"another file of the folder is stricter, so {holds} applies"
+            message += "; register the scripts, or write declared in every file"
             self._warn("stricter-file", ("unregistered_scripts",), message)
 
     def _expiries(self) -> None:
+        """Finds end dates that have passed or are near."""
         dates: list[tuple[str, tuple[str, ...], datetime.date | None]] = [
             ("legacy", ("legacy", "until"), self.model.legacy.until)
         ]
@@ -516,7 +527,7 @@ class _Doubts:
             if until is None:
                 continue
             if until < self.today:
-                self._error(path, f"{what} ended on {until}; take it out or move the date")
+                self._error(path, f"{what} ended on {until}; remove it or change the date")
             elif until - self.today <= NOTICE:
                 message = f"{what} ends on {until}, in {(until - self.today).days} days"
                 self._warn("ends-soon", path, message)
@@ -525,14 +536,17 @@ class _Doubts:
 _ANYTHING = Repeat(Bytes(ANY_BYTE), 0, None)
 _SOMETHING = Repeat(Bytes(ANY_BYTE), 1, None)
 _COLON = Bytes(SEPARATOR_MASK)
-# What holds a colon; with something on both sides of it, where that is to be had.
+# Values that hold a colon: first with text on both sides, then any.
 _WITH_COLON = (Concat((_SOMETHING, _COLON, _SOMETHING)), Concat((_ANYTHING, _COLON, _ANYTHING)))
 
 
 def _with_colon(pattern: KeyPattern, hole: Hole) -> bytes | None:
-    """A key in which the placeholder holds a colon; None where it can't, or is meant to hold several."""
+    """Returns a key in which the placeholder holds a colon;
+
+    None if it cannot, or is meant to hold several.
+    """
     if hole.variadic or not hole.expression.alphabet & SEPARATOR_MASK or hole.expression.text in NAMES:
-        return None  # whoever writes ip means IPv6 addresses too
+        return None  # built-in classes such as ip include the colon on purpose (IPv6)
     for node in _WITH_COLON:
         held = Hole(hole.name, ClassExpression("", node))
         parts = tuple(held if part == hole else part for part in pattern.parts)

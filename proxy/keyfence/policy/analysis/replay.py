@@ -1,7 +1,8 @@
-"""Commands of the past under another policy: who would newly break which rule, and who no longer.
+"""The replay of logged commands under two policies: which rules services would newly break, and which no
+longer.
 
-Rule: what a log doesn't hold is never guessed: a rule on values is undecided where values were written, and
-so is a key that the log shows masked.
+Rule: the replay never guesses what a log omits. Rules on values are undecided for commands that wrote values,
+and rules on keys are undecided for masked keys.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from keyfence.commands.model import Access, Script, Touches
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.masking import shown_in
+from keyfence.policy.wording.masking import shown_in
 
 from .command_log import Recorded, from_line
 from .diff_text import plain
@@ -26,7 +27,7 @@ ON_VALUES = "undecided"
 
 @dataclasses.dataclass(slots=True)
 class Row:
-    """Commands alike that come out otherwise under the new policy."""
+    """Equal commands whose verdict changes in the same way under the new policy."""
 
     service: str
     command: str
@@ -38,7 +39,10 @@ class Row:
 
 
 class Replay:
-    """Judges logged commands by an old and a new policy. The old one of a decision log is what it says."""
+    """Evaluates logged commands under an old and a new policy.
+
+    For a decision log, the logged decision takes the place of the old policy's verdict.
+    """
 
     def __init__(self, old: CompiledPolicy, new: CompiledPolicy) -> None:
         self._old = Evaluator(old)
@@ -48,12 +52,15 @@ class Replay:
         self._rows: dict[tuple[str, str, str, str, str], Row] = {}
 
     def rows(self) -> list[Row]:
-        """What changes: newly broken rules first, the most frequent first."""
+        """Returns the changes: newly broken rules first, then by frequency."""
         order = {"breaks": 0, "mends": 1, "undecided": 2}
         return sorted(self._rows.values(), key=lambda row: (order[row.what], -row.count, row.service))
 
     def feed(self, lines: Iterable[bytes], complain: Callable[[str], None]) -> None:
-        """Judge the lines of a command log or of a decision log; `complain` is told of what is neither."""
+        """Replays the lines of a command log or a decision log.
+
+        Calls `complain` for a line that is neither.
+        """
         for number, text in enumerate(lines, 1):
             if not text.strip():
                 continue
@@ -80,8 +87,8 @@ class Replay:
             self._row(one, "scan.scope", "", "undecided", one.times)
             return
         argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
-        before = self._judged(self._old, one, argv)
-        after = self._judged(self._new, one, argv)
+        before = self._broken(self._old, one, argv)
+        after = self._broken(self._new, one, argv)
         for rule, entry in after.items():
             if rule not in before:
                 self._row(one, rule, entry, "breaks", one.times)
@@ -91,14 +98,14 @@ class Replay:
         if one.has_values and not after:
             self._values(one)
 
-    def _judged(self, evaluator: Evaluator, one: Recorded, argv: list[bytes]) -> dict[str, str]:
+    def _broken(self, evaluator: Evaluator, one: Recorded, argv: list[bytes]) -> dict[str, str]:
         values = evaluator.policy.owners_values(access.key for access in one.touches.accesses)
         number = evaluator.policy.number(one.service)
         verdict = evaluator.judge(number, argv, one.touches, values=values)
         return {violation.rule: violation.entry for violation in verdict.violations}
 
     def _values(self, one: Recorded) -> None:
-        """Where the new policy asks something else of the values than the old one did."""
+        """Counts the command as undecided if the two policies have different requirements on its values."""
         for access in one.touches.accesses:
             if access.content is None:
                 continue
@@ -110,13 +117,13 @@ class Replay:
                 self._row(one, ON_VALUES, new.name, "undecided", one.times)
 
     def _decision(self, line: Mapping[str, Any]) -> None:
-        """A violation of the past: whether the new policy still finds it. Rules about keys only."""
+        """Finds whether the new policy still has a logged violation. Only rules on keys can be decided."""
         try:
             key, rule, service = line["key"], str(line["rule"]), str(line["service"])
             count = 1 + int(line.get("merged", 0))
             command, position = str(line["command"]), int(line["position"])
         except (KeyError, TypeError, ValueError) as exc:
-            raise ValueError(f"this is no line of a decision log ({type(exc).__name__}: {exc})") from None
+            raise ValueError(f"this is not a line of a decision log ({type(exc).__name__}: {exc})") from None
         self.commands += count
         access = _access_of(command, key, position)
         if access is None or not rule.startswith(("scope.", "key.")):
@@ -125,7 +132,7 @@ class Replay:
         evaluator = self._new
         target = evaluator.policy.target(access.key)
         if target is not None and target.tenancy is not None:
-            self.undecided += count  # whose key it was, and who sent the command, isn't in the log
+            self.undecided += count  # the log holds neither the key's owner nor the caller
             return
         touches = Touches(None, (access,))
         argv = [command.encode("utf-8", "surrogateescape")]
@@ -151,7 +158,7 @@ class Replay:
 
 
 def _makes_keys_of_arguments(policy: CompiledPolicy, script: Script | None) -> bool:
-    """Whether a registered script touches what only its arguments tell, which no log has."""
+    """Returns whether a registered script builds keys from its arguments, which no log holds."""
     registration = policy.registration(script) if script is not None else None
     if registration is None:
         return False
@@ -161,8 +168,11 @@ def _makes_keys_of_arguments(policy: CompiledPolicy, script: Script | None) -> b
 
 
 def _depends_on_the_caller(policy: CompiledPolicy, touches: Touches) -> bool:
-    """Whether a command names what only some callers may, as no key tells whose it is. A log has no callers:
-    keys are taken for the caller's own."""
+    """Returns whether the verdict depends on the caller beyond the command's keys.
+
+    A log holds no callers. The replay assumes that keys belong to the caller, but patterns and channels name
+    no key.
+    """
     return bool(policy.bindings) and (touches.pattern is not None or bool(touches.channels))
 
 
@@ -175,7 +185,7 @@ def _values_text(entry: Entry | None) -> str:
 
 
 def _access_of(command: str, key: object, position: int) -> Access | None:
-    """The access that a line of the decision log is about; None where the key is masked or cut."""
+    """Returns the access that a line of the decision log names; None if the key is masked or cut."""
     if not isinstance(key, str) or not key or key.startswith("sha256:") or "<" in key or key.endswith("…"):
         return None
     container, _, subcommand = command.partition(" ")
@@ -184,9 +194,9 @@ def _access_of(command: str, key: object, position: int) -> Access | None:
         row = row.subcommands.get(subcommand.encode(), row)
     if row is None or not row.specs:
         return None
-    # Which role the argument has isn't in the log; where it matters, the first one that fits is taken.
+    # The log does not hold the argument's role, so this takes the first key spec at its position.
     role = next(
         (number for number, spec in enumerate(row.specs) if spec.is_key and spec.start == position), 0
     )
     effect = effect_of(row, role)
-    return Access(position, key.encode("utf-8", "surrogateescape"), effect.needs, does=effect.does)
+    return Access(position, key.encode("utf-8", "surrogateescape"), effect.needs, losses=effect.losses)

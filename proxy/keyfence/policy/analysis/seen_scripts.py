@@ -1,7 +1,7 @@
-"""The unregistered scripts and functions that a report holds, and what registers them.
+"""The unregistered scripts and functions of a report, and a draft of the section that registers them.
 
-Rule: the section that is written can be put into a policy as it is. It says of a script that it reads and
-writes its declared keys and touches nothing else; whoever registers it must look whether that is so.
+Rule: the drafted section is valid in a policy as it is. It states that a script reads and writes its declared
+keys and touches nothing else; a person must verify that.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Seen:
     """One script or function."""
 
     script: str  # the SHA-1, or the function's name
-    keys: int | str | None = None  # that calls declared, any: different numbers; None: it was only loaded
-    line: str = ""  # the first of its text, as far as it was seen
+    keys: int | str | None = None  # declared keys; "any" if calls differ; None if it was only loaded
+    line: str = ""  # the first line of its text, if it was seen
     count: int = 0
     refused: int = 0
     last: float = 0.0
@@ -38,24 +38,23 @@ class Seen:
         return _SHA1.fullmatch(self.script) is None
 
     def as_object(self) -> dict[str, Any]:
-        """As `keyfence scripts` prints it in JSON."""
+        """Returns the object that `keyfence scripts --format json` prints."""
         return {"kind": "function" if self.is_function else "script", **dataclasses.asdict(self)}
 
 
 def seen_scripts(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Seen], int]:
-    """The scripts of a report, the most frequent first, and how many calls were of scripts that it can't
-    tell."""
+    """Returns a report's scripts, the most frequent first, and how many calls are of unknown scripts."""
     found: dict[str, Seen] = {}
-    untold = 0
+    unknown = 0
     for row in rows:
         if row["rule"] != "script.unregistered":
             continue
         script = row["shape"]
         if script in ("", "other"):
-            untold += row["count"]
+            unknown += row["count"]
             continue
         _add(found.setdefault(script, Seen(script)), row)
-    return sorted(found.values(), key=lambda one: (-one.count, one.script)), untold
+    return sorted(found.values(), key=lambda one: (-one.count, one.script)), unknown
 
 
 def _add(one: Seen, row: Mapping[str, Any]) -> None:
@@ -71,9 +70,9 @@ def _add(one: Seen, row: Mapping[str, Any]) -> None:
 
 
 def section(scripts: Iterable[Seen]) -> str:
-    """The `scripts` and `functions` of a policy."""
+    """Returns the sections `scripts` and `functions` as YAML."""
     listed = list(scripts)
-    lines = ["# Say of each what else it reads and writes: docs/policy.md, Scripts."]
+    lines = ["# For each script, add what else it reads and writes: docs/policy.md, Scripts."]
     for title, of_functions in (("scripts", False), ("functions", True)):
         of_kind = [one for one in listed if one.is_function == of_functions]
         if of_kind:
@@ -85,10 +84,10 @@ def section(scripts: Iterable[Seen]) -> str:
 
 def _entry(one: Seen) -> Iterator[str]:
     line = f": {one.line}" if one.line else ""
-    told = f"{', '.join(one.services)}: {', '.join(one.commands)}, {one.count} times{line}"
-    yield f"  # {one_line(told)}"
+    comment = f"{', '.join(one.services)}: {', '.join(one.commands)}, {one.count} times{line}"
+    yield f"  # {one_line(comment)}"
     if one.keys is None:
-        yield "  # It was only loaded so far: say how many keys it takes."
+        yield "  # It was only loaded so far; set how many keys it takes."
     name = one.script if one.is_function else f"script_{one.script[:8]}"
     sha1 = "" if one.is_function else f'sha1: "{one.script}", '
     quoted = name if _PLAIN.fullmatch(name) else json.dumps(name)

@@ -1,7 +1,7 @@
-"""A connection played without a server: commands, the time between them, and what is found out late.
+"""The simulator: plays one connection without a server, with its commands, the time between them, and late
+findings.
 
-Rule: the relay's own judge decides; whose commands they are, which keys exist and what time it is are what
-the caller says.
+Rule: the session's own authorizer decides. The caller sets the service, the keys that exist, and the time.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from .keyspace_model import Keyspace
 
 
 class Answer(NamedTuple):
-    """What became of a command."""
+    """The outcome of a command."""
 
     verdict: Verdict
     touches: Touches
     refused: bool
-    aborts: bool  # an EXEC that answers EXECABORT
+    aborts: bool  # whether it is an EXEC that answers EXECABORT
 
 
 class Late(NamedTuple):
-    """A violation that was found out later, and the number of the service whose command it was."""
+    """A violation found after its command, with the number of the service that sent the command."""
 
     service: int
     violation: Violation
 
 
 class Simulator:
-    """One connection. Times are in milliseconds; `now` counts from the Unix epoch."""
+    """One simulated connection. Times are in milliseconds; `now` counts from the Unix epoch."""
 
     def __init__(
         self,
@@ -49,11 +49,16 @@ class Simulator:
         enforces: bool,
         given: Mapping[bytes, int | None] | None = None,
     ) -> None:
-        """`enforces`: what breaks a must isn't run. `given`: keys of database 0 and when they end."""
+        """`enforces`: a command that breaks a must is not run.
+
+        `given`: keys of database 0 with their expiry times.
+        """
         self.now = now
         modes = Modes([ModeRule("enforce" if enforces else "observe")], policy.services)
         self._pending = PendingTtls(clock=self._clock)
-        self._judge = Authorizer(policy, modes, clock=self._clock, pending=self._pending, on_error=_raise)
+        self._authorizer = Authorizer(
+            policy, modes, clock=self._clock, pending=self._pending, on_error=_raise
+        )
         self._keyspaces = {0: Keyspace(given)}
         self._database = 0
         self._transaction: Transaction | None = None
@@ -67,18 +72,18 @@ class Simulator:
         return self._keyspaces.setdefault(database, Keyspace())
 
     def send(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> Answer:
-        """A command of a service."""
-        number = self._judge.number(service)
-        values = self._judge.policy.values(caller)
-        ruling, touches = self._judge.authorize(
-            number, argv, self._transaction, self._database, "rehearsal", values=values
+        """Sends a command as a service. Raises what the authorizer raises."""
+        number = self._authorizer.number(service)
+        values = self._authorizer.policy.values(caller)
+        ruling, touches = self._authorizer.authorize(
+            number, argv, self._transaction, self._database, "simulator", values=values
         )
         verdict = Verdict(tuple(one.violation for one in ruling.findings))
         refused = ruling.refused_by is not None
         return Answer(verdict, touches, refused, self._follow(touches, refused))
 
     def _follow(self, touches: Touches, refused: bool) -> bool:
-        """Run or queue a command; whether it is an EXEC that answers EXECABORT."""
+        """Runs or queues a command. Returns whether it is an EXEC that answers EXECABORT."""
         name = touches.command.name if touches.command is not None else ""
         if name == "MULTI" and not refused:
             self._begin(Transaction())
@@ -106,14 +111,14 @@ class Simulator:
         self._transaction, self._queued, self._aborted = transaction, [], False
 
     def wait(self, milliseconds: int) -> list[Late]:
-        """Let time pass. Returns what is found out meanwhile."""
+        """Lets time pass. Returns the violations that come to light meanwhile."""
         until = self.now + milliseconds
         found = self._settle(until)
         self.now = until
         return found
 
     def wait_for_all(self) -> list[Late]:
-        """Let time pass until nothing is left to be found out."""
+        """Lets time pass until no finding is open. Returns the violations that came to light."""
         return self._settle(None)
 
     def _settle(self, until: int | None) -> list[Late]:
@@ -126,12 +131,12 @@ class Simulator:
             for one in self._pending.due():
                 left = self._keyspace(one.database).pttl(one.key, self.now)
                 if self._pending.answer(one, left):
-                    findings = self._judge.late(one, left)
+                    findings = self._authorizer.late(one, left)
                     found += [Late(one.service, finding.violation) for finding in findings]
         return found
 
     def lives(self, key: bytes) -> str:
-        """What time to live a key has: a duration, none, or gone where it doesn't exist."""
+        """Returns the time to live of a key: a duration, "none", or "gone" if the key does not exist."""
         keyspace = self._keyspace(self._database)
         if not keyspace.exists(key, self.now):
             return "gone"

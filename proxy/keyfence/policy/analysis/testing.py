@@ -1,9 +1,9 @@
-"""Policy tests: files that say what a policy must make of commands, and what became of each.
+"""Policy tests: files of commands with the verdicts that a policy must give.
 
-Rule: a test asks the decider that the relay asks; time, the keys that exist and who is on the connection are
-what the test says, so that it says the same on every machine and every day.
+Rule: a test uses the session's own authorizer. The test file sets the time, the existing keys and the client,
+so that the result is the same on every machine and every day.
 
-A test is one command, or a sequence of them on one connection; docs/tools.md has the format.
+A test is one command, or a sequence of commands on one connection; docs/tools.md has the format.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .coverage import Coverage
 from .simulator import Late, Simulator
 
 SUFFIX = ".test.yaml"
-NOW = datetime.date(2026, 1, 1)  # where a test file names no day
+NOW = datetime.date(2026, 1, 1)  # the day of tests in files that name none
 DAY = 86_400_000
 
 Command = Annotated[str | list[str], Field(description="its words, quoted as in a shell; or a list")]
@@ -48,28 +48,28 @@ class _Model(BaseModel):
 
 
 class ExpectationModel(_Model):
-    """A command, and what is to become of it."""
+    """A command, and its expected outcome."""
 
     about: str = ""
     service: str = ""
-    user: str | None = None  # with which the caller has logged in; "": it hasn't
+    user: str | None = None  # the user as which the client has logged in; "" for none
     certificate: Names | None = None  # the names in the caller's certificate
     command: Command | None = None
     verdict: Literal["allow", "violation", "aborted"] | None = None  # aborted: EXEC answers EXECABORT
-    rule: RuleName | None = None  # the first that is broken
-    rules: list[RuleName] | None = None  # all that are broken, in their order
+    rule: RuleName | None = None  # the first broken rule
+    rules: list[RuleName] | None = None  # all broken rules, in order
     entry: str | None = None
-    after: Duration | None = None  # passes before the command
-    late: Annotated[list[RuleName], BeforeValidator(_rules)] = []  # what is found out by then
-    ttl: dict[str, Lives] = {}  # what keys end up with
+    after: Duration | None = None  # time that passes before the command
+    late: Annotated[list[RuleName], BeforeValidator(_rules)] = []  # rules found broken by then
+    ttl: dict[str, Lives] = {}  # times to live of keys afterwards
 
 
 class CaseModel(ExpectationModel):
     """A test: one command, or `sequence`."""
 
     sequence: list[ExpectationModel] | None = None
-    given: dict[str, Lives] = {}  # the keys that are there before
-    mode: Literal["enforce", "observe"] = "enforce"  # enforce: what breaks a rule isn't run
+    given: dict[str, Lives] = {}  # keys that exist before the test
+    mode: Literal["enforce", "observe"] = "enforce"  # enforce: a command that breaks a rule is not run
 
 
 @file_kind("a test file, which 'keyfence test' runs")
@@ -78,20 +78,20 @@ class FileModel(_Model):
 
     policy: str
     about: str = ""
-    now: Date = NOW  # the day on which the tests happen, at 0:00 UTC
+    now: Date = NOW  # the day of the tests, from 0:00 UTC
     tests: list[CaseModel]
 
 
 class Step(NamedTuple):
-    """One command of a test, or a time that passes."""
+    """One command of a test, or time that passes."""
 
-    path: tuple[str | int, ...]  # where in the file it stands
+    path: tuple[str | int, ...]  # its place in the file
     service: str
     caller: Caller
     argv: list[bytes]  # empty: nothing is sent
     verdict: str
     rules: list[str]
-    whole: bool  # `rules` are all that are broken; else the first
+    whole: bool  # whether `rules` lists all broken rules; else only the first
     entry: str
     after: int  # milliseconds
     late: list[str]
@@ -109,7 +109,7 @@ class Case(NamedTuple):
 
 
 class CaseFile:
-    """A test file, read and held against its policy's names."""
+    """A test file, checked against its models and its policy's names."""
 
     def __init__(self, source: Source, model: FileModel) -> None:
         self.source = source
@@ -127,7 +127,7 @@ class CaseFile:
         for at, one in self._expectations(model, path):
             service, caller = one.service or service, _caller(one, caller)
             if one.command is not None and not service:
-                self._fault(at, "'service' is missing: who sends this?")
+                self._fault(at, "'service' is missing: which service sends this?")
             steps.append(self._step(one, at, service, caller))
         about = model.about or " ".join(word.decode(errors="replace") for word in steps[0].argv)
         return Case(path, about, steps, _keys(model.given), model.mode == "enforce")
@@ -137,15 +137,15 @@ class CaseFile:
     ) -> Iterable[tuple[tuple[str | int, ...], ExpectationModel]]:
         if model.sequence is None:
             if model.command is None:
-                self._fault(path, "'command' is missing, or 'sequence'", of_key=True)
+                self._fault(path, "a test needs 'command' or 'sequence'", of_key=True)
             return [(path, model)]
         if model.command is not None:
-            self._fault((*path, "command"), "a sequence has its commands in its steps", of_key=True)
+            self._fault((*path, "command"), "write the commands of a sequence in its steps", of_key=True)
         for field in ("verdict", "rule", "rules", "entry", "after"):
             if field in model.model_fields_set:
                 self._fault((*path, field), f"{field!r} belongs to a step of the sequence", of_key=True)
         steps = [((*path, "sequence", number), step) for number, step in enumerate(model.sequence)]
-        if model.late or model.ttl:  # of the sequence as a whole: what is so at its end
+        if model.late or model.ttl:  # expectations of the sequence as a whole, checked at its end
             last = ExpectationModel(late=model.late, ttl=model.ttl)
             steps.append((path, last))
         if not steps:
@@ -160,11 +160,13 @@ class CaseFile:
         rules = model.rules if model.rules is not None else [model.rule] if model.rule else []
         verdict = model.verdict or ("violation" if rules else "allow")
         if model.rule and model.rules is not None:
-            self._fault((*path, "rule"), "either rule (the first one) or rules (all of them)", of_key=True)
+            self._fault(
+                (*path, "rule"), "write either rule (the first one) or rules (all of them)", of_key=True
+            )
         elif rules and verdict != "violation":
-            self._fault((*path, "verdict"), "a rule is broken where the verdict is violation")
+            self._fault((*path, "verdict"), "a broken rule needs the verdict violation")
         elif verdict == "violation" and model.rules == []:
-            self._fault((*path, "rules"), "no rules; name those that are broken, or leave rules out for any")
+            self._fault((*path, "rules"), "no rules; name the broken rules, or omit rules to admit any")
         for field in ("ttl", "given"):
             self._lives(getattr(model, field, {}), (*path, field))
         return Step(
@@ -199,10 +201,10 @@ class CaseFile:
                 try:
                     milliseconds(text)
                 except ValueError as exc:
-                    self._fault((*path, key), f"{exc}; or none, or gone")
+                    self._fault((*path, key), f"{exc}, or none, or gone")
 
-    def hold_against(self, policy: CompiledPolicy) -> None:
-        """Find names that the policy doesn't have. They are added to `faults`."""
+    def check_names(self, policy: CompiledPolicy) -> None:
+        """Adds a fault for every name that the policy lacks."""
         entries = {target.name or target.kind for target in (*policy.targets, *policy.channels)}
         for case in self.cases:
             for step in case.steps:
@@ -211,14 +213,14 @@ class CaseFile:
                     path = next(
                         at for at in ((*step.path, "service"), (*case.path, "service")) if self.source.has(at)
                     )
-                    self._fault(path, f"{step.service!r} is no service of the policy{known}")
+                    self._fault(path, f"{step.service!r} is not a service of the policy{known}")
                 if step.entry and step.entry not in entries:
                     known = did_you_mean(step.entry, entries)
-                    self._fault((*step.path, "entry"), f"{step.entry!r} is no entry of the policy{known}")
+                    self._fault((*step.path, "entry"), f"{step.entry!r} is not an entry of the policy{known}")
 
 
 def _caller(model: ExpectationModel, before: Caller) -> Caller:
-    """Who sends a command: what isn't said is as it was."""
+    """Returns the caller of a step. Values that the step omits stay as before."""
     user, names = before
     if model.user is not None:
         user = model.user.encode("utf-8", "surrogateescape") or None
@@ -230,7 +232,7 @@ def _keys(lives: Mapping[str, str]) -> Mapping[bytes, str]:
 
 
 def read_cases(path: str | Path) -> CaseFile:
-    """A test file. Raises FileError with every fault."""
+    """Reads a test file. Raises FileError with every fault."""
     source = read_source(path)
     file = CaseFile(source, validate(FileModel, source))
     if file.faults:
@@ -239,7 +241,7 @@ def read_cases(path: str | Path) -> CaseFile:
 
 
 class Result(NamedTuple):
-    """One test, and what failed in it."""
+    """One test, with its failures."""
 
     case: Case
     line: int
@@ -247,7 +249,7 @@ class Result(NamedTuple):
 
 
 class FileResult(NamedTuple):
-    """A test file, and what became of its tests."""
+    """A test file, with the results of its tests."""
 
     path: str
     policy: str
@@ -259,17 +261,17 @@ class FileResult(NamedTuple):
 
 
 class Runner:
-    """Runs test files, and keeps what they exercise of each policy."""
+    """Runs test files, and keeps the coverage of each policy."""
 
     def __init__(self) -> None:
         self._policies: dict[Path, CompiledPolicy] = {}
         self.coverage: dict[str, Coverage] = {}  # by the policy file's path
 
     def run(self, path: str | Path) -> FileResult:
-        """Run a test file. Raises FileError where it, or its policy, can't be used."""
+        """Runs a test file. Raises FileError if it or its policy is unusable."""
         file = read_cases(path)
         policy = self._policy(file.policy)
-        file.hold_against(policy)
+        file.check_names(policy)
         if file.faults:
             raise FileError(file.faults)
         coverage = self.coverage.setdefault(str(file.policy), Coverage(policy))
@@ -287,7 +289,7 @@ class Runner:
 
 
 class _Play:
-    """One test, played out command by command on one connection."""
+    """One test, played command by command on a simulated connection."""
 
     def __init__(self, policy: CompiledPolicy, file: CaseFile, case: Case, coverage: Coverage) -> None:
         self.policy = policy
@@ -329,19 +331,19 @@ class _Play:
         found = "violation" if broken else "aborted" if aborts else "allow"
         if found != step.verdict:
             expected = f"violation {', '.join(step.rules)}" if step.rules else step.verdict
-            yield self._fail(step, "verdict", f"expected {expected}, got {_told(found, verdict)}")
+            yield self._fail(step, "verdict", f"expected {expected}, got {_outcome(found, verdict)}")
         elif step.whole and broken != step.rules:
             wanted = ", ".join(step.rules)
-            yield self._fail(step, "rules", f"expected all of {wanted}, got {_told(found, verdict)}")
+            yield self._fail(step, "rules", f"expected all of {wanted}, got {_outcome(found, verdict)}")
         elif step.rules and not step.whole and broken[0] != step.rules[0]:
-            yield self._fail(step, "rule", f"expected {step.rules[0]} first, got {_told(found, verdict)}")
+            yield self._fail(step, "rule", f"expected {step.rules[0]} first, got {_outcome(found, verdict)}")
         if step.entry:
             entry = self._entry(verdict, touches)
             if entry != step.entry:
                 yield self._fail(step, "entry", f"expected the entry {step.entry}, got {entry or 'none'}")
 
     def _entry(self, verdict: Verdict, touches: Touches) -> str:
-        """The entry of the first violation; of an admitted command, the one that it touches."""
+        """Returns the entry of the first violation, or the entries that an admitted command touches."""
         if verdict.violations:
             return verdict.violations[0].entry
         names = {target.name for access in touches.accesses if (target := self.policy.target(access.key))}
@@ -361,19 +363,19 @@ def _end(text: str, now: int) -> int | None:
     return None if text == "none" else now + milliseconds(text)
 
 
-def _told(found: str, verdict: Verdict) -> str:
+def _outcome(found: str, verdict: Verdict) -> str:
     if not verdict.violations:
         return found
     return "; ".join(f"violation {one.rule} ({one.message})" for one in verdict.violations)
 
 
 def test_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The test files among files and folders, in their order. Raises FileError for a path without any."""
+    """Returns the test files among files and folders, in order. Raises FileError if a folder has none."""
     files: dict[Path, None] = {}
     for path in map(Path, paths):
         found = sorted(path.rglob("*" + SUFFIX)) if os.path.isdir(path) else [path]
         if not found:
             place = Place(str(path), 1, 1)
-            raise FileError([Diagnostic(place, "error", f"no test file (*{SUFFIX}) is in this folder")])
+            raise FileError([Diagnostic(place, "error", f"this folder has no test file (*{SUFFIX})")])
         files.update(dict.fromkeys(found))
     return list(files)

@@ -103,7 +103,7 @@ def instead_of(fault: str, place: str) -> str:
 
 def _losses(access: Access, clock: Callable[[], float]) -> int:
     """What may become of what the key holds: of DELETES, REMOVES, REPLACES and OVERWRITES."""
-    losses = access.does
+    losses = access.losses
     if access.needs & DELETE:
         losses |= DELETES
     ttl = access.ttl
@@ -124,7 +124,7 @@ def _losses_of_command(name: str) -> int:
     losses = 0
     for role in range(len(row.specs)):
         effect = effect_of(row, role)
-        losses |= effect.does | (DELETES if effect.needs & DELETE else 0)
+        losses |= effect.losses | (DELETES if effect.needs & DELETE else 0)
     return losses
 
 

@@ -1,1 +1,1 @@
-"""A verdict to a ruling: refused, observed, or waived."""
+"""Turns a verdict into a ruling: each violation is refused, observed or waived."""

@@ -1,7 +1,7 @@
-"""What is done about a violation in this environment: refused, observed, or tolerated.
+"""The modes of one environment: they turn a verdict into a ruling (refused, observed or waived).
 
-Rule: modes are resolved once into a rule × service table; a `should` never refuses, a waived violation never
-refuses, and an observed violation never masks an enforced one.
+Rule: modes are resolved once, into a table of rule × service. A `should` never refuses, a waived violation
+never refuses, and an observed violation never hides an enforced one.
 """
 
 from __future__ import annotations
@@ -12,24 +12,17 @@ from typing import NamedTuple
 
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import did_you_mean
-from keyfence.policy.verdict import (
-    PASS,
-    RULES,
-    Action,
-    Finding,
-    Found,
-    Mode,
-    Ruling,
-    Verdict,
-    Violation,
-    script_in,
-)
+from keyfence.policy.rules import RULES
+from keyfence.policy.verdict import PASS, Action, Finding, Found, Mode, Ruling, Verdict, Violation, script_in
 
 from .waiver_keys import waiver_keys
 
 
 class ModeRule(NamedTuple):
-    """One line of the configuration's `modes`; the first that matches decides. "" matches any."""
+    """One line of the configuration's `modes`.
+
+    The first matching line decides; "" matches any rule or service.
+    """
 
     mode: Mode
     rule: str = ""
@@ -37,7 +30,7 @@ class ModeRule(NamedTuple):
 
 
 class Waiver(NamedTuple):
-    """A known violation that is tolerated, and still counted. "" matches any entry, command or key."""
+    """A known violation that passes and is still counted. "" matches any entry, command, key or script."""
 
     service: str
     rule: str
@@ -56,7 +49,7 @@ def best_waiver(
     key: bytes,
     script: str = "",
 ) -> Waiver | None:
-    """The waiver that tolerates a violation, the one that says most of several; None where none does."""
+    """Returns the waiver that covers a violation, the most specific one of several; None if none does."""
     fits = (
         one
         for one in waivers
@@ -66,27 +59,28 @@ def best_waiver(
         and one.script in ("", script)
         and (not one.keys or waiver_keys(one.keys).matches(key))
     )
-    return max(fits, key=_says, default=None)
+    return max(fits, key=_specificity, default=None)
 
 
-def _says(one: Waiver) -> tuple[bool, ...]:
+def _specificity(one: Waiver) -> tuple[bool, ...]:
     return bool(one.entry), bool(one.keys or one.script), bool(one.command)
 
 
 @dataclasses.dataclass(slots=True)
 class BreakGlass:
-    """A time during which nothing (of a rule, of a service) is refused. "" means all of them."""
+    """A period in which nothing is refused, for one rule or service or for all. "" means all."""
 
-    until: float  # seconds, of the clock that `Judgement` is asked with
+    until: float  # seconds, on the clock of the authorizer
     rule: str = ""
     service: str = ""
 
     def covers(self, rule: str, service: str, now: float) -> bool:
+        """Returns whether it is open for this rule and service at the time `now`."""
         return now < self.until and self.rule in ("", rule) and self.service in ("", service)
 
 
 class Modes:
-    """The modes of one environment over one policy's services."""
+    """The modes of all rules for all services of a policy, with the waivers, in one environment."""
 
     def __init__(
         self,
@@ -104,26 +98,26 @@ class Modes:
         ]
 
     def mode(self, rule: str, service: int) -> Mode:
-        """The mode of a rule for the service with this number."""
+        """Returns the mode of a rule for the service with this number."""
         return self._modes[service][rule]
 
     def enforces(self, service: int) -> bool:
-        """Whether any rule is enforced for the service with this number."""
+        """Returns whether any rule is enforced for the service with this number."""
         return "enforce" in self._modes[service].values()
 
     def matrix(self) -> dict[str, dict[str, Mode]]:
-        """rule → service → mode, as `keyfence modes` prints it."""
+        """Returns rule → service → mode, as `keyfence modes` prints it."""
         return {
             rule: {name: self._modes[number][rule] for number, name in enumerate(self.services)}
             for rule in RULES
         }
 
     def may_waive(self, service: str, rule: str) -> bool:
-        """Whether there are waivers for a rule and a service."""
+        """Returns whether there are waivers for this service and rule."""
         return bool(self._waivers.get((service, rule)))
 
     def waived(self, violation: Violation | Found, service: str, command: str) -> bool:
-        """Whether a waiver tolerates a violation by `command` of the service."""
+        """Returns whether a waiver covers a violation by this command of the service."""
         waivers = self._waivers.get((service, violation.rule))
         if not waivers:
             return False
@@ -134,7 +128,7 @@ class Modes:
     def rule_on(
         self, verdict: Verdict, service: int, command: str, now: float, glass: Sequence[BreakGlass] = ()
     ) -> Ruling:
-        """What is done about a verdict on `command` of the service with this number, at time `now`."""
+        """Returns the ruling on a verdict on a command of the service with this number, at the time `now`."""
         if not verdict.violations:
             return PASS
         found = [(one, self.action(one, service, command)) for one in verdict.violations]
@@ -143,8 +137,10 @@ class Modes:
         )
 
     def action(self, violation: Violation | Found, service: int, command: str) -> Action | None:
-        """What is done about a violation by `command` of the service with this number, as long as no
-        break-glass is open; None: nothing, and nobody is told."""
+        """Returns the action on a violation by a command of the service with this number, break-glass aside.
+
+        None means that the rule is disabled: the violation is neither counted nor reported.
+        """
         mode = self._modes[service][violation.rule]
         if mode == "disabled":
             return None
@@ -159,7 +155,10 @@ class Modes:
         now: float,
         glass: Sequence[BreakGlass] = (),
     ) -> Ruling:
-        """What is done about all violations of a command, where `action` said so of each."""
+        """Returns the ruling on all violations of a command, each with its `action`.
+
+        Open break-glass applies.
+        """
         findings: list[Finding] = []
         refused_by: Violation | None = None
         name = self.services[service]
@@ -180,8 +179,10 @@ def _first(rules: Sequence[ModeRule], rule: str, service: str, default: Mode) ->
 
 
 def advised(policy: CompiledPolicy) -> dict[str, list[str]]:
-    """For each rule the entries, scopes and naming rules of which it is told and never refused, besides the
-    rules that the policy as a whole lists under `should`."""
+    """Returns rule → the entries, scopes and naming rules for which the rule is only a `should`.
+
+    Rules that the policy as a whole lists under `should` are left out.
+    """
     found: dict[str, set[str]] = {}
     for target in policy.targets:
         for rule in target.should - policy.home(target).should:
@@ -194,12 +195,12 @@ def advised(policy: CompiledPolicy) -> dict[str, list[str]]:
 
 
 def mode_faults(rules: Sequence[ModeRule], services: Sequence[str]) -> list[tuple[int, str, str]]:
-    """(index, field, message) for every mode that names a rule or a service that isn't there."""
+    """Returns (index, field, message) for every mode that names an unknown rule or service."""
     faults = []
     for index, rule in enumerate(rules):
         if rule.rule and rule.rule not in RULES:
-            faults.append((index, "rule", f"{rule.rule!r} is no rule{did_you_mean(rule.rule, RULES)}"))
+            faults.append((index, "rule", f"{rule.rule!r} is not a rule{did_you_mean(rule.rule, RULES)}"))
         if rule.service and rule.service not in services:
             known = did_you_mean(rule.service, services)
-            faults.append((index, "service", f"{rule.service!r} is no service of the policy{known}"))
+            faults.append((index, "service", f"{rule.service!r} is not a service of the policy{known}"))
     return faults

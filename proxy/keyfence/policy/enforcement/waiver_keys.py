@@ -1,9 +1,9 @@
-"""The keys that a waiver tolerates: a glob that may hold a report's placeholders, as in `user:<int>:cart`.
+"""The `keys` of a waiver: a glob that may hold a report's placeholders, as in `user:<int>:cart`.
 
-Rule: a placeholder matches text of its kind and never reaches into the next segment, so that a waiver for
-`user:<int>` tolerates no `user:17:cart`. Only `*`, `<more>` and `<bytes>` match anything.
+Rule: a placeholder matches text of its kind within one segment, so a waiver for `user:<int>` does not cover
+`user:17:cart`. Only `*`, `<more>` and `<bytes>` match anything.
 
-The placeholders are those of learned shapes (`telemetry.shapes`).
+The placeholders are those of learned shapes (`keyfence.shapes`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from keyfence.policy.patterns.regular import ANY_BYTE
 
 
 class _Item(NamedTuple):
-    """One byte of a set of bytes (a mask), or any number of them."""
+    """Matches one byte of a set of bytes (bit n of the mask stands for byte n), or any number of them."""
 
     mask: int
     many: bool = False
@@ -30,7 +30,7 @@ def _mask(allowed: bytes) -> int:
 
 _DIGITS = b"0123456789"
 _HEX = _mask(_DIGITS + b"abcdefABCDEF")
-# A segment ends where `telemetry.shapes` splits keys.
+# A segment ends at the bytes where `keyfence.shapes` splits keys.
 _SEGMENT = ANY_BYTE & ~_mask(b":|{}@#*?[]()<>\"'`!$%^\\ \t\n\r\v\f")
 _DATE = _mask(_DIGITS + b"TZ:.,+ /_-")
 _ANYTHING = (_Item(ANY_BYTE, many=True),)
@@ -41,11 +41,11 @@ def _some(mask: int, least: int = 1) -> tuple[_Item, ...]:
 
 
 def _spelled(form: str) -> tuple[_Item, ...]:
-    """A form with `h` for each hexadecimal digit."""
+    """Returns the items for a form in which `h` means a hexadecimal digit."""
     return tuple(_Item(_HEX if char == "h" else 1 << ord(char)) for char in form)
 
 
-# All digits may be a number in one key and hexadecimal in the next, so wider kinds include narrower ones.
+# The same id may be all digits in one key and hexadecimal in the next, so wider kinds include narrower ones.
 KINDS: dict[str, tuple[_Item, ...]] = {
     "uuid": _spelled("hhhhhhhh-hhhh-hhhh-hhhh-hhhhhhhhhhhh"),
     "ip": _some(_HEX | _mask(b".:"), 2),
@@ -59,7 +59,7 @@ KINDS: dict[str, tuple[_Item, ...]] = {
     "more": _ANYTHING,
     "bytes": _ANYTHING,
 }
-# These stand for parts of keys of which nothing was learned, so they admit more than was seen.
+# Placeholders for parts of keys whose form is unknown. They admit more than was seen.
 _WIDE = frozenset({"*", "more", "bytes"})
 _PLACEHOLDER = re.compile(r"<(\*|[a-z]{2,12})>")
 _TOKEN = re.compile(r"\\.|<(?P<name>\*|[a-z]{2,12})>", re.DOTALL)
@@ -67,14 +67,14 @@ _OPAQUE = _WIDE | {"id"}
 
 
 class WaiverKeys:
-    """The keys that a waiver's `keys` matches."""
+    """A waiver's `keys`, compiled: an automaton whose set of states is the bits of one integer."""
 
     __slots__ = ("_accepts", "_loops", "_size", "beginning")
 
     def __init__(self, text: str) -> None:
         items = _items(text)
         self._size = len(items)
-        # Bit n of an integer stands for item n. By the byte: where it is accepted.
+        # Bit n of an integer stands for item n. For each byte: the items that accept it.
         self._accepts = [0] * 256
         self._loops = 0
         for number, item in enumerate(items):
@@ -87,10 +87,10 @@ class WaiverKeys:
             if item.many or item.mask.bit_count() != 1:
                 break
             prefix.append(item.mask.bit_length() - 1)
-        self.beginning = bytes(prefix)  # of each key that matches
+        self.beginning = bytes(prefix)  # every matching key begins with it
 
     def matches(self, key: bytes) -> bool:
-        """Whether the key matches as a whole. The time is linear in the key's length."""
+        """Returns whether the whole key matches. The time is linear in the key's length."""
         if not key.startswith(self.beginning):
             return False
         accepts, loops = self._accepts, self._loops
@@ -103,7 +103,7 @@ class WaiverKeys:
         return bool(at >> self._size & 1)
 
     def _skipped(self, at: int) -> int:
-        """With the places behind items that may match nothing."""
+        """Returns the states, with those reached by skipping items that may match nothing."""
         while True:
             more = at | (at & self._loops) << 1
             if more == at:
@@ -133,21 +133,21 @@ def _placeholders(text: str) -> list[re.Match[str]]:
 
 @lru_cache(maxsize=10_000)
 def waiver_keys(text: str) -> WaiverKeys:
-    """What a waiver's `keys` matches, remembered."""
+    """Returns a waiver's `keys`, compiled; cached by text."""
     return WaiverKeys(text)
 
 
 def unknown_placeholders(text: str) -> list[str]:
-    """The placeholders of `keys` that stand for nothing."""
+    """Returns the placeholders of `keys` that have no meaning."""
     return [token[0] for token in _placeholders(text) if token["name"] not in KINDS]
 
 
 def keys_of_shape(shape: str) -> str:
-    """What matches the keys of a learned shape; "" where that could be any key."""
+    """Returns the `keys` that match the keys of a learned shape; "" if that could be any key."""
     parts = _PLACEHOLDER.split(shape)
     names = [name for name in parts[1::2] if name in KINDS]
-    is_told_apart = any(name not in _OPAQUE for name in names)
-    if shape in ("", "other") or not (is_told_apart or any(part.strip(":") for part in parts[::2])):
+    has_known_form = any(name not in _OPAQUE for name in names)
+    if shape in ("", "other") or not (has_known_form or any(part.strip(":") for part in parts[::2])):
         return ""
     return "".join(
         f"<{part}>" if index % 2 and part in KINDS else exactly(f"<{part}>" if index % 2 else part)
@@ -156,11 +156,11 @@ def keys_of_shape(shape: str) -> str:
 
 
 def exactly(key: str) -> str:
-    """What matches this key alone."""
+    """Returns the `keys` that match only this key."""
     glob = glob_escape(key.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
     return glob.replace("<", "\\<")
 
 
 def is_wide(keys: str) -> bool:
-    """Whether some part of `keys` stands for text of which nothing was learned."""
+    """Returns whether `keys` holds a placeholder for text of unknown form."""
     return any(token["name"] in _WIDE for token in _placeholders(keys))

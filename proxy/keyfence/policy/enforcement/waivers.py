@@ -1,7 +1,7 @@
-"""Waivers: the known violations that are tolerated for a while, each with its owner, reason and last day.
+"""Waivers files: known violations that pass for a while, each with its owner, reason and last day.
 
-Rule: a waiver names what it tolerates narrowly enough that new violations aren't tolerated with it, and its
-end refuses nothing: it is told of, until somebody mends the cause or moves the date.
+Rule: a waiver is narrow enough that new violations do not pass with it. After its last day it still works:
+keyfence reports it as lapsed until a person fixes the cause or changes the date.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from keyfence.policy.verdict import script_in
 from .modes import Waiver, best_waiver
 from .waiver_keys import KINDS, keys_of_shape, unknown_placeholders
 
-NOTICE = datetime.timedelta(days=14)
-# What was not needed for so long is unused; before that, a weekly job may still come.
+NOTICE = datetime.timedelta(days=14)  # a waiver whose last day is this near is `ending`
+# A waiver without uses for this long is `unused`. A weekly job may need it before.
 ENOUGH = datetime.timedelta(days=7)
 State = Literal["lapsed", "unused", "too early", "ending", "in use", ""]
-# What stands as `entry` in a report where a key is in a policy's claims and in no scope of it.
+# The values of a report's `entry` for keys in a policy's claims but in no scope.
 _NAMELESS = {"claim", "keyspace", "keyevent"}
 SHA1 = re.compile("[0-9a-f]{40}")
 _KINDS = ", ".join(f"<{name}>" for name in KINDS)
 
 
 class WaiverModel(BaseModel):
-    """A known violation that is tolerated until it is mended."""
+    """A known violation that passes until its cause is fixed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     service: str
     rule: RuleName
-    entry: str = ""  # or scope; "" is any, and none
+    entry: str = ""  # entry or scope; "" is any, and none
     command: str = ""  # "" is any
-    keys: str = ""  # a glob with placeholders that the key must match; "" is any. For what no entry covers
+    keys: str = ""  # a glob with placeholders, for keys that no entry covers; "" is any
     script: str = ""  # the SHA-1 of an unregistered script, or a function's name; "" is any
     owner: str
     reason: str
@@ -52,6 +52,7 @@ class WaiverModel(BaseModel):
 
     @property
     def waiver(self) -> Waiver:
+        """The waiver as `Modes` uses it."""
         command, script = command_as_waived(self.command), self.script
         script = script.lower() if SHA1.fullmatch(script.lower()) else script
         return Waiver(self.service, self.rule, self.entry, command, self.keys, script)
@@ -67,12 +68,12 @@ class WaiversModel(BaseModel):
 
 
 def command_as_waived(name: str) -> str:
-    """A command's name as waivers compare it."""
+    """Returns a command's name in the form that waivers compare."""
     return " ".join(name.upper().split())
 
 
 def read_waivers(path: str | Path) -> tuple[tuple[WaiverModel, ...], Source]:
-    """A waivers file, and where in it everything stands. Raises FileError."""
+    """Reads a waivers file. Returns its waivers, and the source with their places. Raises FileError."""
     source = read_source(path)
     waivers = tuple(validate(WaiversModel, source).waivers)
     faults = []
@@ -81,17 +82,19 @@ def read_waivers(path: str | Path) -> tuple[tuple[WaiverModel, ...], Source]:
         at = first.setdefault(one.waiver, index)
         if at != index:
             line = source.place(("waivers", at)).line
-            faults.append(source.error(("waivers", index), f"the same is tolerated in line {line} already"))
+            faults.append(
+                source.error(("waivers", index), f"line {line} has the same waiver already; remove one")
+            )
         for field in ("owner", "reason"):
             if not getattr(one, field).strip():
                 faults.append(
-                    source.error(("waivers", index, field), f"{field!r} is empty; say it in a word")
+                    source.error(("waivers", index, field), f"{field!r} is empty; write at least a word")
                 )
         for name in unknown_placeholders(one.keys):
-            text = f"{name} stands for no kind of text; write {_KINDS}, or \\{name} for the text itself"
+            text = f"{name} is not a placeholder; write {_KINDS}, or \\{name} for the text itself"
             faults.append(source.error(("waivers", index, "keys"), text))
         if one.script and one.rule != "script.unregistered":
-            text = "only script.unregistered is about a script; take this out"
+            text = "only waivers of script.unregistered name a script; remove this"
             faults.append(source.error(("waivers", index, "script"), text))
     if faults:
         raise FileError(faults)
@@ -101,7 +104,7 @@ def read_waivers(path: str | Path) -> tuple[tuple[WaiverModel, ...], Source]:
 def waiver_faults(
     waivers: Sequence[WaiverModel], source: Source | None, policy: CompiledPolicy
 ) -> list[Diagnostic]:
-    """What names something that the policy, or Redis, doesn't have: it would tolerate nothing."""
+    """Returns a fault for every name that the policy or Redis lacks. Such a waiver would cover nothing."""
     if source is None:
         return []
     entries = {target.name for target in (*policy.targets, *policy.channels) if target.name}
@@ -110,33 +113,33 @@ def waiver_faults(
         path = ("waivers", index)
         if one.service not in policy.services:
             known = did_you_mean(one.service, policy.services)
-            message = f"{one.service!r} is no service of the policy{known}"
+            message = f"{one.service!r} is not a service of the policy{known}"
             faults.append(source.error((*path, "service"), message))
         if one.entry and one.entry not in entries | _NAMELESS:
             known = did_you_mean(one.entry, entries)
-            message = f"{one.entry!r} is no entry, scope or channel of the policy{known}"
+            message = f"{one.entry!r} is not an entry, scope or channel of the policy{known}"
             faults.append(source.error((*path, "entry"), message))
         command = command_as_waived(one.command)
-        # Modules' commands, and those that are the fault themselves, are in no table.
+        # The table lacks commands of unknown modules, and of course unknown commands.
         unlisted = "." in command or one.rule == "command.unknown"
         if command and not unlisted and command not in KNOWN_COMMANDS:
             known = did_you_mean(command, KNOWN_COMMANDS)
-            message = f"{one.command!r} is no command of Redis or Valkey{known}"
+            message = f"{one.command!r} is not a command of Redis or Valkey{known}"
             faults.append(source.error((*path, "command"), message))
     return faults
 
 
 class Use(NamedTuple):
-    """A waiver, how often it was needed (None: nobody was asked), and how its date stands."""
+    """A waiver, its number of uses (None if no source counts them), and its state."""
 
     waiver: WaiverModel
     times: int | None
     last: float | None  # Unix seconds
     state: State
-    since: float | None = None  # since when uses are counted, in Unix seconds, where that is known
+    since: float | None = None  # uses are counted since then, in Unix seconds; None if unknown
 
     def as_object(self) -> dict[str, Any]:
-        """As `keyfence waivers --json` prints it."""
+        """Returns the object that `keyfence waivers --format json` prints."""
         one = self.waiver
         return {**one.model_dump(mode="json"), "uses": self.times, "last": self.last, "state": self.state} | {
             "since": self.since
@@ -149,8 +152,11 @@ def uses(
     today: datetime.date,
     since: datetime.datetime | None = None,
 ) -> list[Use]:
-    """What became of each waiver. `rows` are those of a report; None where there is none to ask. They count
-    from `since` on, where that is known."""
+    """Returns the uses and the state of each waiver.
+
+    `rows` are those of a report; None if there is no report. `since` is the time from which they count, if
+    known.
+    """
     midnight = datetime.datetime.combine(today, datetime.time(), datetime.UTC)
     is_early = since is not None and since > midnight - ENOUGH
     start = None if since is None else since.timestamp()
@@ -187,7 +193,7 @@ def _state(waiver: WaiverModel, rows: object, count: int, today: datetime.date, 
 
 
 def _waiver_of(row: Mapping[str, Any], waivers: Sequence[Waiver]) -> Waiver | None:
-    """Which waiver tolerated what a row counts. Its example stands for all of its keys."""
+    """Returns the waiver that covered a row's violations. The row's example represents all of its keys."""
     script = script_in(row["rule"], row["shape"])
     shape = "" if script else keys_of_shape(row["shape"])
     alike = [one._replace(keys="") if one.keys and one.keys == shape else one for one in waivers]

@@ -15,7 +15,7 @@ from keyfence.policy.budget import Budget
 from keyfence.policy.compiled.keyspace import KEYSPACE_BEGINNING, notifications_elsewhere
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import Place, Values
-from keyfence.policy.patterns.globs import Glob, places_after
+from keyfence.policy.patterns.globs import Glob, positions_after
 
 from .reach import MAX_GLOB, NOWHERE, Holds, Reach, Remembered
 
@@ -70,9 +70,9 @@ class Channels:
 
     def _leaves(self, glob: Glob, budget: Budget) -> bool | None:
         for beginning in self._elsewhere:
-            places = places_after(glob, beginning, budget)
-            if places is None or places:
-                return None if places is None else True
+            positions = positions_after(glob, beginning, budget)
+            if positions is None or positions:
+                return None if positions is None else True
         return False
 
     def admits(

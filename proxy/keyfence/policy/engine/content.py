@@ -77,7 +77,7 @@ def content_faults(access: Access, entry: Entry, shown: Shown, budget: Budget) -
 def _form_fault(value: bytes, position: int, form: Form, what: Shown) -> Iterator[Fault]:
     if isinstance(value, Streamed):
         size = value.size
-        if form.asks:
+        if form.restricts:
             yield Fault(
                 "value.invalid",
                 position,

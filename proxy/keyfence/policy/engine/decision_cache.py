@@ -19,11 +19,12 @@ from keyfence.policy.compiled.tenants import Values, fixed_places
 from keyfence.policy.patterns.automaton import Classifier
 from keyfence.policy.patterns.value_forms import BUILTIN, Form
 from keyfence.policy.verdict import COVERED
+from keyfence.policy.wording.masking import shown_in
 from keyfence.shapes.skeleton import skeleton
 
+from . import checks
 from .counts import Admitted, Repeat
 from .forms import LONGEST_FORM, is_trimmed, looks_at_elements, options_before_scores, trims
-from .masking import shown_in
 
 if TYPE_CHECKING:
     from .evaluator import Evaluator
@@ -498,8 +499,8 @@ class DecisionCache:
         return known
 
     def _answer(self, way: CommandForm, command: Command, access: Access, target: Target) -> int:
-        found = self._evaluator.at_a_glance(self.service, command, access, target)
-        if found < 0 or found > _MOST_OUTCOMES:
+        doubts, found = self._evaluator.standing_of_all(self.service, command, access, target)
+        if doubts & ~(checks.NAME | checks.CONTENT | checks.OPEN) or found > _MOST_OUTCOMES:
             return _UNSURE
         known = found * _OUTCOME + (0 if target.names_sure else _NAME)
         entry = target.entry

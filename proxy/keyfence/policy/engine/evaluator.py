@@ -22,14 +22,12 @@ from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.policy.compiled.keyspace import INVALIDATIONS
 from keyfence.policy.compiled.permissions import forbidden_by_default, lets_unknown, names, selects
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
-from keyfence.policy.compiled.sizes import asks
 from keyfence.policy.compiled.tenants import Values, differing
-from keyfence.policy.compiled.ttl import FAULTS, FINE, SIZED, outcome
 from keyfence.policy.show import printable, shown_name
 from keyfence.policy.verdict import ALLOWED, Found, Gathering, Verdict
+from keyfence.policy.wording.messages import said
 
-from .content import fits
-from .messages import said
+from .checks import BY_KIND, Standing, Use
 from .wide import WideEvaluator
 
 if TYPE_CHECKING:
@@ -39,6 +37,7 @@ _TRACKING = COMMANDS[b"CLIENT"].subcommands[b"TRACKING"].command
 
 
 FORBIDDEN = "the policy forbids it"  # a prohibition, to which a grant is no remedy
+_UNSURE = Standing(-1, 0)  # every doubt
 _MOST_SHOWN = 4  # globs in a hint
 
 
@@ -61,7 +60,6 @@ class Evaluator(WideEvaluator):
         # Rules about keys together, which `admits` leaves to `judge`.
         self._looks_closer = policy.cluster
         self._binds = any(target.alike for target in policy.targets)
-        self._reads_words = any(home.type_words for home in policy.homes)
 
     def _take(self, policy: CompiledPolicy) -> None:
         super()._take(policy)
@@ -99,71 +97,23 @@ class Evaluator(WideEvaluator):
             return False
         if self._binds and len(accesses) > 1:
             return False
-        return all(self._is_clean(service, command.name, access) for access in accesses)
+        return all(self.is_clean(service, command.name, command, access) for access in accesses)
 
-    def _is_clean(self, service: int, name: str, access: Access) -> bool:
-        """The same for one access: a catalogued key, all rights, and nothing to look into."""
-        target = self.policy.target(access.key)
-        if target is None or not self._is_registered(target):
-            return False
-        held = target.held(service, access.key, self.values) & ~target.denied[service]
-        needs = access.needs
-        if not held or needs & ~held & (READ | WRITE) or (needs & WRITE and target.written_by):
-            return False
-        if not target.names_sure and not self.is_well_named(access.key, target):
-            return False
-        entry, content = target.entry, access.content
-        if content is not None and content.carried is not None:
-            if not self._is_harmless(access, content.carried, target):
-                return False
-            content = None
-        if self._reads_words and not fits(self._types(access.key, target), access.types):
-            return False
-        if entry is None or entry.is_plain:
-            return True
-        if entry.commands is not None:
-            return False
-        if content is not None and entry.looks_into_values:
-            return False
-        if not fits(entry.types, access.types):
-            return False
-        found = FINE if entry.ttl is None else outcome(entry.ttl, access, self._clock)
-        if found in FAULTS:
-            return False
-        if entry.is_sized and asks(name, access, entry):
-            found = SIZED[found]
-        if found:
-            self._leave_open(found, access, target, entry.ttl)
-        return True
+    def standing_of_all(self, service: int, command: Command, access: Access, target: Target) -> Standing:
+        """What holds for each access of this kind by the service to this target, at any time.
 
-    def at_a_glance(self, service: int, command: Command, access: Access, target: Target) -> int:
-        """What an access means for its key's time to live and size (`ttl.outcome`, `ttl.SIZED`).
-
-        -1, unless nothing is wrong with it whatever the key is called, whatever is written, and at any time.
-        Where it depends on the caller what it may do, this is about the caller's own keys.
+        Where rights depend on the caller, it is about the caller's own keys. The decision cache keeps it.
         """
-        if self._looks_closer or (self._next_lapse is not None and service in self.policy.grants):
-            return -1
-        if next(self._permission(service, command), None) is not None or not self._is_registered(target):
-            return -1
+        if target.kind in BY_KIND or self._depends_on_more(service):
+            return _UNSURE
+        if next(self._permission(service, command), None) is not None:
+            return _UNSURE
         held = target.rights[service] & ~target.denied[service]
-        needs = access.needs
-        if not held or needs & ~held & (READ | WRITE) or (needs & WRITE and target.written_by):
-            return -1
-        entry = target.entry
-        types = entry.types if entry is not None else ()
-        if not fits(types, access.types) or (not types and self.policy.home(target).type_words):
-            return -1
-        if entry is None:
-            return FINE
-        if entry.commands is not None and entry.commands.fault(command, access, self._clock):
-            return -1
-        if (entry.ttl or entry.commands) and access.ttl is not None and access.ttl.absolute:
-            return -1
-        found = FINE if entry.ttl is None else outcome(entry.ttl, access, self._clock)
-        if found in FAULTS:
-            return -1
-        return SIZED[found] if entry.is_sized and asks(command.name, access, entry) else found
+        return self._standings.of(command.name, command, access, target, held)
+
+    def _depends_on_more(self, service: int) -> bool:
+        """Whether what the service may do depends on other keys of the command, or on the time."""
+        return self._looks_closer or (self._next_lapse is not None and service in self.policy.grants)
 
     def admits_alone(self, service: int, name: bytes) -> bool:
         """Whether nothing is wrong with a command that has no arguments, at any time."""
@@ -179,10 +129,6 @@ class Evaluator(WideEvaluator):
         return target is None or not (
             target.kind in ("entry", "scope") and self.policy.home(target).type_words
         )
-
-    def _is_registered(self, target: Target) -> bool:
-        """Whether the key is one that there may be."""
-        return target.kind == "entry" or target.is_open
 
     def judge(
         self,
@@ -248,15 +194,13 @@ class Evaluator(WideEvaluator):
 
     def _all_accesses(self, service: int, name: str, touches: Touches) -> Iterator[Found | None]:
         accesses = touches.accesses
-        several = len(accesses) > 1  # one alone was looked at, and isn't clean
+        is_script = touches.script is not None
+        several = len(accesses) > 1  # a single one isn't clean: `admits` has asked
         for access in accesses:
             if self.budget.works(cost(access.key)):
                 yield None
-            if not (several and self._is_clean(service, name, access)):
-                if self._restricts:
-                    is_script = touches.script is not None
-                    yield from self._restriction(service, touches.command, access, is_script=is_script)
-                yield from self._access(service, name, access)
+            if not (several and self.is_clean(service, name, None if is_script else touches.command, access)):
+                yield from self._access(Use(service, name, touches.command, access, is_script))
 
     # -- the command itself
 

@@ -8,25 +8,43 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar
 
-from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Carried, Command, Streamed
+from keyfence.commands.model import GROUP, READ, WRITE, Access, Carried, Command, Streamed
 from keyfence.policy.budget import Budget, cost
 from keyfence.policy.compiled.key_commands import UNNAMED, instead_of
 from keyfence.policy.compiled.names import NameFault, hash_tag_fault, lowered
 from keyfence.policy.compiled.permissions import selects_name
 from keyfence.policy.compiled.policy import MAX_CONFIRMED, CompiledPolicy, Grant, Target, types_in
-from keyfence.policy.compiled.scripts import Registration
 from keyfence.policy.compiled.sizes import answers, asks, late_excess
 from keyfence.policy.compiled.tenants import OWN, Values, own_key, value_in
 from keyfence.policy.compiled.ttl import FAULTS, FINE, QUESTIONS, SIZED, UNSIZED, TtlRule, late_fault, outcome
 from keyfence.policy.patterns.patterns import REST
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Found, Violation
+from keyfence.policy.wording.masking import filled_text, standard_key
+from keyfence.policy.wording.messages import Wording, said
 
 from .carried import Moves, type_doubt
+from .checks import (
+    BY_KIND,
+    CARRIED,
+    COMMANDS,
+    CONTENT,
+    FORM,
+    LIFETIME,
+    NAME,
+    OPEN,
+    RIGHTS,
+    TIME,
+    TYPE,
+    TYPE_IN_KEY,
+    Standings,
+    Use,
+    carries,
+    lacking,
+)
 from .content import Fault, content_faults, fits, ttl_fault, type_fault
-from .masking import filled_text, standard_key
-from .messages import Wording, said
 from .pending_sizes import Write
 from .pending_ttl import MAX_KEYS, Pending
 
@@ -35,6 +53,10 @@ NO_SERVICE = -1  # a number that has no rights and no grants
 MAX_NAMED = 3  # services, in a message about several
 MAX_SOURCES = 8  # keys whose content a command takes elsewhere; more take a closer look
 MAX_GRANTS_KNOWN = 10_000  # services and commands: a name that isn't in the table is the client's to word
+
+
+# Looks for the violations of one check; None whenever a turn is over.
+Find = Callable[["KeyEvaluator", Use, Target | None], Iterator[Found | None]]
 
 
 class KeyEvaluator(Wording):
@@ -59,6 +81,7 @@ class KeyEvaluator(Wording):
             range(len(policy.homes))
         )
         self._prefixes = _prefixes(policy)
+        self._standings = Standings(policy, self._clock)
         self._moves = Moves(policy)
         self._restricts = any(
             one.entry is not None and one.entry.commands is not None for one in policy.targets
@@ -73,59 +96,59 @@ class KeyEvaluator(Wording):
                 self._grants_known[service, name] = known
         return known
 
-    def _access(self, service: int, name: str, access: Access, by: str = "") -> Iterator[Found | None]:
-        """`by` is the registered script or function that touches the key; "" where the command does."""
-        policy = self.policy
-        target = policy.target(access.key)
+    def _access(self, use: Use) -> Iterator[Found | None]:
+        """Every violation of one access: check after check, those alone that may fail. A grant leaves only
+        the check of the keys that the content comes from."""
+        access, target = use.access, self.policy.target(use.access.key)
         if isinstance(access.key, Streamed):
-            access = access._replace(key=bytes(access.key))  # how it begins, for the message
-        carried = access.content.carried if access.content is not None else None
-        if policy.grants and self._granted(service, name, access, target):
-            if carried is not None:  # the grant is on this key, and not on those that it comes from
-                yield from self._carried(service, name, access, carried, target, is_granted=True)
+            use = use._replace(access=access._replace(key=bytes(access.key)))  # how it begins
+        if self.policy.grants and self._granted(use.service, use.name, use.access, target):
+            yield from self._carried(use, target, is_granted=True)
             return
-        if target is None or target.kind == "stray":
-            yield self._unregistered(service, name, access, target)
-        elif target.kind == "legacy":
-            yield from self._legacy(service, name, access, target)
-        else:
-            yield from self._standard(service, name, access, target, by)
-        if carried is not None:
-            yield from self._carried(service, name, access, carried, target)
+        doubts = self._doubts(use, target)
+        for check, find in self.CHECKS:
+            if doubts & check:
+                yield from find(self, use, target)
 
-    def _restriction(
-        self,
-        service: int,
-        command: Command | None,
-        access: Access,
-        script: Registration | None = None,
-        runs: frozenset[str] | None = None,
-        *,
-        is_script: bool = False,
-    ) -> Iterator[Found]:
-        """What an entry or scope says of commands on its keys. `runs` are those of a registered script."""
+    def _doubts(self, use: Use, target: Target | None) -> int:
+        """The checks that an access may fail."""
+        access = use.access
+        kind = target.kind if target is not None else "stray"
+        if target is None or kind in BY_KIND:
+            doubts = BY_KIND[kind] | (CARRIED if carries(access) else 0)
+            return doubts | (NAME if target is not None and kind in _NAMED and not target.names_sure else 0)
+        held = target.held(use.service, access.key, self.values) & ~target.denied[use.service]
+        return self._standings.of(
+            use.name, None if use.is_script else use.command, access, target, held
+        ).doubts
+
+    def is_clean(self, service: int, name: str, command: Command | None, access: Access) -> bool:
+        """Whether an access breaks nothing; what it leaves open is kept then. False says nothing."""
         target = self.policy.target(access.key)
-        commands = target.entry.commands if target is not None and target.entry is not None else None
-        if target is None or commands is None or command is None:
-            return
-        if is_script:
-            fault = commands.fault_of_script(command, access, runs)
-        else:
-            fault = commands.fault(command, access, self._clock)
-        if not fault or self._granted(service, command.name, access, target):
-            return
+        if target is None or target.kind in BY_KIND:
+            return False
+        held = target.held(service, access.key, self.values) & ~target.denied[service]
+        doubts, found = self._standings.of(name, command, access, target, held)
+        if doubts & ~OPEN and not self._resolves(doubts, access, target):
+            return False
+        if found:
+            self._leave_open(found, access, target, target.entry.ttl if target.entry is not None else None)
+        return True
 
-        def words() -> tuple[str, str]:
-            place = f"the {'scope' if target.kind == 'scope' else 'entry'} {target.name}"
-            message = f"{self.who(service)} may not {command.name} {self._shown(access.key, target)}"
-            hint = instead_of(fault, place)
-            if fault == UNNAMED and script is not None:
-                hint = f"name them under {script.name}, as commands: [HSET, EXPIRE]"
-            elif fault == UNNAMED:
-                hint = "register the script, and name the commands that it runs"
-            return f"{message}: {place} {fault}", hint
-
-        yield self._about("command.forbidden", access, target, words)
+    def _resolves(self, doubts: int, access: Access, target: Target) -> bool:
+        """Whether a look at the key's name and at where the content comes from removes all doubts."""
+        if doubts & ~_BY_A_LOOK:
+            return False
+        if doubts & NAME and not self.is_well_named(access.key, target):
+            return False
+        if doubts & TYPE_IN_KEY and not fits(self._types(access.key, target), access.types):
+            return False
+        content = access.content
+        if content is None:
+            return True
+        if content.carried is not None:
+            return self._is_harmless(access, content.carried, target)
+        return not doubts & CONTENT
 
     def _granted(self, service: int, name: str, access: Access, target: Target | None) -> bool:
         grants = self._grants_of(service, name)
@@ -134,38 +157,57 @@ class KeyEvaluator(Wording):
         granting = {one.home for one in grants if one.covers(access.key, target)}
         return bool(granting) and (target is not None or granting >= self._unclaimed_by)
 
-    def _standard(
-        self, service: int, name: str, access: Access, target: Target, by: str
-    ) -> Iterator[Found | None]:
-        key = access.key
-        if target.kind != "claim":
-            yield from self._rights(service, name, access, target, by)
-        if target.kind == "malformed":
-            yield self._about(
-                "key.format",
-                access,
-                target,
-                lambda: (
-                    f"{self._shown(key, target)} is not of the form {target.text}",
-                    _form_hint(key, target, self._own(service, target) if target.tenancy is not None else {}),
-                ),
-            )
-        elif target.kind == "claim":
-            yield self._about("key.format", access, target, lambda: self._in_no_scope(service, key, target))
+    def _commands(self, use: Use, target: Target | None) -> Iterator[Found]:
+        """What an entry or scope says of commands on its keys."""
+        command, access = use.command, use.access
+        commands = target.entry.commands if target is not None and target.entry is not None else None
+        if target is None or commands is None or command is None:
+            return
+        if use.is_script:
+            fault = commands.fault_of_script(command, access, use.runs)
+        else:
+            fault = commands.fault(command, access, self._clock)
+        if not fault:
+            return
+
+        def words() -> tuple[str, str]:
+            place = f"the {'scope' if target.kind == 'scope' else 'entry'} {target.name}"
+            message = f"{self.who(use.service)} may not {command.name} {self._shown(access.key, target)}"
+            hint = instead_of(fault, place)
+            if fault == UNNAMED and use.registration is not None:
+                hint = f"name them under {use.registration.name}, as commands: [HSET, EXPIRE]"
+            elif fault == UNNAMED:
+                hint = "register the script, and name the commands that it runs"
+            return f"{message}: {place} {fault}", hint
+
+        yield self._about("command.forbidden", access, target, words)
+
+    def _form(self, use: Use, target: Target | None) -> Iterator[Found | None]:
+        """Whether the key is one that may exist. A legacy key has one answer: `key.legacy`, unless its
+        exception allows the access."""
+        service, access = use.service, use.access
+        if target is None or target.kind == "stray":
+            yield self._unregistered(service, use.name, access, target)
+        elif target.kind == "legacy":
+            yield from self._legacy(service, use.name, access, target)
+        elif target.kind in ("malformed", "claim"):
+            words = self._malformed if target.kind == "malformed" else self._in_no_scope
+            yield self._about("key.format", access, target, lambda: words(service, access.key, target))
         elif target.kind == "scope" and not target.is_open:
+            message = "no entry of the scope {} covers {}"
             yield self._about(
                 "key.unregistered",
                 access,
                 target,
                 lambda: (
-                    f"no entry of the scope {target.name} covers {self._shown(key, target)}",
+                    message.format(target.name, self._shown(access.key, target)),
                     "register the key in the policy first",
                 ),
             )
-        if not target.names_sure:
-            yield from self._named(access, target)
-        if target.kind in ("entry", "scope"):
-            yield from self._content(name, access, target)
+
+    def _malformed(self, service: int, key: bytes, target: Target) -> tuple[str, str]:
+        own = self._own(service, target) if target.tenancy is not None else {}
+        return f"{self._shown(key, target)} is not of the form {target.text}", _form_hint(key, target, own)
 
     def _in_no_scope(self, service: int, key: bytes, target: Target) -> tuple[str, str]:
         scopes = sorted(
@@ -178,8 +220,11 @@ class KeyEvaluator(Wording):
         hint = f"a key begins with one of {', '.join(scopes)}" if scopes else ""
         return f"{self._shown(key, target)} is in no scope of the policy", hint
 
-    def _content(self, name: str, access: Access, target: Target) -> Iterator[Found | None]:
-        """What is wrong with the value, as far as the command shows it; the rest is left open."""
+    def _content(self, use: Use, target: Target | None) -> Iterator[Found | None]:
+        """What is wrong with the value, as far as the command shows it: type, content, time to live. The rest
+        is left open."""
+        name, access = use.name, use.access
+        assert target is not None
         entry = target.entry
         types = self._types(access.key, target)
 
@@ -205,18 +250,13 @@ class KeyEvaluator(Wording):
             self._leave_open(found, access, target, entry.ttl)
 
     def _carried(
-        self,
-        service: int,
-        name: str,
-        access: Access,
-        carried: Carried,
-        target: Target | None,
-        *,
-        is_granted: bool = False,
+        self, use: Use, target: Target | None, *, is_granted: bool = False
     ) -> Iterator[Found | None]:
         """What is wrong with content that comes from other keys: who may read it here, and, unless that is
-        granted, what is asked of it. Of the latter the first source that is wrong is told."""
-        if target is None:
+        granted, what is asked of it. Of the latter only the first source that is wrong is listed."""
+        service, name, access = use.service, use.name, use.access
+        carried = access.content.carried if access.content is not None else None
+        if target is None or carried is None:
             return
         is_asked = target.kind in ("entry", "scope") and not is_granted
         if is_asked and not carried.keys:
@@ -308,7 +348,7 @@ class KeyEvaluator(Wording):
         if sources and all(self._moves.are_harmless(source, target, carried) for source in sources):
             return True
         # Of no service: the answer is remembered for all, so that nobody's grants may take part in it.
-        if any(found is not None for found in self._carried(NO_SERVICE, "", access, carried, target)):
+        if any(found is not None for found in self._carried(Use(NO_SERVICE, "", None, access), target)):
             return False
         self._moves.remember(sources, target, carried)
         return True
@@ -349,15 +389,17 @@ class KeyEvaluator(Wording):
         access = Access(write.position, key, WRITE)
         return self._about(found.rule, access, write.target, said(found.message, found.hint)).worded()
 
-    def _rights(self, service: int, name: str, access: Access, target: Target, by: str) -> Iterator[Found]:
+    def _rights(self, use: Use, target: Target | None) -> Iterator[Found]:
+        service, name, access = use.service, use.name, use.access
+        assert target is not None
         held = target.held(service, access.key, self.values)
-        lacking = set(_lacking(service, access.needs, target, held))
-        writes = access.needs & WRITE and not access.needs & GROUP and WRITE not in lacking
+        missing = set(lacking(service, access.needs, target, held))
+        writes = access.needs & WRITE and not access.needs & GROUP and WRITE not in missing
 
         def refused() -> str:
             return f"{self.who(service)} may not {name} {self._shown(access.key, target)}"
 
-        if writes and not target.is_written_by(by):
+        if writes and not target.is_written_by(use.by):
             yield self._about(
                 "scope.write",
                 access,
@@ -368,7 +410,7 @@ class KeyEvaluator(Wording):
                 ),
             )
         newer = target.successor
-        if lacking and newer is not None and not any(_lacking(service, access.needs, target, held, True)):
+        if missing and newer is not None and not any(lacking(service, access.needs, target, held, True)):
             form = target.own_form(service) or newer
 
             def replaced() -> tuple[str, str]:
@@ -379,8 +421,8 @@ class KeyEvaluator(Wording):
 
             yield self._about("key.legacy", access, target, replaced)
             return
-        own = set(_lacking(service, access.needs, target, target.rights[service]))
-        for right in sorted(lacking):
+        own = set(lacking(service, access.needs, target, target.rights[service]))
+        for right in sorted(missing):
             rule = "scope.write" if right & WRITE else "scope.read"
             holders = "consumers" if access.needs & GROUP and right == WRITE else _HOLDERS[right]
             yield self._about(
@@ -437,7 +479,7 @@ class KeyEvaluator(Wording):
             target = self.policy.target(prefix + key)
             if target is None or target.kind != "entry" or target.tenancy is not None:
                 continue  # these words are the same for all callers
-            if not any(_lacking(service, access.needs, target, target.rights[service])):
+            if not any(lacking(service, access.needs, target, target.rights[service])):
                 return f"use {self._shown(prefix + key, target)}"
         claims = " or ".join(self.policy.claims)
         return f"every key begins with {claims}" if claims else "register the key in the policy first"
@@ -445,7 +487,7 @@ class KeyEvaluator(Wording):
     def _legacy(self, service: int, name: str, access: Access, target: Target) -> Iterator[Found]:
         """A legacy key has one answer: what its exception allows passes, all else is `key.legacy`."""
         key = access.key
-        if not any(_lacking(service, access.needs, target, target.held(service, key, self.values))):
+        if not any(lacking(service, access.needs, target, target.held(service, key, self.values))):
             return
 
         def words() -> tuple[str, str]:
@@ -456,8 +498,10 @@ class KeyEvaluator(Wording):
 
         yield self._about("key.legacy", access, target, words)
 
-    def _named(self, access: Access, target: Target) -> Iterator[Found]:
+    def _named(self, use: Use, target: Target | None) -> Iterator[Found]:
         """What is wrong with the name itself, whatever kind of key it is."""
+        access = use.access
+        assert target is not None
         for fault in self._name_faults(access.key, target):
             found = self._about(
                 fault.rule,
@@ -490,29 +534,22 @@ class KeyEvaluator(Wording):
         if tag is not None:
             yield tag
 
+    # Which method looks for the violations of which check, in the order in which they are listed.
+    CHECKS: ClassVar[tuple[tuple[int, Find], ...]] = (
+        (COMMANDS, _commands),
+        (RIGHTS, _rights),
+        (FORM, _form),
+        (NAME, _named),
+        (TYPE | TYPE_IN_KEY | CONTENT | LIFETIME | OPEN, _content),
+        (CARRIED, _carried),
+    )
 
+
+_NAMED = frozenset({"malformed", "claim"})  # kinds whose names are checked too
+# Doubts that a look at the key's name, at whether anything is written, and at its source can resolve.
+_BY_A_LOOK = NAME | TYPE_IN_KEY | CONTENT | CARRIED | OPEN | TIME
 _HOLDERS = {READ: "readers", WRITE: "writers"}
 _RIGHTS = {"readers": READ, "writers": WRITE, "consumers": GROUP}
-
-
-def _lacking(service: int, needs: int, target: Target, held: int, all_held: bool = False) -> Iterator[int]:
-    """The rights (READ, WRITE) that an access needs and the service doesn't have on a target, where these are
-    held but for what is denied.
-
-    `all_held`: what its replacement has taken from an entry counts as held.
-    """
-    if not all_held:
-        held &= ~target.denied[service]
-    elif target.denied_before:
-        held &= ~target.denied_before[service]
-    if needs & GROUP and held & GROUP:
-        needs &= ~WRITE  # a group's books only; what is read with them (XREADGROUP) is read
-    if needs & READ and not held & READ:
-        yield READ
-    if needs & WRITE and not held & WRITE and not (needs & DELETE and held & DELETE):
-        yield WRITE
-    if not needs and not held:
-        yield READ
 
 
 def _prefixes(policy: CompiledPolicy) -> tuple[bytes, ...]:

@@ -16,7 +16,7 @@ from keyfence.policy.budget import PATTERN_STEPS, Budget
 from keyfence.policy.compiled.policy import Target
 from keyfence.policy.compiled.tenants import Place, Places, Values, value_in
 from keyfence.policy.patterns.automaton import Classifier
-from keyfence.policy.patterns.globs import Glob, Graph, Territory, included, places_after
+from keyfence.policy.patterns.globs import Glob, Graph, KeySet, included, positions_after
 from keyfence.policy.patterns.patterns import Hole, KeyPattern, Literal
 
 MAX_CACHED = 1000
@@ -74,7 +74,7 @@ class Reach:
         self._elsewhere = elsewhere
         self._classifier = classifier
         self._graph: Graph | None = None
-        self._territories: dict[Hashable, Territory] = {}
+        self._key_sets: dict[Hashable, KeySet] = {}
         self._places = Places(target.tenancy for target in targets)
         self._has_places = any(target.tenancy is not None for target in targets)
         self._known: Remembered[tuple[Hashable, bytes, bytes], bool | None] = Remembered()
@@ -111,28 +111,26 @@ class Reach:
         return self._known.get(
             ((who, own), glob, behind.text.encode() if behind else b""),
             budget,
-            lambda within: self._ask(Glob(glob), self._territory(holds, who, own), behind, within),
+            lambda within: self._ask(Glob(glob), self._key_set(holds, who, own), behind, within),
         )
 
-    def _ask(
-        self, glob: Glob, territory: Territory, behind: KeyPattern | None, budget: Budget
-    ) -> bool | None:
+    def _ask(self, glob: Glob, key_set: KeySet, behind: KeyPattern | None, budget: Budget) -> bool | None:
         if behind is None:
-            return included(glob, territory, budget).inside
-        places = places_after(glob, behind, budget)
-        if not places:
-            return None if places is None else True
-        return included(glob, territory, budget, places=places).inside
+            return included(glob, key_set, budget).inside
+        positions = positions_after(glob, behind, budget)
+        if not positions:
+            return None if positions is None else True
+        return included(glob, key_set, budget, positions=positions).inside
 
-    def _territory(self, holds: Holds, who: Hashable, own: frozenset[Place]) -> Territory:
+    def _key_set(self, holds: Holds, who: Hashable, own: frozenset[Place]) -> KeySet:
         who = (who, own)
-        if who not in self._territories:
+        if who not in self._key_sets:
             if self._graph is None:
                 self._graph = Graph(self._classifier.automaton)
-            if len(self._territories) >= MAX_CACHED:
-                self._territories.clear()
-            self._territories[who] = Territory(self._graph, lambda accept: self._all_hold(accept, holds, own))
-        return self._territories[who]
+            if len(self._key_sets) >= MAX_CACHED:
+                self._key_sets.clear()
+            self._key_sets[who] = KeySet(self._graph, lambda accept: self._all_hold(accept, holds, own))
+        return self._key_sets[who]
 
     def _all_hold(self, accept: int, holds: Holds, own: frozenset[Place]) -> bool:
         """Whether `holds` is true of every target that may decide what the automaton accepts so."""

@@ -25,10 +25,11 @@ from keyfence.policy.compiled.scripts import (
 from keyfence.policy.compiled.tenants import Place
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Found
+from keyfence.policy.wording.masking import shown_code
 
 from .channels import Channels
+from .checks import Use
 from .keys import KeyEvaluator
-from .masking import shown_code
 from .reach import NOWHERE, Holds, Nearest, Reach, own_scan_pattern, scan_pattern
 
 MAX_OWN_SCANS = 100  # patterns among which a hint looks for one
@@ -201,7 +202,7 @@ class WideEvaluator(KeyEvaluator):
             )
         key = self._channels.key_of(channel)
         if key is not None:
-            yield from self._access(service, name, Access(channel.position, key, READ))
+            yield from self._access(Use(service, name, None, Access(channel.position, key, READ)))
             return
         is_granted = self._is_granted_channel(service, name, channel)
         admitted = is_granted or self._channels.admits(service, channel, self.budget, self.values)
@@ -373,10 +374,9 @@ class WideEvaluator(KeyEvaluator):
                 # A variant for reading (EVAL_RO) can't write, whatever is registered.
                 needs = access.needs & registration.declared or access.needs & READ
                 one = access._replace(needs=needs)
-                runs = registration.runs
-                if self._restricts:
-                    yield from self._restriction(service, command, one, registration, runs, is_script=True)
-                yield from self._access(service, name, one, by=registration.name)
+                yield from self._access(
+                    Use(service, name, command, one, True, registration, registration.runs)
+                )
         if captured is not None and command is not None:
             yield from self._templates(service, command, script, registration, captured)
 
@@ -402,9 +402,7 @@ class WideEvaluator(KeyEvaluator):
                 if key.is_pattern:
                     yield from self._script_pattern(service, command, access, registration, runs)
                     continue
-                if self._restricts:
-                    yield from self._restriction(service, command, access, registration, runs, is_script=True)
-                yield from self._access(service, name, access, by=registration.name)
+                yield from self._access(Use(service, name, command, access, True, registration, runs))
         for template in registration.publishes:
             try:
                 channel = template.fill(script, captured)

@@ -1,10 +1,11 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, initializedcheck=False
-"""The tables that all key patterns of a policy compile into, and how a key runs through them.
+"""The automaton that classifies keys: tables made from all key patterns of a policy, and the walk through
+them.
 
-Rule: one table step per byte of the key, whatever the number of patterns and whatever the key holds. The
-tables are finished, immutable values: built once (`build_automaton`), pickled to the workers, never changed.
+Rule: a key takes one table step per byte, for any number of patterns and any key. The tables are built once
+(`determinize`), pickled to the workers, and never changed.
 
-Every index is in bounds by construction: `__init__` checks each table entry and each byte class once.
+All indexes are in bounds, because `__init__` checks every table entry and byte class once.
 """
 
 from __future__ import annotations
@@ -16,23 +17,28 @@ NOTHING = -1  # no pattern accepts
 NODE = 4  # numbers per state
 DEAD = 0  # the state that no key leaves
 START = NODE
-# The same as C integers, where this runs compiled.
+# The same values as C integers when compiled.
 _NODE = NODE
 _START = START
-_SMALL = 1 << 16  # states times byte classes, up to which there is one table
+_SMALL = 1 << 16  # up to this product of states and byte classes, there is a single table
 
 
 class Automaton:
     """A deterministic automaton over bytes.
 
-    `classes[byte]` is a byte's class, and `width` how many there are. A state is an offset into `nodes`,
-    where four numbers stand for it: the byte class of its exception (-1: none), the state that the exception
-    leads to, the offset in `rows` of the row that all other classes take, and its accept-set id (-1: none).
-    States along literal text stand side by side and share a row: so a long key touches few cache lines, in a
-    large policy too.
+    `classes[byte]` is a byte's class, and `width` the number of classes. A state is an offset into `nodes`,
+    which holds four numbers for each state:
 
-    `sets[id]` are the indices of the patterns that accept there, in the order of precedence. DEAD is 0, and a
-    key begins in `start`.
+    - the byte class of its exception (-1: none)
+    - the state that the exception leads to
+    - the offset in `rows` of the row for all other classes
+    - its accept-set id (-1: none)
+
+    States along literal text are adjacent and share a row. So a long key touches few cache lines, even with a
+    large policy.
+
+    `sets[id]` are the indexes of the accepting patterns, in order of precedence. DEAD is 0, and a key begins
+    in `start`.
     """
 
     def __init__(
@@ -59,7 +65,7 @@ class Automaton:
         self._nodes = nodes
         self._rows = rows
         self._is_small = self.states * width <= _SMALL
-        self._steps: array[int] | None = None  # made when the first key comes
+        self._steps: array[int] | None = None  # built for the first key
 
     def __reduce__(
         self,
@@ -67,8 +73,8 @@ class Automaton:
         return Automaton, (self.classes, self.nodes, self.rows, self.sets)
 
     def _one_table(self) -> array[int]:
-        """Where each byte class leads from each state, for a small automaton: one look-up for each byte, in
-        place of three that wait for each other. Here a state is its number times `width`."""
+        """The next state for each state and byte class of a small automaton. It needs one look-up per byte
+        instead of three dependent ones. In this table a state is its number times `width`."""
         steps = array("H")
         for state in range(0, len(self.nodes), _NODE):
             steps.extend(after // _NODE * self.width for after in self.successors(state))
@@ -81,15 +87,15 @@ class Automaton:
 
     @property
     def states(self) -> int:
-        """The number of states, the dead one included. Their offsets are 0, 4, 8 …"""
+        """The number of states, including the dead one. Their offsets are 0, 4, 8 …"""
         return len(self.nodes) // _NODE
 
     def match(self, key: bytes) -> int:
-        """The id of the set of patterns that accept the key, long counters left out; -1 when none does."""
+        """The id of the set of patterns that accept the key, without long counters; -1 if none does."""
         return self.match_span(key, 0, len(key))
 
     def match_span(self, data: bytes, start: int, end: int) -> int:
-        """As `match`, for the key at `data[start:end]`. Raises IndexError for a span outside `data`."""
+        """Same as `match`, for the key `data[start:end]`. Raises IndexError for a span outside `data`."""
         if start < 0 or start > end or end > len(data):
             raise IndexError("automaton: span outside the data")
         if not self._is_small:
@@ -106,17 +112,17 @@ class Automaton:
         return self._nodes[state // self.width * _NODE + 3]
 
     def state_after(self, key: bytes) -> int:
-        """The state after these bytes from the start; DEAD when no pattern's key begins with them."""
+        """The state after these bytes from the start; DEAD if no key of a pattern begins with them."""
         return self.walk(_START, key)
 
     def walk(self, state: int, data: bytes) -> int:
-        """The state after `data` from `state`. Raises IndexError for what is no state."""
+        """The state after `data` from `state`. Raises IndexError if `state` is not a state."""
         if state < 0 or state % _NODE or state >= len(self.nodes):
             raise IndexError("automaton: no such state")
         return self._walk(state, data, 0, len(data))
 
     def _walk(self, state: int, data: bytes, start: int, end: int) -> int:
-        """The state after `data[start:end]`, by the tables that are as small as they can be."""
+        """The state after `data[start:end]`, using the compact tables."""
         raw = data
         for offset in range(start, end):
             byte_class = self.classes[raw[offset]]
@@ -129,13 +135,13 @@ class Automaton:
         return state
 
     def accept_of(self, state: int) -> int:
-        """The accept-set id of a state; -1 for none. Raises IndexError for what is no state."""
+        """The accept-set id of a state; -1 for none. Raises IndexError if `state` is not a state."""
         if state < 0 or state % _NODE or state >= len(self.nodes):
             raise IndexError("automaton: no such state")
         return self._nodes[state + 3]
 
     def successors(self, state: int) -> array[int]:
-        """The next state for each byte class. Raises IndexError for what is no state."""
+        """The next state for each byte class. Raises IndexError if `state` is not a state."""
         if state < 0 or state % _NODE or state >= len(self.nodes):
             raise IndexError("automaton: no such state")
         row = self.nodes[state + 2]
@@ -146,7 +152,7 @@ class Automaton:
 
 
 class Verifiable(Protocol):
-    """What the classifier needs to know of a pattern (`patterns.KeyPattern` has it)."""
+    """The interface of a pattern that the classifier needs (`patterns.KeyPattern` implements it)."""
 
     @property
     def needs_verification(self) -> bool: ...
@@ -160,15 +166,15 @@ class Verifiable(Protocol):
 
 
 class Classifier:
-    """Says which pattern a key belongs to, lengths included.
+    """Finds the pattern that a key belongs to, including lengths.
 
-    The automaton leaves long counters out. For nearly every key its length alone settles them
-    (`sure_lengths`); only what is left is matched once more, by the pattern itself.
+    The automaton ignores long counters. For nearly every key, its length alone shows whether the counters
+    match (`sure_lengths`). Only the other keys are matched again by the pattern itself.
     """
 
     def __init__(self, automaton: Automaton, patterns: tuple[Verifiable, ...]) -> None:
         if any(index < 0 or index >= len(patterns) for members in automaton.sets for index in members):
-            raise ValueError("classifier: the automaton speaks of patterns that are not given")
+            raise ValueError("classifier: the automaton has a pattern index without a pattern")
         self.automaton = automaton
         self.patterns = patterns
         members = array("i")
@@ -188,8 +194,7 @@ class Classifier:
         return Classifier, (self.automaton, self.patterns)
 
     def first(self, key: bytes) -> int:
-        """The index of the first pattern, in the order of precedence, that matches the key; -1 when none
-        does."""
+        """The index of the first pattern, in order of precedence, that matches the key; -1 if none does."""
         accept = self.automaton.match(key)
         if accept < 0:
             return -1
@@ -200,7 +205,7 @@ class Classifier:
         return -1
 
     def first_in(self, data: bytes, start: int, end: int) -> int:
-        """As `first`, for the key at `data[start:end]`. Raises IndexError for a span outside `data`."""
+        """Same as `first`, for the key `data[start:end]`. Raises IndexError for a span outside `data`."""
         accept = self.automaton.match_span(data, start, end)
         if accept < 0:
             return -1
@@ -217,7 +222,7 @@ class Classifier:
         return -1
 
     def every(self, key: bytes) -> tuple[int, ...]:
-        """The indices of all patterns that match the key, in the order of precedence."""
+        """The indexes of all patterns that match the key, in order of precedence."""
         accept = self.automaton.match(key)
         if accept < 0:
             return ()
@@ -226,7 +231,7 @@ class Classifier:
     def confirms(self, index: int, key: bytes) -> bool:
         """Whether a key that the automaton accepts for this pattern also has the right lengths.
 
-        Raises IndexError for what is no pattern.
+        Raises IndexError for an unknown index.
         """
         if index < 0 or index >= len(self.patterns):
             raise IndexError("classifier: no such pattern")

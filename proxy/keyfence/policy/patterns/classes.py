@@ -1,9 +1,10 @@
-"""The classes that a placeholder may have by name: dates that exist, times, hashes, addresses.
+"""The built-in placeholder classes: dates, times, hashes and addresses.
 
-Rule: each is a regular language and exact: 29 February only in leap years, 255 the last part of an address.
-Where `ipaddress`, `datetime` or `base64` know the same form, they agree (tests/policy/test_builtin_classes).
+Rule: each class is a regular language and exact. It accepts 29 February only in leap years, and at most 255
+as a part of an IPv4 address. If `ipaddress`, `datetime` or `base64` know the form, they agree with the class
+(tests/policy/patterns/test_classes.py).
 
-docs/policy.md names them; `values` has forms of the same names, which look into values and may be more than
+docs/policy.md lists the classes. `value_forms` has forms with the same names for values, which need not be
 regular.
 """
 
@@ -17,7 +18,7 @@ from .expressions import ClassExpression, parse_class
 _HEX = "[0-9a-fA-F]"
 _DIGITS_64 = "[A-Za-z0-9+/]"
 
-# YYYYMMDD of the proleptic Gregorian calendar, the years 0001 to 9999 as Python's `datetime` has them.
+# YYYYMMDD in the proleptic Gregorian calendar, for the years 0001 to 9999, as in Python's `datetime`.
 _YEAR = "([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
 _DAY_28 = "(0[1-9]|1[0-9]|2[0-8])"
 _DAY_30 = "(0[1-9]|[12][0-9]|30)"
@@ -33,10 +34,10 @@ _IPV4 = rf"{_IPV4_PART}(\.{_IPV4_PART}){{3}}"
 
 
 def _ipv6() -> str:
-    """RFC 4291, section 2.2: eight groups, the last two perhaps as an IPv4 address; `::` once for one or more
-    groups."""
+    """RFC 4291, section 2.2: eight groups, of which the last two may be an IPv4 address. `::` may replace one
+    or more groups, once."""
     group = f"{_HEX}{{1,4}}"
-    ways = [f"({group}:){{7}}{group}", f"({group}:){{6}}{_IPV4}"]
+    forms = [f"({group}:){{7}}{group}", f"({group}:){{6}}{_IPV4}"]
     for before in range(8):
         left = "" if not before else f"{group}(:{group}){{{before - 1}}}"
         after = 7 - before
@@ -45,11 +46,11 @@ def _ipv6() -> str:
             right.append(f"({group}:){{0,{after - 1}}}{group}")
         if after >= 2:
             right.append(f"({group}:){{0,{after - 2}}}{_IPV4}")
-        ways.append(f"{left}::({'|'.join(right)})?" if right else f"{left}::")
-    return "|".join(ways)
+        forms.append(f"{left}::({'|'.join(right)})?" if right else f"{left}::")
+    return "|".join(forms)
 
 
-# name: (expression, an example that reads well)
+# name: (expression, a readable example)
 _CLASSES: Mapping[str, tuple[str, bytes]] = {
     "base64": (
         f"({_DIGITS_64}{{4}})+({_DIGITS_64}{{2}}==|{_DIGITS_64}{{3}}=)?|{_DIGITS_64}{{2}}==|{_DIGITS_64}{{3}}=",
@@ -71,7 +72,7 @@ NAMES = tuple(_CLASSES)
 
 @cache
 def builtin_class(name: str) -> ClassExpression | None:
-    """The built-in class of this name; None where there is none."""
+    """The built-in class with this name, or None."""
     known = _CLASSES.get(name)
     if known is None:
         return None
@@ -81,10 +82,10 @@ def builtin_class(name: str) -> ClassExpression | None:
 
 @cache
 def builtin_classes() -> Mapping[str, ClassExpression]:
-    """Every built-in class by its name: placeholders that no policy has to declare."""
+    """All built-in classes by name. A policy can use them as placeholders without declaring them."""
     return {name: found for name in NAMES if (found := builtin_class(name)) is not None}
 
 
 def class_named(text: str) -> ClassExpression:
-    """What a placeholder may hold, by a built-in class' name or as an expression. Raises `PatternError`."""
+    """The class with this built-in name, or else of this expression. Raises `PatternError`."""
     return builtin_class(text) or parse_class(text)

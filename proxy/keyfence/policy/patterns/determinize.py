@@ -1,14 +1,14 @@
-"""Builds one deterministic automaton out of all key patterns of a policy.
+"""Builds one deterministic automaton from all key patterns of a policy.
 
-Rule: the automaton accepts, for each pattern, exactly `KeyPattern.relaxed`, and a policy that would need too
-many states is refused by name, not by running out of memory.
+Rule: for each pattern the automaton accepts exactly `KeyPattern.relaxed`. A policy that needs too many states
+is refused with the names of its worst patterns; it never exhausts the memory.
 
-The way: the position automaton of all patterns (`regular.positions`), in which those that begin with the same
-text share its positions, then the subset construction. Most
-positions read a single byte; the few that read a set of bytes (placeholders) decide where all other bytes
-lead. So states share rows that depend on their placeholders alone; a single byte is an exception beside the
-row, and only where there are several is the row copied and patched. Minimisation is left out: states differ
-in the patterns that they lead to, so there is next to nothing to merge.
+The construction makes the position automaton of all patterns (`regular.positions`), in which patterns with
+the same literal prefix share positions. The subset construction follows. Most positions read a single byte;
+the few that read a set of bytes (placeholders) decide where all other bytes lead. So states share rows that
+depend only on their placeholders. A single byte becomes an exception next to the row; only a state with
+several exceptions gets its own patched copy of the row. There is no minimisation, because nearly all states
+lead to different patterns.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from .patterns import KeyPattern, Part, relaxed_part
 from .regular import ANY_BYTE, Concat, Positions, bytes_of, positions
 
 MAX_STATES = 200_000
-# Positions that all states may hold together, per state allowed: bounds the memory of states that hold very
-# many.
+# The average number of positions per allowed state. It bounds the memory if states hold many positions.
 POSITIONS_PER_STATE = 40
 # The owner of positions that several patterns share.
 _SHARED = -1
@@ -32,8 +31,8 @@ _SHARED = -1
 class TooManyStates(ValueError):
     """The patterns need more states than allowed.
 
-    `worst` are the indices of the patterns that take part in most states, the worst first, five at most. What
-    multiplies states is a placeholder that may hold the separator, or the text that follows it.
+    `worst` are the indexes of the patterns that occur in most states, the worst first, at most five. States
+    multiply if a placeholder may hold the separator, or the text that follows the placeholder.
     """
 
     def __init__(self, max_states: int, worst: tuple[int, ...], texts: tuple[str, ...]) -> None:
@@ -47,20 +46,20 @@ class TooManyStates(ValueError):
 
 
 def build(patterns: Sequence[KeyPattern], max_states: int = MAX_STATES) -> Automaton:
-    """The automaton of `patterns`, which are given in the order of precedence.
+    """The automaton of `patterns`, which are in order of precedence.
 
-    Raises `TooManyStates` when it would have more than `max_states` states.
+    Raises `TooManyStates` if it would have more than `max_states` states.
     """
     return _Construction(patterns, max_states).run()
 
 
 def classify(patterns: Sequence[KeyPattern], max_states: int = MAX_STATES) -> Classifier:
-    """`build`, with the patterns beside it to confirm lengths. Raises `TooManyStates`."""
+    """The automaton of `patterns` together with them, to confirm lengths. Raises `TooManyStates`."""
     return Classifier(build(patterns, max_states), tuple(patterns))
 
 
 def byte_classes(masks: Iterable[int]) -> bytes:
-    """The coarsest division of the 256 bytes into classes that every mask is a union of: byte → class."""
+    """The class of each byte, in the coarsest division of which every mask is a union of classes."""
     blocks = [ANY_BYTE]
     for mask in dict.fromkeys(masks):
         blocks = [part for block in blocks for part in (block & mask, block & ~mask) if part]
@@ -75,11 +74,11 @@ class _Construction:
     def __init__(self, patterns: Sequence[KeyPattern], max_states: int) -> None:
         self.patterns = patterns
         self.max_states = max_states
-        self.masks = [0]  # position 0 is before the first byte, of all patterns
+        self.masks = [0]  # position 0 is before the first byte of all patterns
         self.follow: list[list[int]] = [[]]
         self.owner = [_SHARED]  # position → pattern
         self.ends: dict[int, list[int]] = {}  # position → the patterns whose keys may end there
-        self.beginnings: dict[tuple[int, int], int] = {}  # a position and the byte behind it → position
+        self.beginnings: dict[tuple[int, int], int] = {}  # a position and the next byte → next position
         self.behind: dict[tuple[Part, ...], Positions] = {}
         for index, pattern in enumerate(patterns):
             self._add(index, pattern)
@@ -98,7 +97,7 @@ class _Construction:
         if not self.patterns:  # the start is a second dead state
             return Automaton(self.classes, self.nodes * 2, self.rows, ())
         self._state(frozenset([0]))
-        # Depth first, so that the states along a literal text get neighbouring numbers.
+        # Depth first, so that states along literal text get adjacent numbers.
         while self.pending:
             members = self.pending.pop()
             self._connect(self.states[members], members)
@@ -119,7 +118,7 @@ class _Construction:
             self.ends.setdefault(base + position if position else at, []).append(index)
 
     def _beginning(self, at: int, byte: int) -> int:
-        """The position behind one more byte of a literal beginning, which all that begin so share."""
+        """The position after one more byte of a literal prefix. Patterns with the same prefix share it."""
         known = self.beginnings.get((at, byte))
         if known is None:
             known = self.beginnings[at, byte] = len(self.masks)
@@ -130,15 +129,16 @@ class _Construction:
         return known
 
     def _behind(self, parts: tuple[Part, ...]) -> Positions:
-        """The positions of what follows a literal beginning; much the same follows most of them."""
+        """The positions of the parts after a literal prefix. Cached, because many patterns end in the same
+        parts."""
         known = self.behind.get(parts)
         if known is None:
             known = self.behind[parts] = positions(Concat(tuple(map(relaxed_part, parts))))
         return known
 
     def _divide_bytes(self) -> None:
-        """Byte classes, and every position's moves sorted into single-class (narrow) and other (broad)
-        ones."""
+        """Compute the byte classes, and divide each position's moves into those of a single class (narrow)
+        and others (broad)."""
         self.classes = byte_classes(mask for mask in self.masks if mask)
         self.width = max(self.classes) + 1
         representative = [self.classes.index(number) for number in range(self.width)]
@@ -166,7 +166,7 @@ class _Construction:
             self.broad.append(shared.setdefault(tuple(wide), frozenset(wide)))
 
     def _state(self, members: frozenset[int]) -> int:
-        """The offset of the state that is this set of positions; queues it when it is new."""
+        """The offset of the state for this set of positions. A new state is queued."""
         known = self.states.get(members)
         if known is not None:
             return known
@@ -190,7 +190,7 @@ class _Construction:
         return known
 
     def _connect(self, state: int, members: frozenset[int]) -> None:
-        """Gives a state its row and exception."""
+        """Set a state's row and exception."""
         broad: frozenset[int] | None = None
         narrow: dict[int, list[int]] = {}
         for position in members:
@@ -214,8 +214,8 @@ class _Construction:
         self.nodes[state + 2] = row
 
     def _template(self, broad: frozenset[int]) -> tuple[int, list[frozenset[int]]]:
-        """The row of a state whose only moves are to the positions `broad`: its offset in `rows`, and for
-        each byte class the set of positions that it leads to."""
+        """The row of states whose only moves lead to the positions `broad`: its offset in `rows`, and the set
+        of positions that each byte class leads to."""
         known = self.templates.get(broad)
         if known is None:
             by_class: list[list[int]] = [[] for _ in range(self.width)]
@@ -229,8 +229,8 @@ class _Construction:
         return known
 
     def _too_many(self) -> TooManyStates:
-        """Blames the patterns that are alive in most states, leaving out open ends (they multiply
-        nothing)."""
+        """The error with the patterns that occur in most states. Open ends are ignored; they multiply no
+        states."""
         taking_part: Counter[int] = Counter()
         open_ends = {
             position
@@ -239,8 +239,8 @@ class _Construction:
         }
         for members in self.states:
             taking_part.update({self.owner[position] for position in members if position not in open_ends})
-        del taking_part[_SHARED]  # a literal beginning is in one state only
-        if not taking_part:  # it is the text itself that is too much
+        del taking_part[_SHARED]  # each position of a literal prefix is in one state only
+        if not taking_part:  # the literal text alone is too long
             taking_part.update({index: len(one.text) for index, one in enumerate(self.patterns)})
         ranked = taking_part.most_common(5)
         worst = tuple(index for index, count in ranked if count * 4 >= ranked[0][1])

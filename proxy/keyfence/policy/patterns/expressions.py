@@ -1,12 +1,17 @@
-"""Class expressions: what a placeholder may hold, written as `[A-Za-z0-9_.-]{1,128}` or `running|paused`.
+"""Class expressions: the values of a placeholder, written as `[A-Za-z0-9_.-]{1,128}` or `running|paused`.
 
-Rule: an expression always means a whole value, byte by byte, and is regular: what a regular language can't
-say (back-references, look-around) or needn't say (anchors) is an error with its offset, never silently read
+Rule: an expression matches a whole value, byte by byte, and is regular. Constructs that are not regular
+(back-references, look-around) or not needed (anchors) raise an error with their offset; they are never read
 as text.
 
-The language: literal text (UTF-8), `.` (any byte at all, the separator and CR LF too), sets `[a-z0-9_]` and
-`[^:]`, groups `(…)` or `(?:…)`, alternation `|`, the counters `? * + {m} {m,} {m,n}`, and the escapes `\\d`
-(0-9), `\\w` (A-Za-z0-9_), `\\xHH` (one byte) and a backslash before punctuation.
+The language:
+
+- literal text in UTF-8
+- `.` for any byte, including the separator and CR LF
+- sets such as `[a-z0-9_]` and `[^:]`
+- groups `(…)` or `(?:…)`, and alternation `|`
+- the counters `? * + {m} {m,} {m,n}`
+- the escapes `\\d` (0-9), `\\w` (A-Za-z0-9_), `\\xHH` (one byte), and a backslash before punctuation
 """
 
 from __future__ import annotations
@@ -36,20 +41,19 @@ from .regular import (
     size,
 )
 
-# Positions that one expression may have with its counters unrolled. It bounds the memory of a match.
+# The positions that one expression may have with its counters unrolled. This bounds the memory of a match.
 MAX_POSITIONS = 4096
 MAX_NESTING = 30
-TOO_LARGE = f"too large: more than {MAX_POSITIONS} bytes would have to be counted"
+TOO_LARGE = f"too large: its counters cover more than {MAX_POSITIONS} bytes"
 
 DIGITS = sum(1 << byte for byte in b"0123456789")
 WORD = sum(1 << byte for byte in b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
 
 
 class PatternError(ValueError):
-    """A class expression or key pattern that can't be read.
+    """An invalid class expression or key pattern.
 
-    `offset` counts characters from the start of the text; `name` is the placeholder that the error is about,
-    when it is about one.
+    `offset` counts characters from the start of the text. `name` is the placeholder at fault, if any.
     """
 
     def __init__(self, message: str, offset: int, name: str | None = None) -> None:
@@ -63,12 +67,12 @@ class PatternError(ValueError):
 
 
 class ClassExpression:
-    """What one placeholder may hold."""
+    """The values that a placeholder may have."""
 
     def __init__(self, text: str, node: Node, good_example: bytes = b"") -> None:
         self.text = text
         self.node = node
-        self.good_example = good_example  # one that reads better than any that could be made up
+        self.good_example = good_example  # preferred over a generated example
 
     def __repr__(self) -> str:
         return f"ClassExpression({self.text!r})"
@@ -84,32 +88,32 @@ class ClassExpression:
 
     @cached_property
     def joined(self) -> ClassExpression:
-        """One or more values of this class, none of them empty, with the separator between."""
+        """One or more non-empty values of this class, with the separator between them."""
         return ClassExpression(self.text, Joined(nonempty(self.node) or EMPTY))
 
     @cached_property
     def relaxed(self) -> Node:
-        """The language with its long counters left out, as the automaton knows it."""
+        """The language in the automaton, without long counters."""
         return relax(self.node)
 
     @cached_property
     def is_counted(self) -> bool:
-        """Whether the automaton leaves something out that only a value's length shows."""
+        """Whether the class has a counter that the automaton leaves out, so that lengths must be checked."""
         return self.relaxed != self.node
 
     @cached_property
     def lengths(self) -> tuple[int, int]:
-        """Lengths of the shortest and the longest value, in bytes; UNBOUNDED or more where there is none."""
+        """The lengths of the shortest and the longest value, in bytes; UNBOUNDED or more means no limit."""
         return shortest(self.node), longest(self.node)
 
     @property
     def shortest(self) -> int:
-        """Length of the shortest value, in bytes."""
+        """The length of the shortest value, in bytes."""
         return self.lengths[0]
 
     @property
     def longest(self) -> int | None:
-        """Length of the longest value, in bytes; None: there is none."""
+        """The length of the longest value, in bytes; None means no limit."""
         return None if self.lengths[1] >= UNBOUNDED else self.lengths[1]
 
     @property
@@ -124,11 +128,12 @@ class ClassExpression:
         return self.simulation.matches(value)
 
     def predicate(self) -> Callable[[bytes], object]:
-        """What is true of the class' values: the cheapest way to ask, which can be handed to a worker."""
+        """A function that returns a true value for the class' values. It is the fastest check, and
+        picklable."""
         return self.matches if self._regex is None else self._regex.fullmatch
 
     def example(self, number: int = 1) -> bytes:
-        """A value that reads well; with different numbers, different values where the class has such."""
+        """A readable value. Different numbers give different values if the class has several."""
         if self.good_example:
             return self.good_example
         for candidate in (b"x%d" % number, b"%d" % number, b"a%d" % number):
@@ -146,17 +151,15 @@ class ClassExpression:
 
 
 def parse_class(text: str) -> ClassExpression:
-    """Reads a class expression.
+    """Parse a class expression.
 
-    Raises `PatternError` with the offset for what can't be read, for what is not regular, and for an
-    expression that is too large.
+    Raises `PatternError` with an offset if the expression is invalid, not regular, or too large.
     """
     return ClassExpression(text, _Parser(text).parse())
 
 
 def literal_class(values: Iterable[bytes]) -> ClassExpression:
-    """The class of exactly these values (a bound placeholder's). Raises `PatternError` when there are
-    none."""
+    """The class of exactly these values, for a bound placeholder. Raises `PatternError` if there are none."""
     options = list(dict.fromkeys(values))
     if not options:
         raise PatternError("a class needs at least one value", 0)
@@ -165,7 +168,7 @@ def literal_class(values: Iterable[bytes]) -> ClassExpression:
 
 
 def escape(value: bytes) -> str:
-    """A class expression that means just `value`."""
+    """A class expression that matches only `value`."""
     plain = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-:/@#%&=,;!~'\" <>"
     return "".join(
         chr(byte) if byte in plain else f"\\{chr(byte)}" if 32 < byte < 127 else f"\\x{byte:02x}"
@@ -182,7 +185,7 @@ class _Parser:
     def parse(self) -> Node:
         node = self._alternation()
         if self.at < len(self.text):
-            raise PatternError("')' closes nothing", self.at)
+            raise PatternError("')' without '('", self.at)
         if size(node) > MAX_POSITIONS:
             raise PatternError(TOO_LARGE, 0)
         return node
@@ -203,7 +206,7 @@ class _Parser:
         while self._peek() not in ("", "|", ")"):
             parts.append(self._counted())
         if not parts:
-            raise PatternError("empty expression: mark what is optional with '?'", begin)
+            raise PatternError("empty expression: use '?' for optional parts", begin)
         return concat(parts)
 
     def _counted(self) -> Node:
@@ -220,7 +223,7 @@ class _Parser:
         again = self._peek()
         if again and again in "?*+{":
             raise PatternError(
-                "only one counter may follow (no lazy or possessive ones: all mean the same)", self.at
+                "only one counter may follow (lazy and possessive ones would mean the same)", self.at
             )
         if size(atom) * max(least, most or 0) > MAX_POSITIONS:
             raise PatternError(TOO_LARGE, begin)
@@ -252,22 +255,22 @@ class _Parser:
             return Bytes(ANY_BYTE)
         if char in "^$":
             raise PatternError(
-                f"'{char}' is no anchor here: an expression always means the whole value", begin
+                f"there are no anchors such as '{char}': an expression always matches the whole value", begin
             )
         if char in "?*+{":
-            raise PatternError(f"nothing comes before '{char}'", begin)
+            raise PatternError(f"nothing precedes '{char}'", begin)
         if char in "]}":
-            raise PatternError(f"'{char}' closes nothing; a literal one is written \\{char}", begin)
+            raise PatternError(f"unbalanced '{char}'; a literal one is written \\{char}", begin)
         return literal(char.encode())
 
     def _group(self, begin: int) -> Node:
         if self._peek() == "?":
             if not self.text.startswith("?:", self.at):
-                raise PatternError("not regular: only '(…)' and '(?:…)' are groups here", begin)
+                raise PatternError("not regular: groups are '(…)' and '(?:…)' only", begin)
             self.at += 2
         self.nesting += 1
         if self.nesting > MAX_NESTING:
-            raise PatternError(f"more than {MAX_NESTING} groups inside each other", begin)
+            raise PatternError(f"more than {MAX_NESTING} nested groups", begin)
         node = self._alternation()
         self.nesting -= 1
         if self._peek() != ")":
@@ -276,7 +279,7 @@ class _Parser:
         return node
 
     def _escape(self, begin: int) -> int:
-        """The bytes that an escape means; `begin` is the offset of its backslash."""
+        """The bytes of an escape. `begin` is the offset of its backslash."""
         char = self._peek()
         self.at += 1
         if char == "d":
@@ -295,10 +298,11 @@ class _Parser:
             raise PatternError("not regular: there are no back-references", begin)
         if char and char in "AbBGzZ":
             raise PatternError(
-                f"'\\{char}' is no anchor here: an expression always means the whole value", begin
+                f"there are no anchors such as '\\{char}': an expression always matches the whole value",
+                begin,
             )
         raise PatternError(
-            f"unknown escape '\\{char}'; there are \\d, \\w, \\xHH and \\ before punctuation", begin
+            f"unknown escape '\\{char}'; the escapes are \\d, \\w, \\xHH and \\ before punctuation", begin
         )
 
     def _set(self, begin: int) -> int:
@@ -311,7 +315,7 @@ class _Parser:
         if negated:
             mask ^= ANY_BYTE
         if not mask:
-            raise PatternError("the set holds no byte", begin)
+            raise PatternError("the set is empty", begin)
         return mask
 
     def _members(self, begin: int) -> int:
@@ -338,7 +342,7 @@ class _Parser:
         if char == "[":
             raise PatternError("a literal '[' inside a set is written \\[", where)
         if not char.isascii():
-            raise PatternError("a set holds bytes: write those beyond ASCII as \\xHH", where)
+            raise PatternError("a set consists of bytes: write bytes beyond ASCII as \\xHH", where)
         return 1 << ord(char)
 
 

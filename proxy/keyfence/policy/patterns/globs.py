@@ -1,16 +1,21 @@
-"""Redis' glob patterns (SCAN MATCH, KEYS, PSUBSCRIBE), and whether all that one can match is allowed.
+"""Redis' glob patterns (SCAN MATCH, KEYS, PSUBSCRIBE), and whether all their matches are in a set of keys.
 
-Rule: `included` says yes only when every byte string that any server could match with the glob is allowed.
-What would take too long to find out is a refusal, never a yes; what is too long is told by counting steps,
-never by a clock.
+Rule: `included` is true only if every byte string that any server can match with the glob is in the set. If
+the check takes too many steps the result is not true. Steps are counted; no clock is used.
 
-A glob is never made deterministic: its places are followed one by one, each together with the automaton's
-state. So a question has at most as many joint states as the glob has items times the automaton has states.
+A glob is never made deterministic. Each position in the glob is followed together with the automaton's state.
+So a check has at most as many joint states as the glob has items times the automaton has states.
 
-The dialect is that of stringmatchlen in Redis' `src/util.c`: `*`, `?`, `[a-z]`, `[^a]`, a backslash before
-any byte. Its corners: a range may stand the wrong way round; in `[a-]` the `]` ends the range, not the class;
-a class that is never closed ends with the pattern; `[]` matches nothing, `[^]` any byte; a backslash at the
-very end stands for itself. It is not the language of `policy.expressions`.
+The dialect is that of stringmatchlen in Redis' `src/util.c`: `*`, `?`, `[a-z]`, `[^a]`, and a backslash
+before any byte. Its special cases:
+
+- the ends of a range may be reversed;
+- in `[a-]` the `]` ends the range, not the class;
+- an unclosed class ends with the pattern;
+- `[]` matches nothing, and `[^]` any byte;
+- a backslash at the end of the pattern matches itself.
+
+It differs from the language of `expressions`.
 """
 
 from __future__ import annotations
@@ -27,14 +32,14 @@ from .patterns import KeyPattern
 from .regular import ANY_BYTE
 
 _STAR, _QUESTION_MARK, _BRACKET, _CLOSING, _BACKSLASH = b"*?[]\\"
-STAR = None  # the item that matches any bytes, none too
+STAR = None  # the item that matches any number of bytes
 
 
 class Glob:
     """A glob pattern.
 
     `items` are byte sets (masks with bit b for byte b) and STAR. Servers compare the ends of a range as C's
-    `char`, which has a sign on x86-64 and none on AArch64; `items` are x86-64's, `widest` allow for both.
+    `char`, which is signed on x86-64 and unsigned on AArch64. `items` follow x86-64; `widest` cover both.
     """
 
     def __init__(self, pattern: bytes) -> None:
@@ -51,7 +56,7 @@ class Glob:
 
     @property
     def literal_prefix(self) -> bytes:
-        """The bytes that every match begins with, as far as each can be only one."""
+        """The bytes that all matches begin with, as far as there is only one choice for each."""
         prefix = bytearray()
         for item in self.widest:
             if item is STAR or item.bit_count() != 1:
@@ -62,13 +67,13 @@ class Glob:
     def matches(self, key: bytes) -> bool:
         """Whether KEYS or SCAN on x86-64 would return the key.
 
-        The empty key is matched by the empty glob and by `*` alone, which KEYS and SCAN don't compare at all.
-        The time is bounded by the product of both lengths.
+        Only the empty glob and `*` match the empty key; KEYS and SCAN do not compare keys with `*`. The time
+        is bounded by the product of both lengths.
         """
         if not key:
             return self.pattern in (b"", b"*")
         items, at, offset = self.items, 0, 0
-        star, retry = -1, 0  # the last star, and where what follows it was tried
+        star, retry = -1, 0  # the last star, and the offset at which the items after it were tried
         while offset < len(key):
             item = items[at] if at < len(items) else 0
             if item is STAR:
@@ -86,7 +91,7 @@ class Glob:
 
 
 def _parse(pattern: bytes, signed: bool) -> list[int | None]:
-    """The items of a glob; `signed` says how the server compares the ends of a range."""
+    """The items of a glob. `signed`: whether the server compares the ends of a range as signed bytes."""
     items: list[int | None] = []
     at = 0
     while at < len(pattern):
@@ -108,7 +113,7 @@ def _parse(pattern: bytes, signed: bool) -> list[int | None]:
 
 
 def _parse_class(pattern: bytes, at: int, signed: bool) -> tuple[int, int]:
-    """The bytes of the class whose `[` is before `at`, and the offset of the `]` that closes it."""
+    """The bytes of the class whose `[` precedes `at`, and the offset of its closing `]`."""
     negated = pattern[at : at + 1] == b"^"
     at += negated
     mask = 0
@@ -126,7 +131,7 @@ def _parse_class(pattern: bytes, at: int, signed: bool) -> tuple[int, int]:
 
 
 def _range(first: int, last: int, signed: bool) -> int:
-    """The bytes from `first` to `last`, whichever is the smaller."""
+    """The bytes between `first` and `last`, which may be in either order."""
     if signed:
         first, last = (byte - 256 if byte > 127 else byte for byte in (first, last))
     low, high = sorted((first, last))
@@ -140,12 +145,12 @@ def _span(low: int, high: int) -> int:
 
 
 class Graph:
-    """The transitions of an automaton, forwards and backwards; built once for all its territories."""
+    """The transitions of an automaton, forwards and backwards. All key sets of the automaton share it."""
 
     def __init__(self, automaton: Automaton) -> None:
         self.automaton = automaton
         self.predecessors: list[list[int]] = [[] for _ in range(automaton.states)]
-        # By the state's number: where it leads, each state once, as offsets.
+        # By state number: the next states, without duplicates, as offsets.
         self.after: list[tuple[int, ...]] = []
         for number in range(automaton.states):
             after = tuple(set(automaton.successors(number * NODE)))
@@ -158,11 +163,11 @@ class Graph:
         self._masks = tuple(masks)
 
     def kinds_in(self, item: int) -> tuple[int, ...]:
-        """The byte classes of which a byte set has some."""
+        """The byte classes that a byte set intersects."""
         return tuple(kind for kind, mask in enumerate(self._masks) if mask & item)
 
     def leading_to(self, states: Iterable[int]) -> bytes:
-        """For each state's number whether one of these can be reached from it; they themselves can."""
+        """For each state number, whether one of `states` can be reached from it, in any number of steps."""
         marked = bytearray(self.automaton.states)
         waiting = list(states)
         for number in waiting:
@@ -175,11 +180,11 @@ class Graph:
         return bytes(marked)
 
 
-class Territory:
-    """The part of all byte strings that a predicate over accept-set ids (-1: no pattern accepts) allows.
+class KeySet:
+    """The set of keys whose accept-set id a predicate allows; -1 is the id of keys that no pattern accepts.
 
-    By the state's number: `unsafe` is 1 where a key that passes through the state can end outside, `hopeful`
-    where one can end inside.
+    By state number: `unsafe` is 1 if a key that passes through the state can end outside the set, `hopeful`
+    is 1 if one can end inside.
     """
 
     def __init__(self, graph: Graph, allowed: Callable[[int], bool]) -> None:
@@ -192,25 +197,25 @@ class Territory:
         self.hopeful = graph.leading_to(number for number, inside in enumerate(ends) if inside)
 
     def holds(self, key: bytes) -> bool:
-        """Whether this one key is inside."""
+        """Whether `key` is in the set."""
         return self.allowed[self.automaton.match(key)]
 
 
 class Inclusion(NamedTuple):
-    """Whether all that a glob can match is inside a territory.
+    """Whether all matches of a glob are in a key set.
 
-    `inside` is None where finding out would have taken more steps than there were: treat it as no.
+    `inside` is None if the budget did not suffice; treat it as False.
     """
 
     inside: bool | None
     steps: int
 
 
-def places_after(glob: Glob, beginning: KeyPattern, budget: Budget | None = None) -> int | None:
-    """Where the glob can be after it has matched a whole name of the pattern, for `included`; 0 for nowhere.
+def positions_after(glob: Glob, beginning: KeyPattern, budget: Budget | None = None) -> int | None:
+    """The positions in the glob after it has matched a whole key of `beginning`, as bits, for `included`.
 
-    The names must be of a pattern without an open end, as `__keyspace@<digits>__:`. None: to find out takes
-    more steps than the budget has.
+    `beginning` must not have an open end; an example is `__keyspace@<digits>__:`. The result is 0 if the glob
+    matches no such key, and None if the budget does not suffice.
     """
     budget = budget or Budget()
     moves, start, last = _moves_of(beginning)
@@ -239,8 +244,8 @@ def places_after(glob: Glob, beginning: KeyPattern, budget: Budget | None = None
 
 @lru_cache(maxsize=64)
 def _moves_of(beginning: KeyPattern) -> tuple[dict[int, list[tuple[int, int]]], int, int]:
-    """The pattern as a machine: from each state the states behind it, each with the bytes that lead there;
-    the first state, and the bits of those in which a name can end."""
+    """The pattern as a state machine: for each state its next states with the bytes that lead there; the
+    first state; and the bits of the states in which a key can end."""
     simulation = Simulation(beginning.node)
     start = simulation.START
     moves: dict[int, list[tuple[int, int]]] = {}
@@ -260,10 +265,10 @@ def _moves_of(beginning: KeyPattern) -> tuple[dict[int, list[tuple[int, int]]], 
 
 
 class _Reached:
-    """The joint states that were reached: a place in the glob, and a state of something else.
+    """The joint states that were reached: a position in the glob, and a state of an automaton or a pattern.
 
-    At a star the glob admits all that it does at any place before: so these are left out where the same state
-    is reached at both.
+    From a star on, the glob matches everything that it matches from an earlier position. So an earlier
+    position is dropped if the same state is also reached at a star.
     """
 
     def __init__(self, items: tuple[int | None, ...]) -> None:
@@ -282,43 +287,44 @@ class _Reached:
         self._waiting.append(pair)
 
     def in_turn(self) -> Iterator[tuple[int, int]]:
-        """Each of them once, those that were reached last first; more may be added meanwhile."""
+        """Each joint state once, the last one added first. More may be added meanwhile."""
         while self._waiting:
             pair = self._waiting.pop()
             if pair[0] >= self._last_star.get(pair[1], 0):
                 yield pair
 
 
-def included(glob: Glob, territory: Territory, budget: Budget | None = None, *, places: int = 1) -> Inclusion:
-    """Whether every byte string that the glob can match is inside the territory.
+def included(glob: Glob, key_set: KeySet, budget: Budget | None = None, *, positions: int = 1) -> Inclusion:
+    """Whether every byte string that the glob can match is in the key set.
 
-    With `places` (of `places_after`) it is what the glob can match from there on. The walk turns back where
-    the automaton can't leave the territory any more, and is over where it can't come back to it, or where it
-    may still leave it and the rest of the glob is a star, which takes whatever leads outside.
+    With `positions` (from `positions_after`), whether everything that the glob can match from there on is in
+    the set. A branch of the search ends in a state from which keys cannot end outside the set. The whole
+    search ends in a state from which keys cannot end inside; it also ends in a state from which keys can end
+    outside if the rest of the glob is a star.
     """
     budget = budget or Budget(PATTERN_STEPS)
     before = budget.spent
-    inside = _is_inside(glob, territory, budget, places)
+    inside = _is_inside(glob, key_set, budget, positions)
     return Inclusion(inside, budget.spent - before)
 
 
-def _is_inside(glob: Glob, territory: Territory, budget: Budget, places: int) -> bool | None:
+def _is_inside(glob: Glob, key_set: KeySet, budget: Budget, positions: int) -> bool | None:
     items = glob.widest
     if 0 in items:
-        return True  # an empty class: nothing matches
+        return True  # an empty class: the glob matches nothing
     size = len(items)
-    automaton, after = territory.automaton, territory.graph.after
-    unsafe, hopeful = territory.unsafe, territory.hopeful
+    automaton, after = key_set.automaton, key_set.graph.after
+    unsafe, hopeful = key_set.unsafe, key_set.hopeful
     kinds: dict[int, tuple[int, ...]] = {}
     reached = _Reached(items)
     for at in range(size + 1):
-        if places >> at & 1:
+        if positions >> at & 1:
             reached.add(at, automaton.start)
     for at, here in reached.in_turn():
         if not unsafe[here // NODE]:
             continue
         if at == size:
-            if not territory.allowed[automaton.accept_of(here)]:
+            if not key_set.allowed[automaton.accept_of(here)]:
                 return False
             continue
         item = items[at]
@@ -329,7 +335,7 @@ def _is_inside(glob: Glob, territory: Territory, budget: Budget, places: int) ->
             if item not in kinds:
                 if not budget.take(1 if item.bit_count() == 1 else automaton.width):
                     return None
-                kinds[item] = _kinds_in(territory.graph, item)
+                kinds[item] = _kinds_in(key_set.graph, item)
             if len(next_states) > 1:
                 row = automaton.successors(here)
                 next_states = tuple({row[kind] for kind in kinds[item]})

@@ -1,7 +1,7 @@
-"""Matching a byte string against a regular language, lengths included.
+"""Matches byte strings against a regular language, including lengths.
 
-Rule: the time is linear in the key, whatever the key holds. The two ways to match are a simulation of all
-positions at once, and a regular expression in which nothing can be given back; neither ever backtracks.
+Rule: the time is linear in the key's length for any key. A match is either a simulation of all positions at
+once, or a regular expression with possessive counters only. Neither backtracks.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from itertools import pairwise
 
 from .regular import SEPARATOR_MASK, Bytes, Concat, Joined, Node, Repeat, bytes_of, positions
 
-# Steps remembered per simulation; past it the memory is emptied and steps are computed again.
-REMEMBERED_STEPS = 4096
+# Steps cached per simulation. When the cache is full it is cleared.
+CACHED_STEPS = 4096
 
 
 class Simulation:
-    """Runs the position automaton of a language, all positions at once: a state is an int with bit i set
-    where position i is alive. Bit 0 is the start."""
+    """Runs the position automaton of a language. A state is an integer whose bit i is set if position i is
+    active; bit 0 is the start."""
 
     START = 1
 
@@ -26,7 +26,7 @@ class Simulation:
         automaton = positions(node)
         self._follow = [sum(1 << target for target in targets) for targets in automaton.follow]
         self.last = sum(1 << position for position in automaton.last)
-        self._readers = [0] * 256  # byte → the positions that it may be read at
+        self._readers = [0] * 256  # byte → the positions that read it
         readers_of_mask: dict[int, int] = {}
         for position, mask in enumerate(automaton.masks):
             readers_of_mask[mask] = readers_of_mask.get(mask, 0) | 1 << position
@@ -36,11 +36,11 @@ class Simulation:
         self._steps: dict[tuple[int, int], int] = {}
 
     def readers(self, byte: int) -> int:
-        """The positions that read `byte`: bytes with the same ones are the same to this language."""
+        """The positions that read `byte`. Bytes with the same readers are equivalent in this language."""
         return self._readers[byte]
 
     def following(self, state: int) -> int:
-        """The positions that may come next, whatever the byte."""
+        """The positions that may come next, for any byte."""
         targets = 0
         while state:
             lowest = state & -state
@@ -49,11 +49,11 @@ class Simulation:
         return targets
 
     def step(self, state: int, byte: int) -> int:
-        """The state after one more byte; 0 when the key can't match any more."""
+        """The state after one more byte; 0 if the key can no longer match."""
         known = self._steps.get((state, byte))
         if known is None:
             known = self.following(state) & self._readers[byte]
-            if len(self._steps) >= REMEMBERED_STEPS:
+            if len(self._steps) >= CACHED_STEPS:
                 self._steps.clear()
             self._steps[state, byte] = known
         return known
@@ -67,7 +67,7 @@ class Simulation:
         return bool(state & self.last)
 
     def ends(self, key: bytes, starts: Iterable[int]) -> set[int]:
-        """The offsets at which a word of the language can end that begins at any of `starts`."""
+        """The offsets at which a word of the language can end if it begins at one of `starts`."""
         waiting = sorted(starts, reverse=True)
         found: set[int] = set()
         state = 0
@@ -87,9 +87,9 @@ class Simulation:
 
 
 class _Item:
-    """A byte set with a counter, or a run of items that repeats with separators between (`joined`).
+    """A byte set with a counter, or a run of items that repeats with separators between them (`joined`).
 
-    A joined one leaves the last `left` separators of the key to what comes behind it.
+    A joined item leaves the last `left` separators of the key to the items after it.
     """
 
     def __init__(self, mask: int, least: int, most: int | None, joined: list[_Item] | None = None) -> None:
@@ -101,11 +101,11 @@ class _Item:
 
 
 def linear_regex(nodes: list[Node], captured: list[bool]) -> re.Pattern[bytes] | None:
-    """A regular expression for the concatenation of `nodes`, with a group for each that is `captured`; None
-    where this can't be one that is linear by construction.
+    """A regular expression for the concatenation of `nodes`, with a group for each `captured` one. None if
+    its linear time cannot be guaranteed.
 
-    Every counter is possessive (it takes what it can and gives nothing back), which changes nothing where the
-    byte after a run can't belong to the run; that is checked here, item by item.
+    Every counter is possessive: it takes as many bytes as it can and never gives any back. The result is the
+    same if the byte after a run cannot belong to the run, which is checked item by item.
     """
     runs: list[list[_Item]] = []
     for node in nodes:
@@ -153,8 +153,12 @@ def _inner_settled(items: list[_Item]) -> bool:
 
 
 def _separators_behind(inner: list[_Item], behind: list[_Item]) -> int:
-    """How many separators belong to what follows a joined run, where that begins with one and always holds
-    the same number, and the run's segments hold none: then only one division of a key is possible. Else 0."""
+    """How many separators belong to the items after a joined run. 0 if a key could be divided in several
+    ways.
+
+    There is only one way if these items begin with a separator and have a fixed number of separators, and the
+    run's segments have none.
+    """
     if not behind or behind[0].mask != SEPARATOR_MASK or any(item.mask & SEPARATOR_MASK for item in inner):
         return 0
     count = 0
@@ -168,7 +172,7 @@ def _separators_behind(inner: list[_Item], behind: list[_Item]) -> int:
 
 
 def _settled(item: _Item, after: _Item | None) -> bool:
-    """Whether an item that takes all it can never takes what `after` needs."""
+    """Whether an item that takes as many bytes as it can never takes a byte that `after` needs."""
     taken = 0
     if item.joined:
         taken |= 0 if item.left else SEPARATOR_MASK
@@ -187,9 +191,9 @@ def _settled(item: _Item, after: _Item | None) -> bool:
 def _regex(item: _Item) -> bytes:
     if item.joined:
         inner = b"".join(map(_regex, item.joined))
-        # The look-ahead reads each byte `left` times at most.
+        # The look-ahead reads each byte at most `left` times.
         ahead = b"(?=" + b":[^:]*+" * item.left + b")" if item.left else b""
-        # An atomic group; as a possessive repeat Python 3.11.2 (Debian 12's) matches it wrongly.
+        # An atomic group, because Python 3.11.2 (Debian 12) matches the equivalent possessive repeat wrongly.
         return b"(?:" + inner + b")(?>(?::(?:" + inner + b")" + ahead + b")*)"
     members = b"[" + b"".join(b"\\x%02x" % byte for byte in bytes_of(item.mask)) + b"]"
     if item.least == item.most == 1:

@@ -1,11 +1,11 @@
-"""Key patterns: literal text with placeholders, `cube:v1:<scope>:lock:<resource...>:<id>`.
+"""Key patterns: literal text with placeholders, such as `cube:v1:<scope>:lock:<resource...>:<id>`.
 
-Rule: a pattern's own `capture` is the truth about which keys it matches, lengths included; the automaton may
-only be a faster way to the same answer.
+Rule: `KeyPattern.capture` defines which keys a pattern matches, including lengths. The automaton is only a
+faster way to the same result.
 
-Literal text stands for itself, braces too (Redis' hash tags use them); `\\<`, `\\>`, `\\\\` and `\\xHH` are
-the escapes. `<name>` is a value of the class that `name` was declared with. `<name...>` is one or more such
-values, none of them empty, with `:` between.
+Literal text matches itself, including braces (Redis' hash tags use them). The escapes are `\\<`, `\\>`,
+`\\\\` and `\\xHH`. `<name>` is a value of the class that `name` was declared with. `<name...>` is one or more
+such values, none of them empty, with `:` between them.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ __all__ = [
 ]
 
 ANYTHING = ClassExpression(".*", Repeat(Bytes(ANY_BYTE), 0, None))
-# The name of the hole that ends a prefix pattern. No placeholder's name can begin so.
+# The name of the hole that ends a prefix pattern. A placeholder's name cannot begin with it.
 REST = "*"
 
 _PLACEHOLDER = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*)(\.\.\.)?>")
-# Ranks of a segment, the most specific first.
+# The ranks of a segment, the most specific first.
 _LITERAL, _PARTLY_LITERAL, _PLACEHOLDER_ONLY, _VARIADIC, _REST = range(5)
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """Bytes that stand for themselves."""
+    """Literal bytes of a pattern."""
 
     text: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A placeholder in its place. A `variadic` one holds one or more non-empty segments, `:` between them."""
+    """A placeholder in a pattern. A `variadic` one holds one or more non-empty segments with `:` between."""
 
     name: str
     expression: ClassExpression
@@ -75,7 +75,7 @@ class Hole:
 
     @property
     def language(self) -> ClassExpression:
-        """What stands in the placeholder's place."""
+        """The class of the texts that match this placeholder."""
         return self.expression.joined if self.variadic else self.expression
 
 
@@ -83,22 +83,22 @@ Part = Literal | Hole
 
 
 def relaxed_part(part: Part) -> Node:
-    """A part's language as the automaton knows it."""
+    """A part's language in the automaton, without long counters."""
     return literal(part.text) if isinstance(part, Literal) else part.language.relaxed
 
 
 def _lengths(part: Part) -> tuple[int, int]:
-    """Lengths of the shortest and the longest text in a part's place."""
+    """The lengths of the shortest and the longest text that match a part."""
     return (len(part.text), len(part.text)) if isinstance(part, Literal) else part.language.lengths
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Why a key does not match a pattern: the first thing that is wrong with it.
+    """The first reason why a key does not match a pattern.
 
-    `kind` is `byte` (the byte at `offset` can't stand there), `end` (the key ends too early) or `length`
-    (what a placeholder holds is too long or too short). `placeholder` names the one at fault, None for
-    literal text.
+    `kind` is `byte` (the byte at `offset` is not allowed there), `end` (the key ends too early) or `length`
+    (a placeholder's value is too long or too short). `placeholder` is the name of the placeholder at fault,
+    or None for literal text.
     """
 
     kind: str
@@ -106,8 +106,8 @@ class Mismatch:
     placeholder: str | None
 
 
-# What a pattern hands on when it is pickled: a reader that works it out anew stands still for longer.
-_WORKED_OUT = ("needs_verification", "sure_lengths", "shortest", "longest")
+# The computed properties that are pickled with a pattern, so that a worker does not compute them again.
+_PICKLED = ("needs_verification", "sure_lengths", "shortest", "longest")
 
 
 class KeyPattern:
@@ -127,53 +127,53 @@ class KeyPattern:
         return hash(self.parts)
 
     def __reduce__(self) -> tuple[type[KeyPattern], tuple[str, tuple[Part, ...]], dict[str, object]]:
-        known = {name: getattr(self, name) for name in _WORKED_OUT}
+        known = {name: getattr(self, name) for name in _PICKLED}
         return KeyPattern, (self.text, self.parts), known
 
     @cached_property
     def node(self) -> Node:
-        """The pattern's language, lengths included."""
+        """The pattern's language, including lengths."""
         return Concat(tuple(self._part_nodes))
 
     @cached_property
     def relaxed(self) -> Node:
-        """The language that the automaton knows: a superset that leaves long counters out."""
+        """The pattern's language in the automaton: a superset without long counters."""
         return Concat(tuple(map(relaxed_part, self.parts)))
 
     @cached_property
     def needs_verification(self) -> bool:
-        """Whether the automaton's match must be confirmed (by `sure_lengths`, or else by `matches`)."""
+        """Whether a match in the automaton must be confirmed, by `sure_lengths` or `matches`."""
         return any(hole.language.is_counted for hole in self.holes)
 
     @cached_property
     def sure_lengths(self) -> tuple[int, int]:
-        """Key lengths (from, to), in bytes, at which the automaton's match needs no further confirmation."""
+        """The key lengths (from, to), in bytes, at which the automaton's match is exact."""
         return sure_lengths(self.node)
 
     @cached_property
     def shortest(self) -> int:
-        """Length of the shortest key, in bytes."""
+        """The length of the shortest key, in bytes."""
         return sum(_lengths(part)[0] for part in self.parts)
 
     @cached_property
     def longest(self) -> int:
-        """Length of the longest key, in bytes; `regular.UNBOUNDED` or more where there is none."""
+        """The length of the longest key, in bytes; `regular.UNBOUNDED` or more if there is no limit."""
         return sum(_lengths(part)[1] for part in self.parts)
 
     @property
     def literal_prefix(self) -> bytes:
-        """The bytes that every key begins with, up to the first placeholder."""
+        """The bytes that all keys begin with, up to the first placeholder."""
         first = self.parts[0] if self.parts else None
         return first.text if isinstance(first, Literal) else b""
 
     @property
     def is_literal(self) -> bool:
-        """Whether the pattern is one key."""
+        """Whether the pattern matches exactly one key."""
         return not self.holes
 
     @property
     def is_prefix(self) -> bool:
-        """Whether the pattern is every byte string under its literal prefix."""
+        """Whether the pattern matches every byte string that begins with its literal prefix."""
         return len(self.holes) == 1 and self.holes[0].name == REST and self.parts[-1] == self.holes[0]
 
     @cached_property
@@ -181,8 +181,8 @@ class KeyPattern:
         return tuple(part for part in self.parts if isinstance(part, Hole))
 
     def example(self, held: Mapping[str, bytes] = MappingProxyType({})) -> bytes:
-        """A key that matches and reads well, with these values in their placeholders; for a prefix pattern,
-        one under the prefix."""
+        """A readable key that matches, with the given placeholder values; for a prefix pattern, a key under
+        the prefix."""
         key = b""
         number = 0
         for part in self.parts:
@@ -200,7 +200,7 @@ class KeyPattern:
         return key
 
     def matches(self, key: bytes) -> bool:
-        """Whether the key belongs to the pattern, lengths included. Linear in the key's length."""
+        """Whether the key belongs to the pattern, including lengths. Linear in the key's length."""
         if not self.shortest <= len(key) <= self.longest:
             return False
         if self._regex is not None:
@@ -208,10 +208,11 @@ class KeyPattern:
         return 0 in self._reach(key)[0]
 
     def capture(self, key: bytes) -> dict[str, bytes] | None:
-        """What each placeholder holds in `key`, None when the key doesn't match. Linear in the key's length.
+        """The value of each placeholder in `key`, or None if the key does not match. Linear in the key's
+        length.
 
-        Where placeholders could share the key's bytes in several ways, an earlier one takes as many as it can
-        (`<resource...>:<id>` leaves the last segment to `id`).
+        If the key can be divided in several ways, an earlier placeholder takes as much as it can:
+        `<resource...>:<id>` leaves only the last segment to `id`.
         """
         if not self.shortest <= len(key) <= self.longest:
             return None
@@ -223,7 +224,7 @@ class KeyPattern:
         return self._capture(key)
 
     def mismatch(self, key: bytes) -> Mismatch | None:
-        """What is wrong with a key that doesn't match; None when it does."""
+        """Why a key does not match, or None if it matches."""
         if self.matches(key):
             return None
         simulation = self._outline
@@ -239,11 +240,12 @@ class KeyPattern:
 
     @cached_property
     def specificity(self) -> tuple[tuple[int, int], ...]:
-        """A sort key: of two patterns that match the same key, the smaller is the more specific.
+        """A sort key: of two patterns that match the same key, the one with the smaller value is more
+        specific.
 
-        Segment by segment (at the colons of the literal text): literal, then literal in part (the more
-        literal bytes the better), then a placeholder, then a variadic one or one that may hold the separator,
-        then the open end of a prefix. Patterns that overlap and are equal in this are a tie.
+        It compares segment by segment (split at the colons of the literal text). The order is: literal;
+        partly literal (more literal bytes first); a placeholder; a variadic placeholder, or one that may hold
+        the separator; the open end of a prefix. Overlapping patterns with equal values are a tie.
         """
         ranks: list[tuple[int, int]] = []
         rank, literals = _LITERAL, 0
@@ -283,7 +285,7 @@ class KeyPattern:
 
     @cached_property
     def _names(self) -> list[str | None]:
-        """For each position of the outline (they are numbered part by part): its placeholder's name."""
+        """The placeholder's name for each position of the outline. Positions are numbered part by part."""
         names: list[str | None] = [None]
         for part in self.parts:
             if isinstance(part, Literal):
@@ -293,7 +295,7 @@ class KeyPattern:
         return names
 
     def _reach(self, key: bytes) -> list[set[int]]:
-        """For each part, and for the end: the offsets from which the rest of the pattern matches the rest of
+        """For each part, and for the end, the offsets from which the rest of the pattern matches the rest of
         the key."""
         backwards = key[::-1]
         reach = [{len(key)}]
@@ -316,7 +318,7 @@ class KeyPattern:
         return captured
 
     def _placeholder_after(self, state: int) -> str | None:
-        """The placeholder that a state of the outline is in, or comes to next."""
+        """The placeholder that a state of the outline is in or reaches next."""
         following = self._outline.following(state)
         names = [name for position, name in enumerate(self._names) if following >> position & 1]
         return next((name for name in names if name is not None), None)
@@ -342,10 +344,10 @@ class KeyPattern:
 
 
 def parse_pattern(text: str, classes: Mapping[str, ClassExpression]) -> KeyPattern:
-    """Reads a key pattern; `classes` are the declared placeholders.
+    """Parse a key pattern. `classes` are the declared placeholders.
 
-    Raises `PatternError` with the offset for text that can't be read, and with `name` set where a placeholder
-    is not declared, stands twice, or is variadic but can hold nothing.
+    Raises `PatternError` with an offset for invalid text. Its `name` is set if a placeholder is not declared,
+    appears twice, or is variadic but can hold only empty segments.
     """
     parts: list[Part] = []
     plain = bytearray()
@@ -358,11 +360,11 @@ def parse_pattern(text: str, classes: Mapping[str, ClassExpression]) -> KeyPatte
                 plain.clear()
             hole, after = _hole(text, at, classes)
             if any(isinstance(part, Hole) and part.name == hole.name for part in parts):
-                raise PatternError(f"placeholder <{hole.name}> stands twice: rename one", at, hole.name)
+                raise PatternError(f"placeholder <{hole.name}> appears twice: rename one", at, hole.name)
             at = after
             parts.append(hole)
         elif char == ">":
-            raise PatternError("'>' closes no placeholder; a literal one is written \\>", at)
+            raise PatternError("'>' does not close a placeholder; a literal one is written \\>", at)
         elif char == "\\":
             byte, at = _escaped(text, at)
             plain.append(byte)
@@ -377,13 +379,13 @@ def parse_pattern(text: str, classes: Mapping[str, ClassExpression]) -> KeyPatte
 
 
 def prefix_pattern(prefix: bytes) -> KeyPattern:
-    """Every byte string that begins with `prefix`, itself too: what a scope or a claim owns."""
+    """All byte strings that begin with `prefix`, including `prefix`: the keys of a scope or a claim."""
     rest = Hole(REST, ANYTHING)
     return KeyPattern(_display(prefix) + "*", (Literal(prefix), rest) if prefix else (rest,))
 
 
 def written(parts: Iterable[Part]) -> str:
-    """Parts as a pattern has them."""
+    """The text of these parts in a pattern."""
     return "".join(
         _display(part.text) if isinstance(part, Literal) else f"<{part.name}{'...' if part.variadic else ''}>"
         for part in parts
@@ -391,7 +393,7 @@ def written(parts: Iterable[Part]) -> str:
 
 
 def exact_pattern(key: bytes) -> KeyPattern:
-    """Just this key."""
+    """The pattern that matches only this key."""
     return KeyPattern(_display(key), (Literal(key),))
 
 
@@ -400,30 +402,30 @@ def _hole(text: str, at: int, classes: Mapping[str, ClassExpression]) -> tuple[H
     found = _PLACEHOLDER.match(text, at + 1)
     if found is None:
         raise PatternError(
-            "'<' opens no placeholder: it takes <name> or <name...>; a literal one is written \\<", at
+            "'<' does not open a placeholder: write <name> or <name...>; a literal one is written \\<", at
         )
     name = found[1]
     expression = classes.get(name)
     if expression is None:
         raise PatternError(f"placeholder <{name}> is not declared", at, name)
     if found[2] and nonempty(expression.node) is None:
-        raise PatternError(f"placeholder <{name}...> can hold nothing but empty segments", at, name)
+        raise PatternError(f"placeholder <{name}...> can hold only empty segments", at, name)
     return Hole(name, expression, found[2] is not None), found.end()
 
 
 def _escaped(text: str, at: int) -> tuple[int, int]:
-    """The byte that the escape at `at` means, and the offset after it."""
+    """The byte of the escape at `at`, and the offset after it."""
     following = text[at + 1 : at + 2]
     if following and following in "<>\\":
         return ord(following), at + 2
     digits = text[at + 2 : at + 4]
     if following == "x" and re.fullmatch("[0-9a-fA-F]{2}", digits):
         return int(digits, 16), at + 4
-    raise PatternError("unknown escape; there are \\<, \\>, \\\\ and \\xHH", at)
+    raise PatternError("unknown escape; the escapes are \\<, \\>, \\\\ and \\xHH", at)
 
 
 def _display(literal_text: bytes) -> str:
-    """Literal bytes as a pattern would write them."""
+    """Literal bytes as they are written in a pattern."""
     shown = literal_text.decode(errors="surrogateescape")
     return "".join(
         f"\\{char}"

@@ -1,7 +1,7 @@
-"""Two classifiers over one key space: which pairs of their patterns decide one and the same key.
+"""The product of two classifiers: which pairs of their patterns decide the same key.
 
-Rule: a pair is told with a key that shows it. One that no key shows is left out, where that can be found out
-within the states allowed; else the pair is told, with a key that is near.
+Rule: each pair comes with a key that both patterns decide. A pair without such a key is left out if the
+search ends within the allowed states; otherwise the pair is reported with a similar key.
 """
 
 from __future__ import annotations
@@ -10,27 +10,28 @@ from collections.abc import Callable, Iterator
 
 from .automaton import NOTHING, Classifier
 from .patterns import KeyPattern
-from .set_operations import TooLarge, between, joint_samples
+from .set_operations import TooLarge, joint_samples, shortest_key
 
 __all__ = ["NOTHING", "Product"]
 
-# A key that one pattern decides is none of those before it; with more of them than this the search is left.
+# To decide a key, a pattern must come before all others that match it. With more rivals than this, the search
+# for an exact key is skipped.
 MAX_RIVALS = 24
 
 
 class Product:
-    """The pairs of the patterns of `old` and `new`, by their indexes; NOTHING where no pattern decides."""
+    """Pairs of patterns of `old` and `new`, by index. NOTHING stands for keys that no pattern decides."""
 
     def __init__(self, old: Classifier, new: Classifier) -> None:
         self._old = _Side(old)
         self._new = _Side(new)
 
     def pairs(self, same: Callable[[int, int], bool]) -> Iterator[tuple[tuple[int, int], bytes]]:
-        """Every pair that decides some key and isn't `same`, with such a key. Raises `TooLarge`."""
+        """Every pair that decides some key and is not `same`, with such a key. Raises `TooLarge`."""
         seen: set[tuple[int, int]] = set()
         for (left, right), sample in joint_samples(self._old.automaton, self._new.automaton).items():
             for pair in (
-                (one, other) for one in self._old.evaluators(left) for other in self._new.evaluators(right)
+                (one, other) for one in self._old.deciding(left) for other in self._new.deciding(right)
             ):
                 if pair in seen or pair == (NOTHING, NOTHING):
                     continue
@@ -46,14 +47,14 @@ class Product:
         inside = [*self._old.pattern(one), *self._new.pattern(other)]
         before = {*self._old.rivals(one), *self._new.rivals(other)}
         if any(pattern in before for pattern in inside):
-            return None  # what is of this form is decided before
+            return None  # another pattern with the same keys comes first
         for key in (*(pattern.example() for pattern in inside), sample):
             if (self._old.first(key), self._new.first(key)) == pair:
                 return key
         if len(before) > MAX_RIVALS:
             return sample
         try:
-            return between(inside, sorted(before, key=lambda pattern: pattern.text))
+            return shortest_key(inside, sorted(before, key=lambda pattern: pattern.text))
         except TooLarge:
             return sample
 
@@ -69,8 +70,8 @@ class _Side:
                 self._rivals.setdefault(index, set()).update(members[:at])
             self._rivals.setdefault(NOTHING, set()).update(members)
 
-    def evaluators(self, accept: int) -> Iterator[int]:
-        """The patterns that can decide a key of this accept set; NOTHING where its lengths may fit none."""
+    def deciding(self, accept: int) -> Iterator[int]:
+        """The patterns that can decide a key of this accept set, and NOTHING if its length may fit none."""
         for index in self.automaton.sets[accept] if accept >= 0 else ():
             yield index
             if not self._patterns[index].needs_verification:
@@ -81,5 +82,5 @@ class _Side:
         return [] if index == NOTHING else [self._patterns[index]]
 
     def rivals(self, index: int) -> list[KeyPattern]:
-        """The patterns that would decide before this one."""
+        """The patterns that come before this one."""
         return [self._patterns[rival] for rival in sorted(self._rivals.get(index, ()))]

@@ -1,7 +1,7 @@
-"""Regular expressions over bytes, as values: what placeholders and key patterns are made of.
+"""Regular expressions over bytes as immutable trees, the basis of placeholders and key patterns.
 
-Rule: every language here is regular, and everything known about one (lengths, words, positions) comes from
-its tree alone. Nothing in this module looks at a key.
+Rule: all languages here are regular. Their lengths, words and positions follow from the tree; this module
+never reads a key.
 """
 
 from __future__ import annotations
@@ -14,38 +14,40 @@ ANY_BYTE = (1 << 256) - 1
 SEPARATOR = b":"
 SEPARATOR_MASK = 1 << SEPARATOR[0]
 
-# A length that no key reaches (Redis' longest key is 512 MB); sums and products of it stay above it.
+# Longer than any key (Redis' limit is 512 MB). Sums and products of lengths with it stay above it.
 UNBOUNDED = 1 << 40
 
-# `{m,n}` is unrolled into the automaton while its copies hold no more than this many positions; the counter
-# of a longer one is left to `KeyPattern.capture`. 8 keeps dates, times and short codes exact. Unrolling an
-# id's {1,128} would multiply a policy's states by ten.
+# `{m,n}` is unrolled into the automaton if its copies have at most this many positions. `KeyPattern.capture`
+# checks longer counters. 8 keeps dates, times and short codes exact; unrolling an id's {1,128} would multiply
+# a policy's states by ten.
 UNROLL_POSITIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """One byte out of a set. `mask` has bit b where byte b belongs to it."""
+    """One byte of a set. Bit b of `mask` is set if byte b belongs to the set."""
 
     mask: int
 
 
 @dataclass(frozen=True, slots=True)
 class Concat:
-    """One after another; without parts, the empty string."""
+    """The parts in sequence. Without parts, the empty string."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
+    """One of the options."""
+
     options: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """`inner`, at least `least` and at most `most` times (None: any number). `inner` never admits the empty
-    string (`repeat` sees to it), so each round takes a byte."""
+    """`inner`, at least `least` and at most `most` times (None: no limit). `inner` never matches the empty
+    string (`repeat` ensures that), so each repetition takes at least one byte."""
 
     inner: Node
     least: int
@@ -54,7 +56,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """`inner`, once or more, with the separator between; `inner` never admits the empty string."""
+    """`inner`, once or more, with the separator between. `inner` never matches the empty string."""
 
     inner: Node
 
@@ -62,12 +64,12 @@ class Joined:
 Node = Bytes | Concat | Either | Repeat | Joined
 
 EMPTY = Concat(())
-# Keys are literal text for the most part, so what stands for one byte is shared by all of them.
+# Keys are mostly literal text, so they share the nodes of single bytes.
 _SINGLE: tuple[Node, ...] = tuple(Bytes(1 << byte) for byte in range(256))
 
 
 def literal(text: bytes) -> Node:
-    """The language of one word."""
+    """The language that contains only `text`."""
     return concat([_SINGLE[byte] for byte in text])
 
 
@@ -80,7 +82,7 @@ def either(options: list[Node]) -> Node:
 
 
 def repeat(inner: Node, least: int, most: int | None) -> Node:
-    """`inner{least,most}`, in the form that `Repeat` promises."""
+    """`inner{least,most}`, with an inner node that does not match the empty string."""
     if nullable(inner):
         least = 0
     filled = nonempty(inner)
@@ -103,7 +105,7 @@ def nullable(node: Node) -> bool:
 
 
 def nonempty(node: Node) -> Node | None:
-    """The language without the empty string; None when nothing is left."""
+    """The language without the empty string, or None if nothing remains."""
     if not nullable(node):
         return node
     match node:
@@ -113,7 +115,7 @@ def nonempty(node: Node) -> Node | None:
         case Repeat(inner, _, most):
             return repeat(inner, 1, most)
         case Concat(parts):
-            # All parts are nullable: the first that is not empty, then the rest as it was.
+            # All parts are nullable: take the first non-empty one, followed by the unchanged rest.
             filled = []
             for at, part in enumerate(parts):
                 head = nonempty(part)
@@ -124,7 +126,7 @@ def nonempty(node: Node) -> Node | None:
 
 
 def shortest(node: Node) -> int:
-    """Length of the shortest word, in bytes."""
+    """The length of the shortest word, in bytes."""
     match node:
         case Bytes():
             return 1
@@ -139,7 +141,7 @@ def shortest(node: Node) -> int:
 
 
 def longest(node: Node) -> int:
-    """Length of the longest word, in bytes; UNBOUNDED or more where there is none."""
+    """The length of the longest word, in bytes; UNBOUNDED or more if there is no limit."""
     match node:
         case Bytes():
             return 1
@@ -170,7 +172,7 @@ def alphabet(node: Node) -> int:
 
 
 def size(node: Node) -> int:
-    """How many positions the language has once its counters are unrolled."""
+    """How many positions the language has with its counters unrolled."""
     match node:
         case Bytes():
             return 1
@@ -183,7 +185,7 @@ def size(node: Node) -> int:
 
 
 def reverse(node: Node) -> Node:
-    """The language of the same words, read from their end."""
+    """The language of the reversed words."""
     match node:
         case Bytes():
             return node
@@ -198,8 +200,7 @@ def reverse(node: Node) -> Node:
 
 
 def relax(node: Node) -> Node:
-    """The language with its long counters given up: a superset, with few positions. Equal to `node` when
-    nothing had to be given up."""
+    """The language without long counters: a superset with fewer positions. Equal to `node` if it has none."""
     match node:
         case Bytes():
             return node
@@ -218,14 +219,14 @@ def relax(node: Node) -> Node:
 
 
 def sure_lengths(node: Node) -> tuple[int, int]:
-    """The lengths (from, to) at which a word of `relax(node)` is sure to be a word of `node`.
+    """The lengths (from, to) at which every word of `relax(node)` is also a word of `node`.
 
-    A counter that was given up counts at most what is left of the word when everything else is as short as
-    can be, and at least what is left when everything else is as long as can be. So for a pattern with one
-    counted placeholder the length of the key decides, and with several it decides all but extreme keys.
+    A dropped counter covers at most the bytes that remain if everything else is as short as possible, and at
+    least those that remain if everything else is as long as possible. So with one counted placeholder the
+    key's length decides; with several it decides all but extreme keys.
     """
     low, high = 0, UNBOUNDED
-    stack: list[tuple[Node, int, int]] = [(node, 0, 0)]  # a node; the least and greatest length of all else
+    stack: list[tuple[Node, int, int]] = [(node, 0, 0)]  # a node; minimum and maximum length of the rest
     while stack:
         inside, around_least, around_most = stack.pop()
         match inside:
@@ -265,12 +266,12 @@ _BY_READABILITY = tuple(dict.fromkeys(_READABLE + bytes(range(33, 127)) + bytes(
 
 
 def readable_byte(mask: int) -> int:
-    """The byte of a set that reads best in an example."""
+    """The most readable byte of a set, for examples."""
     return next(byte for byte in _BY_READABILITY if mask >> byte & 1)
 
 
 def readable_word(node: Node) -> bytes:
-    """One of the shortest words, of bytes that read well."""
+    """One of the shortest words, made of readable bytes."""
     match node:
         case Bytes(mask):
             return bytes([readable_byte(mask)])
@@ -288,20 +289,20 @@ def readable_word(node: Node) -> bytes:
 class Positions:
     """The position automaton (Glushkov's) of a language, without empty moves.
 
-    Position 0 is before the first byte; position i > 0 has just read a byte of `masks[i]`, and `follow[i]`
-    are the positions that may come next. Positions are numbered in the order in which they stand in the tree.
+    Position 0 is before the first byte. Position i > 0 has just read a byte of `masks[i]`, and `follow[i]`
+    are the positions that may come next. Positions are numbered in the order of the tree.
     """
 
     masks: tuple[int, ...]
     follow: tuple[tuple[int, ...], ...]
-    last: frozenset[int]  # where a word may end; holds 0 when the empty string belongs to the language
+    last: frozenset[int]  # where a word may end; contains 0 if the empty string belongs to the language
 
 
 _Built = tuple[bool, list[int], list[int]]  # whether nullable, first positions, last positions
 
 
 def positions(node: Node) -> Positions:
-    """The position automaton of `node`, its counters unrolled."""
+    """The position automaton of `node`, with its counters unrolled."""
     masks = [0]
     follow: list[list[int]] = [[]]
 

@@ -1,8 +1,7 @@
-"""Questions about key patterns as sets of keys: do two overlap, is one covered by others, where do two
-differ.
+"""Set operations on key patterns: overlap, cover and difference.
 
-Rule: an answer is exact, lengths included, or errs on the side that its docstring names. Every walk is
-capped.
+Rule: every result is exact, including lengths, or errs on the side that its docstring states. Every search
+has a limit.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ State = TypeVar("State")
 
 
 class TooLarge(ValueError):
-    """The question would take more joint states than allowed."""
+    """The search needs more joint states than allowed."""
 
 
 def overlap(left: KeyPattern, right: KeyPattern, max_states: int = MAX_STATES) -> bytes | None:
-    """A key that both patterns match; None when there is none.
+    """A key that both patterns match, or None if they are disjoint.
 
-    Past `max_states` joint states the lengths are left out of the question: then a key may be returned whose
-    placeholders are too long or too short for one of the patterns. So None always means disjoint.
+    If the search needs more than `max_states` joint states, lengths are ignored. Then the returned key may be
+    too long or too short for one of the patterns. None always means disjoint.
     """
     for candidate in (left.example(), right.example()):
         if left.matches(candidate) and right.matches(candidate):
@@ -44,9 +43,9 @@ def overlap(left: KeyPattern, right: KeyPattern, max_states: int = MAX_STATES) -
 
 
 def covered(pattern: KeyPattern, others: Sequence[KeyPattern], max_states: int = MAX_STATES) -> bool:
-    """Whether every key of the pattern belongs to one of `others`, so that it can never match behind them.
+    """Whether every key of the pattern belongs to one of `others`, so that it never matches after them.
 
-    False also where the answer would take more than `max_states` joint states.
+    Also False if the search needs more than `max_states` joint states.
     """
     try:
         return uncovered(pattern, others, max_states) is None
@@ -57,22 +56,22 @@ def covered(pattern: KeyPattern, others: Sequence[KeyPattern], max_states: int =
 def uncovered(
     pattern: KeyPattern, others: Sequence[KeyPattern], max_states: int = MAX_STATES
 ) -> bytes | None:
-    """A key of the pattern that none of `others` matches; None when there is none. Raises `TooLarge`."""
+    """A key of the pattern that none of `others` matches, or None. Raises `TooLarge`."""
     candidate = pattern.example()
     if not any(other.matches(candidate) for other in others):
         return candidate
     prefix = pattern.literal_prefix
     if any(other.is_prefix and prefix.startswith(other.literal_prefix) for other in others):
         return None
-    return between(
+    return shortest_key(
         [pattern], [other for other in others if _may_meet(prefix, other.literal_prefix)], max_states
     )
 
 
-def between(
+def shortest_key(
     inside: Sequence[KeyPattern], outside: Sequence[KeyPattern], max_states: int = MAX_STATES
 ) -> bytes | None:
-    """A shortest key that every pattern of `inside` matches and none of `outside`; None when there is none.
+    """A shortest key that every pattern of `inside` and no pattern of `outside` matches, or None.
 
     Raises `TooLarge`.
     """
@@ -90,9 +89,9 @@ def between(
 
 
 def overlapping_pairs(automaton: Automaton) -> Iterator[tuple[int, int]]:
-    """The pairs of pattern indices (the more specific first) that accept some key together.
+    """The pairs of pattern indexes (the more specific first) that both accept some key.
 
-    Long counters are left out, as the automaton leaves them out: `overlap` settles a pair exactly.
+    Long counters are ignored, as in the automaton. `overlap` checks a pair exactly.
     """
     seen: set[tuple[int, int]] = set()
     for members in automaton.sets:
@@ -105,12 +104,12 @@ def overlapping_pairs(automaton: Automaton) -> Iterator[tuple[int, int]]:
 def joint_samples(
     left: Automaton, right: Automaton, max_states: int = 500_000
 ) -> dict[tuple[int, int], bytes]:
-    """Where two policies differ: for each pair of accept-set ids (left's, right's; -1 for none) that one key
-    reaches, one of the shortest such keys. Long counters are left out.
+    """For each pair of accept-set ids that some key reaches, one of the shortest such keys.
 
-    Raises `TooLarge` past `max_states` joint states.
+    A pair has the id of `left` and the id of `right`; -1 means no accept set. Long counters are ignored.
+    Raises `TooLarge` beyond `max_states` joint states.
     """
-    # The most readable byte last: where several bytes lead to one pair, the last assignment stays.
+    # The most readable byte comes last: if several bytes lead to one pair, the last assignment remains.
     bytes_in_turn = _representatives(list(zip(left.classes, right.classes, strict=True)))[::-1]
     left_classes = [left.classes[byte] for byte in bytes_in_turn]
     right_classes = [right.classes[byte] for byte in bytes_in_turn]
@@ -140,7 +139,7 @@ def _may_meet(one: bytes, other: bytes) -> bool:
 
 
 def _common(nodes: list[Node], max_states: int) -> bytes | None:
-    """A shortest word that all languages share. Raises `TooLarge`."""
+    """A shortest word that belongs to all languages. Raises `TooLarge`."""
     simulations = [Simulation(node) for node in nodes]
 
     def accepted(states: tuple[int, ...]) -> bool:
@@ -155,10 +154,10 @@ def _search(
     is_alive: Callable[[tuple[int, ...]], bool],
     max_states: int,
 ) -> bytes | None:
-    """A shortest key after which `is_goal` holds for the states of all simulations; None when there is none.
+    """A shortest key after which `is_goal` holds for the states of all simulations, or None.
 
-    `is_alive` says which joint states may still lead to a goal. Raises `TooLarge`, earlier the more languages
-    take part, since each step costs as much more.
+    `is_alive` tells whether a joint state may still lead to a goal. Raises `TooLarge`; the limit is lower for
+    more languages, because each step then costs more.
     """
     limit = 2 * max_states // len(simulations)
     bytes_in_turn = _representatives([tuple(one.readers(byte) for one in simulations) for byte in range(256)])
@@ -179,7 +178,7 @@ def _search(
 
 
 def _representatives(kinds: Sequence[object]) -> list[int]:
-    """One byte for each kind of byte (`kinds[byte]`), the readable ones first."""
+    """One byte for each kind of byte (`kinds[byte]`), readable bytes first."""
     masks: dict[object, int] = {}
     for byte, kind in enumerate(kinds):
         masks[kind] = masks.get(kind, 0) | 1 << byte

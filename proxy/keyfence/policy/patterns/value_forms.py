@@ -1,6 +1,6 @@
-"""Forms that a value or a field name must have.
+"""The forms that a policy can require of values and field names.
 
-Rule: a form answers yes or no to bytes, in time linear in them; what it was asked about is never kept.
+Rule: a form accepts or rejects bytes in linear time, and never stores them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from keyfence.policy.units import size_text
 from .expressions import TOO_LARGE, ClassExpression, PatternError, parse_class
 from .msgpack import is_msgpack
 
-# A longer text isn't parsed: judging must not hold up the other clients.
+# Longer JSON and MessagePack values are accepted unparsed, because parsing would delay the other clients.
 MAX_PARSED = 1024 * 1024
 
 _NUMBER = re.compile(rb"[+-]?(\d{1,64}(\.\d{0,64})?|\.\d{1,64})([eE][+-]?\d{1,4})?", re.ASCII)
@@ -29,32 +29,32 @@ _UUID = re.compile(rb"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SHA256 = re.compile(rb"[0-9a-f]{64}")
 _EPOCH = re.compile(rb"\d{10}(\d{3})?", re.ASCII)
 _OCTET = rb"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_IPV4 = re.compile(_OCTET + rb"(?:\." + _OCTET + rb"){3}")  # what most addresses are; all others are parsed
+_IPV4 = re.compile(_OCTET + rb"(?:\." + _OCTET + rb"){3}")  # most addresses; `ipaddress` parses the others
 _DATE = re.compile(rb"\d{8}", re.ASCII)
 
 
 class Form(NamedTuple):
-    """`accepts` says whether bytes have the form; `text` completes "is not …"."""
+    """`accepts` returns a true value if bytes have the form. `text` completes "is not …"."""
 
-    accepts: Callable[[bytes], object]  # what it returns is true or false
+    accepts: Callable[[bytes], object]
     text: str
-    digits: int = 0  # from one to so many decimal digits surely have the form, which is told faster
+    digits: int = 0  # 1 to this number of decimal digits always have the form, which is checked faster
 
     @property
-    def asks(self) -> bool:
-        """Whether there are bytes without the form."""
+    def restricts(self) -> bool:
+        """Whether the form rejects any bytes."""
         return self is not BUILTIN["any"]
 
 
 class NumberRange(NamedTuple):
-    """The numbers from `low` to `high`, as the scores of a sorted set."""
+    """The numbers from `low` to `high`, for scores of a sorted set."""
 
     low: float
     high: float
     text: str  # completes "is not …"
 
     def accepts(self, number: bytes) -> bool:
-        """Whether this is a number in the range. What Redis reads as no number it refuses itself."""
+        """Whether `number` is in the range. Accepts text that is not a number, because Redis refuses it."""
         value = _float(number)
         return value is None or self.low <= value <= self.high
 
@@ -70,7 +70,7 @@ def _is_ip(value: bytes) -> bool:
 
 
 def _is_json(value: bytes) -> bool:
-    """RFC 8259: UTF-8, one value, no NaN. A text that nests too deeply to be read counts as none."""
+    """RFC 8259: UTF-8, one value, no NaN. A text that is nested too deeply for the parser is rejected."""
     if len(value) > MAX_PARSED:
         return True
     try:
@@ -80,12 +80,12 @@ def _is_json(value: bytes) -> bool:
     return True
 
 
-def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")  # Python's reader takes NaN and Infinity
+def _reject_constant(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")  # Python's parser accepts NaN and Infinity
 
 
-# Numbers are read no further than their form: turning long ones into integers takes quadratic time.
-_JSON = json.JSONDecoder(parse_constant=_no_number, parse_int=len, parse_float=len)
+# Numbers are not converted: converting a long integer takes quadratic time.
+_JSON = json.JSONDecoder(parse_constant=_reject_constant, parse_int=len, parse_float=len)
 
 
 def _is_packed(value: bytes) -> bool:
@@ -130,7 +130,7 @@ BUILTIN: Mapping[str, Form] = {
 
 
 def _float(number: bytes) -> float | None:
-    """A number as Redis' strtod reads it; None for what is none."""
+    """A number as Redis' strtod reads it, or None."""
     try:
         return float(number.decode("ascii")) if b"_" not in number else None
     except ValueError:
@@ -147,16 +147,16 @@ _HEX_NUMBER = re.compile(
 
 
 def parse_range(text: str) -> NumberRange:
-    """`0..100`, `0..`, `..1` or `-1.5..1.5`, both ends included. Raises ValueError with what is admitted."""
+    """Parse `0..100`, `0..`, `..1` or `-1.5..1.5`; both ends belong to the range. Raises ValueError."""
     low, dots, high = text.partition("..")
     try:
         ends = float(low or "-inf"), float(high or "inf")
     except ValueError:
         dots = ""
     if not dots or not low + high:
-        raise ValueError(f"{text!r} is no range; write its ends, as 0..100, or one of them, as 0..")
+        raise ValueError(f"{text!r} is not a range; write both ends, as in 0..100, or one, as in 0..")
     if not ends[0] <= ends[1]:
-        raise ValueError(f"{text!r} holds no number")
+        raise ValueError(f"{text!r} contains no number")
     side = f"from {low} to {high}" if low and high else f"{low} or more" if low else f"{high} or less"
     return NumberRange(*ends, f"a number {side}")
 
@@ -165,7 +165,7 @@ _EXPRESSION_SIGNS = frozenset("[]\\()|.*+?{}")
 
 
 def class_form(expression: ClassExpression, text: str) -> Form:
-    """The form of whatever a class expression matches."""
+    """The form of the values that a class expression matches."""
     return Form(expression.predicate(), text)
 
 
@@ -176,10 +176,10 @@ def words_form(words: list[str]) -> Form:
 
 
 def parse_form(spec: str | list[str], placeholders: Mapping[str, ClassExpression]) -> Form:
-    """A form from the policy's text. Raises ValueError with what is wrong and what is admitted."""
+    """Parse a form from the policy. Raises ValueError that says what is wrong and what is allowed."""
     if isinstance(spec, list):
         if not spec:
-            raise ValueError("an empty list admits nothing; list the words")
+            raise ValueError("an empty list allows nothing; list the words")
         return words_form(spec)
     if spec in BUILTIN:
         return BUILTIN[spec]
@@ -190,7 +190,7 @@ def parse_form(spec: str | list[str], placeholders: Mapping[str, ClassExpression
         return class_form(placeholders[name], f"a {name}")
     if not _EXPRESSION_SIGNS & set(spec):
         raise ValueError(
-            f"{spec!r} is no form; write a built-in one ({', '.join(sorted(BUILTIN))}), a <placeholder>, "
+            f"{spec!r} is not a form; write a built-in one ({', '.join(sorted(BUILTIN))}), a <placeholder>, "
             f"a class such as [0-9]+, or a list of words{did_you_mean(spec, BUILTIN)}"
         )
     try:
@@ -201,7 +201,7 @@ def parse_form(spec: str | list[str], placeholders: Mapping[str, ClassExpression
 
 
 def _max_value(spec: str) -> str:
-    """The setting to write in place of a counter as large as that of `.{0,65536}`."""
+    """The setting to use in place of a large counter, such as that of `.{0,65536}`."""
     counted = re.findall(r"\{(?:[0-9]*,)?([0-9]{1,12})\}", spec)
     size = size_text(int(counted[0])).removesuffix(" bytes") if len(counted) == 1 else "64kb"
-    return f"max_value: {size}, and say the form without it"
+    return f"max_value: {size}, and write the form without it"

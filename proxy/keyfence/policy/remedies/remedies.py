@@ -19,10 +19,11 @@ from keyfence.policy.compiled.tenants import Values, own_key
 from keyfence.policy.compiler.families import own_members
 from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.engine.evaluator import FORBIDDEN, Evaluator
-from keyfence.policy.engine.masking import fill, shown_in, standard_key
 from keyfence.policy.patterns.patterns import Hole, KeyPattern, Literal, Mismatch
+from keyfence.policy.rules import RULES
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Violation
+from keyfence.policy.wording.masking import fill, shown_in, standard_key
 
 from .remedy import Question, Remedy, Way, Ways
 from .values import adding, field_ways, hint_of, maxlen_ways, size_ways, ttl_ways, type_ways
@@ -45,13 +46,14 @@ def remedies(
     for violation in found:
         evaluator.values = values
         question = Question(policy, evaluator, service, argv, touches, violation, values)
-        for text, command, add in _WAYS.get(violation.rule, _nothing)(question):
+        for text, command, add in _WAYS.get(violation.rule, _in_general)(question):
             told.setdefault((violation.rule, text), Remedy(violation.rule, text, command, add))
     return list(told.values())
 
 
-def _nothing(_question: Question) -> Ways:
-    return iter(())
+def _in_general(question: Question) -> Ways:
+    """What the table of rules advises, where the command and the policy show nothing more precise."""
+    yield Way(RULES[question.violation.rule].remedy)
 
 
 # -- rights

@@ -16,9 +16,9 @@ from keyfence.commands.model import Access, Streamed, Touches
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.masking import shown_in
 from keyfence.policy.show import printable, shown_name
 from keyfence.policy.verdict import Violation
+from keyfence.policy.wording.masking import shown_in
 
 
 class Remedy(NamedTuple):

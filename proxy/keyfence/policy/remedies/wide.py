@@ -12,8 +12,8 @@ from keyfence.commands.model import READ, Channel
 from keyfence.commands.table import KNOWN_COMMANDS
 from keyfence.policy.compiled.permissions import EVERY
 from keyfence.policy.compiled.policy import CompiledPolicy, Grant, Target, beginning_of
-from keyfence.policy.engine.masking import shown_in
 from keyfence.policy.patterns.globs import Glob
+from keyfence.policy.wording.masking import shown_in
 
 from .remedy import Question, Way, Ways
 from .values import hint_of

@@ -22,8 +22,8 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from keyfence.policy.rules import RULES
 from keyfence.policy.units import milliseconds, size_bytes
-from keyfence.policy.verdict import RULES
 
 from .validate import file_kind
 

@@ -28,7 +28,7 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.pending_ttl import PendingTtls
-from keyfence.session.shown_ids import Question, ShownIds
+from keyfence.session.conversation.shown_ids import Question, ShownIds
 from keyfence.telemetry.operator_log import notice, tell, warn
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.discovery import CannotLearn, Learner, NotAllowed

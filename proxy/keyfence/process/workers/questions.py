@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from keyfence.session.shown_ids import Question
+from keyfence.session.conversation.shown_ids import Question
 
 MAX_WAITING = 1000
 ANSWER_SECONDS = 3.0

@@ -25,12 +25,12 @@ from keyfence.process.serving.command_recorder import Recorder
 from keyfence.process.serving.reload import Packed, unpack
 from keyfence.process.serving.runtime import Runtime, StartError, background, run_loop, settle_modules
 from keyfence.process.serving.spawn import admit_signals, end_with_parent
-from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.health import UpstreamAddress
 
 from .channel import Channel, from_pickle, to_json
+from .increments import Increments
 from .questions import Questions
 
 COUNT_INTERVAL = 1.0  # seconds between two increments

@@ -1,13 +1,12 @@
 """Commands that say who the client is: AUTH and HELLO.
 
-Rule: a password is verified by Redis, or here for those users that the configuration has. The client is
-somebody else only once the reply is in that says so, and no earlier request could have shaped it.
+Rule: Redis verifies a password, or keyfence does for the users of its configuration. The client is another
+one only once the reply that says so is in, and no earlier request could have shaped that reply.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from keyfence.commands.arguments import integer
 from keyfence.identity.credentials import (
@@ -21,17 +20,13 @@ from keyfence.identity.credentials import (
 )
 from keyfence.identity.passwords import Login
 from keyfence.resp import encode
-
-if TYPE_CHECKING:
-    from keyfence.session.actor import Actor
-
-Argv = Sequence[bytes]
+from keyfence.session.conversation.executor import Argv, Executor
 
 
-def auth(session: Actor, argv: Argv) -> None:
+def auth(session: Executor, argv: Argv) -> None:
     credentials = auth_credentials(argv)
     if credentials is None:
-        session.pass_one()
+        session.forward_one()
         return
     user, password = credentials
     service = session.identities.check(user, password)
@@ -46,11 +41,11 @@ def auth(session: Actor, argv: Argv) -> None:
     if session.transaction is None:
         session.when_sure(lambda: session.hold_for(answered))
     else:
-        session.effect(answered, is_login=True, decides=True)
+        session.inspect_effect(answered, is_login=True, decides=True)
 
 
-def auth_shared(session: Actor, argv: Argv) -> bool:
-    """Redis isn't asked about a user that keyfence knows."""
+def auth_shared(session: Executor, argv: Argv) -> bool:
+    """Redis is not asked about a user that keyfence knows."""
     credentials = auth_credentials(argv)
     if credentials is None:
         return False
@@ -61,55 +56,55 @@ def auth_shared(session: Actor, argv: Argv) -> bool:
     return True
 
 
-def _checked_here(session: Actor, service: str | Login, user: bytes) -> None:
-    """keyfence knows the user, and Redis is not to see the password. Inside MULTI this isn't queued."""
-    session.told_forwarded()
+def _checked_here(session: Executor, service: str | Login, user: bytes) -> None:
+    """keyfence knows the user, and Redis must not see the password. Inside MULTI this is not queued."""
+    session.count_forwarded()
     if isinstance(service, Login):
-        session.told_login_failed()
-        session.answers.local(WRONGPASS)
+        session.count_failed_login()
+        session.replies.local(WRONGPASS)
     else:
         session.become(service, user)
-        session.answers.local(AUTHENTICATED)
+        session.replies.local(AUTHENTICATED)
 
 
-def _accepted(session: Actor, user: bytes, password: bytes) -> None:
-    """Redis has accepted a login. Where the client's text could have shaped a reply before, Redis is asked
-    who the client is; where it may not be asked, the barrier before the login has to do."""
+def _accepted(session: Executor, user: bytes, password: bytes) -> None:
+    """Redis has accepted a login. If the client's text could have shaped an earlier reply, ask Redis who the
+    client is. If the client may not ask that, the barrier before the login has to do."""
     if not session.was_doubtful or session.transaction is not None:
         _logged_in(session, user, password)
         return
 
     def told(reply: bytes) -> None:
-        session.held = False
+        session.release()
         if reply.startswith(b"-") or _whoami(reply) == user:
             _logged_in(session, user, password)
         else:
             session.closing = "identity: Redis takes the client for another user"
 
-    session.held = True
+    session.hold()
     session.to_upstream.append(_WHOAMI)
-    session.answers.drop(told)
+    session.replies.drop(told)
 
 
 def _whoami(reply: bytes) -> bytes:
-    """The user's name in the answer to ACL WHOAMI."""
+    """The user's name in the reply to ACL WHOAMI."""
     return reply.partition(b"\r\n")[2].removesuffix(b"\r\n")
 
 
-def _logged_in(session: Actor, user: bytes, password: bytes) -> None:
+def _logged_in(session: Executor, user: bytes, password: bytes) -> None:
     session.profile = session.profile._replace(user=user, password=password)
     if session.selects_later:
         session.to_upstream.append(encode.command(b"SELECT", session.profile.database))
-        session.answers.drop(lambda reply: _selected(session, reply))
+        session.replies.drop(lambda reply: _selected(session, reply))
     session.become(session.identities.of_user(user, session.at_connect), user)
 
 
-def _selected(session: Actor, reply: bytes) -> None:
+def _selected(session: Executor, reply: bytes) -> None:
     if reply.startswith(b"-"):
         session.closing = "upstream doesn't let the client's user select the database"
 
 
-def hello(session: Actor, argv: Argv) -> None:
+def hello(session: Executor, argv: Argv) -> None:
     credentials = hello_credentials(argv)
     services = [session.identities.check(user, password) for user, password in credentials]
     if any(service is not Login.NOT_MINE for service in services):
@@ -120,7 +115,7 @@ def hello(session: Actor, argv: Argv) -> None:
     if len(argv) == 1:
         show_id(session)
     elif session.transaction is not None:
-        session.effect(
+        session.inspect_effect(
             lambda reply: _hello_answered(session, argv, reply), is_login=bool(users), decides=True
         )
     elif users:
@@ -133,8 +128,8 @@ def hello(session: Actor, argv: Argv) -> None:
 _NO_HELLO = (b"-", b"!", b"+")
 
 
-def _hello_checked_here(session: Actor, argv: Argv, services: Sequence[str | Login]) -> None:
-    """As `_checked_here`; what is left of the HELLO goes to Redis, and its answer is the client's."""
+def _hello_checked_here(session: Executor, argv: Argv, services: Sequence[str | Login]) -> None:
+    """As `_checked_here`. The rest of the HELLO goes to Redis, whose reply the client gets."""
     rest = hello_without_credentials(argv)
     service = next((one for one in services if isinstance(one, Login)), services[-1])
     user = hello_credentials(argv)[-1][0]
@@ -152,21 +147,21 @@ def _hello_checked_here(session: Actor, argv: Argv, services: Sequence[str | Log
     if session.transaction is None:
         session.when_sure(lambda: session.hold_for(answered))
     else:
-        session.effect(answered, decides=True)
+        session.inspect_effect(answered, decides=True)
 
 
-def _hello_answered(session: Actor, argv: Argv, reply: bytes) -> None:
-    """Redis takes one option after the other: an error may come after AUTH was carried out."""
-    session.shown(reply)
+def _hello_answered(session: Executor, argv: Argv, reply: bytes) -> None:
+    """Redis carries out one option after the other: an error may come after AUTH succeeded."""
+    session.show_id(reply)
     users = hello_users(argv)
     failed = reply.startswith(_NO_HELLO)
     if not failed:
         version = integer(argv[1])
         if version in (2, 3):
-            session.answers.resp = version
+            session.replies.resp = version
         name = _hello_name(argv)
         session.profile = session.profile._replace(
-            resp=session.answers.resp, name=session.profile.name if name is None else name
+            resp=session.replies.resp, name=session.profile.name if name is None else name
         )
     if users and not failed:
         _accepted(session, users[-1], hello_credentials(argv)[-1][1])
@@ -174,39 +169,39 @@ def _hello_answered(session: Actor, argv: Argv, reply: bytes) -> None:
         _ask_who_it_is(session, argv)
 
 
-def _ask_who_it_is(session: Actor, argv: Argv) -> None:
-    """A HELLO failed that may have authenticated before: Redis 7.2 looks at all options first, 7.0 does
+def _ask_who_it_is(session: Executor, argv: Argv) -> None:
+    """A HELLO has failed that may have authenticated first: Redis 7.2 checks all options first, 7.0 does
     not."""
 
     def told(reply: bytes) -> None:
-        session.held = False
+        session.release()
         user = _whoami(reply)
         credentials = dict(hello_credentials(argv))
         if reply.startswith((b"-NOAUTH", b"$")) and user not in credentials:
             return
         if user in credentials:
             _logged_in(session, user, credentials[user])
-            session.route.pinned = "HELLO"  # which of several passwords was taken, nobody knows
+            session.route.pinned = "HELLO"  # nobody knows which of several passwords Redis took
         else:
             session.closing = "identity: a HELLO failed that may have authenticated"
 
-    session.held = True
+    session.hold()
     session.to_upstream.append(_WHOAMI)
-    session.answers.drop(told)
+    session.replies.drop(told)
 
 
 _WHOAMI = encode.command(b"ACL", b"WHOAMI")
 
 
 def _hello_name(argv: Argv) -> bytes | None:
-    """What the last SETNAME sets; as `identity` reads the options, which Redis has accepted."""
+    """The name that the last SETNAME sets. Redis has accepted the options, which `identity` reads."""
     rest = hello_without_credentials(argv)[2:]
     return rest[-1] if rest else None
 
 
-def show_id(session: Actor) -> None:
-    """The reply tells the connection's id, which the client may name from then on."""
+def show_id(session: Executor) -> None:
+    """The reply contains the connection's id. From then on the client may name it."""
     if session.transaction is None:
-        session.when_sure(lambda: session.inspect(session.shown))
+        session.when_sure(lambda: session.inspect(session.show_id))
     else:
-        session.effect(session.shown)
+        session.inspect_effect(session.show_id)

@@ -1,64 +1,90 @@
-"""MULTI and what is queued behind it.
+"""MULTI, EXEC, DISCARD, WATCH and UNWATCH.
 
-Rule: a transaction is open from the MULTI that was sent to the EXEC, DISCARD or RESET that was; Redis decides
-what becomes of it. What is queued in it takes effect when EXEC's answer says so, not before.
+Rule: Redis decides whether a transaction is open and whether it runs; its replies open and end it here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from keyfence.session.conversation.executor import Argv, Executor
+from keyfence.session.conversation.transactions import OpenTransaction
 
-from keyfence.policy.engine.authorizer import Authorizer
-from keyfence.policy.engine.evaluator import Transaction
-from keyfence.resp.replies import ReplyFramer
-
-# Commands of one transaction that do something to the session itself: they are kept until EXEC.
-MAX_EFFECTS = 1_000
+OK = b"+OK\r\n"
 
 
-class OpenTransaction:
-    """A transaction between its MULTI and its end."""
-
-    __slots__ = ("_effects", "is_confirmed", "is_shapeable", "judge", "judged", "logins", "queued")
-
-    def __init__(self, judge: Authorizer) -> None:
-        self.judge = judge  # a reload doesn't change what a transaction is judged by
-        self.judged = Transaction()
-        self.is_confirmed = False  # Redis has answered MULTI
-        self.is_shapeable = False  # the client's text might shape a part of EXEC's reply
-        self.logins = 0  # commands that may log in, and fail
-        self.queued = 0  # commands that Redis will have an answer for in EXEC's
-        self._effects: list[tuple[int, Callable[[bytes], None]]] = []
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no further effect can be kept."""
-        return len(self._effects) >= MAX_EFFECTS
-
-    @property
-    def has_effects(self) -> bool:
-        return bool(self._effects)
-
-    def when_executed(self, effect: Callable[[bytes], None]) -> None:
-        """Have `effect` called with the reply of the command that is queued next, once EXEC brings it."""
-        self._effects.append((self.queued, effect))
-
-    def executed(self, reply: bytes) -> None:
-        """EXEC has answered: an array of the commands' replies, or a null or an error if none was run."""
-        answers = elements(reply)
-        for index, effect in self._effects:
-            if index < len(answers):
-                effect(answers[index])
+def multi(session: Executor, argv: Argv) -> None:
+    if len(argv) != 1 or session.transaction is not None:
+        _uncounted(session)
+        return
+    session.count_forwarded()
+    open_transaction(session, OpenTransaction(session.current_authorizer()), session.request)
 
 
-def elements(reply: bytes) -> Sequence[bytes]:
-    """The elements of an array, as they came; none for whatever else."""
-    end = reply.find(b"\r\n") + 2
-    if not reply.startswith(b"*") or reply.startswith(b"*-"):
-        return ()
-    framer = ReplyFramer()
-    found = []
-    for _ in range(int(reply[1:end])):
-        start, end = end, framer.advance(reply, end, 1)
-        found.append(reply[start:end])
-    return found
+def open_transaction(session: Executor, transaction: OpenTransaction, multi: bytes) -> None:
+    """Send a MULTI. What follows is queued in `transaction`."""
+
+    def answered(reply: bytes) -> None:
+        """Where Redis refused MULTI (NOAUTH, NOPERM) there is no transaction."""
+        transaction.is_confirmed = True
+        if reply.startswith(b"-") and session.transaction is transaction:
+            session.transaction = None
+
+    session.to_upstream.append(multi)
+    session.replies.inspect(answered)
+    session.transaction = transaction
+
+
+def _uncounted(session: Executor) -> None:
+    """Forward a command that Redis answers at once inside MULTI: EXEC's reply has no element for it."""
+    session.forward_one()
+    if session.transaction is not None:
+        session.transaction.queued -= 1
+
+
+def execute(session: Executor, argv: Argv) -> None:
+    transaction = session.transaction
+    if transaction is None:
+        session.forward_one()
+        return
+    if len(argv) != 1:  # since 6.0.6 that ends the transaction too (server.c, rejectCommandFormat)
+        session.hold_for(lambda reply: _leave(session) if reply.startswith(b"-EXECABORT") else None)
+        return
+    _leave(session)
+    if transaction.is_shapeable:
+        session.doubt_replies()
+    if not transaction.has_effects:
+        session.forward_one()
+    elif session.is_doubtful or transaction.logins:
+        # Redis 8.0 and Valkey 8.1 leave a login that failed without an answer (redis/redis#15640).
+        session.hold_for_proof(transaction.executed, transaction.logins)
+    else:
+        session.hold_for(transaction.executed)
+
+
+def discard(session: Executor, argv: Argv) -> None:
+    if session.transaction is None or len(argv) != 1:
+        _uncounted(session)
+        return
+    session.hold_for(lambda reply: None if reply.startswith(b"-") else _leave(session))
+
+
+def _leave(session: Executor) -> None:
+    if session.transaction is not None:
+        session.transaction = None
+        session.route.watching = False
+
+
+def watch(session: Executor, _argv: Argv) -> None:
+    _uncounted(session)
+
+
+def unwatch(session: Executor, _argv: Argv) -> None:
+    """Where Redis refuses it, the keys stay watched."""
+
+    def answered(reply: bytes) -> None:
+        if reply == OK:
+            session.route.watching = False
+
+    if session.transaction is None:
+        session.inspect(answered)
+    else:
+        session.forward_one()  # EXEC and DISCARD end all watching anyway

@@ -1,0 +1,142 @@
+"""What is checked of one access to one key, and what remains to be looked at for each call.
+
+Rule: `Standing` is an answer about a kind of access: one command form, one service, the keys of one target.
+It never depends on the key's name, on what is written, or on other keys. A check that needs more than that
+is a *doubt*, and a check without a doubt finds no violation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Command
+from keyfence.policy.compiled.policy import CompiledPolicy, Target
+from keyfence.policy.compiled.scripts import Registration
+from keyfence.policy.compiled.sizes import asks
+from keyfence.policy.compiled.ttl import FAULTS, FINE, SIZED, outcome
+
+from .content import fits
+
+# The checks, in the order in which their violations are listed (policy.rules). `KeyEvaluator.CHECKS` says
+# which method looks for the violations of each.
+COMMANDS: Final = 1  # the entry or scope admits the command
+RIGHTS: Final = 2
+FORM: Final = 4  # the key is one that may exist
+NAME: Final = 8  # its name keeps the naming rules
+TYPE: Final = 16
+TYPE_IN_KEY: Final = 32  # the same, where words in the key say its type
+CONTENT: Final = 64  # what is written
+LIFETIME: Final = 128  # its time to live
+OPEN: Final = 256  # nothing is wrong yet, but only Redis can tell the time to live or the size afterwards
+CARRIED: Final = 512  # content that comes from other keys
+# No check of its own: the answer holds now and may be another one later.
+TIME: Final = 1024
+
+# What a key is asked, by what it is, where it is of no entry and no scope.
+BY_KIND: Final = {
+    "stray": COMMANDS | FORM,
+    "legacy": COMMANDS | FORM,
+    "malformed": COMMANDS | RIGHTS | FORM,
+    "claim": COMMANDS | FORM,
+}
+
+
+class Standing(NamedTuple):
+    """What holds for all accesses of one kind."""
+
+    doubts: int  # the checks that may fail, as a sum
+    outcome: int  # what the command means for the key's time to live and size (`ttl.outcome`, `ttl.SIZED`)
+
+
+class Use(NamedTuple):
+    """One access to one key, and who makes it by which command."""
+
+    service: int
+    name: str  # of the command, as messages and grants have it
+    command: Command | None  # None: nothing is asked about the command itself
+    access: Access
+    is_script: bool = False  # the command runs a script, which makes the access
+    registration: Registration | None = None  # of that script
+    runs: frozenset[str] | None = None  # the commands that the registration names for the key
+
+    @property
+    def by(self) -> str:
+        """The registered script or function that makes the access; "" for a plain command."""
+        return self.registration.name if self.registration is not None else ""
+
+
+def may_lack(needs: int, held: int, target: Target) -> bool:
+    """Whether an access may lack a right, where these are held and not denied. False is sure."""
+    return not held or bool(needs & ~held & (READ | WRITE)) or bool(needs & WRITE and target.written_by)
+
+
+def lacking(service: int, needs: int, target: Target, held: int, all_held: bool = False) -> Iterator[int]:
+    """The rights (READ, WRITE) that an access needs and the service lacks on a target. `held` are its rights
+    before denials.
+
+    `all_held`: the rights that the entry lost to its replacement count as held.
+    """
+    if not all_held:
+        held &= ~target.denied[service]
+    elif target.denied_before:
+        held &= ~target.denied_before[service]
+    if needs & GROUP and held & GROUP:
+        needs &= ~WRITE  # only the group's own state; what is read with it (XREADGROUP) counts as read
+    if needs & READ and not held & READ:
+        yield READ
+    if needs & WRITE and not held & WRITE and not (needs & DELETE and held & DELETE):
+        yield WRITE
+    if not needs and not held:
+        yield READ
+
+
+def carries(access: Access) -> bool:
+    """Whether an access brings content from other keys, or a dump."""
+    return access.content is not None and access.content.carried is not None
+
+
+class Standings:
+    """What one policy asks of accesses to the keys of its entries and scopes.
+
+    This is the one statement of what is asked. `KeyEvaluator` lists the violations where there are doubts,
+    and resolves the doubts of a single call; the decision cache keeps what is sure.
+    """
+
+    def __init__(self, policy: CompiledPolicy, clock: Callable[[], float]) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._reads_words = any(home.type_words for home in policy.homes)
+
+    def of(self, name: str, command: Command | None, access: Access, target: Target, held: int) -> Standing:
+        """The standing of a service with these rights, denials subtracted.
+
+        `command` is None where only a closer look tells which commands are run.
+        """
+        entry = target.entry
+        doubts = CARRIED if carries(access) else 0
+        if may_lack(access.needs, held, target):
+            doubts |= RIGHTS
+        if target.kind == "scope" and not target.is_open:
+            doubts |= FORM
+        if not target.names_sure:
+            doubts |= NAME
+        if self._reads_words and not (entry is not None and entry.types):
+            doubts |= TYPE_IN_KEY if self._policy.home(target).type_words else 0
+        if entry is None or entry.is_plain:
+            return Standing(doubts, FINE)
+        if entry.commands is not None:
+            is_known = command is not None and not entry.commands.fault(command, access, self._clock)
+            doubts |= 0 if is_known else COMMANDS
+        if not fits(entry.types, access.types):
+            doubts |= TYPE
+        if entry.looks_into_values:
+            doubts |= CONTENT
+        if access.ttl is not None and access.ttl.absolute and (entry.ttl or entry.commands):
+            doubts |= TIME
+        found = FINE if entry.ttl is None else outcome(entry.ttl, access, self._clock)
+        if found in FAULTS:
+            doubts |= LIFETIME
+        if entry.is_sized and asks(name, access, entry):
+            found = SIZED[found]
+        return Standing(doubts | OPEN if found else doubts, found)

@@ -1,0 +1,260 @@
+"""Every rule that a command can break: one table.
+
+Rule: this table is the only list of rules, and its order is the order in which the evaluator looks for
+violations. The documentation, the schemas, the modes and the waivers take their rules from here.
+
+A new rule is a row here, a check in `policy/engine` that finds its violations, and a section of
+`policy/source` if the policy states it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, get_args
+
+# What the evaluator looks at, in this order: the command; then key by key, from "rights" to "lifetime"; last
+# all keys together. "unseen" is what can't be read from the command.
+Stage = Literal[
+    "session",
+    "command",
+    "database",
+    "pattern",
+    "channel",
+    "unseen",
+    "rights",
+    "form",
+    "type",
+    "content",
+    "lifetime",
+    "together",
+]
+STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
+
+
+class Rule(NamedTuple):
+    """One rule. Names are stable: they are metric labels, and configurations and waivers use them."""
+
+    name: str
+    stage: Stage
+    meaning: str  # of a violation, as a sentence without its full stop
+    decided_by: str  # the part of the policy that decides, or the person to ask
+    remedy: str  # what helps, as a sentence without its full stop
+    late: bool = False  # some violations show only in what Redis answers afterwards; they can't be refused
+
+
+_ALL: Final = (
+    # -- session
+    Rule(
+        "internal.error",
+        "session",
+        "the decision itself failed",
+        "keyfence's operator",
+        "report it to keyfence's operator, with the decision's id",
+    ),
+    Rule(
+        "session.opaque",
+        "session",
+        "the session changed to one that can't be read command by command",
+        "keyfence's operator",
+        "leave out the command, or observe this rule",
+    ),
+    # -- command
+    Rule(
+        "command.forbidden",
+        "command",
+        "the command is forbidden to the service, or on this key",
+        "`commands` and `grants`; on a key, the `commands` of its entry or scope",
+        "use another command, or grant this one",
+    ),
+    # -- database
+    Rule(
+        "database.forbidden",
+        "database",
+        "the database is outside the policy",
+        "`databases`",
+        "use a listed database, or list this one",
+    ),
+    # -- pattern
+    Rule(
+        "scan.scope",
+        "pattern",
+        "the pattern reaches keys that the service may not read",
+        "`readers` of every key that the pattern can match",
+        "use a pattern that begins with a prefix of the service's own keys",
+    ),
+    # -- channel
+    Rule(
+        "channel.read",
+        "channel",
+        "the service may not subscribe to this channel",
+        "`subscribers` under `channels`",
+        "list the service, or subscribe to a channel that lists it",
+    ),
+    Rule(
+        "channel.write",
+        "channel",
+        "the service may not publish to this channel",
+        "`publishers` under `channels`",
+        "list the service, or publish to a channel that lists it",
+    ),
+    # -- unseen
+    Rule(
+        "command.unknown",
+        "unseen",
+        "the command, or what it touches, isn't known",
+        "the command table; `commands` can allow a command by its name",
+        "use a command whose keys are known, or allow this one by its name",
+    ),
+    Rule(
+        "script.keys",
+        "unseen",
+        "the script's keys can't be known",
+        "`scripts` and `functions`",
+        "pass all keys as KEYS, or register the script with its keys",
+    ),
+    Rule(
+        "script.unregistered",
+        "unseen",
+        "the script isn't registered with the policy",
+        "`scripts`, `functions` and `unregistered_scripts`",
+        "register the script",
+    ),
+    # -- rights
+    Rule(
+        "scope.read",
+        "rights",
+        "the service may not read this key",
+        "`readers`, `writers` and `deny_read` of the entry or scope",
+        "let a service read it that may, or list this one",
+    ),
+    Rule(
+        "scope.write",
+        "rights",
+        "the service may not write this key",
+        "`writers`, `consumers` and `deny_write` of the entry or scope",
+        "let a service write it that may, or list this one",
+    ),
+    Rule(
+        "key.legacy",
+        "rights",
+        "the key is of a deprecated form",
+        "`legacy`; `replaces` and `allow` of the entry's next version",
+        "use the standard key",
+    ),
+    # -- form
+    Rule(
+        "key.format",
+        "form",
+        "the key breaks the form of its kind",
+        "the entry's `key`; `claims` and `scopes`",
+        "write the key as its entry has it",
+    ),
+    Rule(
+        "key.unregistered",
+        "form",
+        "no entry of the policy covers the key",
+        "`keys`; `unregistered` of the scope",
+        "use the key of an entry, or register this one",
+    ),
+    Rule(
+        "key.length",
+        "form",
+        "the key is too long",
+        "`max_length` of the entry, or under `names`",
+        "shorten the key",
+    ),
+    Rule(
+        "key.charset",
+        "form",
+        "the key holds bytes that the policy doesn't admit",
+        "`charset` under `names`",
+        "leave these bytes out",
+    ),
+    Rule(
+        "key.hash_tag",
+        "form",
+        "the key's hash tag is missing, empty or doubled",
+        "`hash_tag` of the entry or scope, or under `names`",
+        "give the key one hash tag, as {tag}",
+    ),
+    # -- type
+    Rule(
+        "type.mismatch",
+        "type",
+        "the command is for another value type than the key has",
+        "`type` of the entry; `type_words`",
+        "use the commands of the key's type",
+    ),
+    # -- content
+    Rule(
+        "field.unknown",
+        "content",
+        "the hash or stream field isn't listed for the key",
+        "`fields` of the entry",
+        "use a listed field, or list this one",
+    ),
+    Rule(
+        "value.invalid",
+        "content",
+        "the value isn't of the listed form",
+        "`fields`, `values`, `members` and `scores` of the entry",
+        "write a value of this form",
+    ),
+    Rule(
+        "value.size",
+        "content",
+        "the value is longer than it may be",
+        "`max_value` of the entry",
+        "write less, or raise the limit",
+        late=True,
+    ),
+    Rule(
+        "key.members",
+        "content",
+        "the key has more fields or elements than it may",
+        "`max_fields` and `max_members` of the entry",
+        "write fewer, or raise the limit",
+        late=True,
+    ),
+    Rule(
+        "stream.maxlen",
+        "content",
+        "the stream isn't trimmed as it must be",
+        "`maxlen` of the entry",
+        "give XADD a MAXLEN within the limit",
+    ),
+    # -- lifetime
+    Rule(
+        "ttl.required",
+        "lifetime",
+        "the key must have a time to live",
+        "`ttl` of the entry",
+        "set a time to live with the write",
+        late=True,
+    ),
+    Rule(
+        "ttl.forbidden",
+        "lifetime",
+        "the key must not have a time to live",
+        "`ttl: none` of the entry",
+        "leave the time to live out",
+        late=True,
+    ),
+    Rule(
+        "ttl.range",
+        "lifetime",
+        "the time to live is out of range",
+        "`ttl` of the entry",
+        "set a time to live within the range",
+        late=True,
+    ),
+    # -- together
+    Rule(
+        "slot.cross",
+        "together",
+        "the keys of one command lie in different hash slots",
+        "`cluster`",
+        "give the keys one hash tag, as {tag}",
+    ),
+)
+RULES: Final[Mapping[str, Rule]] = {rule.name: rule for rule in _ALL}

@@ -1,0 +1,63 @@
+"""The increments that a worker sends to its parent: what it has counted since the last time.
+
+Rule: the sum of all increments is what the worker has counted. So the parent keeps one sum, and nothing is
+subtracted when a worker ends. A row without new counts costs a comparison and is not sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keyfence.telemetry.counters import COUNTED, GAUGES, SCALARS
+from keyfence.telemetry.tally import Key, Row
+from keyfence.telemetry.telemetry import Telemetry
+
+
+class Increments:
+    """Takes increments from a worker's telemetry, as values that JSON can carry."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._plain: dict[str, Any] = dict.fromkeys(SCALARS, 0)
+        self._tables: dict[str, dict[Any, int]] = {name: {} for name in COUNTED}
+        self._buckets: list[int] = [0] * len(telemetry.counters.decision_buckets)
+        self._rows: dict[Key, tuple[int, dict[str, int]]] = {}
+
+    def take(self) -> dict[str, Any]:
+        """{"counters": for `Counters.absorb(…, live=False)`, "gauges": for `Counters.absorb_gauges`,
+        "tally": for `Tally.absorb`}."""
+        return {"counters": self._counted(), "gauges": self._gauges(), "tally": self._tallied()}
+
+    def _counted(self) -> dict[str, Any]:
+        counters = self._telemetry.counters
+        new: dict[str, Any] = {}
+        for name in SCALARS:
+            value = getattr(counters, name)
+            new[name], self._plain[name] = value - self._plain[name], value
+        for name in COUNTED:
+            table, before = getattr(counters, name), self._tables[name]
+            new[name] = [
+                [*(key if isinstance(key, tuple) else (key,)), number - before.get(key, 0)]
+                for key, number in table.items()
+                if number != before.get(key)
+            ]
+            if new[name]:
+                self._tables[name] = dict(table)
+        buckets = list(counters.decision_buckets)
+        new["decision_buckets"] = [now - then for now, then in zip(buckets, self._buckets, strict=True)]
+        self._buckets = buckets
+        return new
+
+    def _gauges(self) -> dict[str, Any]:
+        shot = self._telemetry.counters.gauges()
+        return {name: shot[name] for name in GAUGES}
+
+    def _tallied(self) -> list[Row]:
+        new: list[Row] = []
+        for key, row in self._telemetry.tally.rows():
+            count, actions = self._rows.get(key, (0, {}))
+            if row["count"] != count or row["actions"] != actions:
+                more = {name: n - actions.get(name, 0) for name, n in row["actions"].items()}
+                new.append({**row, "count": row["count"] - count, "actions": more})
+                self._rows[key] = row["count"], dict(row["actions"])
+        return new

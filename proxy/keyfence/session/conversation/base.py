@@ -1,0 +1,128 @@
+# cython: annotation_typing=False
+"""The session base: what the owner of a client's connection uses of a `Session` or a `Passthrough`.
+
+Rule: the owner uses nothing else. Whatever it needs each time that bytes come is a plain attribute or a
+method of these classes, so that compiled modules reach it without a look-up by name.
+"""
+
+from __future__ import annotations
+
+from keyfence.policy.compiled.tenants import NOBODY
+from keyfence.resp.profile import Profile
+
+from .routing import Route
+from .shown_ids import Question
+
+
+class Outlet:
+    """What goes to the client next, and whether it is closed then."""
+
+    def __init__(self) -> None:
+        self.to_client: list[bytes] = []  # its taker empties it
+        self.closing = ""  # why to close the client once that is sent; "" while it lives
+
+
+class SessionBase:
+    """One client's side of the conversation with Redis: bytes in, bytes out."""
+
+    def __init__(self, service: str, profile: Profile, outlet: Outlet, route: Route) -> None:
+        self.service = service  # the client's service
+        self.caller = NOBODY  # what else is known of the client
+        self.profile = profile  # the state that its connection to Redis must have
+        self.outlet = outlet
+        self.route = route  # which connection `to_upstream` is for
+        self.to_upstream: list[bytes] = []
+        self.counts: list[int] = []  # the replies that each piece of it gets, on a shared connection
+        self.shapeable = False  # the client's text might shape one of those replies
+        self.question: Question | None = None  # for other processes; nothing is evaluated until its answer
+        self.reopen = False  # the own connection must be replaced before anything is sent on it
+        self.wants_turn = False  # other clients come first; then `take_turn` goes on
+
+    @property
+    def to_client(self) -> list[bytes]:
+        return self.outlet.to_client
+
+    @to_client.setter
+    def to_client(self, chunks: list[bytes]) -> None:
+        self.outlet.to_client = chunks
+
+    @property
+    def closing(self) -> str:
+        return self.outlet.closing
+
+    @closing.setter
+    def closing(self, reason: str) -> None:
+        self.outlet.closing = reason
+
+    # -- bytes
+
+    def from_client(self, data: bytes) -> None:
+        """Take in what the client sent."""
+        raise NotImplementedError
+
+    def from_upstream(self, data: bytes) -> None:
+        """Take in what Redis sent on the client's own connection."""
+        raise NotImplementedError
+
+    def from_shared(self, data: bytes, completed: int, whole: bool) -> None:
+        """Take in this client's part of what Redis sent on a shared connection: `completed` replies end in
+        it. `whole`: the last of them ends with it."""
+        raise NotImplementedError
+
+    def from_kept(self, data: bytes) -> None:
+        """Take in what Redis sent on the client's own connection while the client shares another."""
+        self.from_upstream(data)
+
+    def upstream_refused(self, reason: str) -> None:
+        """No connection could be had, so nothing was sent."""
+        raise NotImplementedError
+
+    def upstream_lost(self, reason: str) -> None:
+        """The connection ended."""
+        raise NotImplementedError
+
+    def take_turn(self) -> None:
+        """Go on with the evaluation that was interrupted for other clients."""
+
+    # -- which connection
+
+    def settle(self) -> None:
+        """Return to sharing if nothing keeps the client on its own connection any more."""
+
+    def take_own(self, *, for_good: bool) -> None:
+        """Leave the shared connection: none can be had now, or ever (`for_good`)."""
+
+    # -- what the owner asks
+
+    def wants_input(self) -> bool:
+        """Whether the client's socket is worth reading now."""
+        return True
+
+    def backlog(self) -> int:
+        """Bytes of requests that have come and have not been sent on yet."""
+        return 0
+
+    @property
+    def outstanding(self) -> int:
+        """How many replies from upstream are due."""
+        raise NotImplementedError
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether requests that have come wait for replies before they may be evaluated or sent."""
+        return False
+
+    @property
+    def awaits_more(self) -> bool:
+        """Whether something may still come for a client that sends no more."""
+        return True
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether commands are queued that an EXEC may still run."""
+        return False
+
+    @property
+    def waits(self) -> bool:
+        """Whether the client waits for a reply or for messages. Then it isn't idle."""
+        return True

@@ -1,0 +1,479 @@
+# cython: annotation_typing=False
+"""What one client has sent and awaits: its reply slots, its connection, its state, and what is held back.
+
+Rule: nothing is decided here. Every request that is sent is awaited. The client's connection changes only
+when no reply is due. What can't be followed any more passes unread or ends the session; nothing is guessed.
+
+`Session` reads and decides, and builds on this. `reply_queue` sorts what comes from upstream, `routing` says
+which connection a request takes, and `states` has the session's states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from keyfence.resp import encode
+from keyfence.resp.barrier import Barrier, Form, Sightings
+from keyfence.resp.limits import RequestLimits
+from keyfence.resp.profile import Profile
+from keyfence.resp.replies import ReplyError
+from keyfence.resp.requests import RequestReader
+
+from .base import SessionBase
+from .reply_queue import ReplyQueue, unreachable
+from .routing import Route
+from .states import Event, State, next_state
+from .transactions import OpenTransaction
+
+
+class Room:
+    """How much one client may have waiting or under way: in bytes, where no other unit is named."""
+
+    def __init__(self) -> None:
+        # What reply slots keep: local replies, callbacks. Past this no request is evaluated until replies
+        # come in.
+        self.slots = 1024 * 1024
+        # What is taken in from the client while nothing may be evaluated. Past this its socket is not read.
+        self.backlog = 64 * 1024
+        # How many requests, and about how many bytes of them, may be under way on a shared connection.
+        self.shared_requests = 4096
+        self.shared = 1024 * 1024
+        # A larger request needs a connection of its own, and so does a client that gets a larger reply.
+        self.shared_request = 64 * 1024
+        self.shared_reply = 256 * 1024
+
+
+ROOM = Room()
+
+# `State` as integers, which compiled code compares without a look-up.
+_READING = int(State.READING)
+_AWAITING_ALL = int(State.AWAITING_ALL)
+_BECOMING_OPAQUE = int(State.BECOMING_OPAQUE)
+_OPAQUE = int(State.OPAQUE)
+_CLOSING = int(State.CLOSING)
+_NO_LIMIT = 1 << 62
+
+# Sent upstream in place of a command that is refused inside MULTI. Its wrong arity makes Redis mark the
+# transaction, so that EXEC answers EXECABORT in Redis' own words and runs nothing (server.c, rejectCommand).
+ABORT_MARKER = encode.command(b"ECHO")
+MULTI = encode.command(b"MULTI")
+
+
+class Conversation(SessionBase):
+    """One client's requests, the replies that are due for them, and the connection that they take."""
+
+    def __init__(self, service: str, profile: Profile, route: Route, limits: RequestLimits) -> None:
+        self.replies = ReplyQueue()
+        super().__init__(service, profile, self.replies, route)
+        self.state = _READING
+        self.transaction: OpenTransaction | None = None
+        self.is_behind = False  # the own connection has carried nothing since the client last shared
+        self.room = ROOM
+        self.reader = RequestReader(limits)
+        self.partly_sent = False  # the beginning of the request in hand has gone upstream already
+        self._deferred: Callable[[], None] | None = None  # what to do once every reply is in
+        self._unread = b""  # BECOMING_OPAQUE: what goes upstream unread once every reply is in
+        self._closing_then = ""  # CLOSING: why the session closes once every reply is in
+        self._shared_bytes = 0  # sent on the shared connection since the last time nothing was due
+        self._reply_bytes = 0  # of a reply that is coming in on the shared connection
+        # Something was sent on the own connection whose reply the client's text might shape: what comes next
+        # may not be the reply that it looks like …
+        self.is_doubtful = False
+        self.was_doubtful = False  # … or was once, before a barrier was passed
+        self._at_barrier = False  # the request in hand isn't sent yet, and waits for a barrier
+        self._barrier: Sightings | None = None  # of the barrier that is awaited
+
+    def _read_requests(self) -> None:
+        """Go on with what was held back."""
+        raise NotImplementedError
+
+    # -- state
+
+    def enter(self, event: Event) -> None:
+        """Change the state as `states.TRANSITIONS` says."""
+        self.state = int(next_state(self.state, event))
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether every byte passes unread."""
+        return self.state == _OPAQUE
+
+    def may_evaluate(self) -> bool:
+        """Whether the next request may be evaluated now."""
+        slots = self.replies.slots
+        return (
+            self.state == _READING
+            and not self.replies.closing
+            and not self.wants_turn
+            and slots.held_bytes < self.room.slots
+            and (not self.route.is_shared or self._has_room(slots.awaited))
+        )
+
+    @property
+    def outstanding(self) -> int:
+        return self.replies.slots.awaited
+
+    def wants_input(self) -> bool:
+        """A session that waits takes in some bytes more: only reading shows that a client has gone."""
+        if self.replies.closing:
+            return False
+        if self.state in (_OPAQUE, _CLOSING):
+            return True
+        return self.may_evaluate() or self.backlog() < self.room.backlog
+
+    @property
+    def holds_back(self) -> bool:
+        if self.closing or self.state in (_OPAQUE, _CLOSING):
+            return False
+        return not self.may_evaluate()
+
+    @property
+    def awaits_more(self) -> bool:
+        if self.replies.slots or self.wants_turn:
+            return True
+        # Without a reply slot a session may still wait for what other processes answer.
+        return self.state not in (_READING, _CLOSING)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether a request is under way that is too large to be held."""
+        return self.partly_sent or self.reader.is_large
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.transaction is not None
+
+    @property
+    def waits(self) -> bool:
+        return self.awaits_more or self.replies.monitoring or bool(self.replies.subscriptions)
+
+    def _has_room(self, awaited: int) -> bool:
+        if not awaited:
+            self._shared_bytes = 0
+        return awaited < self.room.shared_requests and self._shared_bytes < self.room.shared
+
+    def exceeds_share(self, size: int, count: int) -> bool:
+        """Whether `count` requests of `size` bytes together are too much for one piece on a shared
+        connection."""
+        return size > self.room.shared_request or count > self.room.shared_requests
+
+    def largest_request(self) -> int:
+        """How many bytes a request may have on the connection that the client uses now."""
+        return self.room.shared_request if self.route.is_shared else _NO_LIMIT
+
+    def backlog(self) -> int:
+        return self.reader.pending() + len(self._unread)  # a deferred request is of what was read
+
+    @property
+    def mid_reply(self) -> bool:
+        """Part of a reply has reached the client, so that nothing else may be sent to it."""
+        return self.state == _OPAQUE or self.replies.mid_reply
+
+    # -- requests
+
+    def _to_upstream(self, request: bytes, count: int) -> None:
+        self.to_upstream.append(request)
+        if self.transaction is not None:
+            self.transaction.queued += count
+        elif self.shapeable and not self.route.is_shared:
+            self._doubt_pending()
+        if self.route.is_shared:
+            self.counts.append(count)
+            self._shared_bytes += len(request)
+        else:
+            self.is_behind = False
+        self.replies.forward(count)
+
+    def when_answered(self, act: Callable[[], None]) -> None:
+        """Carry out the request in hand once every due reply is in; until then nothing more is evaluated."""
+        if self.replies.slots:
+            self._defer(act)
+        else:
+            act()
+
+    def _defer(self, act: Callable[[], None]) -> None:
+        self._deferred = act
+        self.enter(Event.DEFER)
+
+    def hold(self) -> None:
+        """Evaluate nothing more until `release`."""
+        self.enter(Event.HOLD)
+
+    def release(self) -> None:
+        """The reply is in that the next decision depends on."""
+        self.enter(Event.RELEASE)
+
+    def doubt_replies(self) -> None:
+        """From here on the client's text might shape a reply on its own connection."""
+        self.is_doubtful = self.was_doubtful = True
+
+    def mark_shapeable(self, fits: bool) -> None:
+        """The client's text might shape the reply to the request in hand. `fits`: it may go where the client
+        is now."""
+        if self.transaction is not None:
+            self.transaction.is_shapeable = True
+        elif fits and self.route.is_shared:
+            self.shapeable = True
+        else:
+            self.doubt_replies()
+
+    def _doubt_pending(self) -> None:
+        """A reply that might be shaped comes on the client's own connection, though it could have been
+        shared."""
+        self.shapeable = False
+        self.doubt_replies()
+
+    def when_sure(self, act: Callable[[], None]) -> None:
+        """Carry out the request in hand once no reply is due, and nothing but its own reply can come.
+
+        For commands that change who the client is, or its database: their replies are believed. Not inside
+        MULTI, where a barrier would be queued.
+        """
+
+        def sure() -> None:
+            if self.is_doubtful:
+                self.send_barrier(act)
+                self._at_barrier = True
+            else:
+                act()
+
+        self.when_answered(sure)
+
+    def send_barrier(self, act: Callable[[], None], times: int = 1) -> Barrier:
+        """Call `act` once Redis has shown that nothing else comes before the barrier; until then nothing is
+        evaluated. The contrary ends the session. The barrier is sent `times` times, and returned."""
+        barrier = Barrier.draw(Form.PING if self._is_subscriber else Form.HELLO)
+        seen = Sightings(barrier.nonce)
+        left = times
+
+        def answered(reply: bytes) -> None:
+            nonlocal left
+            left -= 1
+            # MONITOR shows the number too, but to a client that sees every command anyway.
+            is_sure = left or seen.count == times or self.replies.monitoring
+            if not barrier.is_passed(reply) or not is_sure:
+                self.fall_out_of_step()
+            elif not left:
+                self._barrier = None
+                self._at_barrier = self.is_doubtful = False
+                self.release()
+                act()
+
+        for _ in range(times):
+            self.to_upstream.append(barrier.request)
+            self.replies.drop(answered)
+        self.hold()
+        self._barrier = seen
+        return barrier
+
+    def fall_out_of_step(self) -> None:
+        """A reply isn't the one that was due."""
+        self.closing = "identity: the replies are out of step with the requests"
+
+    @property
+    def _is_subscriber(self) -> bool:
+        """Redis answers little more than PING to a subscriber of RESP2."""
+        return self.replies.resp == 2 and bool(self.replies.subscriptions)
+
+    def close_after_replies(self, reason: str) -> None:
+        """Read no more, and close once every due reply has been sent."""
+        self.enter(Event.FINISH)
+        self._closing_then = reason
+        if not self.replies.slots:
+            self.closing = reason
+
+    # -- requests that are too large to be held
+
+    def _large_request(self) -> None:
+        """Part of a request has come. One that is too large goes on in pieces, on a connection of the
+        client's own; its end is withheld until it is decided."""
+        if self.route.is_shared:
+            self.route.stay()
+            if self.replies.slots:
+                self._defer(self._leave_shared)
+                return
+            self._leave_shared()
+        if self.reader.is_large:
+            self.partly_sent = True
+            self.to_upstream.append(self.reader.take_partial())
+            if not self.reader.is_large:
+                self._read_requests()  # what stands behind the piece may complete the request
+
+    def _refuse_streamed(self, reply: bytes) -> None:
+        """Part of the refused request is upstream, its end is not: give up that connection.
+
+        Redis has run nothing of it. Where a transaction is open, Redis has to say EXECABORT on the new one.
+        """
+        self.partly_sent = False
+        watching = self.route.watching and self.transaction is None  # else EXEC is going to fail anyway
+        if self.route.pinned or watching or self.replies.monitoring or self.replies.subscriptions:
+            self.replies.local(reply)
+            self.close_after_replies("a large request was refused, whose connection can't be made again")
+            return
+        self._give_up_own()
+        self.to_upstream.clear()
+        if self.transaction is not None:
+            self.to_upstream += [MULTI, ABORT_MARKER]
+            self.replies.drop()
+            self.replies.replace(reply)
+        else:
+            self.replies.local(reply)
+
+    # -- sessions that can't be followed
+
+    def _pass_unread(self, request: bytes) -> None:
+        """Send `request` and all that follows unread, once every reply is in."""
+        self._unread = request + self.reader.rest()
+        self.enter(Event.LOSE_TRACK)
+        self._pass_unread_when_answered()
+
+    def _pass_unread_when_answered(self) -> None:
+        if self.state == _BECOMING_OPAQUE and not self.replies.slots:
+            if self.route.is_shared:
+                self._leave_shared()
+            self.enter(Event.ANSWERED)
+            self.replies.let_out_captured()
+            self.to_upstream.append(self._unread)
+            self._unread = b""
+
+    # -- which connection
+
+    def take_own(self, *, for_good: bool) -> None:
+        """The request in hand, and those that follow for a while, go on a connection of the client's own."""
+        if for_good:
+            self.route.pinned = "nothing to share"
+        self.route.stay()
+        self.route.is_shared = False
+        self.counts.clear()
+        self.replies.go_on_with_kept()
+        if self.shapeable:
+            self._doubt_pending()
+
+    def _leave_shared(self) -> None:
+        self.route.is_shared = False
+        self.replies.go_on_with_kept()
+        self.is_behind = True
+
+    def settle(self) -> None:
+        if self.may_leave_own():
+            self.route.is_shared = True
+            if not self.route.knows_id:  # else that connection is kept, and the client will return to it
+                self._give_up_own()
+
+    def _give_up_own(self) -> None:
+        """Send what comes next for the client's own connection on a new one, where no reply is in doubt."""
+        self.reopen = True
+        self.is_doubtful = self.was_doubtful = False
+
+    def may_leave_own(self) -> bool:
+        """Whether the client's own connection could be given up now without a difference to it."""
+        return (
+            not self.route.is_shared
+            and self.route.may_share()
+            and self.state == _READING
+            and not self.wants_turn
+            and not self.partly_sent
+            and not self.to_upstream
+            and not self.closing
+            and self.transaction is None
+            and self.replies.is_at_rest()
+            and not self.exceeds_share(self.reader.announced(), 0)
+        )
+
+    # -- from upstream
+
+    def from_shared(self, data: bytes, completed: int, whole: bool) -> None:
+        if not completed:
+            self._reply_bytes += len(data)
+            if self._reply_bytes > self.room.shared_reply:
+                self.route.stay()
+                if self.state == _READING:
+                    self._defer(self._leave_shared)
+        else:
+            self._reply_bytes = 0
+        if self.replies.feed_shared(data, completed, whole):
+            self._after_slot()
+        self._close_when_answered()
+
+    def from_kept(self, data: bytes) -> None:
+        try:
+            self.replies.feed_kept(data)
+        except ReplyError as exc:
+            self.closing = f"upstream sent what is no reply: {exc}"
+
+    def from_upstream(self, data: bytes) -> None:
+        """Bytes that Redis can't have meant end the session."""
+        if self.state == _OPAQUE:
+            self.to_client.append(data)
+            return
+        if self._barrier is not None:
+            self._barrier.feed(data)
+        at = 0
+        try:
+            while at < len(data) and not self.closing:
+                if self.state == _OPAQUE:
+                    self.to_client.append(data[at:])
+                    return
+                at = self.replies.feed(data, at)
+                if self.replies.slot_done:
+                    self._after_slot()
+        except ReplyError as exc:
+            self.closing = f"upstream sent what is no reply: {exc}"
+        self._close_when_answered()
+
+    def _close_when_answered(self) -> None:
+        if self.state == _CLOSING and self.replies.slots.head is None and not self.replies.mid_reply:
+            self.closing = self.closing or self._closing_then
+
+    def _after_slot(self) -> None:
+        """A reply slot is answered: go on with what was held back."""
+        if self.state == _BECOMING_OPAQUE:
+            self._pass_unread_when_answered()
+        if self.state == _AWAITING_ALL and self.replies.slots.head is None:
+            self._do_deferred()
+        if self.state == _READING and self.reader.pending():
+            self._read_requests()
+
+    def _do_deferred(self) -> None:
+        act, self._deferred = self._deferred, None
+        self.enter(Event.ANSWERED)
+        if act is not None:
+            act()
+
+    # -- upstream is gone
+
+    def upstream_refused(self, reason: str) -> None:
+        """No connection could be had: every request that waits gets an error, and the client stays.
+
+        Three kinds of clients can't stay, and each of them gets an error. In a transaction, what the client
+        sends next would run outside of it. In an opaque session, no one knows how many replies are due. With
+        part of a large request sent, its rest would go on as if it were the next request.
+        """
+        self.replies.fail(reason)
+        if self._at_barrier:
+            self.to_client.append(unreachable(reason))
+        self._at_barrier = self.shapeable = False
+        self._barrier = None
+        self.release()
+        self.to_upstream.clear()
+        self.counts.clear()
+        if self.state in (_OPAQUE, _BECOMING_OPAQUE) or self.partly_sent:
+            self.to_client.append(unreachable(reason))
+            self.closing = reason
+        elif self.transaction is not None:
+            self.closing = reason
+        elif self.state == _CLOSING:
+            self.closing = self._closing_then
+        else:
+            if self.state == _AWAITING_ALL:
+                self._do_deferred()
+            self._read_requests()
+
+    def upstream_lost(self, reason: str) -> None:
+        """The connection ended, and the client's connection ends with it, as it would without keyfence.
+
+        No error takes the place of a reply: a client takes an error for Redis' answer. A closed connection
+        says the truth: a request may have run or not.
+        """
+        if not self.closing:
+            self.closing = self._closing_then or reason

@@ -1,0 +1,50 @@
+"""What a session reports about itself, as an interface that telemetry implements.
+
+Rule: reporting never fails, and never changes what becomes of a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from keyfence.commands.model import Touches
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.engine.counts import Admitted, Repeat
+from keyfence.policy.verdict import Finding, Peer
+
+
+class Observer(Protocol):
+    """Takes a session's reports. No method may raise."""
+
+    # Called with each command that is evaluated; None while commands are not recorded.
+    recorder: Callable[[CompiledPolicy, str, Sequence[bytes], Touches], None] | None
+
+    def command(self, service: str, command: str, outcome: str, times: int = 1) -> None:
+        """A command was `forwarded` or `refused`, or several alike were."""
+
+    def gather_from(self, service: str, admitted: Admitted) -> None:
+        """`admitted.times` counts forwarded commands of this service. The observer collects it from time to
+        time, and sets `is_gathered` while it does."""
+
+    def violations(
+        self, service: str, client: Peer | str, command: str, findings: Sequence[Finding], revision: str
+    ) -> str:
+        """Report the violations found in one command. Returns the decision's id, for the reply."""
+
+    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat | None:
+        """A counter for further commands with the same findings, valid while it is live; None: report each of
+        them."""
+
+    def judged_at_length(self, reason: str) -> None:
+        """A command was evaluated, which the cache did not admit. `reason` is one of a few
+        (docs/operations.md)."""
+
+    def decided(self, seconds: float) -> None:
+        """Report how long a decision took; called for a sample of decisions."""
+
+    def login_failed(self, service: str) -> None:
+        """A client of this service gave a wrong password for a user that keyfence itself checks."""
+
+    def opaque(self, service: str, reason: str) -> None:
+        """From here on the session passes unread."""

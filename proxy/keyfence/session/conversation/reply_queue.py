@@ -1,0 +1,408 @@
+# cython: annotation_typing=False
+"""The reply queue: which bytes from upstream answer which reply slot, and what goes to the client.
+
+Rule: a frame from upstream is either a message that nothing asked for (a push, a Pub/Sub message, a line of
+MONITOR) or the reply for the head slot. The frame itself shows which, never its time. A frame that is neither
+ends the session.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from keyfence.resp import encode
+from keyfence.resp.replies import ReplyFramer
+
+from .base import Outlet
+from .reply_slots import Confirm, Drop, Forward, Inspect, Local, Replace, ReplySlots
+from .subscriptions import Subscriptions, is_unasked, leading_word
+
+# The largest reply that is inspected (of AUTH, HELLO, EXEC with either in it) or replaced, in bytes.
+MAX_INSPECTED = 1024 * 1024
+
+_PUSH = ord(">")
+_STATUS = ord("+")
+_ERRORS = b"-!"
+# What the frame is that comes in.
+_UNDECIDED = 0  # not known yet
+_PASSED = 1  # a message, which is passed on
+_ANSWER = 2  # for the head slot, and passed on as it comes
+_DROPPED = 3  # for the head slot, and dropped
+_WHOLE = 4  # for the head slot, and collected
+_SILENCED = 5  # a message, which is dropped
+
+# What MONITOR shows of each command that Redis carries out (`src/replication.c`, replicationFeedMonitors).
+_MONITOR_LINE = re.compile(rb"\+[0-9]{1,20}\.[0-9]{6} \[[0-9]")
+_MONITOR_LEAD = 40  # bytes within which that is decided
+
+# Most messages begin so. No reply begins as the first, and no reply to a subscribed client as the second.
+_PUSHED_MESSAGE = b">3\r\n$7\r\nmessage\r\n"
+_MESSAGE = b"*3\r\n$7\r\nmessage\r\n"
+
+# Modes of CLIENT REPLY
+ON, OFF, SKIP = range(3)
+
+# Shared by all sessions to which nothing has come yet on a connection of their own.
+_UNUSED = ReplyFramer()
+_NOTHING = bytearray()
+
+
+class ReplyQueue(Outlet):
+    """The reply side of a session: its reply slots, and the frame that is coming in.
+
+    After each `feed`, `slot_done` says whether a reply slot was answered.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots = ReplySlots()
+        self.resp = 2  # the protocol that HELLO has chosen
+        self.mode = ON  # of CLIENT REPLY; SKIP: the next request's reply is dropped
+        self.monitoring = False
+        self.subscriptions: Subscriptions | None = None  # None: it never subscribed
+        self.slot_done = False
+        self._framer = _UNUSED
+        self._captured = _NOTHING
+        self._frame = _UNDECIDED  # what the frame is that comes in, where frames are followed one by one
+        self._in_shared_reply = False
+        self._kept = b""  # part of a push, from the own connection while the client shares another
+        self._late_pushes: list[bytes] = []  # whole ones, which wait for the end of a shared reply
+
+    # -- what is due
+
+    def forward(self, count: int) -> None:
+        """The next `count` replies are the client's."""
+        if self.mode == ON:
+            self.slots.forward(count)
+            return
+        dropped = 1 if self.mode == SKIP else count
+        self.slots.add(Drop(dropped))
+        if self.mode == SKIP:
+            self.mode = ON
+            if count > 1:
+                self.slots.forward(count - 1)
+
+    def inspect(self, seen: Callable[[bytes], None], keeps: int = 0) -> None:
+        """The next reply is the client's, and `seen` is called with it. `seen` keeps `keeps` bytes alive."""
+        self.slots.add(Inspect(seen, self._is_silent(), keeps))
+
+    def replace(self, reply: bytes) -> None:
+        """The next reply is dropped, and the client gets `reply` in its place."""
+        self.slots.add(Replace(b"" if self._is_silent() else reply))
+
+    def drop(self, seen: Callable[[bytes], None] | None = None) -> None:
+        """The next reply is for keyfence: it has sent a command of its own."""
+        self.slots.add(Replace(b"", seen))
+
+    def drop_unless_error(self, seen: Callable[[bytes], None]) -> None:
+        """As `drop`; but if the reply is an error, the client gets it."""
+
+        def answered(reply: bytes) -> None:
+            if reply.startswith(b"-"):
+                self.to_client.append(reply)
+            seen(reply)
+
+        self.drop(answered)
+
+    def local(self, reply: bytes) -> None:
+        """The client gets `reply` in its turn."""
+        if not self._is_silent():
+            self.slots.add(Local(reply))
+            self.let_out()
+
+    def confirm(self, slot: Confirm) -> None:
+        """Await the confirmations of a subscription. Redis sends them whatever CLIENT REPLY says."""
+        self._is_silent()
+        self.slots.add(slot)
+
+    def pass_over(self) -> None:
+        """A request without a reply came. It uses up CLIENT REPLY SKIP (`networking.c`, resetClient)."""
+        if self.mode == SKIP:
+            self.mode = ON
+
+    def _is_silent(self) -> bool:
+        if self.mode == ON:
+            return False
+        if self.mode == SKIP:
+            self.mode = ON
+        return True
+
+    # -- state
+
+    @property
+    def mid_reply(self) -> bool:
+        """Part of a frame has reached the client, so that nothing else may be sent to it."""
+        return self._in_shared_reply or not self._framer.at_boundary
+
+    def is_at_rest(self) -> bool:
+        """Whether nothing is due, under way or to come, and the client's replies are switched on."""
+        return (
+            not self.slots
+            and not self.monitoring
+            and not self.subscriptions
+            and not self.mid_reply
+            and self.mode == ON
+        )
+
+    def follow_subscriptions(self) -> Subscriptions:
+        """From here on look at every frame."""
+        if self.subscriptions is None:
+            self.subscriptions = Subscriptions()
+            self._start_following()
+        return self.subscriptions
+
+    def follow_monitor(self) -> None:
+        """MONITOR was accepted. From here on its lines come between the replies."""
+        if not self.monitoring:
+            self.monitoring = True
+            self._start_following()
+
+    def _start_following(self) -> None:
+        self._frame = _UNDECIDED if self._framer.at_boundary else _PASSED
+
+    def reset(self) -> None:
+        """RESET was carried out."""
+        self.resp = 2
+        self.mode = ON
+        self.monitoring = False
+        if self.subscriptions is not None:
+            self.subscriptions.clear()
+
+    def let_out(self) -> None:
+        """Send the local replies whose turn has come. None may stand inside a frame that has come in part."""
+        if self.slots.head is not None and not self.mid_reply:
+            self.to_client.extend(self.slots.ready())
+
+    def let_out_captured(self) -> None:
+        """The session isn't followed any more: send the part of a message that was kept back."""
+        if self._captured:
+            self.to_client.append(bytes(self._captured))
+            self._captured.clear()
+
+    def fail(self, reason: str) -> None:
+        """The replies that are due won't come. The client gets an error for each that it awaits."""
+        error = unreachable(reason)
+        while self.slots:
+            slot = self.slots.pop()
+            if isinstance(slot, Forward):
+                self.to_client.append(error * slot.count)
+            elif isinstance(slot, Confirm) or (isinstance(slot, Inspect) and not slot.silent):
+                self.to_client.append(error)
+            elif isinstance(slot, Local | Replace) and slot.data:
+                self.to_client.append(slot.data)
+        self._captured.clear()
+
+    # -- from a shared connection
+
+    def feed_shared(self, data: bytes, completed: int, whole: bool) -> bool:
+        """Take in replies for the head slot, as the shared connection has cut them. `whole`: the last one has
+        ended. Returns whether the slot is answered."""
+        done = self.slots.answer_run(completed)
+        self.to_client.append(data)
+        self._in_shared_reply = not whole
+        if self._late_pushes and whole:
+            self.to_client.extend(self._late_pushes)
+            self._late_pushes.clear()
+        if done:
+            self.let_out()
+        return done
+
+    # -- from the client's own connection while it shares another
+
+    def feed_kept(self, data: bytes) -> None:
+        """Pass on pushes. They come there if another client names this connection (CLIENT TRACKING …
+        REDIRECT); nothing else can be due. Raises ReplyError."""
+        data = self._kept + data
+        at = 0
+        while at < len(data):
+            framer = ReplyFramer()
+            end = framer.advance(data, at, 1, stop_after_push=True)
+            if framer.kind not in (0, _PUSH):
+                self.closing = "upstream sent a reply that nothing asked for"
+                return
+            if not framer.at_boundary:
+                break
+            pushes = self._late_pushes if self._in_shared_reply else self.to_client
+            pushes.append(data[at:end])
+            at = end
+        self._kept = data[at:]
+        if len(self._kept) > MAX_INSPECTED:
+            self.closing = "upstream sent an oversized push"
+
+    def go_on_with_kept(self) -> None:
+        """The client has left the shared connection: `feed` takes in the rest of a push that came in part."""
+        if self._kept:
+            self._framer = ReplyFramer()
+            self._captured = bytearray()
+            self._framer.advance(self._kept, 0, 1)
+            self.to_client.append(self._kept)
+            self._kept = b""
+
+    # -- from the client's own connection
+
+    def feed(self, data: bytes, at: int) -> int:
+        """Take in `data` from `at` up to a frame's end, or all of it. Returns where the next frame begins.
+        Raises ReplyError."""
+        self.slot_done = False
+        if self._framer is _UNUSED:
+            self._framer = ReplyFramer()
+            self._captured = bytearray()
+        if self.subscriptions is not None or self.monitoring:
+            return self._follow_frame(data, at)
+        head = self.slots.head
+        if isinstance(head, Forward):
+            return self._forward_replies(data, at, head)
+        if isinstance(head, Drop):
+            return self._drop_reply(data, at, head)
+        if isinstance(head, Inspect | Replace):
+            return self._capture(data, at)
+        return self._forward_push(data, at)
+
+    def _forward_replies(self, data: bytes, at: int, head: Forward) -> int:
+        end = self._framer.advance(data, at, head.count)
+        self.to_client.append(data if at == 0 and end == len(data) else data[at:end])
+        if self.slots.answer_run(self._framer.completed):
+            self._slot_done()
+        return end
+
+    def _drop_reply(self, data: bytes, at: int, head: Drop) -> int:
+        """CLIENT REPLY silences replies, not pushes."""
+        end = self._framer.advance(data, at, 1, stop_after_push=True)
+        if self._framer.kind == _PUSH:
+            self.to_client.append(data[at:end])
+        elif self._framer.at_boundary and self.slots.answered(head, 1):
+            self._slot_done()
+        return end
+
+    def _forward_push(self, data: bytes, at: int) -> int:
+        """With no reply due from upstream, only a push may come."""
+        end = self._framer.advance(data, at, 1, stop_after_push=True)
+        if self._framer.kind not in (0, _PUSH):
+            self.closing = "upstream sent a reply that nothing asked for"
+        else:
+            self.to_client.append(data[at:end])
+            if self.slots and self._framer.at_boundary:
+                self._slot_done()  # a local reply waited for the push's end
+        return end
+
+    def _capture(self, data: bytes, at: int) -> int:
+        """Collect one reply that is inspected or replaced. Pushes that come before it pass."""
+        end = self._framer.advance(data, at, 1, stop_after_push=True)
+        self._captured += data[at:end]
+        if len(self._captured) > MAX_INSPECTED:
+            self.closing = "upstream sent an oversized reply"
+        elif self._framer.at_boundary:
+            reply = bytes(self._captured)
+            self._captured.clear()
+            if self._framer.push:
+                self.to_client.append(reply)
+            else:
+                self._captured_reply(reply)
+        return end
+
+    def _captured_reply(self, reply: bytes) -> None:
+        slot = self.slots.pop()
+        if isinstance(slot, Replace):
+            if slot.data:
+                self.to_client.append(slot.data)
+            if slot.seen is not None:
+                slot.seen(reply)
+        elif isinstance(slot, Inspect):
+            if not slot.silent:
+                self.to_client.append(reply)
+            slot.seen(reply)
+        if not self.closing:
+            self._slot_done()
+
+    def _slot_done(self) -> None:
+        self.let_out()
+        self.slot_done = True
+
+    # -- frame by frame, where messages come among the replies
+
+    def _follow_frame(self, data: bytes, at: int) -> int:
+        framer = self._framer
+        end = framer.advance(data, at, 1, stop_after_push=True)
+        piece = data if at == 0 and end == len(data) else data[at:end]
+        if self._frame == _UNDECIDED and not self._captured and self._is_message(piece):
+            self._frame = _PASSED
+        if self._frame in (_UNDECIDED, _WHOLE):
+            self._captured += piece
+        elif self._frame not in (_DROPPED, _SILENCED):
+            self.to_client.append(piece)
+        if self._frame == _UNDECIDED:
+            owner = self._owner_of_frame()
+            if owner == _UNDECIDED:
+                return end
+            self._frame = owner
+            if owner in (_PASSED, _ANSWER):
+                self.to_client.append(bytes(self._captured))
+            if owner != _WHOLE:
+                self._captured.clear()
+        if len(self._captured) > MAX_INSPECTED:
+            self.closing = "upstream sent an oversized reply"
+        elif framer.at_boundary and not self.closing:
+            self._end_frame()
+        return end
+
+    def _is_message(self, frame: bytes) -> bool:
+        """Whether a frame that begins so is surely a message. `_owner_of_frame` decides about the others."""
+        if frame.startswith(_PUSHED_MESSAGE):
+            return True
+        return self.resp == 2 and frame.startswith(_MESSAGE) and bool(self.subscriptions)
+
+    def _owner_of_frame(self) -> int:
+        """What the frame is that begins with the captured bytes, as soon as they show it."""
+        if self.monitoring and self._framer.kind == _STATUS:
+            if _MONITOR_LINE.match(self._captured):
+                return _SILENCED if self.mode == OFF else _PASSED
+            if len(self._captured) < _MONITOR_LEAD and not self._framer.at_boundary:
+                return _UNDECIDED
+            return self._owner_of_reply(b"")
+        word = leading_word(self._captured)
+        if word is None and not self._framer.at_boundary:
+            return _UNDECIDED
+        return self._owner_of_reply(word or b"")
+
+    def _owner_of_reply(self, word: bytes) -> int:
+        head = self.slots.head
+        kind = self._framer.kind
+        if isinstance(head, Confirm) and word == head.word:
+            return _ANSWER
+        if kind == _PUSH:
+            return _PASSED
+        subscribed = bool(self.subscriptions) or isinstance(head, Confirm)
+        if self.resp == 2 and subscribed and is_unasked(word):
+            return _PASSED
+        if isinstance(head, Drop):
+            return _DROPPED
+        if head is None:
+            self.closing = "upstream sent a reply that nothing asked for"
+        return _ANSWER if isinstance(head, Forward | Confirm) else _WHOLE
+
+    def _end_frame(self) -> None:
+        owner, self._frame = self._frame, _UNDECIDED
+        head = self.slots.head
+        if owner == _WHOLE:
+            reply = bytes(self._captured)
+            self._captured.clear()
+            self._captured_reply(reply)
+        elif owner == _DROPPED and isinstance(head, Drop):
+            if self.slots.answered(head, 1):
+                self._slot_done()
+        elif owner == _ANSWER and isinstance(head, Confirm) and self._framer.kind in _ERRORS:
+            self.slots.pop()
+            self._slot_done()
+        elif owner == _ANSWER and isinstance(head, Forward | Confirm):
+            if self.slots.answered(head, 1):
+                if isinstance(head, Confirm):
+                    head.confirmed()
+                self._slot_done()
+        elif self.slots:
+            self._slot_done()  # a local reply waited for the end of a message
+
+
+def unreachable(reason: str) -> bytes:
+    """The error in place of a reply that upstream can't give."""
+    return encode.error(f"ERR keyfence: {reason}")

@@ -1,0 +1,18 @@
+# C types for routing.py. The same source runs uncompiled; nothing here changes what it does.
+cimport cython
+
+
+@cython.final
+cdef class Route:
+    cdef readonly bint sharing
+    cdef public bint is_shared
+    cdef public str pinned
+    cdef public bint knows_id
+    cdef public bint watching
+    cdef object _clock
+    cdef double _until
+    cdef bint _greets
+
+    cpdef bint takes(self, object command, bint is_trusted=*) except -1
+    cpdef object begins_work(self)
+    cpdef bint may_share(self) except -1

@@ -1,0 +1,94 @@
+"""The ids of connections that clients have been shown, and who may name them.
+
+Rule: a client may name its own connection by id, and those of its service. Any other id may belong to a
+foreign client, or to a connection that many clients share, and these would get what is sent there.
+
+Redis gives every connection an id and shows it to the client (CLIENT ID, CLIENT INFO, HELLO). With CLIENT
+TRACKING … REDIRECT id, Redis sends another connection what the client would get itself. CLIENT KILL and
+CLIENT UNBLOCK name ids too, and are administrative.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from keyfence.commands.arguments import integer, word
+from keyfence.policy.compiled.tenants import Caller
+from keyfence.policy.services import UNKNOWN
+
+_CLIENT_ID = re.compile(rb":([0-9]{1,19})\r\n\Z")
+_HELLO = re.compile(rb"\$2\r\nid\r\n:([0-9]{1,19})\r\n")
+_CLIENT_INFO = re.compile(rb"[$=][0-9]+\r\n(?:txt:)?id=([0-9]{1,19}) ")
+
+
+class Named(Protocol):
+    """A client that was shown an id: its session, with the service that it is now."""
+
+    service: str
+    caller: Caller
+
+
+class Question(NamedTuple):
+    """Asks other processes whether a client of this service was shown an id. `answered` is called once."""
+
+    service: str
+    id: int
+    answered: Callable[[bool], None]
+
+
+class ShownIds:
+    """The ids that a process's live clients were shown: the newest of each client."""
+
+    def __init__(self) -> None:
+        self.is_all = True  # there are no other processes with clients
+        self._whose: dict[int, Named] = {}
+        self._of: dict[Named, int] = {}
+
+    def show(self, client: Named, reply: bytes) -> None:
+        """The client gets this reply to CLIENT ID, CLIENT INFO or HELLO."""
+        found = _CLIENT_ID.match(reply) or _CLIENT_INFO.match(reply) or _HELLO.search(reply)
+        if found is not None:
+            self.forget(client)
+            number = int(found[1])
+            before = self._whose.get(number)
+            if before is not None:
+                self.forget(before)  # Redis was restarted, and counts from one again
+            self._whose[number], self._of[client] = client, number
+
+    def forget(self, client: Named) -> None:
+        """The client has gone."""
+        number = self._of.pop(client, None)
+        if number is not None:
+            del self._whose[number]
+
+    def is_of(self, service: str, number: int, caller: Caller | None = None) -> bool:
+        """Whether a client of this service was shown the id (and is `caller`, if that is given). An unknown
+        client has no service."""
+        client = self._whose.get(number)
+        if client is None or client.service != service or service == UNKNOWN:
+            return False
+        return caller is None or client.caller == caller
+
+    def is_own(self, client: Named, number: int) -> bool:
+        return self._of.get(client) == number
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+
+def redirections(argv: Sequence[bytes]) -> list[tuple[int, int]]:
+    """The ids that a CLIENT TRACKING names, as (position, id). Redis refuses several of them, and words that
+    are not integers (`src/networking.c`, clientCommand)."""
+    found = []
+    index = 3
+    while index < len(argv) - 1:
+        option = word(argv[index])
+        if option in (b"REDIRECT", b"PREFIX"):
+            index += 1
+            number = integer(argv[index]) if option == b"REDIRECT" else None
+            if number is not None:
+                found.append((index, number))
+        index += 1
+    return found

@@ -1,0 +1,99 @@
+"""The states of a session, and what each of them admits.
+
+Rule: a session is in exactly one state, and only the events of `TRANSITIONS` change it. An event that a
+state's row does not list changes nothing.
+
+                       HOLD                       LOSE_TRACK
+    AWAITING_REPLY ◀─────────┐                ┌──────────────▶ BECOMING_OPAQUE
+                   ─────────▶│                │                      │ ANSWERED
+                     RELEASE │    READING     │                      ▼
+                     ANSWERED│  (every session│                    OPAQUE
+                   ─────────▶│   begins here) │
+    AWAITING_ALL   ◀─────────┘                └──────────────▶ CLOSING
+                       DEFER                         FINISH
+
+LOSE_TRACK and FINISH also lead out of the two waiting states.
+
+READING          each request is evaluated as soon as it is complete.
+AWAITING_REPLY   the next decision depends on a reply that is due: of AUTH, HELLO, SELECT, EXEC, a barrier; or
+                 on what other processes answer. Bytes of the client are kept.
+AWAITING_ALL     the request in hand is carried out once every reply is in: it needs another connection, or
+                 nothing may stand between it and its reply. Bytes of the client are kept.
+BECOMING_OPAQUE  keyfence can't follow what comes next. It will pass everything unread once every reply is in.
+OPAQUE           every byte passes unread, in both directions.
+CLOSING          what comes from the client is dropped. The session closes once every reply is in.
+
+Three conditions are not states, since each may hold in several of them. `closing` (a reason) means that the
+session has ended; the reply side sets it too. `wants_turn` means that a long evaluation is under way.
+`partly_sent` means that the beginning of a large request has gone upstream before the request was decided.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+
+class State(IntEnum):
+    """Compiled modules compare these as C integers."""
+
+    READING = 0
+    AWAITING_REPLY = 1
+    AWAITING_ALL = 2
+    BECOMING_OPAQUE = 3
+    OPAQUE = 4
+    CLOSING = 5
+
+
+class Event(Enum):
+    """What changes a session's state."""
+
+    HOLD = "the next decision depends on a reply"
+    RELEASE = "that reply is in, or will never come"
+    DEFER = "the request in hand needs every reply first"
+    ANSWERED = "every reply is in that was waited for"
+    LOSE_TRACK = "keyfence can't follow the session any more"
+    FINISH = "the session ends once every reply is in"
+
+
+class Input(Enum):
+    """What becomes of bytes from the client."""
+
+    EVALUATE = "complete requests are evaluated"
+    KEEP = "they wait until the session reads on"
+    PASS = "they go upstream unread"
+    DROP = "they go nowhere"
+
+
+class Admits(NamedTuple):
+    """What a state admits."""
+
+    input: Input
+    reads: bool  # the client's socket is read, however much of its input is kept already
+    awaits_more: bool  # something may still come for a client that sends no more
+
+
+ADMITS = {
+    State.READING: Admits(Input.EVALUATE, reads=True, awaits_more=False),
+    State.AWAITING_REPLY: Admits(Input.KEEP, reads=False, awaits_more=True),
+    State.AWAITING_ALL: Admits(Input.KEEP, reads=False, awaits_more=True),
+    State.BECOMING_OPAQUE: Admits(Input.KEEP, reads=False, awaits_more=True),
+    State.OPAQUE: Admits(Input.PASS, reads=True, awaits_more=True),
+    State.CLOSING: Admits(Input.DROP, reads=True, awaits_more=False),
+}
+
+_END = {Event.LOSE_TRACK: State.BECOMING_OPAQUE, Event.FINISH: State.CLOSING}
+TRANSITIONS: dict[State, dict[Event, State]] = {
+    State.READING: {Event.HOLD: State.AWAITING_REPLY, Event.DEFER: State.AWAITING_ALL, **_END},
+    State.AWAITING_REPLY: {Event.RELEASE: State.READING, **_END},
+    State.AWAITING_ALL: {Event.ANSWERED: State.READING, **_END},
+    State.BECOMING_OPAQUE: {Event.ANSWERED: State.OPAQUE},
+    State.OPAQUE: {},
+    State.CLOSING: {},
+}
+
+
+def next_state(state: int, event: Event) -> State:
+    """The state that follows on an event."""
+    before = State(state)
+    return TRANSITIONS[before].get(event, before)

@@ -1,0 +1,96 @@
+"""What a client is subscribed to, and which frames from upstream belong to its subscriptions.
+
+Rule: a subscription command gets one confirmation for each name: a reply in RESP2, a push in RESP3. A message
+is never a reply. A name counts only once Redis has confirmed it, so that keyfence knows how many
+confirmations an UNSUBSCRIBE without names gets (`src/pubsub.c`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from keyfence.commands.arguments import fold
+
+from .reply_slots import Confirm
+
+# How many subscriptions of one client are followed, and how many bytes their names may have.
+MAX_NAMES = 100_000
+MAX_BYTES = 8 * 1024 * 1024
+
+# command → (the word in its confirmations, the set of names that it changes, whether it adds to that set)
+COMMANDS: dict[bytes, tuple[bytes, str, bool]] = {
+    b"SUBSCRIBE": (b"subscribe", "channels", True),
+    b"UNSUBSCRIBE": (b"unsubscribe", "channels", False),
+    b"PSUBSCRIBE": (b"psubscribe", "patterns", True),
+    b"PUNSUBSCRIBE": (b"punsubscribe", "patterns", False),
+    b"SSUBSCRIBE": (b"ssubscribe", "shard channels", True),
+    b"SUNSUBSCRIBE": (b"sunsubscribe", "shard channels", False),
+}
+# Arrays that RESP2 sends unasked begin with these: messages, and the end of shard channels that have moved.
+_UNASKED = frozenset({b"message", b"pmessage", b"smessage", b"sunsubscribe"})
+
+_LEADING_WORD = re.compile(rb"[*>][0-9]{1,10}\r\n\$[0-9]{1,10}\r\n([a-z]{1,16})\r\n")
+LONGEST_LEAD = 64  # bytes within which the first word of a frame ends, if it is one of these
+
+
+def leading_word(frame: bytes | bytearray) -> bytes | None:
+    """The first element of an array or push if it is a short word, else b""; None if more bytes may show
+    one."""
+    match = _LEADING_WORD.match(frame)
+    if match is not None:
+        return match[1]
+    return b"" if len(frame) >= LONGEST_LEAD or frame[:1] not in (b"*", b">") else None
+
+
+class Subscriptions:
+    """The confirmed subscriptions of one client."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, set[bytes]] = {"channels": set(), "patterns": set(), "shard channels": set()}
+        self._bytes = 0  # of all names
+
+    def __len__(self) -> int:
+        return sum(map(len, self._names.values()))
+
+    def have_room_for(self, argv: Sequence[bytes]) -> bool:
+        """Whether the names that a subscription command adds can be followed too."""
+        if not COMMANDS[fold(argv[0])][2]:
+            return True
+        size = self._bytes + sum(map(len, argv[1:]))
+        return len(self) + len(argv) - 1 <= MAX_NAMES and size <= MAX_BYTES
+
+    def expect(self, argv: Sequence[bytes]) -> Confirm:
+        """The confirmations that Redis will send for a subscription command."""
+        word, kind, adds = COMMANDS[fold(argv[0])]
+        names = tuple(argv[1:])
+        count = len(names) or max(1, len(self._names[kind]))
+        return Confirm(word, count, lambda: self._confirmed(kind, adds, names))
+
+    def _confirmed(self, kind: str, adds: bool, names: tuple[bytes, ...]) -> None:
+        known = self._names[kind]
+        changed = set(names) - known if adds else known.intersection(names) if names else set(known)
+        size = sum(map(len, changed))
+        if adds:
+            known |= changed
+            self._bytes += size
+        else:
+            known -= changed
+            self._bytes -= size
+
+    def clear(self) -> None:
+        """RESET ends all subscriptions."""
+        for names in self._names.values():
+            names.clear()
+        self._bytes = 0
+
+
+def needs_names(argv: Sequence[bytes]) -> bool:
+    """Whether Redis refuses this subscription command without names. One that unsubscribes ends them all
+    then."""
+    return COMMANDS[fold(argv[0])][2]
+
+
+def is_unasked(word: bytes) -> bool:
+    """Whether an array that begins with this word is not a reply, for a subscribed client of RESP2."""
+    return word in _UNASKED

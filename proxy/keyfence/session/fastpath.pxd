@@ -1,0 +1,45 @@
+# C types for fastpath.py. The same source runs uncompiled; nothing here changes what it does.
+cimport cython
+
+from keyfence.policy.engine.decision_cache cimport DecisionCache, CommandForm
+from keyfence.policy.engine.pending_ttl cimport PendingTtls
+from keyfence.policy.engine.counts cimport Admitted, Repeat
+from keyfence.session.conversation.executor cimport Decided, Executor
+from keyfence.resp.requests cimport RequestReader
+
+
+@cython.final
+cdef class FastPath:
+    cdef readonly DecisionCache cache
+    cdef tuple _values
+    cdef object _authorizer
+    cdef readonly Py_ssize_t start
+    cdef readonly Py_ssize_t end
+    cdef public Py_ssize_t count
+    cdef readonly bint missed
+    cdef Decided _refused
+    cdef int _until_timed
+    cdef double _started
+
+    @cython.locals(reader=RequestReader, cache=DecisionCache, argv=list, peeked=bint, may_admit=bint, largest=Py_ssize_t)
+    cpdef list read(self, Executor session, DecisionCache cache)
+    cpdef object join(self, RequestReader reader)
+    @cython.locals(cache=DecisionCache)
+    cpdef DecisionCache current_cache(self, Executor session)
+    @cython.locals(reader=RequestReader, form=CommandForm, repeat=Repeat)
+    cdef bint _admits_peeked(self, Executor session, DecisionCache cache) except -1
+    @cython.locals(form=CommandForm, repeat=Repeat)
+    cdef bint _admits_parsed(self, Executor session, DecisionCache cache, list argv) except -1
+    cdef object _refuse(self, Executor session, DecisionCache cache, Repeat repeat, list argv)
+    cpdef object counted(self, Executor session, Admitted admitted)
+    @cython.locals(pending=PendingTtls)
+    cdef object _keep_open(self, Executor session, DecisionCache cache, CommandForm form, object key)
+    cdef object _begin_timing(self)
+    cpdef Decided take_refusal(self)
+    cpdef double take_timing(self) except -1.0
+    cpdef object end_timing(self, Executor session)
+
+
+@cython.locals(start=Py_ssize_t, argv=list, count=Py_ssize_t, name=bytes)
+cpdef bint exec_follows(RequestReader reader, Py_ssize_t most_bytes, Py_ssize_t most_requests) except -1
+cpdef bint is_named(bytes name, bytes wanted) except -1

@@ -1,0 +1,89 @@
+"""CLIENT and its subcommands: name, library, notices, redirection.
+
+Rule: a client redirects only to connections of its own service, and of its own tenant where there are
+tenants.
+"""
+
+from __future__ import annotations
+
+from keyfence.commands.arguments import word
+from keyfence.policy.services import UNKNOWN
+from keyfence.session.conversation.executor import Argv, Executor
+from keyfence.session.conversation.shown_ids import redirections
+
+from .auth import show_id
+from .client_reply import client_reply
+
+
+def client(session: Executor, argv: Argv) -> None:
+    subcommand = word(argv[1]) if len(argv) > 1 else b""
+    if subcommand == b"REPLY" and len(argv) == 3:
+        client_reply(session, argv)
+    elif subcommand == b"SETNAME" and len(argv) == 3:
+        session.inspect_effect(lambda reply: _if_ok(session, reply, name=argv[2]))
+    elif subcommand == b"SETINFO" and len(argv) == 4:
+        _client_setinfo(session, argv)
+    elif subcommand == b"MAINT_NOTIFICATIONS":
+        session.inspect_effect(lambda reply: _notified(session, reply))
+    elif subcommand in (b"ID", b"INFO"):
+        show_id(session)
+    elif subcommand == b"TRACKING":
+        _client_tracking(session, argv)
+    else:
+        session.forward_one()
+
+
+def _client_tracking(session: Executor, argv: Argv) -> None:
+    """It may redirect to another connection, but not to a foreign one: of another service, or of another
+    tenant."""
+    ids = session.ids
+    # Where tenants share a service, a client of the service may be another's.
+    caller = session.caller if session.values else None
+    foreign = [
+        (position, number)
+        for position, number in redirections(argv)
+        if not ids.is_own(session, number) and not ids.is_of(session.service, number, caller)
+    ]
+    if not foreign:
+        session.forward_one()
+    elif ids.is_all or caller is not None or session.service == UNKNOWN or len(foreign) > 1:
+        session.rule_on_foreign_connection(foreign[0][0])
+    else:
+        session.when_answered(lambda: _ask_others(session, *foreign[0]))
+
+
+def _ask_others(session: Executor, position: int, number: int) -> None:
+    def answered(is_own: bool) -> None:
+        if is_own:
+            session.forward_one()
+        else:
+            session.rule_on_foreign_connection(position)
+
+    session.ask_others(number, answered)
+
+
+def _if_ok(session: Executor, reply: bytes, name: bytes) -> None:
+    if reply.startswith(b"+"):
+        session.profile = session.profile._replace(name=name)
+
+
+def _client_setinfo(session: Executor, argv: Argv) -> None:
+    if word(argv[2]) == b"LIB-NAME":
+        session.set_library(name=argv[3])
+    elif word(argv[2]) == b"LIB-VER":
+        session.set_library(version=argv[3])
+
+    def answered(reply: bytes) -> None:
+        name, version = session.profile.library
+        if not reply.startswith(b"+"):
+            return
+        library = (argv[3], version) if word(argv[2]) == b"LIB-NAME" else (name, argv[3])
+        session.profile = session.profile._replace(library=library)
+
+    session.inspect_effect(answered)
+
+
+def _notified(session: Executor, reply: bytes) -> None:
+    """Most servers don't know the command. One that does may send notices at any time."""
+    if not reply.startswith(b"-"):
+        session.route.pinned = "CLIENT MAINT_NOTIFICATIONS"

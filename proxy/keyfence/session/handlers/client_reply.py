@@ -1,0 +1,40 @@
+"""CLIENT REPLY: replies that a client does not want.
+
+Rule: Redis always replies; keyfence drops what the client has switched off.
+"""
+
+from __future__ import annotations
+
+from keyfence.commands.arguments import word
+from keyfence.resp import encode
+from keyfence.session.conversation.executor import Argv, Executor
+from keyfence.session.conversation.reply_queue import OFF, ON, SKIP
+
+
+def client_reply(session: Executor, argv: Argv) -> None:
+    """Redis goes on replying, and the replies are dropped here, so that each can still be told from the next.
+
+    `CLIENT REPLY ON` goes to Redis in place of OFF and SKIP. Its reply shows whether this client may use the
+    command, written as it is.
+    """
+    mode = word(argv[2])
+    changes = mode in (b"OFF", b"SKIP") or (mode == b"ON" and session.replies.mode != ON)
+    if changes and session.transaction is not None:
+        session.become_opaque("it changes which replies are sent inside MULTI")
+    elif mode not in (b"OFF", b"SKIP"):
+        if mode == b"ON":
+            session.replies.mode = ON
+        session.forward_one()
+    elif session.replies.mode == OFF:
+        session.count_forwarded()  # they are off already, and no reply is due
+    else:
+        session.count_forwarded()
+        session.to_upstream.append(encode.command(*argv[:2], b"ON"))
+        session.hold()
+        session.replies.drop_unless_error(lambda reply: _replies_switched(session, mode, reply))
+
+
+def _replies_switched(session: Executor, mode: bytes, reply: bytes) -> None:
+    session.release()
+    if not reply.startswith(b"-"):
+        session.replies.mode = OFF if mode == b"OFF" else SKIP

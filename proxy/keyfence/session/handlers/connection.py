@@ -1,0 +1,131 @@
+"""Commands that concern the whole connection: RESET, SELECT, MONITOR, WAIT, QUIT, replication, SCRIPT DEBUG.
+
+Rule: as in `table`: the session changes when Redis' reply says so.
+"""
+
+from __future__ import annotations
+
+from keyfence.commands.arguments import integer, word
+from keyfence.resp import encode
+from keyfence.session.conversation.executor import Argv, Executor
+from keyfence.session.conversation.reply_queue import OFF, ON
+
+from .transactions import OK
+
+
+def reset(session: Executor, argv: Argv) -> None:
+    if len(argv) != 1:
+        session.forward_one()
+        return
+
+    def send() -> None:
+        if session.replies.mode == OFF:
+            session.replies.mode = ON  # RESET switches replies on before it answers
+        if session.is_doubtful:  # inside MULTI, where no barrier can stand before it
+            session.hold_for_proof(lambda reply: _was_reset(session, reply))
+        else:
+            session.hold_for(lambda reply: _was_reset(session, reply))
+
+    if session.transaction is None:
+        session.when_sure(send)
+    else:
+        send()
+
+
+def _was_reset(session: Executor, reply: bytes) -> None:
+    """The connection is as if new. Send again what keyfence sent when it was made."""
+    if reply.startswith(b"-"):
+        return
+    if reply != b"+RESET\r\n":
+        session.fall_out_of_step()
+        return
+    session.transaction = None
+    session.become(session.at_connect)
+    session.replies.reset()
+    session.profile = session.first_profile
+    session.route.watching = False
+
+    def greeted(reply: bytes) -> None:
+        if reply.startswith(b"-") and not (session.selects_later and reply.startswith(b"-NOAUTH")):
+            session.closing = "upstream refused keyfence's login after RESET"
+
+    for command in session.greeting:
+        session.to_upstream.append(command)
+        session.replies.drop(greeted)
+
+
+def select(session: Executor, argv: Argv) -> None:
+    number = integer(argv[1]) if len(argv) == 2 else None
+    if number is None:
+        session.forward_one()
+        return
+
+    def answered(reply: bytes) -> None:
+        if reply == OK:
+            session.profile = session.profile._replace(database=number)
+
+    if session.transaction is None:
+        session.when_sure(lambda: session.hold_for(answered))
+    else:
+        session.inspect_effect(answered, decides=True)
+
+
+def monitor(session: Executor, argv: Argv) -> None:
+    if session.transaction is not None:
+        session.forward_one()  # it is queued, and EXEC's reply says that it can't run there
+    elif session.replies.monitoring and len(argv) == 1:
+        session.count_forwarded()  # Redis doesn't answer a second one
+        session.to_upstream.append(session.request)
+    else:
+        session.hold_for(lambda reply: _monitoring(session, reply))
+
+
+def _monitoring(session: Executor, reply: bytes) -> None:
+    if reply == OK:
+        session.replies.follow_monitor()
+
+
+def wait(session: Executor, _argv: Argv) -> None:
+    """WAIT concerns the writes of its own connection (`src/replication.c`, waitCommand: `c->woff`). A client
+    that shared one has made its writes on another. Any command brings its connection up to the newest
+    write."""
+    if session.is_behind and session.transaction is None:
+        session.to_upstream.append(_PING)
+        session.replies.drop()
+    session.forward_one()
+
+
+_PING = encode.command(b"PING")
+
+
+def quit(session: Executor, _argv: Argv) -> None:
+    session.forward_one()
+    session.close_after_replies("QUIT")
+
+
+def quit_shared(session: Executor, _argv: Argv) -> bool:
+    """Other clients use the shared connection: Redis must not close it."""
+    session.count_forwarded()
+    session.replies.local(b"+OK\r\n")
+    session.close_after_replies("QUIT")
+    return True
+
+
+def hang_up(session: Executor, _argv: Argv) -> None:
+    """Redis takes such a command for an attack through a browser and closes at once (server.c,
+    processCommand)."""
+    session.close_after_replies("HTTP sent to a Redis port")
+
+
+def replication(session: Executor, _argv: Argv) -> None:
+    session.become_opaque("its replies can't be followed")
+
+
+def script_debug(session: Executor, argv: Argv) -> None:
+    """With YES or SYNC the next EVAL opens a debugger, which reads what follows (`ldbStartSession` in
+    `src/eval.c`). Inside MULTI Redis refuses it."""
+    if session.transaction is not None or len(argv) != 3 or word(argv[2]) not in (b"YES", b"SYNC"):
+        session.mark_shapeable(True)
+        session.forward_one()
+    else:
+        session.become_opaque("what its debugger is told isn't commands")

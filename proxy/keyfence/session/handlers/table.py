@@ -1,0 +1,63 @@
+"""Which commands change the session itself, and the handler of each.
+
+Rule: Redis decides whether such a command succeeds, and its reply is what changes the session. Until that
+reply is in, nothing is evaluated that depends on it. A command that changes who the client is or its database
+is sent only when no reply is due and no earlier request could have shaped its reply (`when_sure`).
+"""
+
+from __future__ import annotations
+
+from keyfence.commands.arguments import word
+from keyfence.session.conversation.executor import Handler
+
+from . import auth, connection, pubsub, transactions
+from .client import client
+
+HANG_UP = Handler(connection.hang_up, is_immediate=True, awaits_multi=False)
+_SUBSCRIPTION = Handler(pubsub.subscription)
+_REPLICATION = Handler(connection.replication)
+_WAIT = Handler(connection.wait)
+
+HANDLERS: dict[bytes, Handler] = {
+    b"AUTH": Handler(auth.auth, auth.auth_shared),
+    b"CLIENT": Handler(client),
+    b"DISCARD": Handler(transactions.discard),
+    b"EXEC": Handler(transactions.execute, awaits_multi=False),
+    b"HELLO": Handler(auth.hello),
+    b"HOST:": HANG_UP,
+    b"MONITOR": Handler(connection.monitor),
+    b"MULTI": Handler(transactions.multi),
+    b"POST": HANG_UP,
+    b"PSUBSCRIBE": _SUBSCRIPTION,
+    b"PSYNC": _REPLICATION,
+    b"PUNSUBSCRIBE": _SUBSCRIPTION,
+    b"QUIT": Handler(connection.quit, connection.quit_shared),
+    b"REPLCONF": _REPLICATION,
+    b"RESET": Handler(connection.reset),
+    b"SELECT": Handler(connection.select),
+    b"SSUBSCRIBE": _SUBSCRIPTION,
+    b"SUBSCRIBE": _SUBSCRIPTION,
+    b"SUNSUBSCRIBE": _SUBSCRIPTION,
+    b"SYNC": _REPLICATION,
+    b"UNSUBSCRIBE": _SUBSCRIPTION,
+    b"UNWATCH": Handler(transactions.unwatch),
+    b"WAIT": _WAIT,
+    b"WAITAOF": _WAIT,
+    b"WATCH": Handler(transactions.watch),
+}
+_LONGEST_NAME = max(map(len, HANDLERS))
+# Subcommands whose container has no handler, by their full names.
+SUBCOMMAND_HANDLERS = {"SCRIPT DEBUG": Handler(connection.script_debug)}
+
+# For a large request that a handler would need to see, and of which only the beginning is at hand.
+TOO_LARGE = Handler(
+    lambda session, _argv: session.become_opaque("what it depends on is too long to be judged")
+)
+# For a name with a NUL in it (`arguments.word`): if Redis knows the command, the session changes.
+UNCERTAIN = Handler(lambda session, _argv: session.become_opaque("only Redis knows what command it is"))
+
+
+def handler_of(name: bytes) -> Handler | None:
+    """The handler of a command; None for most commands, which go upstream as they are."""
+    found = HANDLERS.get(name.upper()) if len(name) <= _LONGEST_NAME else None
+    return UNCERTAIN if found is None and b"\0" in name and word(name) in HANDLERS else found

@@ -1,0 +1,117 @@
+"""`keyfence policies`: lists and prints the shipped policies, in a checkout and in an installed wheel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from keyfence.cli.main import cli
+from keyfence.policy.loading.load import load_policy
+from tests.servers import PROJECT
+
+SHIPPED = sorted(
+    path.relative_to(PROJECT / "policies").with_suffix("").as_posix()
+    for path in (PROJECT / "policies").rglob("*.yaml")
+    if not path.name.endswith(".test.yaml")
+)
+
+
+def keyfence(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments, prog_name="keyfence")
+
+
+def listed(out: str) -> dict[str, Path]:
+    """Policy name → file, from the output of `keyfence policies`."""
+    return {name: Path(path) for name, path in (line.split(maxsplit=1) for line in out.splitlines())}
+
+
+def test_without_a_name_every_shipped_policy_is_listed_with_its_file() -> None:
+    result = keyfence("policies")
+    assert result.exit_code == 0
+    policies = listed(result.output)
+    assert sorted(policies) == SHIPPED
+    assert {"general", "cubesandbox", "applications/celery"} <= policies.keys()
+    assert all(path.is_file() for path in policies.values())
+
+
+def test_with_a_name_the_policy_is_printed_unchanged(tmp_path: Path) -> None:
+    result = keyfence("policies", "cubesandbox")
+    assert result.exit_code == 0
+    assert result.output == (PROJECT / "policies" / "cubesandbox.yaml").read_text()
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(result.output)
+    assert load_policy(copy).name == "cubesandbox"
+
+
+@pytest.mark.parametrize("name", ["nothing", "cubesandbox.yaml", "../policies/general", "cubesandbox.test"])
+def test_an_unknown_name_gives_one_line_and_exit_code_2(name: str) -> None:
+    result = keyfence("policies", name)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"keyfence: there is no shipped policy {name}; `keyfence policies` lists them\n"
+
+
+# -- from a wheel, outside the checkout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which the wheel of this checkout is installed, without compiled modules."""
+    wheels, target = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("installed")
+    source = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "proxy", "policies"):
+        if (PROJECT / name).exists():
+            (source / name).symlink_to(PROJECT / name)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    environment = os.environ | {"KEYFENCE_PURE": "1"}
+    for arguments in (
+        ["wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(wheels), str(source)],
+        [
+            "install",
+            "--no-deps",
+            "--no-index",
+            "--target",
+            str(target),
+            "--find-links",
+            str(wheels),
+            "keyfence",
+        ],
+    ):
+        done = subprocess.run(
+            [*pip, *arguments], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    return target
+
+
+def run_installed(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs the installed keyfence in another folder, so that it cannot find the checkout."""
+    environment = os.environ | {"PYTHONPATH": str(installed), "KEYFENCE_PURE": "1"}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_an_installed_wheel_has_the_shipped_policies(installed: Path, tmp_path: Path) -> None:
+    policies = run_installed(installed, tmp_path, "-m", "keyfence", "policies")
+    assert (policies.returncode, policies.stderr) == (0, "")
+    files = listed(policies.stdout)
+    assert sorted(files) == SHIPPED
+    assert all(path.is_relative_to(installed) for path in files.values())
+    check = run_installed(installed, tmp_path, "-m", "keyfence", "check", str(files["cubesandbox"]))
+    assert (check.returncode, check.stderr) == (0, "")
+
+
+def test_an_installed_wheel_can_play_the_demo(installed: Path, tmp_path: Path) -> None:
+    usage = run_installed(installed, tmp_path, "-m", "keyfence", "demo", "--help")
+    assert usage.returncode == 0
+    assert usage.stdout.startswith("Usage: keyfence demo")
+    find = "from keyfence.cli.demo import _shipped_policy; print(_shipped_policy())"
+    found = run_installed(installed, tmp_path, "-c", find)
+    assert Path(found.stdout.strip()) == installed / "keyfence" / "policies" / "cubesandbox.yaml", (
+        found.stderr
+    )

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyfence.policy.verdict import Finding
+from keyfence.process.workers.increments import Increments
+from keyfence.telemetry.counters import MAX_SERIES, Counters
+from keyfence.telemetry.tally import Tally
+from keyfence.telemetry.telemetry import Telemetry
+from tests.telemetry.violations import violation
+
+
+def told(telemetry: Telemetry, service: str = "A", times: int = 1) -> None:
+    telemetry.violations(service, "1.2.3.4:5", "GET", [Finding(violation(), "observed")], "rev", times=times)
+
+
+class Parent:
+    """Adds up instalments, as they come over the channel."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.tally = Tally()
+
+    def take(self, deltas: Increments) -> None:
+        new = json.loads(json.dumps(deltas.take()))
+        self.counters.absorb(new["counters"], live=False)
+        self.tally.absorb(new["tally"])
+
+
+Step = st.tuples(st.sampled_from(["violation", "command", "bytes", "decision", "tell"]), st.integers(1, 5))
+
+
+@given(st.lists(Step, max_size=40))
+def test_the_sum_of_all_instalments_is_what_was_counted(steps: list[tuple[str, int]]) -> None:
+    telemetry = Telemetry()
+    deltas, parent = Increments(telemetry), Parent()
+    for what, number in steps:
+        if what == "violation":
+            told(telemetry, f"service{number}", number)
+        elif what == "command":
+            telemetry.command("A", "GET", "forwarded")
+        elif what == "bytes":
+            telemetry.counters.client_in += number
+        elif what == "decision":
+            telemetry.decided(number / 1e6)
+        else:
+            parent.take(deltas)
+    parent.take(deltas)
+    assert parent.counters.violations == telemetry.counters.violations
+    assert parent.counters.commands == telemetry.counters.commands
+    assert parent.counters.client_in == telemetry.counters.client_in
+    assert parent.counters.decision_buckets == telemetry.counters.decision_buckets
+    assert parent.tally.snapshot() == telemetry.tally.snapshot()
+
+
+def test_what_was_not_counted_in_takes_no_line() -> None:
+    telemetry = Telemetry()
+    deltas = Increments(telemetry)
+    told(telemetry)
+    assert len(deltas.take()["tally"]) == 1
+    again = deltas.take()
+    assert (again["tally"], again["counters"]["violations"]) == ([], [])
+    told(telemetry, times=3)
+    (row,) = deltas.take()["tally"]
+    assert (row["count"], row["actions"]) == (3, {"observed": 3})
+
+
+def test_the_sum_of_several_workers_keeps_the_limit_on_series() -> None:
+    parent = Parent()
+    for worker in range(3):
+        telemetry = Telemetry()
+        for number in range(MAX_SERIES // 2):
+            telemetry.counters.violation("A", "scope.read", "GET", f"entry{worker}-{number}", "observed")
+        parent.take(Increments(telemetry))
+    assert len(parent.counters.violations) <= MAX_SERIES + 1
+    assert sum(parent.counters.violations.values()) == 3 * (MAX_SERIES // 2)
+
+
+def test_gauges_are_of_now() -> None:
+    telemetry = Telemetry()
+    deltas = Increments(telemetry)
+    telemetry.counters.connection_opened("A", "l")
+    assert deltas.take()["gauges"]["connections_open"] == [["A", "l", 1]]
+    assert deltas.take()["gauges"]["connections_open"] == [["A", "l", 1]]

@@ -1,0 +1,86 @@
+"""Sessions that can't be followed any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyfence.policy.enforcement.modes import ModeRule
+from keyfence.session.session import Session
+from tests.session.sessions import (
+    ADMITTED,
+    REFUSED,
+    Told,
+    cmd,
+    is_refusal,
+    observed,
+    passed,
+    sent,
+    session,
+)
+
+PUSH = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n"
+
+
+def in_multi(one: Session) -> Session:
+    one.from_client(cmd("MULTI"))
+    assert passed(one) == cmd("MULTI")
+    one.from_upstream(b"+OK\r\n")
+    assert sent(one) == b"+OK\r\n"
+    return one
+
+
+OPAQUE = [
+    "PSYNC ? -1",
+    "SYNC",
+    "replconf ack 1",
+    "SCRIPT DEBUG YES",
+    "script debug sync",
+]
+
+
+@pytest.mark.parametrize("words", OPAQUE)
+def test_what_cant_be_followed_is_passed_unread_in_observe(words: str) -> None:
+    told = Told()
+    one = observed(told=told)
+    one.from_client(cmd(words) + REFUSED)
+    assert one.is_opaque
+    assert passed(one) == cmd(words) + REFUSED
+    one.from_upstream(b"anything")
+    one.from_client(b"at all")
+    assert sent(one) == b"anything"
+    assert passed(one) == b"at all"
+    assert "session.opaque" in [rule for _, _, rule, _ in told.found]
+    assert len(told.sessions) == 1
+
+
+@pytest.mark.parametrize("words", OPAQUE)
+def test_what_cant_be_followed_is_refused_in_enforce(words: str) -> None:
+    one = session(rules=[ModeRule("enforce", "session.opaque"), ModeRule("observe")])
+    one.from_client(cmd(words) + ADMITTED)
+    assert is_refusal(sent(one), "session.opaque")
+    assert passed(one) == ADMITTED
+    assert not one.is_opaque
+
+
+def test_a_script_debugger_that_is_refused_leaves_the_session_as_it_is() -> None:
+    one = in_multi(observed())
+    one.from_client(cmd("SCRIPT DEBUG YES") + cmd("EXEC") + ADMITTED)
+    one.from_upstream(b"+QUEUED\r\n*1\r\n-ERR SCRIPT DEBUG must be called outside a pipeline\r\n")
+    assert not one.is_opaque
+    one = observed()
+    one.from_client(cmd("SCRIPT DEBUG NO") + cmd("SCRIPT DEBUG") + ADMITTED)
+    assert not one.is_opaque
+
+
+def test_a_session_turns_opaque_only_once_its_replies_are_in() -> None:
+    one = observed()
+    one.from_client(ADMITTED + ADMITTED + cmd("SYNC") + REFUSED)
+    assert passed(one) == ADMITTED * 2
+    assert one.holds_back
+    one.from_client(b"PI")
+    one.from_upstream(b":1\r\n")
+    assert passed(one) == b""
+    one.from_upstream(b":2\r\n" + PUSH)
+    assert passed(one) == cmd("SYNC") + REFUSED + b"PI"
+    assert sent(one) == b":1\r\n:2\r\n" + PUSH
+    assert one.is_opaque
