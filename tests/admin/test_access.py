@@ -246,7 +246,7 @@ def test_a_broken_token_file_is_a_fault_of_the_configuration(tmp_path: Path) -> 
     )
     with pytest.raises(FileError) as raised:
         Origin(str(config)).load()
-    assert "keyfence.yaml:4:10: error: 'here' is no address" in str(raised.value)
+    assert "keyfence.yaml:4:10: error: 'here' is not an address" in str(raised.value)
     config.write_text(config.read_text().replace("metrics: here\n", ""))
     with pytest.raises(FileError) as raised:
         Origin(str(config)).load()
