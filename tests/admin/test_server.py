@@ -152,7 +152,7 @@ def test_a_process_lives_before_it_is_ready_and_says_why_it_is_not(
     served(scenario)
 
 
-def test_the_index_lists_what_there_is(served: Callable[[Scenario], None]) -> None:
+def test_the_index_lists_the_routes(served: Callable[[Scenario], None]) -> None:
     async def scenario(client: Client) -> None:
         status, text = await client.ask("GET", "/")
         assert status == 200
@@ -183,7 +183,7 @@ def test_the_report_is_json(served: Callable[[Scenario], None]) -> None:
     served(scenario)
 
 
-def test_the_addresses_of_the_listeners_are_told(served: Callable[[Scenario], None]) -> None:
+def test_the_addresses_of_the_listeners_are_served(served: Callable[[Scenario], None]) -> None:
     async def scenario(client: Client) -> None:
         listeners = [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
         assert await client.ask("GET", "/status") == (200, {"ready": True})
@@ -282,7 +282,7 @@ def test_reload_and_restart_answer_once_they_are_done(served: Callable[[Scenario
     served(scenario)
 
 
-def test_what_is_wrong_with_the_files_is_told_as_a_whole(served: Callable[[Scenario], None]) -> None:
+def test_all_faults_of_the_files_are_reported_together(served: Callable[[Scenario], None]) -> None:
     async def scenario(client: Client) -> None:
         places = [Place("p.yaml", line, 1) for line in (1, 2)]
         client.control.faults = [Diagnostic(place, "error", "wrong") for place in places]
@@ -295,7 +295,7 @@ def test_what_is_wrong_with_the_files_is_told_as_a_whole(served: Callable[[Scena
 
 
 @pytest.mark.parametrize("path", ["/-/reload", "/-/restart"])
-def test_they_take_no_fields_and_nothing_that_a_web_page_can_post(
+def test_reload_and_restart_accept_no_fields_and_no_form_of_a_web_page(
     path: str, served: Callable[[Scenario], None]
 ) -> None:
     async def scenario(client: Client) -> None:
@@ -311,7 +311,7 @@ def test_they_take_no_fields_and_nothing_that_a_web_page_can_post(
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None]
 )
-def test_what_a_web_page_can_post_without_asking_is_not_taken(
+def test_a_form_that_a_web_page_can_post_is_rejected(
     served: Callable[[Scenario], None], kind: str | None
 ) -> None:
     async def scenario(client: Client) -> None:
@@ -358,7 +358,7 @@ def test_own_names_and_addresses_are_answered(served: Callable[[Scenario], None]
 @pytest.mark.parametrize(
     "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "[x]", ""]
 )
-def test_a_name_that_a_stranger_points_here_gets_nothing_but_health_and_metrics(
+def test_under_a_foreign_host_name_only_health_and_metrics_are_served(
     served: Callable[[Scenario], None], host: str
 ) -> None:
     async def scenario(client: Client) -> None:
@@ -414,7 +414,7 @@ def test_requests_leave_no_lines_in_the_log(
     assert [record for record in caplog.records if not record.name.startswith("asyncio")] == []
 
 
-def test_an_address_that_is_taken_is_an_os_error_and_leaves_nothing_behind() -> None:
+def test_an_address_in_use_is_an_os_error_and_leaves_nothing_behind() -> None:
     async def run() -> None:
         server = await start_admin(FakeControl(), Access(), ANY_PORT)
         try:

@@ -123,7 +123,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("text", FAULTS, ids=lambda text: text.replace("\n", " ")[:60])
-def test_a_fault_is_told_with_its_place(text: str, tmp_path: Path) -> None:
+def test_a_fault_is_reported_with_its_place(text: str, tmp_path: Path) -> None:
     assert faults(tmp_path, text) == FAULTS[text]
 
 
@@ -254,7 +254,7 @@ limits: {connections_per_service: {CubeProxi: 1, "*": 5, CubeMaster: none}}
     ],
     ids=lambda case: case[1][0][:40],
 )
-def test_all_faults_are_told_at_once(case: tuple[str, list[str]], tmp_path: Path) -> None:
+def test_all_faults_are_reported_at_once(case: tuple[str, list[str]], tmp_path: Path) -> None:
     assert [one.removeprefix("keyfence.yaml:") for one in faults(tmp_path, case[0])] == case[1]
 
 
@@ -275,12 +275,12 @@ WAIVER_FAULTS = {
 
 
 @pytest.mark.parametrize("text", WAIVER_FAULTS, ids=lambda text: text[:60])
-def test_a_fault_of_a_waiver_is_told_with_its_place(text: str, tmp_path: Path) -> None:
+def test_a_fault_of_a_waiver_is_reported_with_its_place(text: str, tmp_path: Path) -> None:
     (tmp_path / "waivers.yaml").write_text(text)
     assert faults(tmp_path, "policy: p\nwaivers: waivers.yaml") == WAIVER_FAULTS[text]
 
 
-def test_a_fault_of_a_flag_is_one_of_the_command_line() -> None:
+def test_a_fault_of_a_flag_is_reported_at_the_command_line() -> None:
     with pytest.raises(FileError) as caught:
         load_settings("", Overrides(policy="p", service="Nobody")).check_against(SERVICES)
     assert str(caught.value) == (
@@ -379,7 +379,7 @@ limits:
     assert [clients.of_service(name) for name in ("CubeMaster", "CubeProxy", "unknown")] == [10, 0, 5]
 
 
-def test_one_number_is_that_of_each_service_and_none_is_no_limit(tmp_path: Path) -> None:
+def test_one_number_holds_for_each_service_and_none_means_no_limit(tmp_path: Path) -> None:
     unlimited = "connections_per_address: none, idle: none, request_time: 0"
     text = f"policy: p\nlimits: {{connections_per_service: 9, {unlimited}}}"
     clients = load(tmp_path, text).limits.of_clients()
@@ -387,7 +387,7 @@ def test_one_number_is_that_of_each_service_and_none_is_no_limit(tmp_path: Path)
     assert clients.of_service("unknown") == 9
 
 
-def test_everything_a_listener_may_be(tmp_path: Path) -> None:
+def test_every_kind_of_listener_is_accepted(tmp_path: Path) -> None:
     settings = load(
         tmp_path,
         """
@@ -458,7 +458,7 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
     assert settings.decision_log == "flag.jsonl"
 
 
-def test_a_service_alone_is_that_of_every_listener(tmp_path: Path) -> None:
+def test_a_service_flag_holds_for_every_listener(tmp_path: Path) -> None:
     settings = load(tmp_path, FILE, Overrides(service="CubeProxy"))
     assert [one.service for one in settings.listeners] == ["CubeProxy", "CubeProxy"]
     alone = load_settings("", Overrides(policy="p", service="CubeProxy"))
@@ -466,7 +466,7 @@ def test_a_service_alone_is_that_of_every_listener(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("log", ["-", "/var/log/x.jsonl"])
-def test_a_log_to_stdout_or_to_an_absolute_path_stays_that(log: str, tmp_path: Path) -> None:
+def test_standard_output_and_absolute_paths_of_the_log_stay_unchanged(log: str, tmp_path: Path) -> None:
     assert load(tmp_path, f"policy: p\ndecision_log: '{log}'").decision_log == log
 
 
@@ -474,7 +474,7 @@ def test_no_admin_listener_by_flag(tmp_path: Path) -> None:
     assert load(tmp_path, FILE, Overrides(admin="none")).admin is None
 
 
-def test_splice_needs_no_policy() -> None:
+def test_passthrough_needs_no_policy() -> None:
     assert load_settings("", NOTHING, needs_policy=False).policy == ""
 
 

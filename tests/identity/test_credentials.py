@@ -80,7 +80,7 @@ def test_the_password_of_auth_without_a_user_is_that_of_default() -> None:
         ("HELLO 3 AUTH u", [], "HELLO 3 AUTH u"),
     ],
 )
-def test_hello_goes_on_without_what_keyfence_has_checked(
+def test_hello_is_sent_on_without_the_credentials_that_keyfence_checked(
     words: str, credentials: list[tuple[bytes, bytes]], rest: str
 ) -> None:
     argv = words.encode().split()

@@ -26,5 +26,5 @@ def test_a_user_that_keyfence_checks_needs_one_of_its_passwords() -> None:
     assert known.check(b"\xff\xfe", b"old") is Login.NOT_MINE
 
 
-def test_a_password_is_never_part_of_what_is_shown() -> None:
+def test_a_password_is_not_part_of_any_representation() -> None:
     assert "sha256" not in repr(Password((digest(b"old"),), "A"))

@@ -45,7 +45,7 @@ def test_a_user_is_the_service_it_is_mapped_to_or_named_like_else_nothing_change
     assert known.of_user(b"\xff\xfe", "C") == "C"
 
 
-def test_a_name_that_is_mapped_goes_before_one_that_equals_a_services() -> None:
+def test_a_mapped_name_wins_over_a_name_that_equals_a_service() -> None:
     known = make_resolver(frozenset({"A", "B", "unknown"}), certificates={"x.example": "B"})
     assert known.at_connect(Evidence("L", names=("A", "x.example"))) == "B"
     assert known.at_connect(Evidence("L", names=("A",))) == "A"

@@ -91,7 +91,7 @@ def test_a_line_says_who_broke_what_with_which_key(book: Book) -> None:
     ]
 
 
-def test_a_key_that_no_entry_covers_has_a_shape_in_place_of_an_entry(book: Book) -> None:
+def test_a_key_that_no_entry_covers_has_a_shape_instead_of_an_entry(book: Book) -> None:
     book.record("", violation=violation(b"user:1", entry="", shape=""), shape="user:<int>")
     (line,) = book.lines()
     assert line["shape"] == "user:<int>"
@@ -101,12 +101,12 @@ def test_a_key_that_no_entry_covers_has_a_shape_in_place_of_an_entry(book: Book)
 @pytest.mark.parametrize(
     "rule", ["value.invalid", "field.unknown", "ttl.range", "stream.maxlen", "script.keys"]
 )
-def test_messages_that_may_quote_a_value_stay_out(book: Book, rule: str) -> None:
+def test_messages_that_may_quote_a_value_are_left_out(book: Book, rule: str) -> None:
     book.record(violation=violation(rule=rule, message="the value is hunter2"))
     assert "hunter2" not in book.path.read_text()
 
 
-def test_with_masked_keys_a_line_holds_no_part_that_tells_keys_apart(tmp_path: Path) -> None:
+def test_a_line_with_a_masked_key_holds_no_part_that_identifies_the_key(tmp_path: Path) -> None:
     book = Book(tmp_path / "masked.log", mask_keys=True)
     key = b"describetask:9f86d081"
     what = violation(key, message=f"no {key.decode()}", hint="use cube:v1:master:task:describe:9f86d081")
@@ -177,7 +177,7 @@ def test_merged_decisions_wait_ten_seconds_at_most(book: Book) -> None:
     assert len(book.lines()) == 21
 
 
-def test_a_merged_line_tells_of_the_last_decision(book: Book) -> None:
+def test_a_merged_line_shows_the_last_decision(book: Book) -> None:
     for number in range(25):
         book.record(client=f"10.0.0.{number}:1", revision=f"r{number}", at=EPOCH + number)
     book.log.flush(10.0)
@@ -192,7 +192,7 @@ def test_a_merged_refusal_carries_the_id_of_the_last_line_of_its_group(book: Boo
     assert set(ids[20:]) == {written[-1]}
 
 
-def test_a_refusal_merged_before_any_line_carries_the_id_of_the_coming_one(
+def test_a_refusal_merged_before_the_first_line_carries_the_id_of_that_line(
     book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LINES_PER_SECOND", 1)
@@ -215,7 +215,7 @@ def test_all_groups_together_write_a_thousand_lines_a_second(book: Book) -> None
     assert book.told() == 3_000
 
 
-def test_groups_are_bounded_and_what_the_oldest_has_not_told_is_counted(
+def test_groups_are_bounded_and_unreported_decisions_of_the_oldest_are_counted(
     book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_GROUPS", 10)
@@ -232,12 +232,12 @@ def test_groups_are_bounded_and_what_the_oldest_has_not_told_is_counted(
     assert sum(line["dropped"] for line in book.lines()) == book.counters.log_dropped > 0
 
 
-def test_many_decisions_alike_can_be_told_at_once(book: Book) -> None:
+def test_many_decisions_alike_can_be_recorded_at_once(book: Book) -> None:
     book.record(times=500)
     assert book.lines()[0]["merged"] == 499
 
 
-def test_closing_tells_what_waits(book: Book) -> None:
+def test_closing_writes_everything_that_waits(book: Book) -> None:
     for _ in range(100):
         book.record()
     book.log.close()
@@ -307,7 +307,7 @@ class Disk:
         return written
 
 
-def test_a_full_disk_never_raises_and_is_told_of_once(
+def test_a_full_disk_never_raises_and_is_reported_once(
     book: Book, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     disk = Disk(monkeypatch)
@@ -340,7 +340,7 @@ def test_a_line_that_the_disk_cut_does_not_spoil_the_next(
     assert book.counters.log_lines == 2
 
 
-def test_dropped_decisions_stay_counted_if_the_line_that_tells_of_them_is_lost_too(
+def test_dropped_decisions_stay_counted_if_the_line_that_reports_them_is_lost_too(
     book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)

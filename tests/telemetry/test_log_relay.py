@@ -33,7 +33,7 @@ def line(number: int, dropped: int = 0) -> bytes:
     return json.dumps({"decision": f"d-{number}", "merged": 1, "dropped": dropped}).encode() + b"\n"
 
 
-def test_what_a_worker_logs_into_its_pipe_is_in_the_file(tmp_path: Path) -> None:
+def test_lines_that_a_worker_writes_into_its_pipe_reach_the_file(tmp_path: Path) -> None:
     async def play() -> None:
         relay, counters = relay_to(tmp_path / "log")
         reading, writing = os.pipe()
@@ -65,7 +65,7 @@ def test_pieces_are_put_together_and_a_torn_line_is_left_out(tmp_path: Path) -> 
     assert [one["decision"] for one in lines(tmp_path / "log")] == ["d-1", "d-2", "d-4"]
 
 
-def test_what_can_not_be_written_is_told_by_the_next_line(
+def test_the_next_line_reports_decisions_that_could_not_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay, counters = relay_to(tmp_path / "log")

@@ -49,7 +49,7 @@ def test_the_limit_is_raised_as_far_as_needed_and_possible(
     assert left in (INFINITY, 32) or room * PER_CLIENT + RESERVED <= left
 
 
-def test_where_it_cannot_be_raised_what_there_is_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_the_limit_cannot_be_raised_the_present_one_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = Limits(1064, 50_000, fixed=True)
     monkeypatch.setattr(rlimits.resource, "getrlimit", limits.get)
     monkeypatch.setattr(rlimits.resource, "setrlimit", limits.set)

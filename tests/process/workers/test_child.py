@@ -52,7 +52,7 @@ def test_a_worker_of_another_version_does_not_start(
     assert "keyfence 0.0.0 can't start a worker of" in capfd.readouterr().err
 
 
-def test_whoever_waits_for_an_answer_hears_that_the_worker_has_ended() -> None:
+def test_an_order_that_waits_fails_when_the_worker_ends() -> None:
     async def play() -> None:
         async with launched() as worker:
             await worker.wait_ready()
@@ -72,7 +72,7 @@ def test_whoever_waits_for_an_answer_hears_that_the_worker_has_ended() -> None:
     asyncio.run(play())
 
 
-def test_a_worker_that_is_told_to_leave_ends_by_itself() -> None:
+def test_a_worker_with_the_order_to_drain_ends_by_itself() -> None:
     async def play() -> None:
         async with launched() as worker:
             await worker.wait_ready()

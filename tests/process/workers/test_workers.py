@@ -131,7 +131,7 @@ def counted(server: RedisServer) -> int:
 # -- together
 
 
-def test_workers_share_the_load_and_the_metrics_are_of_all(
+def test_workers_share_the_load_and_the_metrics_cover_all(
     start_keyfence: Start, folder: Path, server: RedisServer
 ) -> None:
     keyfence = start_keyfence("--config", configure(folder, server.url, "workers: 2", mode="observe"))
@@ -256,7 +256,7 @@ def test_redis_py_goes_on_through_a_rolling_restart(
     assert failed <= 2
 
 
-def test_whoever_waits_to_be_accepted_is_served_by_the_next_worker(
+def test_clients_that_wait_to_be_accepted_are_served_by_the_next_worker(
     start_keyfence: Start, folder: Path, server: RedisServer
 ) -> None:
     keyfence = start_keyfence("--config", configure(folder, server.url, "workers: 2"))
