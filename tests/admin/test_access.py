@@ -1,4 +1,4 @@
-"""Who may change something through the admin listener."""
+"""Who may use the admin listener to change something."""
 
 from __future__ import annotations
 

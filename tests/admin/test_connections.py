@@ -1,4 +1,4 @@
-"""What a connection to an admin listener may take: number, time, memory."""
+"""The limits of connections to an admin listener: number, time, memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _no_notices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SlowControl(FakeControl):
-    """Reloads once it is let, and has a report that no socket takes at once."""
+    """Reloads when the test allows it, and has a report larger than any socket buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ async def status(streams: Streams) -> int:
 
 
 async def ended(streams: Streams) -> bytes:
-    """What comes until the connection ends; a reset is an end too."""
+    """Everything received until the connection ends; a reset is an end too."""
     with contextlib.suppress(ConnectionError):
         return await streams[0].read()
     return b""
@@ -290,7 +290,7 @@ def test_an_unprintable_expect_header_is_refused_like_any_other(
 def test_a_request_without_a_target_is_refused_without_a_message_to_operators(
     run: Callable[[Test], None], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """aiohttp's parser takes CONNECT without a target for one of HTTP/0.9."""
+    """aiohttp's parser reads CONNECT without a target as HTTP/0.9."""
 
     async def test() -> None:
         async with place() as here:

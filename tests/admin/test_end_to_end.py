@@ -1,4 +1,4 @@
-"""The admin and metrics listeners of a running keyfence: who may change something, and what they may cost."""
+"""The admin and metrics listeners of a running keyfence: access and limits."""
 
 from __future__ import annotations
 

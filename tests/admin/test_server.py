@@ -25,7 +25,7 @@ ANY_PORT = Address("127.0.0.1:0")
 
 
 class FakeControl(Control):
-    """A process that remembers what it was asked."""
+    """A process that remembers its calls."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []

@@ -36,7 +36,7 @@ def load(tmp_path: Path, text: str, flags: Overrides = NOTHING) -> Settings:
 
 
 def faults(tmp_path: Path, text: str, flags: Overrides = NOTHING) -> list[str]:
-    """Every fault as "line:column: message", the file's own place taken off."""
+    """Every fault as "line:column: message", without the file's path."""
     with pytest.raises(FileError) as caught:
         load(tmp_path, text, flags).check_against(SERVICES)
     return [
@@ -44,7 +44,7 @@ def faults(tmp_path: Path, text: str, flags: Overrides = NOTHING) -> list[str]:
     ]
 
 
-# -- what is wrong is told with its place
+# -- faults and their places
 
 FAULTS = {
     "policy: p\nlistener: []": ["keyfence.yaml:2:1: unknown key 'listener'; did you mean listeners?"],
@@ -554,7 +554,7 @@ def test_no_message_holds_a_password(scheme: str, user: str, odd: str, rest: str
 
 
 def outcome(url: str) -> str:
-    """What a user may get to see of an upstream."""
+    """Every text about an upstream that a user may see."""
     try:
         return parse_upstream(url).shown
     except ValueError as exc:
@@ -574,7 +574,7 @@ DOCS = (PROJECT / "docs" / "configuration.md").read_text()
 
 
 def settings_of(model: type[BaseModel]) -> set[str]:
-    """The names of a model's settings, and of all below it."""
+    """The names of a model's settings, nested ones included."""
     names: set[str] = set()
     for name, field in model.model_fields.items():
         names.add(name)

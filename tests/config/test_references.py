@@ -1,4 +1,4 @@
-"""Secrets that a configuration takes from the environment and from files, and where they never appear."""
+"""Secrets from the environment and from files, and the places where they never appear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a supervisor hears from keyfence, by a real notification socket."""
+"""Messages to a supervisor, through a real notification socket."""
 
 from __future__ import annotations
 

@@ -290,7 +290,7 @@ def test_a_file_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -
 
 
 class Disk:
-    """os.write on a disk with room for so many bytes."""
+    """os.write on a disk with limited room, in bytes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.room: int | None = None

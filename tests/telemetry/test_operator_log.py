@@ -1,4 +1,4 @@
-"""Lines for operators, few of them."""
+"""Lines for operators are few."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report by key: who does what to which keys."""
+"""The report by key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command log: sampled, bounded, and never in the way."""
+"""The command log is sampled and bounded, and disturbs no command."""
 
 from __future__ import annotations
 

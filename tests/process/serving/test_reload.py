@@ -1,4 +1,4 @@
-"""Policy, configuration and waivers are read again while clients are served: all of it, or nothing."""
+"""A reload of policy, configuration and waivers while clients are served takes everything, or nothing."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Stage:
         return status, json.loads(body)
 
     def answers(self, service: str, command: bytes = SET) -> set[bytes]:
-        """What a few new clients get: with several workers, of all of them."""
+        """The replies to several new clients; with several workers, all of them are asked."""
         found = set()
         for _ in range(10):
             with self.keyfence.connect(service) as connection:

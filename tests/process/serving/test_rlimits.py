@@ -1,4 +1,4 @@
-"""How many clients the process has descriptors for."""
+"""The number of clients that file descriptors allow."""
 
 from __future__ import annotations
 

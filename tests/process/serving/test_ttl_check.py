@@ -1,4 +1,4 @@
-"""Redis is asked in time, in the right database and in batches; what it doesn't answer accuses nobody."""
+"""Redis is asked in time, in the right database and in batches. A missing answer causes no violation."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ unregistered_scripts: declared
 
 
 class Bench:
-    """A table, its watch and a judge, with a clock that the test sets."""
+    """A table, its watch and an authorizer, with a clock that the test sets."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ def at(server: RedisServer, **options: str) -> UpstreamAddress:
 
 @contextlib.contextmanager
 def looking(bench: Bench) -> Iterator[Callable[[], None]]:
-    """Looks at what is due, in an event loop of its own."""
+    """Checks the due keys in an event loop of its own."""
     with asyncio.Runner() as runner:
 
         def look() -> None:
@@ -158,7 +158,7 @@ UNLOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL',
 
 
 def test_an_unlock_script_causes_no_violation_for_the_key_that_it_removed(redis_server: RedisServer) -> None:
-    """Whoever makes the key again: one that is told of late, or at once, or one that doesn't come by here."""
+    """Another client creates the key again: with a late check, with one at once, or unseen by keyfence."""
     again = {"SETNX": ["SETNX", "k:1", "w"], "SET": ["SET", "k:1", "w"], "unseen": []}
     for name, command in again.items():
         bench = Bench(at(redis_server), policy=LOCKS)
@@ -334,7 +334,7 @@ def test_a_lost_connection_is_opened_again(fresh_redis: RedisServer) -> None:
 
 
 class _Babble(asyncio.Protocol):
-    """Answers anything with the bytes that it was made for."""
+    """Replies to everything with the same bytes."""
 
     def __init__(self, answer: bytes) -> None:
         self.answer = answer
@@ -438,7 +438,7 @@ def test_a_running_keyfence_reports_late_violations(
 def test_a_running_keyfence_reports_a_lock_without_a_time_to_live_but_not_its_unlock_script(
     fresh_redis: RedisServer, tmp_path: Path, start_keyfence: Callable[..., Keyfence]
 ) -> None:
-    """On connections that clients share and on their own, in pipelines and alone."""
+    """On shared and dedicated connections, in pipelines and alone."""
     sha1 = hashlib.sha1(UNLOCK.encode()).hexdigest()
     policy = tmp_path / "p.yaml"
     keys = "".join(f"{name}: {{key: 'k:{name}', ttl: {{max: 100s, grace: 1s}}}}, " for name in "abcd")

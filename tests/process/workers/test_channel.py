@@ -15,7 +15,7 @@ Scenario = Callable[["Pair"], Awaitable[None]]
 
 
 class Pair:
-    """Both ends of a channel: the parent's and the worker's, each with what it has heard."""
+    """Both ends of a channel, the parent's and the worker's, each with the messages it received."""
 
     def __init__(self) -> None:
         self.heard_by_worker: list[Any] = []

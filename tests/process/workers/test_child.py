@@ -1,4 +1,4 @@
-"""A worker that can't do what it is there for."""
+"""A worker that fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.servers import PATIENCE_SECONDS
 
 @contextlib.asynccontextmanager
 async def launched() -> AsyncIterator[WorkerProcess]:
-    """A spliced worker before an upstream that isn't there."""
+    """A worker in passthrough whose upstream does not exist."""
     settings = load_settings("", Overrides(listen="127.0.0.1:0"), needs_policy=False)
     ((bound,),) = bind_slots(settings.listeners, 1)
     sockets = (Sockets(bound.name, tuple(sock.fileno() for sock in bound.sockets)),)

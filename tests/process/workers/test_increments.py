@@ -18,7 +18,7 @@ def told(telemetry: Telemetry, service: str = "A", times: int = 1) -> None:
 
 
 class Parent:
-    """Adds up instalments, as they come over the channel."""
+    """Adds up increments as the channel carries them."""
 
     def __init__(self) -> None:
         self.counters = Counters()

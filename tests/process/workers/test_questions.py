@@ -1,4 +1,4 @@
-"""What a worker asks of the others gets an answer in any case, and one only."""
+"""Every question of a worker gets exactly one answer."""
 
 from __future__ import annotations
 
