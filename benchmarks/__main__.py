@@ -1,7 +1,7 @@
-"""How fast keyfence is beside Redis itself and beside proxies that check nothing: `python -m benchmarks`.
+"""Compares the speed of keyfence with Redis and with proxies that check nothing: `python -m benchmarks`.
 
-Rule: everything in one run, side by side. Each round goes through all targets before the next one begins, so
-that what slows the machine slows all alike; results are medians, and only ratios within one run are told.
+Rule: all targets are measured in one run. Each round goes through all targets before the next round begins,
+so that a slow machine affects all alike. Results are medians, and only ratios within one run are reported.
 """
 
 from __future__ import annotations

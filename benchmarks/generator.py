@@ -1,8 +1,9 @@
-"""A load generator for what redis-benchmark can't send: mixed traffic, refusals, transactions, messages.
+"""A load generator for loads that redis-benchmark cannot send: mixed traffic, refusals, transactions,
+messages.
 
-Rule: what is sent is encoded before the clock starts, and replies are only counted and timed, so that the
-generator stays cheap beside what it measures. It runs as a process of its own, told what to do by JSON on
-standard input, and answers with JSON on standard output.
+Rule: requests are encoded before the clock starts, and replies are only counted and timed, so that the
+generator costs little compared with its targets. It runs as a separate process, with its task as JSON on
+standard input and its result as JSON on standard output.
 """
 
 from __future__ import annotations

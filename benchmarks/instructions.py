@@ -1,9 +1,9 @@
-"""How many processor instructions a command takes in a client's session, counted by callgrind.
+"""Counts the processor instructions of a command in a client's session, with callgrind.
 
-Run it from the repository's root: `python -m benchmarks.instructions`. Counts hardly differ from run to run
-and from machine to machine, so that `tests/session/test_instructions.py` may hold them against limits, which
-times may not be. They are told as a multiple of what CPython takes to split the same requests at their CRLFs:
-that compensates for how Python was built. Needs valgrind; under it everything takes fifty times as long.
+Run it from the repository's root: `python -m benchmarks.instructions`. The counts hardly vary between runs
+and machines, so `tests/session/test_instructions.py` can compare them with limits. They are given as a
+multiple of the instructions that CPython needs to split the same requests at their CRLFs, which compensates
+for differences between Python builds. Needs valgrind, under which everything takes fifty times as long.
 """
 
 from __future__ import annotations

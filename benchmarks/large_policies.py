@@ -1,10 +1,10 @@
-"""What loading a large policy costs, and what a command costs under it as the number of entries grows.
+"""Measures the cost of loading a large policy, and of a command under it, for growing numbers of entries.
 
 Run it from the repository's root: `python -m benchmarks.large_policies [entries …]`. Each size is measured in
-processes of its own, from the YAML text to an answer; the sizes take turns, and the medians are told. One
-placeholder in four is bounded in length, one in twenty may hold the separator. Keys of twelve entries,
-whatever the number of all, show the steps alone; keys of all of them show the processor's caches too, which a
-larger table fills. With KEYFENCE_PURE=1 it measures what runs without a compiler.
+separate processes, from the YAML text to a verdict; the sizes take turns, and the results are medians. One
+placeholder in four has a bounded length, and one in twenty may hold the separator. Keys of twelve entries
+only show the cost of the steps; keys of all entries also show the effect of the processor's caches. With
+KEYFENCE_PURE=1 it measures the interpreted modules.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def measure(entries: int) -> Measured:
         keys = [choose.choice(drawn) for _ in range(COMMANDS)]
         commands = [[b"TYPE", key] for key in keys]
         for argv in commands:
-            evaluator.judge(0, argv, extract(argv))
+            evaluator.evaluate(0, argv, extract(argv))
         by_key.append(_median(lambda keys=keys: [policy.classifier.first(key) for key in keys]))
         by_command.append(
             _median(lambda commands=commands: [evaluator.admits(0, extract(argv)) for argv in commands])

@@ -1,9 +1,10 @@
-"""What single steps of a command cost: wire, extraction, decision, and a client's whole session; no sockets.
+"""Measures single steps of a command: reading, extraction, evaluation, and a client's whole session, no
+sockets.
 
-Run it from the repository's root: `python -m benchmarks.micro`, with names' beginnings to run only those, and
-with pyperf's options (`--fast`; `-o FILE` keeps the results, `python -m pyperf compare_to` compares two such
-files). With KEYFENCE_PURE=1 it measures what runs without a compiler. Times are those of a single command,
-key or reply.
+Run it from the repository's root: `python -m benchmarks.micro`. Arguments are the beginnings of names to run,
+and pyperf's options (`--fast`; `-o FILE` stores the results, `python -m pyperf compare_to` compares two such
+files). With KEYFENCE_PURE=1 it measures the interpreted modules. Times are for a single command, key or
+reply.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def decision() -> Iterator[Bench]:
     def admitting(naming_rules: bool, argv: list[bytes]) -> Callable[[], object]:
         evaluator = Evaluator(general(naming_rules))
         touches = extract(argv)
-        evaluator.judge(0, argv, touches)  # a permission is asked for once
+        evaluator.evaluate(0, argv, touches)  # a permission is asked for once
         if not evaluator.admits(0, touches):
             raise AssertionError(argv)
         return lambda: evaluator.admits(0, touches)
@@ -104,7 +105,7 @@ def decision() -> Iterator[Bench]:
     def judging(argv: list[bytes]) -> Callable[[], object]:
         evaluator = Evaluator(general(True))
         touches = extract(argv)
-        return lambda: evaluator.judge(0, argv, touches)
+        return lambda: evaluator.evaluate(0, argv, touches)
 
     def classifying() -> Callable[[], object]:
         first = sessions.policy().classifier.first

@@ -1,7 +1,7 @@
-"""The results as pictures: bars for each target, one picture for each kind of number.
+"""Plots the results: bars for each target, one picture for each kind of number.
 
-Rule: medians as bars, the spread as a line on each; nothing is shown that the tables don't have. Needs
-matplotlib (`pip install 'keyfence[bench]'`); without it there are tables only.
+Rule: bars are medians, and the line on each bar is the spread. The plots show only numbers of the tables.
+They need matplotlib (`pip install 'keyfence[bench]'`); without it there are only tables.
 """
 
 from __future__ import annotations

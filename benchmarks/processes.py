@@ -1,7 +1,7 @@
-"""What processes have used, by the kernel's own accounting (proc(5)).
+"""CPU time and memory of processes, from the kernel's accounting (proc(5)).
 
-Rule: a target is a process with all that it started; what is read here is read before and after a round,
-never while one runs.
+Rule: a target is a process with all its descendants. Its values are read before and after a round, never
+during one.
 """
 
 from __future__ import annotations

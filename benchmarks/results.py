@@ -1,6 +1,6 @@
-"""From rounds to tables: medians with their spread, and the goals held against them.
+"""Turns rounds into tables: medians with their spread, and a comparison with the goals.
 
-Rule: only ratios within one run count. A goal that isn't reached is told as clearly as one that is.
+Rule: only ratios within one run count. A missed goal is reported as clearly as one that is reached.
 """
 
 from __future__ import annotations

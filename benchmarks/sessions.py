@@ -1,6 +1,6 @@
-"""One client's session and what it is given to do: read, judge, count, send on, take in replies; no socket.
+"""One client's session and its load, without sockets: read, evaluate, count, send on, and read replies.
 
-`micro` takes its time, `instructions` counts its instructions.
+`micro` measures its time, `instructions` counts its instructions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from keyfence.identity.resolver import make_resolver
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import Mode, ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
-from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import load_policy
 from keyfence.resp.encode import command
 from keyfence.session.session import Session
@@ -48,9 +48,9 @@ def policy() -> CompiledPolicy:
 def session_for(load: Load) -> Session:
     """A session that shares a connection, with telemetry and no log."""
     loaded = policy()
-    judge = Authorizer(loaded, Modes((ModeRule(load.mode),), loaded.services), pending=PendingTtls())
+    authorizer = Authorizer(loaded, Modes((ModeRule(load.mode),), loaded.services), pending=PendingTtls())
     identities = make_resolver(frozenset(loaded.services))
-    return Session(InForce(judge), identities, load.service, "127.0.0.1:1", Telemetry(), sharing=True)
+    return Session(InForce(authorizer), identities, load.service, "127.0.0.1:1", Telemetry(), sharing=True)
 
 
 def serve(session: Session, reads: Reads) -> None:

@@ -1,8 +1,8 @@
-"""What is measured: Redis itself, other proxies before it, and keyfence in several forms.
+"""The targets of the benchmarks: Redis itself, other proxies, and keyfence in several configurations.
 
-Rule: each target is a process of its own before the same Redis, on loopback, with one thread of work unless
-its name says otherwise; each is started here and ended by its own process id. What isn't installed is left
-out, and the reason is kept for the report.
+Rule: each target is a separate process in front of the same Redis, on loopback, with one working thread
+unless its name says otherwise. It is started here and ended by its process id. A target that is not installed
+is left out, and the report gives the reason.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What CubeSandbox sends to Redis, as bytes: the replay of its four kinds of connection.
+"""CubeSandbox's traffic as bytes, for its four kinds of connections.
 
-Rule: every command keeps policies/cubesandbox.yaml, so that in enforce all of it passes; which commands there
-are, and with which options, is what CubeMaster, CubeProxy and the sidecar really send.
+Rule: no command violates policies/cubesandbox.yaml, so that all of them pass in enforce. The commands and
+their options are those that CubeMaster, CubeProxy and the sidecar really send.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The loads, and who sends them.
+"""The workloads, and the programs that send them.
 
-Rule: a workload is the same for every target but for how many requests a slow one gets; what is measured of
-the target and of Redis is read just before and just after.
+Rule: a workload is the same for every target, except that slow targets get fewer requests. The CPU time and
+memory of the target and of Redis are read just before and just after.
 """
 
 from __future__ import annotations

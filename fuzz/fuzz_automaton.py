@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Guided fuzzing of key patterns: any patterns over any classes, any keys.
 
-Rule: the automaton that is compiled of all patterns finds what each pattern by itself would match, whichever
-way a key is walked.
+Rule: the automaton of all patterns finds the same matches as each single pattern, for every way to walk a
+key.
 """
 
 from __future__ import annotations

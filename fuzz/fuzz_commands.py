@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Guided fuzzing of argv → accesses, where property tests draw blindly.
+"""Guided fuzzing of `extract`: any argv, with coverage feedback that property tests lack.
 
-Rule: an input means one argv. Its first two bytes choose the command; each further byte is a word that
-commands know, or the length of an argument that is taken as it is.
+Rule: an input is one argv. Its first two bytes choose the command; each further byte is a known option, or
+the length of a literal argument.
 """
 
 from __future__ import annotations

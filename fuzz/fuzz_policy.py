@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Guided fuzzing of policy files: any text, and lines of a real policy in any order.
 
-Rule: text is a policy or a FileError that names a line of it, and nothing else. What is a policy judges every
-command, and never fails at it.
+Rule: a text is either a policy, or a FileError that names one of its lines. A policy evaluates every command
+without an error.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def check(data: bytes) -> None:
     for argv in ARGVS:
         touches = extract(argv)
         for service in range(len(policy.services)):
-            verdict = evaluator.judge(service, argv, touches)
+            verdict = evaluator.evaluate(service, argv, touches)
             assert verdict.allowed or not evaluator.admits(service, touches)
 
 

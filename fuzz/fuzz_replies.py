@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Guided fuzzing of the reply framer: any bytes, in any pieces.
 
-Rule: where replies end depends on the bytes alone. Not on how they were cut, and not on whether the framer is
-compiled. What hiredis reads as a whole reply ends where the framer says.
+Rule: the ends of replies depend only on the bytes, not on their pieces or on whether the framer is compiled.
+A complete reply ends at the same byte for hiredis.
 """
 
 from __future__ import annotations

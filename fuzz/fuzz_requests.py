@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Guided fuzzing of the request reader: any bytes, in any pieces.
 
-Rule: the reading depends on the bytes alone. Not on how they were cut, and not on whether the reader is
-compiled; and the spans of what was read, one behind the other, are the bytes that were fed.
+Rule: the requests depend only on the bytes, not on their pieces or on whether the reader is compiled. The
+spans of the requests, joined, are the bytes that were fed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LIMITS = [
     IDENTIFIED,
     UNIDENTIFIED,
     RequestLimits(max_arguments=4, max_bulk=20, max_inline=32, max_request=64),
-    RequestLimits(max_inline=24, max_request=1024),  # the longest header that is read at a glance is shorter
+    RequestLimits(max_inline=24, max_request=1024),  # longer than the longest header that `peek` reads
 ]
 Reading = tuple[list[tuple[list[bytes], bytes]], str, bytes]
 

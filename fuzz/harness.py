@@ -1,7 +1,7 @@
-"""What all fuzzers share: which build they run against, how input becomes choices, how a run begins.
+"""The shared part of all fuzzers: the build under test, the reading of inputs, and the start of a run.
 
-Rule: a fuzzer is `check(data)`, which raises where something doesn't hold. libFuzzer's options are its
-arguments; `python fuzz/fuzz_x.py FILE` runs one input again.
+Rule: a fuzzer is a function `check(data)` that raises if a property does not hold. Its arguments are
+libFuzzer's options; `python fuzz/fuzz_x.py FILE` runs one input again.
 
 KEYFENCE_FUZZ_BUILD names the directory of a `proxy` that was built for fuzzing (`run.py` does it): its
 extensions count their branches, and AddressSanitizer watches their memory. Without it the checkout's own

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the fuzzers one after the other, against a build of the extensions made for it.
+"""Runs the fuzzers one after the other, with extensions built for fuzzing.
 
-Rule: what is found ends the run with exit code 1 and the name of a file that shows it again; what can't be
-done here (no atheris, no compiler) is said, and the rest done.
+Rule: a finding ends the run with exit code 1 and the name of a file that reproduces it. If atheris or a
+compiler is missing, a message says so, and the rest runs.
 
     fuzz/run.py --minutes 10              all fuzzers, ten minutes together
     fuzz/run.py --minutes 10 requests     one of them, for ten minutes

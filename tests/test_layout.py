@@ -19,7 +19,7 @@ MAX_LINES = 600  # of a file
 MAX_FUNCTION = 60  # lines of a function
 
 # Every room, and the rooms it may import. A room is a folder; its own modules, `keyfence._compiled` and
-# `keyfence.__version__` are open to it. "policy" stands for the modules of that folder alone.
+# `keyfence.__version__` are open to it. "policy" means only the modules directly in that folder.
 LEAVES = {"policy"}  # verdict, services, diagnostics, units, show: values that every part of the policy uses
 MODEL = LEAVES | {"policy.patterns", "policy.source"}
 TABLES = MODEL | {"commands", "policy.compiled"}

@@ -1,7 +1,8 @@
-"""What `tools/clean_room.sh` does inside its namespaces: installs with the network, then runs without it.
+"""The part of `tools/clean_room.sh` that runs inside its namespaces: installs with the network, then runs
+without.
 
-Rule: nothing of the host reaches a room but the checkout, the network's settings and what pip is told about
-the host's packages and certificates, which are read at run time and stay out of the project.
+Rule: a room sees only the checkout, the host's network settings, and pip's settings for packages and
+certificates. These are read at run time and never become part of the project.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Rule: what a server says about itself is never typed by hand; the table in
-`proxy/keyfence/commands/table.json` comes from here.
+"""Builds the command table, `proxy/keyfence/commands/table.json`, from the replies of servers.
 
-The input is what each server that keyfence knows says to `COMMAND` and `COMMAND DOCS`, as JSON, in
-`tools/command_replies/`; of servers that are not at hand, what their published reference says.
-All is merged into one table, a row per command and per subcommand, so that the table fits all of
-these servers at once. Where they differ, the union is taken that never loosens a check:
+Rule: no fact about a command is written by hand. The input is each known server's reply to `COMMAND` and
+`COMMAND DOCS`, as JSON in `tools/command_replies/`; for servers that are not available it is their published
+reference. All replies are merged into one table with a row per command and subcommand, which fits all
+servers. Where servers differ, the merge never loosens a check:
 
 - *arity*: the widest, so that a call that any server runs is never taken for one that none runs;
 - *flags*: those that forbid or warn (`write`, `admin`, `blocking` …) if any server sets them; those that
@@ -16,8 +15,8 @@ these servers at once. Where they differ, the union is taken that never loosens 
   specs: its key range becomes one where no newer server has any, with access and update for a command that
   writes, since 6.2 doesn't say which of them it does.
 
-A module gives its keys the flags of a write where it says nothing better; a command that is `readonly` only
-reads them all the same.
+Redis gives a module command's keys the flags of a write by default. If the command is `readonly`, its keys
+are only read.
 
 Usage:
 

@@ -1,8 +1,8 @@
-"""Reads a Dockerfile into its instructions, for `tests/test_dockerfile.py` and `tools/clean_room.py`.
+"""Parses a Dockerfile into its instructions, for `tests/test_dockerfile.py` and `tools/clean_room.py`.
 
-Rule: what this doesn't know is an error, so that no step is passed over in silence. It knows what the
-project's Dockerfile uses: FROM … AS, RUN, COPY [--from=], ENV, WORKDIR, USER, EXPOSE, HEALTHCHECK,
-STOPSIGNAL, ENTRYPOINT and CMD; the last two and a health check's command in their JSON form.
+Rule: an unknown instruction is an error, so that no step is skipped silently. The parser knows the
+instructions of the project's Dockerfile: FROM … AS, RUN, COPY [--from=], ENV, WORKDIR, USER, EXPOSE,
+HEALTHCHECK, STOPSIGNAL, ENTRYPOINT and CMD; the last two, and a health check's command, in their JSON form.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Says whether running what has failed in the last run of the tests once more tells as much as running all.
+"""Decides whether it suffices to run only the failed tests of the last test run again.
 
-Rule: it does only where that run came to its end, and every failure is that of one test. Of a run that was
-killed, broke off or couldn't collect a file, too little is known. Exit code 0: it does; 1: it doesn't.
+Rule: it suffices only if that run completed and every failure belongs to a test. After a run that was killed,
+was interrupted or could not collect a file, all tests must run. Exit code 0: it suffices; 1: it does not.
 
-`tests/conftest.py` keeps pytest's exit status beside its own list of failures (`--last-failed`).
+`tests/conftest.py` stores pytest's exit status next to pytest's list of failures (`--last-failed`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many seconds each search of `make adversary` gets: `python -m tools.share_of_time MINUTES FOLDER`."""
+"""Prints the seconds for each search of `make adversary`: `python -m tools.share_of_time MINUTES FOLDER`."""
 
 from __future__ import annotations
 

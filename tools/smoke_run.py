@@ -1,9 +1,9 @@
-"""Runs `make run` as a user at a terminal would: waits until it is ready, asks something, presses Ctrl-C.
+"""Runs `make run` like a user at a terminal: waits until it is ready, sends requests, and presses Ctrl-C.
 
 Usage: python3 -m tools.smoke_run [MAKE-ARGUMENT...], in the checkout. Needs Linux and the standard library.
 
-Fails (exit 1) unless every listener answers PING, the admin's /readyz says yes, and after Ctrl-C nothing that
-was started runs on and nothing is left in the temporary directory.
+Fails (exit 1) unless every listener answers PING, the admin listener's /readyz succeeds, and after Ctrl-C no
+process and no temporary file remains.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ def test_no_session_sends_a_command_that_touches_another_tenant(search: Search, 
         sessions = [_Play(in_force, known) for _ in range(3)]
         for _ in range(30):
             if rng.random() < 0.05:
-                in_force.judge = rng.choice(both)
+                in_force.authorizer = rng.choice(both)
             one = rng.choice(sessions)
             admitted += one.send(packet(rng, b"v"))
     assert admitted > 100

@@ -310,9 +310,9 @@ def server(redis_binary: ServerBinary) -> Iterator[RedisServer]:
 
 def new_session(mode: str) -> Session:
     policy = load_policy(POLICY)
-    judge = Authorizer(policy, Modes((ModeRule(mode),), policy.services))  # type: ignore[arg-type]
+    authorizer = Authorizer(policy, Modes((ModeRule(mode),), policy.services))  # type: ignore[arg-type]
     identities = make_resolver(frozenset(policy.services))
-    return Session(InForce(judge), identities, "stock", "10.0.0.9:5", Told())
+    return Session(InForce(authorizer), identities, "stock", "10.0.0.9:5", Told())
 
 
 SESSION_FORMS = [

@@ -48,7 +48,7 @@ def faults(tmp_path: Path, text: str, flags: Overrides = NOTHING) -> list[str]:
 
 FAULTS = {
     "policy: p\nlistener: []": ["keyfence.yaml:2:1: unknown key 'listener'; did you mean listeners?"],
-    "policy: p\npolicy: q": ["keyfence.yaml:2:1: duplicate key 'policy', first given in line 1"],
+    "policy: p\npolicy: q": ["keyfence.yaml:2:1: duplicate key 'policy'; the first one is in line 1"],
     "policy: [p]": ["keyfence.yaml:1:9: expected text, not a list"],
     "policy:\nlisteners: 5": ["keyfence.yaml:2:12: expected a list, not '5'"],
     "admin: none": ["keyfence.yaml:1:1: no policy; name one with policy: or --policy"],
@@ -106,7 +106,7 @@ FAULTS = {
     ],
     "policy: p\nlimits: {request: 99999gb, connections: many}": [
         "keyfence.yaml:2:19: '99999gb': input should be less than or equal to 1099511627776",
-        "keyfence.yaml:2:41: 'many' is no whole number",
+        "keyfence.yaml:2:41: 'many' is not a whole number",
     ],
     "policy: p\nname_services: 1\ndecision_log: {path: x, mask_keys: on}": [
         "keyfence.yaml:2:16: '1' is neither true nor false",
@@ -206,7 +206,7 @@ identify:
     c: {sha256: []}
 """,
     [
-        "4:16: 'root' is no whole number",
+        "4:16: 'root' is not a whole number",
         "6:8: write {sha256: [HASH]}, the password's SHA-256 hash and not the password",
         "7:17: this is no SHA-256 hash of 64 hexadecimal digits; printf %s PASSWORD | sha256sum",
         "8:17: no hash, so nobody could log in; printf %s PASSWORD | sha256sum makes one",
@@ -226,7 +226,7 @@ limits:
     [
         "4:14: '0': input should be greater than or equal to 1",
         "5:28: '-1': input should be greater than or equal to 0",
-        "6:28: 'some' is no whole number",
+        "6:28: 'some' is not a whole number",
         "7:9: '5' is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, or none",
         "8:17: 'x' is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, or none",
         "9:14: '0s': input should be greater than or equal to 1",
@@ -261,10 +261,10 @@ def test_all_faults_are_reported_at_once(case: tuple[str, list[str]], tmp_path: 
 WAIVER = "service: CubeProxy, rule: scope.write, owner: o, reason: r, until: 2027-06-30"
 WAIVER_FAULTS = {
     f"waivers: [{{{WAIVER.replace('scope.write', 'scope.writ')}}}]": [
-        "waivers.yaml:1:38: 'scope.writ' is no rule; did you mean scope.write?"
+        "waivers.yaml:1:38: 'scope.writ' is not a rule; did you mean scope.write?"
     ],
     f"waivers: [{{{WAIVER.replace('2027-06-30', 'soon')}}}]": [
-        "waivers.yaml:1:79: 'soon' is no date; write it as 2027-06-30"
+        "waivers.yaml:1:79: 'soon' is not a date; write it as 2027-06-30"
     ],
     f"waivers: [{{{WAIVER.replace('owner: o, ', '')}}}]": ["waivers.yaml:1:11: 'owner' is missing"],
     "waver: []": [

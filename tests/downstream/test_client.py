@@ -44,7 +44,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[pytest.
 
 
 class Stage:
-    """A gate before an upstream that `handler` plays, or before a port where nobody listens."""
+    """A server context with a simulated upstream (`handler`), or with a port where nothing listens."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class Stage:
         self.upstream = Upstream(address, connect_timeout=self._timeout)
         self.telemetry = Telemetry()
         in_force = None if self._judge is None else InForce(self._judge)
-        self.gate = ServerContext(
+        self.context = ServerContext(
             in_force, identities(), self.upstream, self.telemetry, IDENTIFIED, self._limits
         )
-        self.listeners = Listeners(self.gate)
+        self.listeners = Listeners(self.context)
         self.listeners.open(ListenerModel(listen="127.0.0.1:0", service="CubeProxy"))
         await self.listeners.start()
         return self
@@ -99,19 +99,19 @@ class Stage:
         host, _, port = self.listeners.bound[0][0].rpartition(":")
         sock = socket.socket()
         sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that not much fills it
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that little data fills it
         await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
         reader, writer = await asyncio.open_connection(sock=sock, limit=64 * MIB)
         self._clients.append(writer)
         return reader, writer
 
     async def nobody_is_left(self) -> None:
-        while self.gate.clients:
+        while self.context.clients:
             await asyncio.sleep(0.001)
 
 
 async def answer_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """An upstream that answers each HGETALL with an empty array, and a barrier with its number."""
+    """An upstream that answers each HGETALL with an empty array, and each barrier with its number."""
     asked = re.compile(rb"HGETALL|ECHO\r\n(\$32\r\n[0-9a-f]{32}\r\n)")
     while data := await reader.read(65536):
         writer.write(b"".join(match[1] or b"*0\r\n" for match in asked.finditer(data)))
@@ -128,7 +128,7 @@ def silent_until_end(ended: asyncio.Event) -> Handler:
 
 @in_loop
 async def test_redis_learns_at_once_that_a_waiting_client_has_gone(patch: pytest.MonkeyPatch) -> None:
-    """BLPOP must not pop an element for somebody who isn't there any more."""
+    """BLPOP must not pop an element for a client that has gone."""
     patch.setattr(client_module, "LINGER_SECONDS", 3600)
     ended = asyncio.Event()
     async with Stage(silent_until_end(ended)) as stage:
@@ -140,7 +140,7 @@ async def test_redis_learns_at_once_that_a_waiting_client_has_gone(patch: pytest
 
 
 @in_loop
-async def test_a_client_that_goes_behind_quit_is_noticed(patch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_goes_after_quit_is_noticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(client_module, "LINGER_SECONDS", 3600)
     ended = asyncio.Event()
     async with Stage(silent_until_end(ended)) as stage:
@@ -152,10 +152,10 @@ async def test_a_client_that_goes_behind_quit_is_noticed(patch: pytest.MonkeyPat
 
 
 @in_loop
-async def test_a_client_that_goes_while_auth_is_awaited_does_not_stay_for_ever(
+async def test_a_client_that_goes_while_a_reply_to_auth_is_due_does_not_stay(
     patch: pytest.MonkeyPatch,
 ) -> None:
-    """What stands behind AUTH can't be sent yet, so Redis can't be told that nothing will follow."""
+    """Requests after AUTH wait, so Redis cannot be told yet that no more will come."""
     patch.setattr(client_module, "LINGER_SECONDS", 0.01)
     ended = asyncio.Event()
     async with Stage(silent_until_end(ended)) as stage:
@@ -168,7 +168,7 @@ async def test_a_client_that_goes_while_auth_is_awaited_does_not_stay_for_ever(
 
 
 @in_loop
-async def test_what_is_sent_behind_auth_is_answered_to_one_who_half_closed(
+async def test_requests_after_auth_are_answered_after_a_half_close(
     patch: pytest.MonkeyPatch,
 ) -> None:
     patch.setattr(client_module, "LINGER_SECONDS", 3600)
@@ -190,7 +190,7 @@ async def test_what_is_sent_behind_auth_is_answered_to_one_who_half_closed(
 
 
 @in_loop
-async def test_a_client_that_ends_with_nothing_due_is_let_go() -> None:
+async def test_a_client_that_ends_without_due_replies_is_closed() -> None:
     async with Stage(answer_all) as stage:
         reader, writer = await stage.client()
         writer.write(REFUSED)
@@ -201,7 +201,7 @@ async def test_a_client_that_ends_with_nothing_due_is_let_go() -> None:
 
 @in_loop
 async def test_thousands_of_auths_without_an_upstream_get_thousands_of_errors() -> None:
-    """Each is tried only when the one before it has failed."""
+    """Each is tried only after the one before it has failed."""
     async with Stage(None) as stage:
         reader, writer = await stage.client()
         writer.write(cmd("AUTH", "master", "pw") * 3000 + ADMITTED)
@@ -221,7 +221,7 @@ async def test_a_login_that_is_never_answered_times_out(patch: pytest.MonkeyPatc
         connect = stage.upstream._connect
 
         async def connect_in_peace(protocol: Callable[[], asyncio.Protocol]) -> Any:
-            """Only the login is short of time, which begins once the connection is made."""
+            """Only the login times out, which begins once the connection is open."""
 
             def made() -> asyncio.Protocol:
                 stage.upstream.connect_timeout = 0.05
@@ -234,12 +234,12 @@ async def test_a_login_that_is_never_answered_times_out(patch: pytest.MonkeyPatc
         writer.write(ADMITTED)
         assert b"is unreachable: login timed out" in await reader.readline()
         await ended.wait()
-        assert stage.gate.clients  # it may try again
+        assert stage.context.clients  # it may try again
 
 
 @in_loop
-async def test_reading_goes_on_once_what_waited_for_the_login_is_sent() -> None:
-    """Nothing comes from an upstream that still waits for the rest of a request."""
+async def test_reading_resumes_once_the_bytes_that_waited_for_the_login_are_sent() -> None:
+    """An upstream that waits for the rest of a request sends nothing."""
     size = 16 * MIB
     may_log_in = asyncio.Event()
 
@@ -253,7 +253,7 @@ async def test_reading_goes_on_once_what_waited_for_the_login_is_sent() -> None:
     async with Stage(play, spliced=True, password="pw") as stage:
         reader, writer = await stage.client()
         writer.write(b"x" * size)
-        client = next(iter(stage.gate.clients))
+        client = next(iter(stage.context.clients))
         while client._reading:
             await asyncio.sleep(0.001)
         may_log_in.set()
@@ -261,8 +261,8 @@ async def test_reading_goes_on_once_what_waited_for_the_login_is_sent() -> None:
 
 
 @in_loop
-async def test_a_reader_that_is_slow_from_the_start_holds_back_its_upstream() -> None:
-    """The connection is made when the client's output is full already."""
+async def test_a_client_that_reads_slowly_from_the_start_pauses_its_upstream() -> None:
+    """The connection opens when the client's output is already full."""
     size = 24 * MIB
     written = 0
 
@@ -281,13 +281,13 @@ async def test_a_reader_that_is_slow_from_the_start_holds_back_its_upstream() ->
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         refusals = 40_000  # more than the kernel's own buffers hold
         writer.write(REFUSED * refusals + ADMITTED)
-        client = next(iter(stage.gate.clients))
+        client = next(iter(stage.context.clients))
         while not client._links.is_open:
             await asyncio.sleep(0.001)
         assert client._full
-        for _ in range(200):  # of the loop's turns: what isn't held back comes meanwhile
+        for _ in range(200):  # turns of the loop, in which data that is not held back would arrive
             await asyncio.sleep(0.001)
-        assert client in stage.gate.clients
+        assert client in stage.context.clients
         assert client._transport is not None
         assert client._transport.get_write_buffer_size() < 6 * MIB
         reader._transport.resume_reading()  # type: ignore[attr-defined]
@@ -298,7 +298,7 @@ async def test_a_reader_that_is_slow_from_the_start_holds_back_its_upstream() ->
 
 
 @in_loop
-async def test_who_does_not_read_is_closed_at_the_limit() -> None:
+async def test_a_client_that_does_not_read_is_closed_at_the_limit() -> None:
     async with Stage(answer_all, limits=ClientLimits(output=MIB)) as stage:
         reader, writer = await stage.client()
         reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -311,7 +311,7 @@ async def test_who_does_not_read_is_closed_at_the_limit() -> None:
 
 
 @in_loop
-async def test_one_connection_too_many_is_told_so() -> None:
+async def test_one_connection_too_many_gets_an_error() -> None:
     async with Stage(answer_all, limits=ClientLimits(connections=1)) as stage:
         first, second = await stage.client(), await stage.client()
         first[1].write(ADMITTED)
@@ -324,7 +324,7 @@ async def test_one_connection_too_many_is_told_so() -> None:
 
 
 @in_loop
-async def test_a_fault_of_our_own_ends_one_client_only(patch: pytest.MonkeyPatch) -> None:
+async def test_an_internal_error_ends_only_one_client(patch: pytest.MonkeyPatch) -> None:
     told: list[Exception] = []
     patch.setattr(client_module, "report_fault", told.append)
     async with Stage(answer_all) as stage:
@@ -339,11 +339,11 @@ async def test_a_fault_of_our_own_ends_one_client_only(patch: pytest.MonkeyPatch
         assert await good[0].readline() == b"*0\r\n"
         assert [type(one) for one in told] == [ZeroDivisionError]
         assert stage.telemetry.counters.internal_errors == {"relay": 1}
-        assert len(stage.gate.clients) == 1
+        assert len(stage.context.clients) == 1
 
 
 @in_loop
-async def test_what_is_outstanding_is_answered_before_the_end() -> None:
+async def test_replies_that_are_due_come_before_the_end() -> None:
     asked, may_answer = asyncio.Event(), asyncio.Event()
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -364,12 +364,12 @@ async def test_what_is_outstanding_is_answered_before_the_end() -> None:
 
 
 @in_loop
-async def test_the_end_does_not_wait_for_ever() -> None:
+async def test_the_end_has_a_deadline() -> None:
     ended = asyncio.Event()
     async with Stage(silent_until_end(ended)) as stage:
         reader, writer = await stage.client()
         writer.write(ADMITTED)
-        while not any(client._session.outstanding for client in stage.gate.clients):
+        while not any(client._session.outstanding for client in stage.context.clients):
             await asyncio.sleep(0.001)
         await stage.listeners.close(0.01)
         assert await reader.read() == b""
@@ -377,7 +377,7 @@ async def test_the_end_does_not_wait_for_ever() -> None:
 
 
 @in_loop
-async def test_an_upstream_that_dies_in_the_midst_of_a_reply() -> None:
+async def test_an_upstream_that_ends_within_a_reply_ends_the_client() -> None:
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(ADMITTED)
         writer.write(b"*0\r\n$100\r\nhalf")
@@ -392,7 +392,7 @@ async def test_an_upstream_that_dies_in_the_midst_of_a_reply() -> None:
 
 
 @in_loop
-async def test_an_upstream_that_dies_between_replies() -> None:
+async def test_an_upstream_that_ends_between_replies_ends_the_client_with_an_error() -> None:
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(ADMITTED)
         writer.write(b"*0\r\n")
@@ -407,7 +407,7 @@ async def test_an_upstream_that_dies_between_replies() -> None:
 
 
 @in_loop
-async def test_an_upstream_that_speaks_something_else() -> None:
+async def test_an_upstream_that_does_not_speak_resp_ends_the_client() -> None:
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(ADMITTED)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -425,29 +425,29 @@ LONG = cmd("EXISTS", *[b"nobody:%d" % number for number in range(100_000)])
 
 
 @in_loop
-async def test_a_long_judgement_lets_other_clients_have_their_turn() -> None:
-    """By the order of events: what another client asks for is answered before a long judgement ends."""
+async def test_a_long_evaluation_gives_other_clients_a_turn() -> None:
+    """The order of events shows it: another client's request is answered before a long evaluation ends."""
     async with Stage(answer_all) as stage:
         hostile, hostile_writer = await stage.client()
         other, other_writer = await stage.client()
-        other_writer.write(ADMITTED)  # so that its connection to Redis is there
+        other_writer.write(ADMITTED)  # opens its connection to Redis
         await other.readexactly(4)
         hostile_writer.write(LONG)
         await judgement_begins(stage)
         for _ in range(3):
             other_writer.write(ADMITTED)
             assert await other.readexactly(4) == b"*0\r\n"
-            assert any(client._session.wants_turn for client in stage.gate.clients)
+            assert any(client._session.wants_turn for client in stage.context.clients)
         assert (await hostile.readuntil(b"\r\n")).startswith(b"-NOPERM")
 
 
 async def judgement_begins(stage: Stage) -> None:
-    while not any(client._session.wants_turn for client in stage.gate.clients):
+    while not any(client._session.wants_turn for client in stage.context.clients):
         await asyncio.sleep(0)
 
 
 @in_loop
-async def test_who_has_sent_a_long_request_and_its_end_gets_the_answer() -> None:
+async def test_a_client_that_sends_a_long_request_and_the_end_gets_the_answer() -> None:
     async with Stage(answer_all) as stage:
         reader, writer = await stage.client()
         writer.write(LONG)
@@ -457,24 +457,24 @@ async def test_who_has_sent_a_long_request_and_its_end_gets_the_answer() -> None
 
 
 @in_loop
-async def test_a_long_judgement_ends_with_its_client() -> None:
+async def test_a_long_evaluation_ends_with_its_client() -> None:
     async with Stage(answer_all) as stage:
         _, writer = await stage.client()
         writer.write(LONG)
         await judgement_begins(stage)
         writer.transport.abort()
         await stage.nobody_is_left()
-        while stage.gate._turns:
+        while stage.context._turns:
             await asyncio.sleep(0)
 
 
 @in_loop
-async def test_draining_waits_for_a_long_judgement() -> None:
+async def test_draining_waits_for_a_long_evaluation() -> None:
     async with Stage(answer_all) as stage:
         reader, writer = await stage.client()
         writer.write(LONG)
         await judgement_begins(stage)
-        (one,) = stage.gate.clients
+        (one,) = stage.context.clients
         assert not one.is_idle
-        stage.gate.draining = True
+        stage.context.draining = True
         assert (await reader.read()).startswith(b"-NOPERM")

@@ -1,4 +1,4 @@
-"""Idle clients and slow senders, with a clock of the test's own."""
+"""Idle clients and slow senders, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IDLE = ClientLimits(idle=60.0)
 SLOW = ClientLimits(request_time=10.0)
 
 
-def test_who_does_nothing_for_so_long_is_idle() -> None:
+def test_a_client_without_activity_is_closed_as_idle() -> None:
     client = Looked(active=True)
     for now in (100.0, 130.0, 159.0):
         look([client], IDLE, now)
@@ -36,7 +36,7 @@ def test_who_does_nothing_for_so_long_is_idle() -> None:
     assert client.ended == "idle"
 
 
-def test_who_does_something_now_and_then_is_not() -> None:
+def test_a_client_with_some_activity_is_not_idle() -> None:
     client = Looked()
     for now in range(0, 1000, 50):
         client.active = True
@@ -44,7 +44,7 @@ def test_who_does_something_now_and_then_is_not() -> None:
     assert not client.ended
 
 
-def test_who_waits_is_not_idle_and_his_time_begins_when_he_waits_no_more() -> None:
+def test_a_waiting_client_is_not_idle_and_its_idle_time_begins_afterwards() -> None:
     client = Looked(waits=True)
     look([client], IDLE, 1000.0)
     client.waits = False
@@ -54,7 +54,7 @@ def test_who_waits_is_not_idle_and_his_time_begins_when_he_waits_no_more() -> No
     assert client.ended == "idle"
 
 
-def test_a_request_may_take_so_long() -> None:
+def test_a_request_that_takes_too_long_closes_the_client() -> None:
     client = Looked(active=True, waits=True, partial_since=5.0)
     look([client], SLOW, 14.9)
     assert not client.ended
@@ -62,7 +62,7 @@ def test_a_request_may_take_so_long() -> None:
     assert client.ended == "request_time"
 
 
-def test_time_for_which_keyfence_does_not_read_does_not_count() -> None:
+def test_time_in_which_keyfence_does_not_read_does_not_count() -> None:
     client = Looked(holds_back=True, partial_since=5.0)
     look([client], SLOW, 100.0)
     client.holds_back = False
@@ -72,7 +72,7 @@ def test_time_for_which_keyfence_does_not_read_does_not_count() -> None:
     assert client.ended == "request_time"
 
 
-def test_without_limits_nobody_is_ended() -> None:
+def test_without_limits_no_client_is_closed() -> None:
     client = Looked(partial_since=1.0)
     look([client], ClientLimits(), 1e9)
     assert not client.ended
@@ -87,5 +87,5 @@ def test_without_limits_nobody_is_ended() -> None:
         (ClientLimits(request_time=0.001), 0.02),
     ],
 )
-def test_short_limits_are_looked_at_more_often(limits: ClientLimits, seconds: float) -> None:
+def test_short_limits_are_checked_more_often(limits: ClientLimits, seconds: float) -> None:
     assert interval(limits) == seconds

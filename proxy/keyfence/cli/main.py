@@ -230,7 +230,7 @@ def report(context: click.Context, source: str, admin: str, form: str, by: str) 
         render_by_key(rows)
     else:
         render(rows)
-    found.say_what_is_missing()
+    found.report_missing()
     if found.faults:
         sys.exit(1)
 

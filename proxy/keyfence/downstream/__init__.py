@@ -1,1 +1,1 @@
-"""Clients' sockets: accepting them, limits on them, and the transport of one client."""
+"""Clients' sockets: accepting connections, their limits, and the transport of one client."""

@@ -1,10 +1,10 @@
-"""Accepting connections on sockets that are bound already.
+"""Accepts connections on bound sockets.
 
-Rule: a want of file descriptors pauses the accepting, and ends nothing.
+Rule: if file descriptors run out, accepting pauses; nothing ends.
 
-The loop's own servers aren't used: where file descriptors run out, uvloop's closes its socket for good and
-asyncio's logs a traceback each time; neither can read a PROXY header before TLS begins, or turn a connection
-away before it has cost anything.
+The event loop's own servers are not used. When file descriptors run out, uvloop's server closes its socket
+for good, and asyncio's logs a traceback each time. Neither can read a PROXY header before TLS begins, or
+reject a connection before it has used resources.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 
 from keyfence.net.addresses import Bound
 
-BACKLOG = 511  # as Redis' tcp-backlog
-PAUSE_SECONDS = 0.5  # without accepting, where the machine has no room for more
+BACKLOG = 511  # same as Redis' tcp-backlog
+PAUSE_SECONDS = 0.5  # how long accepting pauses if resources run out
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
-    """The sockets of one address."""
+    """Accepts connections on the sockets of one address."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class Acceptor:
         no_room: Callable[[str], None],
         per_turn: int,
     ) -> None:
-        """`arrived` owns each connection, which comes with its peer's address. `no_room` is told why there is
-        a pause. At most `per_turn` are accepted in one turn of the loop, so that a flood of connections holds
-        up nobody who is connected."""
+        """`arrived` takes over each connection, with the peer's address. `no_room` is called with the reason
+        of each pause. At most `per_turn` connections are accepted in one turn of the loop, so that a flood of
+        connections does not delay connected clients."""
         self._bound = bound
         self._arrived = arrived
         self._no_room = no_room
@@ -48,7 +48,7 @@ class Acceptor:
         self._resume()
 
     def stop(self) -> None:
-        """Accept no more, and give the address up."""
+        """Stop accepting, and close the sockets."""
         if self._pause is not None:
             self._pause.cancel()
         self._stop_accepting()
@@ -74,12 +74,12 @@ class Acceptor:
                 if exc.errno in _NO_ROOM:
                     self._wait_for_room(exc)
                     return
-                continue  # this connection ended before it was accepted: accept(2), "Error handling"
+                continue  # the connection ended before it was accepted: accept(2), "Error handling"
             sock.setblocking(False)
             self._arrived(sock, peer)
 
     def _wait_for_room(self, exc: OSError) -> None:
-        """Connections wait in the kernel's queue meanwhile; the loop would only turn in vain."""
+        """Pause accepting. Connections wait in the kernel's queue, and the loop does not spin."""
         self._stop_accepting()
         self._pause = asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._resume)
         self._no_room((exc.strerror or str(exc)).lower())

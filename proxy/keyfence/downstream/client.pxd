@@ -1,4 +1,4 @@
-# C types for client.py. The same source runs uncompiled; nothing here changes what it does.
+# C types for client.py when it is compiled. They do not change its behaviour.
 cimport cython
 
 from keyfence.upstream.links cimport Links, Owner
@@ -13,7 +13,7 @@ cdef class ServerContext:
     cdef public object upstream
     cdef public object telemetry
     cdef public object limits
-    cdef public object places
+    cdef public object quotas
     cdef public set clients
     cdef public object ids
     cdef public object ask_others
@@ -25,12 +25,12 @@ cdef class ServerContext:
 
 
 cdef class Client(Owner):
-    cdef readonly ServerContext _gate
+    cdef readonly ServerContext _context
     cdef str _listener
     cdef readonly object _known
     cdef str _host
     cdef int _port
-    cdef object _place
+    cdef object _quota
     cdef str _counted_as
     cdef Traffic _counters
     cdef bint _is_served

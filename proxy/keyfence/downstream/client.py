@@ -1,8 +1,8 @@
 # cython: annotation_typing=False
-"""A client's transport, and the flow control between it and its upstream.
+"""One client's transport, and the flow control between the client and Redis.
 
-Rule: bytes are handed to the session and its output is written, nothing more; whoever can't keep up makes
-the other side's reading pause, so that no buffer here grows past its limit.
+Rule: the transport passes bytes to the session and writes the session's output. A side that reads too slowly
+pauses the reading from the other side, so that no buffer here exceeds its limit.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from keyfence.upstream.pools import Pools
 from .closures import closure_label
 from .quotas import ConnectionQuota, ConnectionQuotas
 
-# While a request waits for its connection, so much may come in behind it.
+# The bytes that may be received while a request waits for its connection to open.
 MAX_UNSENT = 1024 * 1024
-# While a client reads no replies, keyfence doesn't read from its own connection to Redis: the rest of
-# a large reply can wait there. With more replies than this under way it reads on, so that the output limit
-# holds.
+# While a client does not read, keyfence does not read from the client's dedicated connection either, so that
+# the rest of a large reply waits in Redis. With more than this number of replies due it keeps reading, so
+# that the output limit applies.
 MOST_LEFT_WAITING = 64
-# How long a client has to notice that it was sent the end of everything, before its connection is closed.
+# How long a client has to notice the end of the stream before its connection is closed.
 NOTICE_SECONDS = 0.2
-# How long a client that sends no more may wait for replies, where Redis can't be told that it sends no more.
+# How long a client that sends no more may wait for replies, if Redis cannot be told that it sends no more.
 LINGER_SECONDS = 5.0
 
 
 class ServerContext:
-    """What all clients of a process share."""
+    """The objects that all clients of a process share."""
 
     def __init__(
         self,
@@ -58,26 +58,26 @@ class ServerContext:
         client_limits: ClientLimits,
         shared_connections: int = 0,
     ) -> None:
-        """`in_force` None: pass everything unread. `shared_connections`: how many upstream connections of one
-        kind clients may share; 0: each has its own."""
+        """`in_force`: None passes everything on unread. `shared_connections`: the number of shared upstream
+        connections of one kind; with 0 each client has a dedicated one."""
         self.in_force = in_force
         self.identities = identities
         self.upstream = upstream
         self.telemetry = telemetry
         self.limits = limits
-        self.places = ConnectionQuotas(client_limits)
+        self.quotas = ConnectionQuotas(client_limits)
         self.clients: set[Client] = set()
         self.ids = ShownIds()
-        self.ask_others: Callable[[Question], None] | None = None  # where other processes have clients
-        self.draining = False  # a client that has its answers is dismissed
-        self.reads_on = True  # while draining: whether requests are still taken in
+        self.ask_others: Callable[[Question], None] | None = None  # set if other processes have clients too
+        self.draining = False  # whether clients without due replies are dismissed
+        self.reads_on = True  # while draining: whether requests are still read
         self.sharing = shared_connections > 0 and in_force is not None
         self.pools = Pools(upstream, shared_connections)
         self._turns: deque[Client] = deque()  # the clients that wait for their turn
 
     def ask_turn(self, client: Client) -> None:
-        """Let a client go on with a long judgement: one client for each round of the loop, so that the others
-        wait for a turn's length, however many have such requests."""
+        """Let a client continue a long evaluation. One client gets a turn in each round of the loop, so that
+        the others wait for one turn only, for any number of such requests."""
         self._turns.append(client)
         if len(self._turns) == 1:
             asyncio.get_running_loop().call_soon(self._give_turn)
@@ -89,7 +89,7 @@ class ServerContext:
             asyncio.get_running_loop().call_soon(self._give_turn)
 
     def tick(self) -> None:
-        """To be called each second or so: connections that nobody needs any more are given up."""
+        """Close connections that are no longer needed. Call this about once a second."""
         self.pools.tick()
         if self.sharing:
             now = asyncio.get_running_loop().time()
@@ -98,92 +98,92 @@ class ServerContext:
 
 
 class Client(Owner):
-    """One client's connection (an `asyncio.Protocol`), and the links that its requests take."""
+    """One client's connection (an `asyncio.Protocol`), and its links to Redis."""
 
     def __init__(
         self,
-        gate: ServerContext,
+        context: ServerContext,
         listener: str,
         known: Evidence,
         host: str,
         port: int,
-        place: ConnectionQuota,
+        quota: ConnectionQuota,
     ) -> None:
-        """`host` says in logs where the client comes from, with `port` if that isn't 0; `place` is left when
-        the client goes."""
-        self._gate = gate
+        """`host` and a non-zero `port` show the client's origin in logs. `quota` is released when the client
+        goes."""
+        self._context = context
         self._listener = listener
-        self._known: Evidence | None = known  # until it is decided who the client is
+        self._known: Evidence | None = known  # until the client is identified
         self._host = host
         self._port = port
-        self._place = place
+        self._quota = quota
         self._counted_as = ""
-        self._counters = gate.telemetry.counters
-        self._is_served = False  # it is among the gate's clients
+        self._counters = context.telemetry.counters
+        self._is_served = False  # whether it is among the context's clients
         self._transport: asyncio.Transport | None = None
         self._session: SessionBase = Passthrough("")
-        self._links = Links(gate.upstream, gate.pools, self)
+        self._links = Links(context.upstream, context.pools, self)
         self._upstream_full = False
         self._reading = True
-        self._full = False  # the client doesn't read what was written to it …
-        self._upstream_paused = False  # … and so its own connection to Redis isn't read
-        self._closing = False  # its transport takes nothing more
-        self._ended = False  # the client has sent its last byte
+        self._full = False  # whether the client reads too slowly …
+        self._upstream_paused = False  # … so that its dedicated connection is not read
+        self._closing = False  # whether its transport accepts no more bytes
+        self._ended = False  # whether the client has sent its last byte
         self._linger: asyncio.TimerHandle | None = None
-        # What `timeouts` looks at, in the loop's time.
-        self.active = True  # since it looked last
+        # For `idle`, in the loop's time.
+        self.active = True  # since the last check
         self.idle_since = 0.0
-        self.partial_since = 0.0  # when the request began that has come in part; 0.0: there is none
+        self.partial_since = 0.0  # when the incomplete request began; 0.0: there is none
         self._dismissed = False
         self._awaits_turn = False
 
     @property
     def shown(self) -> str:
-        """Where the client comes from, as logs show it."""
+        """The client's origin, as logs show it."""
         return host_port(self._host, self._port) if self._port else self._host
 
     # -- the client's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
-        gate = self._gate
+        context = self._context
         self._transport = transport
         service, names = self._identify(transport)
-        if not self._place.serve(service):
+        if not self._quota.serve(service):
             self._counters.connection_rejected(self._listener, "service")
             transport.write(too_many(service))
             self._leave()
             return
-        gate.clients.add(self)
+        context.clients.add(self)
         self._is_served = True
-        if gate.in_force is None:
-            self._session = Passthrough(service, gate.upstream.address.database)
+        if context.in_force is None:
+            self._session = Passthrough(service, context.upstream.address.database)
         else:
-            greeting = gate.upstream.address.greeting()
+            greeting = context.upstream.address.greeting()
             self._session = Session(
-                gate.in_force,
-                gate.identities,
+                context.in_force,
+                context.identities,
                 service,
                 self._host,
-                gate.telemetry,
-                gate.limits,
+                context.telemetry,
+                context.limits,
                 greeting,
-                sharing=gate.sharing,
-                database=gate.upstream.address.database,
-                selects_later=gate.upstream.address.selects_later,
+                sharing=context.sharing,
+                database=context.upstream.address.database,
+                selects_later=context.upstream.address.selects_later,
                 port=self._port,
-                ids=gate.ids,
+                ids=context.ids,
                 names=names,
             )
         self._counted_as = service
         self._counters.connection_opened(service, self._listener)
 
     def _identify(self, transport: asyncio.Transport) -> tuple[str, Sequence[str]]:
-        """The client's service, and the names of its certificate."""
+        """The client's service, and the names in its certificate."""
         known, self._known = self._known, None
         assert known is not None
         known = with_certificate(known, transport.get_extra_info("peercert"))
-        return self._gate.identities.at_connect(known), known.names
+        return self._context.identities.at_connect(known), known.names
 
     def data_received(self, data: bytes) -> None:
         if not self._is_served or self._dismissed:
@@ -200,8 +200,8 @@ class Client(Owner):
             self._note_partial(before, len(data))
 
     def _note_partial(self, before: int, came: int) -> None:
-        """Remember when the request began that is here in part: now, unless all that came belongs to it."""
-        if not self._gate.places.limits.request_time:
+        """Note when the incomplete request began: now, unless all new bytes belong to an earlier one."""
+        if not self._context.quotas.limits.request_time:
             return
         after = self._session.backlog()
         if not after:
@@ -210,7 +210,7 @@ class Client(Owner):
             self.partial_since = asyncio.get_running_loop().time()
 
     def eof_received(self) -> bool:
-        """The client sends no more: it has gone, or waits for its last replies."""
+        """The client sends no more. It has gone, or waits for its last replies."""
         self._ended = True
         if self._dismissed:
             self._leave()
@@ -223,10 +223,10 @@ class Client(Owner):
         return False
 
     def _pass_end(self) -> None:
-        """Tell Redis that no more will come, once that is so.
+        """Tell Redis that no more requests will come, once all are sent.
 
-        It knows best what that means: it answers what it has read, but lets nobody who has gone wait in BLPOP
-        (and take an element with him).
+        Redis then answers the requests that it has read, but ends a blocked BLPOP, which would otherwise take
+        an element for a client that has gone.
         """
         if not self._session.holds_back and self._links.end():
             self._stop_lingering()
@@ -242,16 +242,16 @@ class Client(Owner):
     def connection_lost(self, _exc: Exception | None) -> None:
         self._transport = None
         self._stop_lingering()
-        self._place.leave()
+        self._quota.leave()
         if self._is_served:
             self._is_served = False
-            self._gate.clients.discard(self)
+            self._context.clients.discard(self)
             self._counters.connection_closed(self._counted_as, self._listener)
-        self._gate.ids.forget(self._session)
+        self._context.ids.forget(self._session)
         self._links.close()
 
     def pause_writing(self) -> None:
-        """The client doesn't read: stop reading for it from Redis, as far as that may be left waiting."""
+        """The client reads too slowly. Pause reading from Redis for it, if possible."""
         self._full = True
         self._settle_upstream()
         self._settle_reading()
@@ -293,7 +293,7 @@ class Client(Owner):
 
     def upstream_lost(self, reason: str) -> None:
         if self._ended:
-            self._close("")  # Redis was told so, and has ended it
+            self._close("")  # Redis was told of the end, and has closed the connection
         else:
             self._guarded(self._session.upstream_lost, reason)
 
@@ -302,7 +302,7 @@ class Client(Owner):
         self._settle_reading()
 
     def shared_replies(self, data: bytes, completed: int, whole: bool) -> None:
-        """Redis sent this on a shared connection. `shared_turn` follows, when no more comes in this turn."""
+        """Redis sent `data` on a shared connection. `shared_turn` follows at the end of this turn."""
         self._counters.upstream_in += len(data)
         try:
             self._session.from_shared(data, completed, whole)
@@ -318,10 +318,10 @@ class Client(Owner):
     def shared_lost(self, reason: str) -> None:
         self._guarded(self._session.upstream_lost, reason)
 
-    # -- between the two
+    # -- between client and upstream
 
     def _guarded(self, step: Callable[[str], None], reason: str) -> None:
-        """Let the session take a step, then write what it has to say. Its faults end this client only."""
+        """Call a method of the session and write its output. An internal error ends only this client."""
         try:
             step(reason)
             self._flush()
@@ -341,7 +341,7 @@ class Client(Owner):
             return
         if session.wants_turn and not self._awaits_turn:
             self._awaits_turn = True
-            self._gate.ask_turn(self)
+            self._context.ask_turn(self)
         outlet = session.outlet
         if outlet.to_client:
             self.active = True
@@ -349,10 +349,10 @@ class Client(Owner):
             data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
             chunks.clear()
             self._counters.client_out += len(data)
-            if self._gate.draining and self.is_idle and not self._ended:
+            if self._context.draining and self.is_idle and not self._ended:
                 send_with_end(transport)
             transport.write(data)
-            if self._full and transport.get_write_buffer_size() > self._gate.places.limits.output:
+            if self._full and transport.get_write_buffer_size() > self._context.quotas.limits.output:
                 notice("output", f"{self.shown} ({session.service}) is closed: it doesn't read its replies")
                 self._close_at_once("output")
                 return
@@ -368,13 +368,13 @@ class Client(Owner):
             self._close(outlet.closing)
         elif self._ended and self._links.is_open:
             self._pass_end()
-        elif self._gate.draining and self.is_idle:
+        elif self._context.draining and self.is_idle:
             self.dismiss()
         else:
             self._settle_reading()
 
     def take_turn(self) -> None:
-        """Go on with a judgement that was broken off."""
+        """Continue an interrupted evaluation."""
         self._awaits_turn = False
         if self._transport is None or self._closing or self._dismissed:
             return
@@ -385,7 +385,7 @@ class Client(Owner):
             self._failed(exc)
 
     def _send(self, session: SessionBase) -> None:
-        """Send on what the session has for Redis, the way that it says."""
+        """Send the session's output for Redis on the link of its route."""
         profile, route = session.profile, session.route
         if route.is_shared and not self._links.may_share(profile):
             session.take_own(for_good=not self._links.may_ever_share(profile))
@@ -401,19 +401,19 @@ class Client(Owner):
         counts.clear()
 
     def _ask(self, session: SessionBase) -> None:
-        """Pass the session's question on; it goes on with the answer."""
+        """Pass the session's question to the other processes. The session continues with the answer."""
         question, session.question = session.question, None
-        if question is None or self._gate.ask_others is None:
+        if question is None or self._context.ask_others is None:
             return
 
         def answered(is_own: bool) -> None:
             if self._transport is not None and not self._closing:
                 self._guarded(lambda _: question.answered(is_own), "")
 
-        self._gate.ask_others(question._replace(answered=answered))
+        self._context.ask_others(question._replace(answered=answered))
 
     def tick(self, now: float) -> None:
-        """Give up a connection of its own that the client needs no more, or keep it from being closed."""
+        """Close the dedicated connection if the client no longer needs it; otherwise keep it alive."""
         try:
             self._settle()
             self._links.keep_alive(now)
@@ -431,9 +431,10 @@ class Client(Owner):
             self._links.drop_own()
 
     def _become(self) -> bool:
-        """The client has authenticated as another service. False: there are too many of it, so it goes."""
+        """The client has authenticated as another service. Returns False, and closes the client, if the
+        service has too many connections."""
         counters, service = self._counters, self._session.service
-        if not self._place.serve(service):
+        if not self._quota.serve(service):
             assert self._transport is not None
             self._transport.writelines([*self._session.to_client, too_many(service)])
             self._session.to_client = []
@@ -444,13 +445,13 @@ class Client(Owner):
         return True
 
     def _settle_reading(self) -> None:
-        """Read from the client only while its requests can go somewhere."""
+        """Read from the client only while its requests can be sent."""
         if self._transport is None:
             return
         wanted = self._session.wants_input() and not self._upstream_full and self._links.unsent() < MAX_UNSENT
-        # Replies on a shared connection can't be held up: so no more of them are asked for.
+        # Replies on a shared connection cannot be paused, so no more requests are read.
         wanted = wanted and not (self._full and self._session.route.is_shared)
-        wanted = wanted and (self._gate.reads_on or self._session.in_transaction)
+        wanted = wanted and (self._context.reads_on or self._session.in_transaction)
         if wanted != self._reading and not self._transport.is_closing():
             self._reading = wanted
             if wanted:
@@ -459,19 +460,19 @@ class Client(Owner):
                 self._transport.pause_reading()
 
     def _close(self, reason: str) -> None:
-        """Close once what was written has reached the client."""
+        """Close once all written bytes have reached the client."""
         if self._transport is not None and not self._transport.is_closing():
             if reason:
                 self._counters.closed_for(closure_label(reason))
             self._leave()
-            self._links.close()  # it may take its time to read what was written; nothing more is for it
+            self._links.close()  # reading the written bytes may take the client a while; no more will follow
 
     def _close_at_once(self, reason: str) -> None:
         self._counters.closed_for(reason)
         self._leave(at_once=True)
 
     def _leave(self, *, at_once: bool = False) -> None:
-        """Close the transport: once all that was written has gone, or `at_once`."""
+        """Close the transport, after all written bytes were sent or `at_once`."""
         self._closing = True
         if self._transport is not None:
             if at_once:
@@ -481,34 +482,34 @@ class Client(Owner):
 
     @property
     def waits(self) -> bool:
-        """Whether the client waits for something: a reply, or what it has subscribed to."""
+        """Whether the client waits for a reply, or for messages of its subscriptions."""
         return self._session.waits
 
     @property
     def holds_back(self) -> bool:
-        """Whether what the client has sent waits here, through no fault of its own."""
+        """Whether keyfence delays requests that the client has sent."""
         return self._session.holds_back or not self._reading
 
     def give_up(self, reason: str) -> None:
-        """Close a client that has reached a limit of time."""
+        """Close the client, because it has exceeded a time limit."""
         self._close(reason)
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is awaited for this client, nor held back, and it is in no transaction."""
+        """Whether no reply is due, no request is delayed, and no transaction is open."""
         session = self._session
         return not session.outstanding and not session.in_transaction and not session.holds_back
 
     def stop_reading(self) -> None:
-        """Take in no more requests, as `ServerContext.reads_on` has it."""
+        """Stop reading requests, according to `ServerContext.reads_on`."""
         self._settle_reading()
 
     def dismiss(self) -> None:
-        """The process ends: let the client have what was written, and do nothing more for it.
+        """Close the client when the process ends, after its last reply.
 
-        Closing at once would reset a connection on which a request has just come in, and a reset may overtake
-        the last reply. So the client is sent the end, what it still sends is dropped unread (it has run
-        nowhere, and gets no answer), and then the connection is closed.
+        Closing at once would reset a connection with an unread request, and a reset may overtake the last
+        reply. So the client is sent the end of the stream first. Its further bytes are dropped (their
+        commands do not run and get no reply), and then the connection is closed.
         """
         transport = self._transport
         if transport is None or transport.is_closing() or self._dismissed:
@@ -526,7 +527,7 @@ class Client(Owner):
         asyncio.get_running_loop().call_later(NOTICE_SECONDS, self._leave)
 
     def abort(self) -> None:
-        """The process has no more time: close, and drop what wasn't sent."""
+        """Close at once and drop unsent bytes, because the process has no more time."""
         if self._transport is not None:
             if not self._dismissed:
                 self._counters.closed_for("shutdown")
@@ -534,7 +535,8 @@ class Client(Owner):
 
 
 def too_many(service: str = "") -> bytes:
-    """What Redis says at `maxclients` (networking.c, acceptCommonHandler), and whose limit it was."""
+    """Redis' error at `maxclients` (networking.c, acceptCommonHandler), with the service whose limit it
+    was."""
     return encode.error("ERR max number of clients reached" + (f" for {service}" if service else ""))
 
 
@@ -542,7 +544,8 @@ _reported = 0
 
 
 def report_fault(exc: Exception) -> None:
-    """Tell the operator of a fault of keyfence's own; the counters tell how many there are."""
+    """Print an internal error for the operator. Only the first ones are printed; the counters have them
+    all."""
     global _reported  # noqa: PLW0603 - one stream, one count
     _reported += 1
     if _reported <= 20:

@@ -1,9 +1,10 @@
-"""Clients that keep a connection and make no use of it.
+"""Closes idle clients, and clients that take too long to send a request.
 
-Rule: who waits for something isn't idle, and nobody answers for a delay that is keyfence's or Redis'.
+Rule: a client that waits for a reply is not idle, and clients are not charged for delays of keyfence or
+Redis.
 
-One look at all clients each second or so, in place of a timer for each: what a client does costs it an
-attribute. So a limit is kept to within one look.
+All clients are checked about once a second, instead of with a timer for each: activity only sets an
+attribute. So a limit is exact to within one check.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Protocol
 
 from keyfence.config.limits import ClientLimits
 
-LONGEST_INTERVAL = 1.0  # seconds between two looks
+LONGEST_INTERVAL = 1.0  # seconds between two checks
 SHORTEST_INTERVAL = 0.02
 
 
 class Watched(Protocol):
-    """What is looked at in a client; times are the loop's."""
+    """The attributes of a client that are checked. Times are those of the loop."""
 
     active: bool
     idle_since: float
@@ -32,13 +33,13 @@ class Watched(Protocol):
 
 
 def interval(limits: ClientLimits) -> float:
-    """Seconds until the next look."""
+    """Seconds until the next check."""
     quarters = [limit / 4 for limit in (limits.idle, limits.request_time) if limit]
     return max(min([*quarters, LONGEST_INTERVAL]), SHORTEST_INTERVAL)
 
 
 def look(clients: Iterable[Watched], limits: ClientLimits, now: float) -> None:
-    """End those who have been idle too long, or take too long over a request."""
+    """Close clients that have been idle too long, or take too long to send a request."""
     if not limits.idle and not limits.request_time:
         return
     for client in list(clients):

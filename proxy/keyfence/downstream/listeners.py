@@ -1,7 +1,7 @@
-"""Accepting clients: the listening sockets of a process, and their end.
+"""The listening sockets of a process, and a connection until it becomes a client.
 
-Rule: nothing is accepted before everything that can fail at start has succeeded, a connection costs a place
-from its first moment on, and what was accepted is let finish before the process goes.
+Rule: accepting starts after everything that can fail at the start has succeeded. A connection counts towards
+the quotas from its first moment, and accepted connections can finish before the process ends.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .drain import DRAIN_SECONDS, drain
 from .idle import interval, look
 from .quotas import ConnectionQuota
 
-HURRY_SECONDS = 0.5  # for those who are about to be clients when the process ends
+HURRY_SECONDS = 0.5  # for connections that are about to become clients when the process ends
 ACCEPTS_PER_TURN = 64
 
 
 class _Refused(Exception):
-    """A connection is turned away: the reason as a label, and in words for operators."""
+    """A connection is rejected. `reason` is a metric label, `str` a message for operators."""
 
     def __init__(self, reason: str, text: str, answer: bytes = b"") -> None:
         super().__init__(text)
@@ -45,27 +45,27 @@ class _Refused(Exception):
 class Listeners:
     """The listening sockets of a process."""
 
-    def __init__(self, gate: ServerContext) -> None:
-        self._gate = gate
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
         self._listeners: list[_Listener] = []
         self._looking: asyncio.TimerHandle | None = None
 
     @property
     def bound(self) -> list[tuple[str, str]]:
-        """Addresses, as people write them, and their services."""
+        """The addresses as written, and their services."""
         return [(one.name, one.service) for one in self._listeners]
 
     def open(
         self, listener: ListenerModel, bound: Bound | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Take an address: bind it, or serve sockets that are `bound` already. Raises OSError."""
+        """Add a listener. Bind its address, unless sockets are `bound` already. Raises OSError."""
         bound = bound or bind(listener.address, unix_mode=listener.unix_mode)
-        self._listeners.append(_Listener(self._gate, listener, bound, tls))
+        self._listeners.append(_Listener(self._context, listener, bound, tls))
 
     def replace_tls(self, contexts: list[ssl.SSLContext | None]) -> None:
-        """Use renewed certificates for what connects from now on: a context for each listener, as opened."""
-        for listener, context in zip(self._listeners, contexts, strict=True):
-            listener.tls = context
+        """Use renewed certificates for new connections: one context per listener, in the order of `open`."""
+        for listener, tls in zip(self._listeners, contexts, strict=True):
+            listener.tls = tls
 
     async def start(self) -> None:
         for listener in self._listeners:
@@ -74,33 +74,33 @@ class Listeners:
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        limits = self._gate.places.limits
-        look(self._gate.clients, limits, loop.time())
-        self._gate.tick()
+        limits = self._context.quotas.limits
+        look(self._context.clients, limits, loop.time())
+        self._context.tick()
         self._looking = loop.call_later(interval(limits), self._look)
 
     async def close(self, seconds: float = DRAIN_SECONDS, at_once: asyncio.Event | None = None) -> None:
-        """Stop accepting, and take leave of all clients in `seconds` at most (see `drain`)."""
+        """Stop accepting, and close all clients in at most `seconds` (see `drain`)."""
         for listener in self._listeners:
             listener.stop()
         for listener in self._listeners:
             await listener.close(min(seconds, HURRY_SECONDS))
         if self._looking is not None:
             self._looking.cancel()
-        await drain(self._gate, seconds, at_once)
-        self._gate.pools.close()
+        await drain(self._context, seconds, at_once)
+        self._context.pools.close()
 
 
 class _Listener:
-    """One address."""
+    """One listening address."""
 
     def __init__(
-        self, gate: ServerContext, model: ListenerModel, bound: Bound, tls: ssl.SSLContext | None
+        self, context: ServerContext, model: ListenerModel, bound: Bound, tls: ssl.SSLContext | None
     ) -> None:
         self.name = bound.name
         self.service = model.service
         self.tls = tls
-        self._gate = gate
+        self._context = context
         self._acceptor = Acceptor(bound, self._arrived, self._no_room, ACCEPTS_PER_TURN)
         self._unix = bool(model.address.unix_path)
         self._proxied = model.proxy_protocol
@@ -113,11 +113,11 @@ class _Listener:
         self._acceptor.listen()
 
     def stop(self) -> None:
-        """Accept no more, and give the address up."""
+        """Stop accepting, and close the sockets."""
         self._acceptor.stop()
 
     async def close(self, seconds: float) -> None:
-        """Let those who have connected become clients for so many seconds, then turn them away."""
+        """Give accepted connections `seconds` to become clients, then close the others."""
         if self._arriving and seconds:
             await asyncio.wait(self._arriving, timeout=seconds)
         for task in self._arriving:
@@ -125,47 +125,49 @@ class _Listener:
         await asyncio.gather(*self._arriving, return_exceptions=True)
 
     def _no_room(self, why: str) -> None:
-        self._gate.telemetry.counters.accept_pauses += 1
+        self._context.telemetry.counters.accept_pauses += 1
         notice("room", f"{self.name} can't accept: {why}; raise `ulimit -n`, or lower limits.connections")
 
     def _arrived(self, sock: socket.socket, peer: Any) -> None:
-        place = self._gate.places.take()
-        if place is None:
-            # As in Redis, nothing is said where TLS would have to be spoken first.
+        quota = self._context.quotas.take()
+        if quota is None:
+            # As in Redis, a connection that would begin with TLS gets no answer.
             answer = b"" if self.tls is not None else too_many()
-            text = f"there are {self._gate.places.limits.connections} connections already"
+            text = f"there are {self._context.quotas.limits.connections} connections already"
             self._refuse(sock, _Refused("connections", text, answer))
             sock.close()
             return
-        task = asyncio.get_running_loop().create_task(self._admit(sock, peer, place))
+        task = asyncio.get_running_loop().create_task(self._admit(sock, peer, quota))
         self._arriving.add(task)
         task.add_done_callback(self._arriving.discard)
 
     # -- a connection until it is a client
 
-    async def _admit(self, sock: socket.socket, peer: Any, place: ConnectionQuota) -> None:
+    async def _admit(self, sock: socket.socket, peer: Any, quota: ConnectionQuota) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._gate.places.limits.handshake
+        deadline = loop.time() + self._context.quotas.limits.handshake
         served = False
         try:
             known, port = await self._origin(sock, peer, deadline)
             host = known.address or ("unknown" if self._proxied else "unix")
-            if not place.at(known.address):
-                text = f"{known.address} has as many connections as limits.connections_per_address admits"
+            if not quota.at(known.address):
+                text = f"{known.address} has as many connections as limits.connections_per_address allows"
                 raise _Refused("address", text, b"" if self.tls is not None else too_many())
-            await self._serve(sock, deadline, lambda: Client(self._gate, self.name, known, host, port, place))
+            await self._serve(
+                sock, deadline, lambda: Client(self._context, self.name, known, host, port, quota)
+            )
             served = True
         except _Refused as refused:
             self._refuse(sock, refused)
         except OSError:
-            pass  # it went before it was a client
+            pass  # it ended before it became a client
         finally:
             if not served:
                 sock.close()
-                place.leave()
+                quota.leave()
 
     async def _serve(self, sock: socket.socket, deadline: float, client: Any) -> None:
-        """Let a client speak, behind TLS where that is asked for. Raises _Refused, OSError."""
+        """Create the client's transport, with TLS if configured. Raises _Refused, OSError."""
         loop = asyncio.get_running_loop()
         keep_alive(sock)
         if self.tls is None:
@@ -179,10 +181,10 @@ class _Listener:
         except ConnectionError:
             if loop.time() < deadline:
                 raise
-            raise _Refused("handshake", "TLS didn't get done in time") from None
+            raise _Refused("handshake", "the TLS handshake timed out") from None
 
     async def _origin(self, sock: socket.socket, peer: Any, deadline: float) -> tuple[Evidence, int]:
-        """Where a connection comes from, and its port (0: it has none). Raises _Refused, OSError."""
+        """The evidence of a connection's origin, and its port (0: none). Raises _Refused, OSError."""
         if self._unix:
             credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED_SIZE)
             evidence, port = with_unix_peer(Evidence(self.service), credentials), 0
@@ -198,25 +200,25 @@ class _Listener:
     async def _proxy_header(self, sock: socket.socket, address: str, deadline: float) -> Source:
         loop = asyncio.get_running_loop()
         if not is_trusted(address, self._trusted):
-            raise _Refused("untrusted", f"{address} is none of those who may send PROXY headers")
+            raise _Refused("untrusted", f"{address} may not send PROXY headers")
         reader = HeaderReader()
         try:
             async with asyncio.timeout_at(deadline):
                 while reader.needed:
                     data = await loop.sock_recv(sock, reader.needed)
                     if not data:
-                        raise ConnectionError("it ended")  # as a check of a port does
+                        raise ConnectionError("it ended")  # a check of the port does this
                     reader.feed(data)
         except HeaderError as exc:
             raise _Refused("proxy_header", str(exc)) from None
         except TimeoutError:
-            raise _Refused("handshake", "the PROXY header didn't come in time") from None
+            raise _Refused("handshake", "the PROXY header timed out") from None
         assert reader.source is not None
         return reader.source
 
     def _refuse(self, sock: socket.socket, refused: _Refused) -> None:
-        self._gate.telemetry.counters.connection_rejected(self.name, refused.reason)
+        self._context.telemetry.counters.connection_rejected(self.name, refused.reason)
         notice(f"{self.name} {refused.reason}", f"{self.name} turned a connection away: {refused}")
         if refused.answer:
-            with contextlib.suppress(OSError):  # it has gone
+            with contextlib.suppress(OSError):  # it may have ended
                 sock.send(refused.answer)

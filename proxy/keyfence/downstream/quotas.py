@@ -1,7 +1,6 @@
-"""How many connections there may be: in all, of one address, of one service.
+"""Connection quotas: how many connections are allowed in all, from one address, and for one service.
 
-Rule: whoever holds a connection holds a place, from the moment it is accepted until it is gone, whatever
-happens between.
+Rule: every connection counts from the moment it is accepted until it is closed.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from keyfence.config.limits import ClientLimits
 
 
 class ConnectionQuotas:
-    """All places of a process. `limits` may be replaced at any time; who has a place keeps it."""
+    """Counts the connections of a process. New `limits` do not close existing connections."""
 
     def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits
@@ -19,7 +18,7 @@ class ConnectionQuotas:
         self.of_service: dict[str, int] = {}
 
     def take(self) -> ConnectionQuota | None:
-        """A place for a connection, or None where there are as many as there may be."""
+        """Count a new connection. None if the limit on all connections is reached."""
         if self.taken >= self.limits.connections:
             return None
         self.taken += 1
@@ -27,45 +26,47 @@ class ConnectionQuotas:
 
 
 class ConnectionQuota:
-    """One connection's place."""
+    """One connection's share of the quotas."""
 
-    __slots__ = ("_address", "_left", "_places", "_service")
+    __slots__ = ("_address", "_left", "_quotas", "_service")
 
-    def __init__(self, places: ConnectionQuotas) -> None:
-        self._places = places
+    def __init__(self, quotas: ConnectionQuotas) -> None:
+        self._quotas = quotas
         self._address = ""
         self._service = ""
         self._left = False
 
     def at(self, address: str) -> bool:
-        """The connection comes from this address ("": from none). False: there are too many of it."""
-        places = self._places
-        limit = places.limits.per_address
-        if address and limit and places.of_address.get(address, 0) >= limit:
+        """Count the connection for an address ("": none). Returns False if the address has too many."""
+        quotas = self._quotas
+        limit = quotas.limits.per_address
+        if address and limit and quotas.of_address.get(address, 0) >= limit:
             return False
-        self._address = _move(places.of_address, self._address, address)
+        self._address = _move(quotas.of_address, self._address, address)
         return True
 
     def serve(self, service: str) -> bool:
-        """The connection is this service's from now on. False: it has too many; nothing changes."""
-        places = self._places
-        limit = places.limits.of_service(service)
-        if service != self._service and limit and places.of_service.get(service, 0) >= limit:
+        """Count the connection for a service. Returns False, without a change, if the service has too
+        many."""
+        quotas = self._quotas
+        limit = quotas.limits.of_service(service)
+        if service != self._service and limit and quotas.of_service.get(service, 0) >= limit:
             return False
-        self._service = _move(places.of_service, self._service, service)
+        self._service = _move(quotas.of_service, self._service, service)
         return True
 
     def leave(self) -> None:
-        """The connection is gone. Again: nothing happens."""
+        """The connection is closed. Further calls have no effect."""
         if not self._left:
             self._left = True
-            self._places.taken -= 1
-            _move(self._places.of_address, self._address, "")
-            _move(self._places.of_service, self._service, "")
+            self._quotas.taken -= 1
+            _move(self._quotas.of_address, self._address, "")
+            _move(self._quotas.of_service, self._service, "")
 
 
 def _move(counts: dict[str, int], before: str, after: str) -> str:
-    """Count one less of `before` and one more of `after`; rows that reach 0 go, so that no table grows."""
+    """Count one less for `before` and one more for `after`. Counts of 0 are removed, so that no table
+    grows."""
     if after:
         counts[after] = counts.get(after, 0) + 1
     if before:

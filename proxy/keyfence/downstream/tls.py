@@ -1,7 +1,7 @@
-"""TLS: the contexts of listeners and of the connection to Redis.
+"""The TLS contexts of listeners and of connections to Redis.
 
-Rule: a certificate, key or authority that can't be used is told with its place in the configuration, before
-anything starts. Contexts are made by the process that uses them.
+Rule: an unusable certificate, key or authority is reported with its position in the configuration, before
+anything starts. Each process creates the contexts that it uses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 class _Unusable(Exception):
-    """A file can't be used: which setting names it, and why."""
+    """A file cannot be used. `setting` names it, and `str` says why."""
 
     def __init__(self, setting: str, why: str) -> None:
         super().__init__(why)
@@ -24,7 +24,7 @@ class _Unusable(Exception):
 
 
 def check_tls(settings: Settings) -> None:
-    """Raise FileError with every fault of every file that TLS needs."""
+    """Raise FileError with all faults of all files that TLS needs."""
     faults: list[Diagnostic] = []
     for index in range(-1, len(settings.listeners)):
         try:
@@ -36,7 +36,7 @@ def check_tls(settings: Settings) -> None:
 
 
 def listener_context(settings: Settings, index: int) -> ssl.SSLContext | None:
-    """The context of the listener with this index; None: it has no TLS. Raises FileError."""
+    """The context of the listener with this index, or None without TLS. Raises FileError."""
     tls = settings.listeners[index].tls
     if tls is None:
         return None
@@ -53,7 +53,7 @@ def listener_context(settings: Settings, index: int) -> ssl.SSLContext | None:
 
 
 def upstream_context(settings: Settings) -> ssl.SSLContext | None:
-    """The context for connecting to Redis; None: no TLS there. Raises FileError."""
+    """The context for connections to Redis, or None without TLS. Raises FileError."""
     if settings.upstream is None or settings.upstream.kind != "tls":
         return None
     try:
@@ -106,5 +106,5 @@ class _Encrypted(Exception):
 
 
 def _refuse_password() -> str:
-    """OpenSSL would ask for it on the terminal."""
+    """Prevents OpenSSL from asking for the password on the terminal."""
     raise _Encrypted

@@ -2,7 +2,7 @@
 
 Rule: every finding reaches every sink exactly once, and a decision id exists only for a line that is written
 or promised. Telemetry never raises for reasons of its own. Findings that a session has only counted
-(`Repeat`) are gathered once a second, and before anyone reads counters or tally.
+(`ViolationCounter`) are gathered once a second, and before anyone reads counters or tally.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from keyfence.policy.engine.counts import Admitted, Repeat
+from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.verdict import Action, Finding, Peer, Violation, script_in
 from keyfence.shapes.secrecy import Secrecy
 from keyfence.shapes.shapes import Shapes
@@ -74,7 +74,7 @@ class Telemetry:
         self._scripts: set[str] = set()  # unregistered ones that have rows of their own
         # Groups that came more than once, and whose further findings every sink can count.
         self._recurring: dict[_GroupKey, Group] = {}
-        self._repeats: deque[Repeat] = deque()  # live ones, the oldest first
+        self._repeats: deque[ViolationCounter] = deque()  # live ones, the oldest first
         self._admitted: list[tuple[str, Admitted]] = []  # (service, where its commands are counted)
         self._turns = 0  # `Shapes.turns` when repeats were last retired
         self._epoch = wall() - clock()  # added to the monotonic clock's time, gives Unix seconds
@@ -195,7 +195,7 @@ class Telemetry:
                 refused = decision or self._new_id()
         return refused
 
-    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat | None:
+    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> ViolationCounter | None:
         """A counter for further commands with the same findings, which were just recorded. It is valid while
         it is `live`. None: a sink cannot count them exactly, or a key's shape is not learned for good."""
         groups: list[Group] = []
@@ -211,7 +211,7 @@ class Telemetry:
             groups += [group] * (1 + violation.more)
         if len(self._repeats) >= MAX_REPEATS:
             return None
-        repeat = Repeat(groups)
+        repeat = ViolationCounter(groups)
         self._repeats.append(repeat)
         return repeat
 

@@ -1,1 +1,1 @@
-"""Connections to Redis, and a Redis of our own where none is named. Imports `wire`."""
+"""Connections to Redis, and an embedded Redis for when no upstream is configured."""

@@ -1,4 +1,4 @@
-# C types for dedicated.py. The same source runs uncompiled; nothing here changes what it does.
+# C types for dedicated.py when it is compiled. They do not change its behaviour.
 cimport cython
 
 

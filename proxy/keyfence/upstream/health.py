@@ -1,8 +1,8 @@
-"""The Redis that stands behind: how to reach it, and whether it can be reached.
+"""The upstream Redis: its address, how to connect to it, and whether it is up.
 
-Rule: one place knows the state of the upstream. While it is down, only the prober and one attempt per
-back-off step knock at it, however many clients wait; while it seems up, a few at a time do, so that one that
-has just gone isn't knocked at by all of them.
+Rule: only `Upstream` knows the upstream's state. While it is down, there is one connection attempt per
+back-off step, besides the prober's, for any number of waiting clients. While it seems up, a few attempts run
+at a time, so that not all clients try one that has just gone.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ FIRST_BACKOFF = 0.05  # seconds
 LONGEST_BACKOFF = 1.0
 PROBE_INTERVAL = 1.0
 DROPS_IN_A_ROW = 3
-ATTEMPTS_AT_ONCE = 16  # to connect for clients; the others wait for their turn, and for what these tell
-LONGEST_GREETING = 64 * 1024  # bytes of one reply; that of HELLO is the longest
-# What Redis answers while it can be reached but doesn't serve.
+ATTEMPTS_AT_ONCE = 16  # concurrent connection attempts for clients; the other clients wait for their result
+LONGEST_GREETING = 64 * 1024  # bytes of one reply; the reply to HELLO is the longest
+# The errors of a Redis that is reachable but not ready.
 _NOT_READY = ("LOADING", "MASTERDOWN")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UpstreamAddress:
-    """Where Redis is. `shown` is for people: never a password in it."""
+    """The address of Redis. `shown` is its text for people, without the password."""
 
     kind: Literal["tcp", "tls", "unix"]
     host: str = ""
@@ -44,31 +44,31 @@ class UpstreamAddress:
     password: str = dataclasses.field(default="", repr=False)
     database: int = 0
     shown: str = ""
-    server_name: str = ""  # whom its TLS certificate must name; "": the host
+    server_name: str = ""  # the name that its TLS certificate must have; "": the host
 
     def login(self) -> list[bytes]:
-        """The command that logs keyfence in, if it has credentials."""
+        """The command that logs keyfence in, if there are credentials."""
         if self.username:
             return [encode.command(b"AUTH", self.username, self.password)]
         return [encode.command(b"AUTH", self.password)] if self.password else []
 
     def without_login(self) -> UpstreamAddress:
-        """The same place for nobody in particular."""
+        """The same address without credentials."""
         return dataclasses.replace(self, username="", password="", shown="")
 
     def greeting(self) -> list[bytes]:
-        """The commands that open a connection; each must be answered without an error."""
+        """The commands sent first on a connection. None may be answered with an error."""
         select = [SELECT.request(self.database)] if self.database else []
         return self.login() + select
 
     @property
     def selects_later(self) -> bool:
-        """Whether the database can only be selected once the client has logged in, where Redis wants that."""
+        """Whether the database may only be selectable after the client has logged in."""
         return bool(self.database) and not self.login()
 
 
 class Upstream:
-    """One upstream: address, TLS, and its health as the last attempts showed it."""
+    """One upstream: address, TLS, and its state according to the last attempts."""
 
     def __init__(
         self,
@@ -80,13 +80,13 @@ class Upstream:
         on_fault: Callable[[str], None] = lambda _kind: None,
         on_state: Callable[[bool, str], None] = lambda _up, _reason: None,
     ) -> None:
-        """`on_change` hears that it is up or down, `on_state` also each new reason.
-        `on_fault` is called with what came unasked on a shared connection: `push` or `out_of_step`."""
+        """`on_change` is called when it goes up or down, `on_state` also for each new reason. `on_fault` is
+        called for unexpected data on a shared connection, with `push` or `out_of_step`."""
         self.address = address
         self.connect_timeout = connect_timeout
         self.up: bool | None = None  # None: not tried yet
         self.reason = "not tried yet"
-        self.since = time.time()  # when `up` became what it is
+        self.since = time.time()  # when `up` changed last
         self.connects = 0
         self.failures = 0
         self._tls = tls
@@ -96,25 +96,25 @@ class Upstream:
         self.on_fault = on_fault
         self._backoff = 0.0
         self._retry_at = 0.0
-        self._drops = 0  # in a row
-        self._trying = False  # to connect, while it is down
-        self._turns = asyncio.Semaphore(ATTEMPTS_AT_ONCE)
+        self._drops = 0  # consecutive calls of `dropped`
+        self._trying = False  # whether an attempt is under way while it is down
+        self._attempts = asyncio.Semaphore(ATTEMPTS_AT_ONCE)
 
     def take(self, address: UpstreamAddress, tls: ssl.SSLContext | None) -> None:
-        """Open connections with this login and these certificates from now on. The place is the same."""
+        """Use this login and these certificates for new connections. The host and port do not change."""
         self.address = dataclasses.replace(address, shown=self.address.shown)
         self._tls = tls
 
     @property
     def state(self) -> str:
-        """One phrase for clients and operators."""
+        """The state as a phrase for clients and operators."""
         where = f"upstream {self.address.shown}"
         return f"{where} is up" if self.up else f"{where} is unreachable: {self.reason}"
 
     @property
     def must_wait(self) -> bool:
-        """Whether another attempt should not be made yet: the last failure is so fresh, or one is under way
-        to see whether Redis is back."""
+        """Whether no attempt should be made now, because the last failure is recent or another attempt is
+        under way while the upstream is down."""
         return self._trying or asyncio.get_running_loop().time() < self._retry_at
 
     def succeeded(self) -> None:
@@ -124,17 +124,17 @@ class Upstream:
         self._set(up=True, reason="")
 
     def dropped(self, reason: str) -> None:
-        """A connection was made and ended before a byte had come back.
+        """A connection was opened and ended before a byte was received.
 
-        One such may have been killed by an operator. Several in a row are what a balancer without servers or
-        a Redis without room for more clients does: then it is a failure.
+        An operator may have killed a single one. Several in a row count as a failure: a load balancer without
+        servers, or a Redis at `maxclients`, behaves like this.
         """
         self._drops += 1
         if self._drops >= DROPS_IN_A_ROW:
             self.failed(reason)
 
     def failed(self, reason: str) -> None:
-        """An attempt to connect failed. The next ones wait, longer each time, with jitter against herds."""
+        """A connection attempt failed. The next ones wait longer each time, with jitter to spread them."""
         self.failures += 1
         self._on_failure()
         self._backoff = min(max(self._backoff * 2, FIRST_BACKOFF), LONGEST_BACKOFF)
@@ -151,9 +151,9 @@ class Upstream:
             self._on_state(up, reason)
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> None:
-        """Open a connection for a client, in its turn. Raises UpstreamDown, after an attempt or for a failure
-        that is fresh: also where Redis was found gone while the client waited for its turn."""
-        async with self._turns:
+        """Open a connection for a client. Raises UpstreamDown if the attempt fails, or without an attempt if
+        another one failed recently, which includes the time that the client waited here."""
+        async with self._attempts:
             if self.must_wait:
                 raise UpstreamDown(self.state)
             try:
@@ -165,8 +165,8 @@ class Upstream:
     async def attempt(
         self, protocol: Callable[[], asyncio.Protocol]
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Open a connection of keyfence's own, whatever is known of the upstream. Raises OSError, as
-        TimeoutError and ssl.SSLError are."""
+        """Open a connection for keyfence itself, in any state of the upstream. Raises OSError; TimeoutError
+        and ssl.SSLError are subclasses."""
         if self.up is not False:
             return await self._connect(protocol)
         self._trying = True
@@ -189,14 +189,16 @@ class Upstream:
             )
 
     async def probe_forever(self) -> None:
-        """Ask Redis for a sign of life each second, so that its state is known without any client."""
+        """Probe Redis each second, so that its state is known without any client."""
         while True:
             await self.probe()
             await asyncio.sleep(PROBE_INTERVAL)
 
     async def probe(self) -> bool:
-        """One connection, greeting and PING. Any reply but an error of the greeting is a sign of life.
-        Returns whether there was one."""
+        """Connect, send the greeting and PING, and record the state. Returns whether Redis is up.
+
+        Any reply to PING counts, but no greeting command may fail.
+        """
         try:
             async with asyncio.timeout(self.connect_timeout):
                 probe = await self._ask()
@@ -207,7 +209,7 @@ class Upstream:
         if probe.dropped:
             self.dropped(reason)
         elif reason.startswith(_NOT_READY):
-            self._set(up=False, reason=reason)  # clients are let through: Redis tells them itself
+            self._set(up=False, reason=reason)  # clients can still connect, and get Redis' own error
         elif reason:
             self.failed(reason)
         elif not self.up:
@@ -226,13 +228,13 @@ class Upstream:
 
 
 class UpstreamDown(Exception):
-    """No connection can be had. `str` is the upstream's `state`."""
+    """No connection is available. `str` is the upstream's `state`."""
 
 
 class GreetingError(Exception):
-    """A connection can't be used: what came is no RESP, or Redis refused one of the commands. `str` says why.
+    """A connection cannot be used: Redis sent no RESP, or refused one of the commands. `str` says why.
 
-    `refusal` is Redis' own text, or empty; `unanswered` how many commands stood behind the refused one.
+    `refusal` is Redis' own text, or empty. `unanswered` is the number of commands after the refused one.
     """
 
     def __init__(self, reason: str, refusal: str = "", unanswered: int = 0) -> None:
@@ -242,17 +244,17 @@ class GreetingError(Exception):
 
 
 class Greeting:
-    """The replies to what a connection is opened with, taken off its head."""
+    """Reads the replies to the greeting, the first commands on a connection."""
 
     def __init__(self, expected: int, *, logs_in_later: bool = False) -> None:
-        """`logs_in_later`: it is no fault that Redis wants a login first."""
+        """`expected` is the number of replies. `logs_in_later`: accept the error that a login is required."""
         self.expected = expected
         self._tolerated = b"-NOAUTH" if logs_in_later else None
         self._framer = ReplyFramer()
         self._reply = bytearray()
 
     def take(self, data: bytes) -> bytes:
-        """Consume the greeting's replies; the rest belongs to the connection's user. Raises GreetingError."""
+        """Consume the greeting's replies and return the rest of `data`. Raises GreetingError."""
         at = 0
         while self.expected and at < len(data):
             try:
@@ -276,8 +278,8 @@ class Greeting:
 
 
 class _Probe(asyncio.Protocol):
-    """Waits for the answers to greeting and PING. `trouble` is "" for a sign of life, else what is wrong;
-    `dropped` says that it is an end before any answer."""
+    """Waits for the replies to greeting and PING. `trouble` is the error, or "" if Redis is up. `dropped`:
+    the connection ended before any reply."""
 
     def __init__(self, greeting: int) -> None:
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -292,7 +294,7 @@ class _Probe(asyncio.Protocol):
             self._settle(str(exc))
             return
         if not self._greeting.expected and rest:
-            # NOAUTH and NOPERM are answers too: clients bring their own credentials.
+            # NOAUTH and NOPERM also show that Redis is up, because clients bring their own credentials.
             answer = rest[1:].split(b"\r\n")[0].decode("utf-8", "replace")
             self._settle(answer if answer.startswith(_NOT_READY) else "")
 
@@ -306,7 +308,7 @@ class _Probe(asyncio.Protocol):
 
 
 def keep_alive(sock: socket.socket | None) -> None:
-    """Have TCP notice a peer that is gone without a word, with the times of Redis' `tcp-keepalive 300`."""
+    """Have TCP detect a peer that has vanished, with the times of Redis' `tcp-keepalive 300`."""
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     with contextlib.suppress(OSError):  # the peer may have closed already
@@ -317,9 +319,9 @@ def keep_alive(sock: socket.socket | None) -> None:
 
 
 def send_with_end(transport: asyncio.BaseTransport) -> None:
-    """Have TCP hold back what is written next until the end is sent too (TCP_CORK, tcp(7)).
+    """Have TCP send the next bytes together with the end of the connection (TCP_CORK, tcp(7)).
 
-    Both then reach the peer in one segment: who looks for the end before it sends again finds it.
+    Both then reach the peer in one segment, so a peer that checks for the end before it sends again finds it.
     """
     sock = transport.get_extra_info("socket")
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_CORK"):

@@ -1,4 +1,4 @@
-# C types for links.py. The same source runs uncompiled; nothing here changes what it does.
+# C types for links.py when it is compiled. They do not change its behaviour.
 cimport cython
 
 from keyfence.upstream.dedicated cimport DedicatedLink, Receiver

@@ -1,9 +1,9 @@
 # cython: annotation_typing=False
-"""One client's ways to Redis: its share of a common connection, and a connection of its own.
+"""The links of one client to Redis: a share of a shared connection, and a dedicated connection.
 
-Rule: what the session wants sent goes where its route says. It changes only when nothing is awaited, so no
-reply can overtake another. A connection whose id the client knows is kept for it, idle, while it shares:
-Redis shows the client there, and who kills that connection closes the client.
+Rule: the session's route decides which link carries a request. The route changes only when no reply is due,
+so replies cannot overtake each other. A dedicated connection whose id the client knows is kept idle while the
+client shares another one: CLIENT LIST shows the client there, and killing that connection closes the client.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from .health import Upstream
 from .pools import Pools
 from .shared import SharedLink, Sharer
 
-# So often something is said on a connection that is kept while its client works over another: with Redis'
-# `timeout` set, it would be closed, and its client with it.
+# How often a PING is sent on a dedicated connection whose client uses a shared one, so that Redis' `timeout`
+# does not close it, and the client with it.
 KEEP_ALIVE_SECONDS = 20.0
 _PING = encode.command(b"PING")
 
 
 class Owner(Sharer):
-    """The client's side, of its own connection too."""
+    """The client's side, which both links call back."""
 
     def upstream_data(self, data: bytes) -> None:
-        """Bytes from Redis."""
+        """Redis sent `data` on the dedicated connection."""
         raise NotImplementedError
 
     def upstream_unasked(self, data: bytes) -> None:
-        """Bytes from Redis on the own connection, while the client shares another."""
+        """Redis sent `data` on the dedicated connection while the client uses a shared one."""
         raise NotImplementedError
 
     def upstream_lost(self, reason: str) -> None:
-        """The connection ended, with whatever was under way on it."""
+        """The connection ended. Replies due on it will not come."""
         raise NotImplementedError
 
 
 class Links(Receiver):
-    """Both ways. It is the receiver of the client's own connection, and passes on what comes there."""
+    """Both links of a client. It is the receiver of the dedicated connection and passes its data on."""
 
     def __init__(self, upstream: Upstream, pools: Pools, owner: Owner) -> None:
         self._upstream = upstream
@@ -48,26 +48,26 @@ class Links(Receiver):
         self._owner = owner
         self._own: DedicatedLink | None = None
         self._share: SharedLink | None = None
-        self._shared_as: Profile | None = None  # what the client was when it was last asked for
-        self._shares = False  # what was sent last went over the share
+        self._shared_as: Profile | None = None  # the profile for which the share was last requested
+        self._shares = False  # whether the last request went over the share
         self._paused = False
         self._own_is_full = False
-        self._worked = False  # something went over the share since a PING was sent on the own connection
+        self._worked = False  # whether the share was used since the last PING on the dedicated connection
         self._pinged_at = 0.0
-        self._pongs = 0  # replies to those that are still to come, before any of the client's
-        self._framer: ReplyFramer | None = None  # of these
+        self._pongs = 0  # replies to PINGs that are still to come, before any reply to the client
+        self._framer: ReplyFramer | None = None  # finds the ends of these replies
 
     def unsent(self) -> int:
-        """Bytes that wait for the own connection to be made."""
+        """The number of bytes that wait for the dedicated connection to open."""
         return self._own.unsent() if self._own is not None else 0
 
     @property
     def is_open(self) -> bool:
-        """Whether anything was ever sent."""
+        """Whether any request was sent."""
         return self._own is not None or self._share is not None
 
     def may_share(self, profile: Profile) -> bool:
-        """Whether there is a connection of this kind to share. There are only so many kinds."""
+        """Whether there is a connection of this kind to share. The number of kinds is limited."""
         share = self._share
         if share is not None and not share.is_evicted:
             if self._shared_as is profile:
@@ -83,19 +83,19 @@ class Links(Receiver):
         return True
 
     def may_ever_share(self, profile: Profile) -> bool:
-        """Whether a connection of this kind could be shared at all; not where its database can't be selected
-        before a login."""
+        """Whether a connection of this kind can ever be shared. It cannot if its database can only be
+        selected after a login."""
         return not self._upstream.address.selects_later or profile.is_logged_in
 
     def send_shared(self, chunks: list[bytes], counts: list[int], shapeable: bool = False) -> None:
-        """Send over the connection that `may_share` has said yes to. `shapeable`: a client's text might shape
-        a reply."""
+        """Send over the shared connection that `may_share` has found. `shapeable`: the client's text might
+        shape a reply."""
         self._shares = self._worked = True
         assert self._share is not None
         self._share.send(chunks, counts, shapeable)
 
     def send_own(self, profile: Profile, chunks: list[bytes]) -> None:
-        """Send over the client's own connection, which is made to be like `profile` first if it is new."""
+        """Send over the dedicated connection. A new one is first given the settings of `profile`."""
         self._shares = False
         if self._own is None:
             self._pongs = 0
@@ -105,7 +105,7 @@ class Links(Receiver):
         self._own.send(chunks)
 
     def keep_alive(self, now: float) -> None:
-        """To be called each second or so, with the loop's time."""
+        """Call this about once a second, with the loop's time."""
         kept = self._own is not None and self._shares
         if kept and self._worked and not self._pongs and now - self._pinged_at >= KEEP_ALIVE_SECONDS:
             assert self._own is not None
@@ -115,7 +115,7 @@ class Links(Receiver):
             self._own.send([_PING])
 
     def drop_own(self) -> None:
-        """Give the own connection up; nothing is awaited on it."""
+        """Close the dedicated connection. No reply may be due on it."""
         if self._own is not None:
             self._own.close()
             self._own = None
@@ -128,8 +128,8 @@ class Links(Receiver):
             self._share = None
 
     def pause(self) -> None:
-        """The client doesn't keep up. Others' replies are behind its own where it shares: there it is for
-        the client's output limit to end that."""
+        """Stop reading for a client that reads too slowly. A shared connection cannot be paused, because
+        other clients' replies follow; there the client's output limit applies."""
         self._paused = True
         if self._own is not None:
             self._own.pause()
@@ -140,40 +140,40 @@ class Links(Receiver):
             self._own.resume()
 
     def end(self) -> bool:
-        """The client sends no more. False: Redis can't be told so, the client has to be waited for."""
+        """Tell Redis that the client sends no more. Returns False if that is not possible."""
         return not self._shares and self._own is not None and self._own.end()
 
     def close(self) -> None:
-        """The client is gone."""
+        """Give up both links, because the client is gone."""
         self.drop_own()
         self._leave_share()
 
-    # -- the own connection's side
+    # -- callbacks of the dedicated connection
 
     def upstream_data(self, data: bytes) -> None:
         if self._pongs:
             data = self._without_pong(data)
             if not data:
                 return
-        if self._shares:  # nothing is awaited there
+        if self._shares:  # no reply is due on the dedicated connection
             self._owner.upstream_unasked(data)
         else:
             self._owner.upstream_data(data)
 
     def _without_pong(self, data: bytes) -> bytes:
-        """Take the answer to a PING off the head of what came; whatever it is, Redis has answered."""
+        """Remove the reply to a PING from the start of `data`. Any reply will do."""
         assert self._framer is not None
         try:
             at = self._framer.advance(data, 0, 1)
         except ReplyError:
-            self._pongs = 0  # the session finds out what is wrong with it
+            self._pongs = 0  # the session will report the error
             return data
         self._pongs -= self._framer.completed
         return data[at:]
 
     def upstream_refused(self, reason: str) -> None:
-        """It was never made, so nothing is kept: else a PING would try again while the client shares, and
-        what the client awaits there would be refused with it."""
+        """Drop the link, because the connection never opened. Otherwise a PING would try to connect again
+        while the client shares, and a refusal would fail the replies due on the shared connection."""
         self.drop_own()
         self._owner.upstream_refused(reason)
 

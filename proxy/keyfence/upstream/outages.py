@@ -1,7 +1,7 @@
-"""What operators read about an upstream that goes and comes back.
+"""Messages for operators about outages of the upstream.
 
-Rule: a line when it goes, a line for each new reason while it is away, and a line when it is back, with the
-time that it was away.
+Rule: print one line when the upstream fails, one for each new reason during the outage, and one when it is
+back, with the duration.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ import time
 
 from keyfence.telemetry.operator_log import Changes, elapsed
 
-MAX_REASONS = 20  # that are remembered of one outage
+MAX_REASONS = 20  # printed per outage
 
 
 class Outages:
-    """Turns an upstream's states into lines."""
+    """Turns the states of an upstream into lines."""
 
     def __init__(self, shown: str) -> None:
         """`shown` is the upstream's URL without its password."""
         self._shown = shown
         self._changes = Changes()
-        self._since: float | None = None  # the beginning of the outage, if there is one
+        self._since: float | None = None  # when the outage began, if there is one
         self._reasons: set[str] = set()
         self._is_begun = False
-        self._at_start = ""  # what is printed first
+        self._at_start = ""  # the first line to print
 
     def begin(self) -> None:
-        """Print from now on. Until then a start may fail, which is one line of its own."""
+        """Print from now on. Before that, a failed start prints its own line."""
         self._is_begun = True
         if self._at_start:
             self._changes.add(self._at_start)
 
     def seen(self, up: bool, reason: str) -> None:
-        """The upstream is in this state now. `reason` says why it isn't up."""
+        """Record the upstream's state. `reason` says why it is not up."""
         now = time.monotonic()
         if up:
             if self._since is not None and self._is_begun:
@@ -52,5 +52,5 @@ class Outages:
             self._at_start = text
 
     def tick(self) -> None:
-        """To be called each second or so."""
+        """Call this about once a second."""
         self._changes.tick()

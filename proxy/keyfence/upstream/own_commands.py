@@ -1,7 +1,7 @@
-"""The commands that keyfence sends to Redis for itself, and so the permissions that its own user needs.
+"""The commands that keyfence sends on its own behalf, and so the permissions that its own Redis user needs.
 
-Rule: one list. Its members make the requests of keyfence's own, so that the list misses none. Another
-command is another line. AUTH and HELLO are not in it: Redis allows them to every user.
+Rule: all of keyfence's own requests are made by the entries of this list, so the list is complete. AUTH and
+HELLO are not in it, because Redis allows them to every user.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from keyfence.resp import encode
 
 
 class OwnCommand(NamedTuple):
-    """A command, and what becomes of keyfence without it."""
+    """A command, its purpose, and the effect if Redis forbids it."""
 
     name: bytes
-    purpose: str  # what it is for, behind "keyfence needs it to"
-    without: str  # what is so where it is forbidden
-    trial: tuple[bytes, ...] = ()  # arguments with which it asks for next to nothing
+    purpose: str  # completes "keyfence needs it to …"
+    without: str  # the effect if it is forbidden
+    trial: tuple[bytes, ...] = ()  # arguments for a cheap trial
 
     @property
     def permission(self) -> str:
-        """The rule of an ACL that allows it."""
+        """The ACL rule that allows the command."""
         return f"+{self.name.decode().lower()}"
 
     def request(self, *arguments: bytes | str | int) -> bytes:
@@ -39,10 +39,13 @@ PTTL = OwnCommand(
     b"PTTL", "ask for times to live that no command shows", "times to live aren't checked late", (_NO_KEY,)
 )
 ECHO = OwnCommand(
-    b"ECHO", "prove the order of replies on shared connections", "a dearer proof is used", (b"keyfence",)
+    b"ECHO",
+    "prove the order of replies on shared connections",
+    "a more expensive proof is used",
+    (b"keyfence",),
 )
 
-# Where a policy limits sizes: one for each type of key.
+# For policies that limit sizes: one command for each type of key.
 SIZES = {
     name: OwnCommand(name, "ask how large keys are", "sizes aren't checked late", (_NO_KEY,))
     for name in (b"STRLEN", b"HLEN", b"LLEN", b"SCARD", b"ZCARD", b"XLEN")
@@ -52,5 +55,5 @@ OWN_COMMANDS = (PING, COMMAND, SELECT, PTTL, *SIZES.values(), ECHO)
 
 
 def acl_rules() -> str:
-    """The rules of an ACL for keyfence's own user, its password aside: Redis 6.2 and later, and Valkey."""
+    """The ACL rules for keyfence's own user, without its password, for Redis 6.2 and later and Valkey."""
     return " ".join(["resetchannels", "~*", "-@all", *(one.permission for one in OWN_COMMANDS)])

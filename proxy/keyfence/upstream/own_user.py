@@ -1,6 +1,6 @@
-"""Whether keyfence's own user may do what keyfence needs: each of its commands is tried once.
+"""Checks the permissions of keyfence's own Redis user by trying each of its commands once.
 
-Rule: a trial changes nothing and reads no data; only Redis' own NOPERM counts as a missing permission.
+Rule: a trial changes nothing and reads no data. Only Redis' NOPERM counts as a missing permission.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_REPLIES = 64 * 1024  # bytes of all replies together
 
 
 async def missing_permissions(upstream: Upstream) -> list[OwnCommand] | None:
-    """The commands that the upstream's user may not run; None: the upstream can't be asked now."""
+    """The commands that the upstream's user may not run, or None if the check fails now."""
     greeting = upstream.address.login()
     trial = _Trial(len(greeting), len(OWN_COMMANDS))
     try:
@@ -37,7 +37,7 @@ async def missing_permissions(upstream: Upstream) -> list[OwnCommand] | None:
 
 
 def what_is_missing(address: UpstreamAddress, missing: Sequence[OwnCommand]) -> str:
-    """One sentence for operators: what the user may not do, what follows, and how to mend it."""
+    """One sentence for operators: the missing permissions, their effects, and the remedy."""
     user = address.username or "default"
     remedy = f"ACL SETUSER {user}" if address.login() else "give the upstream's URL a user with"
     effects = "; ".join(f"{one.name.decode()}: {one.without}" for one in missing)
@@ -49,14 +49,14 @@ def what_is_missing(address: UpstreamAddress, missing: Sequence[OwnCommand]) -> 
 
 
 def _forbids(reply: object) -> bool:
-    """Whether a reply says that the command is forbidden. A user may be kept to some keys, and the trial's
-    key needn't be one of them."""
+    """Whether a reply says that the command is forbidden. A NOPERM about the trial's key does not count,
+    because the user may have access to other keys."""
     text = str(reply)
     return isinstance(reply, hiredis.ReplyError) and text.startswith("NOPERM") and "command" in text
 
 
 class _Trial(asyncio.Protocol):
-    """Collects one reply for each command; None where they don't come."""
+    """Collects one reply for each command, or None if they do not come."""
 
     def __init__(self, greeting: int, expected: int) -> None:
         self.replies: asyncio.Future[list[object] | None] = asyncio.get_running_loop().create_future()

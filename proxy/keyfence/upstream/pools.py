@@ -1,7 +1,7 @@
-"""Which connections there are for clients to share: some of each kind.
+"""The pools of shared connections, one for each kind of connection.
 
-Rule: a kind is a database, a protocol and a user, whatever the password. Where there are too many kinds, the
-one that was used least lately gives way, and never one on which a reply is due.
+Rule: a kind is a database, a protocol version and a user, with any password. If there are too many kinds, the
+one least recently used is evicted, but never one on which a reply is due.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from keyfence.resp.profile import Profile
 from .health import Upstream
 from .shared import SharedConnection, SharedLink, Sharer
 
-# Kinds of connections that are shared; a client that needs another has its own.
+# The number of kinds. A client that needs another kind gets a dedicated connection.
 MAX_POOLS = 64
-MAX_LOGINS = 4  # passwords that are kept of one user
+MAX_LOGINS = 4  # passwords kept for one user
 
 
 class Pool:
-    """The connections of one kind."""
+    """The shared connections of one kind."""
 
     def __init__(self, upstream: Upstream, profile: Profile, size: int) -> None:
         self.kind = profile.kind
-        self.holders = 0  # clients with a share of one of these connections, now or when they send next
-        self.used_at = 0.0  # when something was sent last, as `tick` has seen it
-        self.is_evicted = False  # its clients have to ask for another share
+        self.holders = 0  # clients with a link to this pool
+        self.used_at = 0.0  # when a request was sent last, as seen by `tick`
+        self.is_evicted = False  # whether its clients must request another link
         self._upstream = upstream
         self._size = size
         self._connections: list[SharedConnection] = []
-        # Credentials that Redis has accepted from clients, the newest last. An older password may have been
-        # changed since, or the newest one may be another client's that is still valid.
+        # Credentials that Redis has accepted from clients, the newest last. Several are kept, because each
+        # may have become invalid since.
         self._logins: dict[Profile, None] = {}
 
     def knows(self, profile: Profile) -> None:
-        """A client has logged in so, and Redis has accepted it."""
+        """Record credentials that Redis has accepted from a client."""
         login = profile.pool
         self._logins.pop(login, None)
         self._logins[login] = None
@@ -42,12 +42,13 @@ class Pool:
             del self._logins[next(iter(self._logins))]
 
     def refused(self, login: Profile) -> None:
-        """Redis takes this password no more. The last one is kept: what else could be tried?"""
+        """Forget a password that Redis has refused. The last one is kept, because there is no other to
+        try."""
         if len(self._logins) > 1:
             self._logins.pop(login, None)
 
     def connection(self, link: SharedLink) -> SharedConnection:
-        """The one with the fewest clients."""
+        """The connection with the fewest clients. Opens a new one below the pool's size."""
         open_ones = self._connections = [one for one in self._connections if not one.is_closed]
         if len(open_ones) < self._size:
             open_ones.append(SharedConnection(self._upstream, next(reversed(self._logins)), self.refused))
@@ -56,7 +57,7 @@ class Pool:
         return chosen
 
     def tick(self, now: float) -> None:
-        """Prove the order of what is under way, and close what nobody has held for a while."""
+        """Send barriers for recent requests, and close connections that have been idle for a while."""
         for one in self._connections:
             if one.tick():
                 self.used_at = now
@@ -76,7 +77,7 @@ class Pool:
         return all(one.is_closed or one.is_idle for one in self._connections)
 
     def evict(self) -> None:
-        """Give way to another kind. No reply may be due."""
+        """Close the pool in favour of another kind. No reply may be due."""
         self.is_evicted = True
         self.close()
 
@@ -89,13 +90,13 @@ class Pools:
     """All shared connections of a process."""
 
     def __init__(self, upstream: Upstream, size: int) -> None:
-        """`size`: how many connections of one kind there may be."""
+        """`size`: the maximum number of connections of one kind."""
         self._upstream = upstream
         self._size = size
         self._pools: dict[Profile, Pool] = {}
 
     def link(self, profile: Profile, sharer: Sharer) -> SharedLink | None:
-        """A share of a connection of this kind; None where there are too many kinds at work."""
+        """A link to a connection of this kind, or None if there are too many kinds in use."""
         kind = profile.kind
         pool = self._pools.get(kind)
         if pool is None:
@@ -107,7 +108,8 @@ class Pools:
         return SharedLink(pool, sharer)
 
     def _make_room(self) -> bool:
-        """Evict the kind that was used least lately, one that no client holds before any other."""
+        """Evict the kind least recently used, preferably one that no client holds. Returns False if none can
+        go."""
         idle = [pool for pool in self._pools.values() if pool.is_idle]
         if not idle:
             return False
@@ -117,7 +119,7 @@ class Pools:
         return True
 
     def tick(self) -> None:
-        """To be called each second or so."""
+        """Call this about once a second."""
         now = asyncio.get_running_loop().time()
         for kind, pool in list(self._pools.items()):
             pool.tick(now)

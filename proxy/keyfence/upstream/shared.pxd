@@ -1,4 +1,4 @@
-# C types for shared.py. The same source runs uncompiled; nothing here changes what it does.
+# C types for shared.py when it is compiled. They do not change its behaviour.
 cimport cython
 
 from keyfence.resp.replies cimport ReplyFramer
@@ -18,7 +18,7 @@ cdef class Sharer:
 cdef class SharedLink:
     cdef public Sharer sharer
     cdef public long long awaited
-    cdef public bint is_told
+    cdef public bint is_notified
     cdef bint _is_refused
     cdef readonly object _pool
     cdef readonly SharedConnection _connection
@@ -73,11 +73,11 @@ cdef class SharedConnection:
     cdef object _send_barrier(self)
     cdef object _flush_soon(self)
     cpdef object _flush(self)
-    @cython.locals(told=list, link=SharedLink)
+    @cython.locals(notified=list, link=SharedLink)
     cpdef object data_received(self, bytes data)
     @cython.locals(
         framer=ReplyFramer, at=Py_ssize_t, size=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, entry=Due,
         link=SharedLink, completed="long long", piece=bytes, whole=bint, raw="const char *",
     )
-    cdef object _hand_out(self, bytes data, list told)
-    cdef object _deliver(self, SharedLink link, bytes piece, long long completed, bint whole, list told)
+    cdef object _hand_out(self, bytes data, list notified)
+    cdef object _deliver(self, SharedLink link, bytes piece, long long completed, bint whole, list notified)

@@ -1,19 +1,18 @@
 # cython: annotation_typing=False
-"""Connections to Redis that many clients share.
+"""Shared connections to Redis, each used by many clients.
 
-Rule: a connection's replies belong to its requests in their order. The replies of a client that has gone are
-taken in and dropped. Where the order can't be trusted any more the connection is closed, every request that
-waits on it fails, and none is sent again.
+Rule: replies belong to requests in their order. Replies to a client that has gone are read and dropped. If
+the order is in doubt, the connection is closed, every request that waits on it fails, and none is sent again.
 
-Barriers prove the order (`wire.barrier`). One stands behind every request whose reply a client's text might
-shape, and such replies are held back until it is passed. All other replies have a fixed shape, so they are
-delivered at once; a barrier follows each 512 of them, and what remains each second.
+Barriers prove the order (`keyfence.resp.barrier`). A barrier follows every request whose reply a client's
+text might shape, and such replies are held until the barrier is passed. Other replies have a fixed shape and
+are delivered at once; a barrier follows each 512 of them, and the rest each second.
 
-Requests of one turn of the loop are collected and written together one turn later: a system call per batch of
-clients in place of one per client is what sharing gains. Where only one client works there is nothing to wait
-for.
+Requests of one turn of the event loop are collected and written together one turn later. So a batch of
+clients costs one system call, which is the gain of sharing. A single active client's requests are written at
+once.
 
-Which connection a client gets is the matter of `pools`.
+`pools` chooses a client's connection.
 """
 
 from __future__ import annotations
@@ -30,63 +29,64 @@ from keyfence.resp.replies import ReplyError, ReplyFramer
 
 from .health import Greeting, GreetingError, Upstream, UpstreamDown, describe, keep_alive
 
-IDLE_SECONDS = 60.0  # after which a connection that nobody holds is closed
-# Bytes that may wait for Redis on a connection. Beyond that it accepts no new clients: requests of clients
-# that have gone wait there too.
+IDLE_SECONDS = 60.0  # after which a connection without clients is closed
+# Bytes that may wait for Redis on a connection. With more, the connection accepts no new clients, because
+# requests of clients that have gone wait there too.
 MAX_QUEUED = 64 * MIB
 # After this many sends in a row while nothing was awaited, assume a single active client and write at once.
 _ALONE = 16
-# After so many requests whose replies can't be shaped a barrier is sent all the same.
+# A barrier follows each group of this many requests whose replies cannot be shaped.
 _PROVEN_EACH = 512
-# Bytes of replies that are held back for a barrier. Beyond it the client that has the most of them is closed.
+# Bytes of replies held for a barrier. With more, the client that has most of them is closed.
 MAX_KEPT = 16 * MIB
 
 _PUSH = ord(">")
 
 
 class Sharer:
-    """Who a shared link works for: the client's side of the relay. A base class, so that compiled modules
-    reach its methods without a look-up."""
+    """The client's side, which a shared link calls back. A base class, so that compiled modules call its
+    methods without looking them up by name."""
 
     def shared_replies(self, data: bytes, completed: int, whole: bool) -> None:
-        """These bytes end so many replies; `whole`: none is left in part. `shared_turn` follows."""
+        """`data` completes `completed` replies; `whole`: it ends at the end of a reply. `shared_turn`
+        follows."""
         raise NotImplementedError
 
     def shared_turn(self) -> None:
-        """All that this turn brought has been told."""
+        """All replies received in this turn of the loop were passed on."""
         raise NotImplementedError
 
     def upstream_refused(self, reason: str) -> None:
-        """No connection could be made; what was sent is dropped. Sending again tries again."""
+        """The connection failed, and the bytes sent were dropped. The next `send` tries again."""
         raise NotImplementedError
 
     def shared_lost(self, reason: str) -> None:
-        """The connection ended with requests of this client under way."""
+        """The connection ended while replies to this client were due."""
         raise NotImplementedError
 
     def upstream_full(self, full: bool) -> None:
-        """Whether sending should pause because Redis doesn't keep up."""
+        """Pause sending if `full`, because Redis reads too slowly; otherwise resume."""
         raise NotImplementedError
 
 
 class ConnectionSource(Protocol):
-    """Where a link takes its connection from: the pool of its kind (pools.Pool)."""
+    """Where a link gets its connection: the pool of its kind (pools.Pool)."""
 
     kind: Profile
     holders: int  # links that are not closed
-    is_evicted: bool  # links have to ask for another source
+    is_evicted: bool  # whether links must use another source
 
     def connection(self, link: SharedLink) -> SharedConnection: ...
 
 
 class SharedLink:
-    """One client's share of a connection. It stays with one connection while anything is awaited there."""
+    """One client's share of a connection. It keeps its connection while replies are due there."""
 
     def __init__(self, pool: ConnectionSource, sharer: Sharer) -> None:
         self.sharer: Sharer | None = sharer
-        self.awaited = 0  # replies
-        self.is_told = False  # something was handed over in this turn
-        self._is_refused = False  # which the client is about to be told
+        self.awaited = 0  # the number of replies due
+        self.is_notified = False  # whether replies were passed on in this turn
+        self._is_refused = False  # whether a refusal is about to be reported
         self._pool = pool
         self._connection: SharedConnection | None = None
         pool.holders += 1
@@ -97,11 +97,11 @@ class SharedLink:
 
     @property
     def is_evicted(self) -> bool:
-        """Whether there is no such connection any more, though another kind may be had."""
+        """Whether the pool was evicted, so that the client needs another link."""
         return self._pool.is_evicted
 
     def send(self, chunks: list[bytes], counts: list[int], shapeable: bool = False) -> None:
-        """Send pieces that hold so many requests each. `shapeable`: a client's text might shape a reply."""
+        """Send chunks with `counts` requests each. `shapeable`: the client's text might shape a reply."""
         connection = self._connection
         if connection is None or connection.is_closed:
             if self._is_refused:
@@ -123,12 +123,12 @@ class SharedLink:
             self.sharer.upstream_refused("upstream doesn't keep up with what it is sent")
 
     def dropped(self) -> None:
-        """The connection is gone or never was: the next request takes another."""
+        """The connection is gone or was never opened. The next request uses another one."""
         self._connection = None
         self.awaited = 0
 
     def close(self) -> None:
-        """The client is gone, or has gone elsewhere. No callback comes after this."""
+        """The client no longer uses this link. No callback comes after this."""
         sharer, self.sharer = self.sharer, None
         if sharer is not None:
             self._pool.holders -= 1
@@ -140,18 +140,18 @@ class SharedLink:
 
 
 class Due:
-    """How many replies come next for one link (or the reply to a barrier), and what is due behind them."""
+    """The next replies due: `count` replies to one link, or the reply to a barrier. A linked list."""
 
     def __init__(self, link: SharedLink | None, count: int, shapeable: bool, barrier: Barrier | None) -> None:
         self.link = link
         self.count = count
-        self.shapeable = shapeable  # so they are held back until the next barrier is passed
+        self.shapeable = shapeable  # the replies are held until the next barrier is passed
         self.barrier = barrier
-        self.behind: Due | None = None
+        self.behind: Due | None = None  # the replies due after these
 
 
 class Kept(NamedTuple):
-    """A part of a link's replies that is held back: the arguments of `Sharer.shared_replies`."""
+    """Held replies of a link: the arguments of `Sharer.shared_replies`."""
 
     link: SharedLink
     data: bytes
@@ -160,7 +160,7 @@ class Kept(NamedTuple):
 
 
 class SharedConnection:
-    """One connection (an `asyncio.Protocol`), and who waits for what on it."""
+    """One connection (an `asyncio.Protocol`), and the replies due on it."""
 
     def __init__(
         self,
@@ -168,8 +168,8 @@ class SharedConnection:
         profile: Profile,
         on_refused: Callable[[Profile], None] = lambda _login: None,
     ) -> None:
-        """`on_refused` is called with `profile` where Redis doesn't take its login."""
-        self.links: dict[SharedLink, None] = {}  # less memory than a set takes
+        """`on_refused` is called with `profile` if Redis refuses its login."""
+        self.links: dict[SharedLink, None] = {}  # takes less memory than a set
         self.is_closed = False
         self._upstream = upstream
         self._profile = profile
@@ -180,20 +180,20 @@ class SharedConnection:
         self._greeting: Greeting | None = None
         self._login_timer: asyncio.TimerHandle | None = None
         self._framer = ReplyFramer()
-        self._due: Due | None = None  # first
+        self._due: Due | None = None  # the first replies due
         self._due_last: Due | None = None
         self._waiting: list[bytes] = []
-        self._held = 0  # bytes that wait for the connection to be made
+        self._held = 0  # bytes that wait for the connection to open
         self._flush_due = False
-        self._alone = 0  # how often in a row nothing was awaited when something was sent
+        self._alone = 0  # how many sends in a row happened while no reply was due
         self._full = False
-        self._proven = False  # a byte has come: whoever listens there is more than a port
+        self._proven = False  # whether a byte was received, so that something answers behind the port
         self._idle_since = self._loop.time()
-        self._worked = False  # something was sent since the last tick
+        self._worked = False  # whether a request was sent since the last tick
         self._unproven = 0  # requests since the last barrier
         self._barrier_form = Form.ECHO
-        self._barrier_reply = b""  # as far as it has come
-        self._keeps = False  # replies are held back until a barrier is passed
+        self._barrier_reply = b""  # the part received so far
+        self._keeps = False  # whether replies are held until a barrier is passed
         self._kept: list[Kept] = []
         self._kept_bytes = 0
 
@@ -233,9 +233,9 @@ class SharedConnection:
         self._unproven = 0
 
     def tick(self) -> bool:
-        """Prove the order of a second's requests, however few they were. To be called each second or so.
+        """Send a barrier after the requests since the last one. Call this about once a second.
 
-        Returns whether there were any.
+        Returns whether there were requests since the last tick.
         """
         worked, self._worked = self._worked, False
         if self._unproven and self._transport is not None and self._greeting is None:
@@ -255,18 +255,18 @@ class SharedConnection:
             self._transport.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
 
     def leave(self, link: SharedLink) -> None:
-        """What was sent for it is sent; the answers will be dropped."""
+        """Remove a link. Its requests stay sent, and their replies will be dropped."""
         self.links.pop(link, None)
         self._idle_since = self._loop.time()
 
     @property
     def queued(self) -> int:
-        """Bytes that wait for Redis, but for those of this turn."""
+        """The number of bytes that wait for Redis, without those of this turn."""
         return self._held if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
     def is_full(self) -> bool:
-        """Whether Redis doesn't keep up."""
+        """Whether Redis reads too slowly."""
         return self._full
 
     @property
@@ -279,7 +279,7 @@ class SharedConnection:
             self.close()
 
     def close(self) -> None:
-        """Fail whatever waits, without a word to anybody: all are leaving."""
+        """Close without calling anyone back, because all clients are leaving."""
         self.is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -296,10 +296,11 @@ class SharedConnection:
             self._refuse(str(exc))
 
     def _itself(self) -> asyncio.Protocol:
-        return cast(asyncio.Protocol, self)  # it has all that is called, and inherits nothing
+        return cast(asyncio.Protocol, self)  # it has all methods that are called, without inheriting them
 
     def _refuse(self, reason: str) -> None:
-        """Nothing was sent, so the clients may stay; the next request makes another connection."""
+        """Refuse the waiting requests. None was sent, so the clients stay, and the next request connects
+        again."""
         self.is_closed = True
         waiting = self._fail()
         for link in waiting:
@@ -307,8 +308,8 @@ class SharedConnection:
                 link.sharer.upstream_refused(reason)
 
     def _fail(self) -> list[SharedLink]:
-        """Forget all that is due, and return who waits for it."""
-        waiting: dict[SharedLink, None] = {}  # in their order, each once
+        """Forget all replies due, and return the links that wait for them."""
+        waiting: dict[SharedLink, None] = {}  # in order, without duplicates
         for one in self._kept:
             waiting[one.link] = None
         self._kept.clear()
@@ -353,8 +354,7 @@ class SharedConnection:
             self._login_timer = None
 
     def _give_up(self, reason: str) -> None:
-        """The connection stands but can't be used. Where a client's own login failed, that says nothing of
-        the upstream."""
+        """The connection cannot be used. If a client's login failed, the upstream's state does not change."""
         self._end_login()
         transport, self._transport = self._transport, None
         if transport is not None:
@@ -376,21 +376,21 @@ class SharedConnection:
         if self._greeting is not None:
             data = self._greet(self._greeting, data)
         if data:
-            told: list[SharedLink] = []
+            notified: list[SharedLink] = []
             try:
-                self._hand_out(data, told)
+                self._hand_out(data, notified)
             except ReplyError as exc:
-                self._doubt(f"upstream sent what is no reply: {exc}")
-            for link in told:
-                link.is_told = False
+                self._abandon(f"upstream sent an invalid reply: {exc}")
+            for link in notified:
+                link.is_notified = False
                 if link.sharer is not None:
                     link.sharer.shared_turn()
 
-    def _hand_out(self, data: bytes, told: list[SharedLink]) -> None:
-        """Give each client its replies; `told` gets who had any.
+    def _hand_out(self, data: bytes, notified: list[SharedLink]) -> None:
+        """Pass each client its replies, and add these clients to `notified`.
 
-        A push is for nobody: no client of a shared connection has asked for one, but another connection's
-        CLIENT TRACKING … REDIRECT can name this one.
+        A push is dropped. No client of a shared connection has requested one, but CLIENT TRACKING … REDIRECT
+        on another connection can name this one.
         """
         framer = self._framer
         raw = data
@@ -407,7 +407,7 @@ class SharedConnection:
                 if end == start:
                     continue
             if entry is None:
-                self._doubt("upstream sent a reply that nothing asked for")
+                self._abandon("upstream sent a reply that nothing asked for")
                 return
             completed = framer.completed
             if completed == entry.count:
@@ -419,7 +419,7 @@ class SharedConnection:
             piece = data if start == 0 and end == size else raw[start:end]
             link = entry.link
             if link is None:
-                self._take_barrier(entry, piece, completed, told)
+                self._take_barrier(entry, piece, completed, notified)
                 if self.is_closed:
                     return
                 continue
@@ -428,30 +428,30 @@ class SharedConnection:
             if entry.shapeable or self._keeps:
                 self._keep(Kept(link, piece, completed, whole))
             else:
-                self._deliver(link, piece, completed, whole, told)
+                self._deliver(link, piece, completed, whole, notified)
 
     def _deliver(
-        self, link: SharedLink, piece: bytes, completed: int, whole: bool, told: list[SharedLink]
+        self, link: SharedLink, piece: bytes, completed: int, whole: bool, notified: list[SharedLink]
     ) -> None:
-        """Give a client a part of its replies, if it is still there, and note in `told` that it had one."""
+        """Pass a part of its replies to a client that is still there, and add the client to `notified`."""
         if link.sharer is None:
             return
         link.sharer.shared_replies(piece, completed, whole)
-        if not link.is_told:
-            link.is_told = True
-            told.append(link)
+        if not link.is_notified:
+            link.is_notified = True
+            notified.append(link)
 
     # -- barriers
 
-    def _take_barrier(self, entry: Due, piece: bytes, completed: int, told: list[SharedLink]) -> None:
-        """Take in a part of the reply to a barrier; once it is whole, deliver or doubt what came before."""
+    def _take_barrier(self, entry: Due, piece: bytes, completed: int, notified: list[SharedLink]) -> None:
+        """Read a part of a barrier's reply. When it is complete, deliver the held replies, or give up."""
         assert entry.barrier is not None
         reply = self._barrier_reply = self._barrier_reply + piece
         if not completed and len(reply) <= LONGEST_REPLY:
             return
         self._barrier_reply = b""
         if completed and entry.barrier.is_passed(reply):
-            self._deliver_kept(told)
+            self._deliver_kept(notified)
         elif completed and entry.barrier.is_undecided(reply):
             self._keeps = True
             self._barrier_form = Form.HELLO
@@ -459,7 +459,7 @@ class SharedConnection:
             self._flush_soon()
         else:
             self._upstream.on_fault("out_of_step")
-            self._doubt("upstream sent replies that are out of step with the requests")
+            self._abandon("upstream sent replies that are out of step with the requests")
 
     def _keep(self, kept: Kept) -> None:
         self._keeps = True
@@ -472,7 +472,7 @@ class SharedConnection:
             self._drop_largest()
 
     def _drop_largest(self) -> None:
-        """Too much is kept: close the client that has the most of it, and not the last one."""
+        """Close the client that has most of the held replies, which need not be the one that sent last."""
         sizes: Counter[SharedLink] = Counter()
         for one in self._kept:
             sizes[one.link] += len(one.data)
@@ -482,11 +482,11 @@ class SharedConnection:
         if largest.sharer is not None:
             largest.sharer.shared_lost("upstream sent a reply too large for a shared connection")
 
-    def _deliver_kept(self, told: list[SharedLink]) -> None:
+    def _deliver_kept(self, notified: list[SharedLink]) -> None:
         kept, self._kept = self._kept, []
         self._keeps, self._kept_bytes = False, 0
         for link, data, completed, whole in kept:
-            self._deliver(link, data, completed, whole, told)
+            self._deliver(link, data, completed, whole, notified)
 
     def _greet(self, greeting: Greeting, data: bytes) -> bytes:
         try:
@@ -500,8 +500,8 @@ class SharedConnection:
             self._open()
         return rest
 
-    def _doubt(self, reason: str) -> None:
-        """Whose the next reply is can't be told any more."""
+    def _abandon(self, reason: str) -> None:
+        """Close the connection, because the owner of the next reply is unknown."""
         transport = self._transport
         self._lose(reason)
         if transport is not None:
@@ -516,7 +516,7 @@ class SharedConnection:
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is None or self.is_closed:
-            return  # given up already
+            return  # it was given up before
         if self._greeting is not None:
             self._give_up(describe(exc) if exc else "it closed the connection during login")
             return
@@ -526,7 +526,7 @@ class SharedConnection:
         self._lose(f"upstream {self._upstream.address.shown} is gone: {reason}")
 
     def eof_received(self) -> None:
-        """Then the transport closes itself."""
+        """Do nothing: the transport then closes itself."""
 
     # -- flow control
 

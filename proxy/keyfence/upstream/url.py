@@ -1,6 +1,6 @@
-"""URLs of an upstream: read, and shown without what is secret in them.
+"""Parses the URL of an upstream, and shows URLs without their secrets.
 
-Rule: no text that leaves here holds a password, also where it is about a URL that can't be read.
+Rule: no text from this module contains a password, not even an error about an invalid URL.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from .health import UpstreamAddress
 
 
 def parse_upstream(url: str) -> UpstreamAddress:
-    """`redis://[user:password@]host[:port][/db]`, `rediss://…`, `unix:///path[?db=n]`. Raises ValueError,
-    whose text never holds the password."""
+    """Parse `redis://[user:password@]host[:port][/db]`, `rediss://…` or `unix:///path[?db=n]`.
+
+    Raises ValueError; its text never contains the password.
+    """
     shown = without_password(url)
     try:
         parts = urllib.parse.urlsplit(url)
@@ -23,7 +25,7 @@ def parse_upstream(url: str) -> UpstreamAddress:
     username = urllib.parse.unquote(parts.username or "")
     password = urllib.parse.unquote(parts.password or "")
     query = urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
-    # A sign in the password may have ended the part that it stands in; what follows was taken for another.
+    # An unescaped character of the password may have ended its part of the URL.
     misread = ValueError(f"{shown!r}: write / ? # of a user or password as %2F %3F %23")
     if parts.scheme in ("redis", "rediss", "unix") and ("@" in parts.query or parts.fragment):
         raise misread
@@ -82,7 +84,7 @@ _OTHER_QUERY = re.compile(r"\?(?!db=\d*$).*", re.DOTALL)
 
 
 def without_password(text: str) -> str:
-    """A URL as it may be shown, also where it is none: whatever may be a password is taken out."""
+    """The URL, or any other text, without anything that may be a password."""
     scheme = found[0] if (found := _SCHEME.match(text)) else ""
     credentials, at, rest = text[len(scheme) :].rpartition("@")
     user, colon, _ = credentials.partition(":")

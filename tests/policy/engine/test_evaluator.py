@@ -67,7 +67,7 @@ def test_what_is_admitted_at_a_glance_breaks_nothing(
         argv = changed(argv, data)
     service = data.draw(st.integers(0, len(evaluator.policy.services) - 1))
     touches = extract(argv)
-    verdict = evaluator.judge(service, argv, touches)
+    verdict = evaluator.evaluate(service, argv, touches)
     if evaluator.admits(service, touches):
         assert verdict.allowed
 
@@ -76,7 +76,7 @@ def test_what_a_test_file_shows_holds_at_a_glance_too() -> None:
     for evaluator, steps in SHIPPED.values():
         for step in steps:
             service, touches = evaluator.policy.number(step.service), extract(step.argv)
-            verdict = evaluator.judge(service, step.argv, touches)
+            verdict = evaluator.evaluate(service, step.argv, touches)
             open_by_judge = list(evaluator.left_open)
             if evaluator.admits(service, touches):
                 assert verdict.allowed, step
@@ -96,7 +96,7 @@ def test_the_everyday_commands_are_admitted_at_a_glance() -> None:
         ):
             service = CUBE.policy.number(case.service)
             touches = extract(case.argv)
-            CUBE.judge(service, case.argv, touches)
+            CUBE.evaluate(service, case.argv, touches)
             legacy = any(CUBE.policy.target(access.key).kind == "legacy" for access in touches.accesses)
             assert CUBE.admits(service, touches) != legacy or case.service == "ops", case
 

@@ -16,7 +16,7 @@ import redis
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.engine.authorizer import Authorizer
-from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import parse_policy
 from keyfence.process.serving.ttl_check import BATCH, TtlWatch
 from keyfence.telemetry.telemetry import Telemetry
@@ -78,13 +78,13 @@ class Bench:
         self.watch = TtlWatch(
             self.table, self.upstream, self.telemetry, self.failures.append, self.errors.append
         )
-        self.judge = Authorizer(policy, modes or Modes((), policy.services), pending=self.table)
+        self.authorizer = Authorizer(policy, modes or Modes((), policy.services), pending=self.table)
 
     def hset(self, key: str, database: int = 0) -> None:
-        self.judge.authorize(0, [b"HSET", key.encode(), b"f", b"v"], None, database, "10.0.0.1:5")
+        self.authorizer.authorize(0, [b"HSET", key.encode(), b"f", b"v"], None, database, "10.0.0.1:5")
 
     def send(self, service: int, command: str, database: int = 0) -> None:
-        self.judge.authorize(service, command.encode().split(), None, database, "10.0.0.1:5")
+        self.authorizer.authorize(service, command.encode().split(), None, database, "10.0.0.1:5")
 
     @property
     def late(self) -> dict[str, int]:
@@ -166,13 +166,13 @@ def test_an_unlock_script_causes_no_violation_for_the_key_that_it_removed(redis_
             client.flushall()
             sha1 = client.script_load(UNLOCK)
             client.set("k:1", "token", nx=True, px=30_000)
-            bench.judge.authorize(0, [b"EVALSHA", sha1.encode(), b"1", b"k:1", b"token"], None, 0, "c")
+            bench.authorizer.authorize(0, [b"EVALSHA", sha1.encode(), b"1", b"k:1", b"token"], None, 0, "c")
             assert client.evalsha(sha1, 1, "k:1", "token") == 1
             bench.now += 0.3
             look()
             client.set("k:1", "w")
             if command:
-                bench.judge.authorize(1, [word.encode() for word in command], None, 0, "d")
+                bench.authorizer.authorize(1, [word.encode() for word in command], None, 0, "d")
             for _ in range(20):
                 bench.now += 1.0
                 look()
@@ -184,7 +184,7 @@ def test_a_script_that_leaves_its_key_without_a_time_to_live_is_reported(redis_s
     with redis_server.client() as client, looking(bench) as look:
         client.set("k:1", "other's")
         sha1 = client.script_load(UNLOCK)
-        bench.judge.authorize(0, [b"EVALSHA", sha1.encode(), b"1", b"k:1", b"token"], None, 0, "c")
+        bench.authorizer.authorize(0, [b"EVALSHA", sha1.encode(), b"1", b"k:1", b"token"], None, 0, "c")
         assert client.evalsha(sha1, 1, "k:1", "token") == 0
         for now in (0.3, 5.0):
             bench.now = now
@@ -281,8 +281,8 @@ def test_a_late_verdict_is_late_in_enforce_too_and_heeds_modes_and_waivers(redis
     with redis_server.client() as client, looking(bench) as look:
         client.mset({"k:1": "1", "k:2": "1", "k:3": "1"})
         bench.hset("k:1")
-        bench.judge.authorize(0, [b"INCR", b"k:2"], None, 0, "c")
-        bench.judge.authorize(1, [b"INCR", b"k:3"], None, 0, "c")
+        bench.authorizer.authorize(0, [b"INCR", b"k:2"], None, 0, "c")
+        bench.authorizer.authorize(1, [b"INCR", b"k:3"], None, 0, "c")
         bench.now = 5.0
         look()
         assert bench.late == {"one ttl.required HSET late": 1, "one ttl.required INCR waived": 1}

@@ -27,7 +27,7 @@ from keyfence.net.addresses import Bound
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
-from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.session.conversation.shown_ids import Question, ShownIds
 from keyfence.telemetry.operator_log import notice, tell, warn
 from keyfence.telemetry.telemetry import Telemetry
@@ -92,14 +92,14 @@ class Runtime:
             if self.in_force is None:
                 self.in_force = InForce(authorizer)
             else:
-                counters.policy_replaced(self.in_force.judge.policy.name)
-                self.in_force.judge = authorizer
+                counters.policy_replaced(self.in_force.authorizer.policy.name)
+                self.in_force.authorizer = authorizer
             self.telemetry.guard(policy.secrecy)
             counters.policy_loaded(policy.name, policy.revision, loaded_at)
         if self._context is not None:
             self._context.identities = self._resolver()
             self._context.limits = settings.limits.of_requests()
-            self._context.places.limits = self._client_limits()
+            self._context.quotas.limits = self._client_limits()
         self._count_lapsed()
 
     def _decision_failed(self, exc: Exception) -> None:
@@ -244,7 +244,7 @@ class Runtime:
     @property
     def authorizer(self) -> Authorizer | None:
         """None in passthrough: nothing is read."""
-        return None if self.in_force is None else self.in_force.judge
+        return None if self.in_force is None else self.in_force.authorizer
 
     def listeners(self, upstream: Upstream, bound: list[Bound]) -> Listeners:
         """The configured listeners on their bound sockets, in the same order."""

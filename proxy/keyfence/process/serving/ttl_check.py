@@ -13,8 +13,9 @@ from operator import attrgetter
 from typing import TypeVar, cast
 
 from keyfence.policy.compiled.sizes import Question
-from keyfence.policy.engine.pending_sizes import PendingSize
-from keyfence.policy.engine.pending_ttl import Pending, PendingTtls
+from keyfence.policy.engine.pending import PendingSize, PendingTtl, PendingTtls
+from keyfence.policy.engine.writes import Write
+from keyfence.policy.verdict import Finding
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.health import Greeting, GreetingError, Upstream, describe, keep_alive
 from keyfence.upstream.own_commands import PTTL, SELECT, SIZES
@@ -25,7 +26,7 @@ MAX_LINE = 64 * 1024  # bytes of a reply that is one line
 MAX_REASONS = 100  # reasons that are reported
 _OF_ANOTHER_TYPE = b"-WRONGTYPE"
 
-_Open = TypeVar("_Open", Pending, PendingSize)
+_Open = TypeVar("_Open", PendingTtl, PendingSize)
 
 
 class CannotAsk(Exception):
@@ -81,7 +82,7 @@ class TtlWatch:
             for database, of_size in _batches(sizes):
                 await self._ask_sizes(database, of_size)
 
-    async def _ask(self, database: int, batch: Sequence[Pending]) -> None:
+    async def _ask(self, database: int, batch: Sequence[PendingTtl]) -> None:
         """Settle each key of a batch, whatever happens."""
         awaited = list(batch)
         try:
@@ -95,21 +96,16 @@ class TtlWatch:
             for one in awaited:
                 self._unanswered(one)
 
-    def _settle(self, pending: Pending, reply: bytes) -> None:
+    def _settle(self, pending: PendingTtl, reply: bytes) -> None:
         """Take Redis' reply about a key."""
         left = _integer(reply)
         if left is None:
             self._unanswered(pending)
             self._tell(reply[1:].decode("utf-8", "replace"))
         elif self.table.answer(pending, left):
-            authorizer = pending.judge
-            service = authorizer.policy.services[pending.service]
-            findings = authorizer.late(pending, left)
-            self._telemetry.violations(
-                service, pending.client, pending.command, findings, authorizer.policy.revision
-            )
+            self._report(pending.write, pending.findings(left))
 
-    def _unanswered(self, pending: Pending) -> None:
+    def _unanswered(self, pending: PendingTtl) -> None:
         self.table.unanswered(pending)
         self._telemetry.counters.pending_ttl_unanswered += 1
 
@@ -117,7 +113,7 @@ class TtlWatch:
         """The same for sizes. A key of unknown type needs several commands."""
         awaited = list(batch)
         # The questions are fixed here: another write may arrive meanwhile, with other questions.
-        asked = [[write.question for write in one.writes.values()] for one in batch]
+        asked = [one.questions for one in batch]
         try:
             commands = [
                 SIZES[question.command].request(one.key)
@@ -145,15 +141,17 @@ class TtlWatch:
             return
         found = self.table.sizes.answer(pending, questions, sizes)
         if found is not None:
-            write, size = found
-            policy = write.judge.policy
-            findings = write.judge.late_size(pending.key, write, size)
-            service = policy.services[write.service]
-            self._telemetry.violations(service, write.client, write.command, findings, policy.revision)
+            doubt, size = found
+            self._report(doubt.write, doubt.findings(size))
 
     def _size_unanswered(self, pending: PendingSize) -> None:
         self.table.sizes.unanswered(pending)
         self._telemetry.counters.pending_size_unanswered += 1
+
+    def _report(self, write: Write, findings: Sequence[Finding]) -> None:
+        policy = write.authorizer.policy
+        service = policy.services[write.service]
+        self._telemetry.violations(service, write.client, write.command, findings, policy.revision)
 
     def _tell(self, reason: str) -> None:
         if reason not in self._reported and len(self._reported) < MAX_REASONS:

@@ -196,7 +196,7 @@ class Executor(Conversation):
 
     def current_authorizer(self) -> Authorizer:
         """The authorizer in force. A transaction keeps the one that it began with."""
-        return self.transaction.authorizer if self.transaction is not None else self._in_force.judge
+        return self.transaction.authorizer if self.transaction is not None else self._in_force.authorizer
 
     def _refuse(self, reply: bytes) -> None:
         """Refuse the request in hand."""
