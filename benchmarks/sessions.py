@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import traffic
-from keyfence.identity.resolver import Identities
+from keyfence.identity.resolver import make_resolver
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import Mode, ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
@@ -49,7 +49,7 @@ def session_for(load: Load) -> Session:
     """A session that shares a connection, with telemetry and no log."""
     loaded = policy()
     authorizer = Authorizer(loaded, Modes((ModeRule(load.mode),), loaded.services), pending=PendingTtls())
-    identities = Identities(frozenset(loaded.services))
+    identities = make_resolver(frozenset(loaded.services))
     return Session(InForce(authorizer), identities, load.service, "127.0.0.1:1", Telemetry(), sharing=True)
 
 

@@ -28,7 +28,7 @@ from keyfence.resp.requests import RequestReader
 with instrumented("keyfence.session"):
     from keyfence.session.conversation.conversation import ABORT_MARKER, MULTI, ROOM
 
-from keyfence.downstream.client import reason_label
+from keyfence.downstream.closures import closure_label
 from tests.session.fake_redis import PASSWORD, FakeRedis
 from tests.session.sessions import ROUTE, ToldInOrder, judge, session
 from tests.session.test_session_in_any_order import NOTHING, WORDS
@@ -177,7 +177,7 @@ class Talk:
         assert one.outstanding >= 0
         assert one.replies.slots.held_bytes <= ROOM.slots + ROOM.backlog
         assert one.backlog() <= ROOM.backlog + LIMITS.max_request + len(REQUESTS[-1]) + 8192
-        assert not one.closing or reason_label(one.closing) != "other", one.closing
+        assert not one.closing or closure_label(one.closing) != "other", one.closing
 
     def _reopen(self) -> None:
         """The session gives up a connection on which part of a request was sent."""

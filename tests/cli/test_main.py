@@ -255,12 +255,12 @@ def test_a_port_in_use_is_an_error(small: Path) -> None:
         assert keyfence(*common, "--listen", address, "--admin", "none") == (
             2,
             "",
-            f"keyfence: can't listen on {address}: the address is in use already\n",
+            f"keyfence: can't listen on {address}: the address is already in use\n",
         )
         assert keyfence(*common, "--listen", "127.0.0.1:0", "--admin", address) == (
             2,
             "",
-            f"keyfence: can't listen on {address} (admin): the address is in use already\n",
+            f"keyfence: can't listen on {address} (admin): the address is already in use\n",
         )
 
 

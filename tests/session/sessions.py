@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from keyfence.identity.resolver import Identities
+from keyfence.identity.resolver import Resolver, make_resolver
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
@@ -33,9 +33,9 @@ def judge(*rules: ModeRule) -> Authorizer:
     return Authorizer(loaded, Modes(rules or (ModeRule("enforce"),), loaded.services), clock=lambda: 1e9)
 
 
-def identities() -> Identities:
+def identities() -> Resolver:
     networks = [(ipaddress.ip_network("10.1.0.0/16"), "CubeAPI")]
-    return Identities(frozenset(policy().services), USERS, networks)
+    return make_resolver(frozenset(policy().services), users=USERS, networks=networks)
 
 
 class Told:

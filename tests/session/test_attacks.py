@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keyfence.identity.resolver import Password
+from keyfence.identity.passwords import Password
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp import encode, requests

@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from keyfence.identity.resolver import Password
+from keyfence.identity.passwords import Password
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp.profile import Profile

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from keyfence.commands.model import MANY, Streamed, Touches
-from keyfence.identity.resolver import Identities
+from keyfence.identity.resolver import Resolver
 from keyfence.policy.budget import TURN_STEPS
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.decision_cache import DecisionCache
@@ -48,7 +48,7 @@ class Session(Executor):
     def __init__(
         self,
         in_force: InForce,
-        identities: Identities,
+        identities: Resolver,
         at_connect: str,
         client: str,
         observer: Observer,

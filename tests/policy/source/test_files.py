@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.config.models import Overrides, load_settings
+from keyfence.config.loading import load_settings
+from keyfence.config.settings import Overrides
 from keyfence.policy.analysis.lint import check_policy
 from keyfence.policy.analysis.testing import read_cases
 from keyfence.policy.diagnostics import FileError

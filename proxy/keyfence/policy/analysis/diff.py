@@ -16,9 +16,10 @@ from keyfence.commands.extract import extract
 from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Touches
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.names import Names
-from keyfence.policy.compiled.policy import UNKNOWN, CompiledPolicy, Entry, Home, Target
+from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Home, Target
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.patterns.product import NOTHING, Product
+from keyfence.policy.services import UNKNOWN
 from keyfence.policy.show import printable
 from keyfence.policy.units import size_text
 from keyfence.policy.wording.masking import shown_in

@@ -26,7 +26,6 @@ from .tenants import Binding, Caller, Tenancy, Values, owners_values, value_in, 
 from .ttl import TtlRule
 
 TOP = "the policy's top"  # in place of a scope's name, for rights of entries that are in no scope
-UNKNOWN = "unknown"  # the service of a client that nothing identifies
 # Counting the lengths in a key takes up to 1.5 µs a byte, so the lengths in a key with more bytes than this
 # count as wrong.
 MAX_CONFIRMED = 8192
@@ -241,7 +240,7 @@ class CompiledPolicy:
     name: str
     revision: str  # the beginning of a SHA-256 over all files
     contact: str
-    services: tuple[str, ...]  # a service's number is its index; UNKNOWN is the last
+    services: tuple[str, ...]  # a service's number is its index; `unknown` is the last
     targets: tuple[Target, ...]
     classifier: Classifier
     claims: tuple[str, ...]

@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
-from keyfence.policy.compiled.policy import UNKNOWN, Home, Target
+from keyfence.policy.compiled.policy import Home, Target
 from keyfence.policy.compiled.scripts import Registration
+from keyfence.policy.services import UNKNOWN
 from keyfence.policy.source.model import PolicyModel, UnregisteredScripts
 from keyfence.policy.source.yaml import PathKey
 

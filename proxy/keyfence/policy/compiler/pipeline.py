@@ -18,13 +18,14 @@ import math
 from collections.abc import Sequence
 
 from keyfence.policy.compiled.names import Names
-from keyfence.policy.compiled.policy import UNKNOWN, CompiledPolicy, Grant, Home, Target
+from keyfence.policy.compiled.policy import CompiledPolicy, Grant, Home, Target
 from keyfence.policy.compiled.scripts import Registration
 from keyfence.policy.compiled.tenants import Binding
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.patterns.automaton import Classifier
 from keyfence.policy.patterns.determinize import TooManyStates, classify
 from keyfence.policy.patterns.regular import SEPARATOR_MASK
+from keyfence.policy.services import UNKNOWN
 from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.yaml import Source
 from keyfence.shapes.secrecy import leading_to_secret, secrecy_of

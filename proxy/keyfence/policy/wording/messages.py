@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from keyfence.commands.model import Access
-from keyfence.policy.compiled.policy import UNKNOWN, CompiledPolicy, Target
+from keyfence.policy.compiled.policy import CompiledPolicy, Target
+from keyfence.policy.services import UNKNOWN
 from keyfence.policy.verdict import COVERED, Found, Severity
 
 from .masking import shown_in
