@@ -96,7 +96,7 @@ def measure(entries: int) -> Measured:
         keys = [choose.choice(drawn) for _ in range(COMMANDS)]
         commands = [[b"TYPE", key] for key in keys]
         for argv in commands:
-            evaluator.judge(0, argv, extract(argv))
+            evaluator.evaluate(0, argv, extract(argv))
         by_key.append(_median(lambda keys=keys: [policy.classifier.first(key) for key in keys]))
         by_command.append(
             _median(lambda commands=commands: [evaluator.admits(0, extract(argv)) for argv in commands])

@@ -97,7 +97,7 @@ def decision() -> Iterator[Bench]:
     def admitting(naming_rules: bool, argv: list[bytes]) -> Callable[[], object]:
         evaluator = Evaluator(general(naming_rules))
         touches = extract(argv)
-        evaluator.judge(0, argv, touches)  # a permission is asked for once
+        evaluator.evaluate(0, argv, touches)  # a permission is asked for once
         if not evaluator.admits(0, touches):
             raise AssertionError(argv)
         return lambda: evaluator.admits(0, touches)
@@ -105,7 +105,7 @@ def decision() -> Iterator[Bench]:
     def judging(argv: list[bytes]) -> Callable[[], object]:
         evaluator = Evaluator(general(True))
         touches = extract(argv)
-        return lambda: evaluator.judge(0, argv, touches)
+        return lambda: evaluator.evaluate(0, argv, touches)
 
     def classifying() -> Callable[[], object]:
         first = sessions.policy().classifier.first

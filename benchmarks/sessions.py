@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import traffic
-from keyfence.identity.resolver import Identities
+from keyfence.identity.resolver import make_resolver
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import Mode, ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
-from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import load_policy
 from keyfence.resp.encode import command
 from keyfence.session.session import Session
@@ -48,9 +48,9 @@ def policy() -> CompiledPolicy:
 def session_for(load: Load) -> Session:
     """A session that shares a connection, with telemetry and no log."""
     loaded = policy()
-    judge = Authorizer(loaded, Modes((ModeRule(load.mode),), loaded.services), pending=PendingTtls())
-    identities = Identities(frozenset(loaded.services))
-    return Session(InForce(judge), identities, load.service, "127.0.0.1:1", Telemetry(), sharing=True)
+    authorizer = Authorizer(loaded, Modes((ModeRule(load.mode),), loaded.services), pending=PendingTtls())
+    identities = make_resolver(frozenset(loaded.services))
+    return Session(InForce(authorizer), identities, load.service, "127.0.0.1:1", Telemetry(), sharing=True)
 
 
 def serve(session: Session, reads: Reads) -> None:

@@ -74,7 +74,7 @@ def check(data: bytes) -> None:
     for argv in ARGVS:
         touches = extract(argv)
         for service in range(len(policy.services)):
-            verdict = evaluator.judge(service, argv, touches)
+            verdict = evaluator.evaluate(service, argv, touches)
             assert verdict.allowed or not evaluator.admits(service, touches)
 
 

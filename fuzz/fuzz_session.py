@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Guided fuzzing of a client's session: any bytes from the client, any from Redis, in any turns and pieces.
 
-Rule: no step raises; Redis gets exactly the requests that were admitted, in their order and byte for byte,
-and besides them only what keyfence says for itself; nothing is kept without a limit; the end has a reason.
+Rule: no step raises. Redis gets exactly the requests that were admitted, in order and byte for byte, and
+besides them only keyfence's own commands. Nothing is kept without a limit. It ends for a known reason.
 
 An input chooses who is connected and what is enforced, then steps: commands that matter, raw bytes, replies
 of a Redis that behaves, raw bytes in place of replies, the end of the connection.
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from harness import Choices, fuzz, instrumented
 
-# Not counted: the session's own branches are what is looked for.
+# Imported before the counting begins: only the session's own branches count.
 import keyfence.policy.engine.authorizer
 import keyfence.policy.loading.load
 import keyfence.telemetry.telemetry  # noqa: F401
@@ -28,12 +28,12 @@ from keyfence.resp.requests import RequestReader
 with instrumented("keyfence.session"):
     from keyfence.session.conversation.conversation import ABORT_MARKER, MULTI, ROOM
 
-from keyfence.downstream.client import reason_label
+from keyfence.downstream.closures import closure_label
 from tests.session.fake_redis import PASSWORD, FakeRedis
 from tests.session.sessions import ROUTE, ToldInOrder, judge, session
 from tests.session.test_session_in_any_order import NOTHING, WORDS
 
-# What is large here, so that inputs may be small.
+# Lower limits, so that small inputs reach them.
 requests.LARGE = 1200
 requests.KEPT_OF_LARGE = 40
 ROOM.shared_request = 400
@@ -41,8 +41,8 @@ ROOM.shared_reply = 1500
 
 LIMITS = RequestLimits(max_request=4096)
 GREETING = [encode.command(b"AUTH", b"keyfence", b"its own"), encode.command(b"SELECT", 1)]
-# What a session may say for itself: for a refused command of a transaction; to open that again elsewhere;
-# before WAIT; to ask who the client is; in the place of CLIENT REPLY, in the client's spelling; barriers.
+# keyfence's own commands: for a refused command of a transaction; to open that one again elsewhere; before
+# WAIT; to ask who the client is; in place of CLIENT REPLY, in the client's spelling; barriers.
 OWN = [
     *map(re.escape, [ABORT_MARKER, MULTI, encode.command(b"PING"), encode.command(b"ACL", b"WHOAMI")]),
     rb"\*3\r\n\$6\r\n(?i:client)\r\n\$[0-9]+\r\n(?i:reply)(?:\0[^\r]*)?\r\n\$2\r\nON\r\n",
@@ -50,8 +50,8 @@ OWN = [
     rb"\*2\r\n\$4\r\nPING\r\n\$32\r\n[0-9a-f]{32}\r\n",
 ]
 SERVICES = ("CubeProxy", "CubeMaster", "unknown")
-# Made once: a judge keeps nothing of the sessions that ask it.
-JUDGES = (
+# Made once: an authorizer keeps nothing of the sessions that use it.
+AUTHORIZERS = (
     judge(ModeRule("enforce")),
     judge(ModeRule("observe")),
     judge(ModeRule("enforce", rule="scope.write"), ModeRule("observe")),
@@ -96,13 +96,13 @@ REPLIES = [
 
 
 class Talk:
-    """A session with all that was said to it and by it."""
+    """A session, with everything that it got and sent."""
 
     def __init__(self, choices: Choices) -> None:
         kind = choices.number()
         self.told = ToldInOrder()
         self.greeting = GREETING if kind & 8 else []
-        in_force = JUDGES[kind // 16 % 3]
+        in_force = AUTHORIZERS[kind // 16 % 3]
         self.one = session(
             SERVICES[kind % 3],
             in_force=InForce(in_force),
@@ -112,7 +112,7 @@ class Talk:
             sharing=bool(kind & 4),
         )
         self.redis: FakeRedis | None = FakeRedis()
-        self.due = bytearray()  # what the behaving Redis has yet to say
+        self.due = bytearray()  # what the well-behaved Redis has yet to send
         self.from_client = bytearray()
         self.upstream = bytearray()
         self.lost = False
@@ -141,7 +141,7 @@ class Talk:
         self._carry()
 
     def _client(self, data: bytes) -> None:
-        """As the transport does: what comes is handed over only while it is wanted."""
+        """As the transport does: hand bytes over only while the session wants them."""
         if self.one.wants_input():
             self.from_client += data
             self.one.from_client(data)
@@ -154,7 +154,7 @@ class Talk:
             self.one.from_upstream(data)
 
     def _refused(self) -> None:
-        """No connection could be made. What was sent before is not followed any further."""
+        """No connection could be made. What was sent before is not followed any more."""
         self.one.upstream_refused("upstream fake is unreachable: connection refused")
         self.lost = True
         if not self.one.closing:
@@ -177,10 +177,10 @@ class Talk:
         assert one.outstanding >= 0
         assert one.replies.slots.held_bytes <= ROOM.slots + ROOM.backlog
         assert one.backlog() <= ROOM.backlog + LIMITS.max_request + len(REQUESTS[-1]) + 8192
-        assert not one.closing or reason_label(one.closing) != "other", one.closing
+        assert not one.closing or closure_label(one.closing) != "other", one.closing
 
     def _reopen(self) -> None:
-        """A connection is given up on which a request had come in part."""
+        """The session gives up a connection on which part of a request was sent."""
         self.one.reopen = False
         if self.redis is not None:
             self.redis = FakeRedis()
@@ -202,7 +202,7 @@ class Talk:
             raise AssertionError("what Redis gets is no request") from None
 
     def verify(self) -> None:
-        """Hold what went upstream against what the session said that it admitted."""
+        """Compare what went upstream with what the session has reported as admitted."""
         outcomes = [outcome for _, _, outcome in self.told.commands]
         admitted, rest = self._requests(outcomes)
         at = 0
@@ -216,7 +216,7 @@ class Talk:
             if is_there:
                 at += len(request)
             elif is_answered_here(request):
-                at = before  # what looked like keyfence's own may be the client's next
+                at = before  # what looked like keyfence's own may be the client's next request
             else:
                 break  # admitted but not sent yet, or the upstream was lost: nothing may follow
         left = bytes(self.upstream[at:])
@@ -230,8 +230,8 @@ class Talk:
         assert rest is not None
 
     def _requests(self, outcomes: list[str]) -> tuple[list[bytes], bytes]:
-        """The requests that were admitted, as bytes, and what follows the last one that was told of."""
-        reader = RequestReader(IDENTIFIED)  # what passes the session's limits is for the session to know
+        """The admitted requests, as bytes, and what follows the last one that was reported."""
+        reader = RequestReader(IDENTIFIED)  # the session checks its own limits
         reader.feed(bytes(self.from_client))
         admitted = []
         told = iter(outcomes)

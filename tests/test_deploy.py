@@ -16,7 +16,8 @@ from click.testing import CliRunner
 
 from keyfence.admin.client import url_of
 from keyfence.cli.main import cli
-from keyfence.config.models import Overrides, load_settings
+from keyfence.config.loading import load_settings
+from keyfence.config.settings import Overrides
 from keyfence.net.addresses import Address
 from tests.clients.running import configure
 from tests.servers import PROJECT, Keyfence, RedisServer

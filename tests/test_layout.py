@@ -19,8 +19,8 @@ MAX_LINES = 600  # of a file
 MAX_FUNCTION = 60  # lines of a function
 
 # Every room, and the rooms it may import. A room is a folder; its own modules, `keyfence._compiled` and
-# `keyfence.__version__` are open to it. "policy" stands for the modules of that folder alone.
-LEAVES = {"policy"}  # verdict, diagnostics, units, show: values that every part of the policy uses
+# `keyfence.__version__` are open to it. "policy" means only the modules directly in that folder.
+LEAVES = {"policy"}  # verdict, services, diagnostics, units, show: values that every part of the policy uses
 MODEL = LEAVES | {"policy.patterns", "policy.source"}
 TABLES = MODEL | {"commands", "policy.compiled"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -43,12 +43,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("shapes", "policy.compiler", "policy.loading", "policy.enforcement"),
         *("policy.engine", "policy.remedies", "policy.wording"),
     },
-    "identity": {"commands", "policy.compiled"},
+    "identity": {"commands", "policy"},
     "session.conversation": {
         *("resp", "commands", "identity", "net"),
         *("policy", "policy.compiled", "policy.engine"),
     },
-    "session.handlers": {"resp", "commands", "identity", "policy.compiled", "session.conversation"},
+    "session.handlers": {"resp", "commands", "identity", "policy", "session.conversation"},
     "session": {
         *("resp", "commands", "identity", "session.conversation", "session.handlers"),
         *("policy", "policy.compiled", "policy.engine"),
@@ -70,6 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "commands",
             "config",
             "downstream",
+            "identity",
             "net",
             "session.conversation",
             "telemetry",

@@ -44,12 +44,12 @@ RAW = {
     ("session/handlers/table.py", "handler_of"): "as fold; a name with a NUL is read by word",
     (
         "policy/engine/decision_cache.py",
-        "DecisionCache._admits",
-    ): "a form is found by the spelling that the evaluator saw",
+        "DecisionCache._find",
+    ): "a form is found by the spelling that the evaluator was asked about",
     (
-        "policy/engine/decision_cache.py",
-        "DecisionCache._form",
-    ): "a form is found by its spelling; an unclear `*` is evaluated",
+        "policy/engine/forms.py",
+        "CommandForm.with_options",
+    ): "a form is found by its spelling; the evaluator reads a `*` that is spelled otherwise",
     (
         "policy/compiled/policy.py",
         "Fields.form_of",

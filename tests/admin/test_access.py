@@ -1,4 +1,4 @@
-"""Who may change something through the admin listener."""
+"""Who may use the admin listener to change something."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from keyfence.admin.access import Access
 from keyfence.admin.client import AskError, ask
 from keyfence.admin.server import start_admin
 from keyfence.admin.token import TokenError, is_open_to_others, read_token, token_warnings
-from keyfence.config.models import Overrides, load_settings
+from keyfence.config.loading import load_settings
+from keyfence.config.settings import Overrides
 from keyfence.net.addresses import Address
 from keyfence.policy.diagnostics import FileError
 from keyfence.process.serving.reload import Origin
@@ -49,7 +50,7 @@ def play(scenario: Scenario, token: bytes | None = None, address: Address = ANY_
 
 @pytest.mark.parametrize("method", ["POST", "DELETE", "PUT", "PATCH", "TRACE"])
 @pytest.mark.parametrize("path", ["/-/observe", "/-/reload", "/explain", "/metrics", "/nothing"])
-def test_nothing_but_reading_passes_without_the_token(method: str, path: str) -> None:
+def test_without_the_token_only_reading_is_possible(method: str, path: str) -> None:
     async def scenario(client: Client) -> None:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic eDp5"}):
             assert (await client.ask(method, path, headers=headers, json={"for": 60}))[0] == 401
@@ -73,7 +74,7 @@ def test_nothing_but_reading_passes_without_the_token(method: str, path: str) ->
         "Bearer \udcff\udcfe",
     ],
 )
-def test_a_wrong_token_is_none(value: str) -> None:
+def test_an_invalid_token_is_rejected(value: str) -> None:
     async def scenario(client: Client) -> None:
         host, port = client.base.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -88,7 +89,7 @@ def test_a_wrong_token_is_none(value: str) -> None:
     play(scenario, TOKEN)
 
 
-def test_two_tokens_are_none() -> None:
+def test_two_tokens_are_rejected() -> None:
     async def scenario(client: Client) -> None:
         headers = [*BEARER.items(), ("Authorization", "Bearer other")]
         assert (await client.ask("DELETE", "/-/observe", headers=headers))[0] == 401
@@ -97,7 +98,7 @@ def test_two_tokens_are_none() -> None:
     play(scenario, TOKEN)
 
 
-def test_the_right_token_is_taken_and_reading_needs_none() -> None:
+def test_the_right_token_is_accepted_and_reading_needs_none() -> None:
     async def scenario(client: Client) -> None:
         assert (await client.ask("DELETE", "/-/observe", headers=BEARER))[0] == 200
         assert (await client.ask("GET", "/report"))[0] == 200
@@ -108,7 +109,7 @@ def test_the_right_token_is_taken_and_reading_needs_none() -> None:
     play(scenario, TOKEN)
 
 
-def test_a_wrong_token_waits_and_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_token_waits_and_delays_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     may_end = asyncio.Event()
 
@@ -155,19 +156,19 @@ def test_a_wrong_token_waits_and_keeps_nobody_waiting(monkeypatch: pytest.Monkey
         {"Sec-Fetch-Site": ""},
     ],
 )
-def test_what_another_sites_page_sends_is_refused(headers: dict[str, str], token: bytes | None) -> None:
+def test_requests_from_another_sites_page_are_refused(headers: dict[str, str], token: bytes | None) -> None:
     async def scenario(client: Client) -> None:
         for method in ("POST", "DELETE"):
             status, answer = await client.ask(
                 method, "/-/observe", json={"for": 60}, headers=headers | BEARER
             )
-            assert (status, answer) == (403, {"error": "This is taken from no other site's page."})
+            assert (status, answer) == (403, {"error": "Pages of other sites may not send this request."})
         assert client.control.asked == []
 
     play(scenario, token)
 
 
-def test_what_its_own_page_would_send_is_taken() -> None:
+def test_requests_from_its_own_page_are_accepted() -> None:
     async def scenario(client: Client) -> None:
         headers = {"Origin": client.base, "Sec-Fetch-Site": "same-origin"}
         assert (await client.ask("DELETE", "/-/observe", headers=headers))[0] == 200
@@ -175,7 +176,7 @@ def test_what_its_own_page_would_send_is_taken() -> None:
     play(scenario)
 
 
-def test_each_of_several_host_headers_must_be_a_right_one() -> None:
+def test_every_one_of_several_host_headers_must_be_right() -> None:
     async def scenario(client: Client) -> None:
         host, port = client.base.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -203,7 +204,7 @@ def test_each_of_several_host_headers_must_be_a_right_one() -> None:
         (b"0123456789abcd\xff\x00", "must hold one line"),
     ],
 )
-def test_a_file_that_holds_no_token_is_told_without_its_content(
+def test_a_file_without_a_token_is_reported_without_its_content(
     text: bytes, told: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "token"
@@ -213,7 +214,7 @@ def test_a_file_that_holds_no_token_is_told_without_its_content(
     assert "0123" not in str(raised.value)
 
 
-def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_reading_a_file_that_is_not_regular_does_not_block(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with socket.socket(socket.AF_UNIX) as sock:
@@ -245,7 +246,7 @@ def test_a_broken_token_file_is_a_fault_of_the_configuration(tmp_path: Path) -> 
     )
     with pytest.raises(FileError) as raised:
         Origin(str(config)).load()
-    assert "keyfence.yaml:4:10: error: 'here' is no address" in str(raised.value)
+    assert "keyfence.yaml:4:10: error: 'here' is not an address" in str(raised.value)
     config.write_text(config.read_text().replace("metrics: here\n", ""))
     with pytest.raises(FileError) as raised:
         Origin(str(config)).load()
@@ -269,7 +270,9 @@ def test_a_broken_token_file_is_a_fault_of_the_configuration(tmp_path: Path) -> 
         ("keyfence.internal:1", True),
     ],
 )
-def test_an_address_that_others_reach_without_a_token_is_told(admin_address: str, is_told: bool) -> None:
+def test_an_address_that_others_reach_without_a_token_causes_a_warning(
+    admin_address: str, is_told: bool
+) -> None:
     settings = load_settings("", Overrides(policy="p", admin=admin_address))
     assert bool(token_warnings(settings)) == is_told
 
@@ -298,6 +301,6 @@ def test_the_token_follows_no_redirect(tmp_path: Path) -> None:
     assert len(seen) == 1
 
 
-def test_a_token_file_that_is_not_there_is_told_in_one_line() -> None:
+def test_a_missing_token_file_is_reported_in_one_line() -> None:
     with pytest.raises(AskError, match=r"the token file /nowhere can't be read: No such file"):
         ask("http://127.0.0.1:1", "/-/reload", {}, 1, "/nowhere")

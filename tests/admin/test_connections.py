@@ -1,4 +1,4 @@
-"""What a connection to an admin listener may take: number, time, memory."""
+"""The limits of connections to an admin listener: number, time, memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _no_notices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SlowControl(FakeControl):
-    """Reloads once it is let, and has a report that no socket takes at once."""
+    """Reloads when the test allows it, and has a report larger than any socket buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class SlowControl(FakeControl):
         await self.may_end.wait()
         return await super().reload()
 
-    def report(self) -> list[dict[str, object]]:
+    async def report(self) -> list[dict[str, object]]:
         return [{"x": "y" * 50_000_000}]
 
 
@@ -111,7 +111,7 @@ async def status(streams: Streams) -> int:
 
 
 async def ended(streams: Streams) -> bytes:
-    """What comes until the connection ends; a reset is an end too."""
+    """Everything received until the connection ends; a reset is an end too."""
     with contextlib.suppress(ConnectionError):
         return await streams[0].read()
     return b""
@@ -159,7 +159,7 @@ def test_a_body_that_does_not_come_is_answered_and_closed(run: Callable[[Test], 
     run(test)
 
 
-def test_an_answer_that_nobody_reads_is_not_kept(run: Callable[[Test], None]) -> None:
+def test_an_answer_that_is_not_read_is_dropped(run: Callable[[Test], None]) -> None:
     async def test() -> None:
         async with place(answer=SOON) as here:
             streams = await here.connect(HEALTH.replace(b"/healthz", b"/report"))
@@ -182,7 +182,7 @@ def test_an_idle_connection_is_closed_and_not_counted(run: Callable[[Test], None
     run(test)
 
 
-def test_what_is_carried_out_may_take_its_time(run: Callable[[Test], None]) -> None:
+def test_a_request_that_is_carried_out_has_no_time_limit(run: Callable[[Test], None]) -> None:
     async def test() -> None:
         async with place(2) as here:
             streams = await here.connect(POST + b"{}")
@@ -211,7 +211,7 @@ def test_one_connection_too_many_closes_the_one_that_waits_longest(run: Callable
     run(test)
 
 
-def test_who_has_the_most_connections_makes_room_first(run: Callable[[Test], None]) -> None:
+def test_the_address_with_the_most_connections_makes_room_first(run: Callable[[Test], None]) -> None:
     async def test() -> None:
         async with place(4) as here:
             operator = await here.connect(HEALTH, source="127.0.0.2")
@@ -226,7 +226,7 @@ def test_who_has_the_most_connections_makes_room_first(run: Callable[[Test], Non
     run(test)
 
 
-def test_where_all_are_at_work_the_newcomer_is_turned_away(run: Callable[[Test], None]) -> None:
+def test_a_new_connection_is_closed_if_all_others_carry_out_requests(run: Callable[[Test], None]) -> None:
     async def test() -> None:
         async with place(1) as here:
             at_work = await here.connect(POST + b"{}")
@@ -238,7 +238,7 @@ def test_where_all_are_at_work_the_newcomer_is_turned_away(run: Callable[[Test],
     run(test)
 
 
-def test_who_leaves_makes_room(run: Callable[[Test], None]) -> None:
+def test_an_ended_connection_makes_room(run: Callable[[Test], None]) -> None:
     async def test() -> None:
         async with place(2) as here:
             for _ in range(10):
@@ -251,7 +251,7 @@ def test_who_leaves_makes_room(run: Callable[[Test], None]) -> None:
     run(test)
 
 
-def test_a_flood_leaves_nothing_behind(run: Callable[[Test], None]) -> None:
+def test_a_flood_of_connections_leaves_nothing_behind(run: Callable[[Test], None]) -> None:
     async def test() -> None:
         async with place(4) as here:
             for number in range(100):
@@ -262,7 +262,7 @@ def test_a_flood_leaves_nothing_behind(run: Callable[[Test], None]) -> None:
     run(test)
 
 
-def test_garbage_is_answered_without_a_word_to_operators(
+def test_garbage_is_answered_without_a_message_to_operators(
     run: Callable[[Test], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def test() -> None:
@@ -275,7 +275,7 @@ def test_garbage_is_answered_without_a_word_to_operators(
 
 
 @pytest.mark.parametrize("path", [b"/healthz", b"/nowhere"])
-def test_an_expectation_that_is_no_text_is_refused_as_any_other(
+def test_an_unprintable_expect_header_is_refused_like_any_other(
     path: bytes, run: Callable[[Test], None]
 ) -> None:
     async def test() -> None:
@@ -287,10 +287,10 @@ def test_an_expectation_that_is_no_text_is_refused_as_any_other(
     run(test)
 
 
-def test_a_request_without_a_target_is_refused_without_a_word_to_operators(
+def test_a_request_without_a_target_is_refused_without_a_message_to_operators(
     run: Callable[[Test], None], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """aiohttp's parser takes CONNECT without a target for one of HTTP/0.9."""
+    """aiohttp's parser reads CONNECT without a target as HTTP/0.9."""
 
     async def test() -> None:
         async with place() as here:
@@ -302,7 +302,7 @@ def test_a_request_without_a_target_is_refused_without_a_word_to_operators(
     assert caplog.records == []
 
 
-def test_what_aiohttp_logs_of_a_fault_is_one_line(
+def test_a_fault_that_aiohttp_logs_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines: list[str] = []
@@ -315,7 +315,7 @@ def test_what_aiohttp_logs_of_a_fault_is_one_line(
     assert lines == ["an admin request failed: Error handling request from 1.2.3.4 (KeyError('x'))"]
 
 
-def test_a_connection_that_is_reset_at_once_costs_nothing(run: Callable[[Test], None]) -> None:
+def test_a_connection_that_is_reset_at_once_leaves_nothing_behind(run: Callable[[Test], None]) -> None:
     async def test() -> None:
         async with place(2) as here:
             for _ in range(50):

@@ -1,4 +1,4 @@
-"""The admin and metrics listeners of a running keyfence: who may change something, and what they may cost."""
+"""The admin and metrics listeners of a running keyfence: access and limits."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_half_requests_by_hundreds_keep_neither_clients_nor_operators_from_being
             assert metric(keyfence, name, listener=listener, reason="connections") >= 248
 
 
-def test_as_many_clients_as_there_may_be_do_not_lock_the_operator_out(
+def test_clients_at_their_limit_do_not_lock_the_operator_out(
     tmp_path: Path, redis_behind: RedisServer
 ) -> None:
     config = configure(
@@ -138,7 +138,7 @@ def test_descriptors_return_to_what_they_were(tmp_path: Path, redis_behind: Redi
 # -- who may change something
 
 
-def test_a_token_is_needed_for_what_changes_something(
+def test_requests_that_change_something_need_the_token(
     tmp_path: Path, token_file: Path, redis_behind: RedisServer
 ) -> None:
     admin = f"admin: {{listen: '127.0.0.1:0', token_file: {token_file.name}}}"
@@ -163,7 +163,7 @@ def test_a_token_is_needed_for_what_changes_something(
         assert command_line("reload", "--admin", url, "--token-file", token_file)[0] == 0
 
 
-def test_a_reload_reads_the_token_anew_and_keeps_the_old_one_where_the_file_is_broken(
+def test_a_reload_reads_the_token_again_and_keeps_the_old_one_if_the_file_is_broken(
     tmp_path: Path, token_file: Path, redis_behind: RedisServer
 ) -> None:
     admin = f"admin: {{listen: '127.0.0.1:0', token_file: {token_file.name}}}"
@@ -180,7 +180,7 @@ def test_a_reload_reads_the_token_anew_and_keeps_the_old_one_where_the_file_is_b
         assert request(url, "POST", "/-/reload", {}, Authorization=f"Bearer {renewed}")[0] == 200
 
 
-def test_a_token_file_that_others_may_read_is_told(
+def test_a_token_file_that_others_may_read_causes_a_warning(
     tmp_path: Path, token_file: Path, redis_behind: RedisServer
 ) -> None:
     token_file.chmod(0o644)
@@ -192,7 +192,7 @@ def test_a_token_file_that_others_may_read_is_told(
 
 
 @pytest.mark.parametrize("workers", ["", "workers: 1"])
-def test_the_metrics_address_serves_what_a_scraper_and_a_probe_need_and_nothing_else(
+def test_the_metrics_address_serves_scrapers_and_probes_and_nothing_else(
     workers: str, tmp_path: Path, redis_behind: RedisServer
 ) -> None:
     config = configure(tmp_path, redis_behind.url, "metrics: 127.0.0.1:0", *([workers] if workers else []))

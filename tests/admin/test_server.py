@@ -12,7 +12,9 @@ import pytest
 import uvloop
 
 from keyfence.admin.access import Access
-from keyfence.admin.server import MAX_BODY, start_admin
+from keyfence.admin.bodies import MAX_BODY
+from keyfence.admin.control import Control
+from keyfence.admin.server import start_admin
 from keyfence.net.addresses import Address
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place
@@ -22,33 +24,33 @@ from keyfence.telemetry.metrics import exposition
 ANY_PORT = Address("127.0.0.1:0")
 
 
-class FakeControl:
-    """A process that remembers what it was asked."""
+class FakeControl(Control):
+    """A process that remembers its calls."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
         self.asked: list[tuple[Any, ...]] = []
         self.faults: list[Diagnostic] = []
 
-    def ready(self) -> tuple[bool, list[str]]:
+    async def ready(self) -> tuple[bool, list[str]]:
         return not self.reasons, self.reasons
 
-    def report(self) -> list[dict[str, Any]]:
+    async def report(self) -> list[dict[str, Any]]:
         return [{"service": "CubeProxy", "count": 3}]
 
-    def modes(self) -> dict[str, Any]:
+    async def modes(self) -> dict[str, Any]:
         raise RuntimeError("a bug with a secret")
 
-    def status(self) -> dict[str, Any]:
+    async def status(self) -> dict[str, Any]:
         return {"ready": not self.reasons}
 
-    def waivers(self) -> list[dict[str, Any]]:
+    async def waivers(self) -> list[dict[str, Any]]:
         return [{"service": "CubeProxy", "rule": "scope.write"}]
 
-    def addresses(self) -> list[dict[str, str]]:
+    async def addresses(self) -> list[dict[str, str]]:
         return [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
 
-    def explain(self, service: str, argv: list[bytes], caller: Caller) -> dict[str, Any]:
+    async def explain(self, service: str, argv: list[bytes], caller: Caller) -> dict[str, Any]:
         if service != "CubeProxy":
             raise ValueError(f"There is no service {service!r}.")
         self.asked.append(("explain", service, argv, *([caller] if caller != NOBODY else [])))
@@ -59,14 +61,14 @@ class FakeControl:
         self.asked.append(("observe", seconds, rule, service))
         return {"until": "later"}
 
-    def end_observe(self) -> dict[str, Any]:
+    async def end_observe(self) -> dict[str, Any]:
         self.asked.append(("end",))
         return {}
 
-    def metrics(self) -> bytes:
+    async def metrics(self) -> bytes:
         return exposition(Counters())
 
-    def workers(self) -> list[dict[str, Any]]:
+    async def workers(self) -> list[dict[str, Any]]:
         return [{"slot": 0, "pid": 1}]
 
     async def reload(self) -> dict[str, Any]:
@@ -150,7 +152,7 @@ def test_a_process_lives_before_it_is_ready_and_says_why_it_is_not(
     served(scenario)
 
 
-def test_the_index_lists_what_there_is(served: Callable[[Scenario], None]) -> None:
+def test_the_index_lists_the_routes(served: Callable[[Scenario], None]) -> None:
     async def scenario(client: Client) -> None:
         status, text = await client.ask("GET", "/")
         assert status == 200
@@ -181,7 +183,7 @@ def test_the_report_is_json(served: Callable[[Scenario], None]) -> None:
     served(scenario)
 
 
-def test_the_addresses_of_the_listeners_are_told(served: Callable[[Scenario], None]) -> None:
+def test_the_addresses_of_the_listeners_are_served(served: Callable[[Scenario], None]) -> None:
     async def scenario(client: Client) -> None:
         listeners = [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
         assert await client.ask("GET", "/status") == (200, {"ready": True})
@@ -214,17 +216,17 @@ def test_explain_takes_arguments_as_text_and_bytes_as_lone_surrogates(
         ("/explain", b"[]", "The body must be a JSON object."),
         ("/explain", b"[" * 200_000, "The body is"),
         ("/explain", b"{}", '"service" is missing.'),
-        ("/explain", b'{"service": 7}', '"service" must be a text'),
-        ("/explain", b'{"service": "CubeProxy"}', '"argv" must be a list of texts'),
-        ("/explain", b'{"service": "CubeProxy", "argv": []}', '"argv" must be a list of texts'),
-        ("/explain", b'{"service": "CubeProxy", "argv": ["GET", 1]}', '"argv" must be a list of texts'),
+        ("/explain", b'{"service": 7}', '"service" must be a string'),
+        ("/explain", b'{"service": "CubeProxy"}', '"argv" must be a list of strings'),
+        ("/explain", b'{"service": "CubeProxy", "argv": []}', '"argv" must be a list of strings'),
+        ("/explain", b'{"service": "CubeProxy", "argv": ["GET", 1]}', '"argv" must be a list of strings'),
         ("/explain", b'{"service": "CubeProxy", "argv": ["\\ud800"]}', '"argv" holds a surrogate'),
         ("/explain", b'{"service": "nobody", "argv": ["GET"]}', "There is no service 'nobody'."),
         ("/explain", b'{"service": "a", "service": "b", "argv": ["GET"]}', "A field is given twice."),
         (
             "/explain",
             b'{"service": "a", "argv": ["GET"], "x": 1}',
-            "Unknown field 'x'; there are argv, certificate, service, user.",
+            "Unknown field 'x'; known fields are argv, certificate, service, user.",
         ),
         ("/-/observe", b"{}", '"for" must be a number of seconds.'),
         ("/-/observe", b'{"for": true}', '"for" must be a number of seconds.'),
@@ -235,7 +237,7 @@ def test_explain_takes_arguments_as_text_and_bytes_as_lone_surrogates(
         ("/-/observe", b'{"for": 86401}', '"for" must be more than 0 and at most 86400 seconds.'),
         ("/-/observe", b'{"for": ' + b"9" * 5_000 + b"}", "The body holds a number that is too long."),
         ("/-/observe", b'{"for": 60, "rule": "scope.wriet"}', "\"rule\" is no known rule: 'scope.wriet'."),
-        ("/-/observe", b'{"for": 60, "service": ""}', '"service" must be a text, and not empty.'),
+        ("/-/observe", b'{"for": 60, "service": ""}', '"service" must be a string, and not empty.'),
     ],
 )
 def test_a_bad_body_gets_one_clear_sentence(
@@ -280,7 +282,7 @@ def test_reload_and_restart_answer_once_they_are_done(served: Callable[[Scenario
     served(scenario)
 
 
-def test_what_is_wrong_with_the_files_is_told_as_a_whole(served: Callable[[Scenario], None]) -> None:
+def test_all_faults_of_the_files_are_reported_together(served: Callable[[Scenario], None]) -> None:
     async def scenario(client: Client) -> None:
         places = [Place("p.yaml", line, 1) for line in (1, 2)]
         client.control.faults = [Diagnostic(place, "error", "wrong") for place in places]
@@ -293,11 +295,11 @@ def test_what_is_wrong_with_the_files_is_told_as_a_whole(served: Callable[[Scena
 
 
 @pytest.mark.parametrize("path", ["/-/reload", "/-/restart"])
-def test_they_take_no_fields_and_nothing_that_a_web_page_can_post(
+def test_reload_and_restart_accept_no_fields_and_no_form_of_a_web_page(
     path: str, served: Callable[[Scenario], None]
 ) -> None:
     async def scenario(client: Client) -> None:
-        answer = {"error": "Unknown field 'policy'; there are none."}
+        answer = {"error": "Unknown field 'policy'; this request takes no fields."}
         assert await client.post(path, {"policy": "mine"}) == (400, answer)
         headers = {"Content-Type": "text/plain"}
         assert (await client.ask("POST", path, data=b"{}", headers=headers))[0] == 415
@@ -309,7 +311,7 @@ def test_they_take_no_fields_and_nothing_that_a_web_page_can_post(
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None]
 )
-def test_what_a_web_page_can_post_without_asking_is_not_taken(
+def test_a_form_that_a_web_page_can_post_is_rejected(
     served: Callable[[Scenario], None], kind: str | None
 ) -> None:
     async def scenario(client: Client) -> None:
@@ -356,7 +358,7 @@ def test_own_names_and_addresses_are_answered(served: Callable[[Scenario], None]
 @pytest.mark.parametrize(
     "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "[x]", ""]
 )
-def test_a_name_that_a_stranger_points_here_gets_nothing_but_health_and_metrics(
+def test_under_a_foreign_host_name_only_health_and_metrics_are_served(
     served: Callable[[Scenario], None], host: str
 ) -> None:
     async def scenario(client: Client) -> None:
@@ -375,9 +377,9 @@ def test_a_name_that_a_stranger_points_here_gets_nothing_but_health_and_metrics(
 def test_errors_of_the_protocol_are_json_too(served: Callable[[Scenario], None]) -> None:
     async def scenario(client: Client) -> None:
         status, answer = await client.ask("GET", "/nothing")
-        assert (status, answer) == (404, {"error": "There is no such page; GET / lists what there is."})
+        assert (status, answer) == (404, {"error": "There is no such page; GET / lists all of them."})
         status, answer = await client.ask("GET", "/explain")
-        assert (status, answer) == (405, {"error": "GET isn't served here."})
+        assert (status, answer) == (405, {"error": "GET is not served here."})
         headers = {"Content-Type": "application/json"}
         status, answer = await client.ask(
             "POST", "/explain", data=io.BytesIO(b"x" * (MAX_BODY + 1)), headers=headers
@@ -412,7 +414,7 @@ def test_requests_leave_no_lines_in_the_log(
     assert [record for record in caplog.records if not record.name.startswith("asyncio")] == []
 
 
-def test_an_address_that_is_taken_is_an_os_error_and_leaves_nothing_behind() -> None:
+def test_an_address_in_use_is_an_os_error_and_leaves_nothing_behind() -> None:
     async def run() -> None:
         server = await start_admin(FakeControl(), Access(), ANY_PORT)
         try:

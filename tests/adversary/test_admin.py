@@ -123,7 +123,7 @@ ANSWER = re.compile(rb"HTTP/1\.[01] (\d{3})")
 class Control(FakeControl):
     """A control without faults: nothing behind the listener fails."""
 
-    def modes(self) -> dict[str, Any]:
+    async def modes(self) -> dict[str, Any]:
         return {}
 
 

@@ -118,7 +118,7 @@ def test_search_for_requests_that_are_slow_to_evaluate(search: Search) -> None:
         for warm in ([b"KEYS", b"a*"], [b"PSUBSCRIBE", b"a*"], [*argv[:3], b"a*"]):
             evaluator.decide(service, warm)
         most = AT_MOST_ONCE + PER_ARGUMENT * len(argv) + PER_BYTE * sum(map(len, argv))
-        steps_of(lambda: evaluator.judge(service, argv, touches), most)  # noqa: B023
+        steps_of(lambda: evaluator.evaluate(service, argv, touches), most)  # noqa: B023
         assert evaluator.budget.spent <= COMMAND_STEPS
 
 
@@ -144,14 +144,14 @@ def test_search_for_violations_that_get_lost_among_many(search: Search) -> None:
             policy.services,
             waivers,
         )
-        judge = Authorizer(policy, modes, clock=lambda: 0.0)
+        authorizer = Authorizer(policy, modes, clock=lambda: 0.0)
         answer: Counter[tuple[str, str, str, str]] = Counter()
         label = command_name(argv, extract(argv))
-        for found in judge.evaluator.violations(service, argv, extract(argv)):
+        for found in authorizer.evaluator.violations(service, argv, extract(argv)):
             action = modes.action(found, service, label) if found is not None else None
             if found is not None and action is not None:
                 answer[found.rule, found.entry, found.severity, action] += 1
-        ruling = judge.rule(service, argv)
+        ruling = authorizer.rule(service, argv)
         counted: Counter[tuple[str, str, str, str]] = Counter()
         for violation, action in ruling.findings:
             counted[violation.rule, violation.entry, violation.severity, action] += 1 + violation.more

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.identity.resolver import Identities, Password
+from keyfence.identity.passwords import Password
+from keyfence.identity.resolver import Resolver, make_resolver
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import parse_policy
@@ -206,7 +207,7 @@ def test_no_session_sends_a_command_that_touches_another_tenant(search: Search, 
     right = Password([hashlib.sha256(PASSWORD).digest()], "app")
     users = [user.decode("utf-8", "surrogateescape") for user in USERS if checked_here]
     passwords = dict.fromkeys(users, right)
-    known = Identities(frozenset({"app"}), passwords=passwords)
+    known = make_resolver(frozenset({"app"}), passwords=passwords)
     both = authorizers("enforce")
     in_force = InForce(both[0])
     admitted = 0
@@ -214,7 +215,7 @@ def test_no_session_sends_a_command_that_touches_another_tenant(search: Search, 
         sessions = [_Play(in_force, known) for _ in range(3)]
         for _ in range(30):
             if rng.random() < 0.05:
-                in_force.judge = rng.choice(both)
+                in_force.authorizer = rng.choice(both)
             one = rng.choice(sessions)
             admitted += one.send(packet(rng, b"v"))
     assert admitted > 100
@@ -223,7 +224,7 @@ def test_no_session_sends_a_command_that_touches_another_tenant(search: Search, 
 class _Play:
     """A session with a model behind it. If keyfence checks passwords, the model follows by itself."""
 
-    def __init__(self, in_force: InForce, known: Identities) -> None:
+    def __init__(self, in_force: InForce, known: Resolver) -> None:
         self.message = Told()
         self.known = known
         self.session = Session(in_force, known, "app", "10.0.0.1", self.message, IDENTIFIED)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from keyfence.policy import budget
-from keyfence.policy.engine import authorizer as judge
+from keyfence.policy.engine import authorizer
 from keyfence.session import session as session_module
 from tests.adversary.conftest import Search
 from tests.session.sessions import ROUTE, Told, cmd, session
@@ -54,7 +54,7 @@ def test_search_for_conversations_that_go_wrong_in_turns(
     search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "MANY", 1)
-    monkeypatch.setattr(judge, "MANY", -1)
+    monkeypatch.setattr(authorizer, "MANY", -1)
     monkeypatch.setattr(budget, "TURN_STEPS", 1)
     turns = 0
     for rng in search.attempts_of_at_least(50):
@@ -66,7 +66,7 @@ def test_search_for_conversations_that_go_wrong_in_turns(
         expected = expect(stream)
         message = Told()
         message.recorder = lambda *_: None  # turns off the decision cache
-        talk = InTurns(session(message=message, sharing=rng.random() < 0.5), rng, stream, pushes=False)
+        talk = InTurns(session(told=message, sharing=rng.random() < 0.5), rng, stream, pushes=False)
         talk.run()
         turns += talk.turns
         assert answers(talk.got) == expected.replies

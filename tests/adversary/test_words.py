@@ -20,7 +20,7 @@ from keyfence.commands.arguments import word
 from keyfence.commands.extract import extract
 from keyfence.commands.model import Content, Field, Members, Streamed, Touches
 from keyfence.commands.table import COMMANDS
-from keyfence.identity.resolver import Identities
+from keyfence.identity.resolver import make_resolver
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import load_policy
@@ -310,9 +310,9 @@ def server(redis_binary: ServerBinary) -> Iterator[RedisServer]:
 
 def new_session(mode: str) -> Session:
     policy = load_policy(POLICY)
-    judge = Authorizer(policy, Modes((ModeRule(mode),), policy.services))  # type: ignore[arg-type]
-    identities = Identities(frozenset(policy.services))
-    return Session(InForce(judge), identities, "stock", "10.0.0.9:5", Told())
+    authorizer = Authorizer(policy, Modes((ModeRule(mode),), policy.services))  # type: ignore[arg-type]
+    identities = make_resolver(frozenset(policy.services))
+    return Session(InForce(authorizer), identities, "stock", "10.0.0.9:5", Told())
 
 
 SESSION_FORMS = [

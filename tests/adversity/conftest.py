@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.config.models import UpstreamModel
+from keyfence.config.upstream import UpstreamModel
 from tests.adversity.fault_proxy import NONE, FaultProxy
 from tests.adversity.stage import ILL, Footprint, Stage, configure
 from tests.clients.running import open_files

@@ -26,7 +26,7 @@ class Direction:
     """The faults on the bytes of one direction."""
 
     delay: float = 0.0  # seconds that each chunk waits
-    cut_after: int | None = None  # so many bytes of a connection pass, then it ends in both directions
+    cut_after: int | None = None  # after this number of bytes the connection ends in both directions
     reset: bool = False  # it ends with RST in place of FIN
     garble: Callable[[bytes], bytes] | None = None  # makes other bytes of each chunk
     one_byte: bool = False  # each byte in a segment of its own

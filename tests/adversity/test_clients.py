@@ -42,7 +42,7 @@ def test_a_request_cut_by_a_vanishing_client_never_runs(
     size = sum(map(len, _whole("app:0000")))
     most = {}
     for at in range(1, size, 5):
-        key = f"app:{at:04}"  # of its own: what Redis has got before the end may run later
+        key = f"app:{at:04}"  # each client has its own: Redis may run received requests after the end
         whole = _whole(key)
         ends = [sum(map(len, whole[: n + 1])) for n in range(len(whole))]
         arrived = [r for r, end in zip(whole, ends, strict=True) if end <= at]
@@ -87,7 +87,7 @@ def test_a_client_too_slow_with_one_request_is_closed_and_counted(start_stage: S
 def test_a_client_idle_for_too_long_is_closed_and_counted(start_stage: StartStage) -> None:
     stage = start_stage("limits: {idle: 300ms}")
     with stage.client() as idle, stage.client() as blocked:
-        blocked.send("BLPOP", "app:empty", 0)  # who waits for something isn't idle
+        blocked.send("BLPOP", "app:empty", 0)  # a client that waits for a reply is not idle
         assert idle.says("PING") == b"+PONG\r\n"
         assert idle.rest() == b""
         eventually(lambda: stage.closed_for("idle") >= 1, "it is counted")
@@ -152,7 +152,7 @@ def test_a_client_that_never_reads_is_closed_at_its_limit_with_a_log_line(
         assert stage.closed_for("output") == 1
         assert other.says("PING") == b"+PONG\r\n"
         assert stage.memory() - before < 48 * MIB
-    eventually(lambda: stage.metric("connections_open") == 0, "nobody is left")
+    eventually(lambda: stage.metric("connections_open") == 0, "all connections are closed")
 
 
 MANY = 3000
@@ -253,7 +253,7 @@ def test_vanished_subscribers_are_forgotten(stage: Stage) -> None:
             with stage.redis.client() as direct:
                 eventually(lambda: direct.info("clients")["blocked_clients"] == 1, "it waits")
                 leave(one)
-                eventually(lambda: direct.info("clients")["blocked_clients"] == 0, "nobody waits")
+                eventually(lambda: direct.info("clients")["blocked_clients"] == 0, "no client is blocked")
                 assert direct.rpush("app:list", "x") == 1
                 assert direct.delete("app:list") == 1
 

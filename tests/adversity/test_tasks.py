@@ -76,7 +76,7 @@ def test_no_object_outlives_its_client_if_the_upstream(
         dice = random.Random(upstream)
         handler = UPSTREAMS[upstream]
         async with Stage(handler, connect_timeout=5) as stage:
-            await play(stage, dice)  # what the first one leaves behind is made once
+            await play(stage, dice)  # objects that the first client creates once and for all
             await stage.nobody_is_left()
             before = await settled()
             for _ in range(20):
@@ -92,7 +92,7 @@ async def settled() -> int:
     """Returns the number of tasks and clients once it no longer changes."""
     seen = [-1, -2]
     while seen[-1] != seen[-2]:
-        await asyncio.sleep(0.15)  # longer than what ends by itself takes
+        await asyncio.sleep(0.15)  # longer than the objects that end by themselves need
         gc.collect()
         seen.append(len(asyncio.all_tasks()) + sum(isinstance(one, Client) for one in gc.get_objects()))
     return seen[-1]

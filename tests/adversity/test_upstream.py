@@ -56,7 +56,7 @@ def test_a_silent_upstream_delays_only_the_clients_that_wait_for_it(stage: Stage
             assert refused.reply().startswith(b"-NOPERM")
             assert ask(stage.keyfence, "/healthz")[0] == 200
             waiting.vanish()
-        eventually(lambda: stage.metric("connections_open") == 0, "nobody is left")
+        eventually(lambda: stage.metric("connections_open") == 0, "all connections are closed")
     stage.faults.cut(reset=True)
 
 
@@ -283,7 +283,7 @@ def test_a_request_that_may_have_run_is_not_retried(stage: Stage, reset: bool) -
             assert all(is_clear_error(client.reply()) for _ in range(5))
     stage.faults.cut()
     with stage.client() as client:
-        eventually(lambda: client.says("PING") == b"+PONG\r\n", "all is well again")
+        eventually(lambda: client.says("PING") == b"+PONG\r\n", "keyfence serves again")
     assert 1 <= int(stage.value("app:n") or 0) <= rounds * 5  # a back-off may keep some from Redis
 
 

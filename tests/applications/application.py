@@ -68,7 +68,8 @@ def is_probe(found: dict[str, object]) -> bool:
 
 def environment(**more: str) -> dict[str, str]:
     """Returns the environment for processes that import this project's tests."""
-    return os.environ | {"PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"} | more
+    path = os.pathsep.join([str(PROJECT), str(PROJECT / "proxy")])
+    return os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | more
 
 
 def run(*command: str | Path, cwd: Path | None = None, **env: str) -> str:

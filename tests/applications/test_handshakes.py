@@ -31,7 +31,7 @@ keys:
 scripts:
   unlock: {{sha1: [{LUA_SHA1}, {hashlib.sha1(LUA.encode()).hexdigest()}], keys: 1}}
 """
-Packets = list[list[tuple[str | bytes | int, ...]]]  # what is sent before the next reply is read
+Packets = list[list[tuple[str | bytes | int, ...]]]  # packets sent before the next reply is read
 
 GO_REDIS: Packets = [
     [("hello", "3")],

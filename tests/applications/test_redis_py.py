@@ -88,7 +88,7 @@ def test_a_lock_admits_one_client_at_a_time(fence: Callable[[str | Path], Fence]
         with pytest.raises(redis.exceptions.LockNotOwnedError):
             held.release()
     one.found_nothing()
-    one.refuses("SET", "lock:c", "1")  # nobody would release it
+    one.refuses("SET", "lock:c", "1")  # without a permitted release, the lock would stay
     one.refuses("SET", "elsewhere", "1", "EX", "1")
 
 

@@ -36,7 +36,7 @@ def demo(*arguments: str, tmp: Path, cwd: Path = PROJECT) -> subprocess.Complete
     return subprocess.run(
         [sys.executable, "-m", "keyfence", "demo", *arguments],
         cwd=cwd,
-        env=os.environ | {"TMPDIR": str(tmp), "PYTHONPATH": str(PROJECT)},
+        env=os.environ | {"TMPDIR": str(tmp), "PYTHONPATH": str(PROJECT / "proxy")},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -167,7 +167,7 @@ def test_run_needs_a_policy() -> None:
 
 BAD_CONFIGURATIONS: dict[str | bytes, str] = {
     f"policy: {POLICY}\nlistener: []\n": "2:1: error: unknown key 'listener'; did you mean listeners?",
-    f"policy: {POLICY}\npolicy: q\n": "2:1: error: duplicate key 'policy', first given in line 1",
+    f"policy: {POLICY}\npolicy: q\n": "2:1: error: duplicate key 'policy'; the first one is in line 1",
     f"policy: {POLICY}\nlisteners: [{{listen: here}}]\n": (
         "2:22: error: 'here' is not an address; write HOST:PORT, as in 127.0.0.1:6380 or [::1]:6380"
     ),
@@ -204,7 +204,7 @@ def test_every_fault_of_a_configuration_has_its_line(file: Write) -> None:
     ("option", "of_a_folder"),
     [
         ("--config", "can't be read: it is a folder; name a regular file"),
-        ("--policy", "no policy is in this folder; one is a file *.yaml"),
+        ("--policy", "no policy in this folder; a policy is a file *.yaml"),
     ],
 )
 def test_an_unreadable_file_is_an_error(option: str, of_a_folder: str, tmp_path: Path) -> None:
@@ -255,12 +255,12 @@ def test_a_port_in_use_is_an_error(small: Path) -> None:
         assert keyfence(*common, "--listen", address, "--admin", "none") == (
             2,
             "",
-            f"keyfence: can't listen on {address}: the address is in use already\n",
+            f"keyfence: can't listen on {address}: the address is already in use\n",
         )
         assert keyfence(*common, "--listen", "127.0.0.1:0", "--admin", address) == (
             2,
             "",
-            f"keyfence: can't listen on {address} (admin): the address is in use already\n",
+            f"keyfence: can't listen on {address} (admin): the address is already in use\n",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -62,10 +63,12 @@ def test_an_unknown_name_gives_one_line_and_exit_code_2(name: str) -> None:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which the wheel of this checkout is installed, without compiled modules."""
     wheels, target = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("installed")
-    source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "proxy", "policies"):
-        if (PROJECT / name).exists():
-            (source / name).symlink_to(PROJECT / name)
+    source = tmp_path_factory.mktemp("source")  # a copy: a build writes beside the sources
+    leave_out = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
+    for name in ("proxy", "policies"):
+        shutil.copytree(PROJECT / name, source / name, ignore=leave_out)
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(PROJECT / name, source)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     environment = os.environ | {"KEYFENCE_PURE": "1"}
     for arguments in (

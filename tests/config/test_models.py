@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import ipaddress
 import re
 from pathlib import Path
 
@@ -13,16 +12,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from keyfence.config.limits import ClientLimits
-from keyfence.config.models import (
-    DEFAULT_ADMIN,
-    DEFAULT_LISTEN,
-    ConfigModel,
-    LimitsModel,
-    Overrides,
-    Settings,
-    load_settings,
-)
-from keyfence.identity.resolver import Evidence, Login
+from keyfence.config.loading import load_settings
+from keyfence.config.models import DEFAULT_ADMIN, DEFAULT_LISTEN, ConfigModel, LimitsModel
+from keyfence.config.settings import Overrides, Settings
+from keyfence.identity.evidence import Evidence
+from keyfence.identity.passwords import Login
 from keyfence.net.addresses import parse_listen
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Waiver
@@ -42,7 +36,7 @@ def load(tmp_path: Path, text: str, flags: Overrides = NOTHING) -> Settings:
 
 
 def faults(tmp_path: Path, text: str, flags: Overrides = NOTHING) -> list[str]:
-    """Every fault as "line:column: message", the file's own place taken off."""
+    """Every fault as "line:column: message", without the file's path."""
     with pytest.raises(FileError) as caught:
         load(tmp_path, text, flags).check_against(SERVICES)
     return [
@@ -50,15 +44,15 @@ def faults(tmp_path: Path, text: str, flags: Overrides = NOTHING) -> list[str]:
     ]
 
 
-# -- what is wrong is told with its place
+# -- faults and their places
 
 FAULTS = {
     "policy: p\nlistener: []": ["keyfence.yaml:2:1: unknown key 'listener'; did you mean listeners?"],
-    "policy: p\npolicy: q": ["keyfence.yaml:2:1: duplicate key 'policy', first given in line 1"],
+    "policy: p\npolicy: q": ["keyfence.yaml:2:1: duplicate key 'policy'; the first one is in line 1"],
     "policy: [p]": ["keyfence.yaml:1:9: expected text, not a list"],
     "policy:\nlisteners: 5": ["keyfence.yaml:2:12: expected a list, not '5'"],
     "admin: none": ["keyfence.yaml:1:1: no policy; name one with policy: or --policy"],
-    "policy: p\nworkers: 0": ["keyfence.yaml:2:10: '0' is no number of workers; write 1 to 256, or auto"],
+    "policy: p\nworkers: 0": ["keyfence.yaml:2:10: '0' is not a number of workers; write 1 to 256, or auto"],
     "policy: p\nworkers: []": ["keyfence.yaml:2:10: expected a number of workers, or auto"],
     "policy: p\ndrain: 5": [
         "keyfence.yaml:2:8: '5' is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d"
@@ -99,7 +93,7 @@ FAULTS = {
     ],
     "policy: p\nidentify: {networks: {10.0.0.1/8: CubeMaster, 10.0.0.0/33: CubeMaster}, users: {a: Nope}}": [
         "keyfence.yaml:2:35: '10.0.0.1/8' has bits behind the prefix; write 10.0.0.0/8",
-        "keyfence.yaml:2:60: '10.0.0.0/33' is no network; write it as 10.0.0.0/8 or fd00::/8",
+        "keyfence.yaml:2:60: '10.0.0.0/33' is not a network; write it as 10.0.0.0/8 or fd00::/8",
     ],
     "policy: p\nidentify: {networks: {10.0.0.0/8: Nope}, users: {a: cubeproxy}}": [
         "keyfence.yaml:2:35: 'Nope' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
@@ -112,7 +106,7 @@ FAULTS = {
     ],
     "policy: p\nlimits: {request: 99999gb, connections: many}": [
         "keyfence.yaml:2:19: '99999gb': input should be less than or equal to 1099511627776",
-        "keyfence.yaml:2:41: 'many' is no whole number",
+        "keyfence.yaml:2:41: 'many' is not a whole number",
     ],
     "policy: p\nname_services: 1\ndecision_log: {path: x, mask_keys: on}": [
         "keyfence.yaml:2:16: '1' is neither true nor false",
@@ -129,7 +123,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("text", FAULTS, ids=lambda text: text.replace("\n", " ")[:60])
-def test_a_fault_is_told_with_its_place(text: str, tmp_path: Path) -> None:
+def test_a_fault_is_reported_with_its_place(text: str, tmp_path: Path) -> None:
     assert faults(tmp_path, text) == FAULTS[text]
 
 
@@ -148,7 +142,7 @@ listeners:
         "5:31: 'rw' are no permissions; write three octal digits, as 0660",
         "6:36: '9' are no permissions; write three octal digits, as 0660",
         "7:51: '10.0.0.1/8' has bits behind the prefix; write 10.0.0.0/8",
-        "7:63: 'x' is no network; write it as 10.0.0.0/8 or fd00::/8",
+        "7:63: 'x' is not a network; write it as 10.0.0.0/8 or fd00::/8",
         "8:20: 'key' is missing",
         "8:52: '1.1' is not admitted here; expected 1.2 or 1.3",
     ],
@@ -167,7 +161,7 @@ listeners:
         "3:36: a certificate and its key are both needed; add key:",
         "3:36: cert is for TLS only; write the URL as rediss://HOST:PORT",
         "3:56: server_name is for TLS only; write the URL as rediss://HOST:PORT",
-        "5:31: unix_mode is for unix sockets, and :1 is none; remove it",
+        "5:31: unix_mode is for unix sockets, and :1 is not one; remove it",
         "6:29: trusted says who may send PROXY headers, and none is expected; add proxy_protocol: true",
         "7:55: trusted is for networks, and a unix socket's clients come from none; use unix_mode",
         "8:25: require_client_cert needs client_ca, the file of the authorities that vouch for clients",
@@ -212,7 +206,7 @@ identify:
     c: {sha256: []}
 """,
     [
-        "4:16: 'root' is no whole number",
+        "4:16: 'root' is not a whole number",
         "6:8: write {sha256: [HASH]}, the password's SHA-256 hash and not the password",
         "7:17: this is no SHA-256 hash of 64 hexadecimal digits; printf %s PASSWORD | sha256sum",
         "8:17: no hash, so nobody could log in; printf %s PASSWORD | sha256sum makes one",
@@ -232,7 +226,7 @@ limits:
     [
         "4:14: '0': input should be greater than or equal to 1",
         "5:28: '-1': input should be greater than or equal to 0",
-        "6:28: 'some' is no whole number",
+        "6:28: 'some' is not a whole number",
         "7:9: '5' is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, or none",
         "8:17: 'x' is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, or none",
         "9:14: '0s': input should be greater than or equal to 1",
@@ -260,17 +254,17 @@ limits: {connections_per_service: {CubeProxi: 1, "*": 5, CubeMaster: none}}
     ],
     ids=lambda case: case[1][0][:40],
 )
-def test_all_faults_are_told_at_once(case: tuple[str, list[str]], tmp_path: Path) -> None:
+def test_all_faults_are_reported_at_once(case: tuple[str, list[str]], tmp_path: Path) -> None:
     assert [one.removeprefix("keyfence.yaml:") for one in faults(tmp_path, case[0])] == case[1]
 
 
 WAIVER = "service: CubeProxy, rule: scope.write, owner: o, reason: r, until: 2027-06-30"
 WAIVER_FAULTS = {
     f"waivers: [{{{WAIVER.replace('scope.write', 'scope.writ')}}}]": [
-        "waivers.yaml:1:38: 'scope.writ' is no rule; did you mean scope.write?"
+        "waivers.yaml:1:38: 'scope.writ' is not a rule; did you mean scope.write?"
     ],
     f"waivers: [{{{WAIVER.replace('2027-06-30', 'soon')}}}]": [
-        "waivers.yaml:1:79: 'soon' is no date; write it as 2027-06-30"
+        "waivers.yaml:1:79: 'soon' is not a date; write it as 2027-06-30"
     ],
     f"waivers: [{{{WAIVER.replace('owner: o, ', '')}}}]": ["waivers.yaml:1:11: 'owner' is missing"],
     "waver: []": [
@@ -281,12 +275,12 @@ WAIVER_FAULTS = {
 
 
 @pytest.mark.parametrize("text", WAIVER_FAULTS, ids=lambda text: text[:60])
-def test_a_fault_of_a_waiver_is_told_with_its_place(text: str, tmp_path: Path) -> None:
+def test_a_fault_of_a_waiver_is_reported_with_its_place(text: str, tmp_path: Path) -> None:
     (tmp_path / "waivers.yaml").write_text(text)
     assert faults(tmp_path, "policy: p\nwaivers: waivers.yaml") == WAIVER_FAULTS[text]
 
 
-def test_a_fault_of_a_flag_is_one_of_the_command_line() -> None:
+def test_a_fault_of_a_flag_is_reported_at_the_command_line() -> None:
     with pytest.raises(FileError) as caught:
         load_settings("", Overrides(policy="p", service="Nobody")).check_against(SERVICES)
     assert str(caught.value) == (
@@ -354,10 +348,10 @@ drain: 500ms
     assert not settings.name_services
     assert (settings.workers, settings.drain) == (3, 0.5)
     assert settings.waived() == [Waiver("CubeProxy", "scope.write", "sandbox-route")]
-    identities = settings.identities(SERVICES)
+    identities = settings.identify.resolver(SERVICES)
     assert identities.at_connect(Evidence("", "10.1.2.3")) == "CubeMaster"
     assert identities.of_user(b"alice", "unknown") == "CubeProxy"
-    assert identities.networks == ((ipaddress.ip_network("10.1.0.0/16"), "CubeMaster"),)
+    assert identities.at_connect(Evidence("", "10.2.2.3")) == "unknown"
 
 
 def test_every_limit_of_a_client(tmp_path: Path) -> None:
@@ -385,7 +379,7 @@ limits:
     assert [clients.of_service(name) for name in ("CubeMaster", "CubeProxy", "unknown")] == [10, 0, 5]
 
 
-def test_one_number_is_that_of_each_service_and_none_is_no_limit(tmp_path: Path) -> None:
+def test_one_number_holds_for_each_service_and_none_means_no_limit(tmp_path: Path) -> None:
     unlimited = "connections_per_address: none, idle: none, request_time: 0"
     text = f"policy: p\nlimits: {{connections_per_service: 9, {unlimited}}}"
     clients = load(tmp_path, text).limits.of_clients()
@@ -393,7 +387,7 @@ def test_one_number_is_that_of_each_service_and_none_is_no_limit(tmp_path: Path)
     assert clients.of_service("unknown") == 9
 
 
-def test_everything_a_listener_may_be(tmp_path: Path) -> None:
+def test_every_kind_of_listener_is_accepted(tmp_path: Path) -> None:
     settings = load(
         tmp_path,
         """
@@ -433,7 +427,7 @@ identify:
 """
     settings = load(tmp_path, text)
     settings.check_against(SERVICES)
-    who = settings.identities(SERVICES)
+    who = settings.identify.resolver(SERVICES)
     assert [who.check(b"app", word) for word in (b"old", b"new", b"OLD")] == ["CubeProxy"] * 2 + [Login.WRONG]
     assert who.check(b"CubeMaster", b"new") == "CubeMaster"
     assert who.check(b"default", b"old") == "CubeProxy"
@@ -464,7 +458,7 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
     assert settings.decision_log == "flag.jsonl"
 
 
-def test_a_service_alone_is_that_of_every_listener(tmp_path: Path) -> None:
+def test_a_service_flag_holds_for_every_listener(tmp_path: Path) -> None:
     settings = load(tmp_path, FILE, Overrides(service="CubeProxy"))
     assert [one.service for one in settings.listeners] == ["CubeProxy", "CubeProxy"]
     alone = load_settings("", Overrides(policy="p", service="CubeProxy"))
@@ -472,7 +466,7 @@ def test_a_service_alone_is_that_of_every_listener(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("log", ["-", "/var/log/x.jsonl"])
-def test_a_log_to_stdout_or_to_an_absolute_path_stays_that(log: str, tmp_path: Path) -> None:
+def test_standard_output_and_absolute_paths_of_the_log_stay_unchanged(log: str, tmp_path: Path) -> None:
     assert load(tmp_path, f"policy: p\ndecision_log: '{log}'").decision_log == log
 
 
@@ -480,7 +474,7 @@ def test_no_admin_listener_by_flag(tmp_path: Path) -> None:
     assert load(tmp_path, FILE, Overrides(admin="none")).admin is None
 
 
-def test_splice_needs_no_policy() -> None:
+def test_passthrough_needs_no_policy() -> None:
     assert load_settings("", NOTHING, needs_policy=False).policy == ""
 
 
@@ -560,7 +554,7 @@ def test_no_message_holds_a_password(scheme: str, user: str, odd: str, rest: str
 
 
 def outcome(url: str) -> str:
-    """What a user may get to see of an upstream."""
+    """Every text about an upstream that a user may see."""
     try:
         return parse_upstream(url).shown
     except ValueError as exc:
@@ -580,7 +574,7 @@ DOCS = (PROJECT / "docs" / "configuration.md").read_text()
 
 
 def settings_of(model: type[BaseModel]) -> set[str]:
-    """The names of a model's settings, and of all below it."""
+    """The names of a model's settings, nested ones included."""
     names: set[str] = set()
     for name, field in model.model_fields.items():
         names.add(name)

@@ -1,4 +1,4 @@
-"""Secrets that a configuration takes from the environment and from files, and where they never appear."""
+"""Secrets from the environment and from files, and the places where they never appear."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from keyfence.admin.token import token_warnings
-from keyfence.config.models import Overrides, Settings, load_settings
+from keyfence.config.loading import load_settings
 from keyfence.config.references import BadReference, resolved
+from keyfence.config.settings import Overrides, Settings
 from keyfence.policy.diagnostics import FileError
 from keyfence.process.serving.reload import admit
 from tests.clients.running import ask, configure, eventually
@@ -58,7 +59,7 @@ UPSTREAMS = {
 
 
 @pytest.mark.parametrize("text", UPSTREAMS.values(), ids=UPSTREAMS)
-def test_a_login_is_taken_from_elsewhere(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_login_can_come_from_references(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = "redis://kf:p%40ss%2Fw%3Ard%3F%23%2520@redis.example"
     monkeypatch.setenv("KF_URL", url)
     (tmp_path / "secrets").mkdir()
@@ -83,7 +84,7 @@ def test_a_file_below_the_credentials_of_systemd(tmp_path: Path, monkeypatch: py
     assert settings.secret_files == (str(tmp_path / "credentials" / "redis-password"),)
 
 
-def test_the_command_line_takes_references_too(tmp_path: Path) -> None:
+def test_the_command_line_accepts_references_too(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("redis://kf:x@h\n")
     for url, password in [("redis://kf:${KF_PASSWORD}@h", SECRET), (f"file:{tmp_path}/url", "x")]:
         assert login(load_settings("", Overrides(policy="p", upstream=url))) == ("h", "kf", password)
@@ -108,7 +109,7 @@ def test_a_dollar_sign_stands_for_itself() -> None:
 @pytest.mark.parametrize(
     "text", ["${KF_MISSING}", "${}", "${a b}", "${KF_HOST", "file:none", "file:empty", "file:two"]
 )
-def test_a_reference_that_leads_nowhere_is_told(text: str, tmp_path: Path) -> None:
+def test_an_unresolvable_reference_is_reported(text: str, tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "two").write_text("a\nb\n")
     with pytest.raises(BadReference):
@@ -131,7 +132,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "told"), WRONG.items(), ids=WRONG)
-def test_what_is_wrong_with_a_secret_is_told_with_its_place(text: str, told: str, tmp_path: Path) -> None:
+def test_a_fault_of_a_secret_is_reported_with_its_place(text: str, told: str, tmp_path: Path) -> None:
     (fault,) = faults(tmp_path, text)
     assert fault.startswith("keyfence.yaml:2:")
     assert told.replace("{folder}", str(tmp_path)) in fault
@@ -166,7 +167,7 @@ def test_an_empty_variable_garbles_no_message(tmp_path: Path) -> None:
     assert "is not an address" in fault
 
 
-def test_a_secret_that_any_user_may_read_is_told(tmp_path: Path) -> None:
+def test_a_secret_that_any_user_may_read_causes_a_warning(tmp_path: Path) -> None:
     secret = tmp_path / "pw"
     secret.write_text("x\n")
     secret.chmod(0o644)
@@ -235,7 +236,7 @@ def arguments_of(pid: int) -> str:
     return "\n".join(Path(f"/proc/{one}/cmdline").read_text() for one in (pid, *children))
 
 
-def test_a_password_in_the_arguments_is_told(
+def test_a_password_in_the_arguments_causes_a_warning(
     start_keyfence: Callable[..., Keyfence], redis_server: RedisServer
 ) -> None:
     url = redis_server.url.replace("unix://", "unix://default:x@")

@@ -85,13 +85,13 @@ class _Client:
         self._dice = dice
         self._generation = 0
         self._count = 0  # of requests
-        self._number = 0  # what INCR has come to
+        self._number = 0  # the last reply to INCR
         self._value = b""
         self._weights = _WEIGHTS if dice.random() < 0.2 else _SHAREABLE
 
     async def run(self) -> None:
         while self._load.left > 0:
-            self._generation += 1  # with new keys: what the last one's do is not known in full
+            self._generation += 1  # with new keys, because lost requests may have changed the old ones
             self._number, self._value = 0, b""
             with contextlib.suppress(ConnectionError):
                 await self._use(*await self._load.connect())

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from keyfence.config.models import UpstreamModel
+from keyfence.config.upstream import UpstreamModel
 from tests.clients.running import eventually
 from tests.differential.differences import Difference
 from tests.differential.sides import Heard, Side, Step, first_difference

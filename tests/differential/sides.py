@@ -40,11 +40,11 @@ class Step(NamedTuple):
     on: str
     words: tuple[bytes | tuple[str | bytes | int, ...], ...]
     ignoring: tuple[Difference, ...] = ()
-    replies: int = 0  # so many come in any case, even if not at once
-    silent: bool = False  # what follows the last reply has none of its own, and must be over too
-    pieces: tuple[int, ...] = ()  # sizes in which the bytes are sent; what is left goes as one
+    replies: int = 0  # the least number of replies, at once or later
+    silent: bool = False  # the requests after the last reply have none, and must be finished too
+    pieces: tuple[int, ...] = ()  # sizes of the pieces; the rest is sent as one
     closes: bool = False  # the client closes its connection instead
-    half_closes: bool = False  # the client ends its side of it behind the bytes
+    half_closes: bool = False  # the client closes its side after the bytes
 
     def __str__(self) -> str:
         shown = " ".join(
@@ -58,9 +58,7 @@ _KEYFENCES_OWN = re.compile(
     rb'\+[0-9.]+ \[(?:0 [^\]]*\] "PING"|\d+ [^\]]*\] "(?:ECHO|HELLO" "2|PING)" "[0-9a-f]{32}")\r\n'
 )
 
-Heard = dict[
-    str, tuple[bytes, bool]
-]  # by connection: what came in one step, and whether the connection ended
+Heard = dict[str, tuple[bytes, bool]]  # connection → the bytes of one step, and whether the connection ended
 
 
 class Peer:
@@ -74,7 +72,7 @@ class Peer:
         self.ended = False
         self.id = 0
         self._boundary = 0  # where the frame begins in `data` that is coming in
-        self._lost = False  # what came is no replies
+        self._lost = False  # the received bytes are not replies
         self._framer = ReplyFramer()
         self._unsent = memoryview(b"")
 

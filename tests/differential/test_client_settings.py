@@ -454,7 +454,7 @@ def test_a_monitor_sends_other_commands(pair: Pair) -> None:
 def test_monitoring_scripts_and_transactions(pair: Pair) -> None:
     seen = [MONITOR_LINE]
     pair.same(
-        b("GET k"),  # what a shared connection is opened with is seen too
+        b("GET k"),  # the setup of shared connections is seen too
         a("MONITOR", ignoring=seen),
         b("MULTI", "SET k 1", "EXEC", ignoring=seen),
         b(("EVAL", "return redis.call('GET', KEYS[1])", 1, "k"), ignoring=seen),

@@ -59,7 +59,7 @@ class Maker:
             ("EVAL", "return redis.call('EXISTS', KEYS[1], KEYS[2])", "2", *(self.two(refused))),
             ("RENAME", *self.two(refused)),
             ("WATCH", a, b, c),
-            ("LPUSH", one),  # of wrong arity: judged all the same
+            ("LPUSH", one),  # of wrong arity, but evaluated like any other
         ]
         if (refused and kind == 11) or (kind == 8 and not self.shapes):
             kind = 0  # a command without its keys has none to refuse

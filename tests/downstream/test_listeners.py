@@ -27,7 +27,8 @@ from keyfence.downstream import listeners as listeners_module
 from keyfence.downstream.client import Client
 from keyfence.downstream.idle import look
 from keyfence.downstream.tls import listener_context
-from keyfence.identity.resolver import Identities
+from keyfence.identity import unix_users
+from keyfence.identity.resolver import make_resolver
 from keyfence.net.addresses import Address, bind
 from keyfence.telemetry import operator_log as notices
 from tests.downstream.test_client import Handler, Stage, answer_all, in_loop
@@ -67,7 +68,7 @@ class OneListener:
     ) -> None:
         self._listener = listener
         self._stage = Stage(handler, limits=limits)
-        self._identities = Identities(frozenset({"CubeMaster", "CubeProxy", "unknown"}), **who)
+        self._identities = make_resolver(frozenset({"CubeMaster", "CubeProxy", "unknown"}), **who)
         self.tls: ssl.SSLContext | None = None
 
     async def __aenter__(self) -> OneListener:
@@ -364,13 +365,13 @@ async def test_the_user_of_a_unix_socket_decides_the_service(patch: pytest.Monke
             assert await place.service() == "CubeMaster"
             assert {client.shown for client in place.context.clients} == {"unix"}
             credentials = struct.pack("3i", 1, 4242, 1)
-            patch.setattr(listeners_module, "_UCRED", Fixed(credentials))
+            patch.setattr(unix_users, "_UCRED", Fixed(credentials))
             assert await place.service() == "CubeProxy"
         assert not os.path.exists(f"{folder}/k.sock")
 
 
 class Fixed(struct.Struct):
-    """Simulates the credentials of another user."""
+    """Credentials of another user."""
 
     def __new__(cls, _: bytes) -> Fixed:
         return super().__new__(cls, "3i")

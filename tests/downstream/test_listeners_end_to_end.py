@@ -171,7 +171,7 @@ def test_a_unix_socket_serves_one_user_and_its_file_is_removed(
         second = [sys.executable, "-m", "keyfence", "run", "--config", str(config)]
         ran = subprocess.run(second, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
         assert ran.returncode != 0
-        assert f"can't listen on unix:{path}: the address is in use already" in ran.stderr
+        assert f"can't listen on unix:{path}: the address is already in use" in ran.stderr
         with redis.Redis(unix_socket_path=str(path)) as client:
             assert client.ping()
     assert not path.exists()

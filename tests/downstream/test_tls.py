@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.config.models import Overrides, Settings, load_settings
+from keyfence.config.loading import load_settings
+from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.tls import check_tls, listener_context, upstream_context
 from keyfence.policy.diagnostics import FileError
 from tests.servers import Certificates, issue_certificate

@@ -84,7 +84,7 @@ def tcp_redis(start_one: Callable[..., RedisServer]) -> RedisServer:
 def keyfence(tcp_redis: RedisServer, start_keyfence: Start, tmp_path: Path) -> Iterator[Keyfence]:
     """keyfence in enforce. Checks after the test that none of its connections remains."""
     one = start_keyfence("--config", dedicated(tmp_path, tcp_redis.url, "enforce"), expect_stderr=OUTAGE)
-    ask(one, "/readyz")  # which opens what the first request needs
+    ask(one, "/readyz")  # opens the connections that the first request needs
     before = open_files(one)
     yield one
     check_for_leaks(one, before)
@@ -117,9 +117,11 @@ def test_redis_dies_and_returns_on_the_same_port(
     with keyfence.connect("CubeMaster") as idle, keyfence.connect("CubeMaster") as waiting:
         idle.sendall(GET)
         assert idle.recv(100) == b"*0\r\n"
-        tcp_redis.pause()  # so that what is sent now stays outstanding
+        tcp_redis.pause()  # so that requests sent from now on stay outstanding
         waiting.sendall(GET * 10 + encode.command("KEYS", "*") + GET)
-        eventually(lambda: metric(keyfence, "keyfence_commands_total") >= 13, "all has been judged")
+        eventually(
+            lambda: metric(keyfence, "keyfence_commands_total") >= 13, "every command has been evaluated"
+        )
         tcp_redis.kill()
         assert read_to_end(waiting) == b""
         assert read_to_end(idle) == b""
@@ -264,10 +266,10 @@ def test_a_vanished_client_takes_nothing_from_a_list(
             connection.sendall(encode.command("BLPOP", "queue", 0) + behind)
             eventually(lambda: direct.info("clients")["blocked_clients"] == 1, "it waits")
             leave(connection)
-            eventually(lambda: direct.info("clients")["blocked_clients"] == 0, "nobody waits")
+            eventually(lambda: direct.info("clients")["blocked_clients"] == 0, "no client is blocked")
         assert direct.rpush("queue", "work") == 1
         assert direct.llen("queue") == 1
-    eventually(lambda: metric(keyfence, "keyfence_connections_open") == 0, "nobody is left")
+    eventually(lambda: metric(keyfence, "keyfence_connections_open") == 0, "all connections are closed")
 
 
 def test_vanished_subscribers_leave_nothing_behind(shared: tuple[Keyfence, RedisServer]) -> None:
@@ -278,8 +280,8 @@ def test_vanished_subscribers_leave_nothing_behind(shared: tuple[Keyfence, Redis
             connection.sendall(encode.command("SUBSCRIBE", "news"))
             assert connection.recv(100).startswith(b"*3\r\n$9\r\nsubscribe")
             leave(connection)
-            eventually(lambda: direct.publish("news", "x") == 0, "nobody subscribes")
-    eventually(lambda: metric(keyfence, "keyfence_connections_open") == 0, "nobody is left")
+            eventually(lambda: direct.publish("news", "x") == 0, "no client subscribes")
+    eventually(lambda: metric(keyfence, "keyfence_connections_open") == 0, "all connections are closed")
 
 
 # -- slow readers

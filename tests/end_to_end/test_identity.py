@@ -73,8 +73,8 @@ def test_a_redis_user_identifies_a_service(with_users: tuple[Keyfence, RedisServ
             return may_write_routes(client)
 
     assert allowed("CubeMaster", "m")
-    assert not allowed("sidecar", "s", "CubeMaster")  # what its own listener alone would permit
-    assert allowed("nobody", "n", "CubeMaster")  # no service's user: the listener counts
+    assert not allowed("sidecar", "s", "CubeMaster")  # its listener alone would permit this
+    assert allowed("nobody", "n", "CubeMaster")  # not a service's user, so the listener decides
     assert not allowed("nobody", "n", "unknown")
     with pytest.raises(redis.exceptions.AuthenticationError):
         allowed("CubeMaster", "wrong")

@@ -1,36 +1,17 @@
-"""Who is who."""
-
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import hashlib
 import ipaddress
-import socket
 
-import pytest
-
-from keyfence.identity.resolver import (
-    AUTHENTICATED,
-    WRONGPASS,
-    Evidence,
-    Identities,
-    Login,
-    Password,
-    auth_credentials,
-    auth_user,
-    certificate_names,
-    hello_credentials,
-    hello_failed,
-    hello_users,
-    hello_without_credentials,
-)
-from tests.servers import RedisServer
+from keyfence.identity.evidence import Evidence
+from keyfence.identity.networks import forwarded, is_trusted
+from keyfence.identity.resolver import Resolver, make_resolver
+from keyfence.identity.unix_users import with_unix_peer
 
 
-def networks(**named: str) -> Identities:
+def networks(**named: str) -> Resolver:
     found = [(ipaddress.ip_network(text.replace("_", "/")), name) for name, text in named.items()]
-    return Identities(frozenset({"A", "B"}), {"redis-b": "B"}, found)
+    return make_resolver(frozenset({"A", "B"}), users={"redis-b": "B"}, networks=found)
 
 
 def test_the_narrowest_network_decides() -> None:
@@ -64,93 +45,15 @@ def test_a_user_is_the_service_it_is_mapped_to_or_named_like_else_nothing_change
     assert known.of_user(b"\xff\xfe", "C") == "C"
 
 
-@pytest.mark.parametrize(
-    ("words", "user"),
-    [
-        ("AUTH pw", b"default"),
-        ("AUTH alice pw", b"alice"),
-        ("AUTH", None),
-        ("AUTH alice pw more", None),
-    ],
-)
-def test_auth_names_a_user(words: str, user: bytes | None) -> None:
-    assert auth_user(words.encode().split()) == user
-
-
-@pytest.mark.parametrize(
-    ("words", "users"),
-    [
-        ("HELLO", []),
-        ("HELLO 3", []),
-        ("HELLO 3 AUTH alice pw", [b"alice"]),
-        ("HELLO 3 auth alice pw SetName c", [b"alice"]),
-        ("HELLO 3 SETNAME AUTH AUTH alice pw", [b"alice"]),
-        ("HELLO 3 AUTH\0 alice pw", [b"alice"]),
-        ("HELLO 3 setname\0x c auth\0x alice pw", [b"alice"]),
-        ("HELLO 3 SETNAME AUTH alice pw", []),
-        ("HELLO 3 AUTH alice", []),
-        # Redis has carried out the first option by the time it finds fault with the second.
-        ("HELLO 3 AUTH alice pw NONSENSE", [b"alice"]),
-        ("HELLO 3 AUTH alice pw AUTH bob pw", [b"alice", b"bob"]),
-        ("HELLO 3 NONSENSE AUTH alice pw", []),
-    ],
-)
-def test_hello_names_the_users_that_redis_will_try(words: str, users: list[bytes]) -> None:
-    assert hello_users(words.encode().split()) == users
-
-
-def test_only_some_errors_show_that_hello_authenticated_nobody() -> None:
-    assert hello_failed([b"a"], b"-WRONGPASS invalid username-password pair\r\n")
-    assert hello_failed([b"a"], b"-NOPROTO unsupported protocol version\r\n")
-    assert hello_failed([b"a"], b"-ERR unknown command 'HELLO'\r\n")
-    assert not hello_failed([b"a"], b"-ERR Syntax error in HELLO option 'x'\r\n")
-    assert not hello_failed([b"a"], b"-ERR Client names cannot contain spaces\r\n")
-    assert not hello_failed([b"a", b"b"], b"-WRONGPASS invalid username-password pair\r\n")
-
-
-# -- certificates
-
-
-def certificate(cn: str = "", *alternative: tuple[str, str]) -> dict[str, object]:
-    """What `ssl.SSLSocket.getpeercert` gives."""
-    subject = ((("organizationName", "o"),), (("commonName", cn),)) if cn else ()
-    return {"subject": subject} | ({"subjectAltName": alternative} if alternative else {})
-
-
-SPIFFE = "spiffe://cube.example/ns/a/sa/b"
-
-
-@pytest.mark.parametrize(
-    ("known", "names"),
-    [
-        (None, ()),
-        ({}, ()),
-        (certificate("A"), ("A",)),
-        (certificate("A", ("DNS", "b.example")), ("b.example",)),
-        (certificate("A", ("DNS", "b.example"), ("URI", SPIFFE)), (SPIFFE, "b.example")),
-        (certificate("A", ("URI", SPIFFE)), (SPIFFE,)),
-        (certificate("A", ("IP Address", "10.0.0.1")), ("A",)),
-        # Who may choose his CN or a DNS name doesn't choose his URI.
-        (certificate(SPIFFE), ()),
-        (certificate("A", ("DNS", SPIFFE)), ()),
-        (certificate("A", ("URI", "A")), ("A",)),
-    ],
-)
-def test_a_certificate_names_whom_it_was_issued_to(
-    known: dict[str, object] | None, names: tuple[str, ...]
-) -> None:
-    assert certificate_names(known) == names
-
-
-def test_a_name_that_is_mapped_goes_before_one_that_equals_a_services() -> None:
-    known = Identities(frozenset({"A", "B", "unknown"}), certificates={"x.example": "B"})
+def test_a_mapped_name_wins_over_a_name_that_equals_a_service() -> None:
+    known = make_resolver(frozenset({"A", "B", "unknown"}), certificates={"x.example": "B"})
     assert known.at_connect(Evidence("L", names=("A", "x.example"))) == "B"
     assert known.at_connect(Evidence("L", names=("A",))) == "A"
     assert known.at_connect(Evidence("L", names=("unknown", "y"))) == "L"
 
 
 def test_the_best_evidence_wins() -> None:
-    known = Identities(
+    known = make_resolver(
         frozenset({"A"}),
         networks=[(ipaddress.ip_network("10.0.0.0/8"), "network")],
         certificates={"x": "certificate"},
@@ -164,62 +67,15 @@ def test_the_best_evidence_wins() -> None:
     assert known.at_connect(Evidence()) == "unknown"
 
 
-# -- passwords
+def test_a_forwarded_client_has_the_address_it_connects_from_and_no_unix_user() -> None:
+    proxy = with_unix_peer(Evidence("L"), (7).to_bytes(4, "little") * 3)
+    assert proxy == Evidence("L", "", 7)
+    assert forwarded(proxy, "10.0.0.1") == Evidence("L", "10.0.0.1", None)
 
 
-def digest(text: bytes) -> bytes:
-    return hashlib.sha256(text).digest()
-
-
-def test_a_user_of_keyfences_own_needs_one_of_his_passwords() -> None:
-    known = Identities(
-        frozenset({"A", "B"}),
-        passwords={
-            "app": Password((digest(b"old"), digest(b"new")), "A"),
-            "default": Password((digest(b""),), "B"),
-        },
-    )
-    assert known.check(b"app", b"old") == known.check(b"app", b"new") == "A"
-    assert known.check(b"app", b"") is Login.WRONG
-    assert known.check(b"app", b"ol\xff") is Login.WRONG
-    assert known.check(b"default", b"") == "B"
-    assert known.check(b"APP", b"old") is Login.NOT_MINE
-    assert known.check(b"\xff\xfe", b"old") is Login.NOT_MINE
-
-
-def test_a_password_is_never_part_of_what_is_shown() -> None:
-    assert "sha256" not in repr(Password((digest(b"old"),), "A"))
-
-
-def test_the_password_of_auth_without_a_user_is_that_of_default() -> None:
-    assert auth_credentials([b"AUTH", b"pw"]) == (b"default", b"pw")
-    assert auth_credentials([b"AUTH", b"u", b"pw"]) == (b"u", b"pw")
-    assert auth_credentials([b"AUTH"]) is None
-
-
-@pytest.mark.parametrize(
-    ("words", "credentials", "rest"),
-    [
-        ("HELLO 3", [], "HELLO 3"),
-        ("HELLO 3 AUTH u p SETNAME n", [(b"u", b"p")], "HELLO 3 SETNAME n"),
-        ("HELLO 3 auth\0 u p SETNAME\0 n", [(b"u", b"p")], "HELLO 3 SETNAME\0 n"),
-        ("HELLO 3 SETNAME AUTH AUTH u p", [(b"u", b"p")], "HELLO 3 SETNAME AUTH"),
-        ("HELLO 3 AUTH u p AUTH v q", [(b"u", b"p"), (b"v", b"q")], "HELLO 3"),
-        ("HELLO 3 AUTH u p WRONG AUTH v q", [(b"u", b"p")], "HELLO 3 WRONG AUTH v q"),
-        ("HELLO 3 AUTH u", [], "HELLO 3 AUTH u"),
-    ],
-)
-def test_hello_goes_on_without_what_keyfence_has_checked(
-    words: str, credentials: list[tuple[bytes, bytes]], rest: str
-) -> None:
-    argv = words.encode().split()
-    assert hello_credentials(argv) == credentials
-    assert hello_without_credentials(argv) == rest.encode().split()
-
-
-def test_the_words_for_a_login_are_those_of_redis(redis_server: RedisServer) -> None:
-    with contextlib.closing(socket.socket(socket.AF_UNIX)) as connection:
-        connection.connect(str(redis_server.socket_path))
-        for request, answer in (("AUTH nobody pw", WRONGPASS), ("AUTH default any", AUTHENTICATED)):
-            connection.sendall(f"{request}\r\n".encode())
-            assert connection.recv(1000) == answer
+def test_a_proxy_outside_the_trusted_networks_is_not_believed() -> None:
+    networks = [ipaddress.ip_network("10.0.0.0/8")]
+    assert is_trusted("10.1.1.1", networks)
+    assert is_trusted("::ffff:10.1.1.1", networks)
+    assert not is_trusted("192.0.2.1", networks)
+    assert is_trusted("192.0.2.1", [])

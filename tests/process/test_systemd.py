@@ -1,4 +1,4 @@
-"""What a supervisor hears from keyfence, by a real notification socket."""
+"""Messages to a supervisor, through a real notification socket."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def supervisor(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Super
         yield one
 
 
-def test_a_supervisor_hears_of_start_reload_and_end(
+def test_a_supervisor_gets_messages_about_start_reload_and_end(
     supervisor: Supervisor, server: RedisServer, tmp_path: Path, start_keyfence: Callable[..., Keyfence]
 ) -> None:
     config = configure(tmp_path, server.url, "workers: 1")
@@ -65,7 +65,7 @@ def test_a_supervisor_hears_of_start_reload_and_end(
         supervisor.heard()
 
 
-def test_a_supervisor_that_is_gone_is_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_supervisor_is_not_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(VARIABLE, f"{tmp_path}/none")
     notify = notifier()
     notify("READY=1")
@@ -73,6 +73,6 @@ def test_a_supervisor_that_is_gone_is_no_fault(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("address", ["", "vsock:2:1", "relative"])
-def test_without_a_socket_nothing_is_said(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_supervisor_no_message_is_sent(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, address)
     notifier()("READY=1")

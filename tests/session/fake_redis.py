@@ -1,4 +1,4 @@
-"""A small model of Redis: it answers every command with something that tells which one it was.
+"""A small model of Redis: each of its replies shows which command it answers.
 
 It knows what the relay must know of: MULTI, AUTH, HELLO, RESET, QUIT, MONITOR (but for the lines that it
 shows), CLIENT REPLY, and that a wrong arity spoils a transaction. What it answers otherwise is made from the
@@ -17,7 +17,7 @@ PASSWORD = b"right"
 
 
 class FakeRedis:
-    """Bytes in, replies out. `ran` are the commands that it carried out, `received` all that came."""
+    """Bytes in, replies out. `ran` has the commands that it carried out, `received` all that came."""
 
     def __init__(self) -> None:
         self.ran: list[tuple[bytes, ...]] = []
@@ -153,7 +153,7 @@ class FakeRedis:
 
 
 def some_reply(text: bytes, version: int) -> bytes:
-    """A reply that holds `text` and is of a shape that depends on it."""
+    """A reply that holds `text`, and whose shape depends on it."""
     digest = hashlib.sha256(text).digest()
     bulk = b"$%d\r\n%b\r\n" % (len(text), text)
     line = b"+" + text.replace(b"\r", b".").replace(b"\n", b".") + b"\r\n"

@@ -1,4 +1,4 @@
-"""Sessions over the CubeSandbox policy, and what the tests stand around them."""
+"""Sessions with the CubeSandbox policy, and helpers for their tests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from keyfence.identity.resolver import Identities
+from keyfence.identity.resolver import Resolver, make_resolver
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
-from keyfence.policy.engine.counts import Admitted, Repeat
+from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.verdict import Finding
 from keyfence.resp import encode
@@ -28,14 +28,14 @@ policy = cache(lambda: load_policy(POLICY))
 
 
 def judge(*rules: ModeRule) -> Authorizer:
-    """A judge that enforces everything, unless `rules` say otherwise."""
+    """An authorizer that enforces everything, unless `rules` say otherwise."""
     loaded = policy()
     return Authorizer(loaded, Modes(rules or (ModeRule("enforce"),), loaded.services), clock=lambda: 1e9)
 
 
-def identities() -> Identities:
+def identities() -> Resolver:
     networks = [(ipaddress.ip_network("10.1.0.0/16"), "CubeAPI")]
-    return Identities(frozenset(policy().services), USERS, networks)
+    return make_resolver(frozenset(policy().services), users=USERS, networks=networks)
 
 
 class Told:
@@ -45,7 +45,7 @@ class Told:
         self._commands: list[tuple[str, str, str]] = []
         self._admitted: list[tuple[str, Admitted]] = []
         self._found: list[tuple[str, str, str, str]] = []
-        self._repeats: list[Repeat] = []
+        self._repeats: list[ViolationCounter] = []
         self.sessions: list[tuple[str, str]] = []
         self.at_length: list[str] = []
         self.decisions = 0
@@ -88,8 +88,10 @@ class Told:
         self.decisions += 1
         return f"d-{self.decisions}"
 
-    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat:
-        repeat = Repeat([(service, command, violation.rule, action) for violation, action in findings])
+    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> ViolationCounter:
+        repeat = ViolationCounter(
+            [(service, command, violation.rule, action) for violation, action in findings]
+        )
         self._repeats.append(repeat)
         return repeat
 
@@ -108,7 +110,7 @@ class Told:
 
 
 class ToldInOrder(Told):
-    """It takes each count over at once, so that all commands are told of in their order."""
+    """It collects each count at once, so that all commands are reported in their order."""
 
     def gather_from(self, service: str, admitted: Admitted) -> None:
         self.command(service, admitted.name, "forwarded", admitted.times)
@@ -126,7 +128,7 @@ def session(
     sharing: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Session:
-    """A session of a client whose listener says that it is `service`."""
+    """A session of a client that its listener takes for `service`."""
     return Session(
         in_force or InForce(judge(*rules)),
         identities(),
@@ -173,7 +175,7 @@ _BARRIER = re.compile(rb"\*3\r\n\$5\r\nHELLO\r\n\$1\r\n2\r\n\$32\r\n([0-9a-f]{32
 
 
 def at_barrier(one: Session) -> bytes:
-    """What went upstream since the last call, but for the barriers in it, which Redis has answered."""
+    """What went upstream since the last call, without the barriers in it; Redis answers those."""
     data = passed(one)
     for nonce in _BARRIER.findall(data):
         one.from_upstream(b"-ERR Syntax error in HELLO option '%b'\r\n" % nonce)

@@ -1,4 +1,4 @@
-"""What is wrong with commands alike is found out once; each is answered and counted as if judged alone."""
+"""Commands that are alike are evaluated once; each is answered and counted as if it were evaluated alone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ MODES = [
 def told_of(
     one: Session, told: Told, requests: list[bytes]
 ) -> tuple[list[bytes], Counter[object], Counter[object]]:
-    """The answers without decision ids, what was found, and what became of the commands."""
+    """The replies without decision ids, the findings, and what became of the commands."""
     answers = []
     for request in requests:
         one.from_client(request)
@@ -70,7 +70,7 @@ COMMANDS = st.lists(st.tuples(st.sampled_from(WAYS), st.sampled_from(KEYS), st.i
     st.sampled_from(MODES),
     COMMANDS,
 )
-def test_each_command_is_answered_and_counted_as_if_it_were_judged_alone(
+def test_each_command_is_answered_and_counted_as_if_it_were_evaluated_alone(
     service: str, modes: list[ModeRule], drawn: list[tuple[str, str, int]]
 ) -> None:
     requests = []
@@ -83,7 +83,7 @@ def test_each_command_is_answered_and_counted_as_if_it_were_judged_alone(
     )
 
 
-def test_commands_that_are_refused_alike_are_worded_once() -> None:
+def test_the_refusal_of_commands_that_are_alike_is_worded_once() -> None:
     told = Told()
     one = session("CubeMaster", told=told)
     one.from_client(b"".join(cmd("SET", FOREIGN.format(number), "v") for number in range(5)))
@@ -97,7 +97,7 @@ def test_commands_that_are_refused_alike_are_worded_once() -> None:
     }
 
 
-def test_a_secret_is_masked_in_each_of_them() -> None:
+def test_a_secret_is_masked_in_each_repeated_refusal() -> None:
     one = session("CubeMaster")
     one.from_client(b"".join(cmd("GET", f"cube:v1:api:session:topsecret{number}") for number in range(4)))
     answers = replies(sent(one))
@@ -105,7 +105,7 @@ def test_a_secret_is_masked_in_each_of_them() -> None:
     assert not any(b"topsecret" in answer for answer in answers)
 
 
-def test_each_command_that_is_refused_alike_poisons_its_transaction() -> None:
+def test_each_repeated_refusal_aborts_its_transaction() -> None:
     one = session("CubeMaster")
     one.from_client(cmd("SET", FOREIGN.format(1), "v") + cmd("SET", FOREIGN.format(2), "v"))
     assert passed(one) == b""
@@ -118,7 +118,7 @@ def test_each_command_that_is_refused_alike_poisons_its_transaction() -> None:
     assert FOREIGN.format(3).encode() in refused
 
 
-def test_break_glass_lets_pass_what_was_refused_alike_and_its_end_refuses_it_again() -> None:
+def test_break_glass_suspends_repeated_refusals_until_it_ends() -> None:
     loaded = policy()
     glass: list[BreakGlass] = []
     fixed = Authorizer(loaded, Modes([ModeRule("enforce")], loaded.services), glass, clock=lambda: 100.0)
@@ -135,7 +135,7 @@ def test_break_glass_lets_pass_what_was_refused_alike_and_its_end_refuses_it_aga
 
 
 @pytest.mark.parametrize("mode", ["observe", "enforce"])
-def test_the_report_counts_each_of_them(mode: str) -> None:
+def test_the_report_counts_each_repeated_refusal(mode: str) -> None:
     fixed = judge(ModeRule(mode))  # type: ignore[arg-type]
     telemetry = Telemetry()
     one = Session(
@@ -166,7 +166,7 @@ def test_the_report_counts_each_of_them(mode: str) -> None:
         ("SET cube:v1:master:instance:meta:a " + 70_000 * "x", ["large"]),  # then it has its own connection
     ],
 )
-def test_what_takes_more_than_a_glance_is_counted_by_why(text: str, reasons: list[str]) -> None:
+def test_evaluated_commands_are_counted_by_reason(text: str, reasons: list[str]) -> None:
     told = Told()
     one = session("CubeMaster", rules=[ModeRule("observe")], told=told, sharing=True)
     for _ in range(3):
@@ -179,7 +179,7 @@ def test_what_takes_more_than_a_glance_is_counted_by_why(text: str, reasons: lis
     assert told.at_length == reasons
 
 
-def test_who_records_each_command_sees_why_none_is_admitted_at_a_glance() -> None:
+def test_a_recorder_sees_every_command_and_the_reason_says_so() -> None:
     told = Told()
     told.recorder = lambda *_: None
     session("CubeMaster", told=told).from_client(cmd("GET cube:v1:master:instance:meta:a"))

@@ -1,4 +1,4 @@
-"""A client that tries to be judged as somebody else, or to have carried out what wasn't judged."""
+"""A client tries to be taken for another service, or to have commands carried out that were not evaluated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keyfence.identity.resolver import Password
+from keyfence.identity.passwords import Password
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp import encode, requests
@@ -50,9 +50,7 @@ def in_multi(one: Session) -> Session:
         ("RESET", b"-ERR unknown command 'RESET'\r\n"),  # before Redis 6.2, or renamed
     ],
 )
-def test_who_is_still_in_a_transaction_has_not_authenticated_when_auth_is_queued(
-    end: str, refusal: bytes
-) -> None:
+def test_a_queued_auth_authenticates_nobody_inside_the_transaction(end: str, refusal: bytes) -> None:
     one = in_multi(session())
     one.from_client(cmd(end) + AUTH + REFUSED)
     one.from_upstream(refusal)
@@ -63,7 +61,7 @@ def test_who_is_still_in_a_transaction_has_not_authenticated_when_auth_is_queued
 
 
 @pytest.mark.parametrize("words", ["AUTH master wrong", "HELLO 3 AUTH master wrong"])
-def test_only_the_answer_of_success_is_a_login(words: str) -> None:
+def test_only_the_reply_ok_is_a_login(words: str) -> None:
     one = session()
     one.from_client(cmd(words))
     one.from_upstream(b"+QUEUED\r\n")
@@ -83,8 +81,8 @@ def test_an_exec_of_wrong_arity_ends_the_transaction_where_redis_says_so() -> No
     assert passed(one) == REFUSED
 
 
-def test_who_authenticates_behind_a_multi_that_is_refused_is_who_he_says() -> None:
-    """In one packet: nothing but the answer to MULTI tells whether AUTH is queued."""
+def test_auth_behind_a_refused_multi_authenticates() -> None:
+    """In one packet: only the reply to MULTI shows whether AUTH is queued."""
     one = session()
     one.from_client(cmd("MULTI") + cmd("AUTH", "master", "pw") + REFUSED)
     one.from_upstream(b"-NOAUTH Authentication required.\r\n")
@@ -94,21 +92,21 @@ def test_who_authenticates_behind_a_multi_that_is_refused_is_who_he_says() -> No
     assert passed(one) == REFUSED
 
 
-def test_a_database_selected_behind_a_multi_that_is_refused_is_known() -> None:
+def test_select_behind_a_refused_multi_selects() -> None:
     one = observed()
     one.from_client(cmd("MULTI") + cmd("SELECT 3"))
     one.from_upstream(b"-NOPERM\r\n+OK\r\n")
     assert one.profile.database == 3
 
 
-def test_a_second_multi_waits_for_what_becomes_of_the_first() -> None:
+def test_a_second_multi_waits_for_the_reply_to_the_first() -> None:
     one = session()
     one.from_client(cmd("MULTI") + cmd("MULTI"))
     one.from_upstream(b"-NOPERM\r\n+OK\r\n")
     assert one.in_transaction
 
 
-def test_every_command_queued_has_its_place_in_the_answer_of_exec() -> None:
+def test_every_queued_command_has_its_element_in_the_reply_to_exec() -> None:
     """Redis before 7.0 finds out about an unknown subcommand only when EXEC runs it."""
     one = in_multi(session(rules=OBSERVE))
     one.from_client(cmd("CLIENT MAINT_NOTIFICATIONS ON") + cmd("SET k v") + AUTH + cmd("EXEC"))
@@ -167,10 +165,10 @@ LONG = "x" * 500
         (b"SELECT", LONG.encode()),
     ],
 )
-def test_nothing_stands_in_for_the_rest_of_a_request_whose_beginning_was_sent(
+def test_nothing_is_sent_in_place_of_the_rest_of_a_request_whose_beginning_was_sent(
     monkeypatch: pytest.MonkeyPatch, words: tuple[bytes, ...]
 ) -> None:
-    """Redis doesn't look at the two bytes behind a bulk string: whatever came there next would be one."""
+    """Redis doesn't look at the two bytes behind a bulk string: whatever came next would stand for them."""
     one = knowing_passwords(monkeypatch)
     request = encode.command(*words)
     assert request.startswith(streamed(one, request))
@@ -189,10 +187,10 @@ def test_nothing_is_slipped_into_a_large_wait(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("sharing", [False, True])
 @pytest.mark.parametrize("words", ["WATCH k", "CLIENT TRACKING ON", "NO.SUCH"])
-def test_a_connection_with_a_state_is_never_made_anew(
+def test_a_connection_with_a_state_is_never_replaced(
     monkeypatch: pytest.MonkeyPatch, words: str, sharing: bool
 ) -> None:
-    """Its watched keys would be forgotten, and an EXEC run that must not."""
+    """Redis would forget its watched keys, and run an EXEC that must fail."""
     refusing = [ModeRule("enforce", "scope.write"), ModeRule("observe")]
     one = large(monkeypatch, rules=refusing, sharing=sharing)
     one.from_client(cmd(words))
@@ -204,7 +202,7 @@ def test_a_connection_with_a_state_is_never_made_anew(
     assert one.closing
 
 
-def test_a_request_refused_in_the_midst_of_a_transaction_that_watches_goes_on_to_abort_it(
+def test_a_request_refused_inside_a_transaction_that_watches_aborts_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one = large(monkeypatch)
@@ -220,7 +218,7 @@ def test_a_request_refused_in_the_midst_of_a_transaction_that_watches_goes_on_to
 def test_a_refused_large_request_leaves_no_part_of_it_for_a_new_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The upstream is found to be unreachable while the end of the request waits to be refused."""
+    """The upstream turns out to be unreachable while the end of the request waits to be refused."""
     one = large(monkeypatch)
     one.from_client(ADMITTED)
     request = encode.command(b"UNSUBSCRIBE", LONG.encode(), SMUGGLED)
@@ -242,8 +240,11 @@ def answer(one: Session, reply: bytes) -> None:
 
 
 @pytest.mark.parametrize("sharing", [False, True])
-def test_who_changes_in_one_packet_is_judged_as_each_in_turn_wherever_it_is_split(sharing: bool) -> None:
-    """AUTH, HELLO and RESET among commands, cut at every byte: each is judged as who Redis took him for."""
+def test_two_logins_in_one_packet_hold_for_the_commands_behind_them_wherever_it_is_split(
+    sharing: bool,
+) -> None:
+    """AUTH, HELLO and RESET among commands, cut at every byte: each command is evaluated for the user of that
+    moment."""
     script = [
         (REFUSED, None),
         (cmd("AUTH", "master", "pw"), b"+OK\r\n"),
@@ -295,7 +296,7 @@ SPECIAL_NAMES = [
 
 
 @pytest.mark.parametrize("name", SPECIAL_NAMES)
-def test_behind_a_name_that_only_redis_can_read_an_observed_session_is_passed_unread(name: bytes) -> None:
+def test_behind_a_name_that_only_redis_can_read_an_observed_session_passes_unread(name: bytes) -> None:
     told = Told()
     one = observed(told=told)
     one.from_client(cmd(name, "x") + REFUSED)

@@ -43,7 +43,7 @@ def switched(mode: str) -> Session:
     return one
 
 
-def test_with_replies_off_nothing_is_answered_but_everything_is_judged() -> None:
+def test_with_replies_off_nothing_is_answered_but_everything_is_evaluated() -> None:
     one = switched("off")
     one.from_client(ADMITTED + REFUSED + cmd("MULTI") + REFUSED + cmd("EXEC") + cmd("CLIENT REPLY OFF"))
     assert passed(one) == ADMITTED + cmd("MULTI") + ABORT_MARKER + cmd("EXEC")
@@ -67,7 +67,7 @@ def test_a_refusal_is_skipped_too() -> None:
     assert len(replies(sent(one))) == 1
 
 
-def test_nothing_is_judged_before_redis_has_said_that_replies_may_be_switched_off() -> None:
+def test_nothing_is_evaluated_until_redis_lets_replies_be_switched_off() -> None:
     one = session()
     one.from_client(cmd("CLIENT REPLY OFF") + ADMITTED)
     assert passed(one) == REPLY_ON

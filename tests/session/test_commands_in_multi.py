@@ -36,7 +36,7 @@ def in_multi(one: Session) -> Session:
 # -- transactions
 
 
-def test_the_keys_of_a_transaction_share_a_slot_where_the_policy_says_so() -> None:
+def test_the_keys_of_a_transaction_share_a_hash_slot_where_the_policy_says_so() -> None:
     loaded = parse_policy(
         "policy: p\nservices: [CubeProxy]\ncluster: true\n"
         "scopes: {all: {prefix: 'k', writers: [CubeProxy], unregistered: allow}}\n"
@@ -51,7 +51,7 @@ def test_the_keys_of_a_transaction_share_a_slot_where_the_policy_says_so() -> No
     assert passed(one) == cmd("GET k:{b}:1")
 
 
-def test_a_refusal_in_a_transaction_spoils_it() -> None:
+def test_a_refusal_in_a_transaction_aborts_it() -> None:
     one = in_multi(session())
     one.from_client(ADMITTED + REFUSED + cmd("EXEC"))
     assert passed(one) == ADMITTED + ABORT_MARKER + cmd("EXEC")
@@ -66,14 +66,14 @@ def test_a_refusal_in_a_transaction_spoils_it() -> None:
     assert passed(one) == b""
 
 
-def test_an_end_that_redis_refuses_ends_no_transaction() -> None:
+def test_an_end_that_redis_refuses_does_not_end_the_transaction() -> None:
     one = in_multi(session())
     one.from_client(cmd("discard x y") + REFUSED)
     assert passed(one) == cmd("discard x y") + ABORT_MARKER
 
 
 @pytest.mark.parametrize("end", ["EXEC", "exec", "DisCard", "RESET"])
-def test_whatever_ends_a_transaction_does_so_in_any_case(end: str) -> None:
+def test_exec_discard_and_reset_end_a_transaction_in_upper_and_lower_case(end: str) -> None:
     one = in_multi(session())
     one.from_client(cmd(end))
     passed(one)
@@ -84,7 +84,7 @@ def test_whatever_ends_a_transaction_does_so_in_any_case(end: str) -> None:
     assert passed(one) == b""
 
 
-def test_a_multi_that_redis_refuses_begins_none() -> None:
+def test_a_multi_that_redis_refuses_opens_no_transaction() -> None:
     one = session()
     one.from_client(cmd("MULTI"))
     one.from_upstream(b"-NOAUTH Authentication required.\r\n")
@@ -95,7 +95,7 @@ def test_a_multi_that_redis_refuses_begins_none() -> None:
     assert one.service == "CubeMaster"
 
 
-def test_the_reply_to_an_earlier_multi_ends_no_later_one() -> None:
+def test_the_reply_to_an_earlier_multi_does_not_end_a_later_transaction() -> None:
     one = session()
     one.from_client(cmd("MULTI") + cmd("EXEC") + cmd("MULTI"))
     one.from_upstream(b"-NOPERM\r\n-ERR EXEC without MULTI\r\n")
@@ -109,7 +109,7 @@ def test_a_transaction_keeps_the_policy_that_it_began_with() -> None:
     in_force = InForce(judge(ModeRule("observe")))
     one = session(in_force=in_force)
     in_multi(one)
-    in_force.judge = judge()
+    in_force.authorizer = judge()
     one.from_client(REFUSED)
     assert passed(one) == REFUSED
     one.from_client(cmd("EXEC") + REFUSED)
@@ -118,7 +118,7 @@ def test_a_transaction_keeps_the_policy_that_it_began_with() -> None:
     assert is_refusal(replies(sent(one))[-1], "scope.write")
 
 
-def test_what_is_answered_at_once_inside_multi_has_no_place_in_the_answer_of_exec() -> None:
+def test_a_command_answered_at_once_inside_multi_has_no_element_in_the_reply_to_exec() -> None:
     one = in_multi(session())
     one.from_client(cmd("WATCH", ROUTE) + cmd("MULTI") + cmd("AUTH", "master", "pw") + cmd("EXEC"))
     one.from_upstream(b"-ERR inside\r\n-ERR nested\r\n+QUEUED\r\n*1\r\n+OK\r\n")

@@ -1,4 +1,5 @@
-"""Where a reply may be shaped, that is known until a barrier is passed or the connection is given up."""
+"""A reply that the client may have shaped stays in doubt until a barrier is passed or its connection is given
+up."""
 
 from __future__ import annotations
 
@@ -28,11 +29,11 @@ DIGITS = "a" * 40
 SHARED = cmd("EVALSHA", DIGITS, "0")
 OTHER = cmd("EVALSHA", "b" * 40, "0")
 PUSH = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"
-SORRY = b"-ERR keyfence: gone\r\n"
+UNREACHABLE = b"-ERR keyfence: gone\r\n"
 
 
 def sharing_scripts() -> InForce:
-    """All is observed, and one script may go where others are."""
+    """Everything is observed, and one script may go on a shared connection."""
     text = "policy: p\nowner: {team: t, contact: c}\nservices: [CubeProxy]\nclaims: ['a:']\n"
     text += f"scripts: {{one: {{sha1: {DIGITS}, keys: 0, shared: yes}}}}\n"
     policy = parse_policy(text)
@@ -40,7 +41,7 @@ def sharing_scripts() -> InForce:
 
 
 @pytest.mark.parametrize("behind", [OTHER, cmd("AUTH u p"), cmd("CLIENT ID"), ADMITTED + OTHER])
-def test_a_shared_script_stays_in_doubt_whatever_stands_behind_it(behind: bytes) -> None:
+def test_a_shared_script_stays_in_doubt_whatever_comes_behind_it(behind: bytes) -> None:
     one = session(in_force=sharing_scripts(), sharing=True)
     one.from_client(SHARED + behind)
     assert passed(one) in (SHARED, SHARED + ADMITTED)
@@ -48,7 +49,7 @@ def test_a_shared_script_stays_in_doubt_whatever_stands_behind_it(behind: bytes)
     assert one.shapeable
 
 
-def test_doubts_end_only_with_the_connection_that_they_are_about() -> None:
+def test_a_doubt_ends_only_with_its_connection() -> None:
     now = [0.0]
     one = observed(sharing=True, clock=lambda: now[0])
     one.from_client(OTHER)
@@ -62,7 +63,7 @@ def test_doubts_end_only_with_the_connection_that_they_are_about() -> None:
     assert not one.route.is_shared
 
 
-def test_a_push_that_came_in_part_is_whole_where_there_is_nothing_to_share() -> None:
+def test_a_push_that_came_in_part_is_completed_when_sharing_ends() -> None:
     one = session(sharing=True)
     one.from_kept(PUSH[:9])
     one.from_client(ADMITTED)
@@ -73,10 +74,10 @@ def test_a_push_that_came_in_part_is_whole_where_there_is_nothing_to_share() -> 
     assert not one.closing
 
 
-def test_an_exec_that_awaits_its_proof_gets_one_error_where_no_connection_can_be_had(
+def test_an_exec_that_waits_for_a_barrier_gets_one_error_without_a_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A large request was refused in the transaction, so the connection is made anew."""
+    """A large request was refused in the transaction, so the connection is replaced."""
     monkeypatch.setattr(requests, "LARGE", 100)
     monkeypatch.setattr(ROOM, "shared_request", 50)
     one = session(in_force=InForce(judge(ModeRule("enforce", "scope.write"), ModeRule("observe"))))
@@ -94,21 +95,21 @@ def test_an_exec_that_awaits_its_proof_gets_one_error_where_no_connection_can_be
     one.upstream_refused("gone")
     refused, exec_ = replies(sent(one))
     assert is_refusal(refused, "scope.write")
-    assert exec_ == SORRY
+    assert exec_ == UNREACHABLE
 
 
-def test_a_request_that_waits_for_a_barrier_gets_its_error_where_no_connection_can_be_had() -> None:
+def test_a_request_that_waits_for_a_barrier_gets_its_error_without_a_connection() -> None:
     one = observed()
     one.doubt_replies()
     one.from_client(cmd("AUTH u p"))
     assert b"HELLO" in passed(one)
     one.upstream_refused("gone")
-    assert sent(one) == SORRY
+    assert sent(one) == UNREACHABLE
     assert one.state == State.READING
 
 
-def test_a_request_that_waits_for_other_processes_is_waited_for() -> None:
-    """Also by a client that is half closed, and where the process ends."""
+def test_a_client_whose_request_waits_for_other_processes_awaits_more() -> None:
+    """So a half-closed client and a process that ends wait for it too."""
     one = session()
     one.ids.is_all = False
     one.from_client(cmd("CLIENT TRACKING ON REDIRECT 5"))

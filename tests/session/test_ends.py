@@ -25,7 +25,7 @@ PUSH = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n"
 # -- what ends a session
 
 
-def test_nothing_behind_quit_is_judged_or_answered() -> None:
+def test_nothing_behind_quit_is_evaluated_or_answered() -> None:
     told = Told()
     one = session(told=told)
     one.from_client(ADMITTED + cmd("QUIT") + ADMITTED + REFUSED)
@@ -39,14 +39,14 @@ def test_nothing_behind_quit_is_judged_or_answered() -> None:
 
 @pytest.mark.parametrize("attack", [b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", b"hOsT: x\r\n"])
 @pytest.mark.parametrize("mode", ["observe", "enforce"])
-def test_http_is_hung_up_on(attack: bytes, mode: str) -> None:
+def test_an_http_request_closes_the_session(attack: bytes, mode: str) -> None:
     one = session(rules=[ModeRule(mode)])  # type: ignore[arg-type]
     one.from_client(attack + ADMITTED)
     assert one.closing.startswith("HTTP")
     assert passed(one) == sent(one) == b""
 
 
-def test_a_protocol_error_is_told_behind_the_replies_that_are_due() -> None:
+def test_a_protocol_error_is_reported_behind_the_due_replies() -> None:
     one = session()
     one.from_client(ADMITTED + b"*1\r\n:4\r\n" + ADMITTED)
     assert passed(one) == ADMITTED
@@ -64,7 +64,7 @@ def test_garbage_from_upstream_ends_the_session(garbage: bytes) -> None:
     assert one.closing.startswith("upstream sent")
 
 
-def test_garbage_in_place_of_the_reply_to_auth_changes_nobodys_name() -> None:
+def test_garbage_in_place_of_the_reply_to_auth_authenticates_nobody() -> None:
     one = session()
     one.from_client(cmd("AUTH", "master", "pw") + REFUSED)
     passed(one)
@@ -74,7 +74,7 @@ def test_garbage_in_place_of_the_reply_to_auth_changes_nobodys_name() -> None:
     assert passed(one) == sent(one) == b""
 
 
-def test_a_reply_that_nothing_asked_for_reaches_nobody() -> None:
+def test_a_reply_that_nothing_asked_for_does_not_reach_the_client() -> None:
     one = session()
     one.from_client(ADMITTED)
     one.from_upstream(b"*0\r\n$6\r\nsecret\r\n")
@@ -82,7 +82,7 @@ def test_a_reply_that_nothing_asked_for_reaches_nobody() -> None:
     assert sent(one) == b"*0\r\n"
 
 
-def test_a_reply_to_auth_that_has_no_end_is_not_kept() -> None:
+def test_an_endless_reply_to_auth_is_not_kept() -> None:
     one = session()
     one.from_client(cmd("AUTH", "master", "pw"))
     one.from_upstream(b"$%d\r\n" % (MAX_INSPECTED * 2) + b"x" * MAX_INSPECTED)
@@ -110,7 +110,7 @@ def test_without_an_upstream_every_request_gets_an_error_in_its_place() -> None:
 
 
 def test_a_transaction_whose_multi_failed_is_not_carried_out_in_part() -> None:
-    """What comes next from such a client would run outside of the transaction."""
+    """The next commands of such a client would run outside of the transaction."""
     one = session()
     one.from_client(cmd("MULTI") + ADMITTED)
     one.upstream_refused("upstream x is unreachable")
@@ -129,7 +129,7 @@ def test_a_whole_transaction_may_fail_without_ending_the_session() -> None:
 
 
 @pytest.mark.parametrize("before", [b"", ADMITTED])
-def test_a_session_that_is_not_read_gets_one_error_and_ends_without_an_upstream(before: bytes) -> None:
+def test_an_opaque_session_gets_one_error_and_ends_without_an_upstream(before: bytes) -> None:
     one = observed()
     one.from_client(before + cmd("SYNC"))
     one.upstream_refused("upstream x is unreachable")
@@ -137,7 +137,7 @@ def test_a_session_that_is_not_read_gets_one_error_and_ends_without_an_upstream(
     assert one.closing.startswith("upstream")
 
 
-def test_quit_is_answered_and_done_without_an_upstream() -> None:
+def test_quit_is_answered_and_closes_without_an_upstream() -> None:
     one = session()
     one.from_client(cmd("QUIT"))
     one.upstream_refused("upstream x is unreachable")
@@ -145,7 +145,7 @@ def test_quit_is_answered_and_done_without_an_upstream() -> None:
     assert one.closing == "QUIT"
 
 
-def test_who_awaits_a_reply_is_closed_without_a_word_when_the_upstream_goes() -> None:
+def test_a_client_that_awaits_a_reply_is_closed_without_an_error_when_the_upstream_goes() -> None:
     one = session()
     one.from_client(ADMITTED + REFUSED + ADMITTED)
     one.upstream_lost("upstream x is gone")
@@ -156,7 +156,7 @@ def test_who_awaits_a_reply_is_closed_without_a_word_when_the_upstream_goes() ->
 @pytest.mark.parametrize(
     "part", [b"$10\r\nabc", b"*2\r\n:1\r\n", b"+O", b"$", b"|1\r\n+a\r\n:1\r\n", PUSH[:9]]
 )
-def test_nothing_is_said_in_the_midst_of_a_reply_when_the_upstream_goes(part: bytes) -> None:
+def test_no_error_is_put_inside_a_reply_when_the_upstream_goes(part: bytes) -> None:
     one = session()
     one.from_client(ADMITTED + ADMITTED)
     one.from_upstream(part)
@@ -166,7 +166,7 @@ def test_nothing_is_said_in_the_midst_of_a_reply_when_the_upstream_goes(part: by
     assert one.closing
 
 
-def test_half_a_reply_to_auth_is_not_an_identity() -> None:
+def test_half_a_reply_to_auth_authenticates_nobody() -> None:
     one = session()
     one.from_client(cmd("AUTH", "master", "pw"))
     one.from_upstream(b"+OK\r")
@@ -175,7 +175,7 @@ def test_half_a_reply_to_auth_is_not_an_identity() -> None:
     assert sent(one) == b""
 
 
-def test_an_idle_session_ends_with_its_upstream_without_a_word() -> None:
+def test_an_idle_session_ends_with_its_upstream_without_an_error() -> None:
     one = session()
     one.from_client(ADMITTED)
     one.from_upstream(b"*0\r\n")

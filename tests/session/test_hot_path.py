@@ -1,4 +1,4 @@
-"""What a plain admitted command costs, counted instead of timed: the interpreted functions that run for it.
+"""What a plain admitted command costs, counted in interpreted functions and not timed.
 
 Rule: counts are the same on every machine, so they may fail a build; times may not.
 """
@@ -48,7 +48,7 @@ def counted(run: Callable[[], object]) -> int:
 
 
 def serving(request: bytes, times: int) -> int:
-    """The same while a session takes in so many requests, in one read."""
+    """The same while a session takes in `times` requests, in one read."""
     it = session("CubeMaster", sharing=True)
     it.from_client(request * 3)  # what is worked out once is worked out
     it.from_shared(b"+OK\r\n" * 3, 3, True)
@@ -67,7 +67,7 @@ def reading(request: bytes, times: int) -> int:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_admitted_command_runs_nothing_interpreted(name: str) -> None:
-    """Where the hot modules are compiled; what there is of it belongs to the read, not to the command."""
+    """Where the hot modules are compiled: what is interpreted belongs to the read, not to the command."""
     if not all(compiled for module, compiled in _compiled.status().items() if module in HOT):
         pytest.skip("the hot modules aren't compiled here")
     more = serving(COMMANDS[name], MANY) - serving(COMMANDS[name], FEW)

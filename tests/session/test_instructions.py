@@ -1,4 +1,5 @@
-"""What a command costs in a session, in instructions: this guards what is compiled, where no function shows.
+"""What a command costs in a session, in instructions: this guards compiled code, where no function call
+shows.
 
 Rule: instructions are held against those that CPython takes for a known piece of work on the same bytes, so
 that limits mean the same on every machine. They leave room for other compilers and Pythons, and none for a

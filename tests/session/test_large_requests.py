@@ -83,7 +83,7 @@ def test_a_large_request_refused_inside_multi_still_aborts_it(monkeypatch: pytes
     assert is_refusal(refused, "scope.write")
 
 
-def test_a_key_too_long_to_be_held_can_not_be_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_too_long_to_be_held_cannot_be_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     data = cmd("GET", b"cube:v1:shared:sandbox:proxy:" + b"x" * 500)
     one = large(monkeypatch, rules=[ModeRule("enforce", "session.opaque"), ModeRule("observe")])
     in_pieces(one, data, 200)
@@ -95,7 +95,7 @@ def test_a_key_too_long_to_be_held_can_not_be_judged(monkeypatch: pytest.MonkeyP
     assert passed(one) == data
 
 
-def test_who_loses_the_upstream_in_the_midst_of_a_large_request_is_closed(
+def test_a_client_that_loses_the_upstream_inside_a_large_request_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one = large(monkeypatch, service="CubeMaster", rules=OBSERVE)

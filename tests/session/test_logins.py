@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from keyfence.identity.resolver import Password
+from keyfence.identity.passwords import Password
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp.profile import Profile
@@ -43,7 +43,7 @@ def in_multi(one: Session) -> Session:
 # -- who it is
 
 
-def test_a_command_behind_auth_is_judged_as_who_it_turns_out_to_be() -> None:
+def test_a_command_behind_auth_is_evaluated_for_the_new_service() -> None:
     one = session()
     one.from_client(cmd("AUTH", "master", "pw") + REFUSED)
     assert passed(one) == cmd("AUTH", "master", "pw")
@@ -54,7 +54,7 @@ def test_a_command_behind_auth_is_judged_as_who_it_turns_out_to_be() -> None:
     assert passed(one) == REFUSED  # CubeMaster may
 
 
-def test_a_command_behind_a_failed_auth_is_judged_as_who_it_was() -> None:
+def test_a_command_behind_a_failed_auth_is_evaluated_for_the_old_service() -> None:
     one = session()
     one.from_client(cmd("AUTH", "master", "pw") + REFUSED + ADMITTED)
     passed(one)
@@ -76,7 +76,7 @@ def test_two_auths_in_a_row_wait_for_each_other() -> None:
     assert is_refusal(replies(sent(one))[-1], "scope.write")
 
 
-def test_the_reply_to_multi_lets_nothing_past_auth() -> None:
+def test_the_reply_to_multi_releases_nothing_that_waits_for_auth() -> None:
     one = session("CubeMaster")
     one.from_client(cmd("MULTI") + cmd("EXEC") + cmd("AUTH", "proxy", "pw") + REFUSED)
     one.from_upstream(b"+OK\r\n*0\r\n")
@@ -144,7 +144,7 @@ def test_a_hello_that_failed_before_any_option_ends_nothing() -> None:
     assert one.service == "CubeProxy"
 
 
-def test_reset_makes_of_the_client_who_connected() -> None:
+def test_reset_makes_the_client_the_service_that_connected() -> None:
     one = session()
     one.from_client(cmd("AUTH", "master", "pw"))
     one.from_upstream(b"+OK\r\n")
@@ -187,7 +187,7 @@ def test_unidentified_clients_may_send_little() -> None:
     assert sent(two) == b"-ERR Protocol error: unauthenticated multibulk length\r\n"
 
 
-def test_one_that_identifies_itself_may_send_more_in_the_same_breath() -> None:
+def test_a_client_that_authenticates_may_send_more_in_the_same_packet() -> None:
     big = cmd("HSET", ROUTE, "HostIP", "10.0.0.1", *(word for n in range(20) for word in (f"{n}", "1")))
     one = session("unknown", rules=[ModeRule("observe", "command.forbidden"), ModeRule("enforce")])
     one.from_client(cmd("AUTH", "master", "pw") + big)
@@ -207,7 +207,7 @@ def test_unidentified_clients_that_are_only_observed_may_send_as_much_as_others(
     assert len(passed(one)) > 100_000
 
 
-def test_who_authenticates_inside_multi_is_another_once_exec_has_said_so() -> None:
+def test_a_login_inside_multi_counts_once_exec_has_confirmed_it() -> None:
     one = in_multi(session())
     one.from_client(cmd("PING") + cmd("AUTH", "master", "pw") + cmd("EXEC") + REFUSED)
     one.from_upstream(b"+QUEUED\r\n" * 2)
@@ -228,7 +228,7 @@ def test_who_authenticates_inside_multi_is_another_once_exec_has_said_so() -> No
         b"*2\r\n*1\r\n+OK\r\n-ERR\r\n",
     ],
 )
-def test_who_fails_to_authenticate_inside_multi_stays_who_he_is(answer: bytes) -> None:
+def test_a_failed_login_inside_multi_changes_nothing(answer: bytes) -> None:
     one = in_multi(session())
     one.from_client(cmd("PING") + cmd("AUTH", "master", "pw") + cmd("EXEC") + ADMITTED)
     one.from_upstream(b"+QUEUED\r\n" * 2 + answer)
@@ -237,8 +237,8 @@ def test_who_fails_to_authenticate_inside_multi_stays_who_he_is(answer: bytes) -
     assert passed(one) == ADMITTED
 
 
-def test_an_exec_that_lacks_the_answer_to_a_failed_login_ends_the_session() -> None:
-    """So Redis 8.0 and Valkey 8.1 answer (redis/redis#15640): what comes next would fill the place."""
+def test_a_reply_to_exec_that_lacks_the_failed_login_ends_the_session() -> None:
+    """Redis 8.0 and Valkey 8.1 do so (redis/redis#15640): the next reply would fill the gap."""
     one = in_multi(session())
     one.from_client(cmd("AUTH", "master", "wrong") * 2 + cmd("PING") + cmd("EXEC") + ADMITTED)
     one.from_upstream(b"+QUEUED\r\n" * 3 + b"*3\r\n+PONG\r\n")
@@ -300,7 +300,7 @@ def test_a_hello_with_a_wrong_password_never_reaches_redis(words: str) -> None:
     assert one.service == "CubeProxy"
 
 
-def test_a_protocol_that_redis_does_not_speak_comes_before_the_password() -> None:
+def test_an_unknown_protocol_is_refused_before_the_password_is_checked() -> None:
     one = with_passwords()
     one.from_client(cmd("HELLO 9 AUTH mine right"))
     assert passed(one) == cmd("HELLO 9")

@@ -39,7 +39,7 @@ OPAQUE = [
 
 
 @pytest.mark.parametrize("words", OPAQUE)
-def test_what_cant_be_followed_is_passed_unread_in_observe(words: str) -> None:
+def test_a_session_that_cannot_be_followed_passes_unread_in_observe(words: str) -> None:
     told = Told()
     one = observed(told=told)
     one.from_client(cmd(words) + REFUSED)
@@ -54,7 +54,7 @@ def test_what_cant_be_followed_is_passed_unread_in_observe(words: str) -> None:
 
 
 @pytest.mark.parametrize("words", OPAQUE)
-def test_what_cant_be_followed_is_refused_in_enforce(words: str) -> None:
+def test_a_command_that_cannot_be_followed_is_refused_in_enforce(words: str) -> None:
     one = session(rules=[ModeRule("enforce", "session.opaque"), ModeRule("observe")])
     one.from_client(cmd(words) + ADMITTED)
     assert is_refusal(sent(one), "session.opaque")

@@ -15,7 +15,7 @@ def test_bytes_go_on_as_they_came() -> None:
     assert not one.closing
 
 
-def test_a_client_is_told_why_there_is_no_upstream() -> None:
+def test_a_client_gets_the_reason_why_there_is_no_upstream() -> None:
     one = Passthrough("A")
     one.from_client(b"PING\r\n")
     one.upstream_refused("upstream x is unreachable: connection refused")
@@ -24,7 +24,7 @@ def test_a_client_is_told_why_there_is_no_upstream() -> None:
     assert one.closing.startswith("upstream")
 
 
-def test_an_answer_is_awaited_until_something_comes_back() -> None:
+def test_a_reply_is_awaited_until_something_comes_back() -> None:
     one = Passthrough("A")
     one.from_client(b"PING\r\n")
     assert one.outstanding
@@ -32,7 +32,7 @@ def test_an_answer_is_awaited_until_something_comes_back() -> None:
     assert not one.outstanding
 
 
-def test_with_the_upstream_the_client_goes() -> None:
+def test_the_client_is_closed_with_the_upstream() -> None:
     one = Passthrough("A")
     one.upstream_lost("upstream x is gone")
     assert one.closing == "upstream x is gone"

@@ -1,11 +1,11 @@
-"""The queue of answers."""
+"""The queue of reply slots."""
 
 from __future__ import annotations
 
 from keyfence.session.conversation.reply_slots import SLOT_BYTES, Forward, Inspect, Local, Replace, ReplySlots
 
 
-def test_runs_of_forwarded_requests_are_one_slot() -> None:
+def test_a_run_of_forwarded_requests_is_one_reply_slot() -> None:
     slots = ReplySlots()
     slots.forward(3)
     slots.forward(2)
@@ -16,7 +16,7 @@ def test_runs_of_forwarded_requests_are_one_slot() -> None:
     assert not slots
 
 
-def test_a_local_answer_parts_two_runs() -> None:
+def test_a_local_reply_separates_two_runs() -> None:
     slots = ReplySlots()
     slots.forward(1)
     slots.add(Local(b"-no\r\n"))
@@ -24,7 +24,7 @@ def test_a_local_answer_parts_two_runs() -> None:
     assert [type(slots.pop()) for _ in range(3)] == [Forward, Local, Forward]
 
 
-def test_only_local_answers_whose_turn_has_come_are_ready() -> None:
+def test_only_local_replies_whose_turn_has_come_are_ready() -> None:
     slots = ReplySlots()
     slots.add(Local(b"a"))
     slots.add(Local(b"b"))
@@ -36,7 +36,7 @@ def test_only_local_answers_whose_turn_has_come_are_ready() -> None:
     assert slots.ready() == [b"c"]
 
 
-def test_what_waits_here_is_counted_in_bytes_and_in_replies() -> None:
+def test_waiting_bytes_and_due_replies_are_counted() -> None:
     slots = ReplySlots()
     slots.forward(2)
     slots.add(Local(b"12345"))

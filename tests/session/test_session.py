@@ -64,7 +64,7 @@ def test_a_refusal_with_nothing_before_it_comes_at_once() -> None:
     assert one.outstanding == 0
 
 
-def test_an_observed_violation_passes_unchanged_and_is_told() -> None:
+def test_an_observed_violation_passes_unchanged_and_is_reported() -> None:
     told = Told()
     one = observed(told=told)
     one.from_client(REFUSED)
@@ -82,14 +82,14 @@ def test_a_request_without_a_reply_is_not_forwarded(nothing: bytes) -> None:
     assert one.outstanding == 2
 
 
-def test_an_inline_command_is_judged_like_any_other() -> None:
+def test_an_inline_command_is_evaluated_like_any_other() -> None:
     one = session()
     one.from_client(b"HSET " + ROUTE + b" HostIP 10.0.0.1\r\nhgetall '" + ROUTE + b"'\n")
     assert is_refusal(sent(one), "scope.write")
     assert passed(one) == b"hgetall '" + ROUTE + b"'\n"
 
 
-def test_what_a_client_words_never_becomes_a_label() -> None:
+def test_a_clients_text_never_becomes_a_label() -> None:
     told = Told()
     one = observed(told=told)
     one.from_client(cmd("EVIL.LABEL", "x") + cmd("\r\n", "y"))
@@ -115,7 +115,7 @@ def test_each_command_is_counted_once() -> None:
     ]
 
 
-def test_what_each_command_of_a_kind_breaks_is_told_for_each_of_them() -> None:
+def test_repeated_violations_are_reported_for_each_command() -> None:
     told = Told()
     it = observed("CubeProxy", told)
     good, bad = cmd("HSET", ROUTE, "HostIP", "10.0.0.1"), cmd("HSET", ROUTE, "HostIP", "nowhere")
@@ -126,7 +126,7 @@ def test_what_each_command_of_a_kind_breaks_is_told_for_each_of_them() -> None:
     assert told.commands.count(("CubeProxy", "HSET", "forwarded")) == 7
 
 
-def test_what_is_enforced_is_never_only_repeated() -> None:
+def test_an_enforced_violation_is_never_only_counted() -> None:
     told = Told()
     it = session("CubeProxy", told=told)
     it.from_client(cmd("HSET", ROUTE, "HostIP", "10.0.0.1") * 3)
@@ -134,7 +134,7 @@ def test_what_is_enforced_is_never_only_repeated() -> None:
     assert told.commands == [("CubeProxy", "HSET", "refused")] * 3
 
 
-def test_the_time_of_a_decision_is_told_for_a_sample() -> None:
+def test_the_time_of_a_decision_is_reported_for_a_sample() -> None:
     class Timed(Told):
         times = 0
 
@@ -149,7 +149,7 @@ def test_the_time_of_a_decision_is_told_for_a_sample() -> None:
 # -- pushes
 
 
-def test_pushes_pass_between_replies_and_while_nothing_is_asked() -> None:
+def test_pushes_pass_between_replies_and_while_nothing_is_due() -> None:
     one = session()
     one.from_upstream(PUSH)
     assert sent(one) == PUSH
@@ -161,7 +161,7 @@ def test_pushes_pass_between_replies_and_while_nothing_is_asked() -> None:
 
 
 @pytest.mark.parametrize("at", range(1, len(PUSH)))
-def test_an_answer_made_here_never_lands_inside_of_a_push(at: int) -> None:
+def test_a_local_reply_never_stands_inside_a_push(at: int) -> None:
     one = session()
     one.from_upstream(PUSH[:at])
     one.from_client(REFUSED + ADMITTED + REFUSED)
@@ -196,7 +196,7 @@ def test_pushes_pass_a_reply_that_is_replaced() -> None:
 # -- limits
 
 
-def test_too_many_answers_that_wait_stop_the_reading_until_replies_come(
+def test_too_many_waiting_local_replies_stop_the_reading_until_replies_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ROOM, "slots", 20_000)
@@ -229,7 +229,7 @@ def test_commands_that_change_the_session_wait_in_bounded_memory_behind_one_that
     assert one.backlog() <= ROOM.backlog + 100 * len(cmd(words))
 
 
-def test_a_transaction_keeps_only_so_many_commands_that_change_the_session() -> None:
+def test_a_transaction_keeps_a_limited_number_of_commands_that_change_the_session() -> None:
     one = session()
     one.from_client(cmd("MULTI"))
     one.from_upstream(b"+OK\r\n")
@@ -245,7 +245,7 @@ def test_a_transaction_keeps_only_so_many_commands_that_change_the_session() -> 
 
 
 def test_a_client_that_waits_for_auth_may_send_a_little_more() -> None:
-    """Only who reads on notices that the client has gone; the rest stays in its socket."""
+    """Only reading shows that the client has gone; the rest stays in its socket."""
     one = session()
     one.from_client(cmd("AUTH", "master", "pw"))
     assert one.wants_input()

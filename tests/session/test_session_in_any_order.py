@@ -1,4 +1,4 @@
-"""Random conversations against a model: whatever is sent in whatever pieces, each reply is in its place.
+"""Random conversations against a model: each reply is in its place, whatever is sent, in whatever pieces.
 
 The expectation is made the slow and obvious way: one command at a time, judged, then answered by a Redis of
 its own or refused. The session gets the same bytes in random pieces, while replies come in random pieces,
@@ -71,7 +71,7 @@ STEPS = st.lists(
 
 @dataclasses.dataclass
 class Expected:
-    """What a client is to read, one entry per command, and what Redis is to carry out."""
+    """What a client should read, one entry for each command, and what Redis should carry out."""
 
     replies: list[bytes]
     redis: FakeRedis
@@ -195,7 +195,7 @@ class Conversation:
 
 
 def answers(got: bytearray) -> list[bytes]:
-    """The replies, in which all decisions have one id: which refusals share one is no matter of order."""
+    """The replies, with one id for all decisions: which refusals share an id does not depend on order."""
     return [re.sub(rb"\(d-\d+\)", b"(d-1)", reply) for reply in replies(bytes(got))]
 
 
@@ -234,7 +234,7 @@ def test_every_reply_is_in_its_place(steps: list[bytes], seed: int, pushes: bool
     seed=st.integers(0, 2**32),
 )
 def test_every_reply_is_in_its_place_where_connections_change(steps: list[bytes], seed: int) -> None:
-    """Between one that is shared and the client's own, and back as time passes."""
+    """Connections change between a shared one and the client's own, and back as time passes."""
     stream = b"".join(steps)
     expected = expect(stream)
     told = Told()
@@ -255,7 +255,7 @@ def test_every_reply_is_in_its_place_where_connections_change(steps: list[bytes]
 
 
 def without_reply(redis: FakeRedis) -> list[tuple[bytes, ...]]:
-    """What it received, without CLIENT REPLY, in whose place it gets another."""
+    """What it received, without CLIENT REPLY, which keyfence replaces."""
     return [
         words for words in redis.received if words[0].upper() != b"CLIENT" or words[1].upper() != b"REPLY"
     ]

@@ -48,7 +48,7 @@ def test_shareable_commands_stay_on_the_shared_connection() -> None:
 @pytest.mark.parametrize(
     "words", ["MULTI", "CLIENT ID", "BLPOP a 0", "SELECT 1", "NO.SUCH", "XREAD STREAMS a 0"]
 )
-def test_other_commands_wait_for_what_is_due_and_then_go_on_a_connection_of_their_own(words: str) -> None:
+def test_other_commands_wait_for_due_replies_and_then_go_on_a_connection_of_their_own(words: str) -> None:
     told = Told()
     one = shared(rules=OBSERVE, told=told)
     one.from_client(ADMITTED + cmd(words) + ADMITTED)
@@ -60,7 +60,7 @@ def test_other_commands_wait_for_what_is_due_and_then_go_on_a_connection_of_thei
     assert [name for _, name, _ in told.commands].count("HGETALL") <= 2
 
 
-def test_greetings_don_t_keep_a_client_from_sharing() -> None:
+def test_greetings_do_not_keep_a_client_from_sharing() -> None:
     one = shared(rules=OBSERVE)
     one.from_client(cmd("HELLO 3") + cmd("CLIENT SETNAME me"))
     assert passed(one) == cmd("HELLO 3") + cmd("CLIENT SETNAME me")
@@ -71,7 +71,7 @@ def test_greetings_don_t_keep_a_client_from_sharing() -> None:
     assert one.route.knows_id
 
 
-def test_who_blocks_stays_on_his_own_connection_for_a_while() -> None:
+def test_a_client_that_blocks_stays_on_its_own_connection_for_a_while() -> None:
     now = 100.0
     one = shared(rules=OBSERVE, clock=lambda: now)
     one.from_client(ADMITTED)
@@ -91,7 +91,7 @@ def test_who_blocks_stays_on_his_own_connection_for_a_while() -> None:
 @pytest.mark.parametrize(
     "words", ["CLIENT TRACKING ON", "READONLY", "NO.SUCH", "SCRIPT DEBUG NO", "CLIENT NO-TOUCH ON"]
 )
-def test_what_leaves_something_behind_keeps_its_client_for_good(words: str) -> None:
+def test_a_command_that_leaves_something_behind_keeps_its_client_for_good(words: str) -> None:
     now = 100.0
     one = shared(rules=OBSERVE, clock=lambda: now)
     one.from_client(cmd(words))
@@ -111,7 +111,7 @@ def test_what_leaves_something_behind_keeps_its_client_for_good(words: str) -> N
         ("CLIENT REPLY OFF", b"+OK\r\n"),
     ],
 )
-def test_a_state_that_ends_is_waited_for(words: str, answers: bytes) -> None:
+def test_a_client_shares_again_once_its_connection_state_has_ended(words: str, answers: bytes) -> None:
     now = 100.0
     one = shared(rules=OBSERVE, clock=lambda: now)
     one.from_client(cmd(words))
@@ -128,7 +128,7 @@ def test_a_state_that_ends_is_waited_for(words: str, answers: bytes) -> None:
     assert one.route.is_shared
 
 
-def test_wait_is_about_what_was_written_elsewhere() -> None:
+def test_wait_covers_writes_made_on_a_shared_connection() -> None:
     """Any command brings its connection up to the newest write; nothing is needed once one was sent there."""
     one = shared(rules=OBSERVE)
     one.from_client(cmd("WAIT", 1, 0) * 2)
@@ -137,7 +137,7 @@ def test_wait_is_about_what_was_written_elsewhere() -> None:
     assert sent(one) == b":1\r\n:1\r\n"
 
 
-def test_quit_doesn_t_end_a_shared_connection() -> None:
+def test_quit_does_not_end_a_shared_connection() -> None:
     one = shared()
     one.from_client(ADMITTED + cmd("QUIT") + ADMITTED)
     assert passed(one) == ADMITTED
@@ -158,7 +158,9 @@ def test_a_client_has_a_bounded_share(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(one.counts) == 20  # what is in hand already goes at once
 
 
-def test_who_gets_large_replies_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_gets_large_replies_moves_to_its_own_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ROOM, "shared_reply", 100)
     one = shared()
     one.from_client(ADMITTED * 2)

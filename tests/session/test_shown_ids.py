@@ -1,4 +1,4 @@
-"""A client names a connection by its id only where it is its own, or one of its service's."""
+"""A client may name its own connection by id, and those of its service."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_id_in_a_transaction_is_shown_by_exec() -> None:
     assert ids.is_of("CubeProxy", 9)
 
 
-def test_what_is_not_shown_is_a_strangers() -> None:
+def test_an_id_that_was_not_shown_is_foreign() -> None:
     ids = ShownIds()
     one = session(ids)
     exchange(one, cmd("CLIENT ID"), b"-NOPERM no\r\n")
@@ -78,7 +78,7 @@ def test_what_is_not_shown_is_a_strangers() -> None:
     assert is_refusal(redirect(one, 5), "command.forbidden")
 
 
-def test_observed_it_passes_and_is_told() -> None:
+def test_a_foreign_id_passes_and_is_reported_in_observe() -> None:
     told = Told()
     one = session(ShownIds(), told=told, mode="observe")
     assert redirect(one, 5) == b""
@@ -86,7 +86,7 @@ def test_observed_it_passes_and_is_told() -> None:
     assert ("CubeProxy", "CLIENT TRACKING", "command.forbidden", "observed") in told.found
 
 
-def test_in_a_transaction_it_spoils_the_transaction() -> None:
+def test_a_foreign_id_in_a_transaction_aborts_it() -> None:
     one = session(ShownIds())
     exchange(one, cmd("MULTI"), b"+OK\r\n")
     one.from_client(cmd("CLIENT TRACKING ON REDIRECT 5"))
@@ -115,7 +115,7 @@ def test_each_client_has_one_id_however_often_it_asks() -> None:
     assert redirect(one, 999) == b""
 
 
-def test_an_id_is_of_whom_redis_gave_it_to_last() -> None:
+def test_an_id_belongs_to_the_client_that_redis_gave_it_to_last() -> None:
     ids = ShownIds()
     before, now = session(ids, "CubeMaster"), session(ids)
     exchange(before, cmd("CLIENT ID"), b":7\r\n")
@@ -125,7 +125,7 @@ def test_an_id_is_of_whom_redis_gave_it_to_last() -> None:
     assert len(ids) == 1
 
 
-def test_an_id_is_of_the_service_that_its_client_is_now() -> None:
+def test_an_id_belongs_to_the_service_that_its_client_is_now() -> None:
     ids = ShownIds()
     one, other = session(ids), session(ids)
     exchange(one, cmd("CLIENT ID"), b":7\r\n")
@@ -135,7 +135,7 @@ def test_an_id_is_of_the_service_that_its_client_is_now() -> None:
     assert redirect(one, 7) == b""
 
 
-def test_who_is_unknown_may_name_its_own_connection_only() -> None:
+def test_an_unknown_client_may_name_only_its_own_connection() -> None:
     ids = ShownIds()
     one, other = session(ids, "unknown"), session(ids, "unknown")
     exchange(one, cmd("CLIENT ID"), b":7\r\n")
@@ -177,20 +177,20 @@ def asked(ids: ShownIds, service: str = "CubeProxy") -> tuple[Session, Question]
     return one, question
 
 
-def test_others_are_asked_for_what_is_not_known_here_and_all_else_waits() -> None:
+def test_other_processes_are_asked_for_an_unknown_id_and_the_session_waits() -> None:
     one, question = asked(ShownIds())
     question.answered(True)
     assert passed(one) == cmd("CLIENT TRACKING ON REDIRECT 5") + cmd("PING")
 
 
-def test_what_others_do_not_know_either_is_a_strangers() -> None:
+def test_an_id_that_no_process_knows_is_foreign() -> None:
     one, question = asked(ShownIds())
     question.answered(False)
     assert is_refusal(sent(one), "command.forbidden")
     assert passed(one) == cmd("PING")
 
 
-def test_an_answer_that_comes_twice_or_too_late_does_nothing() -> None:
+def test_an_answer_of_other_processes_that_comes_twice_or_too_late_does_nothing() -> None:
     one, question = asked(ShownIds())
     question.answered(True)
     passed(one)
@@ -202,7 +202,7 @@ def test_an_answer_that_comes_twice_or_too_late_does_nothing() -> None:
     assert passed(late) == b""
 
 
-def test_others_are_asked_once_nothing_is_awaited() -> None:
+def test_other_processes_are_asked_once_no_reply_is_due() -> None:
     ids = ShownIds()
     ids.is_all = False
     one = session(ids)
@@ -213,7 +213,7 @@ def test_others_are_asked_once_nothing_is_awaited() -> None:
     assert one.question is not None
 
 
-def test_nobody_is_asked_for_one_who_is_unknown() -> None:
+def test_other_processes_are_not_asked_for_an_unknown_client() -> None:
     ids = ShownIds()
     ids.is_all = False
     one = session(ids, "unknown")

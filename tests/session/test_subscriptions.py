@@ -88,7 +88,7 @@ def test_a_refusal_takes_its_place_between_messages() -> None:
     assert sent(one) == message(b"y", 3)
 
 
-def test_a_refusal_never_stands_inside_of_a_message() -> None:
+def test_a_refusal_never_stands_inside_a_message() -> None:
     one = subscribed(2, b"news")
     long = message(b"x" * 500)
     one.from_upstream(long[:300])
@@ -106,7 +106,7 @@ def test_a_subscription_that_the_policy_forbids_is_refused_and_the_rest_goes_on(
     assert passed(one) == ADMITTED
 
 
-def test_a_subscription_waits_for_the_replies_that_are_due() -> None:
+def test_a_subscription_waits_for_the_due_replies() -> None:
     one = session(rules=OPEN)
     one.from_client(ADMITTED + cmd("SUBSCRIBE", "a") + REFUSED)
     assert passed(one) == ADMITTED
@@ -152,7 +152,7 @@ def test_once_nothing_is_subscribed_an_array_is_a_reply_whatever_it_begins_with(
     assert one.outstanding == 0
 
 
-def test_names_without_bounds_can_not_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_names_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keyfence.session.conversation.subscriptions.MAX_BYTES", 1000)
     monkeypatch.setattr("keyfence.session.conversation.subscriptions.MAX_NAMES", 3)
     one = subscribed(2, b"x" * 900)
@@ -198,7 +198,7 @@ def test_a_subscription_without_names_is_an_error_of_redis() -> None:
     assert one.outstanding == 0
 
 
-def test_a_shard_channel_that_moves_away_is_told_unasked() -> None:
+def test_a_shard_channel_that_moves_away_ends_its_subscription_unasked() -> None:
     one = subscribed(2, b"a")
     one.from_upstream(frame(b"sunsubscribe", b"s", 0))
     assert sent(one) == frame(b"sunsubscribe", b"s", 0)
@@ -215,14 +215,14 @@ def test_reset_ends_every_subscription() -> None:
     assert one.outstanding == 0
 
 
-def test_subscribing_inside_multi_can_not_be_followed() -> None:
+def test_subscribing_inside_multi_cannot_be_followed() -> None:
     one = session(rules=[ModeRule("enforce", "session.opaque"), ModeRule("observe")])
     one.from_client(cmd("MULTI") + cmd("SUBSCRIBE", "a") + cmd("EXEC"))
     one.from_upstream(b"+OK\r\n-ERR arity\r\n-EXECABORT\r\n")
     assert is_refusal(replies(sent(one))[1], "session.opaque")
 
 
-def test_going_over_to_bytes_unread_loses_no_beginning_of_a_message() -> None:
+def test_a_session_that_becomes_opaque_loses_no_part_of_a_message() -> None:
     one = observed()
     one.from_client(cmd("SUBSCRIBE", "a"))
     one.from_upstream(frame(b"subscribe", b"a", 1))
@@ -266,7 +266,7 @@ def test_the_first_word_of_a_frame(data: bytes, word: bytes | None) -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([2, 3]))
-def test_in_any_pieces_every_answer_is_in_its_place(seed: int, version: int) -> None:
+def test_in_any_pieces_every_reply_is_in_its_place(seed: int, version: int) -> None:
     """A subscriber's random conversation, cut at random: what it gets is what upstream sent, in that order,
     with the refusals where their turn is."""
     dice = random.Random(seed)

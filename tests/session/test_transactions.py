@@ -1,4 +1,4 @@
-"""Transactions that are in hand as a whole: judged, and sent on as one piece, also where others are."""
+"""Whole transactions: evaluated, and sent as one piece, on a shared connection too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
-from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import parse_policy
 from keyfence.session.conversation.conversation import ABORT_MARKER, ROOM
 from keyfence.session.conversation.routing import STAY
@@ -56,7 +56,7 @@ def of_policy(text: str, pending: PendingTtls | None = None, mode: str = "enforc
         MULTI + cmd("GET") + EXEC,  # Redis will say what is wrong, twice
     ],
 )
-def test_a_transaction_in_hand_goes_where_others_are(whole: bytes) -> None:
+def test_a_whole_transaction_goes_on_a_shared_connection(whole: bytes) -> None:
     told = Told()
     one = shared(rules=OBSERVE, told=told)
     one.from_client(ADMITTED + whole + ADMITTED)
@@ -70,7 +70,7 @@ def test_a_transaction_in_hand_goes_where_others_are(whole: bytes) -> None:
     assert names.count("HGETALL") >= 2
 
 
-def test_its_answers_are_the_clients_as_they_come() -> None:
+def test_the_replies_of_a_whole_transaction_reach_the_client_as_they_come() -> None:
     one = shared()
     one.from_client(WHOLE + REFUSED)
     one.from_shared(ANSWERS[:30], 3, False)
@@ -81,7 +81,7 @@ def test_its_answers_are_the_clients_as_they_come() -> None:
     assert one.outstanding == 0
 
 
-def test_also_on_a_connection_of_its_own_it_goes_in_one_piece_and_leaves_nothing_open() -> None:
+def test_a_whole_transaction_goes_in_one_piece_on_the_clients_own_connection_too() -> None:
     one = session()
     one.from_client(WHOLE)
     assert one.to_upstream == [WHOLE]
@@ -92,7 +92,7 @@ def test_also_on_a_connection_of_its_own_it_goes_in_one_piece_and_leaves_nothing
     assert one.service == "CubeMaster"
 
 
-def test_whole_transactions_don_t_keep_a_client_from_sharing() -> None:
+def test_whole_transactions_do_not_keep_a_client_from_sharing() -> None:
     now = 100.0
     one = shared(clock=lambda: now)
     one.from_client(MULTI)
@@ -128,7 +128,7 @@ def test_whole_transactions_don_t_keep_a_client_from_sharing() -> None:
         MULTI + cmd("CLIENT", "TRACKING", "ON") + EXEC,
     ],
 )
-def test_any_other_waits_for_a_connection_of_its_own(begun: bytes) -> None:
+def test_any_other_transaction_waits_for_a_connection_of_its_own(begun: bytes) -> None:
     told = Told()
     one = shared(rules=OBSERVE, told=told)
     one.from_client(ADMITTED + begun)
@@ -146,7 +146,7 @@ def test_any_other_waits_for_a_connection_of_its_own(begun: bytes) -> None:
     assert one.outstanding == 0
 
 
-def test_what_is_watched_is_watched_on_the_connection_that_executes() -> None:
+def test_keys_are_watched_on_the_connection_that_executes() -> None:
     one = shared(rules=OBSERVE)
     one.from_client(cmd("WATCH a"))
     one.from_upstream(b"+OK\r\n")
@@ -157,7 +157,7 @@ def test_what_is_watched_is_watched_on_the_connection_that_executes() -> None:
     assert passed(one) == WHOLE
 
 
-def test_what_redis_does_not_let_go_stays_watched() -> None:
+def test_keys_stay_watched_where_redis_refuses_unwatch() -> None:
     now = 100.0
     one = shared(rules=OBSERVE, clock=lambda: now)
     one.from_client(cmd("WATCH a") + cmd("UNWATCH"))
@@ -174,7 +174,7 @@ def test_what_redis_does_not_let_go_stays_watched() -> None:
     assert one.route.is_shared
 
 
-def test_one_that_is_too_large_or_too_long_goes_on_a_connection_of_its_own(
+def test_a_transaction_that_is_too_large_or_too_long_goes_on_a_connection_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one = shared()
@@ -192,7 +192,9 @@ ROUTE_OF = "cube:v1:shared:sandbox:proxy:7c8f"
 
 @pytest.mark.parametrize("sharing", [True, False])
 @pytest.mark.parametrize("before", [0, 1, 3])
-def test_a_refusal_in_it_aborts_it_and_each_command_is_judged_once(sharing: bool, before: int) -> None:
+def test_a_refusal_aborts_a_whole_transaction_and_each_command_is_evaluated_once(
+    sharing: bool, before: int
+) -> None:
     told = Told()
     one = session(sharing=sharing, told=told)
     one.from_client(MULTI + ADMITTED * before + REFUSED + ADMITTED + REFUSED + EXEC + ADMITTED)
@@ -220,7 +222,7 @@ def test_a_refusal_in_it_aborts_it_and_each_command_is_judged_once(sharing: bool
     assert not one.in_transaction
 
 
-def test_a_refusal_in_it_waits_for_what_is_due_and_what_comes_meanwhile_waits_too() -> None:
+def test_a_refusal_in_a_whole_transaction_waits_for_due_replies() -> None:
     one = shared()
     one.from_client(ADMITTED + MULTI + ADMITTED + REFUSED)
     assert (passed(one), one.counts) == (ADMITTED, [1])
@@ -231,7 +233,7 @@ def test_a_refusal_in_it_waits_for_what_is_due_and_what_comes_meanwhile_waits_to
     assert passed(one) == MULTI + ADMITTED + ABORT_MARKER + EXEC + ADMITTED * 2
 
 
-def test_a_refusal_in_one_that_is_complete_waits_for_what_is_due() -> None:
+def test_a_refusal_in_a_complete_transaction_waits_for_due_replies() -> None:
     one = shared()
     one.from_client(ADMITTED + MULTI + ADMITTED + REFUSED + EXEC)
     assert (passed(one), one.counts) == (ADMITTED, [1])
@@ -242,18 +244,18 @@ def test_a_refusal_in_one_that_is_complete_waits_for_what_is_due() -> None:
     assert passed(one) == MULTI + ADMITTED + ABORT_MARKER + EXEC + ADMITTED * 2
 
 
-def test_a_transaction_opened_late_keeps_the_policy_that_it_was_judged_by() -> None:
+def test_a_transaction_opened_late_keeps_the_policy_that_it_was_evaluated_by() -> None:
     in_force = InForce(judge())
     one = shared(in_force=in_force)
     one.from_client(ADMITTED + MULTI + ADMITTED + REFUSED + EXEC + REFUSED)
-    in_force.judge = judge(ModeRule("observe"))
+    in_force.authorizer = judge(ModeRule("observe"))
     passed(one)
     one.from_client(b"")
     one.from_shared(b"*0\r\n", 1, True)
     assert passed(one) == MULTI + ADMITTED + ABORT_MARKER + EXEC + REFUSED
 
 
-def test_where_no_connection_is_to_be_had_each_of_its_requests_gets_an_error_and_the_client_stays() -> None:
+def test_without_a_connection_each_request_of_it_gets_an_error_and_the_client_stays() -> None:
     one = shared()
     one.from_client(WHOLE)
     one.upstream_refused("upstream is down")
@@ -263,7 +265,7 @@ def test_where_no_connection_is_to_be_had_each_of_its_requests_gets_an_error_and
     assert b"".join(one.to_upstream) == WHOLE
 
 
-def test_a_protocol_error_behind_multi_is_told_behind_the_answers() -> None:
+def test_a_protocol_error_behind_multi_is_reported_behind_the_replies() -> None:
     one = shared()
     one.from_client(MULTI + ADMITTED + b"*1\r\n+x\r\n")
     assert passed(one) == MULTI + ADMITTED
@@ -272,7 +274,7 @@ def test_a_protocol_error_behind_multi_is_told_behind_the_answers() -> None:
     assert one.closing.startswith("protocol error")
 
 
-def test_what_is_observed_in_it_is_told_of_once_and_passes() -> None:
+def test_an_observed_violation_in_a_whole_transaction_is_reported_once_and_passes() -> None:
     told = Told()
     one = shared(rules=OBSERVE, told=told)
     one.from_client((MULTI + REFUSED * 3 + EXEC) * 2)
@@ -282,7 +284,7 @@ def test_what_is_observed_in_it_is_told_of_once_and_passes() -> None:
     assert len(told.commands) == 10
 
 
-def test_where_the_policy_forbids_exec_the_ordinary_way_refuses_it() -> None:
+def test_an_exec_that_the_policy_forbids_is_refused_on_the_ordinary_path() -> None:
     strict = of_policy(
         "policy: p\nservices: [CubeProxy]\ncommands: {forbid: [EXEC]}\n"
         "scopes: {all: {prefix: 'k', writers: [CubeProxy], unregistered: allow}}\n"
@@ -293,7 +295,7 @@ def test_where_the_policy_forbids_exec_the_ordinary_way_refuses_it() -> None:
     assert passed(one) == MULTI + cmd("GET k") + ABORT_MARKER
 
 
-def test_its_keys_share_a_slot_where_the_policy_says_so() -> None:
+def test_the_keys_of_a_whole_transaction_share_a_hash_slot_where_the_policy_says_so() -> None:
     cluster = of_policy(
         "policy: p\nservices: [CubeProxy]\ncluster: true\n"
         "scopes: {all: {prefix: 'k', writers: [CubeProxy], unregistered: allow}}\n"
@@ -328,14 +330,14 @@ def test_a_time_to_live_may_be_given_in_the_same_transaction() -> None:
     assert len(table) == 0
     one.from_client(MULTI + cmd("HSET k:2 f v") + EXEC)
     (pending,) = table
-    assert pending.transaction is not None
+    assert pending.write.transaction is not None
     one.from_client(MULTI + cmd("EXPIRE k:2 50") + EXEC)  # it may come to nothing: Redis will be asked
     assert len(table) == 1
     one.from_client(cmd("EXPIRE k:2 50"))
     assert len(table) == 0
 
 
-def test_what_a_transaction_leaves_open_is_noted_once_where_something_in_it_is_refused() -> None:
+def test_what_a_partly_refused_transaction_leaves_open_is_noted_once() -> None:
     table = PendingTtls()
     held = of_policy(TTL, table)
     one = shared(service="one", in_force=InForce(held))
@@ -344,8 +346,8 @@ def test_what_a_transaction_leaves_open_is_noted_once_where_something_in_it_is_r
     assert len(table) == 0  # the EXPIRE is in the same transaction: both are carried out, or neither
 
 
-def test_pieces_of_a_transaction_of_any_size_come_to_the_same() -> None:
-    """Whether all is in hand, the EXEC is cut off, or the MULTI."""
+def test_a_transaction_in_pieces_of_any_size_has_the_same_result() -> None:
+    """The transaction has come as a whole, or its EXEC is cut off, or its MULTI."""
     stream = ADMITTED + WHOLE + MULTI + REFUSED + EXEC + WHOLE * 3 + cmd("WATCH a") + WHOLE + ADMITTED
     wanted = replies(_talk(observed(), [stream]))
     dice = random.Random(1)

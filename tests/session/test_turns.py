@@ -1,4 +1,4 @@
-"""A judgement that takes long lets others have their turn, and nothing gets out of its place meanwhile."""
+"""A long evaluation gives other clients their turn, and every reply stays in its place meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNKNOWN_KEYS = cmd("EXISTS", *[b"nobody:%d" % number for number in range(COUNT)]
 
 
 def turns(one: Session) -> int:
-    """Gives the session its turns until it wants no more; how many these were."""
+    """Give the session its turns until it wants no more. Returns how many there were."""
     count = 0
     while one.wants_turn:
         one.take_turn()
@@ -38,7 +38,7 @@ def turns(one: Session) -> int:
     return count
 
 
-def test_what_is_behind_a_long_judgement_waits_for_it() -> None:
+def test_requests_behind_a_long_evaluation_wait_for_it() -> None:
     told = Told()
     one = session(rules=[ModeRule("observe", rule="key.unregistered"), ModeRule("enforce")], told=told)
     one.from_client(ADMITTED + UNKNOWN_KEYS + ADMITTED)
@@ -56,7 +56,7 @@ def test_what_is_behind_a_long_judgement_waits_for_it() -> None:
     assert [name for _, name, outcome in told.commands if outcome == "forwarded"].count("EXISTS") == 1
 
 
-def test_very_many_keys_are_judged_in_turns_though_nothing_is_wrong_with_them() -> None:
+def test_very_many_keys_are_evaluated_in_turns_though_nothing_is_wrong_with_them() -> None:
     request = cmd("EXISTS", *[ROUTE[:-4] + b"%d" % number for number in range(17 * MANY)])
     one = session()
     one.from_client(request)
@@ -86,7 +86,7 @@ def test_within_a_transaction_a_long_command_is_refused_as_any_other() -> None:
     assert passed(one) == cmd("MULTI") + ABORT_MARKER + ADMITTED + cmd("EXEC")
 
 
-def test_a_transaction_with_a_long_command_is_not_judged_in_one_piece() -> None:
+def test_a_transaction_with_a_long_command_is_not_evaluated_in_one_piece() -> None:
     short = cmd("EXISTS", *[b"a"] * (2 * MANY))
     one = session(sharing=True)
     one.from_client(cmd("MULTI") + short + cmd("EXEC"))
@@ -98,12 +98,12 @@ def test_a_transaction_with_a_long_command_is_not_judged_in_one_piece() -> None:
     assert sent_first + passed(one) == cmd("MULTI") + ABORT_MARKER + cmd("EXEC")
 
 
-def test_a_reload_in_the_middle_leaves_the_judgement_to_the_judge_that_began_it() -> None:
+def test_a_reload_in_the_middle_leaves_the_evaluation_to_the_authorizer_that_began_it() -> None:
     in_force = InForce(judge(ModeRule("observe")))
     one = session(in_force=in_force)
     one.from_client(UNKNOWN_KEYS + REFUSED)
     assert one.wants_turn
-    in_force.judge = judge(ModeRule("enforce"))
+    in_force.authorizer = judge(ModeRule("enforce"))
     turns(one)
     assert passed(one) == UNKNOWN_KEYS
     one.from_upstream(b":0\r\n")
@@ -114,12 +114,12 @@ def test_break_glass_that_opens_in_the_middle_holds() -> None:
     one = session(in_force=(in_force := InForce(judge())))
     one.from_client(UNKNOWN_KEYS)
     assert one.wants_turn
-    in_force.judge.glass.append(BreakGlass(2e9))
+    in_force.authorizer.glass.append(BreakGlass(2e9))
     turns(one)
     assert passed(one) == UNKNOWN_KEYS
 
 
-def test_a_lost_upstream_ends_the_judgement_with_the_client() -> None:
+def test_a_lost_upstream_ends_the_evaluation_with_the_client() -> None:
     one = session()
     one.from_client(ADMITTED + UNKNOWN_KEYS)
     one.upstream_lost("upstream lost")
@@ -129,7 +129,7 @@ def test_a_lost_upstream_ends_the_judgement_with_the_client() -> None:
     assert passed(one) == ADMITTED
 
 
-def test_where_no_connection_can_be_made_a_judgement_goes_on() -> None:
+def test_an_evaluation_goes_on_without_a_connection() -> None:
     one = session()
     one.from_client(ADMITTED + UNKNOWN_KEYS + REFUSED)
     one.upstream_refused("upstream unreachable")
@@ -141,7 +141,7 @@ def test_where_no_connection_can_be_made_a_judgement_goes_on() -> None:
     assert not one.closing
 
 
-def test_two_long_judgements_of_one_judge_do_not_mix() -> None:
+def test_two_long_evaluations_of_one_authorizer_do_not_mix() -> None:
     in_force = InForce(judge())
     one, other = session(in_force=in_force), session("CubeMaster", in_force=in_force)
     writes = cmd("DEL", *[ROUTE[:-4] + b"%d" % number for number in range(COUNT)])
@@ -181,7 +181,7 @@ def dear_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
 SCAN = cmd("SCAN", "0", "MATCH", "cube:v1:shared:*")
 
 
-def test_a_pipeline_of_patterns_is_judged_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_of_patterns_is_evaluated_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     dear_patterns(monkeypatch)
     one = session()
     one.from_client(SCAN * 3 + ADMITTED)

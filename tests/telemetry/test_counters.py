@@ -111,7 +111,7 @@ def test_a_snapshot_survives_json_and_gives_the_same_counters_again() -> None:
     assert again.snapshot() == shot
 
 
-def test_workers_add_up_and_the_state_of_all_is_what_each_says() -> None:
+def test_counts_of_workers_add_up_and_their_states_combine() -> None:
     one, two = _worker(), _worker()
     two.upstream_state("redis", False)
     two.policy_loaded("cubesandbox", "r2", 200.0)
@@ -130,7 +130,7 @@ def test_workers_add_up_and_the_state_of_all_is_what_each_says() -> None:
     assert total.break_glass == 1
 
 
-def test_of_a_worker_that_has_ended_only_the_totals_count_on() -> None:
+def test_only_the_totals_of_an_ended_worker_are_kept() -> None:
     total = Counters()
     total.absorb(_worker().snapshot(), live=False)
     assert total.commands == {("a", "GET", "forwarded"): 5}

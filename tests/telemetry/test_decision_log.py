@@ -12,12 +12,17 @@ from typing import Any
 
 import pytest
 
+from keyfence.policy.verdict import Action, Peer, Violation
 from keyfence.telemetry import decision_log as module
+from keyfence.telemetry import log_file
 from keyfence.telemetry.counters import Counters
-from keyfence.telemetry.decision_log import DecisionLog, Sink, new_decision_id, rfc3339
+from keyfence.telemetry.decision_log import DecisionLog, new_decision_id, rfc3339
+from keyfence.telemetry.log_file import LogFile
+from keyfence.telemetry.sink import Group, Occurrence
 from tests.telemetry.violations import violation
 
 EPOCH = 1_750_000_000.0
+A_VIOLATION = violation()
 
 
 class Book:
@@ -26,16 +31,26 @@ class Book:
     def __init__(self, path: Path, **options: Any) -> None:
         self.path = path
         self.counters = Counters()
-        self.sink = Sink(str(path), self.counters)
+        self.file = LogFile(str(path), self.counters)
         numbers = count(1)
-        self.log = DecisionLog(self.sink, self.counters, new_id=lambda: f"d-{next(numbers):08x}", **options)
+        self.log = DecisionLog(self.file, self.counters, new_id=lambda: f"d-{next(numbers):08x}", **options)
         self.now = 0.0
 
-    def record(self, label: str = "sandbox-route", action: str = "observed", **options: Any) -> str:
-        given = {"client": "10.0.0.7:5123", "revision": "r1", "at": EPOCH + self.now} | options
-        what = given.pop("violation", violation())
-        group = ("CubeProxy", what.rule, label, "HSET", action)
-        return self.log.record(group, what, now=self.now, **given)
+    def record(
+        self,
+        entry: str = "sandbox-route",
+        action: Action = "observed",
+        *,
+        violation: Violation = A_VIOLATION,
+        shape: str = "",
+        client: str = "10.0.0.7:5123",
+        revision: str = "r1",
+        times: int = 1,
+        at: float | None = None,
+    ) -> str:
+        group = Group("CubeProxy", violation.rule, "HSET", entry, shape, action, "HSET")
+        at = EPOCH + self.now if at is None else at
+        return self.log.record(group, Occurrence(violation, Peer(client), revision, times, self.now, at))
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]
@@ -76,8 +91,8 @@ def test_a_line_says_who_broke_what_with_which_key(book: Book) -> None:
     ]
 
 
-def test_a_key_that_no_entry_covers_has_a_shape_in_place_of_an_entry(book: Book) -> None:
-    book.record("user:<int>", violation=violation(b"user:1", entry="", shape=""), shape="user:<int>")
+def test_a_key_that_no_entry_covers_has_a_shape_instead_of_an_entry(book: Book) -> None:
+    book.record("", violation=violation(b"user:1", entry="", shape=""), shape="user:<int>")
     (line,) = book.lines()
     assert line["shape"] == "user:<int>"
     assert "entry" not in line
@@ -86,12 +101,12 @@ def test_a_key_that_no_entry_covers_has_a_shape_in_place_of_an_entry(book: Book)
 @pytest.mark.parametrize(
     "rule", ["value.invalid", "field.unknown", "ttl.range", "stream.maxlen", "script.keys"]
 )
-def test_messages_that_may_quote_a_value_stay_out(book: Book, rule: str) -> None:
+def test_messages_that_may_quote_a_value_are_left_out(book: Book, rule: str) -> None:
     book.record(violation=violation(rule=rule, message="the value is hunter2"))
     assert "hunter2" not in book.path.read_text()
 
 
-def test_with_masked_keys_a_line_holds_no_part_that_tells_keys_apart(tmp_path: Path) -> None:
+def test_a_line_with_a_masked_key_holds_no_part_that_identifies_the_key(tmp_path: Path) -> None:
     book = Book(tmp_path / "masked.log", mask_keys=True)
     key = b"describetask:9f86d081"
     what = violation(key, message=f"no {key.decode()}", hint="use cube:v1:master:task:describe:9f86d081")
@@ -162,7 +177,7 @@ def test_merged_decisions_wait_ten_seconds_at_most(book: Book) -> None:
     assert len(book.lines()) == 21
 
 
-def test_a_merged_line_tells_of_the_last_decision(book: Book) -> None:
+def test_a_merged_line_shows_the_last_decision(book: Book) -> None:
     for number in range(25):
         book.record(client=f"10.0.0.{number}:1", revision=f"r{number}", at=EPOCH + number)
     book.log.flush(10.0)
@@ -177,7 +192,7 @@ def test_a_merged_refusal_carries_the_id_of_the_last_line_of_its_group(book: Boo
     assert set(ids[20:]) == {written[-1]}
 
 
-def test_a_refusal_merged_before_any_line_carries_the_id_of_the_coming_one(
+def test_a_refusal_merged_before_the_first_line_carries_the_id_of_that_line(
     book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LINES_PER_SECOND", 1)
@@ -200,7 +215,7 @@ def test_all_groups_together_write_a_thousand_lines_a_second(book: Book) -> None
     assert book.told() == 3_000
 
 
-def test_groups_are_bounded_and_what_the_oldest_has_not_told_is_counted(
+def test_groups_are_bounded_and_unreported_decisions_of_the_oldest_are_counted(
     book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_GROUPS", 10)
@@ -217,12 +232,12 @@ def test_groups_are_bounded_and_what_the_oldest_has_not_told_is_counted(
     assert sum(line["dropped"] for line in book.lines()) == book.counters.log_dropped > 0
 
 
-def test_many_decisions_alike_can_be_told_at_once(book: Book) -> None:
+def test_many_decisions_alike_can_be_recorded_at_once(book: Book) -> None:
     book.record(times=500)
     assert book.lines()[0]["merged"] == 499
 
 
-def test_closing_tells_what_waits(book: Book) -> None:
+def test_closing_writes_everything_that_waits(book: Book) -> None:
     for _ in range(100):
         book.record()
     book.log.close()
@@ -234,16 +249,16 @@ def test_closing_tells_what_waits(book: Book) -> None:
 def test_the_lines_of_a_turn_of_the_event_loop_go_out_together(tmp_path: Path) -> None:
     turn: list[Callable[[], None]] = []
     path = tmp_path / "log"
-    sink = Sink(str(path), Counters(), turn.append)
-    sink.write(b"one\n", 1, 0)
-    sink.write(b"two\n", 1, 0)
+    file = LogFile(str(path), Counters(), turn.append)
+    file.write(b"one\n", 1, 0)
+    file.write(b"two\n", 1, 0)
     assert path.read_bytes() == b""
     assert len(turn) == 1
     turn.pop()()
     assert path.read_bytes() == b"one\ntwo\n"
-    sink.write(b"three\n", 1, 0)
+    file.write(b"three\n", 1, 0)
     assert len(turn) == 1
-    sink.close()
+    file.close()
 
 
 def test_after_logrotate_the_lines_go_to_the_new_file(book: Book, tmp_path: Path) -> None:
@@ -271,16 +286,16 @@ def test_if_reopening_fails_the_old_file_stays_in_use(
 
 def test_a_file_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no-such-directory"):
-        Sink(str(tmp_path / "no-such-directory" / "log"), Counters())
+        LogFile(str(tmp_path / "no-such-directory" / "log"), Counters())
 
 
 class Disk:
-    """os.write on a disk with room for so many bytes."""
+    """os.write on a disk with limited room, in bytes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.room: int | None = None
         self._write = os.write
-        monkeypatch.setattr(module.os, "write", self)
+        monkeypatch.setattr(log_file.os, "write", self)
 
     def __call__(self, fd: int, data: memoryview) -> int:
         if self.room is None:
@@ -292,7 +307,7 @@ class Disk:
         return written
 
 
-def test_a_full_disk_never_raises_and_is_told_of_once(
+def test_a_full_disk_never_raises_and_is_reported_once(
     book: Book, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     disk = Disk(monkeypatch)
@@ -325,7 +340,7 @@ def test_a_line_that_the_disk_cut_does_not_spoil_the_next(
     assert book.counters.log_lines == 2
 
 
-def test_dropped_decisions_stay_counted_if_the_line_that_tells_of_them_is_lost_too(
+def test_dropped_decisions_stay_counted_if_the_line_that_reports_them_is_lost_too(
     book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
@@ -339,14 +354,14 @@ def test_dropped_decisions_stay_counted_if_the_line_that_tells_of_them_is_lost_t
 
 
 @pytest.fixture
-def pipe(tmp_path: Path) -> Iterator[tuple[Sink, int, Counters]]:
+def pipe(tmp_path: Path) -> Iterator[tuple[LogFile, int, Counters]]:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     counters = Counters()
-    sink = Sink(str(path), counters)
-    yield sink, reader, counters
-    sink.close()
+    file = LogFile(str(path), counters)
+    yield file, reader, counters
+    file.close()
     os.close(reader)
 
 
@@ -360,41 +375,43 @@ def _drain(reader: int) -> bytes:
 
 
 def test_a_pipe_that_nobody_reads_never_blocks_and_loses_no_part_of_a_line(
-    pipe: tuple[Sink, int, Counters],
+    pipe: tuple[LogFile, int, Counters],
 ) -> None:
-    sink, reader, counters = pipe
+    file, reader, counters = pipe
     line = b"x" * 999 + b"\n"
     for _ in range(300):
-        sink.write(line, 1, 0)
+        file.write(line, 1, 0)
     data = b""
     while len(data) < 300_000:
         data += _drain(reader)
-        sink.flush()
+        file.flush()
     assert data == line * 300
     assert counters.log_lines == 300
-    assert sink.take_lost() == 0
+    assert file.take_lost() == 0
 
 
-def test_past_its_buffer_a_pipe_loses_whole_lines_and_counts_them(pipe: tuple[Sink, int, Counters]) -> None:
-    sink, reader, counters = pipe
+def test_past_its_buffer_a_pipe_loses_whole_lines_and_counts_them(
+    pipe: tuple[LogFile, int, Counters],
+) -> None:
+    file, reader, counters = pipe
     line = b"x" * 9_999 + b"\n"
     for _ in range(200):
-        sink.write(line, 1, 0)
-    lost = sink.take_lost()
+        file.write(line, 1, 0)
+    lost = file.take_lost()
     assert 0 < lost == counters.log_dropped
     data = b""
     while chunk := _drain(reader):
         data += chunk
-        sink.flush()
+        file.flush()
     assert data == line * (200 - lost)
 
 
 def test_standard_output_can_take_the_lines(capfd: pytest.CaptureFixture[str]) -> None:
     counters = Counters()
-    sink = Sink("-", counters)
-    sink.write(b'{"a":1}\n', 1, 0)
-    sink.reopen()
-    sink.close()
+    file = LogFile("-", counters)
+    file.write(b'{"a":1}\n', 1, 0)
+    file.reopen()
+    file.close()
     assert capfd.readouterr().out == '{"a":1}\n'
     os.fstat(1)
 

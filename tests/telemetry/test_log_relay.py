@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from keyfence.policy.verdict import Peer
 from keyfence.telemetry.counters import Counters
-from keyfence.telemetry.decision_log import DecisionLog, Sink
+from keyfence.telemetry.decision_log import DecisionLog
+from keyfence.telemetry.log_file import LogFile
 from keyfence.telemetry.log_relay import LogPipe, LogRelay
+from keyfence.telemetry.sink import Group, Occurrence
 from tests.telemetry.violations import violation
 
-GROUP = ("A", "scope.read", "", "GET", "observed")
+GROUP = Group("A", "scope.read", "GET", "", "", "observed", "GET")
 
 
 def relay_to(path: Path) -> tuple[LogRelay, Counters]:
@@ -30,16 +33,16 @@ def line(number: int, dropped: int = 0) -> bytes:
     return json.dumps({"decision": f"d-{number}", "merged": 1, "dropped": dropped}).encode() + b"\n"
 
 
-def test_what_a_worker_logs_into_its_pipe_is_in_the_file(tmp_path: Path) -> None:
+def test_lines_that_a_worker_writes_into_its_pipe_reach_the_file(tmp_path: Path) -> None:
     async def play() -> None:
         relay, counters = relay_to(tmp_path / "log")
         reading, writing = os.pipe()
         pipe = LogPipe(relay)
         await asyncio.get_running_loop().connect_read_pipe(lambda: pipe, os.fdopen(reading, "rb", 0))
-        log = DecisionLog(Sink(writing, Counters()), Counters())
-        os.close(writing)  # the sink has a descriptor of its own
+        log = DecisionLog(LogFile(writing, Counters()), Counters())
+        os.close(writing)  # the log file has a descriptor of its own
         for at in range(3):
-            log.record(GROUP, violation(), client="c", revision="r", now=0.0, at=float(at))
+            log.record(GROUP, Occurrence(violation(), Peer("c"), "r", 1, 0.0, float(at)))
         log.close()
         await pipe.ended.wait()
         assert counters.log_lines == 3
@@ -62,7 +65,7 @@ def test_pieces_are_put_together_and_a_torn_line_is_left_out(tmp_path: Path) -> 
     assert [one["decision"] for one in lines(tmp_path / "log")] == ["d-1", "d-2", "d-4"]
 
 
-def test_what_can_not_be_written_is_told_by_the_next_line(
+def test_the_next_line_reports_decisions_that_could_not_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay, counters = relay_to(tmp_path / "log")

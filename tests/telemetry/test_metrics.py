@@ -25,7 +25,7 @@ def test_an_empty_proxy_has_its_plain_numbers_at_zero() -> None:
     assert found["keyfence_break_glass_active{}"] == 0
 
 
-def test_what_is_counted_is_exposed_under_its_labels() -> None:
+def test_counts_are_exposed_under_their_labels() -> None:
     counters = Counters()
     counters.violation('we"ird\n', "scope.write", "HSET", "route", "refused", times=2)
     counters.command("a", "GET", "forwarded", times=7)

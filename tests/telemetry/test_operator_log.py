@@ -1,4 +1,4 @@
-"""Lines for operators, few of them."""
+"""Lines for operators are few."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "_kinds", {})
 
 
-def test_a_kind_is_told_once_a_minute_with_how_many_were_left_out(
+def test_a_kind_is_printed_once_a_minute_with_the_number_left_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
@@ -64,7 +64,7 @@ def test_each_change_of_state_is_a_line_until_there_are_too_many(
     assert capsys.readouterr().err.endswith("Z calm\n")
 
 
-def test_an_outage_tells_each_reason_once_and_how_long_it_lasted(
+def test_an_outage_reports_each_reason_once_and_its_duration(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
@@ -85,7 +85,7 @@ def test_an_outage_tells_each_reason_once_and_how_long_it_lasted(
     ]
 
 
-def test_an_outage_at_the_start_is_told_once_the_start_is_through(
+def test_an_outage_at_the_start_is_reported_after_the_start(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     outages = Outages("redis://x")
@@ -98,12 +98,12 @@ def test_an_outage_at_the_start_is_told_once_the_start_is_through(
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.44, "0.4 s"), (59.4, "59 s"), (200.0, "3 min 20 s"), (7500.0, "2 h 5 min")]
 )
-def test_a_time_span_is_told_in_few_words(seconds: float, text: str) -> None:
+def test_a_time_span_is_written_in_few_words(seconds: float, text: str) -> None:
     assert notices.elapsed(seconds) == text
 
 
 @pytest.mark.parametrize(("say", "stream"), [(notices.warn, "stderr"), (notices.tell, "stdout")])
-def test_a_reader_that_has_gone_stops_nothing(
+def test_a_closed_stream_is_ignored(
     say: Callable[[str], None], stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Gone(io.StringIO):

@@ -34,7 +34,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_lines_of_a_log_add_up_with_what_was_merged() -> None:
+def test_lines_of_a_log_add_up_with_their_merged_decisions() -> None:
     lines = [line(), line(merged=9, time="2025-06-15T16:00:00.000000Z"), line(action="refused", dropped=3)]
     rows, dropped = rows_from_log(lines, pytest.fail)
     assert dropped == 3
@@ -60,7 +60,7 @@ def test_lines_of_a_log_add_up_with_what_was_merged() -> None:
         ("[" * 100_000, "line 2 is skipped: "),
     ],
 )
-def test_a_broken_line_is_told_of_by_number_and_skipped(broken: str | bytes, reason: str) -> None:
+def test_an_unreadable_line_is_skipped_and_reported_by_its_number(broken: str | bytes, reason: str) -> None:
     complaints: list[str] = []
     rows, _ = rows_from_log([line(), broken, "\n", line()], complaints.append)
     assert rows[0]["count"] == 2
@@ -76,7 +76,7 @@ def test_rows_come_back_from_the_admin_listeners_json() -> None:
 @pytest.mark.parametrize(
     "value", [1, {}, {"actions": {"observed": "x"}}, {**row(), "count": "1"}, {**row(), "first": 1e99}]
 )
-def test_what_is_no_row_is_a_value_error(value: Any) -> None:
+def test_a_value_that_is_not_a_row_is_a_value_error(value: Any) -> None:
     with pytest.raises(ValueError):
         rows_from_snapshot([value])
 
@@ -95,7 +95,7 @@ def test_when_piped_each_row_is_one_whole_line_without_colour() -> None:
     assert lines[-1] == "51 violations in 2 rows"
 
 
-def test_what_became_of_violations_stands_in_columns() -> None:
+def test_the_actions_are_columns() -> None:
     out = io.StringIO()
     render([row(count=7, actions={"refused": 4, "waived": 3}), row(count=2, actions={"observed": 2})], out)
     heading, _, first, second, _ = out.getvalue().splitlines()
@@ -155,7 +155,7 @@ def test_no_cell_can_move_the_cursor_or_become_markup() -> None:
     assert ":smile:" in text
 
 
-def test_no_rows_is_said_in_words() -> None:
+def test_an_empty_report_is_a_sentence() -> None:
     out = io.StringIO()
     render([], out)
     assert out.getvalue() == "No violations.\n"

@@ -1,4 +1,4 @@
-"""The report by key: who does what to which keys."""
+"""The report by key."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_kind_of_key_has_one_row_for_each_service() -> None:
     assert by_key(ROWS)[1].examples == ["a:1", "a:2"]
 
 
-def test_the_table_shows_commands_and_what_became_of_them() -> None:
+def test_the_table_shows_commands_and_actions() -> None:
     file = io.StringIO()
     render_by_key(ROWS, file)
     heading, _, first, *_, last = file.getvalue().splitlines()
@@ -43,7 +43,7 @@ def test_the_table_shows_commands_and_what_became_of_them() -> None:
     assert "HSET 40, DEL 3" in file.getvalue()
 
 
-def test_no_violations_are_told_in_a_line_and_no_control_bytes_reach_a_terminal() -> None:
+def test_an_empty_report_is_one_line_and_no_control_bytes_reach_a_terminal() -> None:
     file = io.StringIO()
     render_by_key([], file)
     assert file.getvalue() == "No violations.\n"

@@ -37,7 +37,7 @@ def test_rows_alike_add_up_and_keep_the_first_example_and_the_widest_time() -> N
     ]
 
 
-def test_a_row_of_which_some_must_be_mended_is_a_must() -> None:
+def test_a_row_with_one_must_is_a_must() -> None:
     for first, second in (("must", "should"), ("should", "must")):
         tally = Tally()
         tally.add(row(severity=first))
@@ -52,10 +52,10 @@ def test_rows_of_different_shapes_stay_apart() -> None:
     assert [(one["shape"], one["count"]) for one in tally.snapshot()] == [("a:<int>", 2), ("b:<int>", 1)]
 
 
-def test_a_row_that_is_there_can_be_counted_on() -> None:
+def test_an_existing_row_can_be_counted_up() -> None:
     tally = Tally()
     tally.add(row())
-    found = tally.find("CubeProxy", "scope.write", "HSET", "route", "")
+    found = tally.find(("CubeProxy", "scope.write", "HSET", "route", ""))
     assert found is not None
     tally.count(found, "refused", 300.0, 2)
     (one,) = tally.snapshot()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from keyfence.policy.verdict import Finding
 from keyfence.telemetry import Counters, Telemetry
 from keyfence.telemetry import telemetry as module
-from keyfence.telemetry.decision_log import DecisionLog, Sink
+from keyfence.telemetry.decision_log import DecisionLog
+from keyfence.telemetry.log_file import LogFile
+from keyfence.telemetry.sink import Group, Occurrence, Sink
 from tests.telemetry.violations import violation
 
 
@@ -23,7 +26,7 @@ class Bench:
         self.now = 1_000.0
         self.ids = 0
         counters = Counters()
-        log = DecisionLog(Sink(str(path), counters), counters, mask_keys=mask_keys, new_id=self._new_id)
+        log = DecisionLog(LogFile(str(path), counters), counters, mask_keys=mask_keys, new_id=self._new_id)
         self.telemetry = Telemetry(
             counters=counters,
             log=log,
@@ -75,7 +78,7 @@ def test_repeated_violations_count_the_same_in_all_three(bench: Bench) -> None:
     assert sum(1 + line["merged"] for line in bench.lines()) == 200
 
 
-def test_the_id_is_that_of_the_first_refused_findings_line(bench: Bench) -> None:
+def test_the_id_is_the_id_of_the_first_refused_finding(bench: Bench) -> None:
     decision = bench.tell(
         Finding(violation(rule="key.format"), "observed"),
         Finding(violation(rule="scope.write"), "refused"),
@@ -84,12 +87,12 @@ def test_the_id_is_that_of_the_first_refused_findings_line(bench: Bench) -> None
     assert [line["rule"] for line in bench.lines() if line["decision"] == decision] == ["scope.write"]
 
 
-def test_what_is_only_observed_or_waived_needs_no_id_for_a_reply(bench: Bench) -> None:
+def test_observed_and_waived_findings_give_no_id_for_a_reply(bench: Bench) -> None:
     assert bench.tell(Finding(violation(), "observed")) == ""
     assert bench.tell(Finding(violation(), "waived")) == ""
 
 
-def test_no_id_is_made_for_what_is_merged(bench: Bench) -> None:
+def test_merged_decisions_get_no_id(bench: Bench) -> None:
     for _ in range(500):
         bench.tell(Finding(violation(), "refused"))
     assert bench.ids == len(bench.lines()) == 20
@@ -137,7 +140,7 @@ def test_two_entries_under_one_shape_are_counted_apart(bench: Bench) -> None:
     assert counted == {"one": 2, "two": 2}
 
 
-def test_unknown_commands_are_told_apart_in_the_log_but_not_in_labels(bench: Bench) -> None:
+def test_the_log_names_unknown_commands_and_labels_do_not(bench: Bench) -> None:
     for name in ("FT.SEARCH", "JSON.GET", "hunter2:secret", "FT.SEARCH"):
         found = violation(None, rule="command.unknown", entry="", message=f"{name} can't be judged: no")
         bench.tell(Finding(found, "observed"), command="other")
@@ -148,7 +151,7 @@ def test_unknown_commands_are_told_apart_in_the_log_but_not_in_labels(bench: Ben
     assert "hunter2" not in bench.path.read_text()
 
 
-def test_masked_keys_show_neither_in_the_log_nor_in_the_report(tmp_path: Path) -> None:
+def test_masked_keys_appear_neither_in_the_log_nor_in_the_report(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "log", mask_keys=True)
     bench.tell(Finding(violation(b"user:4711", hint="not user:4711", message="no user:4711"), "refused"))
     bench.telemetry.close()
@@ -156,7 +159,7 @@ def test_masked_keys_show_neither_in_the_log_nor_in_the_report(tmp_path: Path) -
     assert "4711" not in json.dumps(bench.telemetry.tally.snapshot())
 
 
-def test_commands_alike_can_be_told_at_once(bench: Bench) -> None:
+def test_several_commands_alike_can_be_reported_at_once(bench: Bench) -> None:
     for _ in range(3):
         bench.tell(Finding(violation(), "observed"), times=1_000)
     assert sum(bench.telemetry.counters.violations.values()) == 3_000
@@ -181,7 +184,7 @@ def test_without_a_log_a_refusal_still_has_an_id() -> None:
     telemetry.close()
 
 
-def test_a_telemetry_can_be_made_for_a_file_in_one_call(tmp_path: Path) -> None:
+def test_one_call_makes_a_telemetry_with_a_log_file(tmp_path: Path) -> None:
     telemetry = Telemetry.to(str(tmp_path / "log"))
     telemetry.command("s", "GET", "forwarded")
     telemetry.opaque("s", "monitor")
@@ -192,18 +195,18 @@ def test_a_telemetry_can_be_made_for_a_file_in_one_call(tmp_path: Path) -> None:
     assert set(telemetry.snapshot()) == {"counters", "tally"}
 
 
-def test_the_short_way_is_forgotten_rather_than_growing(
+def test_the_groups_that_recur_are_forgotten_before_they_are_too_many(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_KNOWN", 5)
+    monkeypatch.setattr(module, "MAX_RECURRING", 5)
     for _ in range(3):
         for number in range(20):
             bench.tell(Finding(violation(entry=f"entry-{number}"), "observed"))
-    assert len(bench.telemetry._known) <= 5
+    assert len(bench.telemetry._recurring) <= 5
     assert sum(bench.telemetry.counters.violations.values()) == 60
 
 
-def test_what_repeats_counts_as_if_each_were_told_of_until_the_next_second(bench: Bench) -> None:
+def test_violation_counters_count_like_full_records_until_the_next_second(bench: Bench) -> None:
     telemetry, findings = bench.telemetry, (Finding(violation(), "observed"),)
     assert telemetry.repeats("CubeProxy", "HSET", findings) is None  # nothing is known of it yet
     bench.tell(*findings)
@@ -221,7 +224,7 @@ def test_what_repeats_counts_as_if_each_were_told_of_until_the_next_second(bench
     assert sum(1 + line["merged"] + line["dropped"] for line in bench.lines()) == 1000
 
 
-def test_what_was_only_counted_is_in_snapshots_and_in_the_log_at_the_end(bench: Bench) -> None:
+def test_counted_violations_are_in_snapshots_and_in_the_log_at_the_end(bench: Bench) -> None:
     telemetry, findings = bench.telemetry, (Finding(violation(), "observed"),)
     bench.tell(*findings)
     bench.tell(*findings)
@@ -235,7 +238,7 @@ def test_what_was_only_counted_is_in_snapshots_and_in_the_log_at_the_end(bench: 
     assert sum(1 + line["merged"] + line["dropped"] for line in bench.lines()) == 15
 
 
-def test_what_is_counted_and_not_listed_repeats_too(bench: Bench) -> None:
+def test_unlisted_violations_are_counted_together_too(bench: Bench) -> None:
     telemetry = bench.telemetry
     findings = (Finding(violation()._replace(more=9), "observed"),)
     bench.tell(*findings)
@@ -248,7 +251,7 @@ def test_what_is_counted_and_not_listed_repeats_too(bench: Bench) -> None:
     assert sum(1 + line["merged"] + line["dropped"] for line in bench.lines()) == 100
 
 
-def test_keys_that_no_entry_covers_repeat_once_their_shape_is_learnt(bench: Bench) -> None:
+def test_keys_that_no_entry_covers_are_counted_together_once_their_shape_is_learned(bench: Bench) -> None:
     telemetry = bench.telemetry
     for number in range(40):
         findings = (
@@ -265,7 +268,7 @@ def test_keys_that_no_entry_covers_repeat_once_their_shape_is_learnt(bench: Benc
     assert row["count"] == 100
 
 
-def test_so_many_repeats_live_at_a_time_and_so_many_retire_in_a_second(
+def test_the_number_of_live_violation_counters_is_bounded_and_some_retire_each_second(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_REPEATS", 5)
@@ -281,7 +284,7 @@ def test_so_many_repeats_live_at_a_time_and_so_many_retire_in_a_second(
         assert sum(one is not None and one.live for one in repeats) == alive
 
 
-def test_all_repeats_retire_where_a_shape_is_forgotten(bench: Bench) -> None:
+def test_all_violation_counters_retire_when_a_shape_is_forgotten(bench: Bench) -> None:
     findings = (Finding(violation(), "observed"),)
     bench.tell(*findings)
     bench.tell(*findings)
@@ -289,3 +292,34 @@ def test_all_repeats_retire_where_a_shape_is_forgotten(bench: Bench) -> None:
     bench.telemetry._shapes.resets += 1
     bench.telemetry.flush()
     assert not any(one is not None and one.live for one in repeats)
+
+
+class Remembering(Sink):
+    """A sink that remembers how often it was given each group."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Group] = Counter()
+        self.in_full = 0
+
+    def record(self, group: Group, found: Occurrence) -> str:
+        self.counts[group] += found.times
+        self.in_full += 1
+        return ""
+
+    def repeat(self, group: Group, times: int, _now: float, _at: float) -> None:
+        self.counts[group] += times
+
+
+def test_a_further_sink_gets_every_finding_once_counted_ones_included() -> None:
+    sink = Remembering()
+    telemetry = Telemetry(sinks=[sink])
+    findings = [Finding(violation(), "observed")]
+    for _ in range(2):
+        telemetry.violations("CubeProxy", "10.0.0.7:1", "HSET", findings, "r1")
+    repeat = telemetry.repeats("CubeProxy", "HSET", findings)
+    assert repeat is not None
+    repeat.times += 5
+    telemetry.gather()
+    telemetry.gather()
+    group = Group("CubeProxy", "scope.write", "HSET", "sandbox-route", "", "observed", "HSET")
+    assert (sink.counts, sink.in_full) == (Counter({group: 7}), 2)

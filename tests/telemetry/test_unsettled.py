@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from keyfence.policy.verdict import Finding
+from keyfence.process.workers.increments import Increments
 from keyfence.telemetry import Telemetry, unsettled
-from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.tally import Tally
 from tests.telemetry.violations import violation
 
@@ -35,7 +35,7 @@ def test_the_first_key_of_a_kind_is_counted_with_the_next_ones() -> None:
     assert rows["ac:dev:session:<int>"] == {"observed": 1, "refused": 1}
 
 
-def test_counts_that_move_arrive_at_the_parent() -> None:
+def test_moved_counts_reach_the_parent() -> None:
     telemetry, parent = Telemetry(mask_keys=True), Tally()
     deltas = Increments(telemetry)
     for number in range(40):
@@ -46,7 +46,7 @@ def test_counts_that_move_arrive_at_the_parent() -> None:
     assert shown(parent) == shown(telemetry.tally) == {"ac:stg:<int>": 26, "ac:dev:<int>": 14}
 
 
-def test_a_row_that_lost_its_counts_counts_on() -> None:
+def test_a_row_that_lost_its_counts_can_gain_new_ones() -> None:
     telemetry = Telemetry(mask_keys=True)
     for key in ("ac:a:1", "ac:a:2", "ac:b:1"):
         tell(telemetry, key)
@@ -56,7 +56,7 @@ def test_a_row_that_lost_its_counts_counts_on() -> None:
     assert shown(telemetry.tally) == {"ac:a:<int>": 2, "ac:b:<int>": 2, "ac:<*>:<int>": 1}
 
 
-def test_so_many_keys_are_held_and_the_sum_stays_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_held_keys_is_bounded_and_the_sum_stays_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unsettled, "MAX_HELD", 2)
     telemetry = Telemetry(mask_keys=True)
     for word in ("aa", "bb", "cc", "dd"):

@@ -1,4 +1,4 @@
-"""Violations to tell of."""
+"""Violations to record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def violation(
     hint: str = "its writers: CubeMaster",
     message: str = "CubeProxy may not HSET that",
 ) -> Violation:
-    """A violation as the policy words it; `shape=""` is one of a key that no entry covers."""
+    """A violation as the policy makes it; `shape=""`: no entry covers its key."""
     shown = "" if key is None else key.decode("utf-8", "backslashreplace")[:128]
     return Violation(
         rule=rule,

@@ -1,14 +1,14 @@
-"""Who may change something through the admin listener.
+"""Which requests the admin listener accepts.
 
-Rule: only an operator changes or judges something: not everybody who can reach the port, and no web page that
-an operator happens to visit.
+Rule: only an operator changes or evaluates something. Reaching the port is not enough, and neither is being
+a web page that an operator happens to visit. `routes` says which requests need an operator.
 
-- Where there is a token, POST and DELETE need it. Without one they are taken from this machine alone: on an
-  address that other machines reach, a scraper must not be able to switch enforcement off.
-- The Host header must be an address literal, `localhost` or a configured name, since a name that a stranger
-  owns can be made to point here (DNS rebinding), which would make the stranger's page same-origin. A request
-  without Host is no browser's, and passes.
-- Origin and Sec-Fetch-Site, where a browser sends them, must name no other site.
+- With a token, such a request must carry it. Without one, it must come from this machine: on an address that
+  other machines reach, a scraper must not be able to switch enforcement off.
+- The Host header must be an address literal, `localhost` or a configured name. A stranger can point a name of
+  their own at this address (DNS rebinding), which would make the stranger's page same-origin. A request
+  without Host passes, because no browser sends one.
+- Origin and Sec-Fetch-Site, which browsers send, must not name another site.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from aiohttp import web
 
 from keyfence.net.addresses import ip_address
 
-READING = frozenset({"GET", "HEAD", "OPTIONS"})
-FAILURE_SECONDS = 1.0  # until a wrong token is answered; others don't wait for that
+FAILURE_SECONDS = 1.0  # until a wrong token is answered; other requests do not wait for that
 
 _WRONG_HOST = "The Host header must be an address, localhost or a name that the settings list."
-_OTHER_SITE = "This is taken from no other site's page."
+_OTHER_SITE = "Pages of other sites may not send this request."
 _NO_TOKEN = "This needs the admin token, as Authorization: Bearer TOKEN."
 _WRONG_TOKEN = "The admin token is wrong."
-_REMOTE = "Without a token this is taken from the same machine alone; set admin: {listen: …, token_file: …}."
+_REMOTE = "Without a token, only this machine may do this; set admin: {listen: …, token_file: …}."
 
 
 class Refusal(Exception):
-    """A request that is turned away: a sentence, the status that says so, and the reason as a label."""
+    """A refused request: why, in one sentence, the HTTP status, and the reason as a metric label."""
 
     def __init__(self, text: str, status: int, reason: str) -> None:
         super().__init__(text)
@@ -40,27 +39,24 @@ class Refusal(Exception):
 
 
 class Access:
-    """Judges requests."""
+    """The access checks of one admin listener."""
 
     def __init__(self, names: Collection[str] = (), token: bytes | None = None) -> None:
         self.take(names, token)
 
     def take(self, names: Collection[str], token: bytes | None) -> None:
-        """Judge by these from now on. `names` are the host names under which the listener may be called;
-        token None: there is none."""
+        """Use these from now on. `names` are the host names of the listener; token None: there is none."""
         self._token = token
         self._names = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
 
     def check_host(self, request: web.Request) -> None:
-        """Raises Refusal."""
+        """Check the Host header. Raises Refusal."""
         for host in request.headers.getall("Host", ()):
             if not self._is_own(host):
                 raise Refusal(_WRONG_HOST, 403, "host")
 
-    def check_change(self, request: web.Request) -> None:
-        """Whether a request may change something. Raises Refusal."""
-        if request.method in READING:
-            return
+    def check_operator(self, request: web.Request) -> None:
+        """Check that an operator sends a request, and no other site's page. Raises Refusal."""
         own = {f"http://{host}" for host in request.headers.getall("Host", ())}
         if any(origin not in own for origin in request.headers.getall("Origin", ())):
             raise Refusal(_OTHER_SITE, 403, "origin")
@@ -79,7 +75,7 @@ class Access:
             raise Refusal(_WRONG_TOKEN, 401, "wrong_token")
 
     def _is_own(self, header: str) -> bool:
-        """Whether a Host header names this listener and not a name that somebody pointed here."""
+        """Whether a Host header names this listener."""
         host, bracket, _ = header.strip().rpartition("]")
         if bracket:
             host = host.removeprefix("[")

@@ -1,6 +1,6 @@
-"""Asking the admin listener of a running keyfence.
+"""A client of the admin listener, for the command line.
 
-Rule: whatever goes wrong is one `AskError` with one line for the user; a fault of the network is never a
+Rule: every failure is an `AskError` with one line for the user. A fault of the network never shows a
 traceback.
 """
 
@@ -24,9 +24,9 @@ MAX_ANSWER = 64 * 1024 * 1024  # bytes; a report of 10,000 rows is a tenth of it
 
 
 class AskError(Exception):
-    """No answer, or one that says no; the message is one line for the user.
+    """No answer, or an error as the answer; the message is one line for the user.
 
-    `details` are further lines: the faults of files that keyfence was to read.
+    `details` are further lines: the faults of the files that keyfence reads.
     """
 
     def __init__(self, message: str, details: Sequence[str] = ()) -> None:
@@ -35,14 +35,14 @@ class AskError(Exception):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """keyfence sends none, and urllib would take the token along to wherever one leads."""
+    """keyfence sends no redirects, and urllib would send the token to their target."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def url_of(address: Address) -> str:
-    """How this machine reaches an admin listener, also one on all of the machine's addresses."""
+    """The URL of an admin listener on this machine, also of one on all its addresses."""
     host, port = address.host_port
     own = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{own}]:{port}" if ":" in own else f"http://{own}:{port}"
@@ -56,22 +56,22 @@ def ask(
     token_file: str = "",
     method: str = "",
 ) -> Any:
-    """One request to the admin listener at `base`. Without a `method` it is a POST where there is a body,
-    else a GET. `timeout` is in seconds. The token of `token_file` goes along with all but a GET. Raises
+    """Send one request to the admin listener at `base`. Without a `method` it is a POST if there is a body,
+    else a GET. `timeout` is in seconds. All requests but GET carry the token of `token_file`. Raises
     AskError."""
     method = method or ("GET" if body is None else "POST")
     url = base.rstrip("/") + path
     shown = without_password(url)
     data = None if body is None else json.dumps(body).encode()
     try:
-        # Only a URL of the web: urllib would open file:// as readily.
+        # Only HTTP: urllib would open file:// too.
         if not url.startswith(("http://", "https://")):
-            raise AskError(f"{shown} is no admin listener; write http://HOST:PORT")
+            raise AskError(f"{shown} is not an admin listener; write http://HOST:PORT")
         headers = {"Content-Type": "application/json"}
         if method != "GET" and token_file:
             headers["Authorization"] = f"Bearer {read_token(token_file).decode('ascii')}"
         request = urllib.request.Request(url, data=data, headers=headers, method=method)
-        # Straight to the address: an HTTP proxy of the environment has no business here.
+        # Connect directly, without an HTTP proxy that the environment names.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
         with opener.open(request, timeout=timeout) as response:
             return json.loads(response.read(MAX_ANSWER))
@@ -89,7 +89,7 @@ def ask(
 
 def _other_token(token_file: str) -> str:
     if token_file:
-        return f"{token_file} holds another."
+        return f"{token_file} holds a different one."
     return f"Name its file with --token-file or {TOKEN_VARIABLE}."
 
 
@@ -102,7 +102,7 @@ def _why(exc: Exception) -> str:
 
 
 def _error_text(error: urllib.error.HTTPError) -> tuple[str, list[str]]:
-    """The error in one line, and its details a line each."""
+    """The error and each of its details, one line each."""
     try:
         answer = json.loads(error.read(MAX_ANSWER))
         return _line(answer["error"]), [_line(one) for one in answer.get("diagnostics", ())]

@@ -1,12 +1,11 @@
-"""The connections of an admin listener: few, each bounded in time.
+"""The connections of an admin listener: few, and bounded in time.
 
-Rule: a connection that keeps keyfence waiting makes room for one that doesn't. There are never more
-connections than the listener has file descriptors for. Where one comes that is too many, an older one is
-closed for it: of the address that has the most, the one that has waited the longest. A request that is being
-carried out is left alone.
+Rule: a connection that keeps keyfence waiting makes room for another. There are never more connections than
+the listener has file descriptors for. One connection too many closes an older one: of the address that has
+the most, the one that has waited longest. A request that is being carried out is never closed for another.
 
-aiohttp speaks HTTP on them. It has no limit on their number, and none on the time that a header, a body or
-the reading of an answer takes.
+aiohttp parses HTTP on them. It limits neither their number nor the time for a header, a body or the reading
+of an answer.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from keyfence.downstream.accepting import Acceptor
 from keyfence.net.addresses import Bound
 from keyfence.telemetry.operator_log import notice
 
-CONNECTIONS = 64  # of each admin listener, where there are descriptors enough
-ARRIVING = 8  # those that are closed for others and those that come for them, for a moment
+CONNECTIONS = 64  # of each admin listener, if there are enough descriptors
+ARRIVING = 8  # further ones for a moment, while an old connection is closed for a new one
 SHUTDOWN_TIMEOUT = 2.0  # seconds that requests in progress get when the listener stops
-CONTINUE = "100-continue"  # the only thing that may be expected: RFC 9110, section 10.1.1
-LINGERING_SECONDS = 1.0  # for the rest of a body that nobody wants, so that its sender sees the answer
+CONTINUE = "100-continue"  # the only value of Expect: RFC 9110, section 10.1.1
+LINGERING_SECONDS = 1.0  # for the rest of a refused body, so that its sender sees the answer
 
 _log = logging.getLogger("keyfence.admin")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Times:
-    """What a request may take of each, in seconds."""
+    """How long each part of a request may take, in seconds."""
 
     header: float = 10.0  # from the connection, or from the first byte of a further request
     body: float = 10.0
@@ -53,7 +52,7 @@ def _uncounted(_listener: str, _reason: str) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bounds:
-    """What an admin listener may cost, and who counts what is over that."""
+    """The limits of an admin listener, and a function that counts refusals."""
 
     connections: int = CONNECTIONS
     times: Times = Times()
@@ -64,15 +63,15 @@ DEFAULT_BOUNDS = Bounds()
 
 
 class Connection(asyncio.Protocol):
-    """One connection: passes on to aiohttp what comes, and watches the time."""
+    """One connection: passes data to aiohttp and watches the time."""
 
     def __init__(self, owner: Connections, sock: socket.socket, host: str) -> None:
         self.host = host
         self.gone = asyncio.Event()
-        self.works = False  # at a request that was admitted
-        self.turn = next(owner.turns)  # counts when it last began to make keyfence wait
+        self.works = False  # an accepted request is being carried out
+        self.turn = next(owner.turns)  # orders connections by when keyfence began to wait for them
         self._owner = owner
-        self._sock: socket.socket | None = sock  # until a transport has it
+        self._sock: socket.socket | None = sock  # until a transport owns it
         self._http: asyncio.Protocol | None = None
         self._transport: asyncio.Transport | None = None
         self._in_header = True
@@ -81,21 +80,21 @@ class Connection(asyncio.Protocol):
         self._expire_in(owner.bounds.times.header)
 
     def hand_over(self) -> socket.socket | None:
-        """The socket, which is the caller's from now on; None: the connection has ended."""
+        """Give the socket to the caller; None: the connection has ended."""
         sock, self._sock = self._sock, None
         return None if self.gone.is_set() else sock
 
-    # -- a request's way
+    # -- the steps of a request
 
     def asked(self) -> None:
-        """A request's header is there. The body has a limit of its own, and so has the answer to a wrong
-        token."""
+        """A request's header has arrived. Its body, and the answer to a wrong token, have limits of their
+        own."""
         self._in_request = True
         self._in_header = False
         self._stop_timer()
 
     def answered(self) -> None:
-        """The answer is made: it is to be read, and another request may follow."""
+        """The answer is ready: the client must read it, and may send another request."""
         self._in_request = self.works = False
         self.turn = next(self._owner.turns)
         if not self.gone.is_set():
@@ -117,7 +116,7 @@ class Connection(asyncio.Protocol):
         self.end()
 
     def end(self) -> None:
-        """Close it now, whatever is on its way."""
+        """Close the connection at once."""
         self._stop_timer()
         self._owner.forget(self)
         self.gone.set()
@@ -133,7 +132,7 @@ class Connection(asyncio.Protocol):
         if self.gone.is_set():
             self._transport.abort()
             return
-        self._http = self._owner.speak()
+        self._http = self._owner.make_http()
         self._owner.by_transport[transport] = self
         self._http.connection_made(transport)
 
@@ -166,7 +165,7 @@ class Connection(asyncio.Protocol):
 
 
 class Connections:
-    """All connections of one listener, and the listener itself."""
+    """One listener and all its connections."""
 
     def __init__(self, name: str, bounds: Bounds) -> None:
         self.name = name
@@ -180,7 +179,7 @@ class Connections:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, application: web.Application, bound: Bound) -> None:
-        """Take connections on these sockets from now on, until `close`."""
+        """Accept connections on these sockets until `close`."""
         self._runner = web.AppRunner(
             application,
             access_log=None,
@@ -188,7 +187,7 @@ class Connections:
             shutdown_timeout=SHUTDOWN_TIMEOUT,
             keepalive_timeout=self.bounds.times.answer,
             lingering_time=LINGERING_SECONDS,
-            auto_decompress=False,  # nobody sends such bodies, and they may grow a thousandfold
+            auto_decompress=False,  # a compressed body may grow a thousandfold, and no client sends one
             logger=_protocol_log(),
         )
         await self._runner.setup()
@@ -207,14 +206,14 @@ class Connections:
             connection.end()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def speak(self) -> asyncio.Protocol:
-        """What speaks HTTP on a connection."""
+    def make_http(self) -> asyncio.Protocol:
+        """aiohttp's protocol for one connection."""
         assert self._runner is not None
         assert self._runner.server is not None
         return self._runner.server()
 
     def of(self, request: web.Request) -> Connection | None:
-        """The connection of a request; None where it has gone."""
+        """The connection of a request; None if it has ended."""
         return self.by_transport.get(request.transport)
 
     def refused(self, reason: str) -> None:
@@ -245,7 +244,7 @@ class Connections:
         task.add_done_callback(self._tasks.discard)
 
     def _dispensable(self, newcomer: str) -> Connection | None:
-        """Who makes room for one from the address of the newcomer; None: all are at work."""
+        """The connection to close for one from the newcomer's address; None: all carry out requests."""
         held = Counter(one.host for one in self._all)
         held[newcomer] += 1
         waiting = (one for one in self._all if not one.works)
@@ -269,7 +268,7 @@ Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 def _with_known_expectations(handle: Handle) -> Handle:
-    """aiohttp looks at Expect before all else, and fails where it can't be shown as text."""
+    """Answer a wrong Expect header here: aiohttp fails on one that is not printable text."""
 
     async def handle_expected(request: web.BaseRequest) -> web.StreamResponse:
         if request.headers.get("Expect", CONTINUE).lower() != CONTINUE:
@@ -280,7 +279,7 @@ def _with_known_expectations(handle: Handle) -> Handle:
 
 
 def _with_a_target(make: Callable[..., web.BaseRequest]) -> Callable[..., web.BaseRequest]:
-    """aiohttp fails where CONNECT comes without a target: then it has parsed no URL."""
+    """Give CONNECT without a target a URL: aiohttp parses none and fails."""
 
     def make_request(message: Any, *rest: Any) -> web.BaseRequest:
         if message.url is None:
@@ -291,7 +290,7 @@ def _with_a_target(make: Callable[..., web.BaseRequest]) -> Callable[..., web.Ba
 
 
 class _Unexpected(logging.Handler):
-    """What aiohttp logs: what is no HTTP and who has gone are nobody's concern, anything else is a fault."""
+    """aiohttp's log: invalid HTTP and closed connections are ignored, everything else is reported."""
 
     def emit(self, record: logging.LogRecord) -> None:
         fault = record.exc_info[1] if record.exc_info else None

@@ -1,6 +1,6 @@
-"""The token of the admin listener, as a file holds it.
+"""The token of the admin listener, which a file holds.
 
-Rule: a token never stands in a configuration, an argument or a message: only the name of its file does.
+Rule: configurations, arguments and messages name the token's file, and never hold the token.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import re
 import stat
 
-from keyfence.config.models import Settings
+from keyfence.config.settings import Settings
 from keyfence.net.addresses import ip_address
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.source.files import Unreadable, read_file
@@ -20,11 +20,11 @@ _TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  # what a Bearer header can carry:
 
 
 class TokenError(Exception):
-    """A token file can't be used; the message says why, in words that follow the file's name."""
+    """A token file can't be used; the message says why and follows the file's name."""
 
 
 def read_token(path: str) -> bytes:
-    """The token of a file: its only line. Raises TokenError."""
+    """The token in a file: its only line. Raises TokenError."""
     try:
         text = read_file(path, LONGEST + 2)
     except Unreadable as exc:
@@ -48,7 +48,7 @@ def is_open_to_others(path: str) -> bool:
 
 
 def token_of(settings: Settings) -> bytes | None:
-    """The token of the settings; None: there is none, or nothing that takes it. Raises FileError."""
+    """The token that the settings name; None: no token, or no admin listener. Raises FileError."""
     if settings.admin is None or not settings.admin_token_file:
         return None
     try:
@@ -59,7 +59,7 @@ def token_of(settings: Settings) -> bytes | None:
 
 
 def token_warnings(settings: Settings) -> list[str]:
-    """What an operator should know of who may read secrets, and use the admin listener."""
+    """Warnings about secrets that others can read, and about an admin listener that others can reach."""
     open_files = [
         f"any user of this machine may read or change the secret in {file}: chmod o= it"
         for file in settings.secret_files
@@ -80,6 +80,6 @@ def _admin_warnings(settings: Settings) -> list[str]:
     if host == "localhost" or ((address := ip_address(host)) is not None and address.is_loopback):
         return []
     return [
-        f"other machines reach the admin address {settings.admin}, and it has no token: what changes "
-        "something is taken from this machine alone; see admin: token_file in docs/configuration.md"
+        f"other machines reach the admin address {settings.admin}, and it has no token: only this machine "
+        "may change something there; see admin: token_file in docs/configuration.md"
     ]

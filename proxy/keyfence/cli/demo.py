@@ -27,7 +27,9 @@ from rich.table import Table
 from rich.text import Text
 
 from keyfence.admin.client import AskError, ask
-from keyfence.config.models import ListenerModel, Overrides, Settings, load_settings
+from keyfence.config.loading import load_settings
+from keyfence.config.models import ListenerModel
+from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.listeners import Listeners
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import did_you_mean
@@ -324,7 +326,7 @@ async def _played(
     telemetry = Telemetry.to(None)
     runtime = Runtime(dataclasses.replace(settings, modes=flags.modes), policy, telemetry)
     upstream = runtime.open_upstream(address)
-    listeners = Listeners(runtime.gate(upstream))
+    listeners = Listeners(runtime.server_context(upstream))
     try:
         await upstream.probe()
         for one in settings.listeners:

@@ -14,8 +14,11 @@ import click
 
 from keyfence import __version__, _compiled
 from keyfence.admin.client import url_of
-from keyfence.config.models import DEFAULT_ADMIN, Overrides, load_settings, parse_drain, parse_workers
+from keyfence.config.fields import parse_drain, parse_workers
+from keyfence.config.loading import load_settings
+from keyfence.config.models import DEFAULT_ADMIN
 from keyfence.config.references import is_plain_password
+from keyfence.config.settings import Overrides
 from keyfence.config.upstream import upstream_of
 from keyfence.net.addresses import parse_address, parse_listen
 from keyfence.policy.diagnostics import FileError
@@ -227,7 +230,7 @@ def report(context: click.Context, source: str, admin: str, form: str, by: str) 
         render_by_key(rows)
     else:
         render(rows)
-    found.say_what_is_missing()
+    found.report_missing()
     if found.faults:
         sys.exit(1)
 

@@ -207,7 +207,7 @@ class Findings:
     dropped: int = 0  # violations that the log's limits left out
     faults: int = 0  # unreadable lines of the log
 
-    def say_what_is_missing(self) -> None:
+    def report_missing(self) -> None:
         if self.dropped:
             say(
                 f"keyfence: {self.source}: the log's limits left out {self.dropped} more violations", err=True
@@ -239,7 +239,7 @@ def read_rows(source: str) -> Findings:
 def rows_of(source: str) -> list[Row]:
     """Returns the rows, and prints at once how many violations are missing from them."""
     found = read_rows(source)
-    found.say_what_is_missing()
+    found.report_missing()
     return found.rows
 
 

@@ -44,7 +44,7 @@ from .output import USAGE, console, fail, fail_with, print_table, say
 @format_option("text", "json", "github")
 @click.option("--strict", is_flag=True, help="Fail on warnings too.")
 def check(policies: Sequence[str], form: str, strict: bool) -> None:
-    """Check policies; report every error and warning with its line and an example key.
+    """Check policies and configurations; report every error and warning with its line and an example key.
 
     A policy is a file or a folder. A configuration is checked together with the policy that it names.
 

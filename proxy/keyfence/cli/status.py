@@ -13,7 +13,8 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from keyfence.config.models import Overrides, load_settings
+from keyfence.config.loading import load_settings
+from keyfence.config.settings import Overrides
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import Modes, advised
 from keyfence.policy.show import one_line

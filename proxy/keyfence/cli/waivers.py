@@ -14,7 +14,8 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from keyfence.config.models import Overrides, load_settings
+from keyfence.config.loading import load_settings
+from keyfence.config.settings import Overrides
 from keyfence.policy.analysis.baseline import baseline
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.waivers import Use, WaiverModel, read_waivers, uses, waiver_faults

@@ -1,4 +1,7 @@
-"""What clients may cost, beyond a single request."""
+"""The limits of clients, beyond a single request.
+
+Rule: this is a value; `downstream` enforces it.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,19 @@ ANY_SERVICE = "*"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """What clients may cost beyond a single request. 0 is no limit, but for `connections` and `output`.
+    """The limits of clients. 0 means no limit, except for `connections` and `output`.
 
-    Times are seconds. Numbers of connections are those of one process.
+    Times are in seconds. Numbers of connections are per process.
     """
 
     connections: int = 10_000
     per_address: int = 0
-    per_service: Mapping[str, int] = dataclasses.field(default_factory=dict)  # "*": each that isn't named
-    output: int = 64 * MIB  # bytes of replies that one client hasn't read
+    per_service: Mapping[str, int] = dataclasses.field(
+        default_factory=dict
+    )  # "*": every service that is not named
+    output: int = 64 * MIB  # bytes of replies that one client has not read
     handshake: float = 10.0  # from accepting until TLS and the PROXY header are done
-    idle: float = 0.0  # without a byte in either direction, while nothing is awaited
+    idle: float = 0.0  # without a byte in either direction and without an outstanding reply
     request_time: float = 0.0  # from the first byte of a request until it is complete
 
     def of_service(self, service: str) -> int:

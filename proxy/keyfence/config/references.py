@@ -1,7 +1,7 @@
-"""Values that stand elsewhere: `${NAME}` is taken from the environment, `file:PATH` from a file.
+"""References in a configuration: `${NAME}` to the environment, `file:PATH` to a file.
 
-Rule: such a value may be a secret. No fault shows it: the reference stands in its place. Only settings
-that hold secrets take `file:`, since the others name files themselves.
+Rule: the value may be a secret, so a message shows the reference and never the value. Only settings that hold
+secrets accept `file:`, because other settings name files themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_SECRET = 64 * 1024  # bytes of a file
 _VARIABLE = re.compile(r"(\$?)\$\{([^{}]*)(\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
-# Settings that take `file:`. "*" stands for any name or number.
+# Settings that accept `file:`. "*" stands for any name or number.
 SECRETS: tuple[PathKey, ...] = (
     ("upstream",),
     ("upstream", "url"),
@@ -35,7 +35,7 @@ SECRETS: tuple[PathKey, ...] = (
     ("identify", "passwords", "*", "password", "*"),
 )
 URLS: tuple[PathKey, ...] = (("upstream",), ("upstream", "url"))
-# Settings that take nothing else: a password doesn't stand in a configuration where its hash can.
+# Settings that must be references: a configuration may hold a password's hash, but no password.
 ONLY_ELSEWHERE: tuple[PathKey, ...] = (
     ("identify", "passwords", "*", "password"),
     ("identify", "passwords", "*", "password", "*"),
@@ -43,21 +43,21 @@ ONLY_ELSEWHERE: tuple[PathKey, ...] = (
 
 
 class BadReference(ValueError):
-    """A reference leads nowhere; the message says why, and shows no value."""
+    """A reference can't be resolved; the message says why and shows no value."""
 
 
 def resolved(text: str, folder: Path, *, may_be_file: bool = False, is_url: bool = False) -> str:
-    """The text with its references replaced. A file's path is relative to `folder`. Raises BadReference."""
+    """The text with its references resolved. A file's path is relative to `folder`. Raises BadReference."""
     if may_be_file and text.startswith(FILE):
         return _content(_filled(text.removeprefix(FILE)), folder)
-    # A secret may hold any character, and a URL's user and password may not.
+    # A secret may hold any character, but user and password in a URL must be quoted.
     quoted_from, quoted_to = (text.find("://"), text.rfind("@")) if is_url else (0, 0)
     return _filled(text, range(quoted_from, quoted_to))
 
 
 def resolved_url(text: str, folder: Path) -> str:
-    """The URL of an upstream with its references replaced. Raises BadReference, also where it is no URL with
-    them: the reason would show parts of what they stand for."""
+    """The URL of an upstream with its references resolved. Raises BadReference, also if the result is not a
+    URL: the usual message would show parts of the values."""
     url = resolved(text, folder, may_be_file=True, is_url=True)
     if url == text:
         return url
@@ -109,10 +109,10 @@ def _content(path: str, folder: Path) -> str:
 
 
 class Resolved(Source):
-    """A configuration with the values that its references stand for. No fault of it shows one of them."""
+    """A configuration with its references resolved. Its messages never show the values."""
 
     def __init__(self, written: Source, folder: Path) -> None:
-        """Raises FileError with every reference that leads nowhere."""
+        """Raises FileError with every reference that can't be resolved."""
         self.file = written.file
         self.lines = written.lines
         self.faults = []
@@ -164,7 +164,7 @@ class Resolved(Source):
         return super()._diagnostic(level, place, message, path, example)
 
     def _hidden_at(self, path: PathKey) -> Iterator[tuple[str, str]]:
-        """The values at a place, in it and around it."""
+        """The values at a path, below it and above it."""
         for at, hidden in self._hidden.items():
             shorter = min(len(at), len(path))
             if at[:shorter] == path[:shorter]:
@@ -180,6 +180,6 @@ def _is_one_of(path: PathKey, patterns: tuple[PathKey, ...]) -> bool:
 
 
 def is_plain_password(written: str) -> bool:
-    """Whether a URL holds a password itself, and no reference to one."""
+    """Whether a URL holds a password itself and not a reference to one."""
     user = written.partition("://")[2].rpartition("@")[0]
     return ":" in user and "${" not in user.partition(":")[2]

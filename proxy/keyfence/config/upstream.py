@@ -1,6 +1,6 @@
-"""The upstream, as a configuration or the command line names it.
+"""The upstream, as the configuration or the command line names it.
 
-Rule: a login stands in one place, the URL or the settings beside it; no message shows a password.
+Rule: a login is given in one place, the URL or the settings beside it. No message shows a password.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place
 from keyfence.policy.source.model import Duration, Flag
 from keyfence.upstream.health import UpstreamAddress
 from keyfence.upstream.url import parse_upstream
 
+from .fields import STRICT
 from .references import resolved_url
 
 
@@ -25,20 +26,20 @@ def _checked_upstream(value: str) -> str:
 
 
 class UpstreamModel(BaseModel):
-    """The Redis to stand in front of. Without a URL, keyfence starts one of its own."""
+    """The Redis that keyfence connects to. Without a URL, keyfence starts one of its own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = STRICT
 
     url: Annotated[str, AfterValidator(_checked_upstream)] = Field("", repr=False)
-    username: str = ""  # beside the URL: whom keyfence logs in as …
+    username: str = ""  # beside the URL: the user that keyfence logs in as …
     password: str = Field("", repr=False)  # … and its password, as file:PATH or ${NAME} too
-    ca: str = ""  # a PEM file of the authorities that may have signed a rediss:// server's certificate
+    ca: str = ""  # a PEM file of the authorities that rediss:// servers' certificates must come from
     cert: str = ""  # a PEM file of the certificate that keyfence shows to a rediss:// server …
     key: str = ""  # … and its key
-    server_name: str = ""  # whom a rediss:// server's certificate must name, where it isn't the URL's host
+    server_name: str = ""  # the name in a rediss:// server's certificate, if it is not the URL's host
     verify: Flag = True  # check a rediss:// server's certificate and name
     connect_timeout: Duration = 5000
-    # shared: what leaves nothing behind on a connection goes over connections that clients share.
+    # shared: commands that leave no state on a connection use connections that clients share.
     mode: Literal["shared", "dedicated"] = "shared"
     shared_connections: Annotated[int, Field(ge=1, le=64)] = 2  # of one kind: database, protocol, login
 
@@ -49,11 +50,11 @@ def upstream_of(flag: str) -> UpstreamAddress:
 
 
 def address_of(said: UpstreamModel, flag: str) -> UpstreamAddress | None:
-    """The upstream that file and command line name together; None: neither does. Raises FileError."""
+    """The upstream that file and command line name; None: neither names one. Raises FileError."""
     if flag:
         try:
             address = upstream_of(flag)
-        except ValueError as exc:  # what the reference leads to has changed since the start
+        except ValueError as exc:  # the referenced value has changed since the start
             raise FileError([Diagnostic(Place("command line", 1, 1), "error", str(exc))]) from None
         return dataclasses.replace(address, server_name=said.server_name)
     if not said.url:

@@ -8,13 +8,14 @@ pauses the reading from the other side, so that no buffer here exceeds its limit
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
 from keyfence.config.limits import ClientLimits
-from keyfence.identity.resolver import Evidence, Identities, certificate_names
+from keyfence.identity.certificates import with_certificate
+from keyfence.identity.evidence import Evidence
+from keyfence.identity.resolver import Resolver
 from keyfence.net.host_port import host_port
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp import encode
@@ -29,6 +30,7 @@ from keyfence.upstream.health import Upstream, send_with_end
 from keyfence.upstream.links import Links, Owner
 from keyfence.upstream.pools import Pools
 
+from .closures import closure_label
 from .quotas import ConnectionQuota, ConnectionQuotas
 
 # The bytes that may be received while a request waits for its connection to open.
@@ -49,7 +51,7 @@ class ServerContext:
     def __init__(
         self,
         in_force: InForce | None,
-        identities: Identities,
+        identities: Resolver,
         upstream: Upstream,
         telemetry: Telemetry,
         limits: RequestLimits,
@@ -180,9 +182,7 @@ class Client(Owner):
         """The client's service, and the names in its certificate."""
         known, self._known = self._known, None
         assert known is not None
-        certificate = transport.get_extra_info("peercert")
-        if certificate:
-            known = dataclasses.replace(known, names=certificate_names(certificate))
+        known = with_certificate(known, transport.get_extra_info("peercert"))
         return self._context.identities.at_connect(known), known.names
 
     def data_received(self, data: bytes) -> None:
@@ -463,7 +463,7 @@ class Client(Owner):
         """Close once all written bytes have reached the client."""
         if self._transport is not None and not self._transport.is_closing():
             if reason:
-                self._counters.closed_for(reason_label(reason))
+                self._counters.closed_for(closure_label(reason))
             self._leave()
             self._links.close()  # reading the written bytes may take the client a while; no more will follow
 
@@ -532,25 +532,6 @@ class Client(Owner):
             if not self._dismissed:
                 self._counters.closed_for("shutdown")
             self._leave(at_once=True)
-
-
-def reason_label(reason: str) -> str:
-    """The metric label of a reason for closing. The set of labels is closed; other reasons become `other`."""
-    for beginning, label in (
-        ("QUIT", "quit"),
-        ("protocol error", "protocol_error"),
-        ("HTTP", "http"),
-        ("identity", "identity"),
-        ("upstream sent", "upstream_protocol"),
-        ("upstream", "upstream_lost"),
-        ("shutdown", "shutdown"),
-        ("idle", "idle"),
-        ("request_time", "request_time"),
-        ("service_connections", "service_connections"),
-    ):
-        if reason.startswith(beginning):
-            return label
-    return "other"
 
 
 def too_many(service: str = "") -> bytes:

@@ -11,12 +11,13 @@ import contextlib
 import ipaddress
 import socket
 import ssl
-import struct
 import sys
 from typing import Any
 
 from keyfence.config.models import ListenerModel
-from keyfence.identity.resolver import Evidence, Network
+from keyfence.identity.evidence import Evidence
+from keyfence.identity.networks import Network, forwarded, is_trusted
+from keyfence.identity.unix_users import UCRED_SIZE, with_unix_peer
 from keyfence.net.addresses import Bound, bind
 from keyfence.net.proxy_protocol import HeaderError, HeaderReader, Source
 from keyfence.telemetry.operator_log import notice
@@ -30,7 +31,6 @@ from .quotas import ConnectionQuota
 
 HURRY_SECONDS = 0.5  # for connections that are about to become clients when the process ends
 ACCEPTS_PER_TURN = 64
-_UCRED = struct.Struct("3i")  # pid, uid, gid: unix(7), SO_PEERCRED
 
 
 class _Refused(Exception):
@@ -185,20 +185,21 @@ class _Listener:
 
     async def _origin(self, sock: socket.socket, peer: Any, deadline: float) -> tuple[Evidence, int]:
         """The evidence of a connection's origin, and its port (0: none). Raises _Refused, OSError."""
-        address, port, uid = "", 0, None
         if self._unix:
-            _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+            credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED_SIZE)
+            evidence, port = with_unix_peer(Evidence(self.service), credentials), 0
         else:
-            address, port = sys.intern(peer[0]), peer[1]  # many connections have the same address
+            # Interned, because many clients come from one address.
+            evidence, port = Evidence(self.service, sys.intern(peer[0])), peer[1]
         if self._proxied:
-            source = await self._proxy_header(sock, address, deadline)
+            source = await self._proxy_header(sock, evidence.address, deadline)
             if not source.local:
-                address, port, uid = source.address, source.port, None
-        return Evidence(self.service, address, uid), port
+                return forwarded(evidence, source.address), source.port
+        return evidence, port
 
     async def _proxy_header(self, sock: socket.socket, address: str, deadline: float) -> Source:
         loop = asyncio.get_running_loop()
-        if self._trusted and not any(_ip(address) in network for network in self._trusted):
+        if not is_trusted(address, self._trusted):
             raise _Refused("untrusted", f"{address} may not send PROXY headers")
         reader = HeaderReader()
         try:
@@ -221,8 +222,3 @@ class _Listener:
         if refused.answer:
             with contextlib.suppress(OSError):  # it may have ended
                 sock.send(refused.answer)
-
-
-def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    ip = ipaddress.ip_address(address.split("%", maxsplit=1)[0])
-    return ip.ipv4_mapped or ip if isinstance(ip, ipaddress.IPv6Address) else ip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ssl
 
-from keyfence.config.models import Settings
+from keyfence.config.settings import Settings
 from keyfence.policy.diagnostics import Diagnostic, FileError
 from keyfence.policy.source.files import Unreadable, read_file
 

@@ -1,1 +1,1 @@
-"""Who a client is: from what it shows to the service that the policy names."""
+"""Which service a client is: the evidence for it, its sources, and the order in which they count."""

@@ -1,8 +1,7 @@
-"""The answer of the policy to one command: values, worded once, acted on elsewhere.
+"""Verdicts and rulings: the values in which the policy answers.
 
-Rule: a verdict tells of every violation of the command: the first few of each kind in full, the others by
-their number. Whether one is refused or only counted is decided by `modes`, never here, and nothing here is
-raised.
+Rule: a verdict has every violation of a command, the first few of each kind in full and the others as a
+number. `enforcement.modes` decides which are refused.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ Mark = TypeVar("Mark", bound=Hashable)
 
 Severity = Literal["must", "should"]
 Mode = Literal["observe", "enforce", "disabled"]
-# late: found out when it could no longer be refused, in whatever mode.
+# late: found when it could no longer be refused, in any mode.
 Action = Literal["observed", "refused", "waived", "late"]
 
 
 class Peer(NamedTuple):
-    """Who sent a command. A client can give any name and library; only the address and the user are known."""
+    """Who sent a command. Only address and user are verified; a client can give any name and library."""
 
     address: str  # with the port, where there is one
     user: str = ""  # that Redis accepted
@@ -29,25 +28,25 @@ class Peer(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """One broken rule. Texts name nothing but what the caller sent and what the policy file says."""
+    """One broken rule. Its texts contain only what the caller sent and what the policy file says."""
 
     rule: str  # a name in `policy.rules`
     severity: Severity
-    position: int  # the argument at fault; 0 is the command itself
-    key: bytes | None  # the key (or channel, or pattern) as sent; None where the rule is about no key
+    position: int  # the argument at fault; 0: the command itself
+    key: bytes | None  # the key, channel or pattern as sent; None: the rule is not about a key
     shown: str  # the key for logs and reports: printable, cut, secrets masked; "" for none
     entry: str  # the catalogue entry, legacy key or scope that decided; "" for none
-    # For keys that no entry covers: "" (telemetry learns one). Of an unregistered script: its SHA-1, or
-    # the function's name. Else equal to `entry`.
+    # "" for keys that no entry covers (telemetry learns their shape); the SHA-1 of an unregistered script, or
+    # the function's name; otherwise equal to `entry`.
     shape: str
     message: str  # "CubeProxy may not HSET cube:…; its writers: CubeMaster."
     hint: str  # what to do about it; may be ""
-    contact: str = ""  # whom to ask: the owner of the key's file; "" where the decision knows none
-    more: int = 0  # others of the same rule, entry and severity in the same command, which aren't listed
+    contact: str = ""  # the owner of the key's file; "" if there is none
+    more: int = 0  # unlisted violations of the same rule, entry and severity in the same command
 
 
 class Found(NamedTuple):
-    """A violation before it is put in words: of a command's many violations only the first few are."""
+    """A violation without its words. Only violations that are listed are put in words."""
 
     rule: str
     severity: Severity
@@ -56,62 +55,62 @@ class Found(NamedTuple):
     entry: str
     shape: str
     contact: str
-    words: Callable[[], tuple[str, str, str]]  # how the key is shown, the message, the hint
+    words: Callable[[], tuple[str, str, str]]  # the key as it is shown, the message, the hint
 
     def worded(self) -> Violation:
-        """The violation in words."""
+        """Puts the violation in words."""
         shown, message, hint = self.words()
         rule, severity, position, key, entry, shape, contact, _ = self
         return Violation(rule, severity, position, key, shown, entry, shape, message, hint, contact)
 
 
 def script_in(rule: str, shape: str) -> str:
-    """The SHA-1 of an unregistered script, or its function's name, where a shape tells which it is."""
+    """Returns the SHA-1 of an unregistered script, or its function's name; "" for other rules."""
     return shape if rule == "script.unregistered" else ""
 
 
-# So many violations of one rule are listed for one command, and the first of each entry besides.
+# How many violations of one rule are listed for one command, besides the first of each entry.
 LISTED = 8
 
 
 class Gathering(Generic[Mark]):
-    """Takes in the violations of one command as they are found, and words those that are to be listed.
+    """Collects the violations of one command, and words those that are listed.
 
-    Each has a mark (what is done about it): what is counted and not listed has the mark of what it is counted
-    with.
+    Each violation has a mark, such as the action on it. A violation that is only counted is counted with a
+    listed one of the same mark.
     """
 
     def __init__(self) -> None:
         self._listed: list[tuple[Violation, Mark]] = []
         self._more: list[int] = []
         self._last: dict[tuple[str, str, str, Mark], int] = {}
-        self._told: dict[tuple[str, Mark], int] = {}
+        self._number: dict[tuple[str, Mark], int] = {}
 
     def take(self, found: Found, mark: Mark) -> None:
-        """Take in one more."""
+        """Adds a violation."""
         kind = found.rule, found.entry, found.severity, mark
-        told = self._told.get((found.rule, mark), 0)
+        listed = self._number.get((found.rule, mark), 0)
         last = self._last.get(kind)
-        if last is not None and told >= LISTED:
+        if last is not None and listed >= LISTED:
             self._more[last] += 1
             return
-        self._told[found.rule, mark] = told + 1
+        self._number[found.rule, mark] = listed + 1
         self._last[kind] = len(self._listed)
         self._listed.append((found.worded(), mark))
         self._more.append(0)
 
     def listed(self) -> Iterator[tuple[Violation, Mark]]:
-        """What is listed, in the order in which it was found."""
+        """Yields the listed violations in the order in which they were found."""
         for (violation, mark), more in zip(self._listed, self._more, strict=True):
             yield (violation._replace(more=more) if more else violation), mark
 
 
-# The kinds of target whose violations have `shape` equal to `entry`: all their keys are of one form.
+# Kinds of target with keys of one form. The shape of their violations is the entry.
 COVERED = frozenset({"entry", "legacy", "malformed", "channel"})
 
 
 class Verdict(NamedTuple):
-    """What the policy says of one command by one service. No violations: allowed."""
+    """The evaluator's answer to one command by one service."""
 
     violations: tuple[Violation, ...]
 
@@ -124,7 +123,7 @@ ALLOWED = Verdict(())
 
 
 class Finding(NamedTuple):
-    """A violation, and what is done about it here."""
+    """A violation, and the action on it in this environment."""
 
     violation: Violation
     action: Action

@@ -1,1 +1,1 @@
-"""One keyfence process, from start to end: put together, controlled, reloaded, and its work each second."""
+"""One keyfence process: built, controlled, reloaded and ended."""

@@ -1,7 +1,7 @@
-"""What the admin listener and signals ask of a running keyfence.
+"""Carries out what the admin listener and signals ask of a running keyfence.
 
-Rule: one place holds what is in force (policy, configuration, break-glass) and hands it to whoever serves the
-clients: this process, or its workers. Nothing that is asked here ends the process.
+Rule: this is the one place that puts a policy, a configuration or a break-glass in force; it hands them to
+the backend, which serves the clients. Nothing here ends the process.
 """
 
 from __future__ import annotations
@@ -12,157 +12,58 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from keyfence import __version__
 from keyfence.admin.access import Access
+from keyfence.admin.control import Control
 from keyfence.admin.token import token_of, token_warnings
-from keyfence.downstream.listeners import Listeners
-from keyfence.downstream.tls import listener_context
+from keyfence.config.settings import Settings
 from keyfence.policy.analysis.explain import explain
+from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import BreakGlass, advised
 from keyfence.policy.rules import RULES
-from keyfence.process.workers.handle import WorkerFailed
-from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.metrics import exposition
 from keyfence.telemetry.operator_log import warn
-from keyfence.telemetry.tally import Row
 
-from .serving.reload import Origin, Packed, admit, changed_settings, unpack
+from .serving.backend import Backend, WorkerFailed
+from .serving.reload import Origin, admit, changed_settings, unpack
 from .serving.runtime import Runtime
 from .systemd import READY, Notify, reloading
 
-MAX_GLASS = 100
+MAX_GLASS = 100  # break-glasses that may be open at a time
 
 
-class Backend(Protocol):
-    """Who serves the clients. `InProcess` and `workers.parent.Workers` implement it."""
-
-    @property
-    def bound(self) -> Sequence[tuple[str, str]]:
-        """(address, service) of each listener."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether clients are served."""
-
-    async def open(self) -> None:
-        """Serve. Raises StartError."""
-
-    def prepare(self, decision_log: str) -> None:
-        """Log to this file from now on. Raises OSError, and changes nothing then."""
-
-    async def take(self, packed: Packed, loaded_at: float) -> None:
-        """Serve by this from now on; returns once that is so everywhere."""
-
-    async def set_glass(self, glass: Sequence[BreakGlass]) -> None:
-        """The same for break-glass."""
-
-    async def counters(self) -> Counters: ...
-    async def rows(self) -> list[Row]: ...
-    def listing(self) -> list[dict[str, Any]]: ...
-    def reopen_log(self) -> None: ...
-    async def tick(self) -> None: ...
-    async def restart(self) -> int:
-        """A rolling restart; returns how many were replaced. Raises WorkerFailed."""
-
-    async def drain(self, seconds: float, at_once: asyncio.Event) -> None:
-        """Take leave of the clients, and end."""
-
-
-class InProcess:
-    """This process serves the clients itself."""
-
-    def __init__(self, runtime: Runtime, listeners: Listeners) -> None:
-        self.is_open = False
-        self._runtime = runtime
-        self._listeners = listeners
-        self._since = time.time()
-
-    @property
-    def bound(self) -> Sequence[tuple[str, str]]:
-        return self._listeners.bound
-
-    async def open(self) -> None:
-        await self._listeners.start()
-        self.is_open = True
-
-    def prepare(self, decision_log: str) -> None:
-        self._runtime.telemetry.log_to(decision_log or None)
-
-    async def take(self, packed: Packed, _loaded_at: float) -> None:
-        """The runtime is this process's own, and has taken it already."""
-        contexts = [listener_context(packed.settings, i) for i in range(len(packed.settings.listeners))]
-        self._listeners.replace_tls(contexts)
-
-    async def set_glass(self, _glass: Sequence[BreakGlass]) -> None:
-        """The list is the judge's own."""
-
-    async def counters(self) -> Counters:
-        return self._runtime.telemetry.counters
-
-    async def rows(self) -> list[Row]:
-        return self._runtime.telemetry.tally.snapshot()
-
-    def listing(self) -> list[dict[str, Any]]:
-        counters = self._runtime.telemetry.counters
-        return [
-            {
-                "slot": 0,
-                "pid": os.getpid(),
-                "state": "serving" if self.is_open else "starting",
-                "started": self._since,
-                "revisions": {name: revision for name, (revision, _) in counters.policies.items()},
-                "connections": sum(counters.connections_open.values()),
-            }
-        ]
-
-    def reopen_log(self) -> None:
-        self._runtime.telemetry.reopen()
-
-    async def tick(self) -> None:
-        """The runtime's own chores do it."""
-
-    async def restart(self) -> int:
-        raise WorkerFailed(
-            "keyfence runs as one process; run it with --workers 1 or more for rolling restarts"
-        )
-
-    async def drain(self, seconds: float, at_once: asyncio.Event) -> None:
-        await self._listeners.close(seconds, at_once)
-
-
-class Control:
-    """Implements `admin.Control` over the judge of this process and whoever serves the clients."""
+class ProcessControl(Control):
+    """Controls one keyfence: the runtime of this process, and the backend that serves the clients."""
 
     def __init__(
         self,
         origin: Origin,
         runtime: Runtime,
-        front: Backend,
+        backend: Backend,
         access: Access | None = None,
         notify: Notify = lambda _message: None,
     ) -> None:
-        """`access` is that of the admin listener, which a reload may change; `notify` sends to the
-        supervisor."""
+        """`access` is the admin listener's, which a reload may change; `notify` sends to the supervisor."""
         self.draining = False
         self._access = access
         self._notify = notify
         self._origin = origin
         self._runtime = runtime
-        self._front = front
+        self._backend = backend
         self._reloading = asyncio.Lock()
         self._started = time.time()
 
-    # -- what is
+    # -- state
 
-    def ready(self) -> tuple[bool, list[str]]:
+    async def ready(self) -> tuple[bool, list[str]]:
         reasons = []
         if self.draining:
             reasons.append("keyfence is ending")
-        elif not self._front.is_open:
+        elif not self._backend.is_open:
             reasons.append("listeners are not open yet")
         upstream = self._runtime.upstream
         if upstream is None or not upstream.up:
@@ -170,31 +71,30 @@ class Control:
         return not reasons, reasons
 
     async def metrics(self) -> bytes:
-        return exposition(await self._front.counters())
+        return exposition(await self._backend.counters())
 
     async def report(self) -> Sequence[Mapping[str, Any]]:
-        return await self._front.rows()
+        return await self._backend.rows()
 
-    def workers(self) -> list[dict[str, Any]]:
-        return self._front.listing()
+    async def workers(self) -> list[dict[str, Any]]:
+        return self._backend.listing()
 
-    def modes(self) -> dict[str, Any]:
-        judge = self._runtime.judge
-        if judge is None:
+    async def modes(self) -> dict[str, Any]:
+        authorizer = self._runtime.authorizer
+        if authorizer is None:
             return {"splice": True}
         return {
-            "policy": judge.policy.name,
-            "revision": judge.policy.revision,
-            "should": sorted(judge.policy.should),
-            "advised": advised(judge.policy),
-            "modes": judge.modes.matrix(),
+            "policy": authorizer.policy.name,
+            "revision": authorizer.policy.revision,
+            "should": sorted(authorizer.policy.should),
+            "advised": advised(authorizer.policy),
+            "modes": authorizer.modes.matrix(),
             "break_glass": [dataclasses.asdict(one) for one in self._runtime.glass],
         }
 
     async def status(self) -> dict[str, Any]:
-        """What runs here, and since when; all times are Unix seconds."""
-        ready, reasons = self.ready()
-        counters = await self._front.counters()
+        ready, reasons = await self.ready()
+        counters = await self._backend.counters()
         clients: dict[str, int] = {}
         for (service, _), number in counters.connections_open.items():
             clients[service] = clients.get(service, 0) + number
@@ -206,19 +106,19 @@ class Control:
             "reasons": reasons,
             "policy": self._policy_status(),
             "upstream": self._upstream_status(),
-            "listeners": self.addresses(),
-            "workers": self.workers(),
+            "listeners": await self.addresses(),
+            "workers": await self.workers(),
             "clients": clients,
-            "modes": self._modes_in_numbers(),
+            "modes": self._mode_counts(),
             "break_glass": [dataclasses.asdict(one) for one in self._runtime.glass],
             "waivers": len(self._runtime.settings.waivers),
         }
 
     def _policy_status(self) -> dict[str, Any] | None:
-        judge = self._runtime.judge
-        if judge is None:
+        authorizer = self._runtime.authorizer
+        if authorizer is None:
             return None
-        name, revision = judge.policy.name, judge.policy.revision
+        name, revision = authorizer.policy.name, authorizer.policy.revision
         loaded = self._runtime.telemetry.counters.policies.get(name, (revision, self._started))[1]
         return {"name": name, "revision": revision, "file": self._runtime.settings.policy, "loaded": loaded}
 
@@ -233,53 +133,50 @@ class Control:
             "reason": "" if upstream.up else upstream.reason,
         }
 
-    def _modes_in_numbers(self) -> dict[str, dict[str, int]]:
-        """service → mode → how many rules."""
-        judge = self._runtime.judge
+    def _mode_counts(self) -> dict[str, dict[str, int]]:
+        """service → mode → number of rules."""
+        authorizer = self._runtime.authorizer
         found: dict[str, dict[str, int]] = {}
-        for by_service in judge.modes.matrix().values() if judge is not None else ():
+        for by_service in authorizer.modes.matrix().values() if authorizer is not None else ():
             for service, mode in by_service.items():
                 row = found.setdefault(service, {"enforce": 0, "observe": 0, "disabled": 0})
                 row[mode] += 1
         return found
 
-    def waivers(self) -> list[dict[str, Any]]:
-        """The waivers in force, as their file has them."""
+    async def waivers(self) -> list[dict[str, Any]]:
         return [one.model_dump(mode="json") for one in self._runtime.settings.waivers]
 
-    def addresses(self) -> list[dict[str, str]]:
-        return [{"address": address, "service": service} for address, service in self._front.bound]
+    async def addresses(self) -> list[dict[str, str]]:
+        return [{"address": address, "service": service} for address, service in self._backend.bound]
 
-    def explain(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> dict[str, Any]:
-        """The live policy's verdict, and what the live modes and waivers make of it. Raises ValueError."""
-        judge = self._runtime.judge
-        if judge is None:
-            raise ValueError("keyfence runs with --splice: it judges nothing")
-        told = explain(judge.policy, service, argv, caller)
-        ruling = judge.rule(judge.number(service), argv, judge.policy.values(caller))
-        told["actions"] = [
+    async def explain(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> dict[str, Any]:
+        authorizer = self._runtime.authorizer
+        if authorizer is None:
+            raise ValueError("keyfence runs with --splice: it evaluates nothing")
+        answer = explain(authorizer.policy, service, argv, caller)
+        ruling = authorizer.rule(authorizer.number(service), argv, authorizer.policy.values(caller))
+        answer["actions"] = [
             {"rule": found.violation.rule, "action": found.action} for found in ruling.findings
         ]
-        told["refused"] = ruling.refused_by is not None
-        return told
+        answer["refused"] = ruling.refused_by is not None
+        return answer
 
     # -- break-glass
 
     async def observe(self, seconds: float, rule: str | None, service: str | None) -> dict[str, Any]:
-        """Break-glass: refuse nothing (of a rule, of a service) for so long. Raises ValueError."""
-        judge = self._runtime.judge
-        if judge is None:
+        authorizer = self._runtime.authorizer
+        if authorizer is None:
             raise ValueError("keyfence runs with --splice: it refuses nothing")
         if rule and rule not in RULES:
             raise ValueError(f"{rule!r} is no rule")
-        if service and service not in judge.policy.services:
+        if service and service not in authorizer.policy.services:
             raise ValueError(f"{service!r} is no service of the policy")
         if len(self._runtime.glass) >= MAX_GLASS:
             raise ValueError(f"{MAX_GLASS} are open already; end them with keyfence observe --end")
         one = BreakGlass(time.time() + seconds, rule or "", service or "")
         self._runtime.glass.append(one)
         self._runtime.telemetry.counters.set_break_glass(True)
-        await self._front.set_glass(self._runtime.glass)
+        await self._backend.set_glass(self._runtime.glass)
         of = " ".join(
             part for part in (f"of {rule}" if rule else "", f"by {service}" if service else "") if part
         )
@@ -295,13 +192,13 @@ class Control:
     async def _set_glass(self, glass: Sequence[BreakGlass]) -> None:
         self._runtime.glass[:] = glass
         self._runtime.telemetry.counters.set_break_glass(bool(glass))
-        await self._front.set_glass(self._runtime.glass)
+        await self._backend.set_glass(self._runtime.glass)
 
     async def tick_forever(self) -> None:
-        """What is done each second: the end of a break-glass, and what the front has to do."""
+        """Each second: end the break-glasses that are over, and call the backend's `tick`."""
         while True:
             await asyncio.sleep(1)
-            await self._front.tick()
+            await self._backend.tick()
             now = time.time()
             left = [one for one in self._runtime.glass if one.until > now]
             if len(left) != len(self._runtime.glass):
@@ -312,15 +209,13 @@ class Control:
     # -- reload and restart
 
     async def reload(self) -> dict[str, Any]:
-        """Put policy, configuration and waivers in force as their files are now. Raises FileError, and what
-        was in force stays so."""
         async with self._reloading:
             self._notify(reloading())
             try:
                 return await self._reload()
             except FileError as exc:
-                judge = self._runtime.judge
-                name = judge.policy.name if judge is not None else ""
+                authorizer = self._runtime.authorizer
+                name = authorizer.policy.name if authorizer is not None else ""
                 self._runtime.telemetry.counters.policy_load_failed(name)
                 for fault in exc.diagnostics:
                     warn(str(fault))
@@ -331,32 +226,22 @@ class Control:
 
     async def _reload(self) -> dict[str, Any]:
         packed = await self._origin.load_apart()
-        before, judge = self._runtime.settings, self._runtime.judge
-        revision_before = judge.policy.revision if judge is not None else ""
+        before, authorizer = self._runtime.settings, self._runtime.authorizer
+        revision_before = authorizer.policy.revision if authorizer is not None else ""
         settings, waiting = admit(before, packed.settings)
         packed = packed._replace(settings=settings)
         policy = await asyncio.to_thread(unpack, packed)
         token = token_of(settings)
-        if settings.decision_log != before.decision_log:
-            try:
-                self._front.prepare(settings.decision_log)
-            except OSError as exc:
-                text = f"the decision log {settings.decision_log} can't be written: {exc.strerror}"
-                raise FileError([settings.fault(("decision_log",), text)]) from None
+        self._change_log(before, settings)
         now = time.time()
-        self._runtime.take(settings, policy, now)  # may yet fail, and changes nothing then
+        self._runtime.take(settings, policy, now)  # may still fail, and changes nothing then
         if self._access is not None:
             self._access.take(settings.admin_names, token)
-        await self._front.take(packed, now)
+        await self._backend.take(packed, now)
         revision = "" if policy is None else policy.revision
         changed = ["policy"] if revision != revision_before else []
         changed += changed_settings(before, settings)
-        told = f"reloaded: policy {policy.name}, revision {revision}" if policy is not None else "reloaded"
-        self._runtime.tell(f"{told}; changed: {', '.join(changed) or 'nothing'}")
-        for text in token_warnings(settings):
-            warn(text)
-        for name in waiting:
-            warn(f"{name} has changed in the configuration: that needs a restart")
+        self._report_reload(settings, policy, changed, waiting)
         return {
             "policy": "" if policy is None else policy.name,
             "revision": revision,
@@ -364,19 +249,39 @@ class Control:
             "needs_restart": waiting,
         }
 
+    def _change_log(self, before: Settings, settings: Settings) -> None:
+        """Have the backend write to the decision log of the new settings. Raises FileError."""
+        if settings.decision_log == before.decision_log:
+            return
+        try:
+            self._backend.log_to(settings.decision_log)
+        except OSError as exc:
+            text = f"the decision log {settings.decision_log} can't be written: {exc.strerror}"
+            raise FileError([settings.fault(("decision_log",), text)]) from None
+
+    def _report_reload(
+        self, settings: Settings, policy: CompiledPolicy | None, changed: list[str], waiting: list[str]
+    ) -> None:
+        """Print what a reload has changed, and what needs a restart."""
+        text = f"reloaded: policy {policy.name}, revision {policy.revision}" if policy else "reloaded"
+        self._runtime.tell(f"{text}; changed: {', '.join(changed) or 'nothing'}")
+        for warning in token_warnings(settings):
+            warn(warning)
+        for name in waiting:
+            warn(f"{name} has changed in the configuration: that needs a restart")
+
     def reload_on_signal(self) -> asyncio.Task[None]:
-        """SIGHUP: the log file anew, as logrotate wants it, then everything else."""
-        self._front.reopen_log()
+        """SIGHUP: open the log file again, as logrotate needs it, and reload everything."""
+        self._backend.reopen_log()
         return asyncio.ensure_future(self._quietly_reload())
 
     async def _quietly_reload(self) -> None:
-        with contextlib.suppress(FileError):  # told already
+        with contextlib.suppress(FileError):  # `reload` has printed every fault
             await self.reload()
 
     async def restart(self) -> dict[str, Any]:
-        """A rolling restart of the workers. Raises ValueError where there are none, or one doesn't start."""
         try:
-            restarted = await self._front.restart()
+            restarted = await self._backend.restart()
         except WorkerFailed as exc:
             raise ValueError(str(exc)) from None
         self._runtime.tell(f"restarted {restarted} workers")

@@ -1,7 +1,7 @@
-"""`keyfence run`: put together, announced, and taken apart again.
+"""`keyfence run`: builds the process, prints the ready line, serves, and ends.
 
-Rule: everything that can fail fails before the ready line is printed, with one clear message; after it,
-nothing that an operator does at run time ends the process but a signal.
+Rule: everything that can fail at the start fails before the ready line, with one clear message. After it,
+only a signal ends the process.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from keyfence.admin.access import Access
 from keyfence.admin.connections import Bounds
 from keyfence.admin.server import start_admin, start_metrics
 from keyfence.admin.token import token_of, token_warnings
-from keyfence.config.models import DEFAULT_ADMIN, Settings
+from keyfence.config.models import DEFAULT_ADMIN
+from keyfence.config.settings import Settings
 from keyfence.net.addresses import Address
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.process.workers.parent import Workers
-from keyfence.process.workers.sockets import CannotBind, Slot, bind_slots
+from keyfence.process.workers.sockets import CannotBind, WorkerSlot, bind_slots
 from keyfence.process.workers.worker import Start
 from keyfence.telemetry.log_relay import LogRelay
 from keyfence.telemetry.operator_log import warn
@@ -32,7 +33,9 @@ from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.embedded import EmbeddedRedis
 from keyfence.upstream.health import Upstream, UpstreamAddress
 
-from .control import Backend, Control, InProcess
+from .control import ProcessControl
+from .in_process import InProcess
+from .serving.backend import Backend
 from .serving.command_recorder import Recorder
 from .serving.reload import Origin, pack
 from .serving.rlimits import admin_room
@@ -67,16 +70,16 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
             address = UpstreamAddress("unix", path=str(embedded.socket_path), shown=embedded.url)
         runtime = Runtime(settings, policy, telemetry)
         upstream = await runtime.reach_upstream(address)
-        front = _front(runtime, upstream, address, policy, slots, relay)
+        backend = _backend(runtime, upstream, address, policy, slots, relay)
         at_once = asyncio.Event()
-        stack.push_async_callback(front.drain, 0.0, at_once)  # where the start fails
+        stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
         access = Access(settings.admin_names, token_of(settings))
-        control = Control(origin, runtime, front, access, notify)
+        control = ProcessControl(origin, runtime, backend, access, notify)
         admin, metrics = await _admin(control, access, runtime, stack)
         stop = _on_signals(control, at_once)
         async with background(*runtime.chores(), control.tick_forever()):
-            await front.open()
-            _announce(front, (admin, metrics), upstream, embedded, spliced=policy is None)
+            await backend.open()
+            _announce(backend, (admin, metrics), upstream, embedded, spliced=policy is None)
             runtime.announced()
             notify(READY)
             for text in token_warnings(settings):
@@ -85,11 +88,12 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
             control.draining = True
             notify(STOPPING)
             runtime.tell(f"draining: clients have {runtime.settings.drain:g} s to end")
-            await front.drain(runtime.settings.drain, at_once)
+            await backend.drain(runtime.settings.drain, at_once)
 
 
 def _recorder(settings: Settings, stack: contextlib.AsyncExitStack) -> Recorder:
-    """The command log. With workers nothing comes here; then it is only seen whether it can be written."""
+    """The command log. With workers nothing is recorded here; this only checks that the file can be
+    written."""
     try:
         recorder = Recorder(settings.record)
     except OSError as exc:
@@ -98,12 +102,12 @@ def _recorder(settings: Settings, stack: contextlib.AsyncExitStack) -> Recorder:
     return recorder
 
 
-def _front(
+def _backend(
     runtime: Runtime,
     upstream: Upstream,
     address: UpstreamAddress,
     policy: CompiledPolicy | None,
-    slots: list[Slot],
+    slots: list[WorkerSlot],
     relay: LogRelay,
 ) -> Backend:
     settings = runtime.settings
@@ -113,8 +117,8 @@ def _front(
     return Workers(slots, runtime, relay, Start(pack(settings, policy), loaded_at, address, ()))
 
 
-def _on_signals(control: Control, at_once: asyncio.Event) -> asyncio.Event:
-    """The event of the first SIGINT or SIGTERM; the second one sets `at_once`."""
+def _on_signals(control: ProcessControl, at_once: asyncio.Event) -> asyncio.Event:
+    """The event that the first SIGINT or SIGTERM sets; the second one sets `at_once`."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -135,8 +139,8 @@ def _on_signals(control: Control, at_once: asyncio.Event) -> asyncio.Event:
     return stop
 
 
-def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExitStack) -> list[Slot]:
-    """Every address, once for each worker; closed with the stack. Raises StartError."""
+def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExitStack) -> list[WorkerSlot]:
+    """Bind every address, once for each worker; the stack closes them. Raises StartError."""
     try:
         slots = bind_slots(settings.listeners, max(settings.workers, 1))
     except CannotBind as exc:
@@ -148,9 +152,9 @@ def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExit
 
 
 async def _admin(
-    control: Control, access: Access, runtime: Runtime, stack: contextlib.AsyncExitStack
+    control: ProcessControl, access: Access, runtime: Runtime, stack: contextlib.AsyncExitStack
 ) -> tuple[str, str]:
-    """Start the listeners for operators and for metrics; returns their URLs, "" where there is none."""
+    """Start the admin and the metrics listener; returns their URLs, "" for one that is not configured."""
     settings = runtime.settings
     bounds = Bounds(admin_room(settings.admin_listeners), count=runtime.telemetry.counters.admin_refused_one)
     urls = []
@@ -164,7 +168,7 @@ async def _admin(
         try:
             server = await start(address)
         except OSError as exc:
-            # Nobody asked for this very port, so a second keyfence on the machine takes a free one.
+            # This port is only the default, so a second keyfence on the machine takes a free one.
             if address != DEFAULT_ADMIN or exc.errno != errno.EADDRINUSE:
                 raise StartError(f"can't listen on {address} ({name}): {_why(exc)}") from None
             server = await start(Address(f"{address.host_port[0]}:0"))
@@ -175,41 +179,41 @@ async def _admin(
 
 def _why(exc: OSError) -> str:
     if exc.errno == errno.EADDRINUSE:
-        return "the address is in use already"
+        return "the address is already in use"
     return (exc.strerror or str(exc)).lower()
 
 
 def _announce(
-    front: Backend,
+    backend: Backend,
     urls: tuple[str, str],
     upstream: Upstream,
     embedded: EmbeddedRedis | None,
     *,
     spliced: bool,
 ) -> None:
-    """Print the ready line. `urls` are those of the admin listener and of that for metrics."""
+    """Print the ready line. `urls` are those of the admin and the metrics listener."""
     admin, metrics = urls
-    whose = ", ".join(f"{service or 'unknown'} on {address}" for address, service in front.bound)
+    whose = ", ".join(f"{service or 'unknown'} on {address}" for address, service in backend.bound)
     parts = [f"keyfence: ready: {whose}", f"admin {admin or 'none'}"]
     parts += [f"metrics {metrics}"] if metrics else []
     parts.append(f"upstream {upstream.address.shown}")
-    workers = front.listing()
+    workers = backend.listing()
     if any(worker["pid"] != os.getpid() for worker in workers):
         parts.append(f"workers {len(workers)}")
     if spliced:
         parts.append("SPLICE: nothing is read")
     print("; ".join(parts), flush=True)
     if embedded is not None:
-        print(_things_to_try(front, admin, embedded), flush=True)
+        print(_things_to_try(backend, admin, embedded), flush=True)
 
 
-def _things_to_try(front: Backend, admin: str, embedded: EmbeddedRedis) -> str:
-    """What a newcomer can type, with the addresses that are in force."""
-    by_service = {service: _redis_cli(address) for address, service in front.bound}
+def _things_to_try(backend: Backend, admin: str, embedded: EmbeddedRedis) -> str:
+    """Commands for a newcomer to try, with the addresses in force."""
+    by_service = {service: _redis_cli(address) for address, service in backend.bound}
     first = next(iter(by_service.values()))
     master, proxy = by_service.get("CubeMaster", first), by_service.get("CubeProxy", first)
     lines = [
-        f"  An embedded Redis {embedded.version} stands behind it (its data ends with this process). Try:",
+        f"  An embedded Redis {embedded.version} is the upstream (its data ends with this process). Try:",
         f"    {master} HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.7 8080 32001",
         f"    {proxy} HGETALL cube:v1:shared:sandbox:proxy:7c8f",
         f"    {proxy} HSET cube:v1:shared:sandbox:proxy:7c8f HostIP 10.0.0.8",
@@ -217,18 +221,18 @@ def _things_to_try(front: Backend, admin: str, embedded: EmbeddedRedis) -> str:
     ]
     if admin:
         lines += [
-            f"    {_own_name()} report {admin}        what was found so far",
+            f"    {_own_name()} report {admin}        violations so far",
             f"    curl {admin}/metrics",
         ]
     return "\n".join([*lines, "  Ctrl-C ends it all."])
 
 
 def _redis_cli(address: str) -> str:
-    """How redis-cli reaches an address of this machine."""
+    """The redis-cli command for an address of this machine."""
     path = Address(address).unix_path
     return f"redis-cli -s {path}" if path else f"redis-cli -p {Address(address).host_port[1]}"
 
 
 def _own_name() -> str:
-    """How the user can call keyfence again."""
+    """The command that runs keyfence again."""
     return "keyfence" if shutil.which("keyfence") else sys.argv[0]

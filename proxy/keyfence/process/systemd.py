@@ -1,6 +1,6 @@
-"""What keyfence says to systemd, or to whatever else listens as systemd does: sd_notify(3).
+"""Messages to systemd, or to another supervisor with the same protocol: sd_notify(3).
 
-Rule: the supervisor hears the truth or nothing; a supervisor that doesn't listen is no fault.
+Rule: a message is sent after what it reports has happened. A supervisor that does not listen is not an error.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Notify = Callable[[str], None]
 
 
 def notifier() -> Notify:
-    """What sends a message to the supervisor; it does nothing where there is none.
+    """A function that sends a message to the supervisor; without one it does nothing.
 
-    The variable goes, so that worker processes don't speak for their parent.
+    The variable is removed from the environment, so that workers do not send messages for their parent.
     """
     path = os.environ.pop(VARIABLE, "")
     if not path.startswith(("/", "@")):
-        return _nobody_listens
+        return _no_supervisor
     address = f"\0{path[1:]}" if path.startswith("@") else path
 
     def send(message: str) -> None:
@@ -37,10 +37,10 @@ def notifier() -> Notify:
     return send
 
 
-def _nobody_listens(_message: str) -> None:
+def _no_supervisor(_message: str) -> None:
     pass
 
 
 def reloading() -> str:
-    """A reload begins; READY says that it is over. systemd compares the time with those of its own."""
+    """The message that a reload begins; READY ends it. systemd compares the time with its own clock."""
     return f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}"

@@ -1,9 +1,10 @@
 # C types for fastpath.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
-from keyfence.policy.engine.decision_cache cimport DecisionCache, CommandForm
-from keyfence.policy.engine.pending_ttl cimport PendingTtls
-from keyfence.policy.engine.counts cimport Admitted, Repeat
+from keyfence.policy.engine.decision_cache cimport DecisionCache
+from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup
+from keyfence.policy.engine.pending cimport PendingTtls
+from keyfence.policy.engine.counts cimport Admitted, ViolationCounter
 from keyfence.session.conversation.executor cimport Decided, Executor
 from keyfence.resp.requests cimport RequestReader
 
@@ -16,7 +17,7 @@ cdef class FastPath:
     cdef readonly Py_ssize_t start
     cdef readonly Py_ssize_t end
     cdef public Py_ssize_t count
-    cdef readonly bint missed
+    cdef readonly Lookup lookup
     cdef Decided _refused
     cdef int _until_timed
     cdef double _started
@@ -26,14 +27,16 @@ cdef class FastPath:
     cpdef object join(self, RequestReader reader)
     @cython.locals(cache=DecisionCache)
     cpdef DecisionCache current_cache(self, Executor session)
-    @cython.locals(reader=RequestReader, form=CommandForm, repeat=Repeat)
+    @cython.locals(reader=RequestReader, decision=CachedDecision, counter=ViolationCounter, outcome=int)
     cdef bint _admits_peeked(self, Executor session, DecisionCache cache) except -1
-    @cython.locals(form=CommandForm, repeat=Repeat)
+    @cython.locals(lookup=Lookup, decision=CachedDecision, form=CommandForm, counter=ViolationCounter, outcome=int)
     cdef bint _admits_parsed(self, Executor session, DecisionCache cache, list argv) except -1
-    cdef object _refuse(self, Executor session, DecisionCache cache, Repeat repeat, list argv)
+    cdef object _refuse(self, Executor session, DecisionCache cache, Lookup lookup, ViolationCounter counter, list argv)
     cpdef object counted(self, Executor session, Admitted admitted)
     @cython.locals(pending=PendingTtls)
-    cdef object _keep_open(self, Executor session, DecisionCache cache, CommandForm form, object key)
+    cdef object _keep_open(
+        self, Executor session, DecisionCache cache, CachedDecision decision, int outcome, object key
+    )
     cdef object _begin_timing(self)
     cpdef Decided take_refusal(self)
     cpdef double take_timing(self) except -1.0

@@ -13,8 +13,9 @@ from time import perf_counter
 from keyfence.commands.model import MANY
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.engine.authorizer import Authorizer
-from keyfence.policy.engine.counts import Admitted, Repeat
-from keyfence.policy.engine.decision_cache import CommandForm, DecisionCache
+from keyfence.policy.engine.counts import Admitted, ViolationCounter
+from keyfence.policy.engine.decision_cache import DecisionCache
+from keyfence.policy.engine.forms import CachedDecision, Lookup
 from keyfence.resp.limits import ProtocolError
 from keyfence.resp.requests import RequestReader
 from keyfence.session.conversation.executor import Decided, Executor
@@ -42,9 +43,9 @@ class FastPath:
         self.start = 0
         self.end = 0
         self.count = 0
-        # About the request that `read` has returned: whether the cache knows its form but it needs an
-        # evaluation, and the refusal that the cache holds for requests like it.
-        self.missed = False
+        # About the request that `read` has returned: what the cache knows of it (None: it was not asked), and
+        # the refusal that the cache holds for requests like it.
+        self.lookup: Lookup | None = None
         self._refused: Decided | None = None
         self._until_timed = 0
         self._started = 0.0  # when the decision in hand began; 0.0: it is not timed
@@ -78,7 +79,7 @@ class FastPath:
                 argv = reader.reparse() if peeked else reader.next()
                 if not argv:
                     break
-                self.missed = False
+                self.lookup = None
                 self._started = 0.0
                 self._until_timed -= 1
                 if self._until_timed < 0:
@@ -111,7 +112,7 @@ class FastPath:
     def _admits_peeked(self, session: Executor, cache: DecisionCache) -> bool:
         """Whether the cache admits the request in hand, no part of which has been made an object."""
         reader = session.reader
-        form = cache.admits_in(
+        decision = cache.find_unread(
             reader.data(),
             reader.count,
             reader.name_at,
@@ -122,50 +123,64 @@ class FastPath:
             reader.end,
             self._values,
         )
-        if form is None:
-            repeat = cache.repeat_in(reader.data(), reader.key_at, reader.key_end)
-            form = cache.missed
-            if repeat is None or form is None:
+        if decision is None:
+            return False
+        outcome = decision.outcome
+        if not decision.is_clean:
+            counter = cache.counter_unread(decision, reader.data(), reader.key_at, reader.key_end)
+            if counter is None:
                 return False
-            repeat.times += 1
+            counter.times += 1
+            outcome = counter.outcome
         self._until_timed -= 1
-        self.counted(session, form)
-        if cache.found:
-            self._keep_open(session, cache, form, reader.span(reader.key_at, reader.key_end))
+        self.counted(session, decision.form)
+        if outcome:
+            self._keep_open(session, cache, decision, outcome, reader.span(reader.key_at, reader.key_end))
         return True
 
     def _admits_parsed(self, session: Executor, cache: DecisionCache, argv: list[bytes]) -> bool:
         """Whether the cache admits a request: it goes upstream as it is, and gives one reply."""
         if len(argv) == 1 and session.transaction is not None and is_named(argv[0], b"EXEC"):
             return False
-        form = cache.admits(argv, self._values)
-        if form is None:
-            repeat = cache.repeat(argv)
-            if repeat is None:
-                self.missed = cache.missed is not None
+        lookup = self.lookup = cache.find(argv, self._values)
+        decision = lookup.decision
+        if decision is None:
+            return False
+        outcome = decision.outcome
+        if not lookup.is_admitted:
+            counter = cache.counter(lookup, argv)
+            if counter is None:
                 return False
-            if repeat.refusal is not None:
-                self._refuse(session, cache, repeat, argv)
+            if counter.refusal is not None:
+                self._refuse(session, cache, lookup, counter, argv)
+                self.lookup = None  # the counter is there already
                 return False
-            repeat.times += 1
-            form = cache.missed
+            counter.times += 1
+            outcome = counter.outcome
         if self._started:
             self.end_timing(session)
-        if form is not None:
-            self.counted(session, form)
-        if form is not None and cache.found:
+        form = decision.form
+        self.counted(session, form)
+        if outcome:
             for at in range(form.index, len(argv) if form.has_more else form.index + 1):
-                self._keep_open(session, cache, form, argv[at])
+                self._keep_open(session, cache, decision, outcome, argv[at])
         return True
 
-    def _refuse(self, session: Executor, cache: DecisionCache, repeat: Repeat, argv: list[bytes]) -> None:
+    def _refuse(
+        self,
+        session: Executor,
+        cache: DecisionCache,
+        lookup: Lookup,
+        counter: ViolationCounter,
+        argv: list[bytes],
+    ) -> None:
         """Find the refusal that the cache holds for a request, unless break-glass is open."""
-        if session.current_authorizer().glass or cache.missed is None:
+        if session.current_authorizer().glass or lookup.decision is None:
             return
-        reply = cache.refusal(repeat, argv)
+        reply = cache.refusal(lookup, counter, argv)
         if reply:
-            repeat.times += 1
-            self._refused = Decided(None, reply, cache.missed.name, True)
+            counter.times += 1
+            self._refused = Decided(None, reply, lookup.decision.form.name, True)
             self.end_timing(session)
 
     def counted(self, session: Executor, admitted: Admitted) -> None:
@@ -175,7 +190,9 @@ class FastPath:
             session.observer.gather_from(session.service, admitted)
         session.route.begins_work()
 
-    def _keep_open(self, session: Executor, cache: DecisionCache, form: CommandForm, key: bytes) -> None:
+    def _keep_open(
+        self, session: Executor, cache: DecisionCache, decision: CachedDecision, outcome: int, key: bytes
+    ) -> None:
         """Keep in mind what an admitted command leaves open."""
         authorizer = session.current_authorizer()
         pending = authorizer.pending
@@ -183,7 +200,8 @@ class FastPath:
             transaction = session.transaction
             queued = transaction.evaluated if transaction is not None else None
             database = session.profile.database
-            pending.keep_open(authorizer, cache, form, key, queued, database, session.peer, session.sender)
+            peer, sender = session.peer, session.sender
+            pending.keep_open(authorizer, cache, decision, outcome, key, queued, database, peer, sender)
 
     # -- how long decisions take
 

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from keyfence.commands.model import MANY, Streamed, Touches
-from keyfence.identity.resolver import Identities
+from keyfence.identity.resolver import Resolver
 from keyfence.policy.budget import TURN_STEPS
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.decision_cache import DecisionCache
+from keyfence.policy.engine.forms import COMMAND, Lookup
 from keyfence.policy.verdict import PASS, Ruling
 from keyfence.resp.limits import IDENTIFIED, ProtocolError, RequestLimits
 from keyfence.resp.profile import unchanged
@@ -47,7 +48,7 @@ class Session(Executor):
     def __init__(
         self,
         in_force: InForce,
-        identities: Identities,
+        identities: Resolver,
         at_connect: str,
         client: str,
         observer: Observer,
@@ -240,8 +241,8 @@ class Session(Executor):
             if not self._advance(long):
                 return False
             ruling, touches = long.answer
-        missed = self._fast.missed
-        return self._concludes(authorizer, number, argv, handler, ruling, touches, size, missed)
+        lookup = self._fast.lookup
+        return self._concludes(authorizer, number, argv, handler, ruling, touches, size, lookup)
 
     def _concludes(
         self,
@@ -252,7 +253,7 @@ class Session(Executor):
         ruling: Ruling,
         touches: Touches,
         size: int,
-        missed: bool,
+        lookup: Lookup | None,
     ) -> bool:
         """Report a ruling. True: the request, of which `size` bytes are here, goes upstream as it is and
         gives exactly one reply. Else `decided` says what to do."""
@@ -277,11 +278,11 @@ class Session(Executor):
             self.mark_shapeable(fits)
         if handler is None and reply is None and fits:
             self.observer.command(self.service, label, "forwarded")
-            if missed and ruling is not PASS:
-                self._remember(authorizer, number, touches, label, ruling, argv)
+            if lookup is not None and ruling is not PASS:
+                self._remember(authorizer, number, touches, label, ruling, argv, lookup)
             return True
-        if missed and reply is not None:
-            self._remember(authorizer, number, touches, label, ruling, argv, reply)
+        if lookup is not None and reply is not None:
+            self._remember(authorizer, number, touches, label, ruling, argv, lookup, reply)
         self.decided = Decided(handler, reply, label, fits)
         return False
 
@@ -293,8 +294,10 @@ class Session(Executor):
             return "session"
         if self.partly_sent or self.exceeds_share(size, 1):
             return "large"
-        cache = self._fast.cache
-        return "recorded" if cache is None or self.observer.recorder is not None else cache.why
+        if self._fast.cache is None or self.observer.recorder is not None:
+            return "recorded"
+        lookup = self._fast.lookup
+        return lookup.reason if lookup is not None else COMMAND
 
     def _remember(
         self,
@@ -304,10 +307,13 @@ class Session(Executor):
         label: str,
         ruling: Ruling,
         argv: list[bytes],
+        lookup: Lookup,
         reply: bytes = b"",
     ) -> None:
         """Have the cache remember the findings of a request that passed, or was refused by `reply`, where
         every request like it has the same ones."""
+        if lookup.decision is None:
+            return
         parts = None
         if ruling.refused_by is not None:
             parts = around_key(ruling.refused_by, reply)
@@ -316,14 +322,14 @@ class Session(Executor):
         cache = self._fast.cache
         if cache is None or not ruling.findings:
             return
-        found = authorizer.repeats(number, cache, argv, touches, ruling)
+        found = authorizer.repeats(number, cache, lookup, argv, touches, ruling)
         if found is None:
             return
         repeat = self.observer.repeats(self.service, label, ruling.findings)
         if repeat is not None:
-            repeat.found = found
+            repeat.outcome = found
             repeat.refusal = parts
-            cache.remember(argv, repeat)
+            cache.remember(lookup, argv, repeat)
 
     def _fits(self, authorizer: Authorizer, touches: Touches, size: int) -> bool:
         """Whether a request of `size` bytes may go on the connection that the client uses now."""
@@ -402,7 +408,7 @@ class Session(Executor):
         self.request = long.request
         ruling, touches = long.answer
         authorizer, number, argv, handler = long.authorizer, long.number, long.argv, long.handler
-        if self._concludes(authorizer, number, argv, handler, ruling, touches, len(long.request), False):
+        if self._concludes(authorizer, number, argv, handler, ruling, touches, len(long.request), None):
             self.partly_sent = False
             self._to_upstream(long.request, 1)
         else:

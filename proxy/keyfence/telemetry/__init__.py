@@ -1,4 +1,4 @@
-"""Counting and telling: metrics, decision log, reports. Imports the verdict type of `policy`."""
+"""Counters and metrics, the decision log, reports, and lines for operators."""
 
 from .counters import Counters
 from .telemetry import Telemetry

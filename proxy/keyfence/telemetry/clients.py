@@ -1,7 +1,7 @@
-"""Which clients broke a rule: what a log line and a row of the report say of them.
+"""The clients that broke a rule, as log lines and rows of the report show them.
 
-Rule: a row names MAX_CLIENTS different clients at most. A client is told apart by its host, user, name and
-library, not by its port.
+Rule: a row lists MAX_CLIENTS different clients at most. Host, user, name and library distinguish clients;
+ports do not.
 """
 
 from __future__ import annotations
@@ -19,13 +19,8 @@ _PORT = re.compile(r"(?<=[\d\]]):\d{1,5}$")
 Client = dict[str, str]
 
 
-def as_peer(client: Peer | str) -> Peer:
-    """A client of which only the address may be known."""
-    return client if isinstance(client, Peer) else Peer(client)
-
-
 def fields_of(peer: Peer) -> Client:
-    """What a log line says beside the address: only what the client has."""
+    """The fields of a log line beside the address, without empty ones."""
     return {name: value for name, value in zip(FIELDS, peer[1:], strict=True) if value}
 
 
@@ -36,17 +31,17 @@ def listed(peer: Peer) -> Client:
 
 
 def meet(clients: list[Client], client: Client) -> None:
-    """Add a client to those that a row lists, if it is another one and there is room."""
+    """Add a client to those of a row, if it is new and there is room."""
     if client not in clients and len(clients) < MAX_CLIENTS:
         clients.append(client)
 
 
 def from_fields(record: dict[str, Any], address: str) -> Client:
-    """The client of a log line, or of a row; `address` is the field that has the address. Raises ValueError
-    where a field isn't a text."""
+    """The client of a log line, or of a row; `address` names the field with the address. Raises ValueError if
+    a field is not a string."""
     values = {name: record[name] for name in (address, *FIELDS) if record.get(name)}
     if not all(isinstance(value, str) for value in values.values()):
-        raise ValueError("a client's fields aren't texts")
+        raise ValueError("a client's fields aren't strings")
     return listed(
         Peer(**{"address": ""} | {("address" if name == address else name): v for name, v in values.items()})
     )

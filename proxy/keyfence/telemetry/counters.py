@@ -1,11 +1,10 @@
-"""What the proxy counts, as plain integers.
+"""The counters behind the metrics, as plain integers.
 
-Rule: every label set is closed and every table is bounded. No label is made from a key, a value or anything
-else that a client may word freely; past a table's limit the finest labels become `other`, and the sum stays
-right.
+Rule: every label set is closed and every table is bounded. No label comes from a key, a value or any other
+text that a client chooses. Beyond a table's limit the finest labels become `other`, so that sums stay exact.
 
-A worker owns one `Counters` and touches it from its event loop only. It hands `snapshot()` to the parent,
-which adds up the workers with `absorb`.
+Each process owns one `Counters` and uses it from its event loop only. A parent adds up its workers with
+`absorb`.
 """
 
 from __future__ import annotations
@@ -14,24 +13,23 @@ from bisect import bisect_left
 from collections.abc import Hashable, Mapping
 from typing import Any, TypeVar
 
+from .sink import Group, Occurrence, Sink
 from .traffic import Traffic
 
 Key = TypeVar("Key", bound=Hashable)
-Outcome = str  # forwarded, refused, or local: answered by the proxy itself
+Outcome = str  # forwarded, refused, or local: answered by keyfence itself
 
 OTHER = "other"
 MAX_SERIES = 10_000
 MAX_COARSE = 1_000  # further series, of the labels that configuration closes, once MAX_SERIES is reached
-MAX_REASONS = (
-    200  # reasons and upstream names come from code and configuration; this only guards against slips
-)
+MAX_REASONS = 200  # reasons and upstream names come from code and configuration; this guards against mistakes
 
-# Upper bounds in seconds. A compiled decision takes a fraction of a microsecond, an interpreted one some
-# tens.
+# Upper bounds in seconds. A compiled decision takes a fraction of a microsecond, an interpreted one tens of
+# microseconds.
 DECISION_BOUNDS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
 
-# How the fields of a snapshot are added up: tables of counts, plain counts, and gauges, which describe a live
-# worker and end with it.
+# How the fields of a snapshot are added up: tables of counts, plain counts, and gauges, which hold only for a
+# live worker.
 COUNTED = (
     "violations",
     "commands",
@@ -68,11 +66,11 @@ SCALARS = (
 GAUGES = ("connections_open", "upstream_up", "exceptions_lapsed", "policies", "break_glass", "workers")
 
 
-class Counters(Traffic):
+class Counters(Traffic, Sink):
     """The counters of one process, or the sum of several.
 
-    The tables are public for reading; the methods are the way to count, since they keep the limits. The four
-    byte counts and the other plain integers may be raised directly (`counters.client_in += n`).
+    Tables are public for reading only: the methods count, because they keep the limits. Plain integers, the
+    four byte counts among them, may be raised directly (`counters.client_in += n`).
     """
 
     __slots__ = (
@@ -98,14 +96,14 @@ class Counters(Traffic):
         self.upstream_up: dict[str, int] = {}  # upstream: 1 or 0
         self.upstream_reconnects: dict[str, int] = {}
         self.upstream_connect_failures: dict[str, int] = {}
-        self.upstream_faults: dict[str, int] = {}  # what Redis sent that nobody asked for, by kind
+        self.upstream_faults: dict[str, int] = {}  # unexpected replies of Redis, by kind
         self.sessions_opaque: dict[tuple[str, str], int] = {}  # (service, reason)
-        self.internal_errors: dict[str, int] = {}  # by the place in the proxy
+        self.internal_errors: dict[str, int] = {}  # by place in keyfence
         # wrong passwords of users that keyfence checks, by service so far
         self.login_failures: dict[str, int] = {}
-        self.closures: dict[str, int] = {}  # connections that the proxy closed, by reason
+        self.closures: dict[str, int] = {}  # connections that keyfence closed, by reason
         self.policy_load_failures: dict[str, int] = {}  # by policy
-        self.judged_at_length: dict[str, int] = {}  # commands that took more than a glance, by why
+        self.judged_at_length: dict[str, int] = {}  # commands evaluated on the slow path, by reason
         self.admin_refused: dict[tuple[str, str], int] = {}  # (admin or metrics, reason)
         self.policies: dict[str, tuple[str, float]] = {}  # name: (revision, Unix time of load)
         self.exceptions_lapsed: dict[str, int] = {}  # legacy, grants, waivers: how many are past their date
@@ -113,23 +111,44 @@ class Counters(Traffic):
         self.decision_seconds = 0.0
         self.break_glass = 0  # 1 while enforcement is switched off by hand
         self.break_glass_started = 0
-        self.pending_ttl_dropped = 0  # keys whose time to live was to be asked, forgotten for want of room
-        self.pending_ttl_unanswered = 0  # and those of which Redis couldn't be asked
+        self.pending_ttl_dropped = 0  # keys dropped before their time to live was asked, for lack of room
+        self.pending_ttl_unanswered = 0  # keys that Redis could not be asked about
         self.pending_size_dropped = 0  # the same for keys whose size was to be asked
         self.pending_size_unanswered = 0
-        self.accept_pauses = 0  # for want of file descriptors or memory
-        self.workers = 0  # worker processes that serve now; 0 where there is but one process
-        self.worker_restarts = 0  # of workers that ended unasked
+        self.accept_pauses = 0  # for lack of file descriptors or memory
+        self.workers = 0  # worker processes that serve now; 0 without workers
+        self.worker_restarts = 0  # of workers that ended without an order
         self.log_lines = 0
         self.log_merged = 0
-        self.log_dropped = 0  # decisions that no line of the log tells of
+        self.log_dropped = 0  # decisions that no line of the log reports
         self.log_groups_evicted = 0
         self.log_write_failures = 0
 
+    # -- as a sink
+
+    def record(self, group: Group, found: Occurrence) -> str:
+        service, rule, _, entry, _, action, label = group
+        series, key = self.violations, (service, rule, label, entry, action)
+        if key in series:
+            series[key] += found.times
+        else:
+            self.violation(service, rule, label, entry, action, found.times)
+        return ""
+
+    def repeat(self, group: Group, times: int, _now: float, _at: float) -> None:
+        service, rule, _, entry, _, action, label = group
+        self.violation(service, rule, label, entry, action, times)
+
+    def holds(self, group: Group) -> bool:
+        service, rule, _, entry, _, action, label = group
+        return (service, rule, label, entry, action) in self.violations
+
+    # -- what is counted
+
     def violation(
-        self, service: str, rule: str, command: str, entry: str, action: str, *, times: int = 1
+        self, service: str, rule: str, command: str, entry: str, action: str, times: int = 1
     ) -> None:
-        """Count a broken rule. `command` is a name of the command table or `other`, `entry` a name of the
+        """Count a violation. `command` is a name of the command table or `other`, `entry` a name of the
         policy or "", `action` one of observed, refused, waived and late."""
         key = (service, rule, command, entry, action)
         series = self.violations
@@ -157,7 +176,7 @@ class Counters(Traffic):
         series[key] = series.get(key, 0) + times
 
     def at_length(self, reason: str) -> None:
-        """A command took more than a glance to judge. `reason` is one of the relay's own words."""
+        """A command was evaluated on the slow path. `reason` is one of a closed set."""
         _add(self.judged_at_length, reason, OTHER, MAX_REASONS)
 
     def connection_opened(self, service: str, listener: str) -> None:
@@ -166,12 +185,12 @@ class Counters(Traffic):
         _add(self.connections_open, key, spare, MAX_SERIES)
 
     def connection_identified(self, before: str, service: str, listener: str) -> None:
-        """A connection that is open already turned out to be of another service (AUTH, HELLO)."""
+        """An open connection is another service's from now on (AUTH, HELLO)."""
         self.connection_closed(before, listener)
         _add(self.connections_open, (service, listener), (OTHER, OTHER), MAX_SERIES)
 
     def connection_closed(self, service: str, listener: str) -> None:
-        # Rows are never removed, so a connection leaves the row that it came into.
+        # Rows are never removed, so a connection leaves the row that it entered.
         _add(self.connections_open, (service, listener), (OTHER, OTHER), MAX_SERIES, -1)
 
     def connection_rejected(self, listener: str, reason: str) -> None:
@@ -193,35 +212,35 @@ class Counters(Traffic):
         _add(self.upstream_connect_failures, name, OTHER, MAX_REASONS)
 
     def upstream_fault(self, kind: str) -> None:
-        """Redis sent on a shared connection what nobody asked for. `kind` is one of `shared`'s own words."""
+        """Redis sent an unexpected reply on a shared connection. `kind` is one of a closed set."""
         _add(self.upstream_faults, kind, OTHER, MAX_REASONS)
 
     def session_opaque(self, service: str, reason: str) -> None:
-        """A session became a splice of bytes. `reason` is one of the relay's own words."""
+        """A session is passed on unread from now on. `reason` is one of a closed set."""
         _add(self.sessions_opaque, (service, reason), (OTHER, OTHER), MAX_SERIES)
 
     def internal_error(self, place: str) -> None:
         _add(self.internal_errors, place, OTHER, MAX_REASONS)
 
     def login_failed(self, service: str) -> None:
-        """A wrong password came for a user that the proxy checks by itself."""
+        """A client sent a wrong password for a user that keyfence checks."""
         _add(self.login_failures, service, OTHER, MAX_SERIES)
 
     def closed_for(self, reason: str) -> None:
-        """The proxy closed a connection on its own account: a limit, a time-out, a protocol error."""
+        """keyfence closed a connection; `reason` is a label of `downstream.closures`."""
         _add(self.closures, reason, OTHER, MAX_REASONS)
 
     def admin_refused_one(self, listener: str, reason: str) -> None:
-        """A listener for operators turned a connection or a request away."""
+        """The admin or metrics listener refused a connection or a request."""
         _add(self.admin_refused, (listener, reason), (OTHER, OTHER), MAX_REASONS)
 
     def policy_loaded(self, name: str, revision: str, at: float) -> None:
-        """`at` is in Unix seconds. A revision replaces the earlier one of that name."""
+        """`at` is in Unix seconds. The revision replaces an earlier one of this policy."""
         if name in self.policies or len(self.policies) < MAX_REASONS:
             self.policies[name] = (revision, at)
 
     def policy_replaced(self, before: str) -> None:
-        """The policy of that name is in force no more."""
+        """This policy is no longer in force."""
         self.policies.pop(before, None)
 
     def policy_load_failed(self, name: str) -> None:
@@ -232,12 +251,12 @@ class Counters(Traffic):
         self.break_glass = int(active)
 
     def set_exceptions_lapsed(self, kind: str, number: int) -> None:
-        """How many exceptions of a kind (legacy, grants, waivers) are past their date now."""
+        """The number of exceptions of a kind (legacy, grants, waivers) that are past their date."""
         if kind in self.exceptions_lapsed or len(self.exceptions_lapsed) < MAX_REASONS:
             self.exceptions_lapsed[kind] = number
 
     def snapshot(self) -> dict[str, Any]:
-        """All of it as values that JSON and pickle take: tables as lists of [label, …, number]."""
+        """All counters as plain values for JSON and pickle: tables as lists of [label, …, number]."""
         shot: dict[str, Any] = {name: getattr(self, name) for name in SCALARS}
         for name in COUNTED:
             shot[name] = _rows(getattr(self, name))
@@ -245,7 +264,7 @@ class Counters(Traffic):
         return shot | self.gauges()
 
     def gauges(self) -> dict[str, Any]:
-        """The part of a snapshot that describes a process while it lives."""
+        """The part of a snapshot that holds only while the process lives."""
         shot: dict[str, Any] = {
             name: _rows(getattr(self, name))
             for name in ("connections_open", "upstream_up", "exceptions_lapsed")
@@ -256,10 +275,10 @@ class Counters(Traffic):
         return shot
 
     def absorb(self, shot: Mapping[str, Any], *, live: bool = True) -> None:
-        """Add the snapshot of a worker. Of a worker that has ended (`live=False`) only its totals count on.
+        """Add the snapshot of a worker. `live=False`: the worker has ended, so only its totals are added.
 
-        An upstream is up if all live workers say so; policies, break-glass and lapsed exceptions are the same
-        for all workers, so the newest, any and the largest are taken.
+        An upstream is up if all live workers say so. Policies, break-glass and lapsed exceptions should be
+        the same in all workers: the newest, any and the largest are taken.
         """
         for name in SCALARS:
             setattr(self, name, getattr(self, name) + shot[name])
@@ -275,7 +294,7 @@ class Counters(Traffic):
             self.absorb_gauges(shot)
 
     def absorb_gauges(self, shot: Mapping[str, Any]) -> None:
-        """Add what describes a live worker, of a snapshot or of `Increments.gauges`."""
+        """Add the gauges of a live worker, from a snapshot or from `Increments`."""
         _add_rows(self.connections_open, shot["connections_open"])
         for name, up in shot["upstream_up"]:
             self.upstream_state(name, bool(up and self.upstream_up.get(name, 1)))

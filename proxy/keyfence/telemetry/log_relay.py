@@ -1,9 +1,9 @@
-"""The decision log of several workers: one process writes it.
+"""The decision log of several workers: the parent writes it.
 
-Rule: a line is written as the worker worded it, whole or not at all; what can't be written is added to
-`dropped` of the next line, so that the sum of 1 + merged + dropped stays exact.
+Rule: a line is written as the worker made it, completely or not at all. Decisions whose line can't be written
+are added to `dropped` of the next line, so that the sum of 1 + merged + dropped stays exact.
 
-Each worker writes its lines into a pipe (`Sink` with a descriptor), which holds them also when the worker
+Each worker writes its lines into a pipe (`LogFile` with a descriptor), which keeps them even if the worker
 dies.
 """
 
@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable
 
 from .counters import Counters
-from .decision_log import Sink
+from .log_file import LogFile
 
 MAX_LINE = 1 << 20  # bytes; a worker's lines have a few thousand at most
 
@@ -25,40 +25,40 @@ class LogRelay:
     def __init__(self, counters: Counters, schedule: Callable[[Callable[[], None]], object] | None) -> None:
         self._counters = counters
         self._schedule = schedule
-        self._sink: Sink | None = None
+        self._file: LogFile | None = None
 
     def write_to(self, target: str) -> None:
         """Use this file, "-" for standard output or "" for none, from now on. Raises OSError, and changes
         nothing then."""
-        sink = Sink(target, self._counters, self._schedule) if target else None
+        file = LogFile(target, self._counters, self._schedule) if target else None
         self.close()
-        self._sink = sink
+        self._file = file
 
     def take(self, line: bytes) -> None:
         """One line of a worker, with its newline."""
-        if self._sink is None:
+        if self._file is None:
             return
         fields = json.loads(line)
-        lost = self._sink.take_lost()
+        lost = self._file.take_lost()
         if lost:
             fields["dropped"] += lost
             line = json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n"
-        self._sink.write(line, 1 + fields["merged"], fields["dropped"])
+        self._file.write(line, 1 + fields["merged"], fields["dropped"])
 
     def flush(self) -> None:
-        """To be called each second: what a pipe or terminal wouldn't take is tried again."""
-        if self._sink is not None:
-            self._sink.flush()
+        """Called each second: write again what a pipe or terminal did not take."""
+        if self._file is not None:
+            self._file.flush()
 
     def reopen(self) -> None:
-        """Open the file anew, after it was moved."""
-        if self._sink is not None:
-            self._sink.reopen()
+        """Open the file again, after it was moved."""
+        if self._file is not None:
+            self._file.reopen()
 
     def close(self) -> None:
-        if self._sink is not None:
-            self._sink.close()
-            self._sink = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 class LogPipe(asyncio.Protocol):
@@ -76,7 +76,7 @@ class LogPipe(asyncio.Protocol):
                 try:
                     self._relay.take(line + b"\n")
                 except (ValueError, KeyError, TypeError):
-                    continue  # the end of a line that a worker was killed over
+                    continue  # the rest of a line whose worker was killed while writing it
         if len(self._rest) > MAX_LINE:
             self._rest = b""
 

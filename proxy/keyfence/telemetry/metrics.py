@@ -1,7 +1,7 @@
 """The counters in Prometheus' text format.
 
-Rule: this only reads. A scrape looks at the counters as they are, and nothing is registered with the
-library's global registry. Base units are seconds and bytes.
+Rule: a scrape only reads the counters. Nothing is registered with the library's global registry. Base units
+are seconds and bytes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # Attribute of Counters, name, help, labels. The library appends `_total` to a counter's name.
 _COUNTERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
-    ("violations", "violations", "Broken rules.", ("service", "rule", "command", "entry", "action")),
-    ("commands", "commands", "Commands, by what became of them.", ("service", "command", "outcome")),
+    ("violations", "violations", "Violations.", ("service", "rule", "command", "entry", "action")),
+    ("commands", "commands", "Commands, by outcome.", ("service", "command", "outcome")),
     ("connections_accepted", "connections_accepted", "Client connections.", ("service", "listener")),
-    ("connections_rejected", "connections_rejected", "Connections turned away.", ("listener", "reason")),
-    ("upstream_reconnects", "upstream_reconnects", "Upstream connections made anew.", ("upstream",)),
+    (
+        "connections_rejected",
+        "connections_rejected",
+        "Connections refused before a client existed.",
+        ("listener", "reason"),
+    ),
+    ("upstream_reconnects", "upstream_reconnects", "Upstream connections made again.", ("upstream",)),
     (
         "upstream_connect_failures",
         "upstream_connect_failures",
@@ -33,60 +38,60 @@ _COUNTERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
         "sessions_opaque",
         "sessions_opaque",
-        "Sessions that became a splice of bytes.",
+        "Sessions that are passed on unread.",
         ("service", "reason"),
     ),
     (
         "upstream_faults",
         "upstream_faults",
-        "What came unasked on connections that clients share: pushes dropped, connections out of step.",
+        "Unexpected replies on shared connections: pushes dropped, connections out of step.",
         ("kind",),
     ),
-    ("internal_errors", "internal_errors", "Errors in the proxy itself.", ("place",)),
-    ("login_failures", "login_failures", "Wrong passwords for users that the proxy checks.", ("service",)),
-    ("closures", "closures", "Connections that the proxy closed.", ("reason",)),
+    ("internal_errors", "internal_errors", "Errors in keyfence itself.", ("place",)),
+    ("login_failures", "login_failures", "Wrong passwords for users that keyfence checks.", ("service",)),
+    ("closures", "closures", "Connections that keyfence closed.", ("reason",)),
     ("policy_load_failures", "policy_load_failures", "Policies that couldn't be loaded.", ("policy",)),
     (
         "judged_at_length",
         "commands_judged_at_length",
-        "Commands that took more than a glance to judge, by why.",
+        "Commands evaluated on the slow path, by reason.",
         ("reason",),
     ),
     (
         "admin_refused",
         "admin_refused",
-        "Connections and requests that the admin and metrics listeners turned away.",
+        "Connections and requests that the admin and metrics listeners refused.",
         ("listener", "reason"),
     ),
 )
 _PLAIN = (
-    ("break_glass_started", "break_glass_activations", "Times that enforcement was switched off by hand."),
+    ("break_glass_started", "break_glass_activations", "How often enforcement was switched off by hand."),
     (
         "pending_ttl_dropped",
         "pending_ttl_dropped",
-        "Keys awaiting a TTL that were forgotten for want of room.",
+        "Keys dropped before their TTL was asked, for lack of room.",
     ),
     (
         "pending_ttl_unanswered",
         "pending_ttl_unanswered",
-        "Keys awaiting a TTL of which the upstream couldn't be asked.",
+        "Keys whose TTL the upstream could not be asked for.",
     ),
     (
         "pending_size_dropped",
         "pending_size_dropped",
-        "Keys whose size was to be asked that were forgotten for want of room.",
+        "Keys dropped before their size was asked, for lack of room.",
     ),
     (
         "pending_size_unanswered",
         "pending_size_unanswered",
-        "Keys whose size was to be asked of which the upstream couldn't be asked.",
+        "Keys whose size the upstream could not be asked for.",
     ),
-    ("accept_pauses", "accept_pauses", "Pauses in accepting, for want of file descriptors or memory."),
-    ("worker_restarts", "worker_restarts", "Worker processes that ended unasked and were replaced."),
+    ("accept_pauses", "accept_pauses", "Pauses in accepting, for lack of file descriptors or memory."),
+    ("worker_restarts", "worker_restarts", "Worker processes that ended without an order and were replaced."),
     ("log_lines", "log_lines", "Lines written to the decision log."),
     ("log_merged", "log_merged_decisions", "Decisions merged into another's line."),
-    ("log_dropped", "log_dropped_decisions", "Decisions that no line of the log tells of."),
-    ("log_groups_evicted", "log_groups_evicted", "Groups of the log forgotten for want of room."),
+    ("log_dropped", "log_dropped_decisions", "Decisions that no line of the log reports."),
+    ("log_groups_evicted", "log_groups_evicted", "Groups of the log dropped for lack of room."),
     ("log_write_failures", "log_write_failures", "Lines that couldn't be written."),
 )
 _GAUGES = (
@@ -98,14 +103,14 @@ _DIRECTIONS = ("client_in", "client_out", "upstream_in", "upstream_out")
 
 
 class CountersCollector(Collector):
-    """Turns counters into metric families at each scrape. `read` gives the counters to show: a worker's own,
-    or the sum that the parent has made of its workers'."""
+    """Turns counters into metric families at each scrape. `read` returns the counters to show: a process's
+    own, or the sum over all workers."""
 
     def __init__(self, read: Callable[[], Counters]) -> None:
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
-        # Names none, so that registering doesn't scrape.
+        # Empty, so that registering does not scrape.
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -144,7 +149,7 @@ def _decisions(counters: Counters) -> Metric:
     for bound, number in zip((*DECISION_BOUNDS, float("inf")), counters.decision_buckets, strict=True):
         cumulative += number
         buckets.append(("+Inf" if bound == float("inf") else repr(bound), cumulative))
-    text = "Time that judging a command took."
+    text = "Time to evaluate a command."
     return HistogramMetricFamily(
         "keyfence_decision_seconds", text, buckets=buckets, sum_value=counters.decision_seconds
     )
@@ -163,7 +168,7 @@ def _policies(counters: Counters) -> Iterator[Metric]:
 
 
 def registry(read: Callable[[], Counters]) -> CollectorRegistry:
-    """A registry that holds nothing but the proxy's own counters."""
+    """A registry with keyfence's counters only."""
     own = CollectorRegistry(auto_describe=False)
     own.register(CountersCollector(read))
     return own

@@ -1,8 +1,7 @@
-"""Lines on standard error for operators while keyfence runs; each one has its time.
+"""Lines for operators while keyfence runs, each with its time.
 
-Rule: the number of lines is bounded, whatever happens and however often; the next line says how many were
-left out. A repeated kind gets one line a minute. A thing that changes its state gets a line for each change,
-and its last state is always printed.
+Rule: the number of lines is bounded, and the next line says how many were left out. A repeated kind gets one
+line a minute. Each change of a state gets a line, and the last state is always printed.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import time
 from typing import TextIO
 
 INTERVAL_SECONDS = 60.0
-MAX_KINDS = 1000  # kinds come from code and configuration; this only guards against slips
+MAX_KINDS = 1000  # kinds come from code and configuration; this guards against mistakes
 MAX_CHANGES = 10  # lines of one thing within the interval
 
-_kinds: dict[str, tuple[float, int]] = {}  # when it was told last, and how many have been left out since
+_kinds: dict[str, tuple[float, int]] = {}  # when it was last printed, and how many were left out since
 
 
 def stamped(text: str) -> str:
-    """A line of keyfence's with the time before it, without the line's end."""
+    """A line with keyfence's name and the time before it, without a newline."""
     return f"keyfence: {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}"
 
 
@@ -36,14 +35,14 @@ def tell(text: str) -> None:
 
 
 def _print(text: str, stream: TextIO) -> None:
-    """Whoever reads the stream may have gone; keyfence serves on."""
+    """Write a line. A closed stream is ignored: keyfence goes on."""
     with contextlib.suppress(OSError, ValueError):
         stream.write(f"{stamped(text)}\n")
         stream.flush()
 
 
 def notice(kind: str, text: str) -> None:
-    """Print it, unless something of this kind was printed within the last minute."""
+    """Print a line, unless one of this kind was printed within the last minute."""
     now = time.monotonic()
     last, left_out = _kinds.get(kind, (-INTERVAL_SECONDS, 0))
     if now - last < INTERVAL_SECONDS:
@@ -56,8 +55,8 @@ def notice(kind: str, text: str) -> None:
 
 
 class Changes:
-    """The changes of one thing's state. What goes beyond MAX_CHANGES within the interval waits for `tick`,
-    which prints the last change and how many came before it."""
+    """The changes of one state. Beyond MAX_CHANGES within the interval they wait for `tick`, which prints the
+    last change and how many came before it."""
 
     def __init__(self) -> None:
         self._printed: collections.deque[float] = collections.deque(maxlen=MAX_CHANGES)
@@ -71,7 +70,7 @@ class Changes:
         self.tick()
 
     def tick(self) -> None:
-        """Print what waits, if it may be printed by now. To be called each second or so."""
+        """Print the change that waits, once it is allowed. Called about each second."""
         now = time.monotonic()
         if not self._waiting or (
             len(self._printed) == MAX_CHANGES and now - self._printed[0] < INTERVAL_SECONDS

@@ -1,7 +1,7 @@
-"""The report: who breaks which rule how often, as a table for people.
+"""The report: which service breaks which rule, and how often, as a table for people.
 
-Rule: nothing is lost in the showing. Rows come from the tally of a running proxy or from the lines of a
-decision log, counting what was merged; a line that can't be read is told of by its number and skipped.
+Rule: the table shows every row. Rows come from the tally of a running keyfence, or from the lines of a
+decision log with their merged decisions. A line that can't be read is skipped and reported with its number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .clients import MAX_CLIENTS, Client, from_fields, text_of
 from .tally import Row, Tally
 
 _ACTIONS = frozenset({"observed", "refused", "waived", "late"})
-_COLUMNS = ("refused", "observed", "waived", "late")  # what became of violations
+_COLUMNS = ("refused", "observed", "waived", "late")  # what was done about violations
 _HEADINGS = (
     "service",
     "rule",
@@ -42,7 +42,7 @@ _INDENT = "    "
 
 
 def rows_from_snapshot(values: Iterable[Any]) -> list[Row]:
-    """The rows of `GET /report`. Raises ValueError where a value isn't one."""
+    """The rows of `GET /report`. Raises ValueError if a value is not a row."""
     tally = Tally()
     for value in values:
         tally.add(_row(value))
@@ -50,8 +50,8 @@ def rows_from_snapshot(values: Iterable[Any]) -> list[Row]:
 
 
 def rows_from_log(lines: Iterable[str | bytes], complain: Callable[[str], None]) -> tuple[list[Row], int]:
-    """The rows of a decision log's lines, and how many decisions the log has dropped. `complain` is given a
-    sentence for each line that can't be read."""
+    """The rows of a decision log's lines, and the number of decisions that the log has dropped. `complain`
+    gets a sentence for each line that can't be read."""
     tally = Tally()
     dropped = 0
     for number, line in enumerate(lines, 1):
@@ -69,8 +69,8 @@ def rows_from_log(lines: Iterable[str | bytes], complain: Callable[[str], None])
 
 
 def render(rows: Iterable[Row], file: IO[str] | None = None, width: int | None = None) -> None:
-    """Write the table, the most frequent row first: each row is one line, as wide as it needs to be. On a
-    terminal that is too narrow for it, each row is a few lines instead."""
+    """Write the table, the most frequent row first. Each row is one line, as wide as necessary; on a terminal
+    that is too narrow, each row takes several lines instead."""
     file = file if file is not None else sys.stdout
     ordered = sorted(rows, key=lambda row: -row["count"])
     if not ordered:
@@ -103,8 +103,8 @@ def _table(rows: list[Row], headings: list[str]) -> Table:
 
 
 def _as_blocks(rows: list[Row], counts: list[str], width: int) -> str:
-    """The rows for a narrow terminal: the counts in columns, and the rest in lines that break between words.
-    A key is never broken, so that it can be copied; the terminal does what it does with a longer line."""
+    """The rows for a narrow terminal: the counts in columns, the rest in lines that break between words. A
+    key is never broken, so that it can be copied."""
     lines = ["  ".join(counts)]
     for row in rows:
         cells = _cells(row)
@@ -129,7 +129,7 @@ def _wrapped(text: str, width: int, before: str) -> list[str]:
 
 
 def _cells(row: Row) -> dict[str, str]:
-    """heading → what stands below it."""
+    """heading → the text below it."""
     return {
         "service": one_line(row["service"]),
         "rule": one_line(row["rule"] + (" (should)" if row["severity"] == "should" else "")),

@@ -1,6 +1,6 @@
-"""The report by key: who does what to which keys, in one row for each kind of key and service.
+"""The report by key: one row for each kind of key and each service, with its commands and rules.
 
-Rule: it shows the same violations as the view by command, and their sums are equal.
+Rule: it shows the same violations as the report by command, and the sums are equal.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _NUMBERS = frozenset({"refused", "observed", "waived", "late"})
 
 @dataclasses.dataclass
 class KeyRow:
-    """What one service does to keys of one entry or shape."""
+    """The violations of one service on keys of one entry or shape."""
 
-    key: str  # the entry, or the shape where no entry covers the keys; "" for rules that are about no key
+    key: str  # the entry, or the shape of keys that no entry covers; "" for rules about no key
     service: str
     count: int = 0
     actions: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -68,12 +68,12 @@ def by_key(rows: Iterable[Row]) -> list[KeyRow]:
 
 
 def as_objects(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """The view by key, as JSON takes it."""
+    """The report by key, as JSON values."""
     return [dataclasses.asdict(one) for one in by_key(rows)]
 
 
 def render_by_key(rows: Iterable[Row], file: IO[str] | None = None, width: int | None = None) -> None:
-    """Write the view by key as a table: each row is one line where no terminal limits it."""
+    """Write the report by key as a table. Outside a terminal, each row is one line."""
     file = file if file is not None else sys.stdout
     found = by_key(rows)
     if not found:

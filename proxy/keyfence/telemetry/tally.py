@@ -1,7 +1,7 @@
-"""Who breaks which rule, how often, since when: the counts behind the report.
+"""The tally: how often each service breaks each rule, and since when. The report shows it.
 
-Rule: one row per (service, rule, command, entry, key shape), and a bounded number of rows; past it the
-finest parts of a row become `other`, so that the sums stay right.
+Rule: one row for each (service, rule, command, entry, key shape). The number of rows is bounded; beyond it
+the finest fields of a row become `other`, so that sums stay exact.
 """
 
 from __future__ import annotations
@@ -9,42 +9,99 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NotRequired, TypedDict
 
-from .clients import Client, meet
+from keyfence.policy.verdict import Peer
+
+from .clients import Client, listed, meet
 from .counters import OTHER
+from .masking import mask, masked_hint
+from .sink import Group, Occurrence, Sink
 
 MAX_ROWS = 10_000
-MAX_COARSE = 1_000  # further rows, of service and rule alone
+MAX_COARSE = 1_000  # further rows, with service and rule only
 
 Key = tuple[str, str, str, str, str]  # service, rule, command, entry, shape
 
 
 class Row(TypedDict):
-    """A row as it goes over the admin listener. Times are Unix seconds."""
+    """A row as the admin listener serves it. Times are Unix seconds."""
 
     service: str
     rule: str
     severity: str
     command: str
     entry: str  # a name of the policy; "" for none
-    shape: str  # the learnt shape, for keys that no entry covers; else ""
+    shape: str  # the learned shape, for keys that no entry covers; else ""
     count: int
     actions: dict[str, int]  # observed, refused, waived, late
     first: float
     last: float
-    clients: NotRequired[list[Client]]  # who did it: address, user, name, library, version
-    example: str  # a key as it may be shown: the first that was seen
+    clients: NotRequired[list[Client]]  # address, user, name, library, version of each
+    example: str  # the first key that was seen, as it may be shown
     hint: str
 
 
-class Tally:
+class Tally(Sink):
     """The rows of one process, or the sum of several."""
 
     def __init__(self) -> None:
         self._rows: dict[Key, Row] = {}
+        self._met: dict[Key, Peer] = {}  # the last client of a row
+        self._mask_keys = False
 
-    def find(self, service: str, rule: str, command: str, entry: str, shape: str) -> Row | None:
-        """The row that a violation belongs to, to be counted on with `count`."""
-        return self._rows.get((service, rule, command, entry, shape))
+    # -- as a sink
+
+    def record(self, group: Group, found: Occurrence) -> str:
+        key = group[:5]
+        row = self._rows.get(key)
+        if row is None:
+            self.add(self.new_row(group, found))
+            return ""
+        violation, client, _, times, _, at = found
+        self.count(row, group.action, at, times)
+        if self._met.get(key) is not client:
+            self._met[key] = client
+            meet(row["clients"], listed(client))
+        if violation.severity == "must":  # some findings of a row may be a should
+            row["severity"] = "must"
+        return ""
+
+    def repeat(self, group: Group, times: int, _now: float, at: float) -> None:
+        self.count(self._rows[group[:5]], group.action, at, times)
+
+    def holds(self, group: Group) -> bool:
+        return group[:5] in self._rows
+
+    def mask(self, mask_keys: bool) -> None:
+        self._mask_keys = mask_keys
+
+    # -- rows
+
+    def new_row(self, group: Group, found: Occurrence) -> Row:
+        """A row for a finding that has none yet."""
+        violation = found.violation
+        example, hint = violation.shown, violation.hint
+        if self._mask_keys:
+            example = "" if violation.key is None else mask(violation.key)
+            hint = masked_hint(violation)
+        return Row(
+            service=group.service,
+            rule=group.rule,
+            severity=violation.severity,
+            command=group.command,
+            entry=group.entry,
+            shape=group.shape,
+            count=found.times,
+            actions={group.action: found.times},
+            first=found.at,
+            last=found.at,
+            clients=[listed(found.client)],
+            example=example,
+            hint=hint,
+        )
+
+    def find(self, key: Key) -> Row | None:
+        """The row that a finding belongs to, for `count`."""
+        return self._rows.get(key)
 
     @staticmethod
     def count(row: Row, action: str, at: float, times: int = 1) -> None:
@@ -54,7 +111,7 @@ class Tally:
         row["last"] = at
 
     def add(self, row: Row) -> None:
-        """Add a row, or what it counts to the row that is there already."""
+        """Add a row, or add its counts to the row with the same key."""
         known = self._rows.get(_key(row))
         if known is None:
             row = self._admit(row)
@@ -65,7 +122,7 @@ class Tally:
         for client in row.get("clients", ()):
             meet(known.setdefault("clients", []), client)
         known["count"] += row["count"]
-        if row["severity"] == "must":  # some of a row may be a should
+        if row["severity"] == "must":  # some findings of a row may be a should
             known["severity"] = "must"
         for action, number in row["actions"].items():
             known["actions"][action] = known["actions"].get(action, 0) + number
@@ -84,7 +141,7 @@ class Tally:
         return coarse
 
     def rows(self) -> Iterable[tuple[Key, Row]]:
-        """The rows themselves, to be read only, each with what it is found by."""
+        """All rows with their keys, for reading only."""
         return self._rows.items()
 
     def snapshot(self) -> list[Row]:
@@ -93,7 +150,7 @@ class Tally:
         return sorted(rows, key=lambda row: -row["count"])
 
     def absorb(self, rows: Iterable[Row]) -> None:
-        """Add the rows of another tally: of another worker, or of the log."""
+        """Add the rows of another tally: of a worker, or of the decision log."""
         for row in rows:
             self.add(row)
 

@@ -1,14 +1,14 @@
 # cython: annotation_typing=False
-"""The counters that each read and each write touches: bytes.
+"""The byte counters, which every read and every write changes.
 
-Rule: plain integers and nothing else, so that counting costs an addition where it is compiled.
+Rule: they are plain integers, so that counting is one addition in compiled code.
 """
 
 from __future__ import annotations
 
 
 class Traffic:
-    """Bytes, in all four directions."""
+    """Bytes in all four directions."""
 
     def __init__(self) -> None:
         self.client_in = 0  # read from clients

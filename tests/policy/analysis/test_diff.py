@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keyfence.policy.analysis.diff import NEEDS, Difference, standing
+from keyfence.policy.analysis.diff import NEEDS, Difference, access_rules
 from keyfence.policy.loading.load import load_policy, parse_policy
 from tests.policy.cases import POLICIES
 
@@ -201,7 +201,7 @@ def test_a_verdict_changes_exactly_where_a_change_is_reported(
     if old is None or new is None:
         return
     difference = Difference(old, new)
-    before, after = standing(old), standing(new)
+    before, after = access_rules(old), access_rules(new)
     for key in map(str.encode, keys):
         for service in difference.services:
             changes = any(
@@ -217,7 +217,7 @@ def test_every_example_shows_its_change(one: str, other: str) -> None:
     if old is None or new is None:
         return
     difference = Difference(old, new)
-    before, after = standing(old), standing(new)
+    before, after = access_rules(old), access_rules(new)
     for change in difference.changes:
         if change.section == "rights":
             for service in change.services:

@@ -151,8 +151,8 @@ def test_a_line_read_back_breaks_the_same_rules_except_those_on_values(
     again = from_line(json.loads(json.dumps(message)))
     evaluator = Evaluator(OLD)
     number = OLD.number(service)
-    before = {one.rule for one in evaluator.judge(number, argv, touches).violations}
-    after = {one.rule for one in evaluator.judge(number, [b"X"], again.touches).violations}
+    before = {one.rule for one in evaluator.evaluate(number, argv, touches).violations}
+    after = {one.rule for one in evaluator.evaluate(number, [b"X"], again.touches).violations}
     assert after <= before
     if touches.script is None:
         assert before - after <= {"value.invalid"}

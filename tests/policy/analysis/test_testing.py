@@ -168,7 +168,7 @@ FAULTS = {
         "3:42: error: 'leas' is not an entry of the policy; did you mean lease?"
     ],
     "{service: one, command: PING, rule: scope.wirte}": [
-        "3:41: error: 'scope.wirte' is no rule; did you mean scope.write?"
+        "3:41: error: 'scope.wirte' is not a rule; did you mean scope.write?"
     ],
     "{service: one, command: PING, verdict: violation, rules: []}": [
         "3:62: error: no rules; name the broken rules, or omit rules to admit any"

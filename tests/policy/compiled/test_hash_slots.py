@@ -11,7 +11,7 @@ from keyfence.policy.compiled.hash_slots import hash_slot, hash_tag
     ("key", "slot"),
     [(b"foo", 12182), (b"bar", 5061), (b"hello", 866), (b"", 0), (b"123456789", 12739), (b"{foo}:x", 12182)],
 )
-def test_slots_are_those_of_cluster_keyslot(key: bytes, slot: int) -> None:
+def test_hash_slots_are_those_of_cluster_keyslot(key: bytes, slot: int) -> None:
     assert hash_slot(key) == slot
 
 
@@ -26,5 +26,5 @@ def test_slots_are_those_of_cluster_keyslot(key: bytes, slot: int) -> None:
         (b"}foo{", b"}foo{"),
     ],
 )
-def test_the_tag_is_what_the_cluster_specification_says(key: bytes, tag: bytes) -> None:
+def test_the_hash_tag_follows_the_cluster_specification(key: bytes, tag: bytes) -> None:
     assert hash_tag(key) == tag

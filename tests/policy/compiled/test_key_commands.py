@@ -1,4 +1,4 @@
-"""Which commands may be used on the keys of an entry or scope, by name, category, or what they do."""
+"""Restrictions of commands on the keys of an entry or scope, by name, category or effect."""
 
 from __future__ import annotations
 
@@ -62,20 +62,20 @@ scripts:
   reader: {{sha1: {READER}, keys: 1, declared: read}}
 grants: {{ops: {{commands: [DEL, EVALSHA], keys: ["bank:payment:g*"]}}}}
 """
-DECIDER = Evaluator(parse_policy(POLICY), clock=lambda: 1_800_000_000)
-GLANCES = [
-    DecisionCache(DECIDER, service, frozenset(row.command.name for row in COMMANDS.values()))
+EVALUATOR = Evaluator(parse_policy(POLICY), clock=lambda: 1_800_000_000)
+CACHES = [
+    DecisionCache(EVALUATOR, service, frozenset(row.command.name for row in COMMANDS.values()))
     for service in (0, 1)
 ]
 
 
 def violations(command: str, service: str = "app") -> tuple[Violation, ...]:
     argv = [word.encode() for word in shlex.split(command)]
-    number = DECIDER.policy.number(service)
-    found = DECIDER.decide(number, argv).violations
+    number = EVALUATOR.policy.number(service)
+    found = EVALUATOR.decide(number, argv).violations
     for _ in range(2):
-        assert not found or GLANCES[number].admits(argv) is None
-        assert not found or not DECIDER.admits(number, extract(argv))
+        assert not found or not CACHES[number].find(argv).is_admitted
+        assert not found or not EVALUATOR.admits(number, extract(argv))
     return found
 
 
@@ -113,12 +113,12 @@ FORBIDDEN = ["command.forbidden"]
         ("GET bank:view:a", []),
         ("XGROUP CREATE bank:books:a g 0", FORBIDDEN),
         ("XADD bank:books:a * f v", []),
-        # a scope's holds for its entries, and for keys of none
+        # a scope's restrictions apply to its entries, and to keys of no entry
         ("SORT bank:plain:a", FORBIDDEN),
         ("SORT bank:payment:a", FORBIDDEN),
         ("SORT bank:other", FORBIDDEN),
         ("SORT bank:archive:old:x", FORBIDDEN),
-        # nobody's key, or another's
+        # a key of no entry, or of another entry
         ("DEL elsewhere", ["key.unregistered"]),
         ("DEL bank:plain:a", []),
     ],
@@ -153,7 +153,7 @@ def test_commands_are_forbidden_and_allowed_on_keys(command: str, expected: list
         "GEOSEARCHSTORE K bank:plain:a FROMMEMBER x BYRADIUS 1 m",
     ],
 )
-def test_what_is_never_deleted_is_deleted_by_no_command(command: str) -> None:
+def test_no_command_deletes_a_key_that_is_never_deleted(command: str) -> None:
     assert FORBIDDEN[0] in rules(with_key(command, "bank:payment:a"))
 
 
@@ -176,7 +176,7 @@ def test_what_is_never_deleted_is_deleted_by_no_command(command: str) -> None:
         "PFMERGE K bank:plain:a",
     ],
 )
-def test_what_is_never_deleted_may_be_written(command: str) -> None:
+def test_a_key_that_is_never_deleted_may_be_written(command: str) -> None:
     assert rules(with_key(command, "bank:payment:a")) == []
 
 
@@ -216,12 +216,12 @@ def test_what_is_never_deleted_may_be_written(command: str) -> None:
         ("RPUSH K v", ""),
     ],
 )
-def test_what_must_never_become_of_a_key(command: str, told: str) -> None:
+def test_never_forbids_every_command_with_the_effect(command: str, told: str) -> None:
     found = violations(with_key(command, "bank:archive:log:a"))
     assert [one.message.partition(": ")[2] for one in found] == ([f"the entry log {told}"] if told else [])
 
 
-def test_a_violation_is_worded_for_the_entry() -> None:
+def test_a_violation_names_the_entry() -> None:
     (one,) = violations("DEL bank:payment:a")
     assert (one.rule, one.entry, one.key) == ("command.forbidden", "payment", b"bank:payment:a")
     assert one.message == "app may not DEL bank:payment:a: the entry payment is never deleted"
@@ -238,7 +238,7 @@ def test_a_violation_is_worded_for_the_entry() -> None:
     assert one.hint.startswith("write only where nothing is yet (NX), or use another key; or ask the owner")
 
 
-def test_malformed_and_legacy_keys_are_their_entrys() -> None:
+def test_malformed_and_legacy_keys_have_the_restrictions_of_their_entry() -> None:
     assert rules("DEL bank:payment:a:b") == ["command.forbidden", "key.format"]
     assert rules("DEL pay:a") == FORBIDDEN
     assert rules("HGETALL pay:a") == []
@@ -254,7 +254,7 @@ def test_a_grant_on_the_key_is_the_exception() -> None:
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        # nothing says which commands it runs, so it may be any
+        # its commands are not named, so it may run any
         (
             f"EVALSHA {PLAIN} 1 bank:payment:a",
             UNNAMED,
@@ -275,7 +275,7 @@ def test_a_grant_on_the_key_is_the_exception() -> None:
         (f"EVALSHA {WIDE} 0", "entries among these restrict commands"),
     ],
 )
-def test_scripts_are_held_to_the_commands_that_they_name(command: str, told: str) -> None:
+def test_a_script_is_checked_by_the_commands_it_names(command: str, told: str) -> None:
     found = violations(command)
     assert [one.rule for one in found] == (FORBIDDEN if told else [])
     assert all(one.message.endswith(told) for one in found), found
@@ -287,10 +287,16 @@ def test_an_unregistered_script_may_run_any_command() -> None:
     assert one.hint == "register the script, and name the commands that it runs"
 
 
-EXCEPTIONS = ("COPY", "RESTORE", "RESTORE-ASKING", "MIGRATE", "XAUTOCLAIM")  # options decide, or nothing goes
+EXCEPTIONS = (
+    "COPY",
+    "RESTORE",
+    "RESTORE-ASKING",
+    "MIGRATE",
+    "XAUTOCLAIM",
+)  # the options decide, or nothing is lost
 
 
-def test_every_command_that_the_servers_call_deleting_or_overwriting_is_judged_so() -> None:
+def test_the_effects_of_commands_are_those_of_the_servers_flags() -> None:
     for row in COMMANDS.values():
         name = row.command.name
         first = [one for one in row.specs if (one.begin, one.start, one.find) == ("index", 1, "range")]
@@ -306,21 +312,21 @@ HEAD = 'policy: p\nservices: [a]\nscopes: {s: {prefix: "k:", writers: [a]}}\n'
 @pytest.mark.parametrize(
     ("commands", "message"),
     [
-        ("{forbid: [DELL]}", "'DELL' is no command of Redis or Valkey; did you mean DEL"),
-        ('{forbid: ["@wrote"]}', "'@wrote' is no category"),
+        ("{forbid: [DELL]}", "'DELL' is not a command of Redis or Valkey; did you mean DEL"),
+        ('{forbid: ["@wrote"]}', "'@wrote' is not a category"),
         ("{never: [deleted]}", "'deleted' is not admitted here; expected delete, replace or remove"),
-        ("{allow: []}", "an empty list admits no command; name some, or leave allow out"),
+        ("{allow: []}", "an empty list allows no command; name some, or leave allow out"),
         (
             "{allow: [PING]}",
-            "PING names no key, so it can't be held against one; write it under the policy's",
+            "PING takes no key, so no entry can restrict it; write it under the policy's",
         ),
-        ("{forbid: [FLUSHALL]}", "FLUSHALL names no key"),
-        ('{forbid: ["@pubsub"]}', "@pubsub names no key"),
-        ('{forbid: ["@hash"], allow: ["@hash"]}', "@hash is forbidden beside, and forbid wins"),
-        ('{forbid: ["@hash"], allow: [HSET]}', "HSET is forbidden beside, and forbid wins"),
+        ("{forbid: [FLUSHALL]}", "FLUSHALL takes no key"),
+        ('{forbid: ["@pubsub"]}', "@pubsub takes no key"),
+        ('{forbid: ["@hash"], allow: ["@hash"]}', "@hash is also under forbid, which wins"),
+        ('{forbid: ["@hash"], allow: [HSET]}', "HSET is also under forbid, which wins"),
     ],
 )
-def test_a_fault_in_commands_is_told_with_its_place(commands: str, message: str) -> None:
+def test_a_fault_in_commands_is_reported_at_its_place(commands: str, message: str) -> None:
     with pytest.raises(FileError) as caught:
         parse_policy(f'{HEAD}keys:\n  e: {{key: "k:e", commands: {commands}}}\n')
     (fault,) = caught.value.diagnostics
@@ -328,12 +334,12 @@ def test_a_fault_in_commands_is_told_with_its_place(commands: str, message: str)
     assert fault.place.line == 5
 
 
-def test_a_script_names_commands_and_no_categories() -> None:
+def test_a_script_names_commands_but_not_categories() -> None:
     with pytest.raises(FileError, match="'@write' is a category; name the commands that the script runs"):
         parse_policy(f'{HEAD}functions: {{f: {{commands: ["@write"]}}}}\n')
 
 
-def test_what_changes_of_commands_is_told() -> None:
+def test_diff_reports_changes_of_command_restrictions() -> None:
     old = POLICY.replace("never: delete", "never: [delete, remove]")
     (change,) = Difference(parse_policy(old), parse_policy(POLICY)).changes
     now, was = "forbid: SORT, never: delete", "forbid: SORT, never: delete, remove"
@@ -346,7 +352,7 @@ def test_what_changes_of_commands_is_told() -> None:
 
 def test_explain_says_what_would_have_to_change() -> None:
     argv = [b"DEL", b"bank:payment:a"]
-    found = remedies(DECIDER.policy, 0, argv, extract(argv), violations("DEL bank:payment:a"))
+    found = remedies(EVALUATOR.policy, 0, argv, extract(argv), violations("DEL bank:payment:a"))
     hint = "use another key; or ask the owner of the entry payment to change its commands"
     assert [(one.text, one.command, one.add) for one in found] == [(hint, [], {})]
 
@@ -367,7 +373,7 @@ def test_explain_says_what_would_have_to_change() -> None:
 )
 def test_no_remedy_for_a_prohibition_is_a_grant(command: str, offered: str) -> None:
     argv = command.encode().split()
-    found = remedies(DECIDER.policy, 0, argv, extract(argv), violations(command))
+    found = remedies(EVALUATOR.policy, 0, argv, extract(argv), violations(command))
     assert found
     assert not any("grant" in one.text or "grants" in one.add for one in found)
     assert [b" ".join(one.command).decode() for one in found if one.command] == ([offered] if offered else [])
@@ -387,33 +393,33 @@ def test_no_remedy_for_a_command_that_the_policy_forbids_is_a_grant() -> None:
     assert (one.text, one.add) == (hint, {})
 
 
-def test_coverage_asks_for_a_test_of_it() -> None:
-    coverage = Coverage(DECIDER.policy)
+def test_coverage_asks_for_a_test_of_a_command_restriction() -> None:
+    coverage = Coverage(EVALUATOR.policy)
     missing = next(one.missing for one in coverage.sections() if one.name == "rules of entries")
     assert "command.forbidden of payment" in missing
 
 
-def test_it_can_be_waived_and_advised() -> None:
+def test_a_command_restriction_can_be_waived_or_advised() -> None:
     commands = "commands: {forbid: [DEL"
     policy = parse_policy(POLICY.replace(commands, f"should: [command.forbidden], {commands}"))
     (one,) = Evaluator(policy).decide(0, [b"DEL", b"bank:meta:a"]).violations
     assert one.severity == "should"
     waiver = Waiver("app", "command.forbidden", "meta", "DEL", "")
-    modes = Modes([ModeRule("enforce")], DECIDER.policy.services, [waiver])
-    judge = Authorizer(DECIDER.policy, modes)
-    assert judge.rule(0, [b"DEL", b"bank:meta:a"]).refused_by is None
-    assert judge.rule(0, [b"DEL", b"bank:payment:a"]).refused_by is not None
+    modes = Modes([ModeRule("enforce")], EVALUATOR.policy.services, [waiver])
+    authorizer = Authorizer(EVALUATOR.policy, modes)
+    assert authorizer.rule(0, [b"DEL", b"bank:meta:a"]).refused_by is None
+    assert authorizer.rule(0, [b"DEL", b"bank:payment:a"]).refused_by is not None
 
 
-def test_a_command_that_is_queued_is_judged_as_any_other() -> None:
-    judge = Authorizer(DECIDER.policy, Modes([ModeRule("enforce")], DECIDER.policy.services))
+def test_a_queued_command_is_authorized_like_any_other() -> None:
+    authorizer = Authorizer(EVALUATOR.policy, Modes([ModeRule("enforce")], EVALUATOR.policy.services))
     transaction = Transaction()
     for command, refused in (("HSET bank:payment:a f 1", False), ("UNLINK bank:payment:a", True)):
-        ruling, _ = judge.authorize(0, command.encode().split(), transaction)
+        ruling, _ = authorizer.authorize(0, command.encode().split(), transaction)
         assert (ruling.refused_by is not None) == refused
 
 
-def test_files_of_several_teams_say_it_each_for_its_own_keys(tmp_path: Path) -> None:
+def test_each_team_s_file_restricts_commands_on_its_own_keys(tmp_path: Path) -> None:
     for name, commands in (("a", "{never: delete}"), ("b", "{allow: [GET, DEL]}")):
         scope = f'{{prefix: "{name}:", writers: app, unregistered: allow, commands: {commands}}}'
         text = f'policy: {name}\nservices: [app]\nclaims: ["{name}:"]\nscopes: {{s: {scope}}}\n'
@@ -459,7 +465,7 @@ OWNED = Evaluator(parse_policy(OWNER))
         ("SORT l BY w:* GET o:*->f", []),
     ],
 )
-def test_what_a_command_does_not_name_is_held_to_what_entries_say_of_commands(
+def test_keys_that_a_command_does_not_name_have_command_restrictions_too(
     command: str, expected: list[str]
 ) -> None:
     argv = command.encode().split()

@@ -1,4 +1,4 @@
-"""What is asked of every key's name: each rule by itself, all together, and against a naive reading."""
+"""Naming rules: each rule alone, all together, and compared with a naive reading."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def names_of(compiled: CompiledPolicy) -> Names:
 
 
 def told(names: str, key: str | bytes, more: str = "") -> list[tuple[str, str, str, str]]:
-    """(rule, severity, message, hint) of all that a GET of the key breaks."""
+    """(rule, severity, message, hint) of each violation of a GET of the key."""
     argv = [b"GET", key.encode() if isinstance(key, str) else key]
     return [
         (one["rule"], one["severity"], one["message"], one["hint"] or "")
@@ -52,8 +52,8 @@ TABLE = [
     ),
     ("{levels: {min: 2, max: 3}}", "a:b", "", "", ""),
     ("{levels: {min: 2, max: 3}}", "a:b:c", "", "", ""),
-    ("{levels: {min: 2}}", "a", "key.format", "a has 1 level", "at least 2, with : between"),
-    ("{levels: {max: 2}}", "a:b:c", "key.format", "a:b:c has 3 levels", "at most 2, with : between"),
+    ("{levels: {min: 2}}", "a", "key.format", "a has 1 level", "at least 2, separated by :"),
+    ("{levels: {max: 2}}", "a:b:c", "key.format", "a:b:c has 3 levels", "at most 2, separated by :"),
     (
         "{levels: {min: 2}}",
         "a:b:",
@@ -76,21 +76,21 @@ TABLE = [
         "{after: {date: date}}",
         "x:date:date",
         "key.format",
-        "in x:date:date what follows date is no date",
+        "in x:date:date, the level after date is not of the form date",
         "for example date:20241122",
     ),
     (
         "{after: {date: date, ts: epoch}}",
         "ts:1692806400:date:20230229",
         "key.format",
-        "in ts:1692806400:date:20230229 what follows date is no date",
+        "in ts:1692806400:date:20230229, the level after date is not of the form date",
         "for example date:20241122",
     ),
     (
         "{after: {ts: epoch}}",
         "x:ts",
         "key.format",
-        "in x:ts what follows ts is no epoch",
+        "in x:ts, the level after ts is not of the form epoch",
         "for example ts:1692806400",
     ),
     ("{after: {ts: epoch}}", "x:tss:1", "", "", ""),
@@ -123,7 +123,7 @@ TABLE = [
         "a:b",
         "key.hash_tag",
         "a:b has no hash tag",
-        "one pair of braces, around what keys share",
+        "use one pair of braces, around the part that keys share",
     ),
     ("{hash_tag: optional}", "a:b", "", "", ""),
     (
@@ -131,39 +131,41 @@ TABLE = [
         "a:{}:b",
         "key.hash_tag",
         "the hash tag of a:{}:b is empty",
-        "one pair of braces, around what keys share",
+        "use one pair of braces, around the part that keys share",
     ),
     (
         "{hash_tag: optional}",
         "{a}{b}",
         "key.hash_tag",
         "{a}{b} has braces beyond one hash tag",
-        "one pair of braces, around what keys share",
+        "use one pair of braces, around the part that keys share",
     ),
     (
         "{hash_tag: optional}",
         "a}{",
         "key.hash_tag",
-        "the braces of a}{ make no hash tag",
-        "one pair of braces, around what keys share",
+        "the braces of a}{ do not make a hash tag",
+        "use one pair of braces, around the part that keys share",
     ),
 ]
 
 
 @pytest.mark.parametrize(("names", "key", "rule", "message", "hint"), TABLE)
-def test_a_naming_rule(names: str, key: str | bytes, rule: str, message: str, hint: str) -> None:
+def test_each_naming_rule_is_checked(
+    names: str, key: str | bytes, rule: str, message: str, hint: str
+) -> None:
     assert told(names, key) == ([(rule, "must", message, hint)] if rule else [])
 
 
 @pytest.mark.parametrize(("names", "key", "rule", "message", "hint"), TABLE)
-def test_the_same_as_a_should_never_refuses(
+def test_a_naming_rule_under_should_never_refuses(
     names: str, key: str | bytes, rule: str, message: str, hint: str
 ) -> None:
     expected = [(rule, "should", message, hint)] if rule else []
     assert told(f"{{should: {names}}}", key) == expected
 
 
-def test_a_rule_that_is_broken_in_several_ways_is_told_once_the_gravest_first() -> None:
+def test_a_rule_broken_in_several_ways_is_reported_once_with_must_first() -> None:
     names = '{lowercase: yes, charset: "[!-~]", should: {levels: {max: 1}, max_length: 3}}'
     assert told(names, "A b:c") == [
         (
@@ -177,13 +179,13 @@ def test_a_rule_that_is_broken_in_several_ways_is_told_once_the_gravest_first() 
     ]
 
 
-def test_of_two_limits_the_one_that_must_be_kept_is_told() -> None:
+def test_of_two_broken_limits_the_must_is_reported() -> None:
     names = "{max_length: 6, should: {max_length: 3}}"
     assert [(one[1], one[3]) for one in told(names, "abcd")] == [("should", "at most 3 bytes")]
     assert [(one[1], one[3]) for one in told(names, "abcdefg")] == [("must", "at most 6 bytes")]
 
 
-def test_a_secret_is_not_told_in_lower_case_either() -> None:
+def test_a_secret_is_not_shown_in_lower_case_either() -> None:
     more = 'placeholders: {token: {is: "[A-Za-z]+", secret: true}}\nkeys: {s: {key: "Session:<token>"}}\n'
     [(rule, _, message, hint)] = told("{lowercase: yes}", "Session:SeCret", more)
     assert rule == "key.format"
@@ -215,10 +217,10 @@ legacy: {allow: [read], keys: {"Order:<id>": order}}
         ("p:session:S3cretToken:585E0676-0782-4952-A8B5-0A6D5C7B1C5D", "", []),
         ("p:EU:Ab", "", []),
         ("p:orderItem:ab", "", ["key.format"]),  # the entry's own text
-        ("p:other:Ab", "", ["key.format"]),  # a key of no entry: which part is an id can't be known
+        ("p:other:Ab", "", ["key.format"]),  # a key of no entry: it does not show which part is an id
         ("p:other:ab", "", []),
         ("Order:Ab", "", []),
-        # Every other rule still holds for ids.
+        # Every other rule still applies to ids.
         ("p:order:Ab", "charset: '[a-z:]'", ["key.charset"]),
         ("p:order:Ab", "level: '[a-z]+'", ["key.format"]),
         ("p:order:ab", "level: '[a-z]+'", []),
@@ -226,13 +228,13 @@ legacy: {allow: [read], keys: {"Order:<id>": order}}
         ("p:order:Ab", "should: {lowercase: yes, levels: {max: 2}}", ["key.format"]),
     ],
 )
-def test_lower_case_is_asked_of_words_and_not_of_ids(key: str, names: str, broken: list[str]) -> None:
+def test_lower_case_applies_to_words_and_not_to_ids(key: str, names: str, broken: list[str]) -> None:
     compiled = parse_policy(SPELLED.replace("NAMES", names))
     evaluator, argv = Evaluator(compiled), [b"GET", key.encode()]
     for one in (evaluator, Evaluator(pickle.loads(pickle.dumps(compiled)))):
         assert [found.rule for found in one.decide(0, argv).violations] == broken
     cache = DecisionCache(evaluator, 0, frozenset({"GET"}))
-    assert [cache.admits(argv) is not None for _ in range(2)] == [not broken and key[0] != "O"] * 2
+    assert [cache.find(argv).is_admitted for _ in range(2)] == [not broken and key[0] != "O"] * 2
 
 
 def test_ids_with_capitals_cost_nothing() -> None:
@@ -254,7 +256,7 @@ keys:
 """
 
 
-def test_an_entry_has_limits_and_severities_of_its_own() -> None:
+def test_an_entry_may_set_its_own_limits_and_severities() -> None:
     found = explain(policy("{hash_tag: required}", ENTRIES), "app", [b"LPUSH", b"k:{abcdefgh}", b"x"])
     assert [(one["rule"], one["severity"]) for one in found["violations"]] == [
         ("key.length", "should"),
@@ -265,7 +267,7 @@ def test_an_entry_has_limits_and_severities_of_its_own() -> None:
     assert [one[0] for one in told("{hash_tag: optional}", "l:abc", ENTRIES)] == ["key.hash_tag"]
 
 
-def test_a_scope_s_word_on_hash_tags_and_severity_holds_for_what_is_in_it() -> None:
+def test_a_scope_s_hash_tag_and_should_apply_to_its_keys() -> None:
     text = """policy: p
 services: [a, b]
 claims: ["p:"]
@@ -290,7 +292,7 @@ keys:
     assert rules(b"p:x") == [("key.format", "must"), ("key.hash_tag", "must")]
 
 
-def test_names_outside_the_claims_and_of_legacy_forms_are_not_held_against_the_rules() -> None:
+def test_naming_rules_do_not_apply_outside_the_claims_or_to_legacy_forms() -> None:
     compiled = parse_policy(
         'policy: p\nservices: [a]\nclaims: ["p:"]\nnames: {lowercase: yes}\nplaceholders: {id: "[A-Z]+"}\n'
         'scopes: {s: {prefix: "p:", writers: a}}\nkeys: {k: {key: "p:k:<id>"}}\n'
@@ -302,7 +304,7 @@ def test_names_outside_the_claims_and_of_legacy_forms_are_not_held_against_the_r
     ]
 
 
-def test_what_is_malformed_is_told_so_once() -> None:
+def test_a_malformed_key_is_reported_once() -> None:
     compiled = parse_policy(
         'policy: p\nservices: [a]\nclaims: ["p:"]\nnames: {lowercase: yes, max_length: 8}\n'
         'placeholders: {id: "[a-z]+"}\n'
@@ -316,26 +318,26 @@ def test_what_is_malformed_is_told_so_once() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ("{levels: {min: 3, max: 2}}", "4:17: error: min is above max: no name would do"),
+        ("{levels: {min: 3, max: 2}}", "4:17: error: min is above max: no name can keep this"),
         ("{levels: {min: 99}}", "4:23: error: '99': input should be less than or equal to 64"),
         ("{level: '<id>'}", "4:16: error: <id> is not declared under placeholders"),
-        ("{level: '[^a]+'}", "4:16: error: '[^a]+' may hold a colon, which no level does"),
+        ("{level: '[^a]+'}", "4:16: error: '[^a]+' may hold a colon, and a level has none"),
         ("{level: '[a'}", "4:16: error: '[a': '[' is never closed (at offset 0)"),
-        ("{charset: 'ab'}", "4:18: error: 'ab': write a class for one byte, as [a-z0-9:_]"),
-        ("{charset: '[a-z]*'}", "4:18: error: '[a-z]*': write a class for one byte, as [a-z0-9:_]"),
+        ("{charset: 'ab'}", "4:18: error: 'ab': write a class for one byte, such as [a-z0-9:_]"),
+        ("{charset: '[a-z]*'}", "4:18: error: '[a-z]*': write a class for one byte, such as [a-z0-9:_]"),
         (
             "{after: {'a:b': date}}",
-            "4:24: error: 'a:b' is no level of a key; write the word between two colons",
+            "4:24: error: 'a:b' is not a level of a key; write the word between two colons",
         ),
-        ("{after: {date: '.'}}", "4:23: error: '.' may hold a colon, which no level does"),
-        ("{avoid: {'a-b': x}}", "4:24: error: 'a-b' is no abbreviation; use letters and digits"),
+        ("{after: {date: '.'}}", "4:23: error: '.' may hold a colon, and a level has none"),
+        ("{avoid: {'a-b': x}}", "4:24: error: 'a-b' is not an abbreviation; use letters and digits"),
         ("{lowercase: some}", "4:20: error: 'some' is neither true nor false"),
         ("{hash_tag: yes}", "4:19: error: 'yes' is not admitted here; expected required, optional or any"),
         ("{word: x}", "4:9: error: unknown key 'word'; did you mean lowercase?"),
         ("{should: {word: x}}", "4:18: error: unknown key 'word'"),
     ],
 )
-def test_a_naming_rule_that_says_nothing_sensible_is_an_error(names: str, message: str) -> None:
+def test_a_senseless_naming_rule_is_an_error(names: str, message: str) -> None:
     with pytest.raises(FileError) as caught:
         policy(names)
     assert any(
@@ -344,7 +346,7 @@ def test_a_naming_rule_that_says_nothing_sensible_is_an_error(names: str, messag
     ), str(caught.value)
 
 
-# -- against a naive reading
+# -- compared with a naive reading
 
 AVOIDED = {"usr": "user", "tmp": "temporary", "t": ""}
 LEVEL = "[a-z]+(_[a-z0-9]+)*|[0-9]+"
@@ -354,7 +356,7 @@ FULL = (
 )
 COMPILED = policy(FULL)
 NAMES = names_of(COMPILED)
-# The same, with each rule alone in a policy of its own.
+# The same rules, each in its own policy.
 LEVEL_CLASS = re.compile(LEVEL.encode())
 
 
@@ -366,7 +368,7 @@ def is_date(level: bytes) -> bool:
 
 
 def naive(key: bytes) -> set[str]:
-    """The kinds of rules that a key breaks, read as a person would."""
+    """The kinds of rules that a key breaks, by a naive reading."""
     levels = key.split(b":")
     broken = set()
     if not 2 <= len(levels) <= 4 or not all(levels):
@@ -427,10 +429,10 @@ KEYS = (
 @example(b"date:20240229")
 @example(b"d:date")
 @example(b"")
-def test_names_are_read_as_a_person_would(key: bytes) -> None:
+def test_the_automaton_agrees_with_a_naive_reading(key: bytes) -> None:
     expected = naive(key)
     broken = {check.kind for check in NAMES.checks if not check.admits(key)}
-    # A mark that is itself what follows a mark may be read both ways; neither reading lets it pass.
+    # A mark that also matches the class after a mark has two readings; neither lets it pass.
     assert broken == expected
     assert NAMES.admits(key) == (not expected)
     assert {fault.rule for fault in NAMES.faults(key)} == {
@@ -439,10 +441,10 @@ def test_names_are_read_as_a_person_would(key: bytes) -> None:
 
 
 @given(KEYS, st.sampled_from([b"GET", b"DEL", b"EXISTS"]))
-def test_a_name_admitted_at_a_glance_breaks_nothing(key: bytes, command: bytes) -> None:
+def test_an_admitted_name_breaks_no_rule(key: bytes, command: bytes) -> None:
     evaluator = Evaluator(COMPILED)
     touches = extract([command, key])
-    verdict = evaluator.judge(0, [command, key], touches)
+    verdict = evaluator.evaluate(0, [command, key], touches)
     assert evaluator.admits(0, touches) == verdict.allowed
 
 
@@ -467,7 +469,7 @@ CLASSES = {
 
 @pytest.mark.parametrize("text", PATTERNS)
 @given(st.data())
-def test_what_is_said_of_an_entry_s_names_is_true_of_each(text: str, data: st.DataObject) -> None:
+def test_an_entry_marked_as_well_named_has_no_key_that_breaks_a_rule(text: str, data: st.DataObject) -> None:
     pattern = parse_pattern(text, CLASSES)
     against = compare(pattern, NAMES)
     key = data.draw(st.from_regex(re.compile(_regex(text)), fullmatch=True))
@@ -491,7 +493,7 @@ def _regex(text: str) -> bytes:
     return text.encode()
 
 
-def test_entries_that_can_not_break_a_rule_are_not_asked() -> None:
+def test_entries_that_cannot_break_a_rule_are_not_checked() -> None:
     more = (
         'placeholders: {id: "[a-s]{1,8}", any: "[^:]+", h: sha256}\n'
         'keys: {k: {key: "k:<id>"}, l: {key: "l:<any>"}, m: {key: "m:{<id>}", hash_tag: required},'
@@ -506,7 +508,7 @@ def test_entries_that_can_not_break_a_rule_are_not_asked() -> None:
     }
 
 
-def test_naming_rules_go_to_a_worker_as_they_are() -> None:
+def test_naming_rules_survive_pickling() -> None:
     again = pickle.loads(pickle.dumps(NAMES))
     for key in (b"a:b", b"A:b", b"date:20230229", b"usr:x"):
         assert list(again.faults(key)) == list(NAMES.faults(key))

@@ -1,7 +1,7 @@
-"""The scripts of a service mesh that computes every key from a namespace: all expressible, all judged.
+"""The scripts of a service mesh that computes every key from a namespace: policies can register all of them.
 
-Each takes one KEYS: the namespace, a prefix that is itself never touched. `*` stands for what only Redis
-knows (a version that is counted there, the members of a set).
+Each takes one of KEYS: the namespace, a prefix that the script itself never touches. `*` stands for values
+that only Redis knows (a version that is counted there, the members of a set).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STAT = """
     reads: ["<ns>:svc_idx", "<ns>:svc_itc_idx:*"]
     writes: ["<ns>:svc_stat"]"""
 
-# name: (how its SHA-1 begins, its registration, ARGV of a call, ARGV that its keys depend on)
+# name: (beginning of its SHA-1, its registration, ARGV of a call, ARGV that its keys depend on)
 SCRIPTS = {
     "config_set": ("62f78b8d", CONFIG, ["db.yaml", "x: 1", "h1"], 1),
     "config_remove": ("84aaa18e", CONFIG, ["db.yaml"], 1),
@@ -110,7 +110,9 @@ def rules(evaluator: Evaluator, service: str, name: str, namespace: str, args: l
 
 @pytest.mark.parametrize("namespace", ["cosky-{default}", "{cosky-default}"])
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_its_owner_may_run_it_in_its_own_namespace(evaluator: Evaluator, name: str, namespace: str) -> None:
+def test_a_service_may_run_each_script_in_its_own_namespace(
+    evaluator: Evaluator, name: str, namespace: str
+) -> None:
     assert rules(evaluator, "app", name, namespace, SCRIPTS[name][2]) == []
 
 
@@ -121,18 +123,18 @@ def test_in_another_namespace_each_key_is_a_violation(evaluator: Evaluator, name
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_who_only_reads_runs_what_only_reads(evaluator: Evaluator, name: str) -> None:
+def test_a_reader_may_run_only_scripts_that_read(evaluator: Evaluator, name: str) -> None:
     broken = set(rules(evaluator, "reader", name, "cosky-{default}", SCRIPTS[name][2]))
     assert ("scope.write" in broken) == (name != "service_topology_get")
     assert "scope.read" not in broken
 
 
 @pytest.mark.parametrize("name", [name for name, script in SCRIPTS.items() if script[3]])
-def test_a_call_that_lacks_an_argument_can_not_be_judged(evaluator: Evaluator, name: str) -> None:
+def test_a_call_without_a_needed_argument_is_a_violation(evaluator: Evaluator, name: str) -> None:
     needed = SCRIPTS[name][3]
     assert rules(evaluator, "app", name, "cosky-{default}", SCRIPTS[name][2][: needed - 1]) == ["script.keys"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_namespace_that_is_none_can_not_be_judged(evaluator: Evaluator, name: str) -> None:
+def test_a_call_with_an_invalid_namespace_is_a_violation(evaluator: Evaluator, name: str) -> None:
     assert rules(evaluator, "app", name, "default", SCRIPTS[name][2]) == ["script.keys"]

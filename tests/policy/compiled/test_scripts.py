@@ -1,4 +1,4 @@
-"""What a registered script makes of its arguments: keys, types, times to live, slots; and its SHA-1."""
+"""The keys, types, times to live and hash slots that a registered script makes of a call; and its SHA-1."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def evaluator() -> Evaluator:
     return Evaluator(parse_policy(POLICY))
 
 
-def test_a_script_is_shared_only_where_its_registration_says_so() -> None:
+def test_a_script_is_shared_only_if_its_registration_says_so() -> None:
     text = "return redis.call('del', KEYS[1])"
     digits = hashlib.sha1(text.encode()).hexdigest()
     policy = parse_policy(
@@ -81,9 +81,9 @@ def test_a_script_is_shared_only_where_its_registration_says_so() -> None:
     assert not any([shares("text", text + " "), shares("function", "g")])
 
 
-def test_no_sha1_is_told_of_a_text_that_is_not_at_hand() -> None:
+def test_a_text_that_is_not_at_hand_has_no_sha1() -> None:
     script = Script("text", 1, Streamed(b"return", 10_000_000), (b"k",), ())
-    told = "register it under scripts by its SHA-1, and run it by EVALSHA: so long a text isn't at hand"
+    told = "register it under scripts by its SHA-1, and run it by EVALSHA: the text is too long to hash"
     assert how_to_register(script, "", whole_sha1_of(script)) == told
 
 
@@ -110,7 +110,7 @@ def rules(evaluator: Evaluator, *argv: str) -> list[str]:
         ("members", ["x", "y"], ["slot.cross"]),
     ],
 )
-def test_what_a_script_makes_is_held_to_the_entry(
+def test_an_entry_s_requirements_apply_to_a_script_s_keys(
     evaluator: Evaluator, name: str, arguments: list[str], broken: list[str]
 ) -> None:
     assert rules(evaluator, "EVALSHA", SHAS[name], "0", *arguments) == broken
@@ -129,14 +129,14 @@ def test_what_a_script_makes_is_held_to_the_entry(
         (["SCRIPT", "LOAD", TEXT], []),
     ],
 )
-def test_a_script_may_be_known_by_its_first_digits(
+def test_a_script_may_be_registered_by_its_first_digits(
     evaluator: Evaluator, argv: list[str], broken: list[str]
 ) -> None:
     assert rules(evaluator, *argv) == broken
 
 
 @given(st.dictionaries(st.text("ab", min_size=8, max_size=40), st.integers(), max_size=20), st.data())
-def test_of_several_beginnings_the_longest_counts(known: dict[str, int], data: st.DataObject) -> None:
+def test_the_longest_registered_beginning_counts(known: dict[str, int], data: st.DataObject) -> None:
     scripts = {
         digits.encode(): Registration(str(number), 0, (), 0, (), (), ()) for digits, number in known.items()
     }
@@ -171,8 +171,8 @@ def test_a_time_needs_its_argument() -> None:
 
 
 @pytest.mark.parametrize("text", ["soon", "60", "<ARGV.1>", "<ARGV.0>s", "<ARGV.1>h", "<KEYS.1>s"])
-def test_what_is_no_time_is_told(text: str) -> None:
-    with pytest.raises(ValueError, match="is no time to live; write a duration"):
+def test_an_invalid_time_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a time to live; write a duration"):
         parse_ttl(text)
 
 

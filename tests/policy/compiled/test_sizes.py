@@ -1,4 +1,4 @@
-"""How large values and keys may get: found at once where a command shows it, else by asking a server."""
+"""Limits on the size of values and keys: found at once if a command shows it, or by asking a server."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.pending_sizes import MAX_KEY, PendingSize, PendingSizes, Write
-from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.engine.pending import PendingSize, PendingSizes, PendingTtls
+from keyfence.policy.engine.writes import MAX_KEY, Write
 from keyfence.policy.loading.load import parse_policy
 from tests.commands.conftest import Live
-from tests.policy.engine.test_decision_cache import ALL, agree, judged_and_repeated
+from tests.policy.engine.test_decision_cache import ALL, agree, evaluated_and_counted
 from tests.servers import RedisServer
 
 POLICY = parse_policy(
@@ -84,7 +84,7 @@ GROUPS = [
 
 @st.composite
 def sequences(draw: st.DrawFn) -> list[Any]:
-    """Commands (as their words), or seconds that pass. Each is about one type, mostly."""
+    """Commands (as lists of arguments) and seconds that pass. Most sequences use one type."""
     commands = draw(st.sampled_from(GROUPS))
     if draw(st.booleans()):
         commands = commands + draw(st.sampled_from(GROUPS))
@@ -99,22 +99,22 @@ def sequences(draw: st.DrawFn) -> list[Any]:
 
 
 class Watched:
-    """A server with a judge before it, and whoever asks it later."""
+    """A server behind an authorizer, and what is asked of the server later."""
 
     def __init__(self, server: RedisServer) -> None:
         self.now = 0.0
         self.link = Live(str(server.socket_path), server.version)
         self.link("FLUSHALL")
         self.table = PendingTtls(clock=lambda: self.now)
-        self.judge = Authorizer(POLICY, Modes((), POLICY.services), pending=self.table)
-        self.told: set[str] = set()  # keys that have been told of since they last were as they should be
+        self.authorizer = Authorizer(POLICY, Modes((), POLICY.services), pending=self.table)
+        self.told: set[str] = set()  # keys reported since they were last correct
 
     def exceeds(self, key: str) -> bool:
         kind = bytes(self.link("TYPE", key))
         return kind != b"none" and int(self.link(SIZE_OF[kind], key)) > LIMITS[kind]
 
     def do(self, argv: list[bytes]) -> None:
-        ruling, _ = self.judge.authorize(0, argv, client="c", connection=1)
+        ruling, _ = self.authorizer.authorize(0, argv, client="c", connection=1)
         self.told |= {(one.violation.key or b"").decode() for one in ruling.findings}
         self.link(*argv)
         self.told = {key for key in self.told if self.exceeds(key)}
@@ -122,11 +122,12 @@ class Watched:
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         for pending in self.table.sizes.due():
-            asked = asked_of(pending)
+            asked = pending.questions
             sizes = [self.size(question.command, pending.key) for question in asked]
             found = self.table.sizes.answer(pending, asked, sizes)
             if found is not None:
-                (finding,) = self.judge.late_size(pending.key, *found)
+                doubt, size = found
+                (finding,) = doubt.findings(size)
                 assert finding.action == "late"
                 assert self.exceeds(pending.key.decode()), finding
                 self.told.add(pending.key.decode())
@@ -144,7 +145,7 @@ class Watched:
 
 @given(sequences())
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_key_is_told_of_exactly_where_a_server_says_that_it_is_too_large(
+def test_a_key_is_reported_exactly_if_a_server_says_that_it_is_too_large(
     redis_server: RedisServer, sequence: list[Any]
 ) -> None:
     watched = Watched(redis_server)
@@ -159,9 +160,9 @@ def test_a_key_is_told_of_exactly_where_a_server_says_that_it_is_too_large(
         watched.link.connection.disconnect()
 
 
-# The short way and the long one: they live on from example to example.
-DECIDER = Evaluator(POLICY)
-GLANCE = DecisionCache(DECIDER, 0, ALL)
+# The evaluator and the decision cache; both are used for all examples.
+EVALUATOR = Evaluator(POLICY)
+CACHE = DecisionCache(EVALUATOR, 0, ALL)
 OBSERVING = Authorizer(POLICY, Modes([ModeRule("observe")], POLICY.services))
 COMMANDS = sorted(
     {command.split()[0].encode() for group in GROUPS for command in group if not command.startswith("EVAL")}
@@ -178,22 +179,18 @@ WORDS = st.sampled_from(
 
 @settings(max_examples=1500)
 @given(st.sampled_from(COMMANDS), st.sampled_from(PLACES), st.lists(WORDS, max_size=8))
-def test_a_glance_sees_what_is_too_large(name: bytes, key: bytes, rest: list[bytes]) -> None:
+def test_the_decision_cache_agrees_on_sizes(name: bytes, key: bytes, rest: list[bytes]) -> None:
     argv = [name, key, *rest]
-    agree(DECIDER, 0, argv, GLANCE)
+    agree(EVALUATOR, 0, argv, CACHE)
     for _ in range(2):
-        judged_and_repeated(OBSERVING, 0, argv)
-
-
-def asked_of(pending: PendingSize) -> list[Question]:
-    return [write.question for write in pending.writes.values()]
+        evaluated_and_counted(OBSERVING, 0, argv)
 
 
 def found(argv: list[bytes]) -> list[tuple[str, int]]:
-    return [(one.rule, one.position) for one in DECIDER.decide(0, argv).violations]
+    return [(one.rule, one.position) for one in EVALUATOR.decide(0, argv).violations]
 
 
-def test_of_a_value_that_is_not_at_hand_the_length_is_known() -> None:
+def test_the_length_of_a_value_that_is_not_at_hand_is_known() -> None:
     for size, rules in ((2_000_000, [("value.size", 2)]), (6, [])):
         value = Streamed(b"x" * 256, size)
         for name in (b"SET", b"APPEND", b"GETSET"):
@@ -204,27 +201,27 @@ def test_of_a_value_that_is_not_at_hand_the_length_is_known() -> None:
     assert found([b"SADD", b"k:any:1", b"f", value]) == [("value.size", 3)]
 
 
-def test_the_limits_of_a_scope_hold_where_an_entry_says_nothing() -> None:
+def test_a_scope_s_limits_apply_if_an_entry_sets_none() -> None:
     assert found([b"SET", b"k:string:1", b"1234567"]) == [("value.size", 2)]
     assert found([b"HSET", b"k:hash:1", b"f", b"1234567"]) == []  # its own limit
     assert found([b"SADD", b"o:1", b"1", b"2", b"3"]) == [("key.members", 4)]
     assert found([b"SADD", b"o:1", b"1", b"2", b"1", b"2"]) == []
 
 
-def test_a_write_that_is_for_another_type_hides_no_other() -> None:
+def test_a_write_for_another_type_does_not_replace_a_question() -> None:
     table = PendingTtls()
-    judge = Authorizer(POLICY, Modes([], POLICY.services), pending=table)
+    authorizer = Authorizer(POLICY, Modes([], POLICY.services), pending=table)
     for command in ("SADD k:any:1 a", "RPUSH k:any:1 a", "SADD k:any:1 b"):
-        judge.authorize(0, command.encode().split())
+        authorizer.authorize(0, command.encode().split())
     (pending,) = table.sizes
-    assert [question.command for question in asked_of(pending)] == [b"SCARD", b"LLEN"]
+    assert [question.command for question in pending.questions] == [b"SCARD", b"LLEN"]
 
 
-def test_what_is_told_names_the_limit_and_not_the_value() -> None:
-    (violation,) = DECIDER.decide(0, [b"SET", b"k:string:1", b"1234567"]).violations
+def test_a_violation_names_the_limit_and_not_the_value() -> None:
+    (violation,) = EVALUATOR.decide(0, [b"SET", b"k:string:1", b"1234567"]).violations
     assert violation.message == "the value for k:string:1 is longer than 6 bytes"
     assert violation.hint == "at most 6 bytes"
-    (violation,) = DECIDER.decide(0, [b"HSET", b"k:hash:1", b"f", b"x" * 1025]).violations
+    (violation,) = EVALUATOR.decide(0, [b"HSET", b"k:hash:1", b"f", b"x" * 1025]).violations
     assert violation.message == "a field's value for k:hash:1 is longer than 1kb"
     assert violation.hint == "at most 1kb"
 
@@ -248,25 +245,25 @@ def test_what_is_told_names_the_limit_and_not_the_value() -> None:
         ("LPUSH k:hash:1 1", []),  # of another type
     ],
 )
-def test_redis_is_asked_for_what_a_command_leaves_open(command: str, asked: list[str]) -> None:
+def test_redis_is_asked_what_a_command_leaves_open(command: str, asked: list[str]) -> None:
     table = PendingTtls()
-    judge = Authorizer(POLICY, Modes([], POLICY.services), pending=table)
+    authorizer = Authorizer(POLICY, Modes([], POLICY.services), pending=table)
     for _ in range(3):
-        judge.authorize(0, command.encode().split())
-    told = [question.command.decode() for one in table.sizes for question in asked_of(one)]
+        authorizer.authorize(0, command.encode().split())
+    told = [question.command.decode() for one in table.sizes for question in one.questions]
     assert told == asked
 
 
-def test_in_enforce_what_is_refused_leaves_nothing_open() -> None:
+def test_a_refused_command_leaves_no_size_open() -> None:
     table = PendingTtls()
-    judge = Authorizer(POLICY, Modes([ModeRule("enforce")], POLICY.services), pending=table)
-    ruling, _ = judge.authorize(0, b"LPUSH k:list:1 1 2 3".split())
+    authorizer = Authorizer(POLICY, Modes([ModeRule("enforce")], POLICY.services), pending=table)
+    ruling, _ = authorizer.authorize(0, b"LPUSH k:list:1 1 2 3".split())
     assert ruling.refused_by is not None
     assert ruling.refused_by.rule == "key.members"
     assert len(table.sizes) == 0
 
 
-def test_coverage_asks_for_what_one_command_of_a_test_can_show() -> None:
+def test_coverage_asks_only_for_rules_that_one_command_can_break() -> None:
     asked = {
         target.name: [rule for rule in rules_of(target.entry) if rule in ("value.size", "key.members")]
         for target in POLICY.targets
@@ -296,15 +293,16 @@ class Bench:
         self.table = PendingSizes(limit, lambda: self.now)
 
     def write(self, key: bytes = b"k", command: str = "LPUSH", database: int = 0) -> None:
-        judge: Any = None
+        authorizer: Any = None
         target: Any = None
-        self.table.ask(database, key, [Write(judge, 0, "c", command, 1, target, LLEN)])
+        write = Write(authorizer, 0, "c", command, "c", None, database, key, 1, target)
+        self.table.ask(write, [LLEN])
 
     def told_at(self, now: float, size: int | None) -> list[str]:
         self.now = now
         due: list[PendingSize] = self.table.due()
         answers = [self.table.answer(one, [LLEN], [size]) for one in due]
-        return [answer[0].command for answer in answers if answer is not None]
+        return [answer[0].write.command for answer in answers if answer is not None]
 
 
 def test_there_is_one_question_for_a_key_and_a_time() -> None:
@@ -319,7 +317,7 @@ def test_there_is_one_question_for_a_key_and_a_time() -> None:
     assert bench.table.due() == []
 
 
-def test_a_key_that_is_too_large_once_is_told_of_with_its_last_write() -> None:
+def test_a_key_that_is_too_large_is_reported_with_its_last_write() -> None:
     bench = Bench()
     bench.write()
     assert bench.told_at(5.0, 11) == ["LPUSH"]
@@ -332,7 +330,7 @@ def test_a_key_that_is_too_large_once_is_told_of_with_its_last_write() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 10, None])
-def test_a_key_that_is_gone_or_small_or_of_another_type_is_let_go(size: int | None) -> None:
+def test_a_key_that_is_gone_or_small_or_of_another_type_is_forgotten(size: int | None) -> None:
     bench = Bench()
     bench.write()
     assert bench.told_at(5.0, size) == []
@@ -344,7 +342,7 @@ def test_a_list_that_is_trimmed_is_too_long_for_a_moment_only() -> None:
     bench.write()
     bench.now = 4.0
     bench.write()
-    assert bench.told_at(5.0, 11) == []  # its LTRIM is on its way
+    assert bench.told_at(5.0, 11) == []  # its LTRIM follows
     bench.now = 9.0
     bench.write()
     assert bench.told_at(10.0, 10) == []
@@ -360,7 +358,7 @@ def test_a_full_table_drops_the_oldest_and_counts_it() -> None:
     assert bench.table.dropped == 3
 
 
-def test_one_that_was_dropped_or_not_answered_accuses_nobody() -> None:
+def test_a_dropped_or_unanswered_key_accuses_no_one() -> None:
     bench = Bench(1)
     bench.write(b"1")
     bench.now = 5.0

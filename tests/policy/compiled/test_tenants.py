@@ -1,4 +1,4 @@
-"""Placeholders that are bound to who the client is: a key is its tenant's own, with any number of tenants."""
+"""Placeholders bound to the caller: a key belongs to its tenant, with any number of tenants."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.patterns.globs import Glob
-from tests.policy.engine.test_decision_cache import admitted_in
+from tests.policy.engine.test_decision_cache import admitted, admitted_unread
 
 SHA = "a" * 40
 POLICY = f"""
@@ -72,7 +72,7 @@ def rules(service: str, command: str, caller: Caller = ACME) -> list[str]:
         ("HGETALL t:acme:cart:1", []),
         ("HGETALL t:globex:cart:1", ["scope.read"]),
         ("HDEL t:globex:cart:1 f", ["scope.write"]),
-        # One value is no other's beginning or end, and letters count as they are.
+        # A value is compared as a whole, and its case counts.
         ("HGETALL t:acmes:cart:1", ["scope.read"]),
         ("HGETALL t:acm:cart:1", ["scope.read"]),
         ("HGETALL t:ACME:cart:1", ["scope.read"]),
@@ -93,12 +93,12 @@ def rules(service: str, command: str, caller: Caller = ACME) -> list[str]:
         ("MGET t:acme:name t:globex:name", ["scope.read"]),
         ("RENAME t:acme:name t:globex:name", ["scope.write"]),
         ("COPY t:globex:name t:acme:name", ["scope.read"]),
-        # Writing alone.
+        # Binding of writing only.
         ("SET status:acme:1 a", []),
         ("SET status:globex:1 a", ["scope.write"]),
         ("GET status:globex:1", []),
         ("MGET status:globex:1 status:acme:1", []),
-        # Behind another placeholder, and two in one key.
+        # After another placeholder, and two in one key.
         ("GET n:7:n1", []),
         ("GET n:7:n2", ["scope.read"]),
         ("GET n:at:n1:acme:x", []),
@@ -106,7 +106,7 @@ def rules(service: str, command: str, caller: Caller = ACME) -> list[str]:
         ("GET n:at:n1:globex:x", ["scope.read"]),
         ("HGETALL old:acme:1", []),
         ("HGETALL old:globex:1", ["key.legacy"]),
-        # Patterns are judged by inclusion.
+        # Patterns are decided by inclusion.
         ("SCAN 0 MATCH t:acme:*", []),
         ("SCAN 0 MATCH t:acme:c?rt:*", []),
         ("SCAN 0 MATCH t:acm[e]:*", []),
@@ -118,7 +118,10 @@ def rules(service: str, command: str, caller: Caller = ACME) -> list[str]:
         ("SCAN 0 MATCH t:*:cart:*", ["scan.scope"]),
         ("SCAN 0", ["scan.scope"]),
         ("KEYS t:acme:name", ["command.forbidden"]),
-        ("SCAN 0 MATCH n:at:n1:acme:*", ["scan.scope"]),  # what goes on in another way is no tenant's
+        (
+            "SCAN 0 MATCH n:at:n1:acme:*",
+            ["scan.scope"],
+        ),  # a pattern that continues differently belongs to no tenant
         ("SCAN 0 MATCH n:at:n1:acme:x", []),
         ("SUBSCRIBE t:acme:events:1", []),
         ("SUBSCRIBE t:globex:events:1", ["channel.read"]),
@@ -132,7 +135,7 @@ def rules(service: str, command: str, caller: Caller = ACME) -> list[str]:
         ("PSUBSCRIBE __keyspace@0__:t:globex:*", ["channel.read"]),
         ("PSUBSCRIBE __key*__:t:acme:*", ["channel.read"]),
         ("SUBSCRIBE __keyevent@0__:del", ["channel.read"]),
-        # Scripts: without a key that shows it, the tenant is the caller's.
+        # Scripts: if no key shows the tenant, it is the caller's.
         (f"EVALSHA {SHA} 0 1", []),
         (f"EVALSHA {SHA} 0 x:y", ["key.format"]),
         (f"EVALSHA {'b' * 40} 1 t:acme:cart:1 2", []),
@@ -159,11 +162,11 @@ def test_a_tenant_has_its_own_keys_and_no_others(command: str, broken: list[str]
     ],
 )
 @pytest.mark.parametrize("caller", [Caller(), STRANGER, Caller(b"tenant-"), Caller(b"tenant-a:b")])
-def test_who_has_no_value_has_rights_on_none(caller: Caller, command: str, broken: list[str]) -> None:
+def test_a_caller_without_a_value_has_no_rights(caller: Caller, command: str, broken: list[str]) -> None:
     assert rules("app", command, caller) == broken
 
 
-def test_a_service_needs_the_right_besides() -> None:
+def test_a_caller_needs_its_service_s_rights_too() -> None:
     assert rules("jobs", "GET t:acme:name") == []
     assert rules("jobs", "SET t:acme:name 1") == ["scope.write"]
     assert rules("ops", "GET t:acme:name") == ["scope.read"]
@@ -188,7 +191,7 @@ def test_a_service_needs_the_right_besides() -> None:
         (None, None),
     ],
 )
-def test_a_value_is_what_the_group_holds_if_it_fits_the_placeholder(
+def test_the_group_gives_the_value_if_it_fits_the_placeholder(
     user: bytes | None, value: bytes | None
 ) -> None:
     assert LOADED.values(Caller(user))[0] == value
@@ -218,7 +221,7 @@ def one_entry(binding: str, key: str = "t:<tenant>:x", rest: str = "") -> str:
     )
 
 
-def test_a_class_may_admit_more_and_then_bytes_are_compared_as_they_are() -> None:
+def test_values_of_a_wider_class_are_compared_byte_for_byte() -> None:
     loaded = parse_policy(one_entry("{from: user}", rest="placeholders: {tenant: '[^:]+'}\n"))
     evaluator = Evaluator(loaded)
     for name in (b"\xff\x00\r\n", b"*", b"a b", "ü".encode(), b"[a]", b"\\"):
@@ -231,7 +234,7 @@ def test_a_class_may_admit_more_and_then_bytes_are_compared_as_they_are() -> Non
     assert evaluator.decide(0, [b"SCAN", b"0", b"MATCH", b"t:\\*:x"], star).allowed
 
 
-def test_of_a_certificates_names_the_first_counts_that_has_a_value() -> None:
+def test_the_first_name_of_a_certificate_with_a_value_counts() -> None:
     names = ("https://acme/x", "spiffe://acme/node/n 1", "spiffe://acme/node/n2", "spiffe://acme/node/n3")
     assert LOADED.values(Caller(None, names))[2] == b"n2"
     assert LOADED.values(Caller(b"spiffe://acme/node/n1"))[2] is None
@@ -249,7 +252,7 @@ def test_of_a_certificates_names_the_first_counts_that_has_a_value() -> None:
         (
             STRANGER,
             "GET t:acme:name",
-            "the caller has no tenant: it hasn't logged in as a user of the form tenant-(.*), "
+            "the caller has no tenant: it has not logged in as a user of the form tenant-(.*), "
             "with [A-Za-z0-9_.-]{1,128} for <tenant>",
         ),
         (
@@ -299,7 +302,7 @@ channels: {events: {channel: "pc:<env>:{<tenant>}:events:<id>", publishers: app,
         ("PSUBSCRIBE __keyspace@0__:pc:stg:{globex}:*", "it reaches channels that the service may not use"),
     ],
 )
-def test_a_pattern_may_name_the_tenant_behind_another_placeholder(command: str, hint: str | None) -> None:
+def test_a_pattern_may_have_the_tenant_after_another_placeholder(command: str, hint: str | None) -> None:
     staged = parse_policy(STAGED)
     verdict = Evaluator(staged).decide(0, command.encode().split(), staged.values(ACME))
     assert [violation.hint for violation in verdict.violations] == ([] if hint is None else [hint])
@@ -314,7 +317,7 @@ def test_a_pattern_may_name_the_tenant_behind_another_placeholder(command: str, 
         st.sampled_from(["order:*", "order:?", "*", "order:seq", "{acme}:order:*", "hub:*"]),
     ).map("".join)
 )
-def test_a_pattern_that_passes_reaches_own_keys_alone(glob: str) -> None:
+def test_a_pattern_that_passes_matches_only_own_keys(glob: str) -> None:
     staged = parse_policy(STAGED)
     evaluator, own = Evaluator(staged), staged.values(ACME)
     if not evaluator.decide(0, [b"SCAN", b"0", b"MATCH", glob.encode()], own).allowed:
@@ -351,43 +354,43 @@ def test_a_secret_tenant_is_shown_nowhere() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (one_entry("{from: user, pattern: tenant}"), "one group in parentheses is the value"),
-        (one_entry("{from: user, pattern: '(a)(b)'}"), "one group in parentheses is the value"),
-        (one_entry("{from: user, pattern: 'a|(b)'}"), "alternatives stand in a group"),
+        (one_entry("{from: user, pattern: tenant}"), "put the value in the only plain group"),
+        (one_entry("{from: user, pattern: '(a)(b)'}"), "put the value in the only plain group"),
+        (one_entry("{from: user, pattern: 'a|(b)'}"), "put alternatives in a group"),
         (one_entry("{from: user, pattern: '([a-z)'}"), ""),
         (one_entry("{from: host}"), "'host' is not admitted here; expected user or certificate"),
         (one_entry("{from: user, patern: '(.*)'}"), "unknown key 'patern'; did you mean pattern?"),
         (
             one_entry("{from: user}", "t:<tenant...>:x"),
-            "where <tenant...> ends can't be told; write <tenant>",
+            "keys do not show where <tenant...> ends; write <tenant>",
         ),
         (
             one_entry("{from: user}", "t:<tenant><id>", "placeholders: {id: a}\n"),
-            "where <tenant> ends can't be told; write text between it and <id>",
+            "keys do not show where <tenant> ends; write text between it and <id>",
         ),
         (
             one_entry("{from: user}", rest="placeholders: {tenant: '[a-z:]+'}\n"),
-            "ends can't be told: it may hold ':', which stands behind it; exclude that from its class",
+            "ends: it may hold ':', which also follows it; exclude that byte from its class",
         ),
         (
             one_entry(
                 "{from: user}", "t:shared:x", "scopes: {s: {prefix: 't:<tenant>:', writers: app}}\n"
             ).replace(", writers: app}}\nscopes", "}}\nscopes"),
-            "'t:shared:x' lies in the scope s, of which each <tenant> has its own part; write <tenant>",
+            "'t:shared:x' is in the scope s, where each <tenant> has its own part; write <tenant>",
         ),
         (
             one_entry("{from: user}", "<id>-<tenant>", "placeholders: {id: '[a-z-]+'}\n"),
-            "where <id> ends can't be told: it may hold '-'",
+            "keys do not show where <id> ends: it may hold '-'",
         ),
     ],
 )
-def test_what_leaves_in_doubt_whose_a_key_is_is_an_error(text: str, message: str) -> None:
+def test_a_form_that_does_not_show_the_tenant_is_an_error(text: str, message: str) -> None:
     with pytest.raises(FileError) as caught:
         parse_policy(text)
     assert any(message in one.message for one in caught.value.diagnostics), caught.value.diagnostics
 
 
-def test_check_has_no_doubts_about_tenants(tmp_path: Path) -> None:
+def test_check_has_no_warning_about_tenants(tmp_path: Path) -> None:
     (tmp_path / "saas.yaml").write_text(POLICY)
     errors, warnings, summary = check_policy(tmp_path / "saas.yaml")
     assert errors == []
@@ -404,7 +407,7 @@ def test_explain_asks_who_sends_a_command() -> None:
     assert explain(LOADED, "app", [b"GET", b"t:acme:name"])["verdict"] == "violation"
 
 
-def test_a_sequence_may_go_on_as_another_user() -> None:
+def test_a_sequence_may_continue_as_another_user() -> None:
     text = "GET t:acme:name\n@app user=tenant-globex\nGET t:acme:name\nGET t:globex:name\n"
     told = explain_sequence(LOADED, read_sequence(text, "app", ACME), now=0)
     assert [one["verdict"] for one in told] == ["allow", "violation", "allow"]
@@ -440,14 +443,14 @@ tests:
         (("[jobs]}", "[jobs, ops]}"), "ops gains read on"),
     ],
 )
-def test_diff_tells_what_changes_for_tenants(change: tuple[str, str], told: str) -> None:
+def test_diff_reports_what_changes_for_tenants(change: tuple[str, str], told: str) -> None:
     new = parse_policy(POLICY.replace(*change))
     sentences = [one.sentence for one in Difference(LOADED, new).changes]
     assert any(told in one for one in sentences), sentences
     assert not Difference(LOADED, LOADED).changes
 
 
-# Forms of a time before there were tenants.
+# Forms from before there were tenants.
 BEFORE = """
 policy: saas
 services: [app, jobs, all]
@@ -473,10 +476,10 @@ legacy:
 @pytest.mark.parametrize(
     ("command", "passes"),
     [
-        ("GET cart:7", ["all"]),  # it may be any tenant's: for who has the right on all
+        ("GET cart:7", ["all"]),  # it may be any tenant's: only for a service with rights on all
         ("SET cart:7 v", ["all"]),
         ("SCAN 0 MATCH cart:[a-z]", ["all"]),
-        ("GET page:7", ["jobs"]),  # everybody's are read, each writes its own
+        ("GET page:7", ["jobs"]),  # a service reads all values and writes its own
         ("SET page:7 v", []),
         ("SCAN 0 MATCH page:7", ["jobs"]),
         ("GET by:acme", ["all"]),
@@ -484,7 +487,7 @@ legacy:
         ("GET open:7", []),
     ],
 )
-def test_a_legacy_form_without_the_tenant_is_for_those_with_the_right_on_all(
+def test_a_legacy_form_without_the_tenant_needs_rights_on_all_tenants(
     command: str, passes: list[str]
 ) -> None:
     policy = parse_policy(BEFORE)
@@ -494,17 +497,17 @@ def test_a_legacy_form_without_the_tenant_is_for_those_with_the_right_on_all(
         for name in policy.services
     }
     assert [name for name, broken in found.items() if not broken] == passes
-    judge = Authorizer(policy, Modes([ModeRule("enforce")], policy.services))
+    authorizer = Authorizer(policy, Modes([ModeRule("enforce")], policy.services))
     for number, name in enumerate(policy.services):
-        cache = judge.cache(number, frozenset({"GET", "SET"}))
-        assert name in passes or cache.admits(argv, values) is None
-        assert (judge.rule(number, argv, values).refused_by is None) == (name in passes)
+        cache = authorizer.cache(number, frozenset({"GET", "SET"}))
+        assert name in passes or not cache.find(argv, values).is_admitted
+        assert (authorizer.rule(number, argv, values).refused_by is None) == (name in passes)
     for one in found["app"]:
         assert one.rule == ("scan.scope" if argv[0] == b"SCAN" else "key.legacy")
         assert one.rule != "key.legacy" or ":acme:" in one.hint or one.hint.endswith("by:acme")
 
 
-def test_a_legacy_form_that_nobody_may_use_is_warned_of(tmp_path: Path) -> None:
+def test_check_warns_about_a_legacy_form_that_no_one_may_use(tmp_path: Path) -> None:
     file = tmp_path / "saas.yaml"
     file.write_text(BEFORE)
     assert check_policy(file)[:2] == ([], [])
@@ -578,19 +581,20 @@ def test_a_hint_shows_no_secret_value_of_the_caller() -> None:
         assert "acme" not in str(told).replace("GET their:acme:7", "")
 
 
-def test_what_one_caller_is_told_is_not_repeated_to_another() -> None:
-    judge = Authorizer(
+def test_a_violation_of_one_caller_is_not_counted_for_another() -> None:
+    authorizer = Authorizer(
         LOADED_HINTS := parse_policy(HINTED), Modes([ModeRule("enforce")], ("app", "jobs", "ops"))
     )
-    cache = judge.cache(0, frozenset({"GET"}))
+    cache = authorizer.cache(0, frozenset({"GET"}))
     for caller, own in ((ACME, b"acme"), (Caller(b"tenant-globex"), b"globex")):
         for command in (b"GET crt:7", b"GET t:list:7"):
             argv, values = command.split(), LOADED_HINTS.values(caller)
-            assert cache.admits(argv, values) is None
-            ruling, touches = judge.authorize(0, argv, values=values)
+            lookup = cache.find(argv, values)
+            assert not lookup.is_admitted
+            ruling, touches = authorizer.authorize(0, argv, values=values)
             assert ruling.refused_by is not None
             assert own.decode() in ruling.refused_by.hint
-            assert judge.repeats(0, cache, argv, touches, ruling) is None
+            assert authorizer.repeats(0, cache, lookup, argv, touches, ruling) is None
 
 
 def test_a_lapsed_legacy_form_is_closed_to_its_own_tenant_too() -> None:
@@ -618,18 +622,18 @@ def test_files_of_several_teams_have_bindings_of_their_own(tmp_path: Path) -> No
     assert not evaluator.decide(app, [b"GET", b"a:acme:x"], values).allowed
 
 
-def test_a_policy_with_tenants_is_handed_to_workers() -> None:
+def test_a_policy_with_tenants_survives_pickling() -> None:
     loaded = pickle.loads(pickle.dumps(LOADED))
     verdict = Evaluator(loaded).decide(0, [b"GET", b"t:acme:name"], loaded.values(ACME))
     assert verdict.allowed
 
 
-# -- the short way
+# -- the decision cache
 
 ALL = frozenset(row.command.name for row in COMMANDS.values())
-DECIDER = Evaluator(LOADED)
-# One for each service, whoever the caller is: what it remembers must be right for the next tenant too.
-GLANCES = [DecisionCache(DECIDER, service, ALL) for service in range(len(LOADED.services))]
+EVALUATOR = Evaluator(LOADED)
+# One for each service, not for each caller: a cached decision must be right for the next tenant too.
+CACHES = [DecisionCache(EVALUATOR, service, ALL) for service in range(len(LOADED.services))]
 TENANTS = st.sampled_from([b"a", b"ab", b"abc", b"b", b"acme", b"acme:", b"", b"A", b"a\xff", b"x" * 129])
 KEYS = st.builds(
     lambda prefix, tenant, rest: prefix + tenant + rest,
@@ -641,33 +645,33 @@ KEYS = st.builds(
 
 @settings(max_examples=1500)
 @given(st.integers(0, len(LOADED.services) - 1), TENANTS, TENANTS, st.data())
-def test_a_glance_that_knows_one_tenant_admits_nothing_for_another(
+def test_a_decision_cached_for_one_tenant_admits_nothing_for_another(
     service: int, tenant: bytes, node: bytes, data: st.DataObject
 ) -> None:
     names = (f"spiffe://acme/node/{node.decode('latin-1')}",)
     values = LOADED.values(Caller(b"tenant-" + tenant, names))
-    cache = GLANCES[service]
+    cache = CACHES[service]
     command = data.draw(st.sampled_from([b"GET", b"SET", b"HGETALL", b"DEL", b"EXPIRE", b"MGET", b"EXISTS"]))
     keys = data.draw(st.lists(KEYS, min_size=1, max_size=3 if command in (b"DEL", b"MGET") else 1))
     argv = [command, *keys, *{b"SET": [b"v"], b"EXPIRE": [b"60"]}.get(command, [])]
     for _ in range(2):
-        for way in (cache.admits(list(argv), values), admitted_in(cache, argv, values)):
+        for way in (admitted(cache, list(argv), values), admitted_unread(cache, argv, values)):
             if way is not None:
-                assert DECIDER.judge(service, argv, extract(argv), values=values).allowed
+                assert EVALUATOR.evaluate(service, argv, extract(argv), values=values).allowed
 
 
-def test_a_tenants_own_keys_are_admitted_unread() -> None:
-    cache = DecisionCache(DECIDER, 0, ALL)
+def test_the_decision_cache_admits_a_tenants_own_keys() -> None:
+    cache = DecisionCache(EVALUATOR, 0, ALL)
     for tenant in (b"acme", b"globex"):
         values = LOADED.values(Caller(b"tenant-" + tenant))
         key = b"t:" + tenant + b":name"
-        assert cache.admits([b"GET", key], values) is not None
-        assert admitted_in(cache, [b"GET", key], values) is not None
-        assert admitted_in(cache, [b"GET", b"t:other:name"], values) is None
-        assert cache.admits([b"GET", b"t:other:name"], values) is None
+        assert cache.find([b"GET", key], values).is_admitted
+        assert admitted_unread(cache, [b"GET", key], values) is not None
+        assert admitted_unread(cache, [b"GET", b"t:other:name"], values) is None
+        assert not cache.find([b"GET", b"t:other:name"], values).is_admitted
 
 
-def test_what_is_remembered_of_patterns_does_not_grow_with_tenants() -> None:
+def test_cached_answers_about_patterns_do_not_grow_with_tenants() -> None:
     evaluator = Evaluator(LOADED)
     for number in range(3000):
         tenant = b"%d" % number
@@ -678,7 +682,7 @@ def test_what_is_remembered_of_patterns_does_not_grow_with_tenants() -> None:
     assert len(reach._known._young) + len(reach._known._old) <= 1000
 
 
-def test_check_offers_a_scan_that_passes_where_a_caller_has_one_key(tmp_path: Path) -> None:
+def test_check_suggests_a_scan_that_passes_if_a_caller_has_one_key(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(
         "policy: p\nservices: [app]\nbind: {tenant: {from: user}}\n"
@@ -729,7 +733,7 @@ channels:
     ],
 )
 @pytest.mark.parametrize("caller", [ACME, STRANGER, Caller()])
-def test_a_service_across_the_tenants_is_held_to_everything_else(
+def test_a_service_across_tenants_keeps_all_other_limits(
     service: str, command: str, rules: list[str], caller: Caller
 ) -> None:
     evaluator, argv = Evaluator(ACROSS), command.encode().split()
@@ -739,11 +743,11 @@ def test_a_service_across_the_tenants_is_held_to_everything_else(
     for _ in range(2):
         found = [one.rule for one in evaluator.decide(number, argv, values).violations]
         assert found == rules
-    admitted = DecisionCache(evaluator, number, ALL).admits(argv, values)
-    assert admitted is None or not rules
+    decision = admitted(DecisionCache(evaluator, number, ALL), argv, values)
+    assert decision is None or not rules
 
 
-def test_who_stands_across_is_part_of_what_changes() -> None:
+def test_diff_reports_changes_of_services_across_tenants() -> None:
     text = """
 policy: p
 services: [app, dispatch]

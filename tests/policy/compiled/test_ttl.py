@@ -1,4 +1,4 @@
-"""What each form of a command means for the time to live that a key ends up with: found at once, or asked."""
+"""The outcome of each command form for a key's time to live: found at once, or asked about later."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = {getattr(ttl, name): name for name in (
     "ASKS_GONE",
 )}  # fmt: skip
 
-# command: what it is under `must`, `none`, `may` and `write`. The key is k.
+# command: its outcome under `must`, `none`, `may` and `write`. The key is k.
 TABLE = """
 SET k v                       REQUIRED       FINE       FINE       REQUIRED
 SET k v NX                    REQUIRED       FINE       FINE       REQUIRED
@@ -104,23 +104,23 @@ def found(rule: str, command: str) -> str:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_what_a_command_is_under_each_rule(row: list[str]) -> None:
+def test_the_outcome_of_each_command_under_each_rule(row: list[str]) -> None:
     command, *expected = row
     assert [found(rule, command) for rule in ("must", "none", "may", "write")] == expected
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_where_nothing_may_be_left_open_a_question_is_a_fault(row: list[str]) -> None:
+def test_an_immediate_rule_makes_each_question_a_fault(row: list[str]) -> None:
     for rule, as_asked in (("now", "must"), ("none now", "none"), ("may now", "may")):
         asked = found(rule, row[0])
         if row[0].startswith("EVAL"):
-            continue  # nobody knows whether a script writes at all
+            continue  # it is not known whether a script writes at all
         assert not asked.startswith("ASKS")
         if found(as_asked, row[0]).startswith("ASKS"):
             assert asked in ("REQUIRED", "FORBIDDEN", "TOO_LONG")
 
 
-# What the key was before: nothing, or a string without a time to live, with a right one, with one too long.
+# The key before: none, or a string without a time to live, with a correct one, with one that is too long.
 BEFORE = {"gone": [], "bare": ["SET k 1"], "right": ["SET k 1 EX 60"], "long": ["SET k 1 EX 500"]}
 
 
@@ -132,7 +132,9 @@ def broken(rule: TtlRule, left: int, everything: bool = True) -> bool:
 @pytest.mark.parametrize(
     "row", [r for r in ROWS if "2000000" not in r[0] and r[0] != "MOVE k 1"], ids=lambda row: row[0]
 )
-def test_a_server_leaves_no_key_wrong_unasked(row: list[str], before: str, redis_server: RedisServer) -> None:
+def test_every_key_that_a_server_leaves_wrong_is_found_or_asked_about(
+    row: list[str], before: str, redis_server: RedisServer
+) -> None:
     command = shlex.split(row[0])
     if redis_server.version_info < (7,) and command[0] in ("EXPIRE", "PEXPIRE") and len(command) > 3:
         pytest.skip("no conditions of EXPIRE in Redis 6")
@@ -144,7 +146,7 @@ def test_a_server_leaves_no_key_wrong_unasked(row: list[str], before: str, redis
         try:
             client.execute_command(*(payload if word == "p" else word for word in command))
         except redis.ResponseError:
-            assert client.pttl("k") <= was  # it has done nothing
+            assert client.pttl("k") <= was  # the command did nothing
             return
         left = client.pttl("k")
     for name in ("must", "none", "may", "write"):
@@ -159,7 +161,7 @@ def test_a_server_leaves_no_key_wrong_unasked(row: list[str], before: str, redis
             assert not broken(rule, left) or broken(rule, left, False) or broken(rule, was), (name, was, left)
 
 
-def test_a_late_fault_says_how_long_after_which_command() -> None:
+def test_a_late_fault_names_the_command_and_the_time_after_it() -> None:
     rule = TtlRule(default=60_000, max=100_000)
     fault = late_fault(-1, False, rule, "HSET", "a:b")
     assert fault is not None

@@ -1,4 +1,4 @@
-"""Placeholders that bind writing alone: each service writes its own, and all read."""
+"""Placeholders that bind writing only: each service writes its own values, and every reader reads all."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ def evaluator() -> Evaluator:
         ("audit", "GET fleet:invoices:state:a", []),
         ("audit", "SET fleet:invoices:state:a 1", ["scope.write"]),
         ("tail", "GET fleet:search:state:a", ["scope.read"]),
-        # Who reads all values may read them at once.
+        # A service that reads all values may read them in one command.
         ("audit", "MGET fleet:billing:state:a fleet:search:state:a", []),
         ("search", "MSET fleet:billing:state:a 1 fleet:search:state:a 1", ["scope.write"]),
         ("search", "COPY fleet:billing:state:a fleet:search:state:a", []),
-        # Writing implies reading, and both are bound: nobody but its owner is a reader of a secret.
+        # Writing implies reading, and both are bound: only its owner reads a secret.
         ("billing", "GET fleet:billing:secret:a", []),
         ("billing", "GET fleet:search:secret:a", ["scope.read"]),
-        # Consumers are bound as little as readers.
+        # Like readers, consumers are not bound.
         ("tail", "XACK fleet:search:events g 1-1", []),
         ("tail", "XADD fleet:search:events * a b", ["scope.write"]),
         ("billing", "XADD fleet:search:events * a b", ["scope.write"]),
         ("billing", "XRANGE fleet:search:events - +", ["scope.read"]),
         ("search", "GET fleet:billing:held", ["scope.read"]),
-        # Malformed keys, legacy forms and patterns go by the same rights.
+        # The same rights apply to malformed keys, legacy forms and patterns.
         ("billing", "GET fleet:search:state:A", ["key.format"]),
         ("billing", "SET fleet:search:state:A 1", ["scope.write", "key.format"]),
         ("search", "GET was:billing:a", []),
@@ -77,7 +77,7 @@ def evaluator() -> Evaluator:
         ("audit", "PSUBSCRIBE news:search:*", []),
     ],
 )
-def test_writing_belongs_to_a_values_service_and_reading_to_the_readers(
+def test_only_the_owner_of_a_value_writes_and_every_reader_reads(
     evaluator: Evaluator, service: str, command: str, broken: list[str]
 ) -> None:
     argv = [word.encode() for word in command.split()]
@@ -85,7 +85,7 @@ def test_writing_belongs_to_a_values_service_and_reading_to_the_readers(
     assert [violation.rule for violation in verdict.violations] == broken
 
 
-def test_the_hint_names_the_values_own_writer(evaluator: Evaluator) -> None:
+def test_the_hint_names_the_writer_of_the_value(evaluator: Evaluator) -> None:
     argv = [b"SET", b"fleet:search:state:a", b"1"]
     (violation,) = evaluator.decide(0, argv).violations
     assert violation.hint == "its writers: search"
@@ -112,7 +112,7 @@ keys: {entry: {key: "<ns>:<svc>", writers: [one, two, three], readers: [one, two
         ("three", "a:x", ["scope.read", "scope.write"]),
     ],
 )
-def test_a_placeholder_that_binds_all_holds_beside_one_that_binds_writing(
+def test_a_placeholder_that_binds_reading_works_beside_one_that_binds_writing_only(
     service: str, key: str, broken: list[str]
 ) -> None:
     evaluator = Evaluator(parse_policy(BOTH))
@@ -125,15 +125,13 @@ def test_a_placeholder_that_binds_all_holds_beside_one_that_binds_writing(
     [
         ("svc: {write: {nobody: [a]}}", 5, "'nobody' is not listed under services"),
         ("svc: {write: {}}", 5, "no service has a value of <svc>"),
-        ("svc: {write: {billing: ['']}}", 5, "an empty value would bind every key; write its text"),
+        ("svc: {write: {billing: ['']}}", 5, "an empty value would bind every key; write the value"),
         ("svc: {write: {billing: a}, read: {search: a}}", 5, "unknown key 'read'"),
         ("svc: {write: {billing: {a: b}}}", 5, "expected a list, not a mapping"),
         ("svc: {write: [a]}", 5, "'write' is not listed under services"),
     ],
 )
-def test_a_binding_that_says_nothing_useful_is_an_error_in_its_line(
-    bind: str, line: int, message: str
-) -> None:
+def test_a_useless_binding_is_an_error_at_its_line(bind: str, line: int, message: str) -> None:
     entry = "keys: {k: {key: 'k:<svc>', writers: billing}}"
     text = f"policy: p\nservices: [billing, search]\n{entry}\nbind:\n  {bind}\n"
     with pytest.raises(FileError) as caught:
@@ -148,7 +146,7 @@ def test_a_service_may_be_called_write() -> None:
     assert Evaluator(parse_policy(text)).decide(0, [b"SET", b"a:k", b"1"]).allowed
 
 
-def test_diff_tells_that_reading_is_bound_no_more() -> None:
+def test_diff_reports_that_reading_is_no_longer_bound() -> None:
     old = parse_policy(
         POLICY.replace(
             "write: {billing: [billing, invoices], search: search}",
@@ -161,7 +159,7 @@ def test_diff_tells_that_reading_is_bound_no_more() -> None:
     ), told
 
 
-def test_policy_tests_know_it(tmp_path: Path) -> None:
+def test_policy_tests_know_bindings_of_writing(tmp_path: Path) -> None:
     (tmp_path / "fleet.yaml").write_text(POLICY)
     (tmp_path / "fleet.test.yaml").write_text(
         """
@@ -174,7 +172,7 @@ tests:
     assert Runner().run(tmp_path / "fleet.test.yaml").failed == 0
 
 
-def test_a_remedy_for_anothers_key_is_the_own_one_and_no_line_that_is_there() -> None:
+def test_the_remedy_for_another_owners_key_is_ones_own_key() -> None:
     told = explain(parse_policy(POLICY), "search", b"SET fleet:billing:state:a 1".split())["remedies"]
     assert [(one["text"], one["command"], one["add"]) for one in told] == [
         ("<svc> billing belongs to others; bind says whose it is", None, {}),

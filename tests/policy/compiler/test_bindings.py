@@ -1,4 +1,4 @@
-"""Bound placeholders: whose values they are, that a command names one only; and what scripts alone write."""
+"""Bound placeholders: owners of values, one value for each command; and keys that only scripts write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyfence.commands.extract import extract
-from keyfence.policy.compiler.bindings import differing
+from keyfence.policy.compiled.tenants import differing
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
@@ -64,7 +64,7 @@ def rules(evaluator: Evaluator, service: str, command: str) -> list[str]:
         ("web", "GET mesh-{one}:item:A", ["scope.read", "key.format"]),
         ("app", "GET mesh-{one}:other", ["key.unregistered"]),
         ("admin", "GET mesh-{one}:other", ["scope.read", "key.unregistered"]),
-        # Legacy forms have their value's rights.
+        # A legacy form has the rights of its value.
         ("web", "GET old-mesh-{two}:a", []),
         ("web", "GET old-mesh-{one}:a", ["key.legacy"]),
         # Channels too.
@@ -110,7 +110,7 @@ def test_the_message_names_both_values(evaluator: Evaluator) -> None:
     assert violation.position == 2
 
 
-def test_where_hash_tags_are_asked_for_they_say_it() -> None:
+def test_in_a_cluster_mixed_values_are_a_violation_of_slot_cross() -> None:
     evaluator = Evaluator(parse_policy(POLICY + "cluster: true\n"))
     assert rules(evaluator, "app", "MGET mesh-{one}:item:a mesh-{two}:item:b") == ["slot.cross"]
 
@@ -127,7 +127,7 @@ def test_where_hash_tags_are_asked_for_they_say_it() -> None:
         ("web", "EVAL nobody's 1 mesh-{two}:index", ["script.unregistered", "scope.write"]),
     ],
 )
-def test_what_scripts_write_nothing_else_writes(
+def test_only_the_listed_scripts_write_keys_with_written_by(
     evaluator: Evaluator, service: str, command: str, broken: list[str]
 ) -> None:
     assert rules(evaluator, service, command) == broken
@@ -146,14 +146,14 @@ def test_the_hint_names_the_scripts(evaluator: Evaluator) -> None:
         ("bind: {id: {one: [a]}}", "2:8: error: the placeholder id is declared already; choose another name"),
         ("bind: {scope: {one: [a]}}", "2:8: error: the placeholder scope is declared already"),
         ("bind: {ns: {}}", "2:8: error: no service has a value of <ns>"),
-        ("bind: {ns: {one: ['']}}", "2:19: error: an empty value would bind every key; write its text"),
+        ("bind: {ns: {one: ['']}}", "2:19: error: an empty value would bind every key; write the value"),
         (
             f"keys: {{k: {{key: 'a:k', writers: one, written_by: pt}}}}\nscripts: {{put: {{sha1: {SHA}}}}}",
             "2:50: error: 'pt' is registered under neither scripts nor functions; did you mean put?",
         ),
     ],
 )
-def test_what_is_wrong_with_a_binding_is_told_with_its_place(text: str, message: str) -> None:
+def test_a_fault_of_a_binding_is_reported_at_its_place(text: str, message: str) -> None:
     with pytest.raises(FileError) as caught:
         parse_policy(f'policy: p\n{text}\nservices: [one]\nplaceholders: {{id: "[a-z]"}}\n', "p.yaml")
     assert message in str(caught.value)
@@ -170,8 +170,10 @@ words = st.text(string.ascii_lowercase + "{}<>\\", min_size=1, max_size=5)
 
 
 @given(st.lists(words, min_size=2, max_size=4, unique=True), st.data())
-def test_rights_go_with_values_whatever_these_hold(values: list[str], data: st.DataObject) -> None:
-    """Against the plain meaning: a service may what its own values' keys allow, and nothing else."""
+def test_a_service_has_rights_only_on_keys_with_its_own_values(
+    values: list[str], data: st.DataObject
+) -> None:
+    """Compared with a naive reading: a service may use keys with its own values, and no others."""
     mine = data.draw(st.sets(st.sampled_from(values), min_size=1))
     listed = ", ".join(f"'{value}'" for value in sorted(mine))
     others = ", ".join(f"'{value}'" for value in values)
@@ -191,7 +193,7 @@ def test_rights_go_with_values_whatever_these_hold(values: list[str], data: st.D
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from("xy"), st.binary(max_size=1)), max_size=2), max_size=5))
-def test_the_first_difference_is_the_first(pairs: list[list[tuple[str, bytes]]]) -> None:
+def test_the_first_differing_value_is_reported(pairs: list[list[tuple[str, bytes]]]) -> None:
     first: dict[str, bytes] = {}
     seen: dict[str, bytes] = {}
     for one in pairs:
@@ -245,7 +247,7 @@ def test_the_old_version_s_hint_is_the_new_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["itm", "item-v2"])
-def test_what_is_replaced_is_another_entry(name: str) -> None:
+def test_an_entry_replaces_another_entry(name: str) -> None:
     text = VERSIONS.replace("replaces: item, ALLOW", f"replaces: {name}")
-    with pytest.raises(FileError, match=f"'{name}' is no other entry under keys; did you mean item?"):
+    with pytest.raises(FileError, match=f"'{name}' is not another entry under keys; did you mean item?"):
         parse_policy(text)

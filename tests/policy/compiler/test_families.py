@@ -1,4 +1,4 @@
-"""Legacy forms, wrong forms and old versions of families: the caller's own member, and never another's."""
+"""Legacy forms, wrong forms and old versions of families stand for the caller's own member only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.remedies.remedies import remedies
 
-# The transcript that failed: each legacy form belonged to the last value, and hints named its keys to all.
+# A regression: each legacy form belonged to the last value, and hints named its keys to all services.
 BOUND = """policy: ac
 claims: ["ac:"]
 services: [a, b, both, ops]
@@ -59,9 +59,7 @@ def told(policy: CompiledPolicy, service: str, command: str) -> list[tuple[str, 
         ("s:x", "a b both"),
     ],
 )
-def test_a_legacy_form_belongs_to_the_member_that_it_names_or_to_the_caller_s_own(
-    key: str, passes: str
-) -> None:
+def test_a_legacy_form_stands_for_the_member_it_names_or_the_caller_s_own(key: str, passes: str) -> None:
     policy = parse_policy(BOUND.replace("ALLOW", ALL))
     found = [service for service in policy.services if not told(policy, service, f"SET {key} 1")]
     assert found == passes.split()
@@ -79,7 +77,7 @@ def test_a_legacy_form_belongs_to_the_member_that_it_names_or_to_the_caller_s_ow
         ("crt:x", "ac:stg:cart:x ac:dev:cart:x ac:<stage>:cart:x ac:<stage>:cart:x"),
     ],
 )  # fmt: skip
-def test_a_hint_names_the_caller_s_own_key_or_none_s(key: str, hints: str) -> None:
+def test_a_hint_names_the_caller_s_own_key_or_no_one_s(key: str, hints: str) -> None:
     policy = parse_policy(BOUND.replace("ALLOW", "[]"))
     found = [told(policy, service, f"SET {key} 1")[0][1] for service in ("a", "b", "both", "ops")]
     assert found == [f"use {hint}" for hint in hints.split()]
@@ -97,7 +95,7 @@ def test_a_hint_names_the_caller_s_own_key_or_none_s(key: str, hints: str) -> No
         ("ops", "session:x", "every key begins with ac:"),
     ],
 )
-def test_no_hint_names_another_s_prefix(service: str, key: str, hint: str) -> None:
+def test_no_hint_names_another_service_s_prefix(service: str, key: str, hint: str) -> None:
     policy = parse_policy(BOUND.replace("ALLOW", "[]"))
     assert [one for _, one in told(policy, service, f"GET {key}")] == [hint]
 
@@ -161,7 +159,7 @@ legacy: {allow: [read, write], keys: {"lock:<id>": lock, "l:<scope>:<id>": lock,
         ("SET lock-web:x 1", "", "use shop:stock:lock:x", "use shop:web:lock:x"),
     ],
 )
-def test_a_family_of_scopes_has_members_too(command: str, web: str, stock: str, audit: str) -> None:
+def test_a_family_of_scopes_has_members(command: str, web: str, stock: str, audit: str) -> None:
     policy = parse_policy(SCOPES)
     hints = [[one for _, one in told(policy, who, command)] for who in ("web", "stock", "audit")]
     assert hints == [[hint] if hint else [] for hint in (web, stock, audit)]
@@ -179,7 +177,7 @@ def test_a_replaced_version_s_hint_is_the_caller_s_own() -> None:
     assert told(policy, "a", "SET one:was:x 1") == [("key.legacy", "use one:is:<id>")]
 
 
-# -- what is ambiguous
+# -- ambiguous forms
 
 
 def warnings(folder: Path, text: str) -> list[str]:
@@ -190,7 +188,7 @@ def warnings(folder: Path, text: str) -> list[str]:
     return [one.message for one in found if "legacy form" in one.message]
 
 
-def test_a_form_that_may_stand_for_several_keys_of_a_service_is_told_with_a_remedy(tmp_path: Path) -> None:
+def test_an_ambiguous_form_is_reported_with_a_remedy(tmp_path: Path) -> None:
     found = warnings(tmp_path, BOUND.replace("ALLOW", ALL))
     assert found == [
         f"the legacy form '{form}' may stand for several keys of both, as ac:stg:{key} and ac:dev:{key}; "
@@ -209,7 +207,7 @@ def test_a_form_that_may_stand_for_several_keys_of_a_service_is_told_with_a_reme
     assert warnings(tmp_path, settled) == []
 
 
-def test_of_several_own_members_only_what_is_admitted_on_all_of_them_is_left() -> None:
+def test_with_several_own_members_only_the_rights_on_all_of_them_count() -> None:
     policy = parse_policy(
         'policy: p\nservices: [a]\nplaceholders: {id: "[a-z]+"}\n'
         'scopes: {r: {prefix: "r:", readers: a}, q: {prefix: "q:", readers: a, consumers: a}}\n'
@@ -226,11 +224,11 @@ def test_of_several_own_members_only_what_is_admitted_on_all_of_them_is_left() -
             "{entry: cart, member: {stge: stg}}",
             "the key of cart has no bound <stge>; did you mean stage?",
         ),
-        ("{entry: cart, member: {stage: stgg}}", "'stgg' is no value of <stage>; did you mean stg?"),
-        ("{entry: plain, member: {stage: stg}}", "the key of plain has no bound <stage>; it is no family"),
+        ("{entry: cart, member: {stage: stgg}}", "'stgg' is not a value of <stage>; did you mean stg?"),
+        ("{entry: plain, member: {stage: stg}}", "the key of plain has no bound <stage>; it is not a family"),
     ],
 )
-def test_a_member_that_there_is_not_is_an_error(form: str, message: str) -> None:
+def test_an_unknown_member_is_an_error(form: str, message: str) -> None:
     text = BOUND.replace("ALLOW", ALL).replace("  jobs:", "  plain: {key: 'ac:stg:p'}\n  jobs:")
     with pytest.raises(FileError) as caught:
         parse_policy(text.replace('"cart:<id>": cart', f'"cart:<id>": {form}'))

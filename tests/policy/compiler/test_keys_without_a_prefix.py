@@ -1,4 +1,4 @@
-"""Keys that lie in no scope: the rights at the policy's top, and keys without a prefix beside the claims."""
+"""Keys in no scope: rights at the policy's top, and keys without a prefix outside the claims."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rules(policy: CompiledPolicy, service: str, command: str) -> list[str]:
         ("app", "LPUSH queue:low job", []),
         ("web", "SMEMBERS queues", []),
         ("web", "SADD queues a", ["scope.write"]),
-        # What the policy denies at its top holds for all these entries, those with rights of their own too.
+        # Denials at the policy's top apply to all these entries, also to those that set their own rights.
         ("audit", "SMEMBERS queues", ["scope.read"]),
         ("audit", "GET rl:10.0.0.7", ["scope.read"]),
         ("audit", "SET rl:10.0.0.7 1", []),
@@ -68,7 +68,7 @@ def test_a_key_without_a_prefix_needs_no_claim() -> None:
     assert rules(policy, "app", "SADD queuesx a") == ["key.unregistered"]
 
 
-def test_a_declared_placeholder_counts_more_than_a_built_in_class() -> None:
+def test_a_declared_placeholder_overrides_a_built_in_class() -> None:
     text = "policy: p\nservices: [a]\nwriters: a\n{}keys: {{k: {{key: 'd:<date>'}}}}\n"
     built_in, own = (
         parse_policy(text.format("")),
@@ -94,7 +94,7 @@ def folder(path: Path, **files: str) -> CompiledPolicy:
     return load_policy(path)
 
 
-def test_each_team_s_rights_at_the_top_are_its_own(tmp_path: Path) -> None:
+def test_rights_at_the_top_apply_to_their_own_file_only(tmp_path: Path) -> None:
     policy = folder(
         tmp_path,
         jobs=TEAM.format(name="jobs", key="queues"),
@@ -115,7 +115,7 @@ def test_each_team_s_rights_at_the_top_are_its_own(tmp_path: Path) -> None:
         ("carts", "shop.yaml:5:21: error: 'carts' is also an entry's key in"),
     ],
 )
-def test_a_key_without_a_prefix_is_one_file_s(key: str, message: str, tmp_path: Path) -> None:
+def test_a_key_without_a_prefix_belongs_to_one_file(key: str, message: str, tmp_path: Path) -> None:
     shop = TEAM.format(name="shop", key="carts").replace('claims: ["shop:"]', 'claims: ["shop"]')
     with pytest.raises(FileError) as caught:
         folder(tmp_path, jobs=TEAM.format(name="jobs", key=key), shop=shop)

@@ -1,4 +1,4 @@
-"""Legacy forms with rights, services and ends of their own; strays; and denials inside what is allowed."""
+"""Legacy forms with their own rights, services and end dates; forms under `instead`; and denials."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_legacy_form_is_readable_deletable_or_nothing(
             assert rules(policy, service, command) == expected, (service, command)
 
 
-def test_a_legacy_form_may_be_left_to_some_services() -> None:
+def test_a_legacy_form_may_be_limited_to_some_services() -> None:
     policy = legacy(
         '{allow: [read], services: [reader], keys: {"a:<id>": k, "b:<id>": {entry: k, services: writer}}}'
     )
@@ -90,12 +90,12 @@ DATED = (
 
 
 @pytest.mark.parametrize("day", ["2026-06-20", "2026-06-21", "2027-01-01"])
-def test_a_lapse_refuses_nothing_by_itself(day: str) -> None:
+def test_an_end_date_alone_refuses_nothing(day: str) -> None:
     policy = legacy(DATED.format("report", "until: 2026-06-25"))
     assert rules(policy, "reader", "GET a:x", at(day)) == []
 
 
-def test_a_lapse_refuses_where_the_policy_says_so_and_only_behind_the_last_day() -> None:
+def test_an_end_date_refuses_with_on_expiry_refuse_and_only_after_the_last_day() -> None:
     policy = legacy(DATED.format("refuse", "until: 2026-06-25"))
     assert rules(policy, "reader", "GET a:x", at("2026-06-20")) == []
     assert rules(policy, "reader", "GET a:x", at("2026-06-21")) == [("key.legacy", "use p:s:k:x")]
@@ -106,7 +106,7 @@ def test_a_lapse_refuses_where_the_policy_says_so_and_only_behind_the_last_day()
     assert rules(one_only, "reader", "GET b:x", at("2027-01-01")) == [("key.legacy", "use p:s:k:x")]
 
 
-def test_a_lapse_is_heeded_by_a_decider_that_is_running() -> None:
+def test_a_running_evaluator_notices_an_end_date() -> None:
     text = (
         f"{HEAD}legacy: {DATED.format('refuse', 'until: 2026-06-25')}\n"
         'grants: {other: {commands: [DEL, KEYS], keys: ["p:s:*"], until: 2026-06-20, on_expiry: refuse}}\n'
@@ -119,7 +119,7 @@ def test_a_lapse_is_heeded_by_a_decider_that_is_running() -> None:
         argv = [word.encode() for word in command.split()]
         touches = extract(argv)
         number = policy.number(service)
-        verdict = evaluator.judge(number, argv, touches)
+        verdict = evaluator.evaluate(number, argv, touches)
         assert not evaluator.admits(number, touches) or verdict.allowed
         return [one.rule for one in verdict.violations]
 
@@ -141,21 +141,21 @@ def test_a_lapse_is_heeded_by_a_decider_that_is_running() -> None:
     assert message == "reader may not GET a:x, a deprecated form that was tolerated for a while"
 
 
-def test_the_glance_admits_no_command_by_a_grant_that_has_lapsed() -> None:
+def test_the_decision_cache_admits_nothing_by_a_lapsed_grant() -> None:
     policy = parse_policy(
         f"{HEAD}grants: {{writer: {{commands: [DBSIZE], until: 2026-06-20, on_expiry: refuse}}}}\n"
     )
     now = [at("2026-06-20")]
     evaluator = Evaluator(policy, lambda: now[0])
     touches = extract([b"DBSIZE"])
-    assert evaluator.judge(0, [b"DBSIZE"], touches).allowed
+    assert evaluator.evaluate(0, [b"DBSIZE"], touches).allowed
     assert evaluator.admits(0, touches)
     now[0] = at("2026-06-21")
     assert not evaluator.admits(0, touches)
-    assert not evaluator.judge(0, [b"DBSIZE"], touches).allowed
+    assert not evaluator.evaluate(0, [b"DBSIZE"], touches).allowed
 
 
-def test_a_lapse_fails_check_and_is_told_two_weeks_before(tmp_path: Path) -> None:
+def test_check_warns_two_weeks_before_an_end_date_and_fails_after_it(tmp_path: Path) -> None:
     section = (
         '{allow: [read], until: 2026-06-14, keys: {"a:<id>": {entry: k, until: 2026-06-29}, '
         '"b:<id>": {entry: k, until: 2026-06-30}, "c:<id>": {entry: k, until: 2026-06-01}}}'
@@ -175,8 +175,8 @@ def test_a_lapse_fails_check_and_is_told_two_weeks_before(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ('{keys: {"a:<id>": kk}}', "9:27: error: 'kk' is no entry under keys; did you mean k?"),
-        ('{keys: {"a:<id>": {entry: kk}}}', "9:35: error: 'kk' is no entry under keys; did you mean k?"),
+        ('{keys: {"a:<id>": kk}}', "9:27: error: 'kk' is not an entry under keys; did you mean k?"),
+        ('{keys: {"a:<id>": {entry: kk}}}', "9:35: error: 'kk' is not an entry under keys; did you mean k?"),
         ('{keys: {"a:<id>": {allow: [read]}}}', "9:17: error: 'entry' is missing"),
         (
             '{keys: {"a:<id>": {entry: k, services: [redaer]}}}',
@@ -188,47 +188,47 @@ def test_a_lapse_fails_check_and_is_told_two_weeks_before(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_a_fault_of_a_legacy_form_is_told_with_its_place(section: str, message: str) -> None:
+def test_a_fault_of_a_legacy_form_is_reported_at_its_place(section: str, message: str) -> None:
     with pytest.raises(FileError) as caught:
         legacy(section)
     assert [str(one).removeprefix("<policy>:") for one in caught.value.diagnostics] == [message]
 
 
-# -- what is in use and just wrong
+# -- wrong forms that are in use
 
 STRAYS = f'{HEAD}instead: {{"kk:<id>": k, "tt:<token>": t}}\n'
 
 
-def test_a_stray_is_unregistered_and_its_hint_is_the_standard_key() -> None:
+def test_a_form_under_instead_is_unregistered_and_its_hint_is_the_standard_key() -> None:
     policy = parse_policy(STRAYS)
     assert rules(policy, "writer", "SET kk:a 1") == [("key.unregistered", "use p:s:k:a")]
     assert rules(policy, "writer", "SET zz:a 1") == [("key.unregistered", "every key begins with p:")]
 
 
-def test_a_stray_is_grouped_by_shape_as_no_entry_s_key() -> None:
+def test_a_form_under_instead_is_grouped_by_shape() -> None:
     policy = parse_policy(STRAYS)
     [found] = Evaluator(policy).decide(0, [b"GET", b"kk:a"]).violations
     assert (found.entry, found.shape, found.severity) == ("", "", "must")
 
 
-def test_a_stray_shows_no_secret() -> None:
+def test_a_form_under_instead_shows_no_secret() -> None:
     policy = parse_policy(STRAYS)
     [found] = Evaluator(policy).decide(0, [b"GET", b"tt:geheim"]).violations
     assert "geheim" not in "".join((found.message, found.hint, found.shown))
 
 
-def test_a_key_that_only_lacks_its_scope_s_prefix_is_told_the_whole() -> None:
+def test_the_hint_for_a_key_without_its_scope_s_prefix_is_the_whole_key() -> None:
     policy = parse_policy(HEAD)
     assert rules(policy, "reader", "GET k:a") == [("key.unregistered", "use p:s:k:a")]
     assert rules(policy, "reader", "GET t:geheim") == [("key.unregistered", "use p:s:t:<token>")]
-    # Who may not use that key isn't sent there.
+    # The hint does not name a key that the caller may not use.
     assert rules(policy, "reader", "SET k:a 1") == [("key.unregistered", "every key begins with p:")]
     assert rules(policy, "other", "GET k:a") == [("key.unregistered", "every key begins with p:")]
 
 
-def test_a_stray_inside_the_policy_s_own_part_is_an_error() -> None:
+def test_a_form_under_instead_inside_the_claims_is_an_error() -> None:
     with pytest.raises(
-        FileError, match="is inside the policy's own part of the key space; write it under legacy"
+        FileError, match="is in the policy's own part of the key space; write it under legacy"
     ):
         parse_policy(f'{HEAD}instead: {{"p:x:<id>": k}}\n')
 
@@ -254,13 +254,13 @@ keys:
     ("key", "readers", "writers"),
     [
         ("p:plain:x", "abc", "ab"),
-        ("p:own:x", "ac", "a"),  # the scope's denial holds though the entry lists c
+        ("p:own:x", "ac", "a"),  # the scope's denial applies although the entry lists c
         ("p:plain:but", "ac", "b"),  # the more specific entry decides, with its own denials
-        ("p:n:inner:x", "c", "b"),  # the denials of both scopes hold, that of the wide one for c
+        ("p:n:inner:x", "c", "b"),  # the denials of both scopes apply, that of the wide one for c
         ("p:n:other", "ac", "a"),
     ],
 )
-def test_a_denial_wins_inside_an_allow(key: str, readers: str, writers: str) -> None:
+def test_a_denial_wins_over_rights(key: str, readers: str, writers: str) -> None:
     policy = parse_policy(DENIALS)
     reads = {one for one in "abc" if "scope.read" not in dict(rules(policy, one, f"GET {key}"))}
     writes = {one for one in "abc" if "scope.write" not in dict(rules(policy, one, f"SET {key} 1"))}

@@ -1,4 +1,4 @@
-"""The policy files of several teams as one policy: each key is one file's, and their words stay apart."""
+"""Policy files of several teams as one policy: each key belongs to one file, and files stay independent."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def violations(evaluator: Evaluator, service: str, command: str) -> tuple[Violat
     return evaluator.decide(evaluator.policy.number(service), argv).violations
 
 
-# What fires for a key with several files, as docs/policy.md has it.
+# Which rule fires with several files, as in docs/policy.md.
 FIRES = [
     ("an entry of the first file", "web", "HGETALL shop:cart:a", [], ""),
     ("of a service from another file", "web", "SET bill:{a}:text x", [], ""),
@@ -121,7 +121,7 @@ def test_which_rule_fires_with_several_files(
         ("web", "GET shop:x", "must"),
     ],
 )
-def test_what_a_should_is_its_file_says(
+def test_each_file_says_which_rules_are_should(
     evaluator: Evaluator, service: str, command: str, severity: str
 ) -> None:
     assert [one.severity for one in violations(evaluator, service, command)] == [severity]
@@ -132,26 +132,26 @@ def test_a_refusal_names_the_owner_of_the_key_s_file(evaluator: Evaluator) -> No
     assert b" Ask #bills. (d-1)" in refusal(violation, evaluator.policy.contact, "d-1")
 
 
-def test_entries_of_one_name_are_told_apart_by_their_policy(tmp_path: Path) -> None:
+def test_entries_of_one_name_get_their_policy_s_name(tmp_path: Path) -> None:
     evaluator = Evaluator(policy_of(tmp_path, shop=SHOP, bills=BILLS.replace("{bill:", "{cart:")))
     (violation,) = violations(evaluator, "stock", "GET bill:{a}:text")
     assert violation.entry == "bills/cart"
     assert [one.entry for one in violations(evaluator, "clerk", "HGETALL shop:cart:a")] == ["shop/cart"]
 
 
-def test_a_hint_names_the_scopes_of_the_file_only(evaluator: Evaluator) -> None:
+def test_a_hint_names_only_the_scopes_of_the_key_s_file(evaluator: Evaluator) -> None:
     (violation,) = violations(evaluator, "web", "GET cart-x")
     assert violation.hint == "a key begins with one of bill:…"
 
 
-def test_without_a_catch_all_the_strictest_holds_and_all_are_asked(tmp_path: Path) -> None:
+def test_without_a_catch_all_file_the_strictest_settings_apply(tmp_path: Path) -> None:
     evaluator = Evaluator(policy_of(tmp_path, shop=SHOP, bills=BILLS))
     (violation,) = violations(evaluator, "web", "GET elsewhere")
     assert (violation.rule, violation.severity) == ("key.unregistered", "must")
     assert violation.contact == "#bills or #shop"
 
 
-def test_a_folder_s_policy_has_its_name_all_services_and_one_revision(tmp_path: Path) -> None:
+def test_a_folder_s_policy_has_the_folder_s_name_all_services_and_one_revision(tmp_path: Path) -> None:
     folder = tmp_path / "teams"
     folder.mkdir()
     policy = policy_of(folder, shop=SHOP, bills=BILLS)
@@ -173,7 +173,7 @@ def test_a_script_s_text_is_part_of_the_revision(tmp_path: Path) -> None:
     assert load_policy(tmp_path).revision != before
 
 
-def test_one_file_in_a_folder_is_what_it_is_alone(tmp_path: Path) -> None:
+def test_one_file_in_a_folder_compiles_like_the_file_alone(tmp_path: Path) -> None:
     policy = policy_of(tmp_path, shop=SHOP)
     alone = load_policy(tmp_path / "shop.yaml")
     assert (policy.name, policy.revision) == (alone.name, alone.revision) == ("shop", alone.revision)
@@ -195,18 +195,17 @@ def test_one_file_in_a_folder_is_what_it_is_alone(tmp_path: Path) -> None:
         (
             "about: x",
             "about: y",
-            "1:9: error: no claims: a.yaml has none either, and one file only can speak for the rest",
+            "1:9: error: no claims, and a.yaml has none either: only one file can own the unclaimed keys",
         ),
         (
             'claims: ["a:"]\ndatabases: [0]',
             'claims: ["b:"]\ndatabases: [1]',
-            "3:12: error: the databases are others in a.yaml:3; the files are about one Redis",
+            "3:12: error: a.yaml:3 lists other databases; all files are for one Redis",
         ),
         (
             'claims: ["a:"]\nchannels: {k: {channel: "a:k"}}',
             'claims: ["b:"]\nchannels: {k: {channel: "b:k"}}',
-            "3:12: error: k is also the name of one of channels in a.yaml:3; "
-            "reports couldn't tell them apart",
+            "3:12: error: k is also a name under channels in a.yaml:3; reports couldn't tell them apart",
         ),
         (
             'claims: ["a:"]\ncommands: {allow: [KEYS]}',
@@ -220,18 +219,19 @@ def test_one_file_in_a_folder_is_what_it_is_alone(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_two_files_can_not_both_say_is_told_with_both_places(
+def test_a_contradiction_of_two_files_is_reported_with_both_places(
     one: str, other: str, told: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a.yaml").write_text(f"policy: a\n{one}\nservices: [x]\n")
     (tmp_path / "b.yaml").write_text(f"policy: b\n{other}\nservices: [x]\n")
     with pytest.raises(FileError) as caught:
         load_policy(tmp_path)
-    found = str(caught.value).replace(f"{tmp_path}/", "").replace(", so that each key is one file's", "")
+    found = str(caught.value).replace(f"{tmp_path}/", "")
+    found = found.replace(", so that each key belongs to one file", "")
     assert found == f"b.yaml:{told}"
 
 
-def test_faults_of_all_files_are_told_at_once(tmp_path: Path) -> None:
+def test_faults_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("policy: a\nclaims: [x]\nservice: [x]\n")
     (tmp_path / "b.yaml").write_text("policy: b\n\tservices: [y]\n")
     errors, _, summary = check_policy(tmp_path)
@@ -239,12 +239,12 @@ def test_faults_of_all_files_are_told_at_once(tmp_path: Path) -> None:
     assert summary == f"{tmp_path}: 2 errors"
 
 
-def test_a_folder_without_a_policy(tmp_path: Path) -> None:
+def test_a_folder_without_a_policy_is_an_error(tmp_path: Path) -> None:
     errors, _, _ = check_policy(tmp_path)
-    assert [one.message for one in errors] == ["no policy is in this folder; one is a file *.yaml"]
+    assert [one.message for one in errors] == ["no policy in this folder; a policy is a file *.yaml"]
 
 
-def test_check_tells_of_each_file_what_is_doubtful_in_it(tmp_path: Path) -> None:
+def test_check_warns_about_each_file(tmp_path: Path) -> None:
     policy_of(tmp_path, shop=SHOP, bills=BILLS.replace("[stock, clerk]", "[stock, clerk, idle]"), rest=REST)
     errors, warnings, summary = check_policy(tmp_path, datetime.date(2026, 6, 15))
     assert errors == []
@@ -270,7 +270,7 @@ def locked(name: str, script: str, keys: str = "1", more: str = "") -> str:
     return LOCKED.format(name=name, script=script, keys=keys, more=more, sha1=SHA1)
 
 
-def test_a_script_that_two_files_say_the_same_of_is_for_the_keys_of_both(tmp_path: Path) -> None:
+def test_a_script_registered_alike_in_two_files_works_on_the_keys_of_both(tmp_path: Path) -> None:
     policy_of(tmp_path, a=locked("a", "a-unlock"), b=locked("b", "b-unlock"))
     evaluator = Evaluator(load_policy(tmp_path))
     for key in ("a:lock:x", "b:lock:x"):
@@ -283,8 +283,8 @@ def test_a_script_that_two_files_say_the_same_of_is_for_the_keys_of_both(tmp_pat
     ("later", "told"),
     [
         (locked("b", "b-unlock", '["b:lock:<id>"]'), "a.yaml:6"),
-        (locked("b", "b-unlock", "2"), "says something else of its keys"),
-        (locked("b", "b-unlock", more=", written_by: b-unlock"), "stands under written_by"),
+        (locked("b", "b-unlock", "2"), "says something else about its keys"),
+        (locked("b", "b-unlock", more=", written_by: b-unlock"), "is under written_by"),
     ],
 )
 def test_one_script_with_two_meanings_is_an_error(tmp_path: Path, later: str, told: str) -> None:
@@ -298,7 +298,7 @@ def test_one_script_with_two_meanings_is_an_error(tmp_path: Path, later: str, to
     assert told in str(error)
 
 
-def test_the_shipped_policies_with_claims_go_together(tmp_path: Path) -> None:
+def test_the_shipped_policies_with_claims_compile_together(tmp_path: Path) -> None:
     shipped = Path(__file__).parents[3] / "policies"
     for name in ("cubesandbox", "cosky", "container-registry"):
         (tmp_path / f"{name}.yaml").write_text((shipped / f"{name}.yaml").read_text())
@@ -335,7 +335,7 @@ def test_the_shipped_policies_with_claims_go_together(tmp_path: Path) -> None:
         ('names: {level: "<id>"}', "2:16: error: <id> is not declared under placeholders"),
     ],
 )
-def test_a_placeholder_of_another_file_is_told_with_its_place(
+def test_a_placeholder_of_another_file_is_reported_with_its_place(
     text: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a.yaml").write_text(
@@ -347,7 +347,7 @@ def test_a_placeholder_of_another_file_is_told_with_its_place(
         load_policy(tmp_path)
     (told,) = (str(one) for one in caught.value.diagnostics if "is not declared" in one.message)
     line = 7 if "<no>" in text else 5
-    where = f"; {tmp_path}/a.yaml:{line} declares it, for its own file: declare it in this one too"
+    where = f"; {tmp_path}/a.yaml:{line} declares it, but only for itself: declare it in this file too"
     assert message in told
     assert where in told
 
@@ -357,7 +357,7 @@ prefixes = st.text(string.ascii_lowercase[:3], min_size=1, max_size=3)
 
 @st.composite
 def files(draw: st.DrawFn) -> list[list[str]]:
-    """The claims of two or three files; those of one file don't overlap."""
+    """The claims of two or three files; claims of one file do not overlap."""
     claims = draw(st.lists(st.lists(prefixes, min_size=1, max_size=2), min_size=2, max_size=3))
     assume(all(not one.startswith(other) for own in claims for one, other in itertools.permutations(own, 2)))
     return claims
@@ -385,7 +385,7 @@ def overlapping(claims: list[list[str]]) -> bool:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(claims=files(), key=st.text("abcd", min_size=1, max_size=5))
-def test_each_key_is_judged_by_the_one_file_that_claims_it(
+def test_the_file_that_claims_a_key_decides_alone(
     claims: list[list[str]], key: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("claims")

@@ -1,4 +1,4 @@
-"""Placeholders in scopes' prefixes: which scope a key lies in, who may do what there, what is no prefix."""
+"""Placeholders in scopes' prefixes: the scope of a key, the rights in it, and invalid prefixes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ keys:
   queues: {key: queues, type: set}
 """
 )
-# The transcript that failed: the placeholder was taken for literal text, and no key lay in the scope.
+# A regression: the placeholder was taken for literal text, and no key was in the scope.
 STAGES = (
     HEAD
     + """scopes:
@@ -69,7 +69,7 @@ def told(policy: CompiledPolicy, service: str, command: str) -> list[str]:
         ("b", "SET ac:dev:b:lock:x 1", []),
         ("a", "GET ac:stg:a:other", ["key.unregistered"]),
         ("b", "GET ac:stg:a:other", ["scope.read", "key.unregistered"]),
-        # The form is broken behind the scope's prefix, and before.
+        # The form is broken after the scope's prefix, and before its end.
         ("a", "GET ac:stg:a:item:X", ["key.format"]),
         ("a", "GET ac:stg:a:item", ["key.format"]),
         ("b", "GET ac:stg:a:item:", ["scope.read", "key.format"]),
@@ -77,7 +77,7 @@ def told(policy: CompiledPolicy, service: str, command: str) -> list[str]:
         ("a", "GET ac:prod1234:a:item:x", ["key.format"]),
         ("a", "GET ac:stg", ["key.format"]),
         ("a", "GET x", ["key.unregistered"]),
-        # Patterns are judged by inclusion, lengths included.
+        # Patterns are decided by inclusion, lengths included.
         ("a", "SCAN 0 MATCH ac:stg:a:*", []),
         ("a", "SCAN 0 MATCH ac:prod1:b:lock:*", []),
         ("a", "SCAN 0 MATCH ac:prod[0-9]:a:*", []),
@@ -155,12 +155,12 @@ def test_a_prefix_s_literal_angle_brackets_are_escaped() -> None:
         ),
         (
             "ac:x<id>",
-            "'ac:x<id>': no colon follows <id>, so no key shows where the prefix ends; write one behind it "
-            "(at offset 4)",
+            "'ac:x<id>': no colon follows <id>, so no key shows where the prefix ends; write a colon "
+            "after it (at offset 4)",
         ),
         (
             "ac:<key>:",
-            "'ac:<key>:': <key> is secret, and a scope's prefix is shown; take the secret out of the prefix "
+            "'ac:<key>:': <key> is secret, and messages show a scope's prefix; take it out of the prefix "
             "(at offset 3)",
         ),
         (
@@ -171,7 +171,7 @@ def test_a_prefix_s_literal_angle_brackets_are_escaped() -> None:
         ("<id>:", "'<id>:' is outside the policy's claims (ac:)"),
     ],
 )
-def test_what_is_no_prefix_is_one_error_with_its_remedy(prefix: str, message: str) -> None:
+def test_an_invalid_prefix_is_one_error_with_a_remedy(prefix: str, message: str) -> None:
     text = f'{HEAD}scopes: {{s: {{prefix: "{prefix}", writers: a}}}}\n' + (
         'keys: {k: {key: "ac:x"}, l: {key: "ac:<scope>:y"}, m: {key: "ac:z"}}\n'
     )
@@ -195,16 +195,16 @@ def test_what_is_no_prefix_is_one_error_with_its_remedy(prefix: str, message: st
         (
             'scopes: {a: {prefix: "ac:<stage>:", writers: a, deny_write: b}, '
             'b: {prefix: "ac:<any>:b:", writers: b}}',
-            "6:77: error: 'ac:<any>:b:' lies in part under the prefix of the scope a, as "
-            "'ac:dev:b:', and that denies "
-            "what this admits; repeat its deny_write and deny_read here, or use the same placeholder",
+            "6:77: error: some keys of 'ac:<any>:b:', such as 'ac:dev:b:', are under the "
+            "prefix of the scope a, which denies what this allows; repeat its deny_write and deny_read "
+            "here, or use the same placeholder",
         ),
         (
             'scopes: {dev: {prefix: "ac:dev:", writers: a, deny_write: b}}\n'
             'keys: {k: {key: "ac:<stage>:k", writers: b}}',
-            "7:17: error: 'ac:<stage>:k' lies in part under the prefix of the scope dev, as "
-            "'ac:dev:k', and that "
-            "denies what this admits; repeat its deny_write and deny_read here, or use the same placeholder",
+            "7:17: error: some keys of 'ac:<stage>:k', such as 'ac:dev:k', are under the "
+            "prefix of the scope dev, which denies what this allows; repeat its deny_write and deny_read "
+            "here, or use the same placeholder",
         ),
         (
             'scopes: {a: {prefix: "ac:<stage>:a:", writers: a}}\nkeys: {k: {key: "ac:<scope>:<stage>:k"}}',
@@ -213,7 +213,7 @@ def test_what_is_no_prefix_is_one_error_with_its_remedy(prefix: str, message: st
         ),
     ],
 )
-def test_prefixes_that_contradict_each_other(line: str, message: str, tmp_path: Path) -> None:
+def test_prefixes_that_contradict_each_other_are_errors(line: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(f"{HEAD}{line}\n")
     errors, _, _ = check_policy(file)
@@ -223,7 +223,7 @@ def test_prefixes_that_contradict_each_other(line: str, message: str, tmp_path: 
 @pytest.mark.parametrize(
     "denials", ["deny_write: b", "deny_write: [a, b]", "deny_write: b, deny_read: b, readers: b"]
 )
-def test_a_denial_that_is_repeated_holds_in_part(denials: str) -> None:
+def test_an_entry_may_repeat_a_scope_s_denial(denials: str) -> None:
     policy = parse_policy(
         f'{HEAD}scopes: {{dev: {{prefix: "ac:dev:", writers: a, deny_write: b}}}}\n'
         f'keys: {{k: {{key: "ac:<stage>:k", writers: b, {denials}}}}}\n'
@@ -232,7 +232,7 @@ def test_a_denial_that_is_repeated_holds_in_part(denials: str) -> None:
 
 
 def test_a_scope_with_a_bound_prefix_expands_in_keys() -> None:
-    """The transcript that failed had 24 errors, one for each pair of a scope and a value."""
+    """A regression: there were 24 errors, one for each pair of a scope and a value."""
     policy = parse_policy(
         "policy: p\nservices: [a, b]\nbind: {stage: {a: [stg, dev], b: [dev, prod]}}\nplaceholders: "
         "{id: '[a-z]+'}\n"
@@ -265,14 +265,14 @@ def test_a_scope_with_a_bound_prefix_that_a_key_leaves_out_is_one_error() -> Non
     [
         (
             'claims: ["ac:<id>:"]',
-            "2:10: error: 'ac:<id>:': a claim is plain text, so <id> would have to stand in the "
-            "keys; write 'ac:', or "
+            "2:10: error: 'ac:<id>:': a claim is plain text, so <id> means just this text; "
+            "write 'ac:', or "
             "a claim for each value",
         ),
         (
             'grants: {a: {commands: [DEL], keys: ["ac:<id>:*"]}}',
-            "2:38: error: 'ac:<id>:*': a grant's keys are globs, so <id> would have to stand in the "
-            "keys; write * in "
+            "2:38: error: 'ac:<id>:*': a grant's keys are globs, so <id> means just this text; "
+            "write * in "
             "its place",
         ),
     ],
@@ -287,7 +287,7 @@ def test_no_placeholder_is_silently_literal(line: str, message: str) -> None:
     assert [str(one) for one in caught.value.diagnostics] == [f"f:{message}"]
 
 
-# -- against the plain meaning: of the prefixes that begin a key, the one that takes most of it
+# -- compared with a naive reading: the longest of the prefixes that a key has
 
 CLASSES = {"s": "[ab]", "t": "[a-c]{1,2}", "u": "a|bc"}
 PIECES = st.sampled_from(["a", "b", "ab", "<s>", "<t>", "<u>", "a<s>", "<t>c"])
@@ -306,7 +306,7 @@ def prefixes(draw: st.DrawFn) -> str:
 
 
 def taken(prefix: str, key: str) -> int:
-    """How much of the key the prefix takes; -1: it doesn't begin it."""
+    """The length of the prefix in the key; -1: the key does not have the prefix."""
     found = re.match(re.sub("<(.)>", lambda hole: f"(?:{CLASSES[hole[1]]})", prefix), key)
     return found.end() if found is not None else -1
 
@@ -341,7 +341,7 @@ KEY_PATTERNS = st.lists(PIECES | st.sampled_from(["c", "<w>", "<s...>"]), min_si
 
 @settings(max_examples=300)
 @given(st.lists(prefixes(), max_size=6, unique=True), KEY_PATTERNS)
-def test_prefixes_are_found_as_if_each_were_looked_at(texts: list[str], key: str) -> None:
+def test_the_prefix_index_finds_the_same_as_a_full_search(texts: list[str], key: str) -> None:
     holes = re.findall(r"<(.)", key)
     assume(len(holes) == len(set(holes)))
     pattern = parse_pattern(key, PARSED)

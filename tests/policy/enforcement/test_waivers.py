@@ -78,8 +78,8 @@ def row(**given: Any) -> dict[str, Any]:
         ({"command": "JSON.SET"}, []),
         ({"rule": "command.unknown", "command": "FROBNICATE"}, []),
         ({"service": "tow"}, ["2:15: error: 'tow' is not a service of the policy; did you mean two?"]),
-        ({"rule": "scope.wirte"}, ["2:28: error: 'scope.wirte' is no rule; did you mean scope.write?"]),
-        ({"until": "soon"}, ["2:75: error: 'soon' is no date; write it as 2027-06-30"]),
+        ({"rule": "scope.wirte"}, ["2:28: error: 'scope.wirte' is not a rule; did you mean scope.write?"]),
+        ({"until": "soon"}, ["2:75: error: 'soon' is not a date; write it as 2027-06-30"]),
         (
             {"entry": "kk"},
             ["2:96: error: 'kk' is not an entry, scope or channel of the policy; did you mean k?"],
@@ -325,7 +325,7 @@ def test_the_keys_of_a_shape_match_the_key_that_it_came_from(pieces: list[str]) 
     assert WaiverKeys(keys_of_shape(shape)).matches(key), shape
 
 
-def judged(waivers: list[Waiver], service: str, command: str) -> list[tuple[str, str]]:
+def rulings(waivers: list[Waiver], service: str, command: str) -> list[tuple[str, str]]:
     modes = Modes([ModeRule("enforce")], POLICY.services, waivers)
     argv = [word.encode() for word in command.split()]
     ruling = Authorizer(POLICY, modes).rule(POLICY.number(service), argv)
@@ -335,12 +335,12 @@ def judged(waivers: list[Waiver], service: str, command: str) -> list[tuple[str,
 
 def test_a_waived_violation_is_counted_and_never_refused() -> None:
     known = [Waiver("two", "scope.write", "k", "SET"), Waiver("two", "key.unregistered", keys="jwt:*")]
-    assert judged(known, "two", "SET p:s:k:a 1") == [("scope.write", "waived")]
-    assert judged(known, "two", "DEL p:s:k:a") == [("scope.write", "refused")]
-    assert judged(known, "two", "SET p:s:l:a 1") == [("scope.write", "refused")]
-    assert judged(known, "two", "GET jwt:a") == [("key.unregistered", "waived")]
-    assert judged(known, "two", "GET csrf:a") == [("key.unregistered", "refused")]
-    assert judged(known, "one", "GET jwt:a") == [("key.unregistered", "refused")]
+    assert rulings(known, "two", "SET p:s:k:a 1") == [("scope.write", "waived")]
+    assert rulings(known, "two", "DEL p:s:k:a") == [("scope.write", "refused")]
+    assert rulings(known, "two", "SET p:s:l:a 1") == [("scope.write", "refused")]
+    assert rulings(known, "two", "GET jwt:a") == [("key.unregistered", "waived")]
+    assert rulings(known, "two", "GET csrf:a") == [("key.unregistered", "refused")]
+    assert rulings(known, "one", "GET jwt:a") == [("key.unregistered", "refused")]
 
 
 WAIVERS = st.lists(

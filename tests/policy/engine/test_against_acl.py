@@ -185,7 +185,7 @@ def check(server: Live, evaluator: Evaluator, service: int, argv: Argv) -> None:
     """One command of one service, held against the ACL in both directions."""
     answer = acl_answer(server, service, argv)
     touches = extract(argv)
-    violations = evaluator.judge(service, argv, touches).violations
+    violations = evaluator.evaluate(service, argv, touches).violations
     if answer.refuses and not violations:
         assert acl_is_stricter(server, argv), (SERVICES[service], argv)
     if answer.allows:

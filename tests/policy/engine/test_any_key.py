@@ -197,7 +197,7 @@ def test_a_name_lifts_what_every_command_does_not() -> None:
 
 
 def test_every_command_can_t_be_forbidden() -> None:
-    with pytest.raises(FileError, match=r"\* stands under allow and in grants; forbid commands by name"):
+    with pytest.raises(FileError, match=r"\* is only for allow and grants; forbid commands by name"):
         parse_policy('policy: p\nservices: [a]\ncommands: {forbid: "*"}\n')
 
 

@@ -194,11 +194,13 @@ def test_what_is_only_counted_may_be_what_is_refused() -> None:
     """A waiver on keys tolerates the first ones; the one behind them is refused all the same."""
     waiver = Waiver("CubeProxy", "key.unregistered", keys="nobody:*")
     loaded = policy()
-    judge = Authorizer(loaded, Modes([ModeRule("enforce")], loaded.services, [waiver]), clock=lambda: 1e9)
+    authorizer = Authorizer(
+        loaded, Modes([ModeRule("enforce")], loaded.services, [waiver]), clock=lambda: 1e9
+    )
     keys = [b"nobody:%d" % n for n in range(5000)]
     service = loaded.number("CubeProxy")
-    assert judge.rule(service, [b"EXISTS", *keys]).refused_by is None
-    ruling = judge.rule(service, [b"EXISTS", *keys, b"somebody"])
+    assert authorizer.rule(service, [b"EXISTS", *keys]).refused_by is None
+    ruling = authorizer.rule(service, [b"EXISTS", *keys, b"somebody"])
     assert ruling.refused_by is not None
     assert ruling.refused_by.key == b"somebody"
     assert sum(1 + one.more for one, action in ruling.findings if action == "waived") == 5000
@@ -206,8 +208,8 @@ def test_what_is_only_counted_may_be_what_is_refused() -> None:
 
 def test_the_counts_reach_metrics_report_and_log(tmp_path: Path) -> None:
     loaded = policy()
-    judge = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
-    ruling = judge.rule(loaded.number("CubeProxy"), [b"DEL", *[ROUTE % n for n in range(5000)]])
+    authorizer = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
+    ruling = authorizer.rule(loaded.number("CubeProxy"), [b"DEL", *[ROUTE % n for n in range(5000)]])
     log = tmp_path / "log"
     telemetry = Telemetry()
     telemetry.log_to(str(log))
@@ -225,14 +227,14 @@ def test_the_counts_reach_metrics_report_and_log(tmp_path: Path) -> None:
 
 def test_a_judgement_in_steps_ends_as_one_at_once() -> None:
     loaded = policy()
-    judge = Authorizer(loaded, Modes([ModeRule("enforce")], loaded.services), clock=lambda: 1e9)
+    authorizer = Authorizer(loaded, Modes([ModeRule("enforce")], loaded.services), clock=lambda: 1e9)
     service = loaded.number("CubeProxy")
     argv = [b"DEL", *[ROUTE % n for n in range(3000)], *[b"nobody:%d" % n for n in range(3000)]]
-    steps = judge.authorize_in_steps(service, argv)
+    steps = authorizer.authorize_in_steps(service, argv)
     turns = 0
-    case = LongEvaluation(judge, service, argv, None, b"", steps)
+    case = LongEvaluation(authorizer, service, argv, None, b"", steps)
     while not case.advance():
         turns += 1
-        judge.authorize(service, [b"GET", b"nobody:1"])  # another client's
-    assert case.answer[0] == judge.authorize(service, argv)[0]
+        authorizer.authorize(service, [b"GET", b"nobody:1"])  # another client's
+    assert case.answer[0] == authorizer.authorize(service, argv)[0]
     assert turns >= 2 * 6000 // TURN_STEPS

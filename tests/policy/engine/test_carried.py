@@ -52,7 +52,7 @@ def violations(command: str, service: str = "app", policy: Evaluator = DECIDER) 
     argv = [word.encode() for word in shlex.split(command)]
     number = policy.policy.number(service)
     touches = extract(argv)
-    found = policy.judge(number, argv, touches).violations
+    found = policy.evaluate(number, argv, touches).violations
     for _ in range(2):
         assert policy.admits(number, touches) == (not found) or not found
     return found
@@ -289,7 +289,7 @@ def test_a_recorded_command_is_judged_as_it_was() -> None:
         line = json.loads(json.dumps(as_line(DECIDER.policy, "app", argv, extract(argv), 1)))
         recorded = from_line(line)
         assert not recorded.has_values
-        assert DECIDER.judge(0, argv, recorded.touches) == DECIDER.decide(0, argv)
+        assert DECIDER.evaluate(0, argv, recorded.touches) == DECIDER.decide(0, argv)
 
 
 def test_very_many_sources_are_judged_in_turns() -> None:
@@ -325,7 +325,9 @@ def moved(source: bytes, target: bytes) -> list[str]:
     found: list[list[str]] = []
     for _ in range(2):
         admitted = evaluator.admits(number, touches, values)
-        found.append([one.rule for one in evaluator.judge(number, argv, touches, values=values).violations])
+        found.append(
+            [one.rule for one in evaluator.evaluate(number, argv, touches, values=values).violations]
+        )
         assert not (admitted and found[-1])
     assert found[0] == found[1]
     return found[0]

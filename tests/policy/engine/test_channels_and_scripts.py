@@ -426,8 +426,11 @@ def test_files_of_several_teams_are_as_strict_on_scripts_as_the_strictest(tmp_pa
     assert not [one for one in warnings if "another file" in one.message]
     broken("declared", "")
     _, warnings, _ = check_policy(tmp_path)
-    told = "another file of the folder is stricter, so load_only holds; register the scripts, or say declared"
-    assert [one.message for one in warnings if "another file" in one.message] == [f"{told} in all"]
+    message = (
+        "another file of the folder is stricter, so load_only applies; register the scripts, or write "
+        "declared in every file"
+    )
+    assert [one.message for one in warnings if "another file" in one.message] == [message]
 
 
 def test_a_script_is_known_by_its_source_file(tmp_path: Path) -> None:
@@ -445,11 +448,14 @@ def test_a_script_is_known_by_its_source_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("scripts", "message"),
     [
-        ("{s: {keys: 1}}", "2:11: error: neither sha1 nor source: nothing tells this script from others"),
-        ("{s: {sha1: abc}}", "'abc' is no SHA-1; it has 40 hex digits"),
+        ("{s: {keys: 1}}", "2:11: error: neither sha1 nor source: nothing identifies this script"),
+        ("{s: {sha1: abc}}", "'abc' is not a SHA-1; write 40 hex digits"),
         ("{s: {source: none.lua}}", "none.lua can't be read: No such file or directory"),
-        (f"{{s: {{sha1: {SHA}, reads: ['<nix>:x']}}}}", "'<nix>:x': <nix> is nothing that a call shows"),
-        (f"{{s: {{sha1: {SHA}, keys: one}}}}", "'one': write how many keys it declares, any, or a list"),
+        (f"{{s: {{sha1: {SHA}, reads: ['<nix>:x']}}}}", "'<nix>:x': no call shows <nix>"),
+        (
+            f"{{s: {{sha1: {SHA}, keys: one}}}}",
+            "'one': write the number of keys that it declares, any, or a list",
+        ),
         (f"{{s: {{sha1: {SHA}}}, t: {{sha1: {SHA}}}}}", "the script s has the same SHA-1"),
     ],
 )
@@ -484,7 +490,7 @@ def test_keys_of_one_transaction_share_a_slot() -> None:
     transaction = Transaction()
 
     def queued(*argv: bytes) -> list[str]:
-        return [v.rule for v in evaluator.judge(0, argv, extract(argv), transaction).violations]
+        return [v.rule for v in evaluator.evaluate(0, argv, extract(argv), transaction).violations]
 
     assert queued(b"PING") == []
     assert queued(b"GET", b"k:{a}:1") == []

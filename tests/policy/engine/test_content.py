@@ -57,7 +57,7 @@ DECIDER = Evaluator(parse_policy(POLICY))
 
 def violations(argv: list[bytes]) -> tuple[Violation, ...]:
     touches = extract(argv)
-    verdict = DECIDER.judge(0, argv, touches)
+    verdict = DECIDER.evaluate(0, argv, touches)
     if DECIDER.admits(0, touches):
         assert verdict.allowed
     return verdict.violations
@@ -221,16 +221,19 @@ HEAD = 'policy: p\nservices: [a]\nplaceholders: {id: "[a-z]+"}\nscopes: {s: {pre
         ('keys: {e: {key: "k:<id>", fields: {"x<idd>": any}}}', "placeholder <idd> is not declared"),
         (
             'type_words: {list: list}\nkeys: {e: {key: "k:list:<id>", type: set}}',
-            "the key's words say list (type_words), but its type is set",
+            "by type_words the key is a list, but its type is set",
         ),
-        ('type_words: {"a:b": list}', "'a:b' is no word between two colons"),
-        ("type_words: {list: []}", "no type; name one, as list"),
+        ('type_words: {"a:b": list}', "'a:b' is not one segment; write the word between two colons"),
+        ("type_words: {list: []}", "no type; name one, such as list"),
         ("type_words: {list: heap}", "'heap' is not admitted here"),
         ('keys: {e: {key: "k:<id>", ttl: {none: yes, or_none: yes}}}', "none excludes or_none"),
-        ('keys: {e: {key: "k:<id>", ttl: {or_none: yes, at: write}}}', "at: write is for a time to live"),
-        ('keys: {e: {key: "k:<id>", ttl: {immediate: yes, grace: 1s}}}', "immediate leaves no grace"),
-        ('keys: {e: {key: "k:<id>", ttl: {grace: 11m}}}', "grace is above 0 and at most 10m"),
-        ('keys: {e: {key: "k:<id>", ttl: {grace: 0s}}}', "grace is above 0 and at most 10m"),
+        ('keys: {e: {key: "k:<id>", ttl: {or_none: yes, at: write}}}', "at: write needs a time to live"),
+        (
+            'keys: {e: {key: "k:<id>", ttl: {immediate: yes, grace: 1s}}}',
+            "immediate and grace exclude each other",
+        ),
+        ('keys: {e: {key: "k:<id>", ttl: {grace: 11m}}}', "grace must be above 0 and at most 10m"),
+        ('keys: {e: {key: "k:<id>", ttl: {grace: 0s}}}', "grace must be above 0 and at most 10m"),
         (
             'keys: {e: {key: "k:<id>", ttl: sometimes}}',
             "'sometimes': write none, required, any, or a mapping",
@@ -249,7 +252,7 @@ def test_short_words_for_a_time_to_live(word: str) -> None:
 
     def broken(command: str) -> list[str]:
         argv = command.encode().split()
-        return [one.rule for one in evaluator.judge(0, argv, extract(argv)).violations]
+        return [one.rule for one in evaluator.evaluate(0, argv, extract(argv)).violations]
 
     bare, short = broken("SET k:a v"), broken("SET k:a v EX 60")
     assert (bare, short) == {
@@ -317,17 +320,18 @@ def test_fields_that_patterns_take_pass(command: str) -> None:
 
 
 def test_a_refused_spelling_is_refused_and_an_advised_field_is_not() -> None:
-    judge = Authorizer(DECIDER.policy, Modes([ModeRule("enforce")], DECIDER.policy.services))
-    service, cache = 0, judge.cache(0, frozenset({"HSET"}))
+    authorizer = Authorizer(DECIDER.policy, Modes([ModeRule("enforce")], DECIDER.policy.services))
+    service, cache = 0, authorizer.cache(0, frozenset({"HSET"}))
     for _ in range(3):
         argv = [b"HSET", b"case:a", b"hostip", b"10.0.0.1", b"more", b"1"]
-        ruling = judge.rule(service, argv)
+        ruling = authorizer.rule(service, argv)
         assert [(one.severity, action) for one, action in ruling.findings] == [
             ("must", "refused"),
             ("should", "observed"),
         ]
-        assert cache.admits(argv) is None
-        assert not cache.may_repeat(argv)
+        lookup = cache.find(argv)
+        assert not lookup.is_admitted
+        assert not cache.may_count(lookup, argv)
 
 
 def test_the_case_of_fields_is_asked_only_where_there_are_fields() -> None:

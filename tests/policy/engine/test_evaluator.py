@@ -1,4 +1,4 @@
-"""The short way never disagrees with the long one, and a decision never raises."""
+"""`admits` never disagrees with the full evaluation, and an evaluation never raises."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHIPPED = {
     for path, steps in [steps_of(file)]
 }
 TOGETHER = Evaluator(load_policy(POLICIES))
-DECIDERS = [*(evaluator for evaluator, _ in SHIPPED.values()), TOGETHER, Evaluator(parse_policy(MESH))]
+EVALUATORS = [*(evaluator for evaluator, _ in SHIPPED.values()), TOGETHER, Evaluator(parse_policy(MESH))]
 STEPS = [step.argv for _, steps in SHIPPED.values() for step in steps]
 
 NAMES = sorted(name for name in COMMANDS if b" " not in name)
@@ -58,33 +58,33 @@ def changed(argv: list[bytes], data: st.DataObject) -> list[bytes]:
     return [*argv[:at], word, *argv[at + 1 :]]
 
 
-@given(st.sampled_from(DECIDERS), st.data(), ARGV | st.sampled_from(STEPS))
+@given(st.sampled_from(EVALUATORS), st.data(), ARGV | st.sampled_from(STEPS))
 @settings(max_examples=300, deadline=None)
-def test_what_is_admitted_at_a_glance_breaks_nothing(
+def test_a_command_that_admits_lets_pass_breaks_nothing(
     evaluator: Evaluator, data: st.DataObject, argv: list[bytes]
 ) -> None:
     if argv and data.draw(st.booleans()):
         argv = changed(argv, data)
     service = data.draw(st.integers(0, len(evaluator.policy.services) - 1))
     touches = extract(argv)
-    verdict = evaluator.judge(service, argv, touches)
+    verdict = evaluator.evaluate(service, argv, touches)
     if evaluator.admits(service, touches):
         assert verdict.allowed
 
 
-def test_what_a_test_file_shows_holds_at_a_glance_too() -> None:
+def test_admits_agrees_with_the_evaluation_of_every_policy_test() -> None:
     for evaluator, steps in SHIPPED.values():
         for step in steps:
             service, touches = evaluator.policy.number(step.service), extract(step.argv)
-            verdict = evaluator.judge(service, step.argv, touches)
+            verdict = evaluator.evaluate(service, step.argv, touches)
             open_by_judge = list(evaluator.left_open)
             if evaluator.admits(service, touches):
                 assert verdict.allowed, step
                 assert evaluator.left_open == open_by_judge, step
 
 
-def test_the_everyday_commands_are_admitted_at_a_glance() -> None:
-    """Once a command's permission was asked for; else the short way would save nothing."""
+def test_everyday_commands_are_admitted() -> None:
+    """Once a command's permission was asked for; otherwise `admits` would save nothing."""
     for case in CASES:
         if case.verdict == "allow" and case.argv[0] in (
             b"HGETALL",
@@ -96,7 +96,7 @@ def test_the_everyday_commands_are_admitted_at_a_glance() -> None:
         ):
             service = CUBE.policy.number(case.service)
             touches = extract(case.argv)
-            CUBE.judge(service, case.argv, touches)
+            CUBE.evaluate(service, case.argv, touches)
             legacy = any(CUBE.policy.target(access.key).kind == "legacy" for access in touches.accesses)
             assert CUBE.admits(service, touches) != legacy or case.service == "ops", case
 

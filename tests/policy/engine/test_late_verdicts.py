@@ -1,7 +1,7 @@
-"""Over any sequence of commands, a key is told of late exactly where Redis says that it breaks its rule.
+"""In any sequence of commands, a key is reported late exactly if Redis says that it breaks its rule.
 
-Each sequence is judged in observe, so that all of it runs: on a model with a clock of its own, in which times
-to live run out, and on real servers, which know best what becomes of a key.
+Each sequence is authorized in observe mode, so that all of it runs: on a model with its own clock, in which
+times to live run out, and on real servers, which know best what happens to a key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from keyfence.policy.analysis.keyspace_model import Keyspace
 from keyfence.policy.enforcement.modes import Modes
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Transaction
-from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.verdict import Finding
 from tests.commands.conftest import Live
@@ -62,7 +62,7 @@ EVAL "return redis.call('GET', KEYS[1])" 1 k; COPY k j DB 1; MOVE k 1; HDEL k f;
 
 
 class World(Protocol):
-    """Where commands run: what PTTL answers for a key, and which database a client has selected is 0."""
+    """Where commands run, and what PTTL answers for a key. The selected database is 0."""
 
     def run(self, client: str, argv: list[bytes]) -> None: ...
     def left(self, database: int, key: bytes) -> int: ...
@@ -71,7 +71,7 @@ class World(Protocol):
 
 
 class Model:
-    """A dict of keys with their ends. What stands in a transaction runs at its EXEC."""
+    """A dict of keys with the times at which they end. Commands in a transaction run at its EXEC."""
 
     def __init__(self) -> None:
         self.clock = float(START)
@@ -105,7 +105,7 @@ class Model:
 
 
 class Real:
-    """A real server. Its clock doesn't follow the table's, so no time to live runs out in it."""
+    """A real server. Its clock does not follow the table's, so no time to live runs out in it."""
 
     def __init__(self, server: RedisServer) -> None:
         self.clock = float(START)
@@ -134,7 +134,7 @@ class Real:
 
 
 def breaks(key: bytes, left: int) -> bool:
-    """Whether a key with this PTTL is against its rule, as a person would read the policy."""
+    """Whether a key with this PTTL breaks its rule, by a naive reading of the policy."""
     kind = key.split(b":")[1]
     if left == -2:
         return False
@@ -144,19 +144,21 @@ def breaks(key: bytes, left: int) -> bool:
 
 
 class Watched:
-    """A world with a judge before it, and whoever asks it later."""
+    """A world behind an authorizer, and what is asked of it later."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.table = PendingTtls(clock=world.now)
-        self.judge = Authorizer(POLICY, Modes((), POLICY.services), clock=lambda: START, pending=self.table)
+        self.authorizer = Authorizer(
+            POLICY, Modes((), POLICY.services), clock=lambda: START, pending=self.table
+        )
         self.transactions: dict[str, tuple[Transaction, set[tuple[int, bytes]]]] = {}
-        # Keys that have been told of since they last were as they should be.
+        # Keys reported since they were last correct.
         self.told: set[tuple[int, bytes]] = set()
 
     def do(self, client: str, argv: list[bytes]) -> None:
         transaction, told = self.transactions.get(client, (None, self.told))
-        ruling, touches = self.judge.authorize(0, argv, transaction, 0, client)
+        ruling, touches = self.authorizer.authorize(0, argv, transaction, 0, client)
         database = touches.databases[0][1] if touches.databases else 0
         for violation, action in ruling.findings:
             assert action == "observed"
@@ -175,12 +177,12 @@ class Watched:
         self.told = {(number, key) for number, key in self.told if breaks(key, self.world.left(number, key))}
 
     def ask(self) -> list[Finding]:
-        """What is due now, asked."""
+        """Asks about all keys that are due."""
         late: list[Finding] = []
         for pending in self.table.due():
             left = self.world.left(pending.database, pending.key)
             if self.table.answer(pending, left):
-                (finding,) = self.judge.late(pending, left)
+                (finding,) = pending.findings(left)
                 assert finding.action == "late"
                 assert breaks(pending.key, left), (finding, left)
                 self.told.add((pending.database, pending.key))
@@ -188,7 +190,7 @@ class Watched:
         return late
 
     def settle(self) -> None:
-        """Let every grace time pass, the second one that a later write gives included."""
+        """Lets every grace time pass, also the second one after a later write."""
         for _ in range(3):
             self.world.pass_time(GRACE)
             self.ask()
@@ -217,7 +219,7 @@ def words(command: str, key: str, other: str) -> list[bytes]:
 
 @st.composite
 def sequences(draw: st.DrawFn, commands: list[str]) -> list[Any]:
-    """(client, argv), or seconds that pass. Each is about few commands and keys, so that they meet often."""
+    """(client, argv), or seconds that pass. Sequences use few commands and keys, so that these meet often."""
     some = draw(st.lists(st.sampled_from(commands), min_size=2, max_size=5, unique=True))
     keys = st.sampled_from(draw(st.lists(st.sampled_from(KEYS), min_size=2, max_size=2, unique=True)))
     argv = st.builds(words, st.sampled_from(some), keys, keys)
@@ -233,7 +235,7 @@ def play(world: World, sequence: list[Any]) -> None:
     watched = Watched(world)
     for step in sequence:
         if isinstance(step, float):
-            if not watched.transactions:  # a command counts from its queueing on
+            if not watched.transactions:  # a command counts from the time it is queued
                 world.pass_time(step)
                 watched.ask()
             continue
@@ -249,13 +251,13 @@ def play(world: World, sequence: list[Any]) -> None:
 
 @given(sequences(parsed(COMMANDS + OF_REDIS_7)))
 @settings(max_examples=500)
-def test_in_a_model_a_key_is_told_of_exactly_where_it_breaks_its_rule(sequence: list[Any]) -> None:
+def test_in_a_model_a_key_is_reported_exactly_if_it_breaks_its_rule(sequence: list[Any]) -> None:
     play(Model(), sequence)
 
 
 @given(data=st.data())
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_on_a_server_a_key_is_told_of_exactly_where_it_breaks_its_rule(
+def test_on_a_server_a_key_is_reported_exactly_if_it_breaks_its_rule(
     data: st.DataObject, redis_server: RedisServer
 ) -> None:
     newer = OF_REDIS_7 if redis_server.version_info >= (7,) else ""

@@ -9,7 +9,7 @@ import pytest
 from keyfence.commands.model import Streamed
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer
-from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import parse_policy
 from keyfence.resp.requests import HEAD
 
@@ -38,8 +38,8 @@ scripts:
 
 
 def rules(service: str, *argv: bytes) -> list[str]:
-    judge = Authorizer(POLICY, Modes((ModeRule("enforce"),), POLICY.services))
-    return [violation.rule for violation, _ in judge.rule(judge.number(service), argv).findings]
+    authorizer = Authorizer(POLICY, Modes((ModeRule("enforce"),), POLICY.services))
+    return [violation.rule for violation, _ in authorizer.rule(authorizer.number(service), argv).findings]
 
 
 def beginning(argument: bytes) -> Streamed:
@@ -69,19 +69,19 @@ def test_a_name_that_is_not_at_hand_is_nobody_s(argv: list[bytes], expected: lis
 
 
 def test_a_script_that_begins_as_a_registered_one_is_not_that_one() -> None:
-    judge = Authorizer(POLICY, Modes((), POLICY.services))
-    _, touches = judge.authorize(0, [b"EVAL", beginning(TEXT), b"1", b"k:a"])
+    authorizer = Authorizer(POLICY, Modes((), POLICY.services))
+    _, touches = authorizer.authorize(0, [b"EVAL", beginning(TEXT), b"1", b"k:a"])
     assert touches.script is not None
     assert POLICY.registration(touches.script) is None
 
 
 def test_the_time_to_live_of_another_key_that_begins_so_stays_open() -> None:
     pending = PendingTtls()
-    judge = Authorizer(POLICY, Modes((), POLICY.services), pending=pending)
+    authorizer = Authorizer(POLICY, Modes((), POLICY.services), pending=pending)
     key = b"t:" + KEY[2:]
-    judge.authorize(0, [b"HSET", key, b"f", b"v"], client="c")
+    authorizer.authorize(0, [b"HSET", key, b"f", b"v"], client="c")
     assert len(pending) == 1
-    judge.authorize(0, [b"DEL", beginning(key)], client="c")
+    authorizer.authorize(0, [b"DEL", beginning(key)], client="c")
     assert [one.key for one in pending] == [key]
-    judge.authorize(0, [b"DEL", key], client="c")
+    authorizer.authorize(0, [b"DEL", key], client="c")
     assert not pending

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from keyfence.config.models import Overrides, load_settings
+from keyfence.config.loading import load_settings
+from keyfence.config.settings import Overrides
 from keyfence.policy.analysis.explain import explain
 from keyfence.policy.analysis.lint import check_policy
 from keyfence.policy.compiled.policy import CompiledPolicy

@@ -1,4 +1,4 @@
-"""What `check` tells of a file with faults of several kinds, and what it doesn't since it only follows."""
+"""The faults that `check` reports for a file with several kinds of faults, without those that only follow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def errors(text: str) -> list[str]:
     return [str(one).removeprefix("f:").replace(" error:", "") for one in found]
 
 
-def test_what_is_malformed_hides_nothing_that_contradicts() -> None:
+def test_a_malformed_part_hides_no_other_fault() -> None:
     assert errors('colour: red\nkeys: {k: {key: "b:<id>", readers: one}, l: {key: "a:<idd>"}}\n') == [
         "6:1: unknown key 'colour'; did you mean cluster?",
         "7:17: 'b:<id>' is outside the policy's claims (a:); list 'b:' under claims too",
@@ -35,10 +35,10 @@ def test_what_is_malformed_hides_nothing_that_contradicts() -> None:
     ]
 
 
-def test_a_duplicate_key_hides_nothing() -> None:
+def test_a_duplicate_key_hides_no_other_fault() -> None:
     assert errors("owner: {team: a, team: b}\nshould: [nonsense]\n") == [
-        "6:18: duplicate key 'team', first given in line 6",
-        "7:10: 'nonsense' is no rule",
+        "6:18: duplicate key 'team'; the first one is in line 6",
+        "7:10: 'nonsense' is not a rule",
     ]
 
 
@@ -49,11 +49,11 @@ def test_a_duplicate_key_hides_nothing() -> None:
         'keys: {k: {key: "a:<id>", key: x}}\n',
     ],
 )
-def test_what_only_follows_is_not_told(text: str) -> None:
+def test_a_fault_that_only_follows_is_not_reported(text: str) -> None:
     assert len(errors(text)) == 1
 
 
-def test_names_of_a_section_that_is_no_section_are_not_missed() -> None:
+def test_names_of_a_malformed_section_are_not_reported_as_unknown() -> None:
     text = 'keys: {k: {key: "a:<x>", writers: [q], type: hsh}}\n'
     whole = (HEAD + text).replace("[one, two]", "one").replace('{id: "[a-z]{1,9}"}', "x")
     found = [str(one) for one in Recovered(Source("f", whole, keep_going=True)).errors]
@@ -64,7 +64,7 @@ def test_names_of_a_section_that_is_no_section_are_not_missed() -> None:
     ]
 
 
-def test_the_faults_of_several_files_are_told_together() -> None:
+def test_faults_of_several_files_are_reported_together() -> None:
     one = (
         "policy: a\nclaims: ['a:']\nservices: [x]\nnonsense: 1\nkeys: {k: {key: 'a:<id>', writers: [x, w]}}\n"
     )
@@ -80,7 +80,7 @@ def test_the_faults_of_several_files_are_told_together() -> None:
     ]
 
 
-def test_places_stay_where_items_of_a_list_are_taken_out() -> None:
+def test_places_stay_correct_after_list_items_are_taken_out() -> None:
     assert errors('keys: {k: {key: "a:<id>", type: [hsh, list], writers: [nobody, one, too]}}\n') == [
         "6:34: 'hsh' is not admitted here; did you mean hash?",
         "6:56: 'nobody' is not listed under services; known: one, two, unknown",
@@ -88,20 +88,20 @@ def test_places_stay_where_items_of_a_list_are_taken_out() -> None:
     ]
 
 
-def test_what_can_be_used_is_compiled() -> None:
+def test_the_correct_rest_is_compiled() -> None:
     salvaged = Recovered(Source("f", HEAD + 'keys: {k: {key: "a:<id>"}, l: {key: "<none>"}}\n'))
     assert len(salvaged.errors) == 1
     assert salvaged.policy is not None
     assert [target.name for target in salvaged.policy.targets if target.kind == "entry"] == ["k"]
 
 
-def test_a_file_of_which_nothing_is_left() -> None:
+def test_recovery_ends_if_nothing_of_a_file_is_left() -> None:
     salvaged = Recovered(Source("f", "a: b"))
     assert salvaged.policy is None
     assert [one.message for one in salvaged.errors] == ["'policy' is missing", "unknown key 'a'"]
 
 
-def test_what_multiplies_states_is_named_at_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pattern_that_multiplies_states_is_reported_at_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     from keyfence.policy.compiler import pipeline as compiler
     from keyfence.policy.patterns.determinize import classify
 
@@ -123,7 +123,7 @@ def test_what_multiplies_states_is_named_at_its_place(monkeypatch: pytest.Monkey
 
 
 def with_one_fault(policy: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(what is wrong, the policy with this fault and no other)."""
+    """(the fault, a policy with this fault and no other)."""
     changes: list[tuple[tuple[str, ...], object]] = []
     for name in policy.get("placeholders", {}):
         changes.append((("placeholders", name), "[a"))
@@ -167,7 +167,7 @@ def test_one_fault_gives_one_error(file: Path) -> None:
         ("readers: [nobody]", "2:11: 'nobody' is not listed under services"),
     ],
 )
-def test_entries_are_not_blamed_for_what_they_would_take_from_it(text: str, error: str) -> None:
+def test_a_faulty_scope_causes_no_errors_in_its_entries(text: str, error: str) -> None:
     text = f"policy: p\n{text}\nservices: [one]\nkeys: {{a: {{key: a}}, b: {{key: b}}}}\n"
     found = Recovered(Source("f", text, keep_going=True)).errors
     assert len(found) == 1

@@ -275,7 +275,7 @@ def test_each_violation_of_a_shipped_policy_has_a_remedy_that_holds(file: Path) 
     evaluator = Evaluator(policy)
     for step in steps:
         service, touches = policy.number(step.service), extract(step.argv)
-        verdict = evaluator.judge(service, step.argv, touches)
+        verdict = evaluator.evaluate(service, step.argv, touches)
         found = remedies(policy, service, step.argv, touches, verdict.violations)
         for violation in verdict.violations:
             mine = [one for one in found if one.rule == violation.rule]

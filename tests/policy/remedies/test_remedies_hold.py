@@ -32,7 +32,7 @@ def check_remedies(text: str, service: str, argv: Sequence[bytes]) -> None:
     """Each remedy for what the command breaks is applied, and keeps its rule; the others claim nothing."""
     policy = parse_policy(text)
     number, touches = policy.number(service), extract(argv)
-    before = Evaluator(policy).judge(number, argv, touches).violations
+    before = Evaluator(policy).evaluate(number, argv, touches).violations
     broken = {one.rule for one in before}
     for remedy in remedies(policy, number, argv, touches, before):
         if remedy.command:

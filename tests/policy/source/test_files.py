@@ -1,4 +1,4 @@
-"""Every path that somebody may write into a file or on a command line: no wait, and one sentence."""
+"""Every path that a file or a command line may name is read or refused at once, with one sentence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.config.models import Overrides, load_settings
+from keyfence.config.loading import load_settings
+from keyfence.config.settings import Overrides
 from keyfence.policy.analysis.lint import check_policy
 from keyfence.policy.analysis.testing import read_cases
 from keyfence.policy.diagnostics import FileError
@@ -29,7 +30,7 @@ def a_pipe(path: Path) -> None:
 def a_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as bound:
         here = Path.cwd()
-        os.chdir(path.parent)  # a socket's path may only be short
+        os.chdir(path.parent)  # a socket's path must be short
         bound.bind(path.name)
         os.chdir(here)
 
@@ -64,7 +65,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("make", [*KINDS, a_folder], ids=lambda make: make.__name__)
-def test_what_is_no_file_of_bounded_size_is_told_in_a_sentence(
+def test_a_path_that_is_not_a_regular_file_gives_one_sentence(
     make: Callable[[Path], None], tmp_path: Path
 ) -> None:
     path = tmp_path / "file.yaml"
@@ -78,7 +79,7 @@ def test_what_is_no_file_of_bounded_size_is_told_in_a_sentence(
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("what", READERS)
-def test_whoever_reads_a_file_that_people_wrote_tells_it_so(
+def test_every_reader_of_files_reports_it_in_one_sentence(
     what: str, make: Callable[[Path], None], tmp_path: Path
 ) -> None:
     path = tmp_path / "file.yaml"
@@ -90,9 +91,7 @@ def test_whoever_reads_a_file_that_people_wrote_tells_it_so(
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
-def test_so_it_is_for_a_script_and_for_each_file_of_a_folder(
-    make: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_scripts_and_files_of_a_folder_report_it_too(make: Callable[[Path], None], tmp_path: Path) -> None:
     make(tmp_path / "text.lua")
     text = "policy: p\nservices: [a]\nscripts: {s: {source: text.lua}}\n"
     (tmp_path / "policy.yaml").write_text(text)
@@ -103,12 +102,12 @@ def test_so_it_is_for_a_script_and_for_each_file_of_a_folder(
     assert [str(one) for one in errors] == [f"{tmp_path}/other.yaml:1:1: error: {KINDS[make]}"]
 
 
-def test_a_link_to_a_file_is_that_file(tmp_path: Path) -> None:
+def test_a_link_to_a_file_is_read_as_that_file(tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"x" * 10)
     (tmp_path / "two").symlink_to("one")
     assert read_file(tmp_path / "two") == b"x" * 10
     assert read_file(tmp_path / "one", limit=10) == b"x" * 10
-    assert read_file("/proc/self/status")  # whose size is said to be 0
+    assert read_file("/proc/self/status")  # its reported size is 0
 
 
 @pytest.mark.parametrize(
@@ -118,11 +117,11 @@ def test_a_link_to_a_file_is_that_file(tmp_path: Path) -> None:
         "policy: p\nservices: [s0]\nbind: {{n: {{s0: [{}]}}}}\nscopes:\n{}",
     ],
 )
-def test_more_rights_than_can_be_kept_are_an_error(text: str, tmp_path: Path) -> None:
+def test_too_many_rights_are_an_error(text: str, tmp_path: Path) -> None:
     names = ", ".join(f"s{number}" for number in range(3000))
     is_bound = "bind" in text
     place = "<n>" if is_bound else ""
     scopes = "".join(f"  k{one}: {{prefix: 'k{one}{place}:', writers: [s0]}}\n" for one in range(2000))
     (tmp_path / "p.yaml").write_text(text.format(names, scopes))
-    with pytest.raises(FileError, match="scopes, keys, legacy forms and channels: more than 50000 of these"):
+    with pytest.raises(FileError, match="scopes, keys, legacy forms and channels: at most 50000 of these"):
         load_policy(tmp_path / "p.yaml")

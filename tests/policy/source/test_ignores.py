@@ -73,7 +73,7 @@ def checked(folder: Path, text: str) -> tuple[list[Diagnostic], list[Diagnostic]
 
 
 def with_comments(comment: str) -> str:
-    """The policy with a warning of each kind, and a comment at each; {} in it is the code."""
+    """A policy with a warning of each kind, and a comment at each; {} stands for the code."""
     text = ALL
     for place, code in PLACES.items():
         text = text.replace(f"{{{place}}}", comment.format(code))
@@ -86,7 +86,7 @@ def codes(folder: Path, text: str) -> list[str]:
     return [one.code for one in warnings]
 
 
-def test_every_kind_of_warning_has_its_code(tmp_path: Path) -> None:
+def test_every_kind_of_warning_has_a_code(tmp_path: Path) -> None:
     assert sorted(codes(tmp_path, with_comments("{}"))) == sorted(PLACES.values())
     assert set(PLACES.values()) == CODES.keys() - {"stricter-file"}
 
@@ -97,7 +97,7 @@ def test_every_kind_of_warning_can_be_ignored_in_place(tmp_path: Path) -> None:
     assert f": 0 errors, 0 warnings ({len(PLACES)} ignored); policy p" in summary
 
 
-def test_a_file_that_is_overruled_may_say_that_it_knows(tmp_path: Path) -> None:
+def test_an_overruled_file_may_acknowledge_it(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "policy: a\nclaims: [a]\nservices: [x]\nkeys: {k: {key: a, writers: x}}\n"
         "unregistered_scripts: declared  # keyfence: ignore stricter-file until b follows\n"
@@ -122,11 +122,11 @@ def test_a_file_that_is_overruled_may_say_that_it_knows(tmp_path: Path) -> None:
         'keys:\n  k: {key: "a:<id>", writers: [two]}  #keyfence:ignore foreign-entry known\n',
     ],
 )
-def test_a_comment_stands_behind_or_above(text: str, tmp_path: Path) -> None:
+def test_a_comment_may_follow_the_line_or_precede_it(text: str, tmp_path: Path) -> None:
     assert codes(tmp_path, HEAD + text) == []
 
 
-def test_a_comment_at_an_entry_s_name_is_about_all_of_the_entry(tmp_path: Path) -> None:
+def test_a_comment_at_an_entry_s_name_applies_to_the_whole_entry(tmp_path: Path) -> None:
     text = 'names: {levels: {max: 1}}\nkeys:\n  k:  # keyfence: ignore name-rules known\n    key: "a:<id>"\n'
     assert codes(tmp_path, HEAD + text) == []
     assert codes(tmp_path, HEAD + text.replace("keyfence", "")) == ["name-rules"]
@@ -137,12 +137,12 @@ def test_a_comment_at_an_entry_s_name_is_about_all_of_the_entry(tmp_path: Path) 
     [
         (
             'keys: {k: {key: "a:<id>"}}  # keyfence: ignore foreign-entry known',
-            "6:29: warning: there is no warning foreign-entry here to ignore; take the comment out",
+            "6:29: warning: there is no warning foreign-entry here to ignore; remove the comment",
         ),
         (
             'keys:\n  # keyfence: ignore foreign-entry known\n  j: {key: "a:j"}\n'
             '  k: {key: "a:k", writers: [two]}',
-            "7:3: warning: there is no warning foreign-entry here to ignore; take the comment out",
+            "7:3: warning: there is no warning foreign-entry here to ignore; remove the comment",
         ),
         (
             'keys: {k: {key: "a:<id>", writers: [two]}}  # keyfence: ignore foreign-entry',
@@ -163,7 +163,7 @@ def test_a_comment_at_an_entry_s_name_is_about_all_of_the_entry(tmp_path: Path) 
         ),
     ],
 )
-def test_a_comment_of_no_use_is_reported(text: str, told: str, tmp_path: Path) -> None:
+def test_an_unused_comment_is_reported(text: str, told: str, tmp_path: Path) -> None:
     _, warnings, _ = checked(tmp_path, HEAD + text + "\n")
     lines = [str(one).removeprefix(f"{tmp_path}/p.yaml:") for one in warnings if one.code in COMMENT_CODES]
     assert len(lines) == 1
@@ -180,7 +180,7 @@ def test_a_comment_of_no_use_is_reported(text: str, told: str, tmp_path: Path) -
         "# keyfence: ignores nothing\n",
     ],
 )
-def test_what_stands_in_a_text_is_no_comment(text: str, tmp_path: Path) -> None:
+def test_text_in_a_scalar_is_not_a_comment(text: str, tmp_path: Path) -> None:
     assert codes(tmp_path, HEAD + text) == []
 
 
@@ -191,7 +191,7 @@ def test_no_comment_hides_an_error(tmp_path: Path) -> None:
     assert [one.code for one in warnings] == ["unused-ignore"]
 
 
-def test_of_a_policy_with_errors_no_comment_is_called_unused(tmp_path: Path) -> None:
+def test_a_policy_with_errors_has_no_unused_comments(tmp_path: Path) -> None:
     text = 'nonsense: 1\nkeys: {k: {key: "a:<id>"}}  # keyfence: ignore foreign-entry known\n'
     errors, warnings, _ = checked(tmp_path, HEAD + text)
     assert (len(errors), warnings) == (1, [])
@@ -212,8 +212,8 @@ def test_the_shipped_policies_have_no_warning(path: Path) -> None:
     assert [str(one) for one in (*errors, *warnings)] == []
 
 
-# A convention as platform teams write it: six services, thirty kinds, ids before suffixes, queues that
-# others take from, a scope that each entry shares out for itself.
+# A typical convention: six services, thirty kinds of keys, ids before suffixes, queues that other services
+# consume, and a scope in which each entry sets its own rights.
 KINDS = [
     *(f'  user-{part}: {{key: "acme:user:<id>:{part}", readers: [web, jobs]}}' for part in "abcdefghij"),
     *(f'  order-{part}: {{key: "acme:order:<id>:{part}", readers: [mail]}}' for part in "abcdefghij"),
@@ -246,7 +246,7 @@ def test_a_correct_policy_of_thirty_kinds_has_no_warning(tmp_path: Path) -> None
     assert [str(one) for one in (*errors, *warnings)] == []
 
 
-def test_the_summary_says_what_else_a_scan_finds(tmp_path: Path) -> None:
+def test_the_summary_names_the_other_entries_that_a_scan_finds(tmp_path: Path) -> None:
     text = 'keys: {k: {key: "a:<id>:x"}, l: {key: "a:<id>:y"}, m: {key: "a:<id>"}, n: {key: "a:n:<id>"}}\n'
     lines = checked(tmp_path, HEAD + text)[2].splitlines()
     assert lines[1:] == [

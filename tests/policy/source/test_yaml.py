@@ -18,7 +18,7 @@ def faults(text: str) -> list[str]:
     return [str(one) for one in caught.value.diagnostics]
 
 
-def test_every_scalar_is_the_text_that_stands_there() -> None:
+def test_every_scalar_is_the_text_in_the_file() -> None:
     text = """
 a: off
 b: 12:34
@@ -53,7 +53,7 @@ def test_each_value_and_key_knows_its_place() -> None:
     assert source.place(()) == Place("f", 1, 1)
 
 
-def test_what_is_not_there_stands_where_its_parent_does() -> None:
+def test_a_missing_path_has_the_place_of_its_parent() -> None:
     source = Source("f", "a:\n  b: x\n")
     assert source.place(("a", "c", "d")) == source.place(("a",)) == Place("f", 2, 3)
     assert source.place(("a", "c"), of_key=True) == Place("f", 2, 3)
@@ -73,21 +73,21 @@ def test_an_alias_is_its_anchor_s_value() -> None:
 
 CASES = {
     "a: 1\nb: 2\na: 3\na: 4": [
-        "f:3:1: error: duplicate key 'a', first given in line 1",
-        "f:4:1: error: duplicate key 'a', first given in line 1",
+        "f:3:1: error: duplicate key 'a'; the first one is in line 1",
+        "f:4:1: error: duplicate key 'a'; the first one is in line 1",
     ],
-    "a: {b: 1, b: 2}": ["f:1:11: error: duplicate key 'b', first given in line 1"],
-    "1: a\n'1': b": ["f:2:1: error: duplicate key '1', first given in line 1"],
+    "a: {b: 1, b: 2}": ["f:1:11: error: duplicate key 'b'; the first one is in line 1"],
+    "1: a\n'1': b": ["f:2:1: error: duplicate key '1'; the first one is in line 1"],
     "a: !!binary x": [
-        "f:1:4: error: the tag tag:yaml.org,2002:binary is not admitted; write the value as plain text"
+        "f:1:4: error: the tag tag:yaml.org,2002:binary is not allowed; write the value as plain text"
     ],
     "a: *x": ["f:1:4: error: not YAML: found undefined alias 'x'"],
     "a: &x b\nc: &x d": [
         "f:2:4: error: not YAML: found duplicate anchor 'x'; first occurrence second occurrence"
     ],
-    "a: !x b": ["f:1:4: error: the tag !x is not admitted; write the value as plain text"],
-    "<<: {a: b}": ["f:1:1: error: merge keys (<<) are not admitted; write the values out"],
-    "{[a]: b}": ["f:1:2: error: a key must be plain text; put it into quotes if it holds [ ] { } or ,"],
+    "a: !x b": ["f:1:4: error: the tag !x is not allowed; write the value as plain text"],
+    "<<: {a: b}": ["f:1:1: error: merge keys (<<) are not allowed; write the values out"],
+    "{[a]: b}": ["f:1:2: error: a key must be plain text; quote it if it has [ ] { } or , in it"],
     "": ["f:1:1: error: the file is empty"],
     "# nothing\n": ["f:1:1: error: the file is empty"],
     "[a]": ["f:1:1: error: expected a mapping (name: value) at the top"],
@@ -108,17 +108,17 @@ def test_a_fault_has_its_place(text: str) -> None:
 
 def test_an_object_s_tag_makes_no_object() -> None:
     assert (
-        "the tag tag:yaml.org,2002:python/object/apply:os.system is not admitted"
+        "the tag tag:yaml.org,2002:python/object/apply:os.system is not allowed"
         in (faults("a: !!python/object/apply:os.system x")[0])
     )
 
 
-def test_a_deep_file_is_no_crash() -> None:
+def test_a_deep_file_is_an_error() -> None:
     assert faults("a: " + "[" * 100_000) != []
     assert "too large or too deep" in faults("a: " + "[" * 100 + "]" * 100)[0]
 
 
-def test_a_file_as_deep_as_a_process_s_stack_is_no_crash() -> None:
+def test_a_file_deeper_than_the_stack_is_an_error() -> None:
     assert faults("a: " + "{a: " * 1_000_000)[0].endswith("the file is too large or too deep")
 
 
@@ -136,13 +136,13 @@ def test_both_parsers_read_the_same(fast: bool, monkeypatch: pytest.MonkeyPatch)
         assert faults(text) == told
 
 
-def test_aliases_that_multiply_are_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aliases_that_multiply_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(yaml_source, "MAX_NODES", 5_000)
     lines = ["a0: &a0 [x]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
     assert "too large or too deep" in faults("\n".join(lines))[0]
 
 
-def test_a_file_s_byte_order_mark_is_no_part_of_it(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"\xef\xbb\xbfa: b\r\nc: d\r\n")
     source = read_source(file)
@@ -150,7 +150,7 @@ def test_a_file_s_byte_order_mark_is_no_part_of_it(tmp_path: Path) -> None:
     assert source.place(("c",)) == Place(str(file), 2, 4)
 
 
-def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"a: \xff")
     with pytest.raises(FileError, match=r"1:1: error: not UTF-8 text \(byte 3\)"):

@@ -1,4 +1,4 @@
-"""The command log: sampled, bounded, and never in the way."""
+"""The command log is sampled and bounded, and disturbs no command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from keyfence.commands.extract import extract
 from keyfence.policy.loading.load import parse_policy
-from keyfence.process import command_recorder as recording
+from keyfence.process.serving import command_recorder
 from keyfence.process.serving.command_recorder import Recorder
 from tests.cli.test_main import keyfence
 from tests.clients.running import POLICY as CUBE
@@ -34,7 +34,7 @@ def lines(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_of_commands_alike_the_first_are_written_and_then_ever_fewer(tmp_path: Path) -> None:
+def test_the_first_commands_of_a_group_are_written_and_then_fewer_and_fewer(tmp_path: Path) -> None:
     file = tmp_path / "log"
     recorder = Recorder(str(file), wall=lambda: 0.0)
     for number in range(100):
@@ -45,7 +45,7 @@ def test_of_commands_alike_the_first_are_written_and_then_ever_fewer(tmp_path: P
     assert lines(file)[0]["time"] == "1970-01-01T00:00:00.000000Z"
 
 
-def test_commands_that_differ_are_told_apart(tmp_path: Path) -> None:
+def test_different_commands_are_recorded_apart(tmp_path: Path) -> None:
     file = tmp_path / "log"
     recorder = Recorder(str(file))
     for command in ("GET a:x", "GET b:x", "DEL a:x", "GET other"):
@@ -80,7 +80,7 @@ def test_two_processes_may_write_to_one_file(tmp_path: Path) -> None:
 
 
 def test_the_kinds_of_commands_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "MAX_GROUPS", 2)
+    monkeypatch.setattr(command_recorder, "MAX_GROUPS", 2)
     recorder = Recorder(str(tmp_path / "log"))
     for command in ("GET a:x", "DEL a:x", "TTL a:x", "TYPE a:x"):
         send(recorder, command)
@@ -88,12 +88,12 @@ def test_the_kinds_of_commands_are_bounded(tmp_path: Path, monkeypatch: pytest.M
     recorder.close()
 
 
-def test_a_file_that_can_not_be_opened_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Is a directory"):
         Recorder(str(tmp_path))
 
 
-def test_what_goes_wrong_while_writing_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_while_writing_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(str(tmp_path / "log"))
 
     def full(*_: object) -> int:
@@ -106,7 +106,7 @@ def test_what_goes_wrong_while_writing_is_counted(tmp_path: Path, monkeypatch: p
     recorder.close()
 
 
-def test_a_session_tells_its_commands() -> None:
+def test_a_session_reports_its_commands() -> None:
     told = Told()
     seen: list[tuple[str, list[bytes]]] = []
     told.recorder = lambda _policy, service, argv, _touches: seen.append((service, list(argv)))
@@ -132,7 +132,7 @@ def test_a_running_keyfence_records_and_the_log_can_be_replayed(
     assert (code, "commands replayed" in out) == (0, True)
 
 
-def test_a_log_that_can_not_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_reported_at_the_start(tmp_path: Path) -> None:
     code, _, err = keyfence(
         "run", "--policy", CUBE, "--upstream", "redis://127.0.0.1:1", "--listen", "127.0.0.1:0",
         "--service", "CubeMaster", "--admin", "none", "--record", tmp_path,

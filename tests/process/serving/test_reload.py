@@ -1,4 +1,4 @@
-"""Policy, configuration and waivers are read again while clients are served: all of it, or nothing."""
+"""A reload of policy, configuration and waivers while clients are served takes everything, or nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.config.models import Overrides, Settings, load_settings
+from keyfence.config.loading import load_settings
+from keyfence.config.settings import Overrides, Settings
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
 from keyfence.process.serving.reload import LIVE, Origin, Packed, admit, unpack
@@ -65,7 +66,7 @@ def test_a_policy_survives_being_handed_to_another_process(path: str) -> None:
                 assert bool(accepts(b"10.0.0.1")) is bool(form.accepts(b"10.0.0.1"))
 
 
-def test_it_is_loaded_by_a_process_of_its_own(tmp_path: Path) -> None:
+def test_a_separate_process_loads_it(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(POLICY.format(name="apart", writer="CubeMaster"))
     packed = asyncio.run(Origin("", Overrides(policy=str(path))).load_apart())
@@ -82,7 +83,7 @@ def test_without_a_policy_the_settings_alone_are_loaded() -> None:
     assert packed.settings.listeners[0].listen == "127.0.0.1:9"
 
 
-def test_every_fault_comes_back_from_there(tmp_path: Path) -> None:
+def test_the_separate_process_returns_every_fault(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text("policy: p\nservices: [a]\nclaims: ['x']\nnonsense: 1\nmore: 2\n")
     with pytest.raises(FileError) as caught:
@@ -125,7 +126,7 @@ def test_a_faulty_configuration_hides_neither_policy_nor_waivers(tmp_path: Path)
     assert {line.partition(":")[0] for line in told} == {"keyfence.yaml", "policy.yaml"}
 
 
-def test_what_can_not_change_stays_and_is_named(tmp_path: Path) -> None:
+def test_settings_that_need_a_restart_stay_and_are_named(tmp_path: Path) -> None:
     path = tmp_path / "keyfence.yaml"
 
     def settings(text: str) -> Settings:
@@ -178,7 +179,7 @@ class Stage:
         return status, json.loads(body)
 
     def answers(self, service: str, command: bytes = SET) -> set[bytes]:
-        """What a few new clients get: with several workers, of all of them."""
+        """The replies to several new clients; with several workers, all of them are asked."""
         found = set()
         for _ in range(10):
             with self.keyfence.connect(service) as connection:
@@ -265,7 +266,7 @@ def test_modes_waivers_and_the_log_are_reloaded_too(
     assert others.stat().st_size == size, "there is no log any more"
 
 
-def test_what_needs_a_restart_is_said(stage: Callable[..., Stage]) -> None:
+def test_settings_that_need_a_restart_are_reported(stage: Callable[..., Stage]) -> None:
     one = stage()
     one.write(one.config.read_text() + "workers: 2\n")
     assert one.reload()[1]["needs_restart"] == ["workers"]
@@ -281,7 +282,7 @@ def test_sighup_reloads(stage: Callable[..., Stage]) -> None:
 
 
 @WORKERS
-def test_sighup_opens_the_log_anew(
+def test_sighup_opens_the_log_again(
     more: tuple[str, ...], stage: Callable[..., Stage], tmp_path: Path
 ) -> None:
     one = stage(*more)
@@ -313,7 +314,7 @@ def test_a_transaction_keeps_the_policy_that_it_began_with(service: str, stage: 
 
 
 @WORKERS
-def test_reloads_under_load_disturb_nobody(more: tuple[str, ...], stage: Callable[..., Stage]) -> None:
+def test_reloads_under_load_disturb_no_client(more: tuple[str, ...], stage: Callable[..., Stage]) -> None:
     one = stage(*more)
     stop = threading.Event()
     faults: list[object] = []
@@ -346,7 +347,7 @@ def test_reloads_under_load_disturb_nobody(more: tuple[str, ...], stage: Callabl
     assert one.answers("CubeProxy") == {b"+OK\r\n"}
 
 
-def test_the_command_reloads_and_tells_of_faults(stage: Callable[..., Stage]) -> None:
+def test_the_command_reloads_and_reports_faults(stage: Callable[..., Stage]) -> None:
     one = stage()
 
     def reload() -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""How many clients the process has descriptors for."""
+"""The number of clients that file descriptors allow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from keyfence.process import rlimits as open_files
+from keyfence.process.serving import rlimits
 from keyfence.process.serving.rlimits import PER_CLIENT, RESERVED, room_for
 
 INFINITY = resource.RLIM_INFINITY
@@ -42,15 +42,15 @@ def test_the_limit_is_raised_as_far_as_needed_and_possible(
     soft: int, hard: int, asked: int, room: int, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = Limits(soft, hard)
-    monkeypatch.setattr(open_files.resource, "getrlimit", limits.get)
-    monkeypatch.setattr(open_files.resource, "setrlimit", limits.set)
+    monkeypatch.setattr(rlimits.resource, "getrlimit", limits.get)
+    monkeypatch.setattr(rlimits.resource, "setrlimit", limits.set)
     assert room_for(asked) == room
     assert limits.now == (left, hard)
     assert left in (INFINITY, 32) or room * PER_CLIENT + RESERVED <= left
 
 
-def test_where_it_cannot_be_raised_what_there_is_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_the_limit_cannot_be_raised_the_present_one_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = Limits(1064, 50_000, fixed=True)
-    monkeypatch.setattr(open_files.resource, "getrlimit", limits.get)
-    monkeypatch.setattr(open_files.resource, "setrlimit", limits.set)
+    monkeypatch.setattr(rlimits.resource, "getrlimit", limits.get)
+    monkeypatch.setattr(rlimits.resource, "setrlimit", limits.set)
     assert room_for(10_000) == 500

@@ -1,4 +1,4 @@
-"""Redis is asked in time, in the right database and in batches; what it doesn't answer accuses nobody."""
+"""Redis is asked in time, in the right database and in batches. A missing answer causes no violation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import redis
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.engine.authorizer import Authorizer
-from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import parse_policy
 from keyfence.process.serving.ttl_check import BATCH, TtlWatch
 from keyfence.telemetry.telemetry import Telemetry
@@ -59,7 +59,7 @@ unregistered_scripts: declared
 
 
 class Bench:
-    """A table, its watch and a judge, with a clock that the test sets."""
+    """A table, its watch and an authorizer, with a clock that the test sets."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class Bench:
         self.watch = TtlWatch(
             self.table, self.upstream, self.telemetry, self.failures.append, self.errors.append
         )
-        self.judge = Authorizer(policy, modes or Modes((), policy.services), pending=self.table)
+        self.authorizer = Authorizer(policy, modes or Modes((), policy.services), pending=self.table)
 
     def hset(self, key: str, database: int = 0) -> None:
-        self.judge.authorize(0, [b"HSET", key.encode(), b"f", b"v"], None, database, "10.0.0.1:5")
+        self.authorizer.authorize(0, [b"HSET", key.encode(), b"f", b"v"], None, database, "10.0.0.1:5")
 
     def send(self, service: int, command: str, database: int = 0) -> None:
-        self.judge.authorize(service, command.encode().split(), None, database, "10.0.0.1:5")
+        self.authorizer.authorize(service, command.encode().split(), None, database, "10.0.0.1:5")
 
     @property
     def late(self) -> dict[str, int]:
@@ -104,7 +104,7 @@ def at(server: RedisServer, **options: str) -> UpstreamAddress:
 
 @contextlib.contextmanager
 def looking(bench: Bench) -> Iterator[Callable[[], None]]:
-    """Looks at what is due, in an event loop of its own."""
+    """Checks the due keys in an event loop of its own."""
     with asyncio.Runner() as runner:
 
         def look() -> None:
@@ -117,7 +117,7 @@ def looking(bench: Bench) -> Iterator[Callable[[], None]]:
             runner.run(asyncio.sleep(0))
 
 
-def test_a_key_without_a_time_to_live_is_told_of_with_its_writer(redis_server: RedisServer) -> None:
+def test_a_key_without_a_time_to_live_is_reported_with_its_writer(redis_server: RedisServer) -> None:
     bench = Bench(at(redis_server))
     with redis_server.client() as client, looking(bench) as look:
         client.hset("k:1", "f", "v")
@@ -157,8 +157,8 @@ def test_each_key_is_asked_for_in_its_database(redis_server: RedisServer) -> Non
 UNLOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
 
-def test_an_unlock_script_is_not_accused_of_the_key_that_it_has_removed(redis_server: RedisServer) -> None:
-    """Whoever makes the key again: one that is told of late, or at once, or one that doesn't come by here."""
+def test_an_unlock_script_causes_no_violation_for_the_key_that_it_removed(redis_server: RedisServer) -> None:
+    """Another client creates the key again: with a late check, with one at once, or unseen by keyfence."""
     again = {"SETNX": ["SETNX", "k:1", "w"], "SET": ["SET", "k:1", "w"], "unseen": []}
     for name, command in again.items():
         bench = Bench(at(redis_server), policy=LOCKS)
@@ -166,25 +166,25 @@ def test_an_unlock_script_is_not_accused_of_the_key_that_it_has_removed(redis_se
             client.flushall()
             sha1 = client.script_load(UNLOCK)
             client.set("k:1", "token", nx=True, px=30_000)
-            bench.judge.authorize(0, [b"EVALSHA", sha1.encode(), b"1", b"k:1", b"token"], None, 0, "c")
+            bench.authorizer.authorize(0, [b"EVALSHA", sha1.encode(), b"1", b"k:1", b"token"], None, 0, "c")
             assert client.evalsha(sha1, 1, "k:1", "token") == 1
             bench.now += 0.3
             look()
             client.set("k:1", "w")
             if command:
-                bench.judge.authorize(1, [word.encode() for word in command], None, 0, "d")
+                bench.authorizer.authorize(1, [word.encode() for word in command], None, 0, "d")
             for _ in range(20):
                 bench.now += 1.0
                 look()
         assert bench.late == ({"two ttl.required SETNX late": 1} if name == "SETNX" else {}), name
 
 
-def test_a_script_that_leaves_its_key_without_a_time_to_live_is_accused(redis_server: RedisServer) -> None:
+def test_a_script_that_leaves_its_key_without_a_time_to_live_is_reported(redis_server: RedisServer) -> None:
     bench = Bench(at(redis_server), policy=LOCKS)
     with redis_server.client() as client, looking(bench) as look:
         client.set("k:1", "other's")
         sha1 = client.script_load(UNLOCK)
-        bench.judge.authorize(0, [b"EVALSHA", sha1.encode(), b"1", b"k:1", b"token"], None, 0, "c")
+        bench.authorizer.authorize(0, [b"EVALSHA", sha1.encode(), b"1", b"k:1", b"token"], None, 0, "c")
         assert client.evalsha(sha1, 1, "k:1", "token") == 0
         for now in (0.3, 5.0):
             bench.now = now
@@ -204,7 +204,7 @@ def test_many_keys_are_asked_for_in_batches(redis_server: RedisServer) -> None:
         assert (len(bench.table), bench.unanswered) == (0, 0)
 
 
-def test_a_key_that_has_become_too_large_is_told_of_with_its_last_writer(redis_server: RedisServer) -> None:
+def test_a_key_that_grew_too_large_is_reported_with_its_last_writer(redis_server: RedisServer) -> None:
     bench = Bench(at(redis_server), policy=SIZES)
     with redis_server.client() as client, redis_server.client(db=3) as third, looking(bench) as look:
         client.append("k:string", "1234567")
@@ -231,7 +231,7 @@ def test_a_key_that_has_become_too_large_is_told_of_with_its_last_writer(redis_s
         assert bench.telemetry.counters.pending_size_unanswered == 0
 
 
-def test_sizes_that_redis_does_not_tell_accuse_nobody(start_redis: Callable[..., RedisServer]) -> None:
+def test_sizes_that_redis_does_not_return_cause_no_violation(start_redis: Callable[..., RedisServer]) -> None:
     server = start_redis(acl=["default on nopass ~* +@all -strlen"])
     bench = Bench(at(server), policy=SIZES)
     with server.client() as client, looking(bench) as look:
@@ -253,7 +253,7 @@ def test_sizes_that_redis_does_not_tell_accuse_nobody(start_redis: Callable[...,
         assert len(bench.table.sizes) == 0
 
 
-def test_sizes_that_found_no_room_are_counted(redis_server: RedisServer) -> None:
+def test_sizes_without_room_are_counted(redis_server: RedisServer) -> None:
     bench = Bench(at(redis_server), policy=SIZES, limit=2)
     with looking(bench) as look:
         for database in range(5):
@@ -263,7 +263,7 @@ def test_sizes_that_found_no_room_are_counted(redis_server: RedisServer) -> None
         assert bench.telemetry.counters.pending_size_dropped == 3
 
 
-def test_what_found_no_room_is_counted(redis_server: RedisServer) -> None:
+def test_keys_without_room_are_counted(redis_server: RedisServer) -> None:
     bench = Bench(at(redis_server), limit=2)
     with looking(bench) as look:
         for number in range(5):
@@ -281,14 +281,14 @@ def test_a_late_verdict_is_late_in_enforce_too_and_heeds_modes_and_waivers(redis
     with redis_server.client() as client, looking(bench) as look:
         client.mset({"k:1": "1", "k:2": "1", "k:3": "1"})
         bench.hset("k:1")
-        bench.judge.authorize(0, [b"INCR", b"k:2"], None, 0, "c")
-        bench.judge.authorize(1, [b"INCR", b"k:3"], None, 0, "c")
+        bench.authorizer.authorize(0, [b"INCR", b"k:2"], None, 0, "c")
+        bench.authorizer.authorize(1, [b"INCR", b"k:3"], None, 0, "c")
         bench.now = 5.0
         look()
         assert bench.late == {"one ttl.required HSET late": 1, "one ttl.required INCR waived": 1}
 
 
-def test_a_server_that_can_t_be_reached_accuses_nobody(tmp_path: object) -> None:
+def test_an_unreachable_server_causes_no_violation(tmp_path: object) -> None:
     bench = Bench(UpstreamAddress("unix", path=f"{tmp_path}/none", shown="redis"))
     with looking(bench) as look:
         bench.hset("k:1")
@@ -300,7 +300,7 @@ def test_a_server_that_can_t_be_reached_accuses_nobody(tmp_path: object) -> None
 
 
 @pytest.mark.parametrize("options", [{}, {"password": "wrong"}], ids=["none", "wrong"])
-def test_a_server_that_wants_credentials_accuses_nobody(
+def test_a_server_that_requires_credentials_causes_no_violation(
     options: dict[str, str], start_redis: Callable[..., RedisServer]
 ) -> None:
     server = start_redis(password="secret")
@@ -316,7 +316,7 @@ def test_a_server_that_wants_credentials_accuses_nobody(
         assert "secret" not in bench.failures[0]
 
 
-def test_a_connection_that_was_lost_is_opened_anew(fresh_redis: RedisServer) -> None:
+def test_a_lost_connection_is_opened_again(fresh_redis: RedisServer) -> None:
     bench = Bench(at(fresh_redis))
     with fresh_redis.client() as client, looking(bench) as look:
         client.hset("k:1", "f", "v")
@@ -334,7 +334,7 @@ def test_a_connection_that_was_lost_is_opened_anew(fresh_redis: RedisServer) -> 
 
 
 class _Babble(asyncio.Protocol):
-    """Answers anything with the bytes that it was made for."""
+    """Replies to everything with the same bytes."""
 
     def __init__(self, answer: bytes) -> None:
         self.answer = answer
@@ -358,7 +358,7 @@ class _Babble(asyncio.Protocol):
         b"-LOADING wait\r\n",
     ],
 )
-def test_what_is_no_answer_accuses_nobody(answer: bytes, tmp_path: object) -> None:
+def test_an_invalid_answer_causes_no_violation(answer: bytes, tmp_path: object) -> None:
     async def asked() -> None:
         loop = asyncio.get_running_loop()
         server = await loop.create_unix_server(lambda: _Babble(answer), f"{tmp_path}/s")
@@ -374,7 +374,7 @@ def test_what_is_no_answer_accuses_nobody(answer: bytes, tmp_path: object) -> No
     asyncio.run(asked())
 
 
-def test_a_server_that_falls_silent_accuses_nobody(fresh_redis: RedisServer) -> None:
+def test_a_silent_server_causes_no_violation(fresh_redis: RedisServer) -> None:
     bench = Bench(at(fresh_redis))
     bench.upstream.connect_timeout = 0.2
     with looking(bench) as look:
@@ -388,7 +388,7 @@ def test_a_server_that_falls_silent_accuses_nobody(fresh_redis: RedisServer) -> 
         assert (bench.late, bench.unanswered, bench.failures) == ({}, 1, ["timed out"])
 
 
-def test_a_fault_of_its_own_is_counted_and_ends_nothing(redis_server: RedisServer) -> None:
+def test_an_internal_fault_is_counted_and_checks_go_on(redis_server: RedisServer) -> None:
     bench = Bench(at(redis_server))
 
     async def watched() -> None:
@@ -405,7 +405,7 @@ def test_a_fault_of_its_own_is_counted_and_ends_nothing(redis_server: RedisServe
     assert bench.telemetry.counters.internal_errors == {"late": 1}
 
 
-def test_a_running_keyfence_tells_what_is_late(
+def test_a_running_keyfence_reports_late_violations(
     fresh_redis: RedisServer, tmp_path: object, start_keyfence: Callable[..., Keyfence]
 ) -> None:
     policy = f"{tmp_path}/p.yaml"
@@ -435,10 +435,10 @@ def test_a_running_keyfence_tells_what_is_late(
     assert not [one for one in told if one.get("key") == "k:b"]
 
 
-def test_a_running_keyfence_accuses_the_lock_without_a_time_to_live_and_not_its_unlock_script(
+def test_a_running_keyfence_reports_a_lock_without_a_time_to_live_but_not_its_unlock_script(
     fresh_redis: RedisServer, tmp_path: Path, start_keyfence: Callable[..., Keyfence]
 ) -> None:
-    """On connections that clients share and on their own, in pipelines and alone."""
+    """On shared and dedicated connections, in pipelines and alone."""
     sha1 = hashlib.sha1(UNLOCK.encode()).hexdigest()
     policy = tmp_path / "p.yaml"
     keys = "".join(f"{name}: {{key: 'k:{name}', ttl: {{max: 100s, grace: 1s}}}}, " for name in "abcd")
@@ -473,7 +473,7 @@ def test_a_running_keyfence_accuses_the_lock_without_a_time_to_live_and_not_its_
     assert told == {(f"k:{name}", "ttl.required SETNX late") for name in "abcd"}
 
 
-def test_a_running_keyfence_refuses_what_is_too_large_and_tells_what_has_become_so(
+def test_a_running_keyfence_refuses_large_writes_and_reports_keys_that_grew_too_large(
     fresh_redis: RedisServer, tmp_path: Path, start_keyfence: Callable[..., Keyfence]
 ) -> None:
     policy = tmp_path / "p.yaml"

@@ -15,7 +15,7 @@ Scenario = Callable[["Pair"], Awaitable[None]]
 
 
 class Pair:
-    """Both ends of a channel: the parent's and the worker's, each with what it has heard."""
+    """Both ends of a channel, the parent's and the worker's, each with the messages it received."""
 
     def __init__(self) -> None:
         self.heard_by_worker: list[Any] = []
@@ -62,7 +62,7 @@ def test_messages_arrive_whole_and_in_order() -> None:
     played(scenario)
 
 
-def test_what_was_sent_arrives_before_the_end() -> None:
+def test_sent_messages_arrive_before_the_end() -> None:
     async def scenario(pair: Pair) -> None:
         pair.worker.send({"last": "x" * 1_000_000})
         pair.worker.close()
@@ -78,7 +78,7 @@ def test_what_was_sent_arrives_before_the_end() -> None:
     [struct.pack(">I", MAX_FRAME + 1), struct.pack(">I", 3) + b"{x}", struct.pack(">I", 2) + b"\xff\xff"],
     ids=["too long", "no JSON", "no text"],
 )
-def test_a_worker_beside_itself_is_hung_up_on(garbage: bytes) -> None:
+def test_invalid_frames_end_the_channel(garbage: bytes) -> None:
     async def scenario(pair: Pair) -> None:
         assert pair.worker._transport is not None
         pair.worker._transport.write(garbage)
@@ -88,12 +88,12 @@ def test_a_worker_beside_itself_is_hung_up_on(garbage: bytes) -> None:
     played(scenario)
 
 
-def test_a_worker_can_not_have_its_parent_run_anything() -> None:
+def test_a_worker_cannot_make_its_parent_execute_anything() -> None:
     with pytest.raises(ValueError):
         from_json(to_pickle(Channel))
 
 
-def test_it_says_when_the_other_end_does_not_keep_up() -> None:
+def test_a_channel_is_full_while_the_other_end_does_not_read() -> None:
     async def scenario(pair: Pair) -> None:
         assert pair.worker._transport is not None
         assert pair.parent._transport is not None

@@ -1,4 +1,4 @@
-"""What a worker asks of the others gets an answer in any case, and one only."""
+"""Every question of a worker gets exactly one answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_each_question_gets_its_own_answer() -> None:
     play(test)
 
 
-def test_no_answer_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_answer_means_no(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWER_SECONDS", 0.01)
 
     async def test(questions: Questions, _: list[dict[str, object]]) -> None:
@@ -45,7 +45,7 @@ def test_no_answer_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
     play(test)
 
 
-def test_questions_beyond_the_bound_are_not_asked() -> None:
+def test_questions_beyond_the_bound_are_answered_with_no() -> None:
     async def test(questions: Questions, sent: list[dict[str, object]]) -> None:
         for number in range(MAX_WAITING):
             questions.ask(Question("a", number, lambda _: None))

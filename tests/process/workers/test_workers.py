@@ -1,4 +1,4 @@
-"""keyfence as a parent with workers: what clients, Redis and operators notice as processes come and go."""
+"""keyfence with workers: what clients, Redis and operators notice when processes start and end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REFUSED = encode.command("GET", "cube:v1:master:node:metric:n1")  # by CubeProxy
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
-    """One version: processes have nothing to do with it."""
+    """One Redis version: the tests are about processes."""
     with running_redis() as one:
         yield one
 
@@ -50,13 +50,13 @@ def pids(keyfence: Keyfence) -> set[int]:
 
 
 def reported(keyfence: Keyfence) -> tuple[int, dict[str, int]]:
-    """How often scope.read was broken, as the report has it."""
+    """The number of violations of scope.read in the report."""
     (row,) = [row for row in json.loads(ask(keyfence, "/report")[1]) if row["rule"] == "scope.read"]
     return row["count"], row["actions"]
 
 
 def is_alive(pid: int) -> bool:
-    """A zombie counts as gone: nobody may be there to take it in."""
+    """A zombie counts as gone: no process may be left to reap it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def restart(keyfence: Keyfence) -> tuple[int, str]:
 
 
 class Counting:
-    """Clients that INCR one counter, each on a connection at a time, and send nothing twice."""
+    """Clients that INCR one counter, each on one connection at a time, and send nothing twice."""
 
     def __init__(self, address: tuple[str, int], clients: int) -> None:
         self.acknowledged = 0
@@ -91,7 +91,7 @@ class Counting:
             thread.join(PATIENCE_SECONDS)
 
     def wait_for(self, more: int) -> None:
-        """Until so many more are acknowledged."""
+        """Waits until this many more commands are acknowledged."""
         goal = self.acknowledged + more
         eventually(lambda: self.acknowledged >= goal, f"{goal} are acknowledged; {self.acknowledged} are")
 
@@ -131,7 +131,7 @@ def counted(server: RedisServer) -> int:
 # -- together
 
 
-def test_workers_share_the_load_and_the_metrics_are_of_all(
+def test_workers_share_the_load_and_the_metrics_cover_all(
     start_keyfence: Start, folder: Path, server: RedisServer
 ) -> None:
     keyfence = start_keyfence("--config", configure(folder, server.url, "workers: 2", mode="observe"))
@@ -177,7 +177,7 @@ def test_a_second_keyfence_does_not_share_the_address(
 ) -> None:
     first = start_keyfence("--config", configure(folder, server.url, "workers: 2"))
     host, port = first.address("CubeMaster")
-    with pytest.raises(AssertionError, match="the address is in use already"):
+    with pytest.raises(AssertionError, match="the address is already in use"):
         start_keyfence(
             "--config", configure(folder, server.url, "workers: 2"),
             "--listen", f"{host}:{port}",
@@ -256,7 +256,7 @@ def test_redis_py_goes_on_through_a_rolling_restart(
     assert failed <= 2
 
 
-def test_whoever_waits_to_be_accepted_is_served_by_the_next_worker(
+def test_clients_that_wait_to_be_accepted_are_served_by_the_next_worker(
     start_keyfence: Start, folder: Path, server: RedisServer
 ) -> None:
     keyfence = start_keyfence("--config", configure(folder, server.url, "workers: 2"))
@@ -441,7 +441,7 @@ def test_a_transaction_that_has_begun_may_end(
 def test_a_client_that_never_stops_comes_to_its_end(
     start_keyfence: Start, folder: Path, server: RedisServer
 ) -> None:
-    """A pipeline without an end is cut between two commands, and every answer that was due arrives."""
+    """An endless pipeline is cut between two commands, and every outstanding reply arrives."""
     keyfence = start_keyfence("--config", configure(folder, server.url, "workers: 1", "drain: 60s"))
     received = b""
     ended = threading.Event()

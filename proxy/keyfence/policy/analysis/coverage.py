@@ -36,7 +36,7 @@ class Coverage:
         self.policy = policy
         self._items: dict[Item, bool] = dict.fromkeys(_items(policy), False)
 
-    def saw(self, service: int, touches: Touches, verdict: Verdict) -> None:
+    def record(self, service: int, touches: Touches, verdict: Verdict) -> None:
         """Marks the items that a command's verdict exercises."""
         for violation in verdict.violations:
             self._mark("rules", violation.rule, "violation")

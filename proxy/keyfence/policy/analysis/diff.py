@@ -16,9 +16,10 @@ from keyfence.commands.extract import extract
 from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Touches
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.names import Names
-from keyfence.policy.compiled.policy import UNKNOWN, CompiledPolicy, Entry, Home, Target
+from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Home, Target
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.patterns.product import NOTHING, Product
+from keyfence.policy.services import UNKNOWN
 from keyfence.policy.show import printable
 from keyfence.policy.units import size_text
 from keyfence.policy.wording.masking import shown_in
@@ -43,7 +44,7 @@ NEEDS: dict[str, int] = {
     "consumer groups": WRITE | GROUP,
 }
 # The rules that depend only on the key, the service and the access. All others depend on further arguments.
-STANDING = frozenset({"scope.read", "scope.write", "key.legacy", "key.format", "key.unregistered"})
+ACCESS_RULES = frozenset({"scope.read", "scope.write", "key.legacy", "key.format", "key.unregistered"})
 
 
 # The change of rights for each of NEEDS; "" if nothing changes.
@@ -102,7 +103,7 @@ class Difference:
         )
 
     def _rights(self) -> Iterator[Change]:
-        before, after = _Standing(self.old), _Standing(self.new)
+        before, after = _AccessRules(self.old), _AccessRules(self.new)
         groups: dict[tuple[tuple[str, Clauses], ...], list[Pair]] = {}  # (service, clauses) … → where
         for pair, key in self._places.items():
             cells = tuple(
@@ -123,7 +124,7 @@ class Difference:
         yield from sorted(changes, key=lambda one: "loses" not in one.after and "gains" not in one.after)
 
     def _change_of_rights(self, services: list[str], clauses: Clauses, pairs: list[Pair]) -> Change:
-        example, where = self._shown(pairs[0]), self._territory(pairs)
+        example, where = self._shown(pairs[0]), self._places_text(pairs)
         parts = []
         for clause in dict.fromkeys(filter(None, clauses)):
             verb, _, rest = clause.partition(" ")
@@ -144,22 +145,22 @@ class Difference:
 
     def _rank(self, pair: Pair) -> tuple[int, str]:
         """Returns a sort key that puts the most specific places first: entries before scopes and claims."""
-        target = self._telling(pair)
+        target = self._most_specific(pair)
         return (_KINDS.index(target.kind), target.text) if target is not None else (len(_KINDS), "")
 
-    def _telling(self, pair: Pair) -> Target | None:
+    def _most_specific(self, pair: Pair) -> Target | None:
         """Returns the more specific of the two targets; None if there is none."""
         found = [target for target in reversed(self._targets(pair)) if target is not None]
         return min(found, key=lambda target: _KINDS.index(target.kind), default=None)
 
-    def _territory(self, pairs: Sequence[Pair]) -> str:
+    def _places_text(self, pairs: Sequence[Pair]) -> str:
         entries = {
-            target.name for pair in pairs if (target := self._telling(pair)) and target.kind == "entry"
+            target.name for pair in pairs if (target := self._most_specific(pair)) and target.kind == "entry"
         }
         texts = dict.fromkeys(
             _place_text(target)
             for pair in pairs
-            if (target := self._telling(pair)) is None
+            if (target := self._most_specific(pair)) is None
             or target.kind != "malformed"
             or target.name not in entries
         )
@@ -255,8 +256,8 @@ class Difference:
             lost: list[str] = []
             gained: list[str] = []
             for shown, argv, touches in every:
-                had = old.judge(self.old.number(service), argv, touches).allowed
-                has = new.judge(self.new.number(service), argv, touches).allowed
+                had = old.evaluate(self.old.number(service), argv, touches).allowed
+                has = new.evaluate(self.new.number(service), argv, touches).allowed
                 if had != has:
                     (lost if had else gained).append(shown)
             for names, may in ((lost, "may no longer"), (gained, "may now")):
@@ -267,8 +268,8 @@ class Difference:
             yield Change("commands", sentence, tuple(services), after=", ".join(names))
 
 
-class _Standing:
-    """Finds which rules of STANDING a plain command breaks on a key, apart from grants."""
+class _AccessRules:
+    """Finds which rules of ACCESS_RULES a plain command breaks on a key, apart from grants."""
 
     def __init__(self, policy: CompiledPolicy) -> None:
         self.policy = policy
@@ -279,8 +280,8 @@ class _Standing:
     def rules(self, service: str, key: bytes, needs: int) -> tuple[str, ...]:
         touches = Touches(None, (Access(1, key, needs),))
         values = self.policy.owners_values([key])
-        verdict = self._evaluator.judge(self.policy.number(service), [b"X", key], touches, values=values)
-        return tuple(one.rule for one in verdict.violations if one.rule in STANDING)
+        verdict = self._evaluator.evaluate(self.policy.number(service), [b"X", key], touches, values=values)
+        return tuple(one.rule for one in verdict.violations if one.rule in ACCESS_RULES)
 
 
 def _bare(home: Home) -> Home:
@@ -288,12 +289,12 @@ def _bare(home: Home) -> Home:
     return dataclasses.replace(home, cluster=False, names=Names(), type_words={})
 
 
-def standing(policy: CompiledPolicy) -> Callable[[str, bytes, int], tuple[str, ...]]:
-    """Returns a function (service, key, needs) → broken rules of STANDING, as `Difference` compares them."""
-    return _Standing(policy).rules
+def access_rules(policy: CompiledPolicy) -> Callable[[str, bytes, int], tuple[str, ...]]:
+    """Returns a function (service, key, needs) → the broken ones of ACCESS_RULES. Tests use it."""
+    return _AccessRules(policy).rules
 
 
-def _clause(before: _Standing, after: _Standing, service: str, key: bytes, needs: int) -> str:
+def _clause(before: _AccessRules, after: _AccessRules, service: str, key: bytes, needs: int) -> str:
     """Describes the change of one kind of access: loses, gains, breaks … in place of …; "" for none."""
     was, now = before.rules(service, key, needs), after.rules(service, key, needs)
     if was == now:

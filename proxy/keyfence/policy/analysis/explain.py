@@ -35,7 +35,7 @@ def explain(
     """
     _check_service(policy, service)
     touches, values = extract(argv), policy.values(caller)
-    verdict = Evaluator(policy).judge(policy.number(service), argv, touches, values=values)
+    verdict = Evaluator(policy).evaluate(policy.number(service), argv, touches, values=values)
     return _explanation(policy, service, argv, touches, verdict, values)
 
 

@@ -101,7 +101,7 @@ class Replay:
     def _broken(self, evaluator: Evaluator, one: Recorded, argv: list[bytes]) -> dict[str, str]:
         values = evaluator.policy.owners_values(access.key for access in one.touches.accesses)
         number = evaluator.policy.number(one.service)
-        verdict = evaluator.judge(number, argv, one.touches, values=values)
+        verdict = evaluator.evaluate(number, argv, one.touches, values=values)
         return {violation.rule: violation.entry for violation in verdict.violations}
 
     def _values(self, one: Recorded) -> None:
@@ -136,7 +136,7 @@ class Replay:
             return
         touches = Touches(None, (access,))
         argv = [command.encode("utf-8", "surrogateescape")]
-        verdict = evaluator.judge(evaluator.policy.number(service), argv, touches)
+        verdict = evaluator.evaluate(evaluator.policy.number(service), argv, touches)
         now = {one.rule: one.entry for one in verdict.violations if one.rule.startswith(("scope.", "key."))}
         recorded = Recorded(service, command, [command, str(key)], touches, count, False)
         if rule not in now:

@@ -15,7 +15,7 @@ from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Transaction
-from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.units import duration_text
 from keyfence.policy.verdict import Verdict, Violation
 
@@ -131,8 +131,8 @@ class Simulator:
             for one in self._pending.due():
                 left = self._keyspace(one.database).pttl(one.key, self.now)
                 if self._pending.answer(one, left):
-                    findings = self._authorizer.late(one, left)
-                    found += [Late(one.service, finding.violation) for finding in findings]
+                    service = one.write.service
+                    found += [Late(service, finding.violation) for finding in one.findings(left)]
         return found
 
     def lives(self, key: bytes) -> str:

@@ -315,12 +315,12 @@ class _Play:
 
     def _command(self, step: Step) -> Iterator[Diagnostic]:
         answer = self.connection.send(step.service, step.argv, step.caller)
-        self.coverage.saw(self.policy.number(step.service), answer.touches, answer.verdict)
+        self.coverage.record(self.policy.number(step.service), answer.touches, answer.verdict)
         yield from self._compare(step, answer.verdict, answer.aborts, answer.touches)
 
     def _late(self, step: Step, found: Sequence[Late]) -> Iterator[Diagnostic]:
         for one in found:
-            self.coverage.saw(one.service, Touches(None), Verdict((one.violation,)))
+            self.coverage.record(one.service, Touches(None), Verdict((one.violation,)))
         if [one.violation.rule for one in found] != step.late:
             expected = ", ".join(step.late) or "nothing"
             got = "; ".join(f"{one.violation.rule} ({one.violation.message})" for one in found) or "nothing"

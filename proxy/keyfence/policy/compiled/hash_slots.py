@@ -1,7 +1,7 @@
 """Redis Cluster's hash slots.
 
-Rule: as in the cluster specification: CRC16 (XMODEM) of the key, or of what stands in its first `{…}` if that
-is not empty, modulo 16384.
+Rule: as in the cluster specification: CRC16 (XMODEM) of the key, or of the text in its first `{…}` if that is
+not empty, modulo 16384.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ SLOTS = 16384
 
 
 def hash_tag(key: bytes) -> bytes:
-    """The part of the key that decides its slot (Redis `cluster.c`, keyHashSlot)."""
+    """Returns the part of the key that decides its hash slot (Redis `cluster.c`, keyHashSlot)."""
     begin = key.find(b"{")
     if begin < 0:
         return key

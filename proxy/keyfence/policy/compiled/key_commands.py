@@ -1,8 +1,8 @@
-"""Which commands may be used on the keys of an entry or scope, whoever uses them.
+"""The commands that any service may use on the keys of an entry or scope.
 
-Rule: a restriction names commands, or what must never become of a key; the latter is decided by what the
-command table says that a command does. A script's commands are known only from its registration, so one that
-doesn't name them may run any.
+Rule: a restriction names commands, or effects that no command may have on a key; the command table knows the
+effects. The commands of a script are known only from its registration. A script that does not name its
+commands may run any command.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from keyfence.commands.table import COMMANDS
 
 from .permissions import selects
 
-# What must never become of a key, and how a message says it.
+# Effects that no command may have on a key, and the words for them in a message.
 NEVER = {"delete": "is never deleted", "replace": "is never replaced", "remove": "never loses an element"}
-# Where it isn't known which commands a script runs.
+# The commands that a script runs are not known.
 UNNAMED = "restricts commands, and nothing says which ones the script runs"
 _LOSSES = {"delete": DELETES | OVERWRITES, "replace": REPLACES | OVERWRITES, "remove": REMOVES}
 _WRITES = "write"  # a category, and a flag
 
 
 class KeyCommands(NamedTuple):
-    """What an entry or scope says of commands. Not to be mistaken for a right: it holds for all services."""
+    """The command restrictions of an entry or scope. They are not rights: they apply to all services."""
 
     forbid: frozenset[str] = frozenset()
-    allow: frozenset[str] = frozenset()  # only these, where there are any
+    allow: frozenset[str] = frozenset()  # only these; empty: any
     never: frozenset[str] = frozenset()  # of NEVER
 
     def within(self, outer: KeyCommands | None) -> KeyCommands:
-        """What holds for keys that are in an outer scope, too: its `forbid` and `never` are added, and its
-        `allow` holds where this one has none."""
+        """Returns the restrictions on keys that are also in an outer scope: the outer `forbid` and `never`
+        are added; the outer `allow` counts if there is no other."""
         if outer is None:
             return self
         return KeyCommands(self.forbid | outer.forbid, self.allow or outer.allow, self.never | outer.never)
 
     def without_allow(self) -> KeyCommands:
-        """What a scope says of the scopes within it."""
+        """Returns the part of a scope's restrictions that applies to inner scopes."""
         return self._replace(allow=frozenset())
 
     def fault(self, command: Command, access: Access, clock: Callable[[], float]) -> str:
-        """Why the command may not be used on this key; "" where it may."""
+        """Returns why the command may not be used on this key; "" if it may."""
         return self._named(command) or (self._lost(_losses(access, clock)) if self.never else "")
 
     def fault_of_script(self, command: Command, access: Access, runs: Collection[str] | None) -> str:
-        """The same for a script that `command` runs: `runs` are the commands that its registration names for
-        the key, None where it names none."""
+        """Like `fault`, for a script that `command` runs. `runs` are the commands that its registration names
+        for the key; None if it names none."""
         if selects(self.forbid, command):
             return f"forbids {command.name}"
         is_listed = bool(self.allow) and selects(self.allow, command)
@@ -61,15 +61,15 @@ class KeyCommands(NamedTuple):
         return ""
 
     def _may_forbid(self, writes: bool) -> bool:
-        """Whether a script that only reads (or also `writes`) a key may run a command that is forbidden."""
+        """Whether a script that reads a key (and `writes` it) may run a forbidden command."""
         return bool(self.forbid) and (writes or _names_a_read(self.forbid))
 
     def _of_these(self, access: Access, runs: Collection[str]) -> str:
-        """What is wrong with the first of a script's commands that may not be used on the key."""
+        """Returns the fault of the first of a script's commands that may not be used on the key."""
         for name in sorted(runs):
             row = COMMANDS.get(name.encode())
             if row is None or (not access.needs & WRITE and _WRITES in row.command.flags):
-                continue  # it is run on another key: this one is only read
+                continue  # the script runs it on another key; it only reads this one
             fault = self._named(row.command) or self._lost(_LOSSES_OF.get(name, 0))
             if fault:
                 return f"{fault}, and the script runs {name}"
@@ -90,8 +90,8 @@ class KeyCommands(NamedTuple):
 
 
 def instead_of(fault: str, place: str) -> str:
-    """What the caller of a restricted command can do. A grant is no part of it: a restriction is a
-    prohibition, and a grant would bypass it."""
+    """Returns the remedy for the caller of a restricted command. A grant is not a remedy: it would bypass the
+    restriction."""
     if fault.startswith("admits "):
         remedy = "use one of these commands, or another key"
     elif fault.startswith(NEVER["replace"]):
@@ -102,7 +102,7 @@ def instead_of(fault: str, place: str) -> str:
 
 
 def _losses(access: Access, clock: Callable[[], float]) -> int:
-    """What may become of what the key holds: of DELETES, REMOVES, REPLACES and OVERWRITES."""
+    """Returns the possible effects on the key's content: DELETES, REMOVES, REPLACES and OVERWRITES."""
     losses = access.losses
     if access.needs & DELETE:
         losses |= DELETES
@@ -114,12 +114,12 @@ def _losses(access: Access, clock: Callable[[], float]) -> int:
         if left <= 0:
             losses |= DELETES
     if ttl.kind != "expires" and "NX" in ttl.condition:
-        losses &= ~(REPLACES | OVERWRITES)  # it writes only where nothing is
+        losses &= ~(REPLACES | OVERWRITES)  # it writes only if the key does not exist
     return losses
 
 
 def _losses_of_command(name: str) -> int:
-    """The same for a command of which no argument is known, whichever of its keys it is."""
+    """Like `_losses`, for a command with unknown arguments, over all its keys."""
     row = COMMANDS[name.encode()]
     losses = 0
     for role in range(len(row.specs)):
@@ -133,7 +133,7 @@ _LOSSES_OF = {row.command.name: _losses_of_command(row.command.name) for row in 
 
 @lru_cache(maxsize=1024)
 def _names_a_read(selectors: frozenset[str]) -> bool:
-    """Whether one of the commands that are named writes nothing."""
+    """Whether one of the selected commands only reads."""
     return any(
         _WRITES not in row.command.flags and selects(selectors, row.command) for row in COMMANDS.values()
     )

@@ -1,8 +1,8 @@
-"""The channels on which Redis itself tells of changed keys.
+"""The channels on which Redis itself publishes changes of keys.
 
-Rule: the forms are Redis' own (docs: keyspace notifications; `src/notify.c`): `__keyspace@<db>__:<key>` and
-`__keyevent@<db>__:<event>`, the database being a number. What else begins like them is nobody's: none may
-publish there, so hearing it tells nothing.
+Rule: the forms are those of Redis (docs: keyspace notifications; `src/notify.c`): `__keyspace@<db>__:<key>`
+and `__keyevent@<db>__:<event>`, where the database is a number. No service may publish on other channels that
+begin like them, so subscribing to those reveals nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Collection
 
 from keyfence.policy.patterns.patterns import Hole, KeyPattern, Literal, parse_class, prefix_pattern
 
-# Where a RESP2 connection hears of keys that were read under CLIENT TRACKING and have changed since. Redis
-# sends it to those alone whom a tracking client redirects to (`src/tracking.c`), whoever else listens.
+# The channel for changes of keys that a RESP2 client read under CLIENT TRACKING. Redis sends these messages
+# only to connections that a tracking client redirects to (`src/tracking.c`), whoever else subscribes.
 INVALIDATIONS = b"__redis__:invalidate"
 KEYSPACE = b"__keyspace@"
-NOTIFICATIONS = b"__key"  # all of them begin so
-# What stands before the key.
+NOTIFICATIONS = b"__key"  # the beginning of all of them
+# The part before the key.
 KEYSPACE_BEGINNING = KeyPattern(
     "__keyspace@<db>__:", (Literal(KEYSPACE), Hole("db", parse_class("[0-9]+")), Literal(b"__:"))
 )
@@ -25,7 +25,7 @@ KEYEVENT_NAMES = prefix_pattern(b"__keyevent@")
 
 
 def notifications_elsewhere(databases: Collection[int]) -> list[KeyPattern]:
-    """What notifications about keys in other databases than these begin with."""
+    """Returns patterns for the beginnings of notifications about keys in other databases than these."""
     number = parse_class(_other_numbers({str(one) for one in databases}))
     return [
         KeyPattern(text, (Literal(text.encode()), Hole("db", number), Literal(b"__:")))
@@ -34,10 +34,10 @@ def notifications_elsewhere(databases: Collection[int]) -> list[KeyPattern]:
 
 
 def _other_numbers(numbers: Collection[str], beginning: str = "") -> str:
-    """An expression for all numbers that go on from `beginning`, but these."""
-    ways = [beginning] if beginning and beginning not in numbers else []
+    """Returns an expression for all numbers that begin with `beginning`, except these."""
+    choices = [beginning] if beginning and beginning not in numbers else []
     for digit in "0123456789":
         longer = beginning + digit
         inside = [one for one in numbers if one.startswith(longer)]
-        ways.append(_other_numbers(inside, longer) if inside else longer + "[0-9]*")
-    return "(" + "|".join(ways) + ")"
+        choices.append(_other_numbers(inside, longer) if inside else longer + "[0-9]*")
+    return "(" + "|".join(choices) + ")"

@@ -1,9 +1,9 @@
-"""What a policy asks of every key's name, whatever kind of key it is.
+"""The naming rules of a policy, which apply to keys of every kind.
 
-Rule: a name is held against all naming rules in one walk through one automaton, at one table step a byte;
-only of a name that breaks one is it asked which, by an automaton for each.
+Rule: one automaton checks a name against all naming rules, at one table step a byte. Only if the name breaks
+one does an automaton for each rule say which.
 
-Only lengths are left to arithmetic. The automata are built by `build_names`.
+Lengths are compared as numbers. `build_names` builds the automata.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Kind = Literal["charset", "lowercase", "levels", "level", "avoid", "after"]
 
 
 class NameFault(NamedTuple):
-    """What is wrong with a name. `{key}` in the message stands for the key as it may be shown."""
+    """A naming rule that a name breaks. `{key}` in the message stands for the key as it may be shown."""
 
     rule: str
     severity: Severity
@@ -38,7 +38,7 @@ class Check(NamedTuple):
     severity: Severity
     automaton: Automaton
     forbids: bool = False
-    text: str = ""  # the rule as the policy has it
+    text: str = ""  # the rule as in the policy
     least: int = 0  # of `levels`
     most: int | None = None
     level: ClassExpression | None = None
@@ -64,44 +64,46 @@ class Names:
         limits: Sequence[LengthLimit] = (),
         of_forms: Names | None = None,
     ) -> None:
-        """`automaton` accepts the names that keep all of `checks`; None where there are none. `of_forms` are
-        the rules for keys of entries whose own text is in lower case, where they are fewer."""
+        """`automaton` accepts the names that keep all of `checks`; None if there are no checks. `of_forms`
+        are the rules for keys of entries whose own text is in lower case, if these have fewer rules."""
         self.checks = tuple(checks)
         self.automaton = automaton
         self.limits = tuple(limits)
         self._of_forms = of_forms
-        self.shortest_limit = min((one.limit.most for one in limits), default=None)  # bytes that always pass
+        self.shortest_limit = min(
+            (one.limit.most for one in limits), default=None
+        )  # no shorter name is too long
 
     def __reduce__(self) -> tuple[type[Names], tuple[object, ...]]:
         return Names, (self.checks, self.automaton, self.limits, self._of_forms)
 
     @property
     def of_forms(self) -> Names:
-        """The rules for keys of entries whose own text is in lower case."""
+        """Returns the rules for keys of entries whose own text is in lower case."""
         return self if self._of_forms is None else self._of_forms
 
     @property
     def rules(self) -> frozenset[str]:
-        """The names of the rules that the naming rules can break."""
+        """Returns the rules whose violations the naming rules can find."""
         limited = {"key.length"} if self.limits else set()
         return frozenset(limited | {_rule(check) for check in self.checks})
 
     @property
     def advised(self) -> list[tuple[str, str]]:
-        """(rule, what) for each naming rule that should be kept and needn't."""
+        """Returns (rule, kind) for each naming rule that never refuses, only reports."""
         found = [(_rule(check), check.kind) for check in self.checks if check.severity == "should"]
         return found + [("key.length", "max_length") for one in self.limits if one.severity == "should"]
 
     def admits(self, key: bytes) -> bool:
-        """Whether the name keeps every rule, as far as its bytes show. Hash tags and limits of single entries
-        are asked for elsewhere; False where a length in characters must be counted."""
+        """Whether the name keeps every rule. False also if a length in characters has to be counted. Hash
+        tags and limits of single entries are checked elsewhere."""
         if self.shortest_limit is not None and len(key) > self.shortest_limit:
             return False
         return self.automaton is None or self.automaton.match(key) >= 0
 
     def faults(self, key: bytes, limit: Length | None = None) -> Iterator[NameFault]:
-        """All that is wrong with a name, one fault a rule, what must be before what should be. `limit` is one
-        that holds for this kind of key besides."""
+        """Yields the faults of a name, one for each rule; `must` comes before `should`. `limit` is an
+        additional limit for this kind of key."""
         found = [*self._length_faults(key, limit), *self._byte_faults(key)]
         yield from sorted(found, key=lambda fault: fault.severity)
 
@@ -116,12 +118,12 @@ class Names:
 
     def _length_faults(self, key: bytes, limit: Length | None) -> Iterator[NameFault]:
         limits = [*self.limits, *([LengthLimit("must", limit)] if limit is not None else [])]
-        told: set[Severity] = set()
+        reported: set[Severity] = set()
         for severity, one in sorted(limits, key=lambda one: (one.severity, one.limit.most)):
             length = one.of(key)
-            # Who breaks what must be needn't hear what should be.
-            if length > one.most and not told:
-                told.add(severity)
+            # A broken `must` makes the `should` needless.
+            if length > one.most and not reported:
+                reported.add(severity)
                 message = f"{{key}} is {length} {one.unit} long"
                 yield NameFault("key.length", severity, message, f"at most {one.most} {one.unit}")
 
@@ -133,10 +135,10 @@ _TAG = {
 
 
 def hash_tag_fault(key: bytes, wanted: HashTag) -> NameFault | None:
-    """What is wrong with a name's hash tag: there must be one pair of braces (or may be), not empty.
+    """Returns the fault of a name's hash tag: there must (or may) be one pair of braces that is not empty.
 
-    What Redis Cluster makes of braces is in the cluster specification, "Hash tags": the first `{` and the
-    first `}` behind it count, unless nothing is between. Names in which that is easily misread are faults.
+    By the cluster specification, "Hash tags", the first `{` and the first `}` after it count, unless nothing
+    is between them. Names that are easily misread are faults.
     """
     if wanted == "any" or _TAG[wanted].fullmatch(key):
         return None
@@ -147,8 +149,10 @@ def hash_tag_fault(key: bytes, wanted: HashTag) -> NameFault | None:
     elif key.count(b"{") > 1 or key.count(b"}") > 1:
         message = "{key} has braces beyond one hash tag"
     else:
-        message = "the braces of {key} make no hash tag"
-    return NameFault("key.hash_tag", "must", message, "one pair of braces, around what keys share")
+        message = "the braces of {key} do not make a hash tag"
+    return NameFault(
+        "key.hash_tag", "must", message, "use one pair of braces, around the part that keys share"
+    )
 
 
 def _rule(check: Check) -> str:
@@ -156,7 +160,7 @@ def _rule(check: Check) -> str:
 
 
 def _one_fault(rule: str, broken: Sequence[Check], key: bytes) -> NameFault:
-    """What is wrong by one rule: the gravest first, the rest behind it."""
+    """Returns the fault of one rule, with all its broken checks; `must` comes first."""
     first, *more = sorted(broken, key=lambda check: check.severity)  # must before should
     message, hint = _wording(first, key)
     for check in more:
@@ -167,7 +171,8 @@ def _one_fault(rule: str, broken: Sequence[Check], key: bytes) -> NameFault:
 
 
 def _wording(check: Check, key: bytes) -> tuple[str, str]:
-    """Message and hint for a rule that is broken. Nothing of the key but `{key}`: it may hold secrets."""
+    """Returns message and hint for a broken rule. The message has no part of the key, which may hold
+    secrets."""
     levels = key.split(SEPARATOR)
     if check.kind == "charset":
         return f"{{key}} holds bytes outside {check.text}", ""
@@ -183,7 +188,7 @@ def _wording(check: Check, key: bytes) -> tuple[str, str]:
         return f"{{key}} holds the abbreviation {word}", f"write {better}" if better else "write it out"
     mark, form = _unfollowed(check, levels)
     return (
-        f"in {{key}} what follows {mark} is no {form.text}" if form else "{key}",
+        f"in {{key}}, the level after {mark} is not of the form {form.text}" if form else "{key}",
         f"for example {mark}:{printable(form.example())}" if form else "",
     )
 
@@ -193,7 +198,7 @@ def _wording_of_levels(check: Check, levels: Sequence[bytes]) -> tuple[str, str]
     if check.least and not all(levels):
         return f"level {levels.index(b'') + 1} of {{key}} is empty", "write something between the colons"
     hint = f"at least {check.least}" if count < check.least else f"at most {check.most}"
-    return f"{{key}} has {count} level{'' if count == 1 else 's'}", f"{hint}, with : between"
+    return f"{{key}} has {count} level{'' if count == 1 else 's'}", f"{hint}, separated by :"
 
 
 def _avoided(check: Check, key: bytes) -> tuple[str, str]:
@@ -219,6 +224,6 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def lowered(shown: str) -> str:
-    """A shown key in lower case, `camelCase` as `camel_case`; what stands in <…> stays."""
+    """Returns a shown key in lower case, `camelCase` as `camel_case`; text in <…> stays."""
     parts = re.split(r"(<[^<>]*>)", shown)
     return "".join(one if one.startswith("<") else _HUMP.sub("_", one).lower() for one in parts)

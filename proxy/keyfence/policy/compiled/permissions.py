@@ -1,6 +1,7 @@
-"""Which commands a policy forbids where it says nothing, and what its selectors name.
+"""The commands that every policy forbids by default, and the commands that a policy's selectors name.
 
-Rule: the servers' own categories decide; what they don't tell is listed here by name, each with its reason.
+Rule: the servers' own ACL categories decide. Commands that the categories do not cover are listed here by
+name, each with a reason.
 """
 
 from __future__ import annotations
@@ -10,18 +11,17 @@ from collections.abc import Collection
 from keyfence.commands.model import Command
 from keyfence.commands.table import COMMANDS
 
-# Redis' own categories decide what is forbidden by default: whatever administers the server, whatever Redis
-# calls dangerous and names no key, and whatever works on the whole key space at once.
+# By category, the default forbids commands that administer the server, commands that Redis calls dangerous
+# and that name no key, and commands that work on the whole key space at once.
 _FORBIDDEN_CATEGORIES = frozenset({"admin"})
-# Dangerous by category, but asked by client libraries at connect to see whether Redis is loading.
+# Dangerous by category, but client libraries send it at connect to see whether Redis is loading.
 _HARMLESS = frozenset({"INFO"})
-# A container without a subcommand, or with one that no server has, runs nothing; that it is unknown says
-# enough.
+# A container without a subcommand, or with one that no server has, runs nothing; `command.unknown` covers it.
 _CONTAINERS = frozenset(row.command.name for row in COMMANDS.values() if row.subcommands)
-# Redis 6.2 has SELECT, WAIT and READONLY in @keyspace too. SCAN is judged by its pattern.
+# Redis 6.2 has SELECT, WAIT and READONLY in @keyspace too. SCAN is authorized by its pattern.
 _ABOUT_THE_CONNECTION = frozenset({"connection"})
-_JUDGED_OTHERWISE = frozenset({"SCAN", "OBJECT HELP", "ASKING"})
-# Commands whose category doesn't tell that they change what other clients run, move keys away, or name keys.
+_AUTHORIZED_OTHERWISE = frozenset({"SCAN", "OBJECT HELP", "ASKING"})
+# The categories of these commands do not show that they change what other clients run, move or show keys.
 _FORBIDDEN_BY_NAME = {
     "CLUSTER GETKEYSINSLOT": "it shows key names",
     "MIGRATE": "it moves keys to another server",
@@ -34,8 +34,8 @@ _FORBIDDEN_BY_NAME = {
 
 
 def forbidden_by_default(command: Command, names_keys: bool) -> str:
-    """Why a policy that says nothing forbids the command; "" where it doesn't."""
-    if command.name in _HARMLESS or command.name in _CONTAINERS or command.name in _JUDGED_OTHERWISE:
+    """Returns why the default forbids the command; "" if it does not."""
+    if command.name in _HARMLESS or command.name in _CONTAINERS or command.name in _AUTHORIZED_OTHERWISE:
         return ""
     if command.name in _FORBIDDEN_BY_NAME:
         return _FORBIDDEN_BY_NAME[command.name]
@@ -50,17 +50,17 @@ def forbidden_by_default(command: Command, names_keys: bool) -> str:
     return ""
 
 
-# Stands for every command, under `allow` and in grants. It never lifts what is forbidden.
+# Selects every command, under `allow` and in grants. It never allows a forbidden command.
 EVERY = "*"
 
 
 def selects(selectors: frozenset[str], command: Command) -> bool:
-    """Whether a command is among those that the selectors stand for."""
+    """Whether the selectors select a command."""
     return EVERY in selectors or names(selectors, command)
 
 
 def names(selectors: frozenset[str], command: Command) -> bool:
-    """Whether a command is named by its name, its container's name, or one of its categories."""
+    """Whether the selectors have a command's name, its container's name, or one of its categories."""
     if not selectors:
         return False
     container = command.name.split(" ")[0]
@@ -72,14 +72,15 @@ def names(selectors: frozenset[str], command: Command) -> bool:
 
 
 def selects_name(selectors: frozenset[str], name: str) -> bool:
-    """The same for a command's name; one that isn't in the table can only be named itself."""
+    """Like `selects`, for a command's name. If the table does not have it, only the name itself selects
+    it."""
     row = COMMANDS.get(name.encode())
     return selects(selectors, row.command) if row is not None else name in selectors or EVERY in selectors
 
 
 def lets_unknown(allow: frozenset[str], forbid: frozenset[str], spelled: Collection[str]) -> bool:
-    """Whether a command that nobody knows is allowed: by a name that it has, or with every other one. It may
-    be of any category, so where one is forbidden only its name will do."""
+    """Whether an unknown command is allowed: by one of its names, or by `*`. Its category is unknown, so if
+    `forbid` has a category, only a name allows it."""
     if not forbid.isdisjoint(spelled):
         return False
     if not allow.isdisjoint(spelled):

@@ -1,7 +1,7 @@
-"""What a registered script touches.
+"""Registrations of scripts and functions: the keys and channels that a call touches.
 
-Rule: a script's keys are what its registration says, filled in from KEYS and ARGV of the very call; what
-can't be filled in is a violation, never a guess.
+Rule: the keys of a script are those of its registration, filled in from KEYS and ARGV of the call. If a value
+is missing, that is a violation, never a guess.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .hash_slots import hash_tag
 from .tenants import Values
 
 SHA1_DIGITS = 40
-# 32 bits keep scripts apart that aren't meant to be mistaken for each other, and no longer those that are.
+# 32 bits tell honest scripts apart, but not a script that was made to have the same first digits.
 LEAST_DIGITS = 8
 
 _TTL = re.compile(r"<ARGV\.(?P<number>[1-9][0-9]{0,3})>(?P<unit>ms|s)", re.ASCII)
 _SHA1 = re.compile(rb"[0-9a-f]{40}")
-_LOOKED_AT = 4_096  # bytes of a text
+_LOOKED_AT = 4_096  # bytes of a script, for its first line
 _LONGEST_LINE = 120
-_LAST_RUN = re.compile(rb"[^\s()\[\],;'\"]+\Z")  # where a line is cut, it may be part of a word
+_LAST_RUN = re.compile(rb"[^\s()\[\],;'\"]+\Z")  # the last word of a cut line may be incomplete
 _SAYS = re.compile(rb"[^\W\d_]{2}")
 _INTEGER = re.compile(rb"-?[0-9]{1,18}")
 _TEMPLATE_PART = re.compile(
@@ -41,7 +41,7 @@ class Uncaptured(ValueError):
 
 
 class Reference(NamedTuple):
-    """`<KEYS.1>`, `<ARGV.2>`, or (list "") a placeholder of a pattern over the declared keys."""
+    """`<KEYS.1>`, `<ARGV.2>`, or (with list "") a placeholder in the pattern of a declared key."""
 
     list: str
     number: int
@@ -49,7 +49,7 @@ class Reference(NamedTuple):
 
 
 class Name(NamedTuple):
-    """A key or channel that a script touches. `is_pattern`: a glob, for what only Redis knows."""
+    """A key or channel that a script touches. `is_pattern`: a glob, where only Redis knows the name."""
 
     text: bytes
     is_pattern: bool
@@ -58,11 +58,11 @@ class Name(NamedTuple):
 class TtlOf(NamedTuple):
     """The time to live that a script leaves a key with."""
 
-    number: int  # of the argument in ARGV that says it; 0: `milliseconds` does
-    milliseconds: int  # of the constant, or of the argument's unit
+    number: int  # of the argument in ARGV that gives it; 0: `milliseconds` is the time
+    milliseconds: int  # the constant time, or the unit of the argument
 
     def of(self, script: Script) -> Ttl:
-        """What becomes of the time to live in one call. Raises MissingArgument."""
+        """Returns the effect of one call on the time to live. Raises MissingArgument."""
         if not self.number:
             return Ttl("sets", self.milliseconds)
         given = _value(Reference("ARGV", self.number, ""), script, {})
@@ -72,7 +72,7 @@ class TtlOf(NamedTuple):
 
 
 def parse_ttl(text: str) -> TtlOf:
-    """`60s`, `<ARGV.1>s` or `<ARGV.1>ms`. Raises ValueError."""
+    """Parses `60s`, `<ARGV.1>s` or `<ARGV.1>ms`. Raises ValueError."""
     match = _TTL.fullmatch(text)
     if match is not None:
         return TtlOf(int(match["number"]), 1000 if match["unit"] == "s" else 1)
@@ -80,16 +80,16 @@ def parse_ttl(text: str) -> TtlOf:
         return TtlOf(0, milliseconds(text))
     except ValueError:
         raise ValueError(
-            f"{text!r} is no time to live; write a duration as 60s, or <ARGV.n>s or <ARGV.n>ms"
+            f"{text!r} is not a time to live; write a duration such as 60s, or <ARGV.n>s or <ARGV.n>ms"
         ) from None
 
 
 class MissingArgument(Exception):
-    """A call doesn't show an argument of which the script's registration makes a key: it is named."""
+    """A call lacks an argument that the registration makes a key of. The message names the argument."""
 
 
 class Template:
-    """`<KEYS.1>:cfg:<ARGV.1>`: literal text, references, and `*` for what can't be known from the call."""
+    """`<KEYS.1>:cfg:<ARGV.1>`: literal text, references, and `*` for parts that a call does not show."""
 
     def __init__(
         self,
@@ -99,10 +99,10 @@ class Template:
         ttl: TtlOf | None = None,
         runs: frozenset[str] | None = None,
     ) -> None:
-        """`captured` are the placeholders that the declared keys' patterns have. Raises ValueError.
+        """`captured` are the placeholders in the patterns of the declared keys. Raises ValueError.
 
-        `types` and `ttl` are what the script makes of the key, where its registration says so, and `runs` are
-        the commands that it does so by.
+        `types` and `ttl` are the type and time to live that the script gives the key, if its registration has
+        them. `runs` are the commands that the script runs on the key.
         """
         self.runs = runs
         self.text = text
@@ -121,19 +121,19 @@ class Template:
                 self.parts.append(Reference("", 0, match["name"]))
             else:
                 raise Uncaptured(
-                    f"<{match['name']}> is nothing that a call shows; write <KEYS.n>, <ARGV.n>, "
+                    f"no call shows <{match['name']}>; write <KEYS.n>, <ARGV.n>, "
                     "or a placeholder of the patterns under keys"
                 )
         self._literal(text[at:])
 
     def _literal(self, text: str) -> None:
         if "<" in text or ">" in text:
-            raise ValueError("a < or > that belongs to no placeholder; write <KEYS.n> or <ARGV.n>")
+            raise ValueError("a < or > outside a placeholder; write <KEYS.n> or <ARGV.n>")
         if text:
             self.parts.append(text.encode())
 
     def fill(self, script: Script, captured: Mapping[str, bytes]) -> Name:
-        """The name in one call. Raises MissingArgument."""
+        """Returns the name in one call. Raises MissingArgument."""
         is_pattern = self.is_pattern
         filled = []
         for part in self.parts:
@@ -149,7 +149,7 @@ class Template:
         return None in self.parts
 
     def known_part(self, script: Script, captured: Mapping[str, bytes]) -> bytes:
-        """The name in one call, up to what can't be known. Raises MissingArgument."""
+        """Returns the name in one call, up to the first `*`. Raises MissingArgument."""
         known = b""
         for part in self.parts:
             if part is None:
@@ -158,7 +158,7 @@ class Template:
         return known
 
     def access(self, key: bytes, script: Script, position: int, right: int) -> Access:
-        """The access to a key that this template gave. Raises MissingArgument."""
+        """Returns the access to a key that this template gave. Raises MissingArgument."""
         ttl = self.ttl.of(script) if self.ttl is not None and right & WRITE else None
         return Access(position, key, right, types=self.types, ttl=ttl)
 
@@ -173,32 +173,32 @@ def _value(reference: Reference, script: Script, captured: Mapping[str, bytes]) 
         raise MissingArgument(f"{reference.list}[{reference.number}]")
     value = values[reference.number - 1]
     if isinstance(value, Streamed):
-        raise MissingArgument(f"{reference.list}[{reference.number}] in a length that can be judged")
+        raise MissingArgument(f"{reference.list}[{reference.number}] in full: it is too long to evaluate")
     return value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Registration:
-    """A script or function that the policy knows."""
+    """A script or function that the policy registers."""
 
     name: str
     keys: int | None  # None: any number
-    patterns: tuple[KeyPattern, ...]  # of the declared keys; empty: any
-    declared: int  # READ | WRITE that it needs on its declared keys; 0: it doesn't touch them
+    patterns: tuple[KeyPattern, ...]  # of the declared keys; empty: any key
+    declared: int  # READ | WRITE: how it uses its declared keys; 0: not at all
     reads: tuple[Template, ...]
     writes: tuple[Template, ...]
     publishes: tuple[Template, ...]
-    shared: bool = False  # a connection that clients share may carry it
-    bound: tuple[tuple[str, int], ...] = ()  # placeholders that are bound to the caller, and their numbers
+    shared: bool = False  # it may run on a connection that clients share
+    bound: tuple[tuple[str, int], ...] = ()  # placeholders bound to the caller, with their numbers
     runs: frozenset[str] | None = None  # the commands that it runs on its keys; None: any
 
     def takes(self, keys: int) -> bool:
-        """Whether a call may declare so many keys."""
+        """Whether a call may declare this number of keys."""
         return self.keys is None or keys == self.keys
 
     def captured(self, script: Script) -> dict[str, bytes] | None:
-        """What the declared keys' placeholders hold; None where a key isn't of its pattern, or two
-        placeholders of one name differ."""
+        """Returns the values of the placeholders in the declared keys; None if a key does not match its
+        pattern, or a placeholder has two values."""
         captured: dict[str, bytes] = {}
         for pattern, key in zip(self.patterns, script.keys, strict=False):
             found = pattern.capture(key)
@@ -209,32 +209,33 @@ class Registration:
         return captured
 
     def own(self, values: Values) -> dict[str, bytes]:
-        """What the placeholders hold that are bound to the caller, where a declared key doesn't show it."""
+        """Returns the caller's values of placeholders bound to callers, for those that no declared key
+        shows."""
         found = ((name, values[number]) for name, number in self.bound if number < len(values))
         return {name: value for name, value in found if value is not None}
 
     def made(self, script: Script, values: Values = ()) -> Iterator[Access]:
-        """The keys that a call's arguments make, as far as they show which slot they are in."""
+        """Yields the keys that a call's arguments make, as far as they show the hash slot."""
         captured = self.captured(script) if self.takes(len(script.keys)) else None
         for template, right in self.touches if captured is not None else ():
             try:
                 known = template.known_part(script, self.own(values) | (captured or {}))
             except MissingArgument:
                 continue
-            # Of a key that only Redis knows, its slot is known where its hash tag is.
+            # If only Redis knows the key, its hash slot is known only if its hash tag is.
             if not template.is_pattern or hash_tag(known) != known:
                 yield Access(script.position, known, right)
 
     @property
     def touches(self) -> Iterator[tuple[Template, int]]:
-        """The keys touched beyond the declared ones, each with READ or WRITE."""
+        """Yields the templates of keys beyond the declared ones, each with READ or WRITE."""
         yield from ((template, READ) for template in self.reads)
         yield from ((template, WRITE) for template in self.writes)
 
 
 def sha1_of(script: Script) -> bytes:
-    """The SHA-1 of a script, in lower case; what the client sent in its place where it sent no text. Empty
-    for a text that isn't at hand."""
+    """Returns the SHA-1 of a script in lower case: computed from its text, or as the client sent it. Empty if
+    only the beginning of the text is at hand."""
     if isinstance(script.name, Streamed):
         return b""
     if script.kind == "text":
@@ -243,8 +244,8 @@ def sha1_of(script: Script) -> bytes:
 
 
 def registered_as(script: Script) -> tuple[str, str] | None:
-    """The section of a policy and the function's name or the script's SHA-1 there; None for a text that isn't
-    at hand, and for what is no SHA-1."""
+    """Returns a policy's section, and the function's name or the script's SHA-1 for it. None if only the
+    beginning of the text is at hand, or the client sent no valid SHA-1."""
     if isinstance(script.name, Streamed):
         return None
     if script.kind == "function":
@@ -254,26 +255,26 @@ def registered_as(script: Script) -> tuple[str, str] | None:
 
 
 def whole_sha1_of(script: Script) -> str:
-    """The SHA-1 of a script; "" where it isn't known, as of a text that isn't at hand."""
+    """Returns the SHA-1 of a script; "" if it is not known or not valid."""
     sha1 = sha1_of(script)
     return sha1.decode() if _SHA1.fullmatch(sha1) else ""
 
 
 def how_to_register(script: Script, function: str, sha1: str, *, is_run: bool = True) -> str:
-    """What to write into the policy, so that it knows a script, or this function. One that is only loaded
-    doesn't show how many keys it has."""
+    """Returns how to register a script, or this function, in the policy. A script that is only loaded does
+    not show its number of keys."""
     keys = len(script.keys) if is_run else "…"
     if script.kind == "function":
         return f"register it under functions: {{{function}: {{keys: {keys}}}}}"
     if isinstance(script.name, Streamed):
-        return "register it under scripts by its SHA-1, and run it by EVALSHA: so long a text isn't at hand"
+        return "register it under scripts by its SHA-1, and run it by EVALSHA: the text is too long to hash"
     if not sha1:
         return "register it under scripts by its SHA-1"
     return f"register it under scripts: {{NAME: {{sha1: {sha1}, keys: {keys}}}}}"
 
 
 def first_line(text: bytes) -> bytes:
-    """The line by which people know a script: the first one that says something, without a shebang."""
+    """Returns the line by which people recognise a script: the first one with a word, except a shebang."""
     for line in text[:_LOOKED_AT].splitlines():
         if _SAYS.search(line) and not line.startswith(b"#!"):
             line = line.strip()
@@ -282,7 +283,7 @@ def first_line(text: bytes) -> bytes:
 
 
 def script_of(scripts: Mapping[bytes, Registration], sha1: bytes) -> Registration | None:
-    """The registration of a script by its SHA-1, of which only the first digits may be registered."""
+    """Returns the registration of a script by its SHA-1; the policy may have only the first digits of it."""
     if len(sha1) != SHA1_DIGITS:
         return None
     known = (scripts.get(sha1[:digits]) for digits in range(SHA1_DIGITS, LEAST_DIGITS - 1, -1))

@@ -1,7 +1,7 @@
-"""Sizes: how long a value may be, and how many fields or elements a key may have.
+"""Sizes: the limits on the length of values and on the number of fields and elements.
 
-Rule: what one command shows to be too much is a violation at once; how much is there with what it adds, only
-Redis can tell, and until it has told nobody is accused.
+Rule: if one command alone is too much, that is a violation at once. Only Redis knows the size of a key that a
+command adds to, and no one is accused before Redis has answered.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .policy import Entry
 Kind = Literal["value", "fields", "members"]
 
 MOST_IN_A_TEST: Final = 64
-LATE_SECONDS: Final = 5  # after a write that may have made it too large, Redis is asked
+LATE_SECONDS: Final = 5  # from a write that may have made a key too large to the question
 
-# What tells the size of a key, by the type that the key must have.
+# The commands that return the size of a key, each with the type that the key must have.
 _BY_TYPE: Final[tuple[tuple[str, bytes, Kind], ...]] = (
     ("string", b"STRLEN", "value"),
     ("hash", b"HLEN", "fields"),
@@ -32,7 +32,7 @@ _BY_TYPE: Final[tuple[tuple[str, bytes, Kind], ...]] = (
 
 
 class Question(NamedTuple):
-    """A command that tells how large a key is, and how large it may be."""
+    """A command that returns the size of a key, and the greatest size that is allowed."""
 
     command: bytes
     kind: Kind
@@ -40,7 +40,7 @@ class Question(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """Too much of something, in words."""
+    """An exceeded limit, in words."""
 
     rule: str
     message: str
@@ -48,8 +48,8 @@ class Excess(NamedTuple):
 
 
 def questions(entry: Entry, access: Access) -> tuple[Question, ...]:
-    """What to ask about a key that a command may have made too large. Where its type isn't known, each type
-    that it may have is asked for: the server refuses the others."""
+    """Returns the questions about a key that a command may have made too large. If its type is not known,
+    there is one for each possible type; the server refuses those for other types."""
     types: Sequence[str] = access.types or entry.types
     most = {"value": entry.max_value, "fields": entry.max_fields, "members": entry.max_members}
     return tuple(
@@ -60,8 +60,8 @@ def questions(entry: Entry, access: Access) -> tuple[Question, ...]:
 
 
 def asks(name: str, access: Access, entry: Entry) -> bool:
-    """Whether the command `name` leaves open how large the key is. Whether it is only the first of many that
-    do doesn't matter here: `pending_sizes` keeps one question for each key."""
+    """Whether the command `name` leaves the size of the key open. Repeated writes do not matter: `pending`
+    keeps one question for each key."""
     if not may_grow(name, access) or not questions(entry, access):
         return False
     if name in COUNTERS and (entry.max_value or 0) >= LONGEST_INTEGER:
@@ -73,39 +73,40 @@ def asks(name: str, access: Access, entry: Entry) -> bool:
 
 
 def answers(rule: str, access: Access) -> bool:
-    """Whether a rule that an access is found to break at once tells what would be asked about its key."""
+    """Whether a violation of this rule makes the questions about an access's key needless."""
     return rule == "key.members" or (rule == "value.size" and "string" in access.types)
 
 
 def length(value: bytes) -> int:
-    """How long a value is, of which perhaps only the beginning is at hand."""
+    """Returns the length of a value, even if only its beginning is at hand."""
     return value.size if isinstance(value, Streamed) else len(value)
 
 
 def late_excess(question: Question, size: int, command: str, key: str) -> Excess | None:
-    """What is wrong with a key of which the server says how large it is, some time after `command`."""
+    """Returns the exceeded limit of a key with this size, some time after `command`; None if it keeps the
+    limit."""
     if size <= question.most:
         return None
     after = f"{LATE_SECONDS}s after {command}"
     if question.kind == "value":
-        told = f"the value of {key} is {size} bytes long {after}"
-        return Excess("value.size", told, at_most_bytes(question.most))
+        message = f"the value of {key} is {size} bytes long {after}"
+        return Excess("value.size", message, at_most_bytes(question.most))
     return Excess("key.members", f"{key} has {size} {noun(question)} {after}", f"at most {question.most}")
 
 
 def noun(question: Question) -> str:
-    """What is counted."""
+    """Returns the word for the counted things."""
     return "fields" if question.kind == "fields" else "entries" if question.command == b"XLEN" else "elements"
 
 
 def at_most_bytes(most: int) -> str:
-    """A limit on a value's length, as a hint."""
+    """Returns the hint for a limit on a value's length."""
     return f"at most {size_text(most)}"
 
 
 def testable_rules(entry: Entry) -> Iterator[str]:
-    """The rules that an entry's limits give, and that one command of a policy test can show to be broken:
-    SETRANGE for a string of any length, else so many fields or elements."""
+    """Yields the rules of an entry's limits that one command of a policy test can break: SETRANGE for a
+    string of any length, or a command with more fields or elements than the limit."""
     if entry.max_value is not None and (not entry.types or "string" in entry.types):
         yield "value.size"
     counts = [most for most in (entry.max_fields, entry.max_members) if most is not None]

@@ -1,8 +1,8 @@
-"""Placeholders that are bound to who the client is: `<tenant>` in a key is the caller's own value.
+"""Placeholders bound to the caller: `<tenant>` in a key must be the caller's own value.
 
-Rule: a key has one value of such a placeholder, at a place that its pattern tells, and that is compared byte
-for byte with the caller's. Nothing is kept of any caller: an answer that is remembered says what holds where
-the value is the caller's own, and whether it is, is asked anew each time.
+Rule: a key has one value of such a placeholder, at a place that its pattern shows, and this value is compared
+byte for byte with the caller's. Nothing is cached for a caller: a cached decision applies to keys with the
+caller's own value, and each key's value is compared anew.
 """
 
 from __future__ import annotations
@@ -16,39 +16,42 @@ from keyfence.policy.patterns.expressions import ClassExpression
 from keyfence.policy.patterns.patterns import Hole, KeyPattern
 from keyfence.policy.patterns.patterns import Literal as Text
 
-# What each binding's value is for a caller, by the binding's number; None: the caller has none.
+# A caller's values by the number of the binding; None: the caller has no value for it.
 Values = tuple[bytes | None, ...]
 Source = Literal["user", "certificate"]
 
 
 class Caller(NamedTuple):
-    """What is known of a client that a placeholder can be bound to."""
+    """The names of a client that a placeholder can be bound to."""
 
-    user: bytes | None = None  # the name with which it has logged in; None: it hasn't
-    names: tuple[str, ...] = ()  # whom its certificate was issued to, the best name first
+    user: bytes | None = None  # the user that it has logged in as; None: it has not
+    names: tuple[str, ...] = ()  # the names in its certificate, the best one first
 
 
 NOBODY = Caller()
-OWN = "the caller's own "  # how a hint begins about a key that is another's; the placeholder's name follows
+OWN = (
+    "the caller's own "  # the beginning of a hint about another caller's key; the placeholder's name follows
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Binding:
-    """A placeholder whose value each client brings along."""
+    """A placeholder whose value depends on the client."""
 
     name: str
-    home: int  # the number of the file that it is the placeholder of
+    home: int  # the number of its file
     source: Source
-    writes_only: bool  # who reads and consumes needs no value
-    across: frozenset[int]  # services that need none at all, …
+    writes_only: bool  # readers and consumers need no value
+    across: frozenset[int]  # services that need no value …
     across_text: str  # … and their names
     text: str  # the form of the names that have a value
     pattern: KeyPattern  # the same, with a hole called `name` for the value
     expression: ClassExpression  # the placeholder's class
-    is_secret: bool = False  # no text shows its value
+    is_secret: bool = False  # messages never show its value
 
     def value(self, caller: Caller) -> bytes | None:
-        """The caller's value: of the first name that has one that fits the placeholder."""
+        """Returns the caller's value: that of its first name whose value fits the placeholder; None without
+        one."""
         names = [] if caller.user is None else [caller.user]
         if self.source == "certificate":
             names = [name.encode("utf-8", "surrogateescape") for name in caller.names]
@@ -59,7 +62,7 @@ class Binding:
         return None
 
     def described(self) -> str:
-        """The binding as a text, equal for equal ones."""
+        """Returns the binding as text. Equal bindings have equal texts."""
         what = "writing alone, " if self.writes_only else ""
         some = f", not for {self.across_text}" if self.across else ""
         return (
@@ -67,32 +70,33 @@ class Binding:
         )
 
     def why_none(self) -> str:
-        """What a caller lacks that has no value."""
+        """Returns why a caller has no value."""
         form = f"{self.text}, with {self.expression.text} for <{self.name}>"
         if self.source == "user":
-            return f"the caller has no {self.name}: it hasn't logged in as a user of the form {form}"
+            return f"the caller has no {self.name}: it has not logged in as a user of the form {form}"
         return f"the caller has no {self.name}: its certificate has no name of the form {form}"
 
 
 def values_of(bindings: Sequence[Binding], caller: Caller) -> Values:
-    """The caller's values of these placeholders."""
+    """Returns the caller's values of these placeholders."""
     return tuple(one.value(caller) for one in bindings)
 
 
 class Place(NamedTuple):
-    """Where the keys of a pattern have the value of a bound placeholder."""
+    """The place of a bound placeholder's value in the keys of a pattern."""
 
     binding: int
     name: str
-    # What stands before it: literal text, other values of the caller (by the number of their bindings), and
-    # None for a placeholder that isn't bound to it. The byte behind one of these can't be in its value.
+    # The parts before it: literal text, other values of the caller (by the numbers of their bindings), and
+    # None for a placeholder that is not bound. The byte after such a placeholder cannot be in its value.
     before: tuple[bytes | int | None, ...]
-    after: int  # the byte that ends it, which it can't hold; -1: the key ends
-    writes_only: bool  # who reads and consumes needs no value
-    across: frozenset[int]  # services whose rights hold whatever the value is
+    after: int  # the byte that ends it, which cannot be in it; -1: the end of the key
+    writes_only: bool  # readers and consumers need no value
+    across: frozenset[int]  # services whose rights do not depend on the value
 
     def beginning(self, values: Values) -> bytes | None:
-        """What the caller's own keys begin with, up to the value's end; None where that isn't known."""
+        """Returns the beginning of the caller's own keys, up to the end of the value; None if it is not
+        known."""
         begins = b""
         for part in (*self.before, self.binding):
             text = _text_of(part, values)
@@ -115,7 +119,7 @@ class Place(NamedTuple):
         return (pattern.capture(key) or {}).get(self.name) == value
 
     def is_own_in_all(self, beginning: bytes, is_whole: bool, values: Values) -> bool:
-        """The same for all names of the pattern that begin so; `is_whole`: for that name alone."""
+        """Like `is_own`, for all names of the pattern with this beginning; `is_whole`: for this name only."""
         at = 0
         for number, part in enumerate((*self.before, self.binding)):
             if part is None:
@@ -134,31 +138,32 @@ class Place(NamedTuple):
 
 
 def _text_of(part: bytes | int | None, values: Values) -> bytes | None:
-    """The text of a part of a place for this caller; None where it isn't known."""
+    """Returns the text of one part before a value, for this caller; None if it is not known."""
     return value_in(values, part) if isinstance(part, int) else part
 
 
 def value_in(values: Values, number: int) -> bytes | None:
-    """The value for one binding; None where there is none."""
+    """Returns the value for one binding; None if there is none."""
     return values[number] if number < len(values) else None
 
 
 class Tenancy(NamedTuple):
-    """What of a target's rights depends on the caller."""
+    """How the rights on a target depend on the caller's values."""
 
     places: tuple[Place, ...]
-    # By service: the rights on keys whose values aren't the caller's, where those bind writing alone.
+    # By service: the rights on keys with other callers' values, if the placeholders bind writing only.
     reading: tuple[int, ...]
 
     def held(self, service: int, rights: Sequence[int], own: Iterable[Place]) -> int:
-        """The rights that are left of a target's, where the values at these places are the caller's own."""
+        """Returns the rights of a service if a key has the caller's own values at the places `own`."""
         others = [place for place in self.places if place not in own and service not in place.across]
         if not others:
             return rights[service]
         return self.reading[service] if all(place.writes_only for place in others) else 0
 
     def bindings_to_read(self, service: int) -> Iterator[int]:
-        """The numbers of the bindings whose values a key must have for a caller of the service to read it."""
+        """Yields the numbers of the bindings that a caller of the service needs its own values of, to read a
+        key."""
         reads = self.reading[service] & READ
         return (
             place.binding
@@ -167,19 +172,19 @@ class Tenancy(NamedTuple):
         )
 
     def own_places(self, key: bytes, pattern: KeyPattern, values: Values) -> list[Place]:
-        """Those of its places where a key has the caller's own value."""
+        """Returns the places where a key has the caller's own value."""
         return [place for place in self.places if place.is_own(key, pattern, values)]
 
     def limited_to(self, granted: int, services: Iterable[int]) -> Tenancy:
-        """The same with no more than these rights, and for these services alone."""
+        """Returns the same tenancy with at most these rights, for these services only."""
         some = frozenset(services)
         reading = (held & granted if number in some else 0 for number, held in enumerate(self.reading))
         return self._replace(reading=tuple(reading))
 
 
 def fixed_places(tenancy: Tenancy | None) -> tuple[tuple[int, int, int], ...]:
-    """A tenancy's places where they are the same in every key: the binding's number, how far behind the key's
-    beginning the value begins, and the byte behind it. The number is -1 where that depends on the key."""
+    """Returns for each place (number of the binding, offset of the value in the key, byte after the value).
+    The number is -1 if the offset differs from key to key."""
     return tuple(map(_fixed, tenancy.places)) if tenancy is not None else ()
 
 
@@ -191,7 +196,7 @@ def _fixed(place: Place) -> tuple[int, int, int]:
 
 
 class Places:
-    """The places of many patterns, and which of them are the caller's own in a pattern of names."""
+    """Finds, among the places of many patterns, those where names with a common beginning have own values."""
 
     def __init__(self, tenancies: Iterable[Tenancy | None]) -> None:
         self._by_text: dict[bytes, list[Place]] = {}
@@ -201,7 +206,8 @@ class Places:
         self._sizes = sorted({len(text) for text in self._by_text})
 
     def own(self, beginning: bytes, is_whole: bool, values: Values) -> frozenset[Place]:
-        """The places at which every name that begins so has the caller's own value, if it has one there."""
+        """Returns the places where every name with this beginning has the caller's own value, if it has
+        any."""
         found = (self._by_text.get(beginning[:size], ()) for size in self._sizes if size <= len(beginning))
         return frozenset(
             place for places in found for place in places if place.is_own_in_all(beginning, is_whole, values)
@@ -214,10 +220,10 @@ def places_in(
     writes_only: Iterable[str],
     across: Mapping[str, frozenset[int]],
 ) -> tuple[Place, ...]:
-    """Where the keys of a pattern have the values of the bound placeholders, of which these are the numbers.
-    `across` are the services that need no value, by placeholder.
+    """Returns the places of the bound placeholders in the keys of a pattern. `numbers` are those of the
+    bindings and `across` the services that need no value, both by placeholder.
 
-    Raises ValueError where some key could be read in more than one way.
+    Raises ValueError if some key could be split in more than one way.
     """
     places: list[Place] = []
     before: list[bytes | int | None] = []
@@ -240,25 +246,27 @@ def _is_bound(part: Text | Hole, numbers: Mapping[str, int]) -> bool:
 
 
 def _byte_after(pattern: KeyPattern, at: int) -> int:
-    """The byte behind a hole, which must be none that the hole can hold."""
+    """Returns the byte after a hole. Raises ValueError if the hole can hold this byte."""
     hole = pattern.parts[at]
     assert isinstance(hole, Hole)
     if hole.variadic:
-        raise ValueError(f"where <{hole.name}...> ends can't be told; write <{hole.name}>")
+        raise ValueError(f"keys do not show where <{hole.name}...> ends; write <{hole.name}>")
     if at + 1 == len(pattern.parts):
         return -1
     behind = pattern.parts[at + 1]
     if isinstance(behind, Hole):
-        raise ValueError(f"where <{hole.name}> ends can't be told; write text between it and <{behind.name}>")
+        raise ValueError(
+            f"keys do not show where <{hole.name}> ends; write text between it and <{behind.name}>"
+        )
     if hole.expression.alphabet >> behind.text[0] & 1:
         byte = behind.text[:1].decode("ascii", "backslashreplace")
-        message = f"where <{hole.name}> ends can't be told: it may hold {byte!r}, which stands behind it"
-        raise ValueError(f"{message}; exclude that from its class under placeholders")
+        message = f"keys do not show where <{hole.name}> ends: it may hold {byte!r}, which also follows it"
+        raise ValueError(f"{message}; exclude that byte from its class under placeholders")
     return behind.text[0]
 
 
 def head(pattern: KeyPattern, tenancy: Tenancy | None) -> tuple[Text | Hole, ...]:
-    """What a pattern begins with, up to the first placeholder that isn't bound to the caller."""
+    """Returns the parts of a pattern up to the first placeholder that is not bound to the caller."""
     bound = {place.name for place in tenancy.places} if tenancy is not None else set()
     parts: list[Text | Hole] = []
     for part in pattern.parts:
@@ -269,7 +277,7 @@ def head(pattern: KeyPattern, tenancy: Tenancy | None) -> tuple[Text | Hole, ...
 
 
 def marked(parts: Iterable[Text | Hole]) -> str:
-    """The same as a text that can be compared: a placeholder in it is no text that a file can hold."""
+    """Returns parts as comparable text. A placeholder in it is text that no file can have."""
     return "".join(
         part.text.decode("utf-8", "surrogateescape") if isinstance(part, Text) else mark(part.name)
         for part in parts
@@ -277,12 +285,13 @@ def marked(parts: Iterable[Text | Hole]) -> str:
 
 
 def mark(name: str) -> str:
-    """A placeholder in such a text."""
+    """Returns a placeholder as `marked` writes it."""
     return f"\ud800{name}\ud800"
 
 
 def owners_values(count: int, keys: Iterable[tuple[bytes, KeyPattern, Tenancy | None]]) -> Values:
-    """The values of whoever has these keys for its own, as far as they tell, of so many bindings."""
+    """Returns the values of the caller who owns these keys, as far as the keys show them, for `count`
+    bindings."""
     found: dict[int, bytes] = {}
     for key, pattern, tenancy in keys:
         held = pattern.capture(key) if tenancy is not None else None
@@ -292,7 +301,7 @@ def owners_values(count: int, keys: Iterable[tuple[bytes, KeyPattern, Tenancy | 
 
 
 def own_key(key: bytes, pattern: KeyPattern, tenancy: Tenancy, values: Values) -> bytes | None:
-    """The key with the caller's values in place of others'; None where it has none, or that isn't known."""
+    """Returns the key with the caller's values in place of others'; None if the caller lacks a value."""
     held = pattern.capture(key)
     if held is None or any(value_in(values, place.binding) is None for place in tenancy.places):
         return None
@@ -305,9 +314,10 @@ def own_key(key: bytes, pattern: KeyPattern, tenancy: Tenancy, values: Values) -
 def differing(
     first: dict[str, bytes], bound: tuple[tuple[str, bytes], ...]
 ) -> tuple[str, bytes, bytes] | None:
-    """Where a key differs in a bound placeholder from the keys before it: (name, value, earlier value).
+    """Returns the first bound placeholder in which a key differs from the keys before it: (name, value,
+    earlier value); None if there is none.
 
-    `first` has the value that each placeholder had first, and takes in those of this key.
+    `first` has the first value of each placeholder; the values of this key are added.
     """
     for name, value in bound:
         if first.setdefault(name, value) != value:

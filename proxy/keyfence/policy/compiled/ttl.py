@@ -1,9 +1,9 @@
-"""Time to live: what an entry asks, and what a command that is seen says about it.
+"""Times to live: an entry's rule, and the outcome of one access under it.
 
-Rule: what counts is the time that a key ends up with. What one command shows to be wrong is a violation at
-once; what only Redis can tell is a question for later, and until it is answered nobody is accused.
+Rule: the time that a key ends up with counts. If one command shows that it is wrong, that is a violation at
+once. If only Redis can tell, it is a question for later, and no one is accused before the answer.
 
-A time below `min` is only ever found where it is set: a time that is carried along or left has aged.
+A time below `min` is found only when a command sets it: a time that is copied or left has already run down.
 """
 
 from __future__ import annotations
@@ -18,53 +18,53 @@ from keyfence.policy.units import duration_text
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TtlRule:
-    """What time to live a key must end up with; times in milliseconds."""
+    """The time to live that a key must end up with; times in milliseconds."""
 
     none: bool = False  # it must not have one
-    required: bool = True  # it must have one; neither: it may
+    required: bool = True  # it must have one; if both are false, it may
     min: int | None = None
     max: int | None = None
-    default: int | None = None  # what the owner sets; told in hints, not checked
-    at: Literal["write", "refresh"] = "refresh"  # write: the writing command itself must bring it
-    immediate: bool = False  # what isn't known to come out right is a violation at once
-    grace: int = 5000  # so long a later command may mend what the first left open
+    default: int | None = None  # what the owner sets; hints name it, nothing checks it
+    at: Literal["write", "refresh"] = "refresh"  # write: the writing command itself must set it
+    immediate: bool = False  # a doubt is a violation at once
+    grace: int = 5000  # for this time a later command may set what a write left open
 
 
-# What an access means for the time to live that its key ends up with. The first two leave nothing to ask.
+# Outcomes: what an access means for the time to live that its key ends up with.
 FINE: Final = 0
-FORBIDDEN: Final = 1  # it sets one that must not be
-REQUIRED: Final = 2  # it leaves the key without the one that must be
+FORBIDDEN: Final = 1  # it sets a time to live, and the key must not have one
+REQUIRED: Final = 2  # it leaves the key without a time to live, and the key must have one
 TOO_SHORT: Final = 3
 TOO_LONG: Final = 4
 ASKS_PRESENCE: Final = 5  # the key may be left without one
-ASKS_ALL: Final = 6  # the key may be left with any, or with none
-GIVES: Final = 7  # the key has one afterwards, though perhaps not this one
-SETTLES: Final = 8  # the key has one afterwards that is right, or is gone
-ASKS_GONE: Final = 9  # as ASKS_ALL, and the key may be gone
+ASKS_ALL: Final = 6  # the key may be left with any time to live, or without one
+GIVES: Final = 7  # the key has one afterwards, but perhaps not the one that the command sets
+SETTLES: Final = 8  # afterwards the key has a correct one, or is gone
+ASKS_GONE: Final = 9  # like ASKS_ALL, and the key may be gone
 
-# The types that a plain command can create together with their time to live (SET … EX); the others need a
-# dump or a key that has one: RESTORE, RENAME, COPY.
+# The types that a plain command can create together with a time to live (SET … EX). Other types get one from
+# a dump or from another key: RESTORE, RENAME, COPY.
 BRING_TTL: Final = frozenset({"string"})
 
 FAULTS: Final = frozenset({FORBIDDEN, REQUIRED, TOO_SHORT, TOO_LONG})
 SETTLING: Final = frozenset({GIVES, SETTLES})
 QUESTIONS: Final = frozenset({ASKS_PRESENCE, ASKS_ALL, ASKS_GONE})
 
-# Each of these, where besides it is left open how large the key is (`sizes`).
+# The same outcomes for an access that also leaves the key's size open (`sizes`).
 SIZED: Final = {found: found + 10 for found in (FINE, *sorted(FAULTS), *sorted(QUESTIONS | SETTLING))}
 UNSIZED: Final = {sized: found for found, sized in SIZED.items()}
 
-GONE: Final = -2  # as PTTL answers for a key that doesn't exist,
+GONE: Final = -2  # PTTL's reply for a key that does not exist,
 NO_TTL: Final = -1  # and for one without a time to live
 
 
 def outcome(rule: TtlRule, access: Access, clock: Callable[[], float]) -> int:
-    """Which of the above an access is, under the rule of its key's entry. `clock` gives Unix seconds."""
+    """Returns the outcome of an access under the rule of its key's entry. `clock` returns Unix seconds."""
     ttl = access.ttl
     if ttl is None:
         if access.needs & DELETE:
             return SETTLES
-        return ASKS_GONE if access.needs & WRITE else FINE  # a script's key: nobody knows what becomes of it
+        return ASKS_GONE if access.needs & WRITE else FINE  # a script's key: its effect is unknown
     if ttl.kind == "keeps":
         return _without(rule) if ttl.creates and rule.required else FINE
     if ttl.kind == "drops":
@@ -75,7 +75,7 @@ def outcome(rule: TtlRule, access: Access, clock: Callable[[], float]) -> int:
 
 
 def _without(rule: TtlRule) -> int:
-    """A write that can't bring the time to live that must be, and may create the key."""
+    """The outcome of a write that may create the key and cannot set the required time to live."""
     return REQUIRED if rule.at == "write" or rule.immediate else ASKS_PRESENCE
 
 
@@ -94,7 +94,8 @@ def _doubt(rule: TtlRule, question: int) -> int:
 
 
 def _set(rule: TtlRule, ttl: Ttl, clock: Callable[[], float]) -> int:
-    """A time is given. Redis refuses one that is no integer; one that is over removes the key."""
+    """The outcome of a given time. Redis refuses a time that is not an integer; a past time removes the
+    key."""
     left = ttl.milliseconds
     if left is None:
         return FINE
@@ -105,24 +106,24 @@ def _set(rule: TtlRule, ttl: Ttl, clock: Callable[[], float]) -> int:
         removes = ttl.kind == "expires" and not condition
         return SETTLES if removes else FINE
     if rule.none:
-        # XX and GT leave a key alone that has no time to live, as it should be.
+        # XX and GT do not change a key without a time to live, which is correct here.
         return _doubt(rule, ASKS_ALL) if "XX" in condition or "GT" in condition else FORBIDDEN
     if rule.min is not None and left < rule.min:
-        return FINE if "GT" in condition else TOO_SHORT  # GT makes no time shorter than it was
+        return FINE if "GT" in condition else TOO_SHORT  # GT never shortens a time
     if rule.max is not None and left > rule.max:
-        return _doubt(rule, ASKS_ALL) if "LT" in condition else TOO_LONG  # LT makes none longer
+        return _doubt(rule, ASKS_ALL) if "LT" in condition else TOO_LONG  # LT never lengthens one
     return _settled_by(ttl)
 
 
 def _settled_by(ttl: Ttl) -> int:
-    """What a right time does where it was asked for under a condition."""
+    """The outcome of a correct time that may be set under a condition."""
     if not ttl.condition:
         return SETTLES
     return GIVES if ttl.kind == "expires" and ttl.condition in ("NX", "LT") else FINE
 
 
 class TtlFault(NamedTuple):
-    """A broken rule about time to live, in words."""
+    """A violation of a rule about time to live, in words."""
 
     rule: str
     message: str
@@ -130,12 +131,12 @@ class TtlFault(NamedTuple):
 
 
 def rule_of(found: int) -> str:
-    """The rule that an outcome of FAULTS breaks."""
+    """Returns the rule that an outcome of FAULTS breaks."""
     return {FORBIDDEN: "ttl.forbidden", REQUIRED: "ttl.required"}.get(found, "ttl.range")
 
 
 def fault_of(found: int, rule: TtlRule, command: str, key: str) -> TtlFault:
-    """The words for an outcome of FAULTS. `key` is how messages show it."""
+    """Returns the words for an outcome of FAULTS. `key` is the key as messages show it."""
     if found == FORBIDDEN:
         return TtlFault("ttl.forbidden", f"{key} must not have a time to live", "leave it out")
     if found == REQUIRED:
@@ -146,9 +147,10 @@ def fault_of(found: int, rule: TtlRule, command: str, key: str) -> TtlFault:
 
 
 def late_fault(left: int, everything: bool, rule: TtlRule, command: str, key: str) -> TtlFault | None:
-    """What is wrong with a key whose PTTL is `left` milliseconds, a grace time after `command` wrote it.
+    """Returns the fault of a key whose PTTL is `left` milliseconds, a grace time after `command` wrote it;
+    None if it has none.
 
-    Not `everything`: only whether it has a time to live is asked.
+    Not `everything`: only whether the key has a time to live counts.
     """
     after = f"{duration_text(rule.grace)} after {command}"
     if left == NO_TTL:
@@ -170,7 +172,11 @@ def _at_least(rule: TtlRule) -> str:
 
 
 def _at_most(rule: TtlRule) -> str:
-    return f"at most {duration_text(rule.max)}" if rule.max is not None else "its source's may be too long"
+    return (
+        f"at most {duration_text(rule.max)}"
+        if rule.max is not None
+        else "the time to live of its source may be too long"
+    )
 
 
 def _hint(rule: TtlRule, command: str) -> str:

@@ -1,8 +1,8 @@
-"""Bound placeholders: `<ns>` stands for values that belong to services, as `cosky-{default}`.
+"""Bound placeholders: `<ns>` stands for values that belong to services, such as `cosky-{default}`.
 
-Rule: a pattern with a bound placeholder is one pattern for each value, and a service holds rights only on
-the patterns of its own values. One that binds writing alone leaves readers and consumers their rights on
-the patterns of all values. A placeholder that is bound to the caller stays one (`tenants`).
+Rule: a pattern with a bound placeholder becomes one pattern for each value, and a service holds rights only
+on the patterns of its own values. If a placeholder binds writing only, readers and consumers keep their
+rights on the patterns of all values. A placeholder that is bound to the caller is not expanded (`tenants`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Bound(NamedTuple):
 
 
 def read_bindings(context: CompilerContext) -> None:
-    """The bound placeholders and whose their values are, into the draft."""
+    """Reads the bound placeholders and the owners of their values into the context."""
     for name, model in context.model.bind.items():
         path: tuple[str, ...] = ("bind", name)
         if isinstance(model, WriteModel):
@@ -58,25 +58,25 @@ def read_bindings(context: CompilerContext) -> None:
             for index, value in enumerate(owned):
                 if not value:
                     context.error(
-                        (*path, service, index), "an empty value would bind every key; write its text"
+                        (*path, service, index), "an empty value would bind every key; write the value"
                     )
                     continue
                 values.setdefault(value, set()).update(() if number is None else (number,))
         if not any(values):
             relies_on = [("services",), path]
             context.error(path, f"no service has a value of <{name}>", of_key=True, relies_on=relies_on)
-            context.declared[name] = ANYTHING  # the file isn't used; its keys are still looked at
+            context.declared[name] = ANYTHING  # the file is not used, but its keys are still checked
             continue
         context.bound[name] = values
         context.declared[name] = literal_class(value.encode() for value in values)
 
 
-# What a placeholder holds that is bound to the caller, where `placeholders` says nothing else.
+# The class of a placeholder bound to the caller, if `placeholders` does not set it.
 PLAIN_VALUE = "[A-Za-z0-9_.-]{1,128}"
 
 
 def _read_caller(context: CompilerContext, name: str, model: CallerModel, path: tuple[str, ...]) -> None:
-    """A placeholder that is bound to the caller."""
+    """Reads a placeholder that is bound to the caller."""
     expression = context.declared.setdefault(name, parse_class(PLAIN_VALUE))
     try:
         pattern = _name_pattern(name, model.pattern)
@@ -107,9 +107,10 @@ _PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\(\?:|[()|]|.", re.DOTALL)
 
 
 def _name_pattern(name: str, text: str) -> KeyPattern:
-    """The form of a caller's name. Its one group at the top is the hole `name`. Raises PatternError."""
+    """Returns the form of a caller's name. Its one top-level group is the hole `name`. Raises
+    PatternError."""
     depth, at, spans = 0, 0, []
-    opened: list[int] = []  # where the groups begin that are open; -1: one that is only for grouping
+    opened: list[int] = []  # where the open groups begin; -1: a group that is not the value
     for piece in _PIECES.findall(text):
         if piece in ("(", "(?:"):
             opened.append(at if piece == "(" and not opened else -1)
@@ -118,11 +119,11 @@ def _name_pattern(name: str, text: str) -> KeyPattern:
             if depth >= 0:
                 spans.append((depth, at))
         elif piece == "|" and not opened:
-            raise PatternError("alternatives stand in a group, as (?:a|b)-(.*)", at)
+            raise PatternError("put alternatives in a group, as (?:a|b)-(.*)", at)
         at += len(piece)
     if len(spans) != 1:
         raise PatternError(
-            "one group in parentheses is the value, as tenant-(.*); others are (?:…)",
+            "put the value in the only plain group, as tenant-(.*); write other groups as (?:…)",
             0 if not spans else spans[1][0],
         )
     ((start, end),) = spans
@@ -133,8 +134,8 @@ def _name_pattern(name: str, text: str) -> KeyPattern:
 def tenancy_of(
     context: CompilerContext, pattern: KeyPattern, reading: Sequence[int], path: Sequence[str | int]
 ) -> Tenancy | None:
-    """What of the rights on a pattern depends on the caller; `reading` are those of readers and consumers as
-    such."""
+    """Returns which rights on a pattern depend on the caller. `reading` are the rights that come from
+    `readers` and `consumers`."""
     if not any(hole.name in context.callers for hole in pattern.holes):
         return None
     try:
@@ -149,7 +150,7 @@ def tenancy_of(
 def bound_texts(
     context: CompilerContext, text: str, path: Sequence[str | int], *, is_pattern: bool = True
 ) -> list[Bound]:
-    """Every pattern (or literal text) that a text stands for: itself, where no bound placeholder is in it."""
+    """Returns every pattern (or literal text) that a text stands for; without bound placeholders, itself."""
     names = [name for name in context.bound if f"<{name}>" in text]
     if not names:
         return [Bound(text, ())]
@@ -171,19 +172,19 @@ def _filled(text: str, values: dict[str, str], is_pattern: bool) -> Bound:
 
 
 def escaped(text: str) -> str:
-    """Literal text as a pattern has it."""
+    """Returns literal text escaped for a pattern."""
     return _SPECIAL.sub(r"\\\g<0>", text)
 
 
 class Holders(NamedTuple):
-    """Who may have rights on a pattern."""
+    """The services that may have rights on a pattern."""
 
-    owners: frozenset[int]  # all of its bound values belong to these
-    readers: frozenset[int]  # all but those that bind writing alone
+    owners: frozenset[int]  # that own all of its bound values
+    readers: frozenset[int]  # that own all of them except those that bind writing only
 
 
 def holders(context: CompilerContext, values: tuple[tuple[str, bytes], ...]) -> Holders | None:
-    """The services to which these values belong; None where there are no values."""
+    """Returns the services that own these values; None if there are no values."""
     if not values:
         return None
     everybody = frozenset(range(len(context.services)))
@@ -193,8 +194,8 @@ def holders(context: CompilerContext, values: tuple[tuple[str, bytes], ...]) -> 
 
 
 def held_by(rights: Sequence[int], reading: Sequence[int], whose: Holders | None) -> tuple[int, ...]:
-    """What is left of the rights where some services alone may have them; `reading` is the part of the rights
-    that readers and consumers have as such."""
+    """Returns what is left of the rights if only some services may have them. `reading` is the part of the
+    rights that comes from `readers` and `consumers`."""
     if whose is None:
         return tuple(rights)
     return tuple(
@@ -204,6 +205,6 @@ def held_by(rights: Sequence[int], reading: Sequence[int], whose: Holders | None
 
 
 def alike(context: CompilerContext, values: tuple[tuple[str, bytes], ...]) -> tuple[tuple[str, bytes], ...]:
-    """Those of the values that all keys of one command share. Who reads the values of all may read them at
-    once."""
+    """Returns the values that all keys of one command must share. Those that bind writing only are left out:
+    a service that may read all values may read them in one command."""
     return tuple(value for value in values if value[0] not in context.write_only)

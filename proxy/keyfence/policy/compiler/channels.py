@@ -1,6 +1,6 @@
-"""Channels in the order in which they decide, then what Redis itself publishes about keys.
+"""Compiles channels into targets, together with the channels on which Redis notifies about keys.
 
-Rule: as with keys, names under a channel's literal prefix are its own in any form.
+Rule: as with keys, a name that begins like a channel belongs to that channel even if it breaks its form.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .targets import secrets_behind
 
 
 def build_channels(context: CompilerContext) -> list[Target]:
-    """The channels of a file."""
+    """Returns the channels of a file as targets."""
     channels: list[Target] = []
     for name, model in context.model.channels.items():
         path = ("channels", name)
@@ -59,9 +59,9 @@ def build_channels(context: CompilerContext) -> list[Target]:
 
 
 def order_channels(channels: Iterable[Target], services: Sequence[str]) -> list[Target]:
-    """Channels in the order in which they decide, after what Redis itself publishes about keys."""
+    """Returns channels in the order in which they decide; Redis' own notification channels come first."""
     ordered = sorted(channels, key=lambda target: target.pattern.specificity)
-    # As with keys, patterns are judged by rights: names under a rule's prefix are its own in any form.
+    # As with keys, a name that begins like a channel's belongs to it even if it breaks its form.
     heads = [(begins(head(one.pattern, one.tenancy)), one) for one in ordered]
     behind = secrets_behind(ordered)
     ordered += [

@@ -1,6 +1,6 @@
-"""Commands that a policy names: for everybody, for a service, or on the keys of an entry or scope.
+"""Compiles the commands that a policy names: for all services, for one, or on the keys of an entry or scope.
 
-Rule: a command's name or category is one that Redis or Valkey has, or a module's with a dot.
+Rule: a name or category must be one of Redis or Valkey. A name with a dot is a module's and is not checked.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from .context import CompilerContext
 def build_selectors(
     context: CompilerContext, names: Iterable[str], path: tuple[str | int, ...], *, may_be_every: bool = True
 ) -> frozenset[str]:
-    """Command names in upper case and @categories in lower case; each must be known. `*` is every command,
-    where that may be said."""
+    """Returns command names in upper case and @categories in lower case; unknown ones are faults. `*` means
+    every command, if `may_be_every`."""
     selectors = set()
     for index, name in enumerate(names):
         selector = _selector(name)
         if selector == EVERY:
             if not may_be_every:
-                message = "* stands under allow and in grants; forbid commands by name or @category"
+                message = "* is only for allow and grants; forbid commands by name or @category"
                 context.error((*path, index), message)
             selectors.add(selector)
             continue
-        if "." in selector:  # a module's command, which only the server that has it can tell
+        if "." in selector:  # a module's command, which only a server with the module knows
             selectors.add(selector)
             continue
         known = KNOWN_CATEGORIES if selector.startswith("@") else KNOWN_COMMANDS
         if selector not in known:
             kind = "category" if selector.startswith("@") else "command"
             near = did_you_mean(selector, known)
-            context.error((*path, index), f"{name!r} is no {kind} of Redis or Valkey{near}")
+            context.error((*path, index), f"{name!r} is not a {kind} of Redis or Valkey{near}")
         selectors.add(selector)
     return frozenset(selectors)
 
@@ -45,21 +45,21 @@ def build_selectors(
 def build_key_commands(
     context: CompilerContext, model: KeyCommandsModel | None, path: tuple[str | int, ...]
 ) -> KeyCommands | None:
-    """What an entry or scope says of the commands on its keys; None where it says nothing."""
+    """Returns the command restrictions of an entry or scope; None if it has none."""
     if model is None:
         return None
     forbid = build_selectors(context, model.forbid, (*path, "forbid"), may_be_every=False)
     allow = build_selectors(context, model.allow or (), (*path, "allow"))
     if model.allow is not None and not model.allow:
-        context.error((*path, "allow"), "an empty list admits no command; name some, or leave allow out")
+        context.error((*path, "allow"), "an empty list allows no command; name some, or leave allow out")
     for word, names in (("forbid", model.forbid), ("allow", model.allow or ())):
         for index, name in enumerate(names):
             selector = _selector(name)
             if _names_no_key(selector):
-                message = f"{selector} names no key, so it can't be held against one; write it under the "
+                message = f"{selector} takes no key, so no entry can restrict it; write it under the "
                 context.error((*path, word, index), f"{message}policy's own commands")
             elif word == "allow" and selects_name(forbid, selector):
-                context.error((*path, word, index), f"{selector} is forbidden beside, and forbid wins")
+                context.error((*path, word, index), f"{selector} is also under forbid, which wins")
     return KeyCommands(forbid, allow, frozenset(model.never))
 
 
@@ -68,22 +68,22 @@ def _selector(name: str) -> str:
 
 
 def _names_no_key(selector: str) -> bool:
-    """Whether no command that a selector names can have a key among its arguments."""
+    """Whether no command that a selector names takes a key."""
     rows = [row for row in COMMANDS.values() if selects(frozenset({selector}), row.command)]
     return (
         bool(rows)
-        and selector not in _TELLS_OF_KEYS
+        and selector not in _NOTIFIES_ABOUT_KEYS
         and not any(row.command.names_keys or row.problem for row in rows)
     )
 
 
-_TELLS_OF_KEYS = frozenset({"SUBSCRIBE"})  # of a key's notifications
+_NOTIFIES_ABOUT_KEYS = frozenset({"SUBSCRIBE"})
 
 
 def build_run_commands(
     context: CompilerContext, names: Iterable[str], path: tuple[str | int, ...]
 ) -> frozenset[str] | None:
-    """The commands that a script runs, by their names; None where none is named."""
+    """Returns the names of the commands that a script runs; None if none is named."""
     names = list(names)
     for index, name in enumerate(names):
         if name.startswith("@"):

@@ -1,6 +1,7 @@
-"""A policy file on its way to being compiled: what is read of it so far, and every fault found.
+"""The state of compiling one policy file: what is read so far, and every fault found.
 
-Rule: a fault is noted with its place and the work goes on, so that all faults of a file are told at once.
+Rule: a fault is recorded with its place and compilation goes on, so that all faults of a file are reported at
+once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from keyfence.policy.source.yaml import PathKey, Source
 
 from .prefixes import PrefixIndex, parse_prefix
 
-MAX_FAULTS = 1_000  # of a file; each takes a search for what may have been meant
+MAX_FAULTS = 1_000  # of a file; each takes a search for similar names
 SCOPE_HOLE = "scope"  # <scope> in an entry's key expands over the policy's scopes
 
 
@@ -38,50 +39,51 @@ Values = tuple[tuple[str, bytes], ...]  # (placeholder, value)
 
 @dataclasses.dataclass(slots=True)
 class Scope:
-    """A scope with its rights by service number; of a bound placeholder in its prefix, one value's."""
+    """A scope with its rights by service number. A prefix with bound placeholders makes a scope for each
+    value."""
 
     name: str
-    prefix: str  # as the policy has it, with bound values filled in
+    prefix: str  # as in the policy, with bound values filled in
     pattern: KeyPattern  # of all keys with this prefix
     rights: tuple[int, ...]
-    reading: tuple[int, ...]  # the part of them that readers and consumers have as such
+    reading: tuple[int, ...]  # the part of them that comes from `readers` and `consumers`
     denied: tuple[int, ...]
     bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders in the prefix
     tenancy: Tenancy | None = None
     written_by: frozenset[str] = frozenset()
     hash_tag: HashTag = "any"
     should: frozenset[str] = frozenset()
-    asked: Entry | None = None  # of its keys' content, where their entry says nothing else
+    asked: Entry | None = None  # requirements on keys whose entry does not set its own
 
 
 class CompilerContext:
-    """One policy file, the services and placeholders it may name, and what is wrong with it."""
+    """One policy file, the services and placeholders that it may name, and its faults."""
 
     def __init__(self, model: PolicyModel, source: Source, services: tuple[str, ...], home: int = 0) -> None:
         self.model = model
         self.home = home  # the number of the file
         self.source = source
         self.siblings: Sequence[CompilerContext] = ()  # all files of the policy
-        self.services = services  # in their numbers' order
+        self.services = services  # by number
         self._numbers = {name: number for number, name in enumerate(services)}
         self.faults: list[Diagnostic] = []
         self.declared: dict[str, ClassExpression] = {}  # the file's own placeholders, the bound ones too
         self.classes = ChainMap(self.declared, dict(builtin_classes()))
-        self.secrets: dict[str, int] = {}  # the least bytes that keep one, by placeholder
-        self.texts: list[bytes] = []  # of scripts, read from files of their own
-        self.bound: dict[str, dict[str, set[int]]] = {}  # bound placeholder: value: whose it is
-        self.write_only: set[str] = set()  # those of them, and of the next, that bind writing alone
-        self.callers: dict[str, int] = {}  # placeholders that are bound to the caller, and their numbers
-        self.bindings: list[Binding] = []  # the same in the order of these numbers,
-        self.first_binding = 0  # of which this is the first one's
+        self.secrets: dict[str, int] = {}  # by placeholder: the shortest value, in bytes, that is masked
+        self.texts: list[bytes] = []  # of scripts that have their own files
+        self.bound: dict[str, dict[str, set[int]]] = {}  # bound placeholder: {value: its services}
+        self.write_only: set[str] = set()  # bound placeholders, of both kinds, that bind writing only
+        self.callers: dict[str, int] = {}  # placeholders bound to the caller, with their numbers
+        self.bindings: list[Binding] = []  # the same, in the order of their numbers,
+        self.first_binding = 0  # and the first of these numbers
         self.claims = frozenset(model.claims)
         self.scopes: list[Scope] = []
-        self.by_prefix: dict[str, Scope] = {}  # the scopes of one literal prefix
+        self.by_prefix: dict[str, Scope] = {}  # the scopes with a literal prefix
         self.families: PrefixIndex[Scope] = PrefixIndex()  # the others
         self.denying: PrefixIndex[Scope] = PrefixIndex()  # those with denials
         # By entry: the values of bound placeholders and of <scope>, and the index among the entries.
         self.members: dict[str, list[tuple[Values, int]]] = {}
-        self.standards: dict[tuple[str, Values], Any] = {}  # `families` remembers what it found
+        self.standards: dict[tuple[str, Values], Any] = {}  # found by `families`
         self.homes: list[Scope | None] = []  # of the entries, in their order
         self.entries: list[Target] = []
         self.legacy: list[Target] = []
@@ -97,10 +99,10 @@ class CompilerContext:
         of_key: bool = False,
         relies_on: Sequence[PathKey] = (),
     ) -> None:
-        """Note a fault. Raises FileError with all of them once nobody would read them any more.
+        """Records a fault. Raises FileError with all faults if there are MAX_FAULTS.
 
-        `relies_on` are the parts of the file that could have prevented it: the fault isn't noted where one of
-        these is faulty itself, since it may only follow from that.
+        `relies_on` are the parts of the file that could have prevented it. If one of these is faulty itself,
+        the fault may only follow from that, and is not recorded.
         """
         found = self.source.error(path, message, of_key=of_key, relies_on=relies_on)
         if any(follows(found, fault.path) for fault in self.faults):
@@ -110,12 +112,12 @@ class CompilerContext:
             raise FileError(self.faults)
 
     def numbers(self, names: Iterable[str], path: tuple[str | int, ...]) -> set[int]:
-        """The numbers of services; a name that isn't one is a fault."""
+        """Returns the numbers of services; a name that is not a service is a fault."""
         found = (self.number(name, (*path, index)) for index, name in enumerate(names))
         return {number for number in found if number is not None}
 
     def number(self, name: str, path: tuple[str | int, ...], *, of_key: bool = False) -> int | None:
-        """The number of a service, or None and a fault."""
+        """Returns the number of a service, or None after recording a fault."""
         number = self._numbers.get(name)
         if number is not None:
             return number
@@ -124,7 +126,7 @@ class CompilerContext:
         return None
 
     def rights(self, rights: Rights, path: tuple[str | int, ...]) -> tuple[list[int], list[int]]:
-        """What each service holds and what it is denied, by its number."""
+        """Returns the rights that each service holds, and those that it is denied, by its number."""
         held, denied = [0] * len(self.services), [0] * len(self.services)
         for names, field, bits, table in (
             (rights.writers, "writers", READ | WRITE | DELETE | GROUP, held),
@@ -138,19 +140,19 @@ class CompilerContext:
         return held, denied
 
     def reading(self, rights: Rights) -> list[int]:
-        """What each service holds as a reader or consumer, by its number."""
+        """Returns the rights of each service as a reader or consumer, by its number."""
         held = [0] * len(self.services)
         for names, bits in ((rights.readers, READ), (rights.consumers, READ | GROUP)):
             for number in (self._numbers.get(name) for name in names):
-                if number is not None:  # else a fault, which `rights` has noted
+                if number is not None:  # otherwise `rights` has recorded a fault
                     held[number] |= bits
         return held
 
     def asked(
         self, own: EntryModel | ScopeModel | None = None, home: Scope | None = None
     ) -> tuple[HashTag, frozenset[str]]:
-        """What hash tag a key needs, and which rules are told of it and never refused: by its entry's word,
-        its scope's, or that of the naming rules."""
+        """Returns the hash tag that a key needs, and the rules that never refuse it. The hash tag is that of
+        its entry, or else of its scope, or else of the naming rules."""
         names = self.model.names
         should = frozenset(own.should if own is not None else ())
         if home is not None:
@@ -164,7 +166,7 @@ class CompilerContext:
         return names.hash_tag or "any", should
 
     def pattern(self, text: str, path: tuple[str | int, ...]) -> KeyPattern | None:
-        """The pattern, or None and a fault."""
+        """Returns the pattern, or None after recording a fault."""
         try:
             return parse_pattern(text, self.classes)
         except PatternError as exc:
@@ -173,27 +175,27 @@ class CompilerContext:
             return None
 
     def undeclared(self, name: str) -> str:
-        """What to do about an undeclared placeholder: which file declares it, or what is like it."""
+        """Returns the remedy for an undeclared placeholder: the file that declares it, or a similar name."""
         return self._declared_elsewhere(name) or did_you_mean(name, self.classes)
 
     def _declared_elsewhere(self, name: str) -> str:
-        """Which other file declares a placeholder that this one doesn't; "" where none does."""
+        """Returns which other file declares a placeholder that this one does not; "" if none does."""
         for other in self.siblings if name not in self.classes else ():
             declared = next((names for names in other.model.placeholders if name in names.split("|")), None)
             path = ("placeholders", declared) if declared is not None else ("bind", name)
             if other is not self and (declared is not None or name in other.model.bind):
                 place = other.source.place(path, of_key=True)
                 where = f"{place.file}:{place.line}"
-                return f"; {where} declares it, for its own file: declare it in this one too"
+                return f"; {where} declares it, but only for itself: declare it in this file too"
         return ""
 
     def placeholder_in(self, text: str) -> str:
-        """A placeholder that stands in a text that isn't a pattern; "" where none does."""
+        """Returns a placeholder in a text that is not a pattern; "" if there is none."""
         found = (name for name in re.findall("<([^<>]+)>", text) if name.removesuffix("...") in self.classes)
         return next((f"<{name}>" for name in found), "")
 
     def prefix(self, text: str, path: tuple[str, ...]) -> KeyPattern | None:
-        """The pattern of all keys with a scope's prefix, or None and a fault."""
+        """Returns the pattern of all keys with a scope's prefix, or None after recording a fault."""
         try:
             return parse_prefix(text, self.classes, self.secrets)
         except PatternError as exc:
@@ -205,7 +207,7 @@ class CompilerContext:
             return None
 
     def form(self, spec: str | list[str], path: tuple[str, ...], *, of_key: bool = False) -> Form | None:
-        """The form of a value, or None and a fault."""
+        """Returns the form of a value, or None after recording a fault."""
         try:
             return parse_form(spec, self.classes)
         except ValueError as exc:
@@ -223,11 +225,11 @@ class CompilerContext:
                 expression = class_named(model.is_)
             except PatternError as exc:
                 self.error(path, f"{model.is_!r}: {exc}")
-                expression = ANYTHING  # the file isn't used; its keys are still looked at
+                expression = ANYTHING  # the file is not used, but its keys are still checked
             for name in names.split("|"):
                 if not name.replace("_", "").replace("-", "").isalnum():
                     self.error(
-                        path, f"{name!r} is no placeholder name; use letters, digits, _ and -", of_key=True
+                        path, f"{name!r} is not a placeholder name; use letters, digits, _ and -", of_key=True
                     )
                 elif name in self.declared:
                     self.error(path, f"the placeholder {name} is declared twice", of_key=True)

@@ -1,6 +1,6 @@
-"""The catalogue: scopes, entries (families expanded) and legacy forms as targets.
+"""Compiles scopes and entries into targets; a family becomes one target for each member.
 
-Rule: an entry's rights are its own or else its scope's, and a scope's denials always hold.
+Rule: an entry has its own rights, or if it sets none, those of its scope. A scope's denials always apply.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ALL_RIGHTS = READ | WRITE | DELETE | GROUP
 
 
 def build_scopes(context: CompilerContext) -> None:
-    """The scopes with their rights, into the draft."""
+    """Builds the scopes with their rights, in the context."""
     known: dict[KeyPattern, str] = {}
     for index, claim in enumerate(context.model.claims):
         hole = context.placeholder_in(claim)
         if hole:
-            message = f"{claim!r}: a claim is plain text, so {hole} would have to stand in the keys"
+            message = f"{claim!r}: a claim is plain text, so {hole} means just this text"
             remedy = f"write {claim.partition(hole)[0]!r}, or a claim for each value"
             context.error(("claims", index), f"{message}; {remedy}")
     for name, model in context.model.scopes.items():
@@ -68,7 +68,7 @@ def build_scopes(context: CompilerContext) -> None:
 
 
 def _find_places(context: CompilerContext) -> None:
-    """The scopes by what their prefixes begin with."""
+    """Indexes the scopes by the beginning of their prefixes."""
     literal = [scope for scope in context.scopes if scope.pattern.is_prefix]
     context.by_prefix = {text_of(scope.pattern.literal_prefix): scope for scope in literal}
     context.families = PrefixIndex(
@@ -77,7 +77,7 @@ def _find_places(context: CompilerContext) -> None:
 
 
 def _inherit_denials(context: CompilerContext) -> None:
-    """A denial holds for all that a scope's prefix begins, the scopes inside included."""
+    """Applies a scope's denials to all keys with its prefix, those of inner scopes included."""
     own = {id(scope): scope.denied for scope in context.scopes if any(scope.denied)}
     context.denying = PrefixIndex((one.pattern, one) for one in context.scopes if id(one) in own)
     asked = {id(scope): scope.asked for scope in context.scopes}
@@ -101,7 +101,7 @@ def _without(held: int, denied: int) -> int:
 def _check_denials(
     context: CompilerContext, pattern: KeyPattern, text: str, admitted: Sequence[int], path: tuple[str, ...]
 ) -> None:
-    """Keys of which only some are under a prefix with denials: these would hold for some of them only."""
+    """Records a pattern of which only some keys are under a prefix with denials."""
     for prefix, scope in context.denying.near(pattern):
         if (
             not any(map(operator.and_, admitted, scope.denied))
@@ -113,27 +113,26 @@ def _check_denials(
             continue  # its own target decides there
         key = meeting(pattern, prefix)
         if key is not None:
-            message = (
-                f"{text!r} lies in part under the prefix of the scope {scope.name}, as {printable(key)!r}"
-            )
+            under = f"are under the prefix of the scope {scope.name}"
+            message = f"some keys of {text!r}, such as {printable(key)!r}, {under}"
             remedy = "repeat its deny_write and deny_read here, or use the same placeholder"
-            context.error(path, f"{message}, and that denies what this admits; {remedy}")
+            context.error(path, f"{message}, which denies what this allows; {remedy}")
 
 
 def text_of(prefix: bytes) -> str:
-    """The beginning of a pattern as text."""
+    """Returns the beginning of a pattern as text."""
     return prefix.decode("utf-8", "surrogateescape")
 
 
 def scopes_around(context: CompilerContext, pattern: KeyPattern) -> Iterator[Scope]:
-    """The scopes in which all keys of a pattern lie."""
+    """Yields the scopes that contain all keys of a pattern."""
     literal = text_of(pattern.literal_prefix)
     yield from (context.by_prefix[prefix] for prefix in beginnings(literal, context.by_prefix))
     yield from context.families.around(pattern)
 
 
 def build_entries(context: CompilerContext) -> None:
-    """The catalogue's rows as targets, into the draft; a family makes one of each member."""
+    """Builds the entries as targets, in the context; a family becomes one target for each member."""
     common = context.rights(context.model, ())
     for name, model in context.model.keys.items():
         path = ("keys", name)
@@ -188,11 +187,11 @@ def build_entries(context: CompilerContext) -> None:
                 which = ((SCOPE_HOLE, scope[0].name.encode()),) if scope else ()
                 context.members.setdefault(name, []).append(((*one.values, *which), len(context.homes)))
                 context.homes.append(home)
-        _tell_outside(context, outside, path)
+        _report_outside(context, outside, path)
 
 
 def named_scripts(context: CompilerContext, names: Sequence[str], path: tuple[str, ...]) -> frozenset[str]:
-    """The scripts and functions that alone may write."""
+    """Returns the scripts and functions under `written_by`: only these may write."""
     for index, name in enumerate(names):
         if name not in context.model.scripts and name not in context.model.functions:
             known = (*context.model.scripts, *context.model.functions)
@@ -202,31 +201,32 @@ def named_scripts(context: CompilerContext, names: Sequence[str], path: tuple[st
 
 
 def is_claimed(claims: Container[str], pattern: KeyPattern) -> bool:
-    """Whether all keys of a pattern lie in the claims; without claims they all do."""
+    """Whether the claims contain all keys of a pattern; without claims, they contain every key."""
     return not claims or next(beginnings(text_of(pattern.literal_prefix), claims), None) is not None
 
 
 def _not_claimed(context: CompilerContext, text: str, pattern: KeyPattern) -> str:
-    """What is wrong with a text that no claim takes in, and what to claim."""
+    """Returns the message about a text outside the claims, with the claim to add."""
     before, colon, _ = pattern.literal_prefix.partition(b":")
     remedy = f"; list {printable(before + colon)!r} under claims too" if colon else ""
     return f"{text!r} is outside the policy's claims ({', '.join(context.model.claims)}){remedy}"
 
 
 def is_bare(pattern: KeyPattern) -> bool:
-    """Whether the pattern is one key without a prefix, as Sidekiq's `queues`: it needs no claim."""
+    """Whether the pattern is one key without a prefix, such as Sidekiq's `queues`. It needs no claim."""
     return pattern.is_literal and SEPARATOR not in pattern.literal_prefix
 
 
 def _expansions(
     context: CompilerContext, model: EntryModel, path: tuple[str, ...]
 ) -> Iterable[tuple[str, list[Scope]]]:
-    """What the key stands for, each with the scopes one of which its keys must lie in; none: any will do."""
+    """Returns what a key stands for, each with the scopes of which one must contain it; none: any scope
+    may."""
     hole = f"<{SCOPE_HOLE}>"
     if hole not in model.key:
         return [(model.key, [])]
     if not context.model.scopes:
-        message = "<scope> expands over the policy's scopes, and there are none"
+        message = "<scope> stands for the policy's scopes, and there are none"
         context.error((*path, "key"), message, relies_on=[("scopes",)])
     named: dict[str, list[Scope]] = {}
     for scope in context.scopes:
@@ -234,10 +234,10 @@ def _expansions(
     return [(model.key.replace(hole, escaped(name)), scopes) for name, scopes in named.items()]
 
 
-def _tell_outside(
+def _report_outside(
     context: CompilerContext, outside: Sequence[tuple[str, Scope]], path: tuple[str, ...]
 ) -> None:
-    """What <scope> in a key makes outside the scopes: one fault of the key, however much it is."""
+    """Records keys with <scope> that are outside that scope: one fault, however many there are."""
     if not outside:
         return
     text, scope = outside[0]
@@ -248,17 +248,17 @@ def _tell_outside(
 
 
 def _scope_of(context: CompilerContext, pattern: KeyPattern) -> Scope | None:
-    """The scope of a pattern's keys: of those around it the one with the longest prefix."""
+    """Returns the scope of a pattern's keys: of all scopes around it, the one with the longest prefix."""
     return min(scopes_around(context, pattern), key=lambda scope: order(scope.pattern), default=None)
 
 
 def _has_rights(model: EntryModel) -> bool:
-    """Whether an entry has rights of its own, which replace those around it."""
+    """Whether an entry sets its own rights, which replace those around it."""
     return bool(model.writers or model.readers or model.consumers)
 
 
 def _reading(context: CompilerContext, model: EntryModel, home: Scope | None) -> Sequence[int]:
-    """The part of an entry's rights that readers and consumers have as such."""
+    """Returns the part of an entry's rights that comes from `readers` and `consumers`."""
     if _has_rights(model):
         return context.reading(model)
     return home.reading if home is not None else context.reading(context.model)
@@ -267,12 +267,12 @@ def _reading(context: CompilerContext, model: EntryModel, home: Scope | None) ->
 def _check_whose(
     context: CompilerContext, text: str, tenancy: Tenancy | None, home: Scope | None, path: tuple[str, ...]
 ) -> None:
-    """An entry that has its scope's rights and doesn't show whose a key is would be everybody's."""
+    """Records an entry that has its scope's rights but not the placeholders that show who owns a key."""
     names = {place.name for place in tenancy.places} if tenancy is not None else set()
     places = home.tenancy.places if home is not None and home.tenancy is not None else ()
     missing = next((place.name for place in places if place.name not in names), "")
     if home is not None and missing:
-        message = f"{text!r} lies in the scope {home.name}, of which each <{missing}> has its own part"
+        message = f"{text!r} is in the scope {home.name}, where each <{missing}> has its own part"
         context.error(path, f"{message}; write <{missing}> here too, or give the entry rights of its own")
 
 
@@ -283,13 +283,15 @@ def _entry_rights(
     home: Scope | tuple[list[int], list[int]],
     path: tuple[str, ...],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """An entry's rights replace its scope's, or those at the policy's top where it lies in no scope; the
-    denials stay."""
+    """Returns an entry's rights and denials. Its rights replace those of its scope, or for an entry in no
+    scope those at the policy's top. Denials add up."""
     held, denied = own
     around, denied_around = (home.rights, home.denied) if isinstance(home, Scope) else home
     if not _has_rights(model):
         if not isinstance(home, Scope) and not any(around):
-            message = "in no scope and without writers or readers: nobody could use it; write them here, or"
+            message = (
+                "in no scope and without writers or readers, so no service could use it; write them here, or"
+            )
             context.error(
                 path,
                 f"{message} at the policy's top for all such entries",

@@ -1,6 +1,7 @@
-"""Which member of a family stands for a key of another form: a legacy form's, or that of a replaced entry.
+"""Finds the member of a family that a key of another form (a legacy form, a replaced entry) stands for.
 
-Rule: the member whose values the form names; else the caller's own one; never that of another service.
+Rule: it is the member whose values the form names, or else the caller's own member. It is never a member of
+another service.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from .context import SCOPE_HOLE, CompilerContext, Values
 
 
 class Standard(NamedTuple):
-    """What a key of another form stands for."""
+    """The members that a key of another form stands for."""
 
-    target: Target  # the member; of several, one of them
-    pattern: KeyPattern  # its form; of several, with placeholders where they differ
-    rights: tuple[int, ...]  # by service number: those on its own member
+    target: Target  # the member, or one of several
+    pattern: KeyPattern  # its form; for several, with placeholders where they differ
+    rights: tuple[int, ...]  # by service number, on its own member
     denied: tuple[int, ...]
-    # By service number: its own member's form, or None for `pattern`; () where the entry is no family.
+    # By service number: the form of its own member, or None for `pattern`; () if the entry is not a family.
     own: tuple[KeyPattern | None, ...]
-    unclear: frozenset[int]  # services of which several members are the own
+    unclear: frozenset[int]  # services that have several members of their own
 
 
 def texts_of_family(
     context: CompilerContext, text: str, path: Sequence[str | int]
 ) -> Iterator[tuple[str, Values, Bound]]:
-    """Every pattern that a form stands for, with the values that it names; <scope> is one of them here."""
+    """Yields every pattern that a form stands for, with the values that it names, <scope> included."""
     hole = f"<{SCOPE_HOLE}>"
     names = dict.fromkeys(scope.name for scope in context.scopes) if hole in text else [""]
     for name in names:
@@ -46,7 +47,7 @@ def texts_of_family(
 def standard_of(
     context: CompilerContext, entry: str, named: Mapping[str, bytes], pattern: KeyPattern
 ) -> Standard | None:
-    """The members of an entry that a form of this pattern and these values stands for; None for none."""
+    """Returns the members of an entry that a form with this pattern and these values stands for, or None."""
     named = {**_named_literally(context, entry, pattern, named), **named}
     question = (entry, tuple(sorted(named.items())))
     if question not in context.standards:
@@ -86,7 +87,8 @@ def _standard(
 
 
 def own_members(members: Sequence[Target], service: int) -> list[Target]:
-    """Those of a family that are a service's own: that it may write, or else that it may read."""
+    """Returns a service's own members of a family: those that it may write, or else those that it may
+    read."""
     held = [(one, one.rights[service] & ~one.denied[service]) for one in members]
     return [one for one, right in held if right & WRITE] or [one for one, right in held if right]
 
@@ -94,7 +96,7 @@ def own_members(members: Sequence[Target], service: int) -> list[Target]:
 def read_member(
     context: CompilerContext, entry: str, member: Mapping[str, str], path: tuple[str, ...]
 ) -> dict[str, bytes]:
-    """The values of the member that a form says it stands for, with faults noted."""
+    """Returns the values under a form's `member`; faults are recorded."""
     known: dict[str, dict[str, None]] = {}
     for values, _ in context.members.get(entry, ()):
         for hole, held in values:
@@ -102,13 +104,13 @@ def read_member(
     named = {}
     for name, value in member.items():
         if entry not in context.members:
-            continue  # told already
+            continue  # reported already
         if name not in known:
-            what = did_you_mean(name, known) or "; it is no family"
+            what = did_you_mean(name, known) or "; it is not a family"
             context.error((*path, name), f"the key of {entry} has no bound <{name}>{what}", of_key=True)
         elif value not in known[name]:
             near = did_you_mean(value, known[name])
-            context.error((*path, name), f"{value!r} is no value of <{name}>{near}", relies_on=[("bind",)])
+            context.error((*path, name), f"{value!r} is not a value of <{name}>{near}", relies_on=[("bind",)])
         else:
             named[name] = value.encode()
     return named
@@ -117,7 +119,7 @@ def read_member(
 def _named_literally(
     context: CompilerContext, entry: str, pattern: KeyPattern, named: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """The values that stand as words in a form's literal text, and not in that of all the entry's keys."""
+    """Returns the values that are words in a form's literal text but not in the entry's own text."""
     values: dict[str, set[bytes]] = {}
     for member, _ in context.members.get(entry, ()):
         for name, value in member:
@@ -143,7 +145,7 @@ def _has_word(text: bytes, word: bytes) -> bool:
 
 
 def _general(context: CompilerContext, entry: str, named: Mapping[str, bytes]) -> KeyPattern:
-    """The entry's form with placeholders for the values that aren't named."""
+    """Returns the entry's form, with placeholders for the values that are not named."""
     text = context.model.keys[entry].key
     for name, value in named.items():
         text = text.replace(f"<{name}>", escaped(value.decode()))

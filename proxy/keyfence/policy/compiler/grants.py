@@ -1,6 +1,6 @@
-"""Grants: what one service may do beyond all else, and until when.
+"""Compiles grants: what a service may do beyond its rights, and until when.
 
-Rule: a grant is of a service that there is, and its commands are known as `build_commands` says.
+Rule: a grant names a service of the policy, and commands that `build_selectors` knows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .legacy import end_of
 
 
 def build_grants(context: CompilerContext, home: int) -> dict[int, tuple[Grant, ...]]:
-    """What services may do beyond the default, by service number."""
+    """Returns the grants by service number."""
     grants: dict[int, tuple[Grant, ...]] = {}
     for service, model in context.model.grants.items():
         path = ("grants", service)
@@ -25,7 +25,7 @@ def build_grants(context: CompilerContext, home: int) -> dict[int, tuple[Grant, 
         for index, key in enumerate(model.keys):
             hole = context.placeholder_in(key)
             if hole:
-                message = f"{key!r}: a grant's keys are globs, so {hole} would have to stand in the keys"
+                message = f"{key!r}: a grant's keys are globs, so {hole} means just this text"
                 context.error((*path, "keys", index), f"{message}; write * in its place")
         texts = tuple(key.encode() for key in model.keys if key != "legacy")
         ends = end_of(model.until) if model.on_expiry == "refuse" else None

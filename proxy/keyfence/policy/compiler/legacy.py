@@ -1,7 +1,7 @@
-"""What is tolerated for a while, and what is in use and wrong: legacy forms, older versions, strays.
+"""Compiles legacy forms, older versions of entries (`replaces`) and wrong forms that are in use (`instead`).
 
-Rule: a legacy form allows at most what its entry's rights allow, and an end date refuses nothing unless
-`on_expiry: refuse` says so.
+Rule: a legacy form allows at most what its entry's rights allow. An end date refuses nothing unless
+`on_expiry: refuse` is set.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .prefixes import beginnings
 
 
 def end_of(day: datetime.date | None) -> float | None:
-    """When a last day is over, in Unix seconds: midnight UTC, as `until` is read everywhere."""
+    """Returns when a last day ends, in Unix seconds: at midnight UTC, as for every `until`."""
     if day is None:
         return None
     midnight = datetime.datetime.combine(day, datetime.time(), datetime.UTC)
@@ -34,7 +34,7 @@ def end_of(day: datetime.date | None) -> float | None:
 
 
 def build_legacy(context: CompilerContext) -> None:
-    """The deprecated forms as targets, into the draft, with the rights that their exception leaves."""
+    """Builds the legacy forms as targets, in the context, with the rights that they leave."""
     section = context.model.legacy
     everybody = _services(context, section.services, ("legacy", "services"))
     for text, model in context.model.legacy.keys.items():
@@ -53,14 +53,15 @@ def build_legacy(context: CompilerContext) -> None:
 
 
 def build_strays(context: CompilerContext) -> None:
-    """Forms that are in use and wrong, as targets into the draft: no exception, only a better hint."""
+    """Builds the forms under `instead` as targets, in the context. They allow nothing and give better
+    hints."""
     for text, name in context.model.instead.items():
         path = ("instead", text)
         for one in _replaced(context, text, name, path):
             beginning = text_of(one.pattern.literal_prefix)
             is_claimed = next(beginnings(beginning, context.claims), None) is not None
             if is_claimed or any(scopes_around(context, one.pattern)):
-                message = f"{text!r} is inside the policy's own part of the key space; write it under legacy"
+                message = f"{text!r} is in the policy's own part of the key space; write it under legacy"
                 context.error(path, message, of_key=True, relies_on=[("claims",), ("scopes",)])
                 continue
             nothing = (0,) * len(context.services)
@@ -72,7 +73,7 @@ def build_strays(context: CompilerContext) -> None:
 
 
 def build_exceptions(context: CompilerContext) -> Iterable[tuple[str, datetime.date]]:
-    """The end dates of what is only tolerated for a while: (legacy or grants, date)."""
+    """Yields the end dates of legacy forms and grants: ("legacy" or "grants", date)."""
     section = context.model.legacy
     if section.until is not None:
         yield "legacy", section.until
@@ -93,8 +94,8 @@ def _services(
 
 
 def _unshown(standard: Tenancy | None, pattern: KeyPattern) -> Tenancy | None:
-    """What of an entry's rights depends on a value of the caller that a form of it doesn't show: a key of
-    that form may be of any value."""
+    """Returns which of an entry's rights depend on a value of the caller that one of its forms does not show.
+    A key of that form may have any value."""
     if standard is None:
         return None
     names = {hole.name for hole in pattern.holes}
@@ -102,7 +103,8 @@ def _unshown(standard: Tenancy | None, pattern: KeyPattern) -> Tenancy | None:
 
 
 def _left(rights: Sequence[int], unshown: Tenancy | None) -> tuple[int, ...]:
-    """What is left of rights by service where a key may be of any value: the right on those of all values."""
+    """Returns the rights by service that are left if a key may have any value: those on the keys of all
+    values."""
     if unshown is None or not unshown.places:
         return tuple(rights)
     return tuple(unshown.held(number, rights, ()) for number in range(len(rights)))
@@ -115,10 +117,10 @@ def _replaced(
     path: tuple[str, ...],
     member: Mapping[str, str] | None = None,
 ) -> Iterator[Target]:
-    """The targets of a form that an entry replaces, with the entry's rights."""
+    """Yields the targets of a form that an entry replaces, with the entry's rights."""
     if entry not in context.model.keys:
         known = did_you_mean(entry, context.model.keys)
-        context.error((*path, "entry"), f"{entry!r} is no entry under keys{known}")
+        context.error((*path, "entry"), f"{entry!r} is not an entry under keys{known}")
     chosen = read_member(context, entry, member or {}, (*path, "member"))
     for one, values, bound in texts_of_family(context, text, path):
         pattern = context.pattern(one, path)
@@ -150,20 +152,20 @@ def _replaced(
 
 
 def build_versions(context: CompilerContext) -> None:
-    """Two versions side by side: of what another entry replaces, some rights are left."""
+    """Takes rights from entries that another entry replaces: only those under its `allow` are left."""
     for name, model in context.model.keys.items():
         if not model.replaces:
             continue
         path = ("keys", name, "replaces")
         if model.replaces not in context.model.keys or model.replaces == name:
             near = did_you_mean(model.replaces, context.model.keys.keys() - {name})
-            context.error(path, f"{model.replaces!r} is no other entry under keys{near}")
+            context.error(path, f"{model.replaces!r} is not another entry under keys{near}")
             continue
         gone = ALL_RIGHTS & ~legacy_rights(model.allow)
         for values, index in context.members.get(model.replaces, ()):
             old = context.entries[index]
             if old.successor is not None:
-                context.error(path, f"{old.name} is replaced by another entry already")
+                context.error(path, f"another entry replaces {old.name} already")
             newer = standard_of(context, name, dict(values), old.pattern)
             if newer is None:
                 continue
@@ -177,6 +179,6 @@ def build_versions(context: CompilerContext) -> None:
 
 
 def legacy_rights(allow: Sequence[str]) -> int:
-    """The rights that are left on deprecated keys."""
+    """Returns the rights that an `allow` leaves."""
     bits = {"read": READ, "delete": DELETE, "write": WRITE | DELETE | GROUP}
     return functools.reduce(operator.or_, (bits[word] for word in allow), 0)

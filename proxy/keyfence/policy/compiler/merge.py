@@ -1,7 +1,7 @@
-"""Several policy files as one policy: each team's file speaks for its own part of the key space.
+"""Merges several policy files into one policy: each team's file rules its own part of the key space.
 
-Rule: a key belongs to one file. Claims of two files never overlap; what no file claims belongs to the one
-file without claims, if there is one. So no file can give or take rights on keys of another.
+Rule: a key belongs to one file. Claims of two files never overlap. A key that no file claims belongs to the
+one file without claims, if there is one. So no file can give or take rights on keys of another.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
-from keyfence.policy.compiled.policy import UNKNOWN, Home, Target
+from keyfence.policy.compiled.policy import Home, Target
 from keyfence.policy.compiled.scripts import Registration
+from keyfence.policy.services import UNKNOWN
 from keyfence.policy.source.model import PolicyModel, UnregisteredScripts
 from keyfence.policy.source.yaml import PathKey
 
@@ -25,30 +26,30 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 Scripts = Mapping[bytes, Registration]  # by the SHA-1s of their texts
 
-# What must have one name over all files: it is what reports and waivers call it.
+# Sections whose names must differ across all files, because reports and waivers use them.
 _NAMED = ("channels", "scripts", "functions")
-# What may lie outside its file's claims, in the order in which it decides there.
+# Kinds of target that may lie outside their file's claims, in the order in which they decide there.
 _OUTSIDE = ("entry", "legacy", "stray")
 
 
 def services_of(models: Iterable[PolicyModel]) -> tuple[str, ...]:
-    """All services, in the order of the files; the one that nothing identifies is the last."""
+    """Returns all services in the order of the files; the one for unidentified clients is the last."""
     return (*dict.fromkeys(name for model in models for name in model.services), UNKNOWN)
 
 
-def check_together(drafts: Sequence[CompilerContext], scripts: Sequence[Scripts]) -> None:
-    """Notes what is wrong between files, each time in the later one, with the place in the earlier one.
-    `scripts` are those that each file registers."""
-    _check_claims(drafts)
-    _check_scripts(drafts, scripts)
+def check_together(contexts: Sequence[CompilerContext], scripts: Sequence[Scripts]) -> None:
+    """Records faults between files: each in the later file, with the place in the earlier one. `scripts` are
+    those that each file registers."""
+    _check_claims(contexts)
+    _check_scripts(contexts, scripts)
     for section in _NAMED:
-        _check_names(drafts, section)
-    _check_databases(drafts)
-    _check_commands(drafts)
+        _check_names(contexts, section)
+    _check_databases(contexts)
+    _check_commands(contexts)
 
 
 def home_of(context: CompilerContext, **more: Any) -> Home:
-    """What a file says of all its keys."""
+    """Returns what a file says about all its keys."""
     model = context.model
     return Home(
         policy=model.policy,
@@ -62,8 +63,8 @@ def home_of(context: CompilerContext, **more: Any) -> Home:
 
 
 def common_home(homes: Sequence[Home]) -> Home:
-    """What holds for keys, and for commands, that are no single file's: the catch-all's word where there is
-    one; else the strictest of all files."""
+    """Returns what applies to keys and commands that belong to no single file: the settings of the file
+    without claims, or if there is none, the strictest of all files."""
     if len(homes) == 1:
         return homes[0]
     found = next((home for home in homes if not home.claims), None)
@@ -81,11 +82,11 @@ def common_home(homes: Sequence[Home]) -> Home:
 
 
 def in_order(parts: Sequence[tuple[Home, Sequence[Target]]]) -> list[Target]:
-    """The targets of all files in the order in which they decide, each with its file's number.
+    """Returns the targets of all files in the order in which they decide, each with its file's number.
 
-    A legacy form that isn't under its file's claims speaks for keys that no file claims, and only there; so
-    does an entry that is one key without a prefix.
-    Entries of one name in several files, as `lock`, are told apart by their policy: `shop/lock`.
+    A legacy form outside its file's claims covers only keys that no file claims, and so does an entry that is
+    one key without a prefix. If several files have an entry of one name, such as `lock`, the policy's name is
+    added: `shop/lock`.
     """
     named = Counter(name for _, targets in parts for name in {one.name for one in targets if one.entry})
     stamped = [
@@ -103,7 +104,7 @@ def in_order(parts: Sequence[tuple[Home, Sequence[Target]]]) -> list[Target]:
 
 
 def merged(maps: Iterable[Mapping[Key, Value]]) -> dict[Key, Value]:
-    """One map of several that share no key, or of which the first counts."""
+    """Merges maps; where they share a key, the first one counts."""
     found: dict[Key, Value] = {}
     for one in maps:
         for key, value in one.items():
@@ -112,7 +113,7 @@ def merged(maps: Iterable[Mapping[Key, Value]]) -> dict[Key, Value]:
 
 
 def strictest(words: Iterable[UnregisteredScripts]) -> UnregisteredScripts:
-    """What holds where each file says what a script may do that no registration covers."""
+    """Returns the strictest of what the files say about scripts that are not registered."""
     return max(words, key=get_args(UnregisteredScripts).index)
 
 
@@ -129,25 +130,25 @@ def _is_outside(target: Target, home: Home) -> bool:
     return target.kind in _OUTSIDE and not beginning.startswith(home.claims)
 
 
-def _check_claims(drafts: Sequence[CompilerContext]) -> None:
+def _check_claims(contexts: Sequence[CompilerContext]) -> None:
     catch_all: CompilerContext | None = None
-    for context in drafts:
+    for context in contexts:
         if context.model.claims:
             continue
         if catch_all is not None:
             first = catch_all.source.place(("policy",))
-            message = f"no claims: {first.file} has none either, and one file only can speak for the rest"
+            message = f"no claims, and {first.file} has none either: only one file can own the unclaimed keys"
             context.error(("policy",), message)
         catch_all = catch_all or context
-    _check_overlaps(drafts)
-    _check_bare_keys(drafts)
+    _check_overlaps(contexts)
+    _check_bare_keys(contexts)
 
 
-def _check_bare_keys(drafts: Sequence[CompilerContext]) -> None:
-    """Keys without a prefix that lie outside their file's claims, and belong to another file too."""
-    claims = {claim: (context, path) for context in drafts for path, claim in _claims(context)}
+def _check_bare_keys(contexts: Sequence[CompilerContext]) -> None:
+    """Records keys without a prefix that are outside their file's claims and belong to another file too."""
+    claims = {claim: (context, path) for context in contexts for path, claim in _claims(context)}
     first: dict[bytes, tuple[CompilerContext, str]] = {}
-    for context in drafts:
+    for context in contexts:
         for target in context.entries:
             if not is_bare(target.pattern):
                 continue
@@ -157,30 +158,30 @@ def _check_bare_keys(drafts: Sequence[CompilerContext]) -> None:
             other, there = claims[claim] if claim else (context, path)
             if other is not context:
                 place = other.source.place(there)
-                told = f"{text!r} is in the claim {claim!r} of {place.file}:{place.line}"
-                context.error(path, f"{told}; register it there")
+                message = f"{text!r} is in the claim {claim!r} of {place.file}:{place.line}"
+                context.error(path, f"{message}; register it there")
             other, name = first.setdefault(key, (context, target.name))
             if other is not context:
                 place = other.source.place(("keys", name, "key"))
                 context.error(path, f"{text!r} is also an entry's key in {place.file}:{place.line}")
 
 
-def _check_overlaps(drafts: Sequence[CompilerContext]) -> None:
-    """Claims of two files of which one begins as the other does. In order, what begins with a claim stands
-    right behind it, so that each is compared with few others."""
+def _check_overlaps(contexts: Sequence[CompilerContext]) -> None:
+    """Records claims of two files where one begins with the other. Claims are sorted, so those that begin
+    with another one follow right behind it, and each is compared with few others."""
     ordered = sorted(
-        (claim, number, path) for number, context in enumerate(drafts) for path, claim in _claims(context)
+        (claim, number, path) for number, context in enumerate(contexts) for path, claim in _claims(context)
     )
-    open_ones: list[tuple[str, int, PathKey]] = []  # each begins as the one before it
+    open_ones: list[tuple[str, int, PathKey]] = []  # each begins with the one before it
     for one in ordered:
         while open_ones and not one[0].startswith(open_ones[-1][0]):
             open_ones.pop()
         for other in open_ones:
             if one[1] != other[1]:
                 (mine, number, left), (theirs, later, right) = sorted((one, other), key=lambda each: each[1])
-                place = drafts[number].source.place(left)
+                place = contexts[number].source.place(left)
                 message = f"the claim {theirs!r} overlaps {mine!r} of {place.file}:{place.line}; divide them"
-                drafts[later].error(right, f"{message}, so that each key is one file's")
+                contexts[later].error(right, f"{message}, so that each key belongs to one file")
         open_ones.append(one)
 
 
@@ -189,33 +190,33 @@ def _claims(context: CompilerContext) -> Iterator[tuple[PathKey, str]]:
         yield ("claims", index), claim
 
 
-def _check_names(drafts: Sequence[CompilerContext], section: str) -> None:
+def _check_names(contexts: Sequence[CompilerContext], section: str) -> None:
     seen: dict[str, CompilerContext] = {}
-    for context in drafts:
+    for context in contexts:
         for name in getattr(context.model, section):
             first = seen.setdefault(name, context)
             if first is not context:
                 place = first.source.place((section, name), of_key=True)
-                message = f"{name} is also the name of one of {section} in {place.file}:{place.line}"
+                message = f"{name} is also a name under {section} in {place.file}:{place.line}"
                 context.error((section, name), f"{message}; reports couldn't tell them apart", of_key=True)
 
 
-def _check_scripts(drafts: Sequence[CompilerContext], scripts: Sequence[Scripts]) -> None:
-    """One script, such as the release of a lock, may be in several files where they say the same of it: it
-    touches nothing but the keys that it declares, and goes by the first file's name."""
+def _check_scripts(contexts: Sequence[CompilerContext], scripts: Sequence[Scripts]) -> None:
+    """Records scripts that two files register differently. A script, such as one that releases a lock, may be
+    in several files if they say the same about it; the name in the first file counts."""
     first: dict[bytes, tuple[CompilerContext, Registration]] = {}
-    for context, known in zip(drafts, scripts, strict=True):
+    for context, known in zip(contexts, scripts, strict=True):
         for sha1, mine in known.items():
             other, theirs = first.setdefault(sha1, (context, mine))
             if dataclasses.replace(theirs, name=mine.name) != mine:
-                told, remedy = "says something else of its keys", "let both say the same"
+                fault, remedy = "says something else about its keys", "write the same in both"
             elif mine.name != theirs.name and mine.name in _writers_by_script(context):
-                told, remedy = "stands under written_by", "register it in one file"
+                fault, remedy = "is under written_by", "register it in one file"
             else:
                 continue
             place = other.source.place(("scripts", theirs.name), of_key=True)
             message = (
-                f"{mine.name} has the same SHA-1 as {theirs.name} in {place.file}:{place.line}, and {told}"
+                f"{mine.name} has the same SHA-1 as {theirs.name} in {place.file}:{place.line}, and {fault}"
             )
             context.error(("scripts", mine.name), f"{message}; {remedy}", of_key=True)
 
@@ -226,28 +227,28 @@ def _writers_by_script(context: CompilerContext) -> set[str]:
     return {*scopes, *(name for one in model.keys.values() for name in one.written_by)}
 
 
-def _check_databases(drafts: Sequence[CompilerContext]) -> None:
-    given = [context for context in drafts if context.model.databases is not None]
+def _check_databases(contexts: Sequence[CompilerContext]) -> None:
+    given = [context for context in contexts if context.model.databases is not None]
     for context in given[1:]:
         if set(context.model.databases or ()) != set(given[0].model.databases or ()):
             place = given[0].source.place(("databases",))
-            message = f"the databases are others in {place.file}:{place.line}; the files are about one Redis"
+            message = f"{place.file}:{place.line} lists other databases; all files are for one Redis"
             context.error(("databases",), message)
 
 
-def _check_commands(drafts: Sequence[CompilerContext]) -> None:
-    _against(drafts, lambda context: context.model.commands.allow, "allow", "forbid")
-    _against(drafts, lambda context: context.model.commands.forbid, "forbid", "allow")
+def _check_commands(contexts: Sequence[CompilerContext]) -> None:
+    _report_contradictions(contexts, lambda context: context.model.commands.allow, "allow", "forbid")
+    _report_contradictions(contexts, lambda context: context.model.commands.forbid, "forbid", "allow")
 
 
-def _against(
-    drafts: Sequence[CompilerContext],
+def _report_contradictions(
+    contexts: Sequence[CompilerContext],
     names: Callable[[CompilerContext], Sequence[str]],
     word: str,
     opposite: str,
 ) -> None:
-    """What an earlier file allows and a later one forbids, or the other way."""
-    for one, other in itertools.combinations(drafts, 2):
+    """Records commands that one file allows and another one forbids."""
+    for one, other in itertools.combinations(contexts, 2):
         mine = {name.upper(): index for index, name in enumerate(names(one))}
         for index, name in enumerate(getattr(other.model.commands, opposite)):
             if name.upper() in mine:

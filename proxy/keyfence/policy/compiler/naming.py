@@ -1,7 +1,8 @@
-"""The naming rules as automata: one for each rule, and their product, which accepts what keeps them all.
+"""Compiles the naming rules into automata: one for each rule, and their product, which accepts names that
+keep all rules.
 
-Rule: every rule but those about lengths is a regular language, taken whole (no counter is left out), so that
-the product alone decides; and whether an entry's keys can break a rule at all is found out here, once.
+Rule: every rule except those about lengths is a regular language, and the automaton has all its counters, so
+the product alone decides. Whether an entry's keys can break a rule at all is computed here, once.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from keyfence.policy.verdict import Severity
 from .context import CompilerContext
 
 MAX_STATES = 20_000
-MAX_COMPARED = 20_000  # joint states, for an entry against the rules
+MAX_COMPARED = 20_000  # joint states of an entry and the rules
 
 _CAPITALS = sum(1 << byte for byte in range(ord("A"), ord("Z") + 1))
 _WORD_BYTES = sum(1 << byte for byte in b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
@@ -52,7 +53,7 @@ _SEPARATOR = Bytes(SEPARATOR_MASK)
 
 
 class _Unrolled(ClassExpression):
-    """A language that the automaton takes as it is, whatever it counts."""
+    """A language that the automaton takes with all its counters."""
 
     @cached_property
     def relaxed(self) -> Node:
@@ -60,7 +61,7 @@ class _Unrolled(ClassExpression):
 
 
 def build_names(context: CompilerContext) -> Names:
-    """The policy's naming rules, with faults noted in the draft."""
+    """Builds the policy's naming rules; faults are recorded in the context."""
     found: list[Check] = []
     limits: list[LengthLimit] = []
     model = context.model.names
@@ -88,8 +89,7 @@ def build_names(context: CompilerContext) -> Names:
 
 
 def has_capitals(target: Target) -> bool:
-    """Whether a pattern's own text has capital letters: what is literal in it and no value of a bound
-    placeholder."""
+    """Whether a pattern's own text has capital letters. Values of bound placeholders do not count."""
     texts = [part.text for part in target.pattern.parts if isinstance(part, Literal)]
     for _, value in target.bound:
         texts = [text.replace(value, b"") for text in texts]
@@ -97,9 +97,9 @@ def has_capitals(target: Target) -> bool:
 
 
 def _all_kept(checks: Sequence[Check]) -> Automaton | None:
-    """The automaton of the names that keep every rule; None where it would be too large.
+    """Returns the automaton of the names that keep every rule; None if it would be too large.
 
-    It gives a name up as soon as one rule is broken for good, else the states would be those of all
+    It rejects a name as soon as one rule is broken for good. Otherwise it would need states for all
     combinations of broken rules.
     """
     hopeful = [_hopeful(check) for check in checks]
@@ -134,7 +134,7 @@ def _all_kept(checks: Sequence[Check]) -> Automaton | None:
 
 
 def _hopeful(check: Check) -> frozenset[int]:
-    """The states of a rule's automaton from which a name can still keep the rule."""
+    """Returns the states of a rule's automaton from which a name can still keep the rule."""
     automaton = check.automaton
     before: dict[int, set[int]] = {}
     places = range(0, automaton.states * NODE, NODE)
@@ -151,7 +151,7 @@ def _hopeful(check: Check) -> frozenset[int]:
 
 
 def _minimal(automaton: Automaton) -> Automaton:
-    """The smallest automaton of the same language (Moore's algorithm): the product is then small too."""
+    """Returns the smallest automaton of the same language (Moore's algorithm), to keep the product small."""
     places = range(0, automaton.states * NODE, NODE)
     moves = [[after // NODE for after in automaton.successors(state)] for state in places]
     block_of = [int(automaton.accept_of(state) >= 0) for state in places]
@@ -165,8 +165,8 @@ def _minimal(automaton: Automaton) -> Automaton:
             break
         block_of = finer
     if block_of[0] == block_of[1]:
-        return automaton  # the start is as dead as the dead state: nothing is accepted
-    # The dead state's block first, then the start's, as tables have them.
+        return automaton  # the start is equal to the dead state: no name is accepted
+    # Tables have the dead state's block first, then the start's.
     first_of = {block: at for at, block in reversed(list(enumerate(block_of)))}
     number = {block: new for new, block in enumerate(dict.fromkeys(block_of))}
     small = [[number[block_of[after]] for after in moves[first_of[block]]] for block in number]
@@ -202,12 +202,12 @@ class _Rules:
         self.path = path
 
     def checks(self) -> Iterator[Check]:
-        # In the order in which they are told: what holds of every byte first.
+        # In the order in which messages list them: rules about every byte first.
         rules = self.rules
         if rules.charset is not None:
             allowed = self._class(rules.charset, "charset")
             if allowed is not None and (shortest(allowed.node), longest(allowed.node)) != (1, 1):
-                self._error("charset", f"{rules.charset!r}: write a class for one byte, as [a-z0-9:_]")
+                self._error("charset", f"{rules.charset!r}: write a class for one byte, such as [a-z0-9:_]")
             elif allowed is not None:
                 yield self._check("charset", Repeat(allowed.node, 0, None), text=rules.charset)
         if rules.lowercase:
@@ -215,7 +215,7 @@ class _Rules:
         if rules.levels is not None:
             least, most = rules.levels.min or 0, rules.levels.max
             if most is not None and least > most:
-                self._error("levels", "min is above max: no name would do")
+                self._error("levels", "min is above max: no name can keep this")
             yield self._check("levels", _levels(least, most), least=least, most=most)
         if rules.level is not None:
             level = self._level_class(rules.level, "level")
@@ -230,7 +230,7 @@ class _Rules:
         marks = []
         for mark, text in self.rules.after.items():
             if not mark or ":" in mark:
-                message = f"{mark!r} is no level of a key; write the word between two colons"
+                message = f"{mark!r} is not a level of a key; write the word between two colons"
                 self._error("after", message, mark)
             form = self._level_class(text, "after", mark)
             if form is not None:
@@ -243,15 +243,15 @@ class _Rules:
         words = []
         for word, better in self.rules.avoid.items():
             if not word.isascii() or not word.isalnum():
-                self._error("avoid", f"{word!r} is no abbreviation; use letters and digits", word)
+                self._error("avoid", f"{word!r} is not an abbreviation; use letters and digits", word)
                 continue
             words.append((word, better))
         if not words:
             return
         no_word = Bytes(ANY_BYTE & ~_WORD_BYTES)
         before = either([EMPTY, concat([_ANYTHING, no_word])])
-        behind = either([EMPTY, concat([no_word, _ANYTHING])])
-        node = concat([before, either([literal(word.encode()) for word, _ in words]), behind])
+        after = either([EMPTY, concat([no_word, _ANYTHING])])
+        node = concat([before, either([literal(word.encode()) for word, _ in words]), after])
         yield self._check("avoid", node, forbids=True, avoid=tuple(words))
 
     def _check(self, kind: Kind, language: Node, **details: Any) -> Check:
@@ -259,7 +259,7 @@ class _Rules:
         return Check(kind, self.severity, _minimal(automaton), **details)
 
     def _class(self, text: str, *at: str) -> ClassExpression | None:
-        """A class by its name, as <placeholder>, or as an expression."""
+        """Returns a class by its name, by <placeholder> or by an expression; None after recording a fault."""
         if text.startswith("<") and text.endswith(">"):
             known = self.context.classes.get(text[1:-1])
             if known is None:
@@ -275,7 +275,7 @@ class _Rules:
     def _level_class(self, text: str, *at: str) -> ClassExpression | None:
         found = self._class(text, *at)
         if found is not None and found.alphabet & SEPARATOR_MASK:
-            self._error(at[0], f"{text!r} may hold a colon, which no level does", *at[1:])
+            self._error(at[0], f"{text!r} may hold a colon, and a level has none", *at[1:])
             return None
         return found
 
@@ -284,7 +284,7 @@ class _Rules:
 
 
 def _joined(level: Node) -> Node:
-    """One level or more, with the separator between; a level may be empty where `level` admits that."""
+    """Returns one level or more, separated by colons. A level may be empty if `level` admits that."""
     return concat([level, Repeat(concat([_SEPARATOR, level]), 0, None)])
 
 
@@ -295,28 +295,28 @@ def _levels(least: int, most: int | None) -> Node:
 
 
 def _other_than(words: Sequence[bytes]) -> Node:
-    """Every level, the empty one too, but these."""
+    """Returns every level, the empty one included, except these."""
     ends = b"" in words
     heads = sorted({word[0] for word in words if word})
     others = ANY_BYTE & ~SEPARATOR_MASK & ~sum(1 << head for head in heads)
-    ways: list[Node] = [] if ends else [EMPTY]
-    ways.append(concat([Bytes(others), _LEVEL]))
+    others_here: list[Node] = [] if ends else [EMPTY]
+    others_here.append(concat([Bytes(others), _LEVEL]))
     for head in heads:
         rest = _other_than([word[1:] for word in words if word and word[0] == head])
-        ways.append(Concat((Bytes(1 << head), rest)))
-    return either(ways)
+        others_here.append(Concat((Bytes(1 << head), rest)))
+    return either(others_here)
 
 
 class Against(NamedTuple):
-    """How the keys of a pattern stand to the naming rules."""
+    """Whether some keys of a pattern keep the naming rules, and some break them."""
 
     some_keep: bool
     some_break: bool
 
 
 def compare(pattern: KeyPattern, names: Names) -> Against:
-    """Whether keys of a pattern can keep and can break what the automaton asks. Long counters are left out;
-    both are said to be possible where the question is too large."""
+    """Whether keys of a pattern can keep and can break the naming rules. Long counters are left out. If the
+    comparison would be too large, the answer is that both are possible."""
     automaton = names.automaton
     if automaton is None:
         return Against(True, False)
@@ -347,7 +347,7 @@ def compare(pattern: KeyPattern, names: Names) -> Against:
 
 
 def surely_named(pattern: KeyPattern, names: Names) -> bool:
-    """Whether every key of the pattern keeps all naming rules, so that none need be asked."""
+    """Whether every key of the pattern keeps all naming rules, so that no key has to be checked."""
     limit = names.shortest_limit
     if limit is not None and pattern.longest > min(limit, UNBOUNDED - 1):
         return False
@@ -358,8 +358,8 @@ _BRACES = 1 << ord("{") | 1 << ord("}")
 
 
 def surely_tagged(pattern: KeyPattern, wanted: HashTag) -> bool:
-    """Whether every key of the pattern has the hash tag that it must have: literal braces make it, around
-    what is never empty."""
+    """Whether every key of the pattern has the hash tag that it must have: its literal text has the braces,
+    and what they enclose is never empty."""
     if wanted == "any":
         return True
     if any(hole.expression.alphabet & _BRACES or nullable(hole.expression.node) for hole in pattern.holes):

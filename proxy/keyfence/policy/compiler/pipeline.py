@@ -1,11 +1,12 @@
-"""From the policy file's model to what `decide` runs on: numbered services, targets, one automaton.
+"""Compiles the models of policy files into the tables that run: numbered services, targets, one automaton.
 
-Rule: whatever can be found out from the policy alone is found out here, once per load; every name that refers
-to nothing is reported with its place, all of them in one go.
+Rule: everything that follows from the policy alone is computed here, once per load. Every name that refers to
+nothing is reported with its place, all of them at once.
 
-Stages, in order, for each file: services and placeholders (`context`) → bound ones (`bind`) → scopes, entries
-(`build_catalogue`) → legacy forms → naming rules → targets → channels → scripts and functions → grants. Then
-for all files together (`teams`): who speaks for which keys → the order of targets → the automata over them.
+Stages, in order, for each file: services and placeholders (`context`) → bound placeholders (`bindings`) →
+scopes, entries (`entries`) → legacy forms (`legacy`) → naming rules (`naming`) → targets → channels → scripts
+and functions → grants. Then for all files together (`merge`): which file a key belongs to → the order of
+targets → the automata over them.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import math
 from collections.abc import Sequence
 
 from keyfence.policy.compiled.names import Names
-from keyfence.policy.compiled.policy import UNKNOWN, CompiledPolicy, Grant, Home, Target
+from keyfence.policy.compiled.policy import CompiledPolicy, Grant, Home, Target
 from keyfence.policy.compiled.scripts import Registration
 from keyfence.policy.compiled.tenants import Binding
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.patterns.automaton import Classifier
 from keyfence.policy.patterns.determinize import TooManyStates, classify
 from keyfence.policy.patterns.regular import SEPARATOR_MASK
+from keyfence.policy.services import UNKNOWN
 from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.yaml import Source
 from keyfence.shapes.secrecy import leading_to_secret, secrecy_of
@@ -42,12 +44,12 @@ from .scripts import build_functions, build_scripts
 from .targets import build_targets
 
 MAX_TARGETS = 50_000
-MAX_RIGHTS = 5_000_000  # services by targets, which take some 16 bytes each
+MAX_RIGHTS = 5_000_000  # services times targets; each takes about 16 bytes
 
 
 @dataclasses.dataclass(slots=True)
 class _Part:
-    """One file, compiled as far as it can be by itself."""
+    """One file, compiled as far as that needs no other file."""
 
     context: CompilerContext
     home: Home
@@ -61,36 +63,37 @@ class _Part:
 
 
 def compile_policy(model: PolicyModel, source: Source, *, name_services: bool = True) -> CompiledPolicy:
-    """Compile a well-formed policy. Raises FileError with every fault."""
+    """Compiles a well-formed policy. Raises FileError with every fault."""
     return compile_policies([(model, source)], model.policy, name_services=name_services)
 
 
 def compile_policies(
     files: Sequence[tuple[PolicyModel, Source]], name: str, *, name_services: bool = True
 ) -> CompiledPolicy:
-    """Compile the well-formed files of several teams as one policy. Raises FileError with every fault."""
+    """Compiles the well-formed files of several teams as one policy. Raises FileError with every fault."""
     services = services_of(model for model, _ in files)
-    drafts = [
+    contexts = [
         CompilerContext(model, source, services, number) for number, (model, source) in enumerate(files)
     ]
-    for context in drafts:
-        context.siblings = drafts
+    for context in contexts:
+        context.siblings = contexts
     bindings: list[Binding] = []
-    parts = [_part(context, bindings) for context in drafts]
-    check_together(drafts, [part.scripts for part in parts])
-    _raise_faults(drafts)
+    parts = [_part(context, bindings) for context in contexts]
+    check_together(contexts, [part.scripts for part in parts])
+    _raise_faults(contexts)
     homes = tuple(part.home for part in parts)
     targets = in_order([(part.home, part.targets) for part in parts])
     channels = order_channels(itertools.chain(*(part.channels for part in parts)), services)
-    classifier = _automaton(drafts[0], targets, "keys")
-    channel_classifier = _automaton(drafts[0], channels, "channels")
+    classifier = _automaton(contexts[0], targets, "keys")
+    channel_classifier = _automaton(contexts[0], channels, "channels")
     if classifier is None or channel_classifier is None:
-        raise FileError(drafts[0].faults)
+        raise FileError(contexts[0].faults)
     common = common_home(homes)
-    models = [context.model for context in drafts]
+    models = [context.model for context in contexts]
+    formed = [target for context in contexts for target in _formed(context)]
     return CompiledPolicy(
         name=name,
-        revision=_revision(drafts),
+        revision=_revision(contexts),
         contact=common.contact,
         services=services,
         targets=tuple(targets),
@@ -112,23 +115,19 @@ def compile_policies(
         cluster=any(home.cluster for home in homes),
         homes=homes,
         common=common,
-        secret_beginnings=tuple(
-            beginning
-            for one in itertools.chain(*map(_formed, drafts), channels)
-            if (beginning := leading_to_secret(one.pattern, one.secrets))
-        ),
+        secret_beginnings=_secret_beginnings([*formed, *channels]),
         secrecy=secrecy_of(
-            ((context.classes[name], least) for context in drafts for name, least in context.secrets.items()),
-            ((one.pattern, one.secrets) for one in itertools.chain(*map(_formed, drafts), targets, channels)),
+            ((one.classes[name], least) for one in contexts for name, least in one.secrets.items()),
+            ((one.pattern, one.secrets) for one in (*formed, *targets, *channels)),
         ),
         bindings=tuple(bindings),
-        exceptions=tuple(itertools.chain(*map(build_exceptions, drafts))),
+        exceptions=tuple(itertools.chain(*map(build_exceptions, contexts))),
         name_services=name_services,
     )
 
 
 def _part(context: CompilerContext, bindings: list[Binding]) -> _Part:
-    """`bindings` are those of the files before it, and take in this one's."""
+    """Compiles one file. `bindings` has the caller bindings of the files before it; this file's are added."""
     number = context.home
     context.first_binding = len(bindings)
     _check_services(context)
@@ -160,23 +159,30 @@ def _formed(context: CompilerContext) -> list[Target]:
     return [*context.entries, *context.legacy, *context.strays]
 
 
-def _raise_faults(drafts: Sequence[CompilerContext]) -> None:
-    faults = [fault for context in drafts for fault in context.faults]
+def _secret_beginnings(targets: Sequence[Target]) -> tuple[bytes, ...]:
+    found = (leading_to_secret(one.pattern, one.secrets) for one in targets)
+    return tuple(beginning for beginning in found if beginning)
+
+
+def _raise_faults(contexts: Sequence[CompilerContext]) -> None:
+    faults = [fault for context in contexts for fault in context.faults]
     if faults:
         raise FileError(faults)
 
 
-def _revision(drafts: Sequence[CompilerContext]) -> str:
-    """The beginning of the SHA-256 over all that was read: the files, and the scripts that they name."""
-    read = [text for context in drafts for text in ("\n".join(context.source.lines).encode(), *context.texts)]
+def _revision(contexts: Sequence[CompilerContext]) -> str:
+    """Returns the beginning of the SHA-256 of everything read: the files, and the scripts that they name."""
+    read = [
+        text for context in contexts for text in ("\n".join(context.source.lines).encode(), *context.texts)
+    ]
     if len(read) == 1:
         return hashlib.sha256(read[0]).hexdigest()[:12]
     return hashlib.sha256(b"".join(hashlib.sha256(text).digest() for text in read)).hexdigest()[:12]
 
 
 def _check_size(context: CompilerContext) -> None:
-    """Rights are kept for each service on each target, so their number is bounded. In a short file a
-    placeholder that is bound may stand for a million targets."""
+    """Bounds the number of rights: there is one for each service on each target. A bound placeholder in a
+    short file may stand for a million targets."""
     model = context.model
     values = {f"<{name}>": len(owned) for name, owned in context.bound.items()}
     values[f"<{SCOPE_HOLE}>"] = len(model.scopes)
@@ -186,8 +192,8 @@ def _check_size(context: CompilerContext) -> None:
     rights = targets * len(context.services)
     if targets > MAX_TARGETS or rights > MAX_RIGHTS:
         message = (
-            f"{len(model.services)} services and {targets} scopes, keys, legacy forms and channels: more "
-            f"than {MAX_TARGETS} of these, or {MAX_RIGHTS} of both multiplied, are too many; divide the file"
+            f"{len(model.services)} services and {targets} scopes, keys, legacy forms and channels: at "
+            f"most {MAX_TARGETS} of these, and {MAX_RIGHTS} times the services; divide the file"
         )
         context.error(("services",), message)
         raise FileError(context.faults)
@@ -199,17 +205,17 @@ def _check_services(context: CompilerContext) -> None:
         if name in seen:
             context.error(("services", index), f"the service {name} is listed twice")
         elif name == UNKNOWN:
-            context.error(("services", index), f"{UNKNOWN} is the name of clients that nothing identifies")
+            context.error(("services", index), f"{UNKNOWN} is the name for clients that nothing identifies")
         elif not name or not name.isprintable() or " " in name:
-            context.error(("services", index), f"{name!r} is no service name; use one word")
+            context.error(("services", index), f"{name!r} is not a service name; use one word")
         seen.add(name)
     if len(context.services) == 1:
-        context.error(("services",), "no services; list who uses this Redis")
+        context.error(("services",), "no services; list the services that use this Redis")
 
 
 def _with_names(target: Target, names: Names, claims: frozenset[str]) -> Target:
-    """The target, marked if none of its keys need be held against the naming rules, which hold for what is in
-    the claims."""
+    """Returns the target, marked if all of its keys keep the naming rules. Those apply to keys in the
+    claims."""
     if target.kind not in ("entry", "scope"):
         return target
     limit = target.entry.max_length if target.entry is not None else None
@@ -229,12 +235,12 @@ def _automaton(context: CompilerContext, targets: Sequence[Target], section: str
         return classify(patterns)
     except TooManyStates as exc:
         for index in exc.worst:
-            _tell_multiplier(context, targets[index], section, exc.max_states)
+            _report_multiplier(context, targets[index], section, exc.max_states)
         return None
 
 
-def _tell_multiplier(context: CompilerContext, target: Target, section: str, limit: int) -> None:
-    """A pattern that takes part in most states of an automaton that would be too large."""
+def _report_multiplier(context: CompilerContext, target: Target, section: str, limit: int) -> None:
+    """Reports a pattern that takes part in most states of an automaton that would be too large."""
     path: tuple[str, ...] = (section, target.name, "channel" if section == "channels" else "key")
     if target.kind == "legacy":
         path = ("legacy", "keys", target.text)

@@ -1,7 +1,7 @@
-"""The prefixes of scopes: `ac:<stage>:a:` is a family of them, one for each value of `<stage>`.
+"""Prefixes of scopes: `ac:<stage>:a:` is a family of prefixes, one for each value of `<stage>`.
 
 Rule: a placeholder in a prefix holds no colon, and a colon follows it. So every key shows where the prefix
-ends, and of two prefixes that begin the same keys one is the longer for each of these keys.
+ends, and of two prefixes of the same keys, one is the longer for all these keys.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Item = TypeVar("Item")
 def parse_prefix(
     text: str, classes: Mapping[str, ClassExpression], secrets: Container[str] = ()
 ) -> KeyPattern:
-    """The pattern of all keys with this prefix. Raises `PatternError` where the text is no prefix."""
+    """Returns the pattern of all keys with this prefix. Raises `PatternError` if the text is not a prefix."""
     if not text:
         return prefix_pattern(b"")
     parts = parse_pattern(text, classes).parts
@@ -46,17 +46,17 @@ def parse_prefix(
     if any(isinstance(part, Hole) for part in segments(parts)[-1]):
         last = next(part for part in reversed(parts) if isinstance(part, Hole))
         message = (
-            f"no colon follows <{last.name}>, so no key shows where the prefix ends; write one behind it"
+            f"no colon follows <{last.name}>, so no key shows where the prefix ends; write a colon after it"
         )
         raise PatternError(message, text.rindex("<"))
     return begins(parts)
 
 
 def _check(hole: Hole, text: str, secrets: Container[str]) -> None:
-    """Raises `PatternError` for a placeholder that a prefix can't have."""
+    """Raises `PatternError` for a placeholder that a prefix cannot have."""
     at = text.index(f"<{hole.name}")
     if hole.name in secrets:
-        message = f"<{hole.name}> is secret, and a scope's prefix is shown; take the secret out of the prefix"
+        message = f"<{hole.name}> is secret, and messages show a scope's prefix; take it out of the prefix"
         raise PatternError(message, at)
     if hole.variadic or hole.language.alphabet & SEPARATOR_MASK:
         message = f"<{hole.name}> may hold a colon, so no key shows where the prefix ends"
@@ -64,31 +64,31 @@ def _check(hole: Hole, text: str, secrets: Container[str]) -> None:
 
 
 def begins(parts: Iterable[Part]) -> KeyPattern:
-    """Every key that begins with these parts."""
+    """Returns the pattern of every key that begins with these parts."""
     fixed = tuple(parts)
     return KeyPattern(f"{written(fixed)}*", (*fixed, _REST))
 
 
 def fixed_parts(prefix: KeyPattern) -> tuple[Part, ...]:
-    """What a prefix pattern says of the beginning of its keys."""
+    """Returns the parts of a prefix without the rest of the key."""
     return prefix.parts[:-1]
 
 
 def length(prefix: KeyPattern) -> tuple[int, int]:
-    """How long a prefix is: its colons, then the bytes behind the last one. Of two prefixes of one key the
-    longer one is greater."""
+    """Returns a prefix's length: the number of its colons, then of the bytes after the last one. Of two
+    prefixes of one key, the longer one is greater."""
     *closed, tail = segments(fixed_parts(prefix))
     return len(closed), sum(len(part.text) for part in tail if isinstance(part, Literal))
 
 
 def order(prefix: KeyPattern) -> tuple[tuple[int, int], tuple[tuple[int, int], ...]]:
-    """A sort key: the longest prefix first; of equally long ones the more specific."""
+    """Returns a sort key: the longest prefix first; of equally long ones, the more specific one."""
     colons, behind = length(prefix)
     return (-colons, -behind), prefix.specificity
 
 
 def lies_in(pattern: KeyPattern, prefix: KeyPattern) -> bool:
-    """Whether every key of a pattern has the prefix. False also where that isn't plain from its segments."""
+    """Whether every key of a pattern has the prefix. False also if its segments do not show it."""
     if not pattern.literal_prefix.startswith(prefix.literal_prefix):
         return False
     if prefix.is_prefix:
@@ -106,10 +106,10 @@ def lies_in(pattern: KeyPattern, prefix: KeyPattern) -> bool:
 
 
 class PrefixIndex(Generic[Item]):
-    """Finds among many prefixes those around a pattern, without looking at each."""
+    """Finds the prefixes around a pattern among many, without a look at each."""
 
     def __init__(self, prefixes: Iterable[tuple[KeyPattern, Item]] = ()) -> None:
-        # By which of the closed segments are literal, then by their text.
+        # By which closed segments are literal, then by the text of these.
         self._groups: dict[tuple[bool, ...], dict[Words, list[tuple[KeyPattern, Item]]]] = {}
         for prefix, item in prefixes:
             words = [_word(segment) for segment in segments(fixed_parts(prefix))[:-1]]
@@ -118,12 +118,12 @@ class PrefixIndex(Generic[Item]):
             group.setdefault(literal, []).append((prefix, item))
 
     def around(self, pattern: KeyPattern) -> Iterator[Item]:
-        """The items of the prefixes in which all keys of a pattern lie."""
+        """Yields the items of the prefixes that all keys of a pattern have."""
         for _, found in self._found(pattern):
             yield from (item for prefix, item in found if lies_in(pattern, prefix))
 
     def near(self, pattern: KeyPattern) -> Iterator[tuple[KeyPattern, Item]]:
-        """The prefixes that may begin a key of a pattern, and perhaps others."""
+        """Yields the prefixes that some key of a pattern may have, and perhaps others."""
         is_closed = not any(map(_is_open, segments(pattern.parts)))
         colons = len(segments(pattern.parts)) - 1
         found = dict(self._found(pattern))
@@ -135,7 +135,7 @@ class PrefixIndex(Generic[Item]):
                     yield from some
 
     def _found(self, pattern: KeyPattern) -> Iterator[tuple[tuple[bool, ...], list[tuple[KeyPattern, Item]]]]:
-        """Of each group whose literal text shows in a pattern: the prefixes with this very text."""
+        """Yields, for each group whose literal text the pattern shows, the prefixes with that text."""
         given = segments(pattern.parts)
         closed = next((at for at, segment in enumerate(given) if _is_open(segment)), len(given) - 1)
         words = [_word(segment) for segment in given[:closed]]
@@ -146,19 +146,19 @@ class PrefixIndex(Generic[Item]):
 
 
 def _is_open(segment: Segment) -> bool:
-    """Whether a segment may hold colons, and so be several."""
+    """Whether a segment may hold colons, and so be several segments of a key."""
     return any(isinstance(part, Hole) and _may_hold_colon(part) for part in segment)
 
 
 def _word(segment: Segment) -> bytes | None:
-    """The text of a segment without placeholders."""
+    """Returns the text of a segment; None if it has placeholders."""
     if any(isinstance(part, Hole) for part in segment):
         return None
     return b"".join(part.text for part in segment if isinstance(part, Literal))
 
 
 def meeting(one: KeyPattern, other: KeyPattern) -> bytes | None:
-    """A key of both patterns; None where there surely is none."""
+    """Returns a key of both patterns; None if there certainly is none."""
     mine, theirs = one.literal_prefix, other.literal_prefix
     if not (mine.startswith(theirs) or theirs.startswith(mine)):
         return None
@@ -169,8 +169,8 @@ def meeting(one: KeyPattern, other: KeyPattern) -> bytes | None:
 
 
 def behind(pattern: KeyPattern, prefix: KeyPattern) -> tuple[Part, ...]:
-    """How all keys of a pattern that lies in a prefix begin: the prefix as the pattern has it, and the
-    literal text behind it."""
+    """Returns the common beginning of all keys of a pattern in a prefix: the prefix as the pattern has it,
+    and the literal text after it."""
     colons = length(prefix)[0]
     taken: list[Part] = []
     for part in pattern.parts:
@@ -185,7 +185,7 @@ def behind(pattern: KeyPattern, prefix: KeyPattern) -> tuple[Part, ...]:
 
 
 def segments(parts: Iterable[Part]) -> list[Segment]:
-    """Parts divided at the colons of the literal text."""
+    """Splits parts at the colons of the literal text."""
     found: list[list[Part]] = [[]]
     for part in parts:
         if isinstance(part, Hole):
@@ -199,7 +199,7 @@ def segments(parts: Iterable[Part]) -> list[Segment]:
 
 
 def beginnings(text: str, prefixes: Container[str]) -> Iterator[str]:
-    """Those of the prefixes that a text begins with, the longest first."""
+    """Yields those of the prefixes that a text begins with, the longest first."""
     return (text[:size] for size in range(len(text), -1, -1) if text[:size] in prefixes)
 
 
@@ -208,14 +208,14 @@ def _may_hold_colon(hole: Hole) -> bool:
 
 
 def _text_of(segment: Segment) -> bytes:
-    """The literal text that a segment begins with."""
+    """Returns the literal text at the beginning of a segment."""
     first = segment[0] if segment else None
     return first.text if isinstance(first, Literal) else b""
 
 
 @lru_cache(maxsize=4096)
 def _is_within(one: Segment, other: Segment) -> bool:
-    """Whether every text of one segment is one of the other."""
+    """Whether the other segment matches every text that the first one matches."""
     try:
         return uncovered(KeyPattern("", one), [KeyPattern("", other)]) is None
     except TooLarge:

@@ -1,7 +1,7 @@
-"""What entries and scopes ask of values and times to live, made ready to be held against an access.
+"""Compiles the requirements of entries and scopes on commands, values and times to live.
 
-Rule: what an entry says itself replaces what its scope says, item by item, as with rights; words in a key
-that stand for its type count like a type that is given.
+Rule: each requirement of an entry replaces the same one of its scope, as with rights. A word in a key that
+stands for a type (`type_words`) counts like a given type.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .commands import build_key_commands
 from .context import CompilerContext, Scope
 
 LONGEST_GRACE = 600_000  # milliseconds; keys wait for it in memory
-_HOLDERS = {  # which types have what is asked for
+_HOLDERS = {  # the types that a requirement applies to
     "fields": ("hash", "stream"),
     "values": ("string",),
     "members": ("set", "list", "zset"),
@@ -36,7 +36,7 @@ _HOLDERS = {  # which types have what is asked for
 def build_requirements(
     context: CompilerContext, name: str, text: str, model: Requirements, path: tuple[str, ...]
 ) -> Entry:
-    """All that an entry or scope asks beyond rights and form. `text` is how its keys are written."""
+    """Returns the requirements of an entry or scope. `text` shows how its keys are written."""
     _check_types(context, model, path)
     if model.field_case and not _has_fields(context, model):
         context.error((*path, "field_case"), "no fields are listed; list them under fields")
@@ -67,7 +67,8 @@ def build_requirements(
 def in_scope(
     context: CompilerContext, own: Entry, text: str, pattern: KeyPattern, home: Scope | None
 ) -> Entry:
-    """What an entry asks of the keys of one pattern: its own, then what their words say, then its scope's."""
+    """Returns an entry's requirements on the keys of one pattern, with its scope's and those of type
+    words."""
     own = dataclasses.replace(own, text=text)
     scope = home.asked if home is not None else None
     types = own.types
@@ -76,7 +77,7 @@ def in_scope(
         types = spoken
     elif spoken and not set(spoken) & set(types):
         wanted, given = " or ".join(spoken), " or ".join(types)
-        message = f"the key's words say {wanted} (type_words), but its type is {given}"
+        message = f"by type_words the key is a {wanted}, but its type is {given}"
         context.error(("keys", own.name, "type"), message)
     if scope is None:
         return _finished(dataclasses.replace(own, types=types))
@@ -102,27 +103,29 @@ def in_scope(
 
 
 def read_type_words(context: CompilerContext) -> dict[bytes, tuple[str, ...]]:
-    """The words that bind a key's type; each is one segment."""
+    """Returns the words that stand for a key's type; each is one segment."""
     words: dict[bytes, tuple[str, ...]] = {}
     for word, types in context.model.type_words.items():
         path = ("type_words", word)
         if not word or ":" in word:
-            context.error(path, f"{word!r} is no word between two colons", of_key=True)
+            context.error(
+                path, f"{word!r} is not one segment; write the word between two colons", of_key=True
+            )
         if not types:
-            context.error(path, "no type; name one, as list")
+            context.error(path, "no type; name one, such as list")
         words[word.encode()] = tuple(types)
     return words
 
 
 def _spoken(pattern: KeyPattern, words: Mapping[bytes, tuple[str, ...]]) -> tuple[str, ...]:
-    """The types that the pattern's literal segments stand for."""
-    # A placeholder is no word, but it ends none either: `list<id>` has a segment that isn't `list`.
+    """Returns the types that the pattern's literal segments stand for."""
+    # A placeholder does not end a word: the segment of `list<id>` is not `list`.
     text = b"".join(part.text if isinstance(part, Literal) else b"<" for part in pattern.parts)
     return types_in(text, words)
 
 
 def _finished(entry: Entry) -> Entry:
-    """The entry with its summary, by which most accesses are done with at a glance."""
+    """Returns the entry with its summary, which is enough to decide most accesses."""
     ttl = entry.ttl
     asks_nothing = ttl is not None and not (ttl.none or ttl.required) and ttl.min is None and ttl.max is None
     looks = any(getattr(entry, item) is not None for item in _HOLDERS)
@@ -138,7 +141,7 @@ def _finished(entry: Entry) -> Entry:
 
 
 def in_outer_scope(asked: Entry, outer: Entry) -> Entry:
-    """What a scope asks of its keys, with what one around it takes away of commands."""
+    """Returns a scope's requirements, with the commands restricted by the scope around it."""
     if outer.commands is None:
         return asked
     commands = (asked.commands or KeyCommands()).within(outer.commands.without_allow())
@@ -146,7 +149,7 @@ def in_outer_scope(asked: Entry, outer: Entry) -> Entry:
 
 
 def _has_fields(context: CompilerContext, model: Requirements) -> bool:
-    """Whether fields are listed, here or where they may come from or go to."""
+    """Whether fields are listed, here or in a scope. A scope may pass `field_case` to its entries."""
     if isinstance(model, ScopeModel):
         return True
     return model.fields is not None or any(one.fields is not None for one in context.model.scopes.values())
@@ -158,7 +161,7 @@ def _check_types(context: CompilerContext, model: Requirements, path: tuple[str,
         if getattr(model, item) is None or not model.type or set(holders) & set(model.type):
             continue
         if item == "fields":
-            context.error((*path, item), f"a {given} has no fields; those are for hash and stream")
+            context.error((*path, item), f"a {given} has no fields; only a hash and a stream have")
         else:
             context.error((*path, item), f"{item} {_is(item)} for the type {' or '.join(holders)}")
 
@@ -174,17 +177,17 @@ def _ttl(context: CompilerContext, model: TtlModel | None, path: tuple[str, ...]
     if model.none and (bounded or model.default is not None):
         context.error(path, "none excludes min, max and default")
     elif model.none and model.or_none:
-        context.error(path, "none excludes or_none: it must have none, or it may")
+        context.error(path, "none excludes or_none: write one of the two")
     elif model.at == "write" and (model.none or model.or_none):
-        context.error((*path, "at"), "at: write is for a time to live that must be there")
+        context.error((*path, "at"), "at: write needs a time to live that is required")
     if model.min is not None and model.max is not None and model.min > model.max:
-        context.error(path, "min is above max: no time to live would do")
+        context.error(path, "min is above max: no time to live can fit")
     if model.default is not None and not (model.min or 0) <= model.default <= (model.max or model.default):
         context.error(path, "default is outside min and max")
     if model.grace is not None and model.immediate:
-        context.error((*path, "grace"), "immediate leaves no grace")
+        context.error((*path, "grace"), "immediate and grace exclude each other")
     elif model.grace is not None and not 0 < model.grace <= LONGEST_GRACE:
-        context.error((*path, "grace"), f"grace is above 0 and at most {duration_text(LONGEST_GRACE)}")
+        context.error((*path, "grace"), f"grace must be above 0 and at most {duration_text(LONGEST_GRACE)}")
     rule = TtlRule(
         none=model.none,
         required=not (model.none or model.or_none),

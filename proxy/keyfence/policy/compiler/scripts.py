@@ -1,6 +1,6 @@
-"""Channels, scripts and functions as a policy registers them.
+"""Compiles the scripts and functions that a policy registers.
 
-Rule: a script is known by its text's SHA-1 and by nothing else, a function by its name as Redis reads it.
+Rule: only the SHA-1 of its text identifies a script. A function is identified by its name as Redis reads it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .context import CompilerContext
 
 
 def build_scripts(context: CompilerContext) -> dict[bytes, Registration]:
-    """The registered scripts by the SHA-1s of their texts."""
+    """Returns the registered scripts by the SHA-1s of their texts."""
     scripts: dict[bytes, Registration] = {}
     for name, model in context.model.scripts.items():
         path = ("scripts", name)
@@ -41,13 +41,15 @@ def build_scripts(context: CompilerContext) -> dict[bytes, Registration]:
 
 
 def build_functions(context: CompilerContext) -> dict[bytes, Registration]:
-    """The registered functions by `words.function_name`."""
+    """Returns the registered functions by `arguments.function_name`."""
     functions: dict[bytes, Registration] = {}
     for name, model in context.model.functions.items():
         registration = _registration(context, name, model, ("functions", name))
         key = function_name(name.encode())
         if key in functions:
-            message = f"the function {functions[key].name} is the same to Redis: it reads names in any case"
+            message = (
+                f"the function {functions[key].name} is the same to Redis, which ignores the case of names"
+            )
             context.error(("functions", name), message, of_key=True)
         elif registration is not None:
             functions[key] = registration
@@ -62,10 +64,10 @@ def _sha1s(context: CompilerContext, model: ScriptModel, path: tuple[str, ...]) 
         if not least <= len(digits) <= SHA1_DIGITS or not set(digits) <= set("0123456789abcdef"):
             context.error(
                 (*path, "sha1", index),
-                f"{text!r} is no SHA-1; it has 40 hex digits, or at least {LEAST_DIGITS} and ... behind them",
+                f"{text!r} is not a SHA-1; write 40 hex digits, or at least {LEAST_DIGITS} and ...",
             )
         elif model.shared and len(digits) < SHA1_DIGITS:
-            message = "shared needs the whole SHA-1: whoever may run scripts can make another one that begins"
+            message = "shared needs the whole SHA-1: a client can make another script whose SHA-1 begins with"
             context.error((*path, "sha1", index), f"{message} {digits}")
         sha1s.append(digits.encode())
     if model.source:
@@ -77,7 +79,7 @@ def _sha1s(context: CompilerContext, model: ScriptModel, path: tuple[str, ...]) 
         except Unreadable as exc:
             context.error((*path, "source"), f"{file} {exc}")
     elif not sha1s:
-        context.error(path, "neither sha1 nor source: nothing tells this script from others", of_key=True)
+        context.error(path, "neither sha1 nor source: nothing identifies this script", of_key=True)
     return sha1s
 
 
@@ -99,7 +101,7 @@ def _registration(
             )
         ),
     }
-    # Templates say all that a script touches; its declared keys aren't unless that is said too.
+    # Templates list all keys that a script touches. It touches the declared keys only if `declared` says so.
     declared = model.declared or ("none" if templates["reads"] or templates["writes"] else "both")
     return Registration(
         name=name,

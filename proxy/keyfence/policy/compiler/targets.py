@@ -1,7 +1,7 @@
-"""All that a key can be, in the order in which it decides; see docs/policy.md, "Which rule fires".
+"""Orders the targets of one file: everything that a key can be, in the order in which it decides.
 
-Rule: entries, then legacy forms, then what begins as an entry does, then scopes, then claims: one key has
-one answer.
+Rule: entries come first, then legacy forms, then keys that begin like an entry, then scopes, then claims. So
+one key has one answer. See docs/policy.md, "Which rule fires".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .prefixes import PrefixIndex, begins, behind, fixed_parts, order
 
 
 def build_targets(context: CompilerContext) -> list[Target]:
-    """All targets in the order in which they decide; see docs/policy.md, "Which rule fires"."""
+    """Returns all targets of a file in the order in which they decide."""
     entries = sorted(context.entries, key=lambda target: target.pattern.specificity)
     legacy = sorted(context.legacy, key=lambda target: target.pattern.specificity)
     strays = sorted(context.strays, key=lambda target: target.pattern.specificity)
@@ -35,7 +35,7 @@ def build_targets(context: CompilerContext) -> list[Target]:
 
 
 def _malformed(context: CompilerContext) -> list[Target]:
-    """Keys that begin as an entry's do but break its form: the longest beginning decides."""
+    """Returns targets for keys that begin like an entry but break its form; the longest beginning decides."""
     begun = [
         (_beginning(target, home), target)
         for target, home in zip(context.entries, context.homes, strict=True)
@@ -60,9 +60,7 @@ def _malformed(context: CompilerContext) -> list[Target]:
         )
         targets.append(broken)
         *before, last = fixed_parts(beginning)
-        if isinstance(last, Literal) and last.text.endswith(
-            b":"
-        ):  # the id is missing together with its colon
+        if isinstance(last, Literal) and last.text.endswith(b":"):  # a key without the id and its colon
             cut = [Literal(last.text[:-1])] if len(last.text) > 1 else []
             short = (*before, *cut)
             targets.append(dataclasses.replace(broken, pattern=KeyPattern(written(short), short)))
@@ -70,8 +68,8 @@ def _malformed(context: CompilerContext) -> list[Target]:
 
 
 def _beginning(target: Target, home: Scope | None) -> KeyPattern:
-    """Every key that begins as a target's do, up to the first placeholder behind the scope's prefix and those
-    that are bound to the caller."""
+    """Returns the beginning of a target's keys: the scope's prefix and placeholders bound to the caller, up
+    to the next placeholder."""
     own = head(target.pattern, target.tenancy)
     if home is None or home.pattern.is_prefix:
         return begins(own)
@@ -80,7 +78,7 @@ def _beginning(target: Target, home: Scope | None) -> KeyPattern:
 
 
 class _Covers:
-    """Which beginnings say nothing, since a whole scope has them."""
+    """The beginnings that do not tell an entry, because a whole scope has them."""
 
     def __init__(self, context: CompilerContext, beginnings: Iterable[KeyPattern]) -> None:
         self._sorted = sorted(scope.pattern.literal_prefix for scope in context.scopes)
@@ -88,7 +86,7 @@ class _Covers:
         self._families = {one for scope in context.scopes for one in families.around(scope.pattern)}
 
     def a_scope(self, beginning: KeyPattern) -> bool:
-        """Whether a beginning is empty, or begins all keys of a scope."""
+        """Whether a beginning is empty, or all keys of a scope have it."""
         if not beginning.is_prefix:
             return beginning in self._families
         literal = beginning.literal_prefix
@@ -141,8 +139,8 @@ def _claim_targets(context: CompilerContext) -> list[Target]:
 
 
 def secrets_behind(targets: Iterable[Target]) -> dict[bytes, frozenset[str]]:
-    """By what patterns begin with: the secret placeholders of all that begin so. What is of no form may be
-    meant as any of them."""
+    """Returns, by literal beginning, the secret placeholders of all patterns with that beginning. A key that
+    breaks every form may be meant as any of them."""
     behind: dict[bytes, frozenset[str]] = {}
     for target in targets:
         prefix = target.pattern.literal_prefix

@@ -1,7 +1,7 @@
-"""One policy with its modes: the answer that the relay acts on.
+"""The authorizer: one policy under its modes, whose ruling a session carries out.
 
-Rule: asking never raises. A fault inside a decision is a violation of `internal.error`, so it refuses where
-that rule is enforced and passes, counted and told, where it is observed.
+Rule: authorizing never raises. A fault inside a decision is a violation of `internal.error`: the command is
+refused where that rule is enforced, and passes, counted and reported, where it is observed.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from collections.abc import Callable, Container, Generator, Sequence
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Streamed, Touches
 from keyfence.policy.budget import Budget
-from keyfence.policy.compiled.policy import CompiledPolicy, Target
+from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.sizes import Question, questions
 from keyfence.policy.compiled.tenants import Values
-from keyfence.policy.compiled.ttl import FINE, SETTLING, UNSIZED
+from keyfence.policy.compiled.ttl import FINE, SETTLING, UNSIZED, TtlRule
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.show import shown_name
 from keyfence.policy.verdict import PASS, Action, Finding, Gathering, Peer, Ruling, Verdict, Violation
 
-from .decision_cache import CommandForm, DecisionCache
+from .decision_cache import DecisionCache
 from .evaluator import Evaluator, Transaction
-from .pending_sizes import Write
-from .pending_ttl import Pending, PendingTtls
+from .forms import Lookup
+from .pending import PendingTtls
+from .writes import Write
 
-# Whether these are broken is told by the form of the command, by what the key is, and by what the glance sees
-# of the value.
+# Rules that commands break alike: the form of the command, the kind of key and what the decision cache sees
+# of the value decide whether they are broken.
 ALIKE = frozenset(
     {
         "command.forbidden",
@@ -47,23 +48,23 @@ ALIKE = frozenset(
 )
 
 
-# A judgement that is made step by step: it yields nothing, and returns the ruling and what was touched.
+# An evaluation in steps: it yields nothing, and returns the ruling and what the command touches.
 Steps = Generator[None, None, tuple[Ruling, Touches]]
 
 
 class InForce:
-    """The judge that holds now: a reload puts another in its place."""
+    """The authorizer that is in force now. A reload replaces it."""
 
-    __slots__ = ("judge",)
+    __slots__ = ("authorizer",)
 
-    def __init__(self, judge: Authorizer) -> None:
-        self.judge = judge
+    def __init__(self, authorizer: Authorizer) -> None:
+        self.authorizer = authorizer
 
 
 class Authorizer:
-    """A compiled policy, the modes of this environment, and whatever break-glass is open.
+    """A compiled policy, the modes of this environment, and the break-glass that is open.
 
-    A reload makes a new Judge; transactions keep the one they began with.
+    A reload makes a new authorizer. A transaction keeps the one that it began with.
     """
 
     def __init__(
@@ -75,24 +76,24 @@ class Authorizer:
         on_error: Callable[[Exception], None] = lambda _: None,
         pending: PendingTtls | None = None,
     ) -> None:
-        """`pending` is the process's table of keys to ask Redis about; without one nothing is asked later."""
+        """`pending` is the process's table of keys to ask Redis about. Without it, Redis is not asked."""
         self.policy = policy
         self.modes = modes
         self.glass = glass if glass is not None else []
         self.evaluator = Evaluator(policy, clock)
         self.pending = pending
-        self.steps_on_patterns = 0  # of the command that was weighed last
+        self.steps_on_patterns = 0  # that the last evaluation took
         self._caches: dict[int, DecisionCache] = {}
         self._questions_known: dict[tuple[str, int], tuple[Question, ...]] = {}
         self._clock = clock
         self._on_error = on_error
 
     def number(self, service: str) -> int:
-        """The number under which `rule` knows a service; an unlisted one is `unknown`."""
+        """Returns the number that the other methods take for a service; unlisted ones share one."""
         return self.policy.number(service)
 
     def rule(self, service: int, argv: Sequence[bytes], values: Values = ()) -> Ruling:
-        """What would be done about a command; nothing is kept of it."""
+        """Returns the ruling on a command without keeping anything of it."""
         return _driven(self._decide(service, argv, None, values))[0]
 
     def authorize(
@@ -105,12 +106,11 @@ class Authorizer:
         connection: object = None,
         values: Values = (),
     ) -> tuple[Ruling, Touches]:
-        """What is done about a command (queued in `transaction`, if any), and what it touches.
+        """Returns the ruling on a command (queued in `transaction`, if any), and what the command touches.
 
-        What a command that passes leaves open is kept in `pending` until it is settled, by another command on
-        `connection` (any object of its own; else `client` stands for it) or by Redis. `database` is the one
-        that is selected; `values` are what the policy's bound placeholders hold for the caller
-        (CompiledPolicy.values).
+        If the command passes, `pending` keeps what it leaves open until another command on `connection` (any
+        object; by default `client`) or Redis settles it. `database` is the selected one. `values` are the
+        values of the caller's bound placeholders (`CompiledPolicy.values`).
         """
         steps = self.authorize_in_steps(service, argv, transaction, database, client, connection, values)
         return _driven(steps)
@@ -125,9 +125,9 @@ class Authorizer:
         connection: object = None,
         values: Values = (),
     ) -> Steps:
-        """As `authorize`; yields whenever a turn is over, so that others can be judged before it goes on.
+        """Like `authorize`, but yields after each turn, so that other commands can be authorized in between.
 
-        What holds when it begins holds to its end, but for break-glass: that is asked for at the end.
+        Policy and modes stay those of the beginning. Break-glass is read at the end.
         """
         answer = yield from self._decide(service, argv, transaction, values)
         if self.evaluator.left_open and self.pending is not None and answer[0].refused_by is None:
@@ -136,9 +136,10 @@ class Authorizer:
         return answer
 
     def cache(self, service: int, among: Container[str]) -> DecisionCache:
-        """The short way to a yes for a service, for those commands whose names are `among` these.
+        """Returns the decision cache of a service, for the commands whose names are `among` these.
 
-        What it admits passes in every mode; `PendingTtls.keep_open` is to be told of what it leaves open.
+        A command that it admits passes in every mode. Pass what the command leaves open to
+        `PendingTtls.keep_open`.
         """
         known = self._caches.get(service)
         if known is None or not known.is_current:
@@ -146,45 +147,46 @@ class Authorizer:
             self.evaluator.caches.append(known)
         return known
 
-    def keep_size_open(
-        self, cache: DecisionCache, way: CommandForm, key: bytes, database: int, client: Peer | str
-    ) -> None:
-        """As `authorize` does for a command that the cache has admitted last and that leaves a size open."""
-        if self.pending is None:
-            return
-        target, name, position = self.policy.targets[cache.target], way.name, way.index
-        asked = self._questions(name, position, cache.target)
-        self._ask_sizes(self.pending, asked, cache.service, client, name, database, key, position, target)
-
-    def _questions(self, name: str, position: int, target: int) -> tuple[Question, ...]:
-        """What to ask about the size of a key that a command with one key has written, by its target."""
-        known = self._questions_known.get((name, target))
+    def size_questions(self, command: str, position: int, target: int) -> tuple[Question, ...]:
+        """Returns the questions about the size of a key that a command with one key, at `position`, has
+        written; `target` is the index of the key's target."""
+        known = self._questions_known.get((command, target))
         if known is None:
             entry = self.policy.targets[target].entry
-            touches = extract([name.encode()] * (position + 1))
+            touches = extract([command.encode()] * (position + 1))
             known = questions(entry, touches.accesses[0]) if entry is not None and touches.accesses else ()
-            self._questions_known[name, target] = known
+            self._questions_known[command, target] = known
         return known
 
     def repeats(
-        self, service: int, cache: DecisionCache, argv: list[bytes], touches: Touches, ruling: Ruling
+        self,
+        service: int,
+        cache: DecisionCache,
+        lookup: Lookup,
+        argv: list[bytes],
+        touches: Touches,
+        ruling: Ruling,
     ) -> int | None:
-        """What each command like the one that the glance missed last means for its key's time to live, if it
-        has the findings of this ruling, with the same done about them: their rules are about command and
-        target alone. None if it needn't have.
+        """Returns what each command like this one, which the cache does not admit, means for its key's time
+        to live (`ttl.outcome`). None if such a command may have other findings or actions than this ruling.
 
-        Where one is refused that holds as long as no break-glass is open.
+        They are the same only if every broken rule depends on command and target alone. A refusal is the same
+        as long as no break-glass is open.
         """
         if any(violation.more > _MOST_MORE for violation, _ in ruling.findings):
             return None
-        way = cache.missed
-        target = self.policy.targets[cache.target] if cache.target >= 0 else None
-        if target is not None and self.policy.tells_callers_apart(target):
+        decision = lookup.decision
+        if decision is None:
             return None
-        if way is None or len(touches.accesses) != 1 or not cache.may_repeat(argv):
+        target = self.policy.targets[decision.target] if decision.target >= 0 else None
+        if target is not None and self.policy.depends_on_caller(target):
+            return None
+        if len(touches.accesses) != 1 or not cache.may_count(lookup, argv):
             return None
         ttl = touches.accesses[0].ttl
-        if (ttl is not None and ttl.absolute) or not self.evaluator.judges_alike(service, way.name, target):
+        if ttl is not None and ttl.absolute:
+            return None
+        if not self.evaluator.fails_alike(service, decision.form.name, target):
             return None
         name = self.policy.services[service]
         alike = all(
@@ -196,10 +198,10 @@ class Authorizer:
         if not alike:
             return None
         left = self.evaluator.left_open if ruling.refused_by is None else []
-        return left[0][0] if left else FINE
+        return left[0].outcome if left else FINE
 
     def _always(self, violation: Violation, service: int) -> Action | None:
-        """What is done about a violation whatever its key and the time, where nothing is waived."""
+        """Returns the action on a violation that is not waived, if it depends neither on key nor on time."""
         if violation.severity == "should" or self.modes.mode(violation.rule, service) == "observe":
             return "observed"
         return "refused" if not self.glass else None
@@ -214,65 +216,38 @@ class Authorizer:
         client: Peer | str,
         sender: object,
     ) -> None:
-        """Keep what the command leaves open about times to live, and let go what it settles."""
+        """Keep what a command leaves open about times to live and sizes, and settle what it settles."""
         name = touches.command.name if touches.command is not None else ""
         pending.dropped += self.evaluator.not_kept
-        for found, access, target, rule in self.evaluator.left_open:
+        for open_key in self.evaluator.left_open:
+            access, entry = open_key.access, open_key.target.entry
             if isinstance(access.key, Streamed):
-                continue  # what is at hand of it is another key's name
-            if UNSIZED.get(found, found) in SETTLING and name in _MAY_LEAVE:
+                continue  # only the beginning of the key is at hand, and it is another key's name
+            outcome = UNSIZED.get(open_key.outcome, open_key.outcome)
+            if outcome in SETTLING and name in _MAY_LEAVE:
                 continue
             where = database
             if touches.databases and access.ttl is not None and access.ttl.kind == "carries":
                 where = touches.databases[0][1]  # MOVE and COPY … DB write elsewhere
-            key, position = access.key, access.position
-            if found in UNSIZED and target.entry is not None:
-                asked = questions(target.entry, access)
-                self._ask_sizes(pending, asked, service, client, name, where, key, position, target)
-            if rule is not None:
-                pending.keep(
-                    self,
-                    service,
-                    client,
-                    name,
-                    sender,
-                    transaction,
-                    where,
-                    key,
-                    position,
-                    target,
-                    rule,
-                    UNSIZED.get(found, found),
-                )
+            key, position, target = access.key, access.position, open_key.target
+            write = Write(self, service, client, name, sender, transaction, where, key, position, target)
+            if open_key.outcome in UNSIZED and entry is not None:
+                pending.sizes.ask(write, questions(entry, access))
+            if open_key.rule is not None:
+                pending.apply(write, open_key.rule, outcome)
 
-    def _ask_sizes(
-        self,
-        pending: PendingTtls,
-        asked: Sequence[Question],
-        service: int,
-        client: Peer | str,
-        command: str,
-        database: int,
-        key: bytes,
-        position: int,
-        target: Target,
-    ) -> None:
-        """Have Redis asked how large a key is that a command has written."""
-        writes = [Write(self, service, client, command, position, target, one) for one in asked]
-        pending.sizes.ask(database, key, writes)
+    def late_ttl(self, write: Write, rule: TtlRule, everything: bool, remaining: int) -> tuple[Finding, ...]:
+        """The findings where Redis answers PTTL with `remaining`, a grace time after a write."""
+        return self._late(self.evaluator.late_ttl(write, rule, everything, remaining), write)
 
-    def late(self, pending: Pending, left: int) -> tuple[Finding, ...]:
-        """What is told of a key whose PTTL turned out to be `left`; it can't be refused any more."""
-        return self._late(self.evaluator.late(pending, left), pending.service, pending.command)
+    def late_size(self, write: Write, question: Question, size: int) -> tuple[Finding, ...]:
+        """The findings where Redis answers `question` with `size`, some time after a write."""
+        return self._late(self.evaluator.late_size(write, question, size), write)
 
-    def late_size(self, key: bytes, write: Write, size: int) -> tuple[Finding, ...]:
-        """What is told of a key that a write has made too large."""
-        return self._late(self.evaluator.late_size(key, write, size), write.service, write.command)
-
-    def _late(self, violation: Violation | None, service: int, command: str) -> tuple[Finding, ...]:
+    def _late(self, violation: Violation | None, write: Write) -> tuple[Finding, ...]:
         if violation is None:
             return ()
-        ruling = self._rule_on(Verdict((violation,)), service, command)
+        ruling = self._rule_on(Verdict((violation,)), write.service, write.command)
         return tuple(
             Finding(found, "waived" if action == "waived" else "late") for found, action in ruling.findings
         )
@@ -292,7 +267,7 @@ class Authorizer:
             for found in evaluator.violations(service, argv, touches, transaction, values):
                 if found is None:
                     kept = evaluator.left_open, evaluator.not_kept, evaluator.budget
-                    # Those judged meanwhile have a budget of their own.
+                    # Commands evaluated in between have budgets of their own.
                     evaluator.left_open, evaluator.budget = [], Budget()
                     yield
                     evaluator.left_open, evaluator.not_kept, evaluator.budget = kept
@@ -311,7 +286,7 @@ class Authorizer:
         return self.modes.ruling(gathering.listed(), service, self._clock(), self.glass), touches
 
     def opaque(self, service: int, command: str, reason: str) -> Ruling:
-        """What is done about a command after which the session can't be read any more."""
+        """Returns the ruling on a command that turns the session into one that keyfence cannot read."""
         violation = Violation(
             "session.opaque",
             "must",
@@ -326,7 +301,8 @@ class Authorizer:
         return self._rule_on(Verdict((violation,)), service, command)
 
     def strangers_connection(self, service: int, command: str, position: int) -> Ruling:
-        """What is done about a command that names another client's connection, by its id at `position`."""
+        """Returns the ruling on a command that names a connection of another service, by its id at
+        `position`."""
         violation = Violation(
             "command.forbidden",
             "must",
@@ -351,18 +327,19 @@ class Authorizer:
     def _internal_error(self, argv: Sequence[bytes], exc: Exception) -> Verdict:
         self._on_error(exc)
         name = shown_name(argv[0]) if argv else ""
-        text = f"{name} can't be judged: keyfence failed ({type(exc).__name__})"
+        text = f"{name} cannot be authorized: keyfence failed ({type(exc).__name__})"
         violation = Violation("internal.error", "must", 0, None, "", "", "", text, "tell keyfence's operator")
         return Verdict((violation,))
 
 
 def command_name(argv: Sequence[bytes], touches: Touches) -> str:
-    """The command's name in upper case, with its subcommand; for an unknown one what the client sent."""
+    """Returns the command's name in upper case, with its subcommand; for an unknown command, what the client
+    sent."""
     return touches.command.name if touches.command is not None else shown_name(argv[0])
 
 
 def _driven(steps: Steps) -> tuple[Ruling, Touches]:
-    """The end of a judgement, all its turns at once."""
+    """Runs an evaluation to its end, all turns at once."""
     while True:
         try:
             next(steps)
@@ -372,6 +349,8 @@ def _driven(steps: Steps) -> tuple[Ruling, Touches]:
 
 
 _NOTHING = Touches(None)
-_MOST_MORE = 16  # what isn't listed of a command is counted one by one for those like it
-# They take a key away, or leave all as it is: where the new name is taken, where only a copy is asked for.
+# Violations beyond the listed ones; commands with more are not counted as alike, which would add these one by
+# one each time.
+_MOST_MORE = 16
+# They remove a key, or leave everything as it is: RENAMENX if the new name exists, MIGRATE with COPY.
 _MAY_LEAVE = frozenset({"RENAMENX", "MIGRATE"})

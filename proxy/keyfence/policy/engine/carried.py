@@ -1,7 +1,7 @@
-"""What becomes of content that one command takes from key to key: RENAME, COPY, LMOVE, SUNIONSTORE.
+"""Content that a command moves from key to key: RENAME, COPY, LMOVE, SUNIONSTORE.
 
-Rule: argv shows nothing of such content, so it is judged by what the policy says of both keys. It may go
-where no more services may read it, and where nothing is asked of it that isn't asked of it already.
+Rule: argv does not show such content, so the policy's rules for both keys decide. Content may go to a key if
+no further service may read it there, and if the target asks nothing of it that the source does not ask.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from keyfence.commands.model import READ, Carried
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Fields, Target
 from keyfence.policy.patterns.value_forms import BUILTIN, Form, NumberRange
 
-MAX_KNOWN = 10_000  # pairs of targets whose answer is remembered
+MAX_KNOWN = 10_000  # pairs of targets whose answer is kept
 # What entries ask of content, and the types that have it.
 _ITEMS = {
     "fields": frozenset({"hash", "stream"}),
@@ -24,7 +24,7 @@ _OWN = frozenset({"entry", "legacy", "malformed", "scope"})  # kinds of targets 
 
 
 class Moves:
-    """What one policy says of content that goes from the keys of one target to those of another."""
+    """What one policy says about content that goes from the keys of one target to those of another."""
 
     def __init__(self, policy: CompiledPolicy) -> None:
         self._gained: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -32,7 +32,7 @@ class Moves:
         self._reads_words = any(home.type_words for home in policy.homes)
 
     def gained_by(self, source: Target | None, target: Target) -> tuple[int, ...]:
-        """The services, by number, that may read the target and not the source."""
+        """Returns the numbers of the services that may read the target and not the source."""
         if source is None or source is target or source.kind not in _OWN or target.kind not in _OWN:
             return ()
         pair = id(source), id(target)
@@ -44,20 +44,21 @@ class Moves:
         return known
 
     def are_harmless(self, source: Target | None, target: Target, carried: Carried) -> bool:
-        """Whether nothing was wrong with such content before, whatever the keys were."""
+        """Whether such content is known to break nothing, whatever the keys are."""
         return (id(source), id(target), carried.kind) in self._harmless
 
     def remember(self, sources: Iterable[Target | None], target: Target, carried: Carried) -> None:
-        """Nothing is wrong with what comes from these."""
+        """Keeps that content from these sources breaks nothing."""
         if self._reads_words or len(self._harmless) > MAX_KNOWN:
-            return  # a word in a key may say its type
+            return  # a word in the key may say its type, so the answer depends on the key
         for source in sources:
             self._harmless.add((id(source), id(target), carried.kind))
 
     def unequal(self, source: Target | None, target: Target, carried: Carried, types: Sequence[str]) -> str:
-        """What is asked of the target's content and not of the source's, as `fields`; "" where nothing is.
+        """Returns what the target asks of the content and the source does not, such as `fields`; "" for
+        nothing.
 
-        `types` are those that the content may have; none: any.
+        `types` are the types that the content may have; none: any type.
         """
         asked = target.entry
         if asked is None or not asked.looks_into_values or source is target:
@@ -74,8 +75,8 @@ class Moves:
 
 
 def type_doubt(given: Sequence[str], wanted: Sequence[str]) -> bool | None:
-    """Whether a value of one of the types `given` surely has none of those `wanted`; None where that isn't
-    known, False where it surely has one."""
+    """Whether a value of the types `given` surely has none of the types `wanted`. False: it surely has one.
+    None: neither is sure."""
     if not wanted or (given and set(given) <= set(wanted)):
         return False
     return None if not given or set(given) & set(wanted) else True
@@ -84,7 +85,7 @@ def type_doubt(given: Sequence[str], wanted: Sequence[str]) -> bool | None:
 def _items(carried: Carried) -> Sequence[str]:
     if carried.kind == "value":
         return tuple(_ITEMS)
-    # Where both are asked the same, a sum of scores counts as little as an increment does.
+    # If both keys ask the same, a sum of scores is not checked, as an increment is not.
     return ("values",) if carried.kind == "result" else ("members", "scores")
 
 
@@ -94,7 +95,7 @@ def _asks(entry: Entry, item: str) -> bool:
 
 
 def _is_its_new_form(source: Target, target: Target) -> bool:
-    """Whether a key is only brought from a deprecated form to the one that replaces it."""
+    """Whether a key is only renamed from a deprecated form to its replacement."""
     return source.kind == "legacy" and (source.name, source.home) == (target.name, target.home)
 
 
@@ -108,7 +109,7 @@ def _readers_beside(source: Target, target: Target) -> Iterator[int]:
 
 
 def _asked_more(source: Target, target: Target, service: int) -> bool:
-    """Whether some callers of a service that may read both may only read the target."""
+    """Whether a service may read both, but some of its callers only the target."""
     if source.tenancy is None:
         return False
     asked = set(source.tenancy.bindings_to_read(service))
@@ -116,19 +117,19 @@ def _asked_more(source: Target, target: Target, service: int) -> bool:
 
 
 def _is_as_strict(mine: object, asked: object, same_file: bool) -> bool:
-    """Whether whatever has one form has the other, as far as that is plain to see."""
+    """Whether everything of the form `mine` surely has the form `asked`."""
     if mine is asked:
         return True
     if isinstance(mine, NumberRange) and isinstance(asked, NumberRange):
         return asked.low <= mine.low and mine.high <= asked.high
     if isinstance(mine, Form) and isinstance(asked, Form):
-        # In another file a placeholder of that name may stand for something else.
+        # In another file, a placeholder of the same name may mean something else.
         return same_file and mine.text == asked.text
     if isinstance(mine, Fields) and isinstance(asked, Fields):
-        return same_file and _told(mine) == _told(asked)
+        return same_file and _described(mine) == _described(asked)
     return False
 
 
-def _told(fields: Fields) -> tuple[object, ...]:
+def _described(fields: Fields) -> tuple[object, ...]:
     named = {name: form.text for name, form in fields.named.items()}
     return named, [(name.text, value.text) for name, value in fields.patterned], fields.exact

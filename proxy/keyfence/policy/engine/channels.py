@@ -1,8 +1,8 @@
-"""Who may speak and listen on which Pub/Sub channel.
+"""Rights on Pub/Sub channels.
 
-Rule: a channel that Redis itself speaks on about keys is judged by those keys: `__keyspace@n__:k` is a read
-of `k`, and what can name any key (`__keyevent@n__:…`, a wide pattern) needs every key that it can name to be
-readable.
+Rule: a channel of keyspace notifications needs the right to read the keys that it names. `__keyspace@n__:k`
+is a read of `k`; a channel that can name any key (`__keyevent@n__:…`, a wide pattern) is a read of every key
+that it can name.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from keyfence.policy.patterns.globs import Glob, positions_after
 from .reach import MAX_GLOB, NOWHERE, Holds, Reach, Remembered
 
 _KEYEVENT_NAME = re.compile(rb"__keyevent@([0-9]+)__:.*", re.DOTALL)
-# A pattern's beginning behind which nothing but a pattern of keys stands.
+# The beginning of a pattern after which only a pattern of keys follows.
 _NAMED_DATABASE = re.compile(rb"__keyspace@[0-9]+__:")
 _KEYSPACE_NAME = re.compile(rb"__keyspace@([0-9]+)__:(.*)", re.DOTALL)
 
 
 class Channels:
-    """Answers over one policy. `reads(service, own)` says of which keys a service may read them all, where
-    they have the caller's own value at the places `own`."""
+    """The channels of one policy.
+
+    `reads(service, own)` returns a function that says whether a service may read all keys of a target, if
+    these have the caller's own value at the places `own`.
+    """
 
     def __init__(
         self, policy: CompiledPolicy, keys: Reach, reads: Callable[[int, frozenset[Place]], Holds]
@@ -40,27 +43,28 @@ class Channels:
         self._elsewhere = [] if policy.databases is None else notifications_elsewhere(policy.databases)
 
     def target(self, name: bytes) -> Target | None:
-        """The rule for one channel; None where there is none."""
+        """Returns the target of one channel; None if there is none."""
         index = self._policy.channel_classifier.first(name)
         return self._policy.channels[index] if index >= 0 else None
 
     def key_of(self, channel: Channel) -> bytes | None:
-        """The key where listening to the channel is reading one."""
+        """Returns the key that a subscriber of the channel reads; None if there is none."""
         if channel.publish or channel.is_pattern:
             return None
         match = _KEYSPACE_NAME.fullmatch(channel.name)
         return match[2] if match else None
 
     def database_of(self, channel: Channel) -> int | None:
-        """The database of whose keys the channel tells; None where it tells of none, or is a pattern."""
+        """Returns the database of the keys that a channel reports on; None for other channels and for
+        patterns."""
         if channel.publish or channel.is_pattern:
             return None
         match = _KEYSPACE_NAME.fullmatch(channel.name) or _KEYEVENT_NAME.fullmatch(channel.name)
         return int(match[1][:9]) if match else None
 
     def leaves_databases(self, channel: Channel, budget: Budget) -> bool | None:
-        """Whether a pattern can hear of keys in a database that the policy doesn't admit; None where that
-        takes too long to find out."""
+        """Whether a pattern matches notifications from a database that the policy does not admit; None if
+        that takes too long to find out."""
         if not channel.is_pattern or not self._elsewhere:
             return False
         if len(channel.name) > MAX_GLOB:
@@ -78,8 +82,8 @@ class Channels:
     def admits(
         self, service: int, channel: Channel, budget: Budget, values: Values = (), by: str = ""
     ) -> bool | None:
-        """Whether the service may use the channel, or all that the pattern can match; None where that takes
-        too long to find out. `by` is the registered script that publishes, "" for a plain command."""
+        """Whether the service may use the channel, or everything that the pattern can match; None if that
+        takes too long to find out. `by` is the registered script that publishes, "" for a plain command."""
         if channel.is_pattern:
             return self.covers(service, channel.name, READ, budget, values)
         target = self.target(channel.name)
@@ -94,14 +98,14 @@ class Channels:
     def covers(
         self, service: int, glob: bytes, right: int, budget: Budget, values: Values = (), by: str = ""
     ) -> bool | None:
-        """Whether the service may use every channel that the glob can match; None where that takes too long
-        to find out. `by` is as for `admits`."""
+        """Whether the service may use every channel that the glob can match; None if that takes too long to
+        find out. `by` is as for `admits`."""
         listens = right == READ
         own = self._reach.own_places(glob, values)
 
         def holds(target: Target) -> bool:
             if listens and target.kind == "keyspace":
-                return True  # by its keys, below
+                return True  # its keys decide, below
             if listens and target.kind == "keyevent":
                 return self._reads_every_key(service, Budget()) is True
             held = target.rights[service]

@@ -18,8 +18,8 @@ from keyfence.policy.compiled.ttl import FAULTS, FINE, SIZED, outcome
 
 from .content import fits
 
-# The checks, in the order in which their violations are listed (policy.rules). `KeyEvaluator.CHECKS` says
-# which method looks for the violations of each.
+# The checks, in the order in which their violations are listed (policy.rules). `keys._CHECKS` says which
+# method looks for the violations of each.
 COMMANDS: Final = 1  # the entry or scope admits the command
 RIGHTS: Final = 2
 FORM: Final = 4  # the key is one that may exist

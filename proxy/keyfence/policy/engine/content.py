@@ -1,7 +1,7 @@
-"""What an entry asks of the value: its type, its content, its time to live.
+"""Faults of written values: type, content, time to live.
 
-Rule: what the command itself shows to be wrong is a fault; what it doesn't show is no fault, but for a value
-that is too long to be looked at where its form is asked for.
+Rule: only what the command itself shows to be wrong is a fault. One exception: a value that is too long to
+be looked at is a fault if the entry asks for a form.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from keyfence.policy.patterns.value_forms import Form
 from keyfence.policy.show import printable
 from keyfence.policy.units import size_text
 
-Shown = Callable[[], str]  # how messages show the key
+Shown = Callable[[], str]  # returns the key as messages show it
 
 
 class Fault(NamedTuple):
-    """What is wrong with a write to a catalogued key; `words` are the message and the hint."""
+    """One fault of a write to an entry's key. `words` returns the message and the hint."""
 
     rule: str
     position: int
     words: Callable[[], tuple[str, str]]
-    is_must: bool = False  # whatever is said of its rule
+    is_must: bool = False  # even if the policy says `should` for its rule
 
 
 # -- types
@@ -39,7 +39,7 @@ def fits(wanted: Sequence[str], given: Sequence[str]) -> bool:
 
 
 def type_fault(command: str, access: Access, types: Sequence[str], shown: Shown) -> Fault:
-    """A command for other types than the key has."""
+    """Returns the fault of a command that is for other types than the key has."""
 
     def words() -> tuple[str, str]:
         wanted, given = " or ".join(types), " or ".join(access.types)
@@ -52,9 +52,9 @@ def type_fault(command: str, access: Access, types: Sequence[str], shown: Shown)
 
 
 def content_faults(access: Access, entry: Entry, shown: Shown, budget: Budget) -> Iterator[Fault | None]:
-    """What a write to a key of `entry` shows to be wrong with the value; None whenever a turn is over.
+    """Yields the faults of the value that a write to a key of `entry` shows, and None when a turn is over.
 
-    A fault is put in words, if at all, before the next one is looked for.
+    A fault's words are made before the next fault is looked for, if at all.
     """
     content = access.content
     if content is None:
@@ -127,7 +127,7 @@ def _field_name(name: bytes, fields: Fields) -> str:
 
 
 def _member_faults(members: Members, entry: Entry, shown: Shown, budget: Budget) -> Iterator[Fault | None]:
-    """Of all elements of one command the first that is wrong is told."""
+    """Yields the fault of the first wrong element of a command."""
     positions = range(members.position, members.position + members.step * len(members.values), members.step)
     if entry.members is not None:
         for position, value in zip(positions, members.values, strict=True):
@@ -153,7 +153,7 @@ def _member_faults(members: Members, entry: Entry, shown: Shown, budget: Budget)
 def _size_faults(
     content: Content, access: Access, entry: Entry, shown: Shown, budget: Budget
 ) -> Iterator[Fault | None]:
-    """Of all values that one command shows the first that is too long is told."""
+    """Yields the fault of the first value that is too long, and that of too many fields or elements."""
     if entry.max_value is not None:
         yield from _long_values(content, entry.max_value, shown, budget)
     if entry.max_fields is not None:
@@ -173,7 +173,7 @@ def _size_faults(
 
 
 def _beyond(given: Iterable[bytes | Field], most: int, budget: Budget) -> Iterator[int | None]:
-    """The place of the first that is one too many; those that are alike count as one."""
+    """Yields the index of the first item beyond the limit; equal items count once."""
     seen = set()
     for at, one in enumerate(given):
         if budget.works(1):
@@ -231,7 +231,7 @@ def _maxlen_faults(
 
 
 def ttl_fault(found: int, command: str, access: Access, rule: TtlRule, shown: Shown) -> Fault:
-    """The words for an outcome of `ttl.FAULTS`."""
+    """Returns the fault for an outcome of `ttl.FAULTS`."""
     position = access.ttl.position if access.ttl is not None else 0
 
     def words() -> tuple[str, str]:

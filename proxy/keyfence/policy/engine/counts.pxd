@@ -1,4 +1,4 @@
-# C types for repeats.py. The same source runs uncompiled; nothing here changes what it does.
+# C types for counts.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
 
@@ -9,9 +9,13 @@ cdef class Admitted:
 
 
 @cython.final
-cdef class Repeat:
+cdef class ViolationCounter:
     cdef public object rows
     cdef public long long times
     cdef public bint live
-    cdef public int found
+    cdef public int outcome
     cdef public tuple refusal
+
+
+cdef class Revocable:
+    cdef public bint is_current

@@ -1,30 +1,38 @@
 # cython: annotation_typing=False
-"""Counts of commands that are alike: those that are admitted, and those of which the same is wrong.
+"""Counts of commands that are alike, and answers that can be revoked: the values that the decision cache
+shares with sessions, telemetry and the evaluator.
 
-Rule: both are plain counts. Whoever tells of the commands takes the count away from time to time; a repeat
-that is no longer live isn't counted on.
+Rule: these are plain values. Telemetry takes over the counts from time to time and sets them to 0. A counter
+that is not live is not used any more.
 """
 
 from __future__ import annotations
 
 
 class Admitted:
-    """Commands of one name that were admitted."""
+    """Counts the admitted commands of one name."""
 
     def __init__(self, name: str) -> None:
         self.name = name  # of the command, in upper case
-        self.times = 0  # that nobody was told of yet
-        self.is_gathered = False  # somebody is going to take that count over
+        self.times = 0  # since telemetry has taken over the count
+        self.is_gathered = False  # telemetry knows of it
 
 
-class Repeat:
-    """The findings that commands of one kind share, whatever their keys and values."""
+class ViolationCounter:
+    """Counts commands that break the same rules, whatever their keys and values."""
 
     def __init__(self, rows: object) -> None:
-        """`rows` is where the findings are counted, for whoever tells of them."""
+        """`rows` is where telemetry adds the findings of each command."""
         self.rows = rows
-        self.times = 0  # commands that nobody was told of yet
-        self.live = True  # False: the next one is to be judged and told of in full
-        self.found = 0  # what each means for its key's time to live (`ttl.outcome`)
-        # Where they are refused: the reply, cut where the key stands in it. None where they pass.
+        self.times = 0  # since telemetry has taken over the count
+        self.live = True  # False: evaluate and report the next command in full
+        self.outcome = 0  # what each command means for its key's time to live (`ttl.outcome`)
+        # If the commands are refused: the reply, split where the key stands in it. None if they pass.
         self.refusal: tuple[bytes, ...] | None = None
+
+
+class Revocable:
+    """An answer that holds as long as the policy and the command table that it was drawn from."""
+
+    def __init__(self) -> None:
+        self.is_current = True  # False: draw it anew

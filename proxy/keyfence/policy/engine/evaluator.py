@@ -1,17 +1,16 @@
-"""From what a command touches to a verdict.
+"""The evaluator: what a command touches in, a verdict out.
 
-Rule: every access is judged, every violation is listed, rights before form before content; the same inputs
-give the same verdict. Nothing is refused here, and no exception is part of the answer.
+Rule: every access is evaluated and every violation is found, in the order of `policy.rules`. The same inputs
+give the same verdict. The evaluator refuses nothing, and its answers are not exceptions.
 
-docs/policy.md has the table of which rule fires when;
-tests/policy/engine/test_which_rule_fires.py holds it to this.
+docs/policy.md has a table of which rule fires when; tests/policy/engine/test_which_rule_fires.py compares it
+with the evaluator.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from keyfence.commands.arguments import fold, integer, word
 from keyfence.commands.extract import extract
@@ -28,36 +27,34 @@ from keyfence.policy.verdict import ALLOWED, Found, Gathering, Verdict
 from keyfence.policy.wording.messages import said
 
 from .checks import BY_KIND, Standing, Use
+from .counts import Revocable
 from .wide import WideEvaluator
-
-if TYPE_CHECKING:
-    from .decision_cache import DecisionCache
 
 _TRACKING = COMMANDS[b"CLIENT"].subcommands[b"TRACKING"].command
 
 
-FORBIDDEN = "the policy forbids it"  # a prohibition, to which a grant is no remedy
+FORBIDDEN = "the policy forbids it"  # a grant does not help against a prohibition
 _UNSURE = Standing(-1, 0)  # every doubt
 _MOST_SHOWN = 4  # globs in a hint
 
 
 class Transaction:
-    """What must be known of a transaction's earlier commands to judge a later one."""
+    """What the evaluation of a transaction's commands needs to know about the earlier ones."""
 
     __slots__ = ("slot",)
 
     def __init__(self) -> None:
-        self.slot: int | None = None  # of the first key, where the policy is for a cluster
+        self.slot: int | None = None  # the hash slot of the first key, if the policy is for a cluster
 
 
 class Evaluator(WideEvaluator):
-    """Judges commands against one compiled policy."""
+    """Evaluates commands against one compiled policy."""
 
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
         self._permissions: dict[tuple[int, str], str] = {}
-        self.caches: list[DecisionCache] = []  # that hold while the policy does
+        self.caches: list[Revocable] = []  # those that hold until the policy or the command table changes
         super().__init__(policy.without_lapsed(clock()), clock)
-        # Rules about keys together, which `admits` leaves to `judge`.
+        # `admits` leaves rules about keys together to `evaluate`.
         self._looks_closer = policy.cluster
         self._binds = any(target.alike for target in policy.targets)
 
@@ -67,7 +64,7 @@ class Evaluator(WideEvaluator):
         self._next_lapse = policy.next_lapse()
 
     def forget_permissions(self) -> None:
-        """The command table has changed: what a command may do is asked anew."""
+        """Forgets what services may do: the command table has changed."""
         for cache in self.caches:
             cache.is_current = False
         self.caches.clear()
@@ -75,14 +72,16 @@ class Evaluator(WideEvaluator):
         self._grants_known.clear()
 
     def decide(self, service: int, argv: Sequence[bytes], values: Values = ()) -> Verdict:
-        """The verdict on one command (argv with its name first) of the service with this number, from a
-        caller with these values (CompiledPolicy.values)."""
-        return self.judge(service, argv, extract(argv), values=values)
+        """Returns the verdict on a command (argv with its name first) of the service with this number.
+
+        `values` are the caller's (CompiledPolicy.values).
+        """
+        return self.evaluate(service, argv, extract(argv), values=values)
 
     def admits(self, service: int, touches: Touches, values: Values = ()) -> bool:
-        """Whether nothing is wrong, as far as a glance shows. False says nothing: ask `judge`.
+        """Whether a command surely breaks nothing. False: only `evaluate` can tell.
 
-        The way of most commands; where it says yes, `judge` finds no violation (test_evaluator.py).
+        It takes a fraction of the time of `evaluate`, which then finds no violation (test_evaluator.py).
         """
         self.values = values
         if self.left_open:
@@ -116,21 +115,21 @@ class Evaluator(WideEvaluator):
         return self._looks_closer or (self._next_lapse is not None and service in self.policy.grants)
 
     def admits_alone(self, service: int, name: bytes) -> bool:
-        """Whether nothing is wrong with a command that has no arguments, at any time."""
+        """Whether a command without arguments breaks nothing, at any time."""
         if self._next_lapse is not None and service in self.policy.grants:
             return False
         return not self.decide(service, [name]).violations
 
-    def judges_alike(self, service: int, name: str, target: Target | None) -> bool:
-        """Whether a command on a well named key of this target (None: on one of none) breaks the same rules
-        whatever the key is called, as far as these are about rights, form and time to live."""
+    def fails_alike(self, service: int, name: str, target: Target | None) -> bool:
+        """Whether the rules on rights, form and time to live that a command breaks are the same for every
+        well named key of this target (None: every key of no target)."""
         if self._looks_closer or self._next_lapse is not None or self._grants_of(service, name):
             return False
         return target is None or not (
             target.kind in ("entry", "scope") and self.policy.home(target).type_words
         )
 
-    def judge(
+    def evaluate(
         self,
         service: int,
         argv: Sequence[bytes],
@@ -138,7 +137,7 @@ class Evaluator(WideEvaluator):
         transaction: Transaction | None = None,
         values: Values = (),
     ) -> Verdict:
-        """The verdict on what a command touches, where that is known already."""
+        """Returns the verdict on what a command touches."""
         gathering: Gathering[None] = Gathering()
         for found in self.violations(service, argv, touches, transaction, values):
             if found is not None:
@@ -154,10 +153,10 @@ class Evaluator(WideEvaluator):
         transaction: Transaction | None = None,
         values: Values = (),
     ) -> Iterator[Found | None]:
-        """Every violation, as it is found; None whenever a turn's steps are done, where one may pause.
+        """Yields every violation as it is found, and None when a turn's steps are done: a place to pause.
 
-        Whoever judges another command meanwhile puts back `values`, `left_open`, `not_kept` and `budget`
-        before this goes on.
+        A caller that evaluates another command in a pause must put back `values`, `left_open`, `not_kept` and
+        `budget` before it resumes.
         """
         self.values = values
         self.left_open = []
@@ -228,7 +227,7 @@ class Evaluator(WideEvaluator):
         return forbidden_by_default(command, command.names_keys)
 
     def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Found | None]:
-        """Who may track keys may hear of their changes."""
+        """A service that may track keys may also hear of their changes."""
         hears = channel.name == INVALIDATIONS and not channel.publish
         if not hears or next(self._permission(service, _TRACKING), None) is not None:
             yield from super()._channel(service, name, channel)
@@ -236,7 +235,7 @@ class Evaluator(WideEvaluator):
     def _unknown_parts(
         self, service: int, name: str, argv: Sequence[bytes], touches: Touches
     ) -> Iterator[Found]:
-        """What can't be known of the command, unless the service may do all that it might."""
+        """Yields what cannot be known of the command, unless the service may do all that it might do."""
         problem = touches.problem
         if problem is not None and not self._may_do_all(service, name, argv, touches.command, problem):
             yield self._plain(
@@ -254,8 +253,11 @@ class Evaluator(WideEvaluator):
     def _may_do_all(
         self, service: int, name: str, argv: Sequence[bytes], command: Command | None, problem: Problem
     ) -> bool:
-        """Whether the service may do whatever the command might: to all keys that it might touch, by rights
-        and grants, as with a pattern. What it does must be known, or else be allowed by name or `*`."""
+        """Whether the service may do everything that the command might do.
+
+        It needs rights or grants on all keys that the command might touch, as for a pattern. What the command
+        does must be known, or the policy must allow the command by its name or by `*`.
+        """
         unseen = problem.unseen
         if not unseen and self._lets_unknown(service, name, argv, command):
             unseen = ANY_KEY
@@ -270,7 +272,7 @@ class Evaluator(WideEvaluator):
     def _are_open(
         self, service: int, name: str, command: Command | None, problem: Problem, unseen: Sequence[Unseen]
     ) -> bool:
-        """Whether no entry among these keys restricts commands in a way that this one might not keep to."""
+        """Whether the command surely keeps to what the entries of these keys say about commands."""
         if not self._restricts:
             return True
         is_known = command is not None and problem.rule != "script.keys" and tuple(unseen) != ANY_KEY
@@ -286,7 +288,7 @@ class Evaluator(WideEvaluator):
         )
 
     def _lets_unknown(self, service: int, name: str, argv: Sequence[bytes], command: Command | None) -> bool:
-        """Whether a command that no known server has is allowed all the same."""
+        """Whether the policy allows a command that no known server has."""
         policy, spelled = self.policy, {name} if command is not None else set()
         first = fold(argv[0]).decode("latin-1") if argv else ""
         spelled |= {first, f"{first} {word(argv[1]).decode('latin-1')}"} if len(argv) > 1 else {first}
@@ -299,7 +301,7 @@ class Evaluator(WideEvaluator):
     def _unknown_hint(
         self, service: int, name: str, argv: Sequence[bytes], command: Command | None, problem: Problem
     ) -> str:
-        """What would let it be judged, or pass."""
+        """Returns what would make the command known, or let it pass."""
         if problem.rule == "script.keys":
             section = "functions" if name.startswith("FCALL") else "scripts"
             at = problem.position
@@ -327,7 +329,7 @@ class Evaluator(WideEvaluator):
     def _slots(
         self, name: str, accesses: Sequence[Access], transaction: Transaction | None
     ) -> Iterator[Found | None]:
-        """All keys of a command, and of a transaction, in one hash slot."""
+        """Checks that all keys of a command, and of its transaction, are in one hash slot."""
         first = transaction.slot if transaction is not None else None
         for access in accesses:
             if self.budget.works(cost(access.key)):
@@ -349,7 +351,7 @@ class Evaluator(WideEvaluator):
             transaction.slot = first
 
     def _bindings(self, service: int, name: str, accesses: Sequence[Access]) -> Iterator[Found | None]:
-        """A bound placeholder has one value within a command, whatever keys a grant covers left out."""
+        """Checks that a bound placeholder has one value in a command, except on keys that a grant covers."""
         if not self._binds or len(accesses) < 2:
             return
         seen: dict[str, bytes] = {}

@@ -1,14 +1,14 @@
-"""What is wrong with one access to one key.
+"""The checks of one access to one key, and the violations that each finds.
 
-Rule: one key has one answer, in one order: rights, then the form and the name, then the value as far as the
-command shows it. What only Redis can tell of its time to live is left open, not guessed.
+Rule: one key has one answer, and its violations are in one order (`_CHECKS`). What only Redis can tell about
+the key's time to live or size is left open, never guessed.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar
 
 from keyfence.commands.model import GROUP, READ, WRITE, Access, Carried, Command, Streamed
 from keyfence.policy.budget import Budget, cost
@@ -16,7 +16,7 @@ from keyfence.policy.compiled.key_commands import UNNAMED, instead_of
 from keyfence.policy.compiled.names import NameFault, hash_tag_fault, lowered
 from keyfence.policy.compiled.permissions import selects_name
 from keyfence.policy.compiled.policy import MAX_CONFIRMED, CompiledPolicy, Grant, Target, types_in
-from keyfence.policy.compiled.sizes import answers, asks, late_excess
+from keyfence.policy.compiled.sizes import Question, answers, asks, late_excess
 from keyfence.policy.compiled.tenants import OWN, Values, own_key, value_in
 from keyfence.policy.compiled.ttl import FAULTS, FINE, QUESTIONS, SIZED, UNSIZED, TtlRule, late_fault, outcome
 from keyfence.policy.patterns.patterns import REST
@@ -45,14 +45,13 @@ from .checks import (
     lacking,
 )
 from .content import Fault, content_faults, fits, ttl_fault, type_fault
-from .pending_sizes import Write
-from .pending_ttl import MAX_KEYS, Pending
+from .writes import MAX_KEYS, LeftOpen, Write
 
 MAX_PREFIXES = 64
-NO_SERVICE = -1  # a number that has no rights and no grants
+NO_SERVICE = -1  # the number of a service without rights and grants
 MAX_NAMED = 3  # services, in a message about several
-MAX_SOURCES = 8  # keys whose content a command takes elsewhere; more take a closer look
-MAX_GRANTS_KNOWN = 10_000  # services and commands: a name that isn't in the table is the client's to word
+MAX_SOURCES = 8  # source keys that `is_clean` looks at; for more, the violations are looked for
+MAX_GRANTS_KNOWN = 10_000  # services and commands; clients can invent names of unknown commands
 
 
 # Looks for the violations of one check; None whenever a turn is over.
@@ -60,23 +59,23 @@ Find = Callable[["KeyEvaluator", Use, Target | None], Iterator[Found | None]]
 
 
 class KeyEvaluator(Wording):
-    """Judges accesses against one compiled policy."""
+    """Evaluates accesses against one compiled policy."""
 
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._grants_known: dict[tuple[int, str], list[Grant]] = {}
-        # What the last command means for times to live and sizes, where that isn't nothing.
-        self.left_open: list[tuple[int, Access, Target, TtlRule | None]] = []
-        self.not_kept = 0  # keys of it that Redis isn't asked about, since there are too many
-        self.budget = Budget()  # of the command that is judged
-        self.values: Values = ()  # what the placeholders hold for its caller that are bound to it
+        # What the last command means for times to live and sizes, except where that is nothing.
+        self.left_open: list[LeftOpen] = []
+        self.not_kept = 0  # its keys that Redis is not asked about, because there are too many
+        self.budget = Budget()  # of the command in hand
+        self.values: Values = ()  # of its caller (CompiledPolicy.values)
         self._take(policy)
 
     def _take(self, policy: CompiledPolicy) -> None:
-        """Judge by this policy from now on; what was remembered of another is forgotten."""
+        """Evaluates by this policy from now on, and forgets what it kept about the earlier one."""
         self.policy = policy
         self._grants_known.clear()
-        # The files that must grant what is on a key of no file.
+        # Each of these files must grant an access to a key that no file claims.
         self._unclaimed_by = {number for number, home in enumerate(policy.homes) if not home.claims} or set(
             range(len(policy.homes))
         )
@@ -97,33 +96,34 @@ class KeyEvaluator(Wording):
         return known
 
     def _access(self, use: Use) -> Iterator[Found | None]:
-        """Every violation of one access: check after check, those alone that may fail. A grant leaves only
-        the check of the keys that the content comes from."""
+        """Yields every violation of one access, check after check. Checks that cannot fail are skipped.
+
+        If a grant covers the key, only the keys that its content comes from are checked.
+        """
         access, target = use.access, self.policy.target(use.access.key)
         if isinstance(access.key, Streamed):
             use = use._replace(access=access._replace(key=bytes(access.key)))  # how it begins
         if self.policy.grants and self._granted(use.service, use.name, use.access, target):
             yield from self._carried(use, target, is_granted=True)
             return
-        doubts = self._doubts(use, target)
-        for check, find in self.CHECKS:
-            if doubts & check:
-                yield from find(self, use, target)
+        if target is None:
+            yield self._unregistered(use.service, use.name, use.access, None)
+            return
+        for find in _finders(self._doubts(use, target)):
+            yield from find(self, use, target)
 
-    def _doubts(self, use: Use, target: Target | None) -> int:
-        """The checks that an access may fail."""
+    def _doubts(self, use: Use, target: Target) -> int:
+        """Returns the checks that an access may fail, as a sum."""
         access = use.access
-        kind = target.kind if target is not None else "stray"
-        if target is None or kind in BY_KIND:
-            doubts = BY_KIND[kind] | (CARRIED if carries(access) else 0)
-            return doubts | (NAME if target is not None and kind in _NAMED and not target.names_sure else 0)
-        held = target.held(use.service, access.key, self.values) & ~target.denied[use.service]
-        return self._standings.of(
-            use.name, None if use.is_script else use.command, access, target, held
-        ).doubts
+        if target.kind not in BY_KIND:
+            held = target.held(use.service, access.key, self.values) & ~target.denied[use.service]
+            command = None if use.is_script else use.command
+            return self._standings.of(use.name, command, access, target, held).doubts
+        doubts = BY_KIND[target.kind] | (CARRIED if carries(access) else 0)
+        return doubts | NAME if target.kind in _NAMED and not target.names_sure else doubts
 
     def is_clean(self, service: int, name: str, command: Command | None, access: Access) -> bool:
-        """Whether an access breaks nothing; what it leaves open is kept then. False says nothing."""
+        """Whether an access surely breaks nothing; if so, keeps what it leaves open."""
         target = self.policy.target(access.key)
         if target is None or target.kind in BY_KIND:
             return False
@@ -136,7 +136,7 @@ class KeyEvaluator(Wording):
         return True
 
     def _resolves(self, doubts: int, access: Access, target: Target) -> bool:
-        """Whether a look at the key's name and at where the content comes from removes all doubts."""
+        """Whether the key's name, and the keys that its content comes from, remove all doubts."""
         if doubts & ~_BY_A_LOOK:
             return False
         if doubts & NAME and not self.is_well_named(access.key, target):
@@ -158,7 +158,7 @@ class KeyEvaluator(Wording):
         return bool(granting) and (target is not None or granting >= self._unclaimed_by)
 
     def _commands(self, use: Use, target: Target | None) -> Iterator[Found]:
-        """What an entry or scope says of commands on its keys."""
+        """Finds what an entry or scope says against the command on its keys."""
         command, access = use.command, use.access
         commands = target.entry.commands if target is not None and target.entry is not None else None
         if target is None or commands is None or command is None:
@@ -183,7 +183,7 @@ class KeyEvaluator(Wording):
         yield self._about("command.forbidden", access, target, words)
 
     def _form(self, use: Use, target: Target | None) -> Iterator[Found | None]:
-        """Whether the key is one that may exist. A legacy key has one answer: `key.legacy`, unless its
+        """Finds what is wrong with the form of a key. A legacy key has one answer: `key.legacy`, unless its
         exception allows the access."""
         service, access = use.service, use.access
         if target is None or target.kind == "stray":
@@ -221,8 +221,8 @@ class KeyEvaluator(Wording):
         return f"{self._shown(key, target)} is in no scope of the policy", hint
 
     def _content(self, use: Use, target: Target | None) -> Iterator[Found | None]:
-        """What is wrong with the value, as far as the command shows it: type, content, time to live. The rest
-        is left open."""
+        """Finds what the command shows to be wrong with type, content and time to live, in this order. The
+        rest is left open."""
         name, access = use.name, use.access
         assert target is not None
         entry = target.entry
@@ -252,8 +252,9 @@ class KeyEvaluator(Wording):
     def _carried(
         self, use: Use, target: Target | None, *, is_granted: bool = False
     ) -> Iterator[Found | None]:
-        """What is wrong with content that comes from other keys: who may read it here, and, unless that is
-        granted, what is asked of it. Of the latter only the first source that is wrong is listed."""
+        """Finds what is wrong with content that comes from other keys: services may read it here and not
+        there, or, unless the access is granted, the target asks more of it. Only the first such source is
+        listed."""
         service, name, access = use.service, use.name, use.access
         carried = access.content.carried if access.content is not None else None
         if target is None or carried is None:
@@ -285,7 +286,7 @@ class KeyEvaluator(Wording):
         target: Target,
         gained: Sequence[int],
     ) -> Found:
-        """What a key holds goes where services may read it that may not read that key."""
+        """Content goes to a key that services may read which may not read its source."""
 
         def words() -> tuple[str, str]:
             from_, to = self._shown(origin.key, source), self._shown(key, target)
@@ -305,7 +306,7 @@ class KeyEvaluator(Wording):
     def _unlike(
         self, name: str, access: Access, carried: Carried, target: Target, key: bytes | None
     ) -> Iterator[Found]:
-        """What is asked of a target and can't be known of the content that `key` has, or a dump (None)."""
+        """Finds what the target asks and the content of `key`, or of a dump (None), may not have."""
         source = self.policy.target(key) if key is not None else None
         wanted, given = self._types(access.key, target), carried.types
         if key is not None and source is not None:
@@ -341,27 +342,27 @@ class KeyEvaluator(Wording):
         yield self._about("value.invalid", access, target, content)
 
     def _is_harmless(self, access: Access, carried: Carried, target: Target) -> bool:
-        """Whether nothing is wrong with content that comes from few other keys."""
+        """Whether content that comes from a few other keys breaks nothing."""
         if len(carried.keys) > MAX_SOURCES:
             return False
         sources = [self.policy.target(key) for key in carried.keys]
         if sources and all(self._moves.are_harmless(source, target, carried) for source in sources):
             return True
-        # Of no service: the answer is remembered for all, so that nobody's grants may take part in it.
+        # For no service: the answer is kept for all services, so it must not depend on any grants.
         if any(found is not None for found in self._carried(Use(NO_SERVICE, "", None, access), target)):
             return False
         self._moves.remember(sources, target, carried)
         return True
 
     def _leave_open(self, found: int, access: Access, target: Target, rule: TtlRule | None) -> None:
-        """Keep what is to be asked of Redis, or need no longer be, of as many keys as anybody remembers."""
+        """Keeps what to ask Redis, or what need not be asked any more, for a bounded number of keys."""
         if len(self.left_open) < MAX_KEYS:
-            self.left_open.append((found, access, target, rule))
+            self.left_open.append(LeftOpen(found, access, target, rule))
         else:
             self.not_kept += found in QUESTIONS or found in UNSIZED
 
     def _types(self, key: bytes, target: Target) -> Sequence[str]:
-        """The types that a key may have, by its entry or else by its words; none: any."""
+        """Returns the types that a key may have, by its entry or else by words in the key; none: any type."""
         if target.entry is not None and target.entry.types:
             return target.entry.types
         return types_in(key, self.policy.home(target).type_words)
@@ -370,23 +371,24 @@ class KeyEvaluator(Wording):
         found = self._violation(fault.rule, fault.position, access.key, target, fault.words)
         return found._replace(severity="must") if fault.is_must else found
 
-    def late(self, pending: Pending, left: int) -> Violation | None:
-        """What is wrong with a key whose PTTL turned out to be `left`; None if nothing is."""
-        key = self._shown(pending.key, pending.target)
-        found = late_fault(left, pending.everything, pending.rule, pending.command, key)
+    def late_ttl(self, write: Write, rule: TtlRule, everything: bool, remaining: int) -> Violation | None:
+        """The violation where Redis answers PTTL with `remaining`, a grace time after a write; None if there
+        is none. Not `everything`: only whether the key has a time to live is asked."""
+        shown = self._shown(write.key, write.target)
+        found = late_fault(remaining, everything, rule, write.command, shown)
         if found is None:
             return None
-        access = Access(pending.position, pending.key, WRITE)
-        words = said(found.message, found.hint)
-        return self._about(found.rule, access, pending.target, words).worded()
+        access = Access(write.position, write.key, WRITE)
+        return self._about(found.rule, access, write.target, said(found.message, found.hint)).worded()
 
-    def late_size(self, key: bytes, write: Write, size: int) -> Violation | None:
-        """What is wrong with a key that is so large after a write."""
-        shown = self._shown(key, write.target)
-        found = late_excess(write.question, size, write.command, shown)
+    def late_size(self, write: Write, question: Question, size: int) -> Violation | None:
+        """The violation where Redis answers `question` with `size`, some time after a write; None if there is
+        none."""
+        shown = self._shown(write.key, write.target)
+        found = late_excess(question, size, write.command, shown)
         if found is None:
             return None
-        access = Access(write.position, key, WRITE)
+        access = Access(write.position, write.key, WRITE)
         return self._about(found.rule, access, write.target, said(found.message, found.hint)).worded()
 
     def _rights(self, use: Use, target: Target | None) -> Iterator[Found]:
@@ -436,11 +438,11 @@ class KeyEvaluator(Wording):
             )
 
     def _own(self, service: int, target: Target) -> dict[str, bytes]:
-        """What placeholders hold that are bound to the caller, for a hint about a target's keys."""
+        """Returns the caller's values of bound placeholders, for a hint about a target's keys."""
         return self.policy.own_values(service, target, self.values)
 
     def _own_hint(self, key: bytes, target: Target) -> str:
-        """What to write where a key is another tenant's."""
+        """Returns the hint for a key that is another tenant's."""
         tenancy = target.tenancy
         assert tenancy is not None
         for place in tenancy.places:
@@ -466,26 +468,26 @@ class KeyEvaluator(Wording):
             return shown, message, self._instead(service, access, stray)
 
         found = self._violation("key.unregistered", access.position, key, stray, said("", ""))
-        # No entry's: the report has such keys by their shape.
+        # No entry covers it; the report groups such keys by their shape.
         return found._replace(entry="", shape="", words=words)
 
     def _instead(self, service: int, access: Access, stray: Target | None) -> str:
-        """What to write in place of a key that no entry covers: what the policy says, or the same key behind
-        a scope's prefix where that makes an entry's key that the service may use."""
+        """Returns the key to use in place of one that no entry covers: the one that the policy names, or the
+        same key behind a scope's prefix, if that is an entry's key that the service may use."""
         key = access.key
         if stray is not None:
             return f"use {standard_key(key, stray, service, self._own(service, stray))}"
         for prefix in self._prefixes if len(key) <= MAX_CONFIRMED else ():
             target = self.policy.target(prefix + key)
             if target is None or target.kind != "entry" or target.tenancy is not None:
-                continue  # these words are the same for all callers
+                continue  # the hint must be the same for all callers
             if not any(lacking(service, access.needs, target, target.rights[service])):
                 return f"use {self._shown(prefix + key, target)}"
         claims = " or ".join(self.policy.claims)
         return f"every key begins with {claims}" if claims else "register the key in the policy first"
 
     def _legacy(self, service: int, name: str, access: Access, target: Target) -> Iterator[Found]:
-        """A legacy key has one answer: what its exception allows passes, all else is `key.legacy`."""
+        """Finds `key.legacy`, unless the form's exception allows the access."""
         key = access.key
         if not any(lacking(service, access.needs, target, target.held(service, key, self.values))):
             return
@@ -499,7 +501,7 @@ class KeyEvaluator(Wording):
         yield self._about("key.legacy", access, target, words)
 
     def _named(self, use: Use, target: Target | None) -> Iterator[Found]:
-        """What is wrong with the name itself, whatever kind of key it is."""
+        """Finds what is wrong with the name itself."""
         access = use.access
         assert target is not None
         for fault in self._name_faults(access.key, target):
@@ -516,7 +518,7 @@ class KeyEvaluator(Wording):
         return fault.message.replace("{lower}", lowered(shown)).replace("{key}", shown), fault.hint
 
     def is_well_named(self, key: bytes, target: Target) -> bool:
-        """Whether a name keeps all that is asked of it, as far as a glance shows."""
+        """Whether a name keeps the naming rules."""
         limit = target.entry.max_length if target.entry is not None else None
         if limit is not None and len(key) > limit.most:
             return False
@@ -527,22 +529,29 @@ class KeyEvaluator(Wording):
     def _name_faults(self, key: bytes, target: Target) -> Iterator[NameFault]:
         limit = target.entry.max_length if target.entry is not None else None
         for fault in self.policy.names(target).faults(key, limit):
-            # What is of no form was told so already, and better.
+            # `_form` has found this already, with a better message.
             if fault.rule != "key.format" or target.kind not in ("malformed", "claim"):
                 yield fault
         tag = hash_tag_fault(key, target.hash_tag)
         if tag is not None:
             yield tag
 
-    # Which method looks for the violations of which check, in the order in which they are listed.
-    CHECKS: ClassVar[tuple[tuple[int, Find], ...]] = (
-        (COMMANDS, _commands),
-        (RIGHTS, _rights),
-        (FORM, _form),
-        (NAME, _named),
-        (TYPE | TYPE_IN_KEY | CONTENT | LIFETIME | OPEN, _content),
-        (CARRIED, _carried),
-    )
+
+# Which method looks for the violations of which check, in the order in which they are listed (policy.rules).
+_CHECKS: tuple[tuple[int, Find], ...] = (
+    (COMMANDS, KeyEvaluator._commands),
+    (RIGHTS, KeyEvaluator._rights),
+    (FORM, KeyEvaluator._form),
+    (NAME, KeyEvaluator._named),
+    (TYPE | TYPE_IN_KEY | CONTENT | LIFETIME | OPEN, KeyEvaluator._content),
+    (CARRIED, KeyEvaluator._carried),
+)
+
+
+@functools.cache
+def _finders(doubts: int) -> tuple[Find, ...]:
+    """What looks for the violations of these checks."""
+    return tuple(find for check, find in _CHECKS if doubts & check)
 
 
 _NAMED = frozenset({"malformed", "claim"})  # kinds whose names are checked too
@@ -553,7 +562,7 @@ _RIGHTS = {"readers": READ, "writers": WRITE, "consumers": GROUP}
 
 
 def _prefixes(policy: CompiledPolicy) -> tuple[bytes, ...]:
-    """What may be missing before a key that no entry covers: the prefixes of scopes, so many at most."""
+    """Returns the prefixes of scopes that may be missing before a key, at most MAX_PREFIXES."""
     scopes = [
         one.pattern.literal_prefix for one in policy.targets if one.kind == "scope" and one.pattern.is_prefix
     ]

@@ -1,7 +1,8 @@
-"""Which names a glob can reach, against what a service may touch.
+"""The reach of globs: whether every name that a glob can match is one that a service may touch.
 
-Rule: SCAN, KEYS, PSUBSCRIBE and their like are judged by rights, never by grammar: a pattern passes if every
-name that it can match lies where the service has the right, also the names that break an entry's form.
+Rule: rights decide about SCAN, KEYS, PSUBSCRIBE and similar commands, never the pattern's form. A pattern
+passes if the service has the right on every name that it can match, names that break an entry's form
+included.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from keyfence.policy.patterns.globs import Glob, Graph, KeySet, included, positi
 from keyfence.policy.patterns.patterns import Hole, KeyPattern, Literal
 
 MAX_CACHED = 1000
-MAX_GLOB = 1024  # bytes; a longer pattern isn't looked into
+MAX_GLOB = 1024  # bytes; nothing is found out about a longer pattern
 
 NOWHERE: frozenset[Place] = frozenset()
 
@@ -30,10 +31,10 @@ Answer = TypeVar("Answer")
 
 
 class Remembered(Generic[Question, Answer]):
-    """What was found out about patterns, the last of them at least.
+    """Answers about patterns; at least the latest ones are kept.
 
-    Two generations: what is asked for again outlives whatever is asked for once, however much that is. So no
-    client can drive out what the others need.
+    There are two generations: an answer that is used again outlives answers that are used once, however many
+    these are. So a client cannot displace what others need.
     """
 
     def __init__(self, most: int = MAX_CACHED) -> None:
@@ -42,8 +43,8 @@ class Remembered(Generic[Question, Answer]):
         self._old: dict[Question, Answer | None] = {}
 
     def get(self, key: Question, budget: Budget, find: Callable[[Budget], Answer | None]) -> Answer | None:
-        """The answer; `find` finds it, and gives None where it would take too long. That is remembered too,
-        but not where only the rest of a budget was too small."""
+        """Returns the answer, which `find` finds; None if that takes too long. None is kept too, unless only
+        the rest of a budget was too small."""
         if key in self._young:
             return self._young[key]
         if key in self._old:
@@ -66,10 +67,10 @@ class Remembered(Generic[Question, Answer]):
 
 
 class Reach:
-    """Answers over one set of targets (a policy's keys, or its channels), and remembers the answers."""
+    """Answers about one set of targets (a policy's keys, or its channels). The answers are kept."""
 
     def __init__(self, classifier: Classifier, targets: Sequence[Target], *, elsewhere: bool = False) -> None:
-        """`elsewhere`: what holds of names that are in no target."""
+        """`elsewhere` is the answer for names of no target."""
         self.targets = targets
         self._elsewhere = elsewhere
         self._classifier = classifier
@@ -80,7 +81,7 @@ class Reach:
         self._known: Remembered[tuple[Hashable, bytes, bytes], bool | None] = Remembered()
 
     def own_places(self, glob: bytes, values: Values) -> frozenset[Place]:
-        """Where each name that the glob can match has the caller's own value, if it has one there."""
+        """Returns the places at which every name that the glob can match has the caller's own value."""
         if not self._has_places:
             return NOWHERE
         parsed = Glob(glob[:MAX_GLOB])
@@ -97,14 +98,15 @@ class Reach:
         behind: KeyPattern | None = None,
         own: frozenset[Place] = NOWHERE,
     ) -> bool | None:
-        """Whether every name that the glob can match lies in targets for which `holds` is true.
+        """Whether `holds` is true of the target of every name that the glob can match.
 
-        `own` are the places where they have the caller's own value. `who`, together with these, identifies
-        `holds`, for the cache: so an answer is the same for all callers whose own names these are.
+        `own` are the places where these names have the caller's own value. For the kept answers, `who` and
+        `own` identify `holds`. So an answer is the same for all callers with their own values at these
+        places.
 
-        With `behind`, the names are what the glob can match after it has matched something of that pattern
-        (the key in `__keyspace@0__:key`). None where that takes more steps than the budget has left, or than
-        one pattern may take.
+        With `behind`, the names are what the glob can match after a name of that pattern (the key in
+        `__keyspace@0__:key`). None: the answer takes more steps than the budget has left, or than one pattern
+        may take.
         """
         if len(glob) > MAX_GLOB:
             return None
@@ -133,7 +135,7 @@ class Reach:
         return self._key_sets[who]
 
     def _all_hold(self, accept: int, holds: Holds, own: frozenset[Place]) -> bool:
-        """Whether `holds` is true of every target that may decide what the automaton accepts so."""
+        """Whether `holds` is true of every target that may decide about names with this accepting state."""
         if accept < 0:
             return self._elsewhere
         for index in self._classifier.automaton.sets[accept]:
@@ -141,13 +143,13 @@ class Reach:
             if not holds(target):
                 return False
             if not _may_be_another(target, own):
-                return True  # it takes every such name; what comes behind it never decides
-        return self._elsewhere  # its lengths may fit no target at all
+                return True  # it has every such name, so the targets behind it never decide
+        return self._elsewhere  # by its lengths, the name may be of no target
 
 
 def _may_be_another(target: Target, own: frozenset[Place]) -> bool:
-    """Whether a name that the automaton accepts for a target may be none of it, by its lengths. A value that
-    is the caller's own has the right one."""
+    """Whether a name that the automaton accepts for a target may have a wrong length for it. A value that is
+    the caller's own has the right length."""
     if target.tenancy is None or not own:
         return target.pattern.needs_verification
     fitting = {place.name for place in target.tenancy.places if place in own}
@@ -155,16 +157,16 @@ def _may_be_another(target: Target, own: frozenset[Place]) -> bool:
 
 
 def scan_pattern(target: Target) -> bytes:
-    """The glob under which the keys of a target are enumerated: its literal prefix and a star."""
+    """Returns the glob that enumerates the keys of a target: its literal prefix and a star."""
     prefix = glob_escape(target.pattern.literal_prefix)
     return prefix if target.pattern.is_literal else prefix + b"*"
 
 
 def own_scan_pattern(target: Target, values: Values, glob: bytes = b"") -> tuple[bytes, bytes] | None:
-    """The same for the caller's own keys, as far as its values lead; None where it has none.
+    """Returns two globs for the caller's own keys of a target; None if the caller has no value.
 
-    What the glob shows of other placeholders stands in it. The first is the pattern with the values that the
-    glob shows in place of the caller's: how near it is to the glob tells how near the caller's own is.
+    Both have the values that `glob` shows for other placeholders. The second has the caller's own values. The
+    first has the values that `glob` shows in their place, so its distance from `glob` is a measure for both.
     """
     parts = target.pattern.parts
     bound = (
@@ -173,9 +175,7 @@ def own_scan_pattern(target: Target, values: Values, glob: bytes = b"") -> tuple
     last = max(
         (at for at, part in enumerate(parts) if isinstance(part, Hole) and part.name in bound), default=-1
     )
-    begins: bytes | None = Glob(
-        glob[:MAX_GLOB]
-    ).literal_prefix  # what is left of it; None: it goes on otherwise
+    begins: bytes | None = Glob(glob[:MAX_GLOB]).literal_prefix  # the rest of it; None: it differs
     theirs = own = b""
     for at, part in enumerate(parts):
         if isinstance(part, Literal):
@@ -196,21 +196,21 @@ def own_scan_pattern(target: Target, values: Values, glob: bytes = b"") -> tuple
 
 
 def _held(text: bytes | None, behind: Sequence[Literal | Hole]) -> tuple[bytes | None, bytes | None]:
-    """The value of a placeholder with which a text begins, by what stands behind it in the pattern, and the
-    rest of the text; None where the text doesn't show where it ends."""
+    """Returns the value of a placeholder at the beginning of a text, and the rest of the text. Both are None
+    if the text does not show where the value ends."""
     end = text.find(behind[0].text[:1]) if text and behind and isinstance(behind[0], Literal) else -1
     return (text[:end], text[end:]) if text is not None and end >= 0 else (None, None)
 
 
 class Nearest:
-    """Finds among many patterns those that begin like a glob, without looking at each."""
+    """Finds the patterns that begin like a glob, without looking at each."""
 
     def __init__(self, patterns: Iterable[bytes]) -> None:
         self._sorted = sorted(patterns)
 
     def to(self, glob: bytes, most: int) -> list[bytes]:
-        """So many of them, those first that share the longest beginning with the glob, the shorter ones
-        before the longer."""
+        """Returns at most `most` patterns: first those that share the longest beginning with the glob, and of
+        these the shorter ones first."""
         found: list[bytes] = []
         first = last = 0
         glob = glob[:MAX_GLOB]
@@ -232,6 +232,6 @@ class Nearest:
 
 
 def _shared(one: bytes, other: bytes) -> int:
-    """How many bytes both begin with."""
+    """Returns the length of the beginning that both share."""
     pairs = zip(one, other, strict=False)
     return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(other)))

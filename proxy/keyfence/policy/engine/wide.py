@@ -1,7 +1,7 @@
-"""What is wrong with names that stand for many keys: patterns, channels, scripts.
+"""The checks of names that stand for many keys: patterns, channels, scripts.
 
-Rule: such a name is judged by rights over all that it can mean; where that can't be told, it is a violation
-of a named rule and never a silent yes.
+Rule: a service needs rights on everything that such a name can mean. If that cannot be determined, a named
+rule is broken; the name is never silently allowed.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from .keys import KeyEvaluator
 from .reach import NOWHERE, Holds, Nearest, Reach, own_scan_pattern, scan_pattern
 
 MAX_OWN_SCANS = 100  # patterns among which a hint looks for one
-# Where a pattern has used up its budget.
+# The reason if a pattern has used up its budget.
 _TOO_LONG = "what it reaches takes too long to tell"
 MAX_FIRST_LINES = 1_000
 _LESS = "use fewer wildcards, or fewer patterns at a time"
 _BEYOND = "it reaches channels that the service may not use"
 _TRACKING = "CLIENT TRACKING"
 _COUNTING = frozenset({"PUBSUB NUMSUB", "PUBSUB SHARDNUMSUB"})  # how many listen to a channel
-_PATTERNED = frozenset({"SCAN", "KEYS", _TRACKING})  # for which another pattern can be offered
+_PATTERNED = frozenset({"SCAN", "KEYS", _TRACKING})  # a hint can offer another pattern
 
 
 class WideEvaluator(KeyEvaluator):
-    """Judges patterns, channels and registered scripts against one compiled policy."""
+    """Evaluates patterns, channels and registered scripts against one compiled policy."""
 
     def _take(self, policy: CompiledPolicy) -> None:
         super()._take(policy)
@@ -59,10 +59,11 @@ class WideEvaluator(KeyEvaluator):
     def _holds(
         self, service: int, right: int, name: str, own: frozenset[Place] = NOWHERE, by: str = ""
     ) -> Holds:
-        """Whether a service has a right on all keys of a target, its own or by a grant of the command.
+        """Returns a function that says whether a service has a right on all keys of a target, by its rights
+        or by a grant of the command.
 
-        `own` are the places where these keys have the caller's own value; `by` is the registered script that
-        does it, "" for a plain command.
+        `own` are the places where these keys have the caller's own value. `by` is the registered script that
+        makes the access, "" for a plain command.
         """
         grants = self._grants_of(service, name)
 
@@ -78,14 +79,16 @@ class WideEvaluator(KeyEvaluator):
         return holds
 
     def _on_all_keys(self, grants: Iterable[Grant], glob: bytes = b"*") -> bool:
-        """Whether these grants have a pattern of keys itself, or every key: each file must have such one."""
+        """Whether these grants cover a pattern of keys as it is written, or every key. Each file must grant
+        it."""
         granting = {grant.home for grant in grants if b"*" in grant.texts or glob in grant.texts}
         return granting == set(range(len(self.policy.homes)))
 
     def _reaches_only_own(
         self, service: int, name: str, glob: bytes, right: int, by: str = ""
     ) -> bool | None:
-        """None where that takes too long to find out: it is as good as no."""
+        """Whether a pattern reaches only keys on which the service has the right; None: it takes too long to
+        tell."""
         granted = self._grants_of(service, name)
         if self._on_all_keys(granted):
             return True  # what no target covers, too
@@ -98,7 +101,7 @@ class WideEvaluator(KeyEvaluator):
         return self._keys.covers(glob, self._holds(service, right, name, own, by), who, self.budget, own=own)
 
     def _pattern(self, service: int, name: str, position: int, glob: bytes, right: int) -> Iterator[Found]:
-        """A glob over keys is judged by rights: may the service touch all that can match?"""
+        """Checks that the service has the right on every key that a glob can match."""
         only_own = self._reaches_only_own(service, name, glob, right)
         if only_own:
             return
@@ -114,7 +117,7 @@ class WideEvaluator(KeyEvaluator):
         yield self._violation("scan.scope", position, glob, None, words)
 
     def _scan_hint(self, service: int, name: str, glob: bytes) -> str:
-        """A pattern near the glob that would pass."""
+        """Returns a hint with a pattern near the glob that would pass."""
         near = self.near(service, name, glob)
         if near is None:
             return ""
@@ -122,8 +125,8 @@ class WideEvaluator(KeyEvaluator):
         return f"{how} {printable(near)} would pass"
 
     def near(self, service: int, name: str, glob: bytes) -> bytes | None:
-        """A pattern, or for CLIENT TRACKING a prefix, near the glob of this command, that the service may
-        look for: by SCAN in place of KEYS. None where there is none, or the command takes no such thing."""
+        """Returns a pattern near the glob that the service may scan, or for CLIENT TRACKING a prefix that it
+        may track. None if there is none, or the command takes neither."""
         if name not in _PATTERNED:
             return None
         scan = COMMANDS[b"SCAN"].command
@@ -140,7 +143,7 @@ class WideEvaluator(KeyEvaluator):
         begins = beginning_of(glob)[:1]
         for text in [*self._own_scans(glob), *readable.to(glob, 20)]:
             if not text.startswith(begins):
-                continue  # it has nothing to do with the glob
+                continue  # it is unrelated to the glob
             prefix = literal_of(text[:-1]) if text.endswith(b"*") else b""
             if name == _TRACKING and (not prefix or glob_escape(prefix) + b"*" != text):
                 continue
@@ -149,15 +152,15 @@ class WideEvaluator(KeyEvaluator):
         return None
 
     def why_forbidden(self, service: int, command: Command) -> str:
-        """Why the service may not use the command at all; "" where it may."""
+        """Returns why the service may not use the command at all; "" if it may."""
         raise NotImplementedError
 
     def channel(self, name: bytes) -> Target | None:
-        """What decides about one channel; None where nothing does."""
+        """Returns the target of one channel; None if there is none."""
         return self._channels.target(name)
 
     def _own_scans(self, glob: bytes) -> list[bytes]:
-        """The patterns of the caller's own keys that are nearest to the glob."""
+        """Returns the patterns of the caller's own keys that are nearest to the glob."""
         if not any(value is not None for value in self.values):
             return []
         found: dict[bytes, bytes] = {}
@@ -224,8 +227,8 @@ class WideEvaluator(KeyEvaluator):
             )
 
     def _is_granted_channel(self, service: int, name: str, channel: Channel) -> bool:
-        """Whether a grant covers a channel, or all that a pattern can match. What Redis tells of keys there
-        is heard by whoever may read these."""
+        """Whether a grant covers a channel, or everything that a pattern can match. Keyspace notifications
+        also need the right to read the keys."""
         grants = [grant for grant in self._grants_of(service, name) if grant.channels]
         if not grants:
             return False
@@ -242,7 +245,7 @@ class WideEvaluator(KeyEvaluator):
         return target.home in granting
 
     def _hears_only_own(self, service: int, name: str, pattern: bytes) -> bool:
-        """Whether a pattern reaches no channel on which Redis tells of keys that the service may not read."""
+        """Whether a pattern matches no notifications about keys that the service may not read."""
         beginning = beginning_of(pattern)
         apart = not (beginning.startswith(NOTIFICATIONS) or NOTIFICATIONS.startswith(beginning))
         return apart or self._reads_all(service, name)
@@ -262,7 +265,7 @@ class WideEvaluator(KeyEvaluator):
         is_told: bool = True,
         is_pattern: bool = False,
     ) -> Found:
-        """`is_told`: it was found out what the pattern reaches."""
+        """Makes the violation. Not `is_told`: it takes too long to tell what the pattern reaches."""
 
         def words() -> tuple[str, str]:
             message = f"{self.who(service)} may not {name} {self._shown(channel, target)}"
@@ -280,7 +283,7 @@ class WideEvaluator(KeyEvaluator):
         return self._violation(rule, position, channel, target, words)
 
     def _is_for_scripts(self, service: int, target: Target | None) -> bool:
-        """Whether a service may publish on a channel, but only by other scripts than it uses, if any."""
+        """Whether a service may publish on a channel only by certain scripts, and has used none of these."""
         return (
             target is not None
             and target.kind == "channel"
@@ -312,7 +315,7 @@ class WideEvaluator(KeyEvaluator):
     # -- scripts
 
     def _unregistered_script(self, service: int, name: str, script: Script) -> Found:
-        """A script can touch any key, whatever it declares."""
+        """Makes the violation of an unregistered script, which can touch any key, whatever it declares."""
         rule, contact = "script.unregistered", self.policy.common.contact
         is_function = script.kind == "function"
         function = self._shown(script.name, None) if is_function else ""
@@ -333,14 +336,14 @@ class WideEvaluator(KeyEvaluator):
         return Found(rule, self._severity(rule), script.position, None, "", shape, contact, words)
 
     def _remember(self, script: Script, sha1: str) -> None:
-        """By its first line people know a script, of which EVALSHA tells only the SHA-1."""
+        """Keeps a script's first line, by which people know it. EVALSHA shows only the SHA-1."""
         if sha1 and sha1 not in self._first_lines:
             if len(self._first_lines) >= MAX_FIRST_LINES:
                 del self._first_lines[next(iter(self._first_lines))]
             self._first_lines[sha1] = shown_code(self.policy, first_line(script.name))
 
     def _loaded(self, script: Script) -> None:
-        """SCRIPT LOAD of a script that the policy doesn't know, which it may load."""
+        """Keeps the first line of an unregistered script that the service may load."""
         if not isinstance(script.name, Streamed):
             self._remember(script, whole_sha1_of(script))
 
@@ -351,7 +354,7 @@ class WideEvaluator(KeyEvaluator):
         script: Script,
         registration: Registration,
     ) -> Iterator[Found | None]:
-        """A script that the policy knows touches what its registration says."""
+        """Checks a registered script by what its registration says that it touches."""
         command = touches.command
         name = command.name if command is not None else ""
         if name == "SCRIPT LOAD":
@@ -366,12 +369,12 @@ class WideEvaluator(KeyEvaluator):
                 forms = ", ".join(pattern.text for pattern in registration.patterns)
                 message = f"{name} of {registration.name} declares keys of another form"
                 yield self._plain("script.keys", script.position + 2, message, f"its keys: {forms}")
-        # Where script.keys is only observed, what is known of the keys must still be judged.
+        # If script.keys is only observed, the known keys must still be evaluated.
         if registration.declared:
             for access in touches.accesses:
                 if self.budget.works(cost(access.key)):
                     yield None
-                # A variant for reading (EVAL_RO) can't write, whatever is registered.
+                # A variant for reading (EVAL_RO) cannot write, whatever is registered.
                 needs = access.needs & registration.declared or access.needs & READ
                 one = access._replace(needs=needs)
                 yield from self._access(
@@ -388,7 +391,7 @@ class WideEvaluator(KeyEvaluator):
         registration: Registration,
         captured: Mapping[str, bytes],
     ) -> Iterator[Found | None]:
-        """The keys and channels that a script makes of its arguments."""
+        """Checks the keys and channels that a script makes of its arguments."""
         name, missing = command.name, ""
         captured = registration.own(self.values) | dict(captured)
         for template, right in registration.touches:
@@ -422,7 +425,7 @@ class WideEvaluator(KeyEvaluator):
         registration: Registration,
         runs: frozenset[str] | None,
     ) -> Iterator[Found]:
-        """Keys that only Redis knows: all that they can be must be the service's, and open to the script."""
+        """Checks keys that only Redis knows: the service needs the right on all that they can be."""
         position, key, right = access.position, access.key, access.needs
         name, by = command.name, registration.name
         if self._restricts and not self._is_open_to(service, command, access, runs):

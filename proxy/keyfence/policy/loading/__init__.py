@@ -1,1 +1,1 @@
-"""Policy files to a compiled policy, or to every fault that they have."""
+"""From policy files to a compiled policy, or to the list of all their faults."""

@@ -1,6 +1,6 @@
-"""Policy files into compiled policies.
+"""Loads policy files into compiled policies.
 
-Rule: a policy is either whole or not there; every fault of its files is told at once.
+Rule: a policy is loaded as a whole or not at all, and all faults of its files are reported at once.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ TESTS = (".test.yaml", ".test.yml")
 
 
 def policy_files(path: str | Path) -> list[Path]:
-    """The policy files that a path stands for: itself, or those of a folder, in the order of their names.
+    """Returns the policy files at a path: the file itself, or those of a folder, in the order of their names.
 
-    A folder's test files, and what is in folders below it, are no policies of it. Raises FileError for a
-    folder without any, and for one that can't be read.
+    Test files and folders below the folder do not count. Raises FileError for a folder that has no policy
+    files or cannot be read.
     """
-    if not os.path.isdir(path):  # pathlib's raises for a name that is too long
+    if not os.path.isdir(path):  # pathlib's is_dir raises for a name that is too long
         return [Path(path)]
     try:
         names = os.listdir(path)
@@ -41,18 +41,18 @@ def policy_files(path: str | Path) -> list[Path]:
         if name.endswith(SUFFIXES) and not name.endswith(TESTS) and not name.startswith(".")
     )
     if not found:
-        message = f"no policy is in this folder; one is a file *{SUFFIXES[0]}"
+        message = f"no policy in this folder; a policy is a file *{SUFFIXES[0]}"
         raise FileError([Diagnostic(Place(str(path), 1, 1), "error", message)])
     return found
 
 
 def policy_name(path: str | Path, models: Sequence[PolicyModel]) -> str:
-    """What a policy is called: as its file says, or as the folder of several files."""
+    """Returns a policy's name: the one in its file, or for several files the name of their folder."""
     return models[0].policy if len(models) == 1 else Path(path).resolve().name
 
 
 def read_policies(path: str | Path) -> list[tuple[PolicyModel, Source]]:
-    """The well-formed files of a policy. Raises FileError with the faults of all of them."""
+    """Reads the files of a policy into models. Raises FileError with the faults of all files."""
     read: list[tuple[PolicyModel, Source]] = []
     faults: list[Diagnostic] = []
     for file in policy_files(path):
@@ -67,7 +67,7 @@ def read_policies(path: str | Path) -> list[tuple[PolicyModel, Source]]:
 
 
 def policy_faults(path: str | Path) -> list[Diagnostic]:
-    """Every error of a policy, also those behind the faults at which compiling it ends."""
+    """Returns all errors of a policy, also those that the compiler does not reach because of earlier ones."""
     sources: list[Source] = []
     faults: list[Diagnostic] = []
     try:
@@ -81,7 +81,7 @@ def policy_faults(path: str | Path) -> list[Diagnostic]:
             faults += exc.diagnostics
     if not faults:
         return Recovered(*sources).errors
-    # A file that can't be read may hold the names that others use, so these are only held against their form.
+    # A file that cannot be read may define names that other files use, so only the others' form is checked.
     for source in sources:
         try:
             faults += source.faults
@@ -92,10 +92,9 @@ def policy_faults(path: str | Path) -> list[Diagnostic]:
 
 
 def load_policy(path: str | Path, *, name_services: bool = True) -> CompiledPolicy:
-    """Read, check and compile a policy file, or a folder of them as one policy. Raises FileError with every
-    fault.
+    """Loads a policy file, or a folder of files as one policy. Raises FileError with every fault.
 
-    `name_services`: hints may name the services that do have a right.
+    `name_services`: hints may name the services that have a right.
     """
     try:
         files = read_policies(path)
@@ -106,6 +105,6 @@ def load_policy(path: str | Path, *, name_services: bool = True) -> CompiledPoli
 
 
 def parse_policy(text: str, file: str = "<policy>") -> CompiledPolicy:
-    """A policy from text."""
+    """Loads a policy from text. Raises FileError."""
     source = Source(file, text)
     return compile_policy(validate(PolicyModel, source), source)

@@ -1,6 +1,7 @@
-"""What is left of policy files when their faults are taken out, so that one run tells all of them.
+"""Error recovery: takes faulty parts out of policy files and goes on, so that one run reports all faults.
 
-Rule: a fault that only follows from what was taken out is not told; what is left is checked, never run.
+Rule: a fault that only follows from a part that was taken out is not reported. The rest is checked, never
+used.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ from keyfence.policy.source.yaml import PathKey, Pruned, Source
 
 MAX_ROUNDS = 16
 
-# What messages say where a name isn't there: expected of all names once a whole section is out.
+# How messages about an unknown name end. Once a whole section is out, all its names are unknown.
 _LOST: Mapping[str | int, str] = {
     "services": " is not listed under services",
     "placeholders": " is not declared",
-    "keys": " is no entry under keys",
+    "keys": " is not an entry under keys",
     "scripts": " is registered under neither scripts nor functions",
     "functions": " is registered under neither scripts nor functions",
 }
 
-_Part = tuple[str, PathKey]  # a file's name, and where in its data
+_Part = tuple[str, PathKey]  # a file's name, and a path in its data
 
 
 class Recovered:
-    """The errors of a policy's files, and what could be compiled: of files without errors, all of it."""
+    """All errors of a policy's files, and the policy that is left: without errors, the whole policy."""
 
     def __init__(self, *wholes: Source) -> None:
         self.errors: list[Diagnostic] = [fault for one in wholes for fault in one.faults]
         self.sources: list[Source] = list(wholes)
-        self.models: list[PolicyModel] = []  # of each source, where there is a policy
+        self.models: list[PolicyModel] = []  # one for each source, if there is a policy
         self.policy: CompiledPolicy | None = None
         self._wholes = {one.file: one for one in wholes}
         self._out: set[_Part] = set()
@@ -44,7 +45,7 @@ class Recovered:
                 break
 
     def _round(self) -> list[Diagnostic]:
-        """Compile what is left; returns the faults of the first stage that has any."""
+        """Compiles what is left. Returns the faults of the first stage that finds any."""
         models, faults = [], []
         for source in self.sources:
             try:
@@ -62,7 +63,7 @@ class Recovered:
         return []
 
     def _take_out(self, faults: Sequence[Diagnostic]) -> bool:
-        """Note the faults and take them out; whether anything is left of each file."""
+        """Records faults and takes their parts out. Returns whether something is left of each file."""
         before = frozenset(self._out)
         for fault in faults:
             self._out.add(self._part(fault, before))
@@ -74,14 +75,15 @@ class Recovered:
         return all(path for _, path in self._out)
 
     def _part(self, fault: Diagnostic, before: Collection[_Part]) -> _Part:
-        """What to take out for a fault: where it is, or if that is out already, what it was part of."""
+        """Returns the part to take out for a fault: the faulty one, or if it is out already, the one around
+        it."""
         file, path = fault.place.file, fault.path
         while path and (file, path) in before:
             path = path[:-1]
         return file, path
 
     def _follows(self, fault: Diagnostic, before: Collection[_Part]) -> bool:
-        """Whether a fault is there only because something was taken out."""
+        """Whether a fault only follows from a part that was taken out."""
         mine = self._part(fault, before)
         here = [path for file, path in before if file == mine[0]]
         if any(path[: len(fault.path)] == fault.path or follows(fault, path) for path in here):
@@ -89,7 +91,7 @@ class Recovered:
         return any(name in fault.message for part in self._out - {mine} for name in self._names(part))
 
     def _names(self, part: _Part) -> Iterator[str]:
-        """The names that go with a part, as messages show them."""
+        """Yields the names that are unknown once a part is out, as messages show them."""
         file, path = part
         if len(path) == 1 and path[0] in _LOST:
             yield _LOST[path[0]]

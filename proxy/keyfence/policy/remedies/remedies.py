@@ -341,7 +341,7 @@ def _forbidden(question: Question) -> Ways:
     able = [
         name
         for number, name in enumerate(question.policy.services)
-        if question.evaluator.judge(number, question.argv[:1], Touches(question.touches.command)).allowed
+        if question.evaluator.evaluate(number, question.argv[:1], Touches(question.touches.command)).allowed
     ]
     if able and question.policy.name_services:
         yield Way(f"{', '.join(able)} may use it")

@@ -96,13 +96,15 @@ class Question(NamedTuple):
         before = {one.rule for one in self.evaluator.decide(self.service, self.argv, self.values).violations}
         broken = {
             one.rule
-            for one in self.evaluator.judge(self.service, changed, after, values=self.values).violations
+            for one in self.evaluator.evaluate(self.service, changed, after, values=self.values).violations
         }
         return list(changed) if self.violation.rule not in broken and broken <= before else []
 
     def would_pass(self, policy: CompiledPolicy) -> bool:
         """Whether another policy finds nothing wrong where the violation is."""
-        found = Evaluator(policy).judge(self.service, self.argv, self.touches, values=self.values).violations
+        found = (
+            Evaluator(policy).evaluate(self.service, self.argv, self.touches, values=self.values).violations
+        )
         rule, at, key = self.violation.rule, self.violation.position, self.violation.key
         return not any((one.rule, one.position, one.key) == (rule, at, key) for one in found)
 

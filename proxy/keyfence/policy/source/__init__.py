@@ -1,1 +1,1 @@
-"""YAML to a model: read with positions, held against the schema. Compiles nothing."""
+"""The source form of a policy: YAML read with positions and validated into a model. It compiles nothing."""

@@ -1,7 +1,7 @@
-"""Files that people wrote: policies, configurations, waivers, tests, scripts, certificates.
+"""Reads files that people wrote: policies, configurations, waivers, tests, scripts, certificates.
 
-Rule: only a regular file of bounded size is read, so that no path makes keyfence wait or run out of memory;
-an error says which file it is, why it isn't read, and what to do.
+Rule: only a regular file of bounded size is read, so that no path makes keyfence wait or run out of memory.
+An error says which file it is, why keyfence cannot read it, and what to do.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _KINDS = {
 
 
 class Unreadable(Exception):
-    """A file can't be used. The message goes on from the file's name."""
+    """A file cannot be used. The message continues after the file's name."""
 
 
 def read_file(path: str | Path, limit: int = MAX_BYTES) -> bytes:
-    """The bytes of a regular file, behind symbolic links too. Raises Unreadable."""
+    """Returns the bytes of a regular file; symbolic links are followed. Raises Unreadable."""
     try:
-        # Without O_NONBLOCK, opening a pipe would wait for somebody who writes into it.
+        # Without O_NONBLOCK, opening a pipe would wait for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             return _read(fd, limit)
@@ -46,7 +46,7 @@ def _read(fd: int, limit: int) -> bytes:
         kind = _KINDS.get(stat.S_IFMT(mode), "something else")
         raise Unreadable(f"can't be read: it is {kind}; name a regular file")
     found = bytearray()
-    while piece := os.read(fd, limit + 1 - len(found)):  # what the size says may be wrong, as under /proc
+    while piece := os.read(fd, limit + 1 - len(found)):  # the reported size may be wrong, as under /proc
         found += piece
         if len(found) > limit:
             raise Unreadable(f"can't be read: it has more than {limit} bytes; name a smaller file")

@@ -1,9 +1,9 @@
-"""The codes of `check`'s warnings, and the comments in a policy that acknowledge one in place.
+"""The codes of `check`'s warnings, and the comments by which a policy acknowledges a warning in place.
 
     lock: {key: "a:<id>", writers: [b]}   # keyfence: ignore foreign-entry b is about to take this scope over
 
-Rule: a comment acknowledges one warning where it stands, with a reason; one that acknowledges nothing is
-reported, so that none outlives its cause.
+Rule: a comment acknowledges one warning at its place, with a reason. A comment that acknowledges nothing is
+reported, so that no comment outlives its cause.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from keyfence.policy.diagnostics import Diagnostic, Place, did_you_mean
 
 from .yaml import Source
 
-# Each stays what it is: files and CI jobs name them. docs/tools.md has the same table.
+# Codes do not change: policy files and CI jobs name them. docs/tools.md has the same table.
 CODES: Mapping[str, str] = {
-    "colon": "a placeholder admits `:`, so that it can reach over segments",
+    "colon": "a placeholder admits `:`, so it can span segments",
     "ends-soon": "an exception (legacy, a grant) ends within 14 days",
-    "foreign-entry": "no writer of an entry's scope may write the entry, and others may",
+    "foreign-entry": "an entry can be written by other services, but by no writer of its scope",
     "idle-rights": "no entry takes the rights at the policy's top",
     "idle-service": "a service can do nothing with any key or channel",
     "legacy-overlap": "a legacy form also matches keys of the convention",
@@ -32,10 +32,10 @@ CODES: Mapping[str, str] = {
     "stricter-file": "another file of the folder takes back what this one allows scripts",
     "ttl-at-write": "an entry asks each write for a time to live, and no command of its type can bring one",
     "unclear-form": "a legacy form may stand for several keys of one service",
-    "unowned-form": "no service may use a legacy form, since it doesn't show whose a key is",
-    "unwritten-scope": "nobody may write to a scope, nor to any entry in it",
+    "unowned-form": "no service may use a legacy form, because it does not show who owns a key",
+    "unwritten-scope": "no service may write to a scope or to any entry in it",
 }
-# What is wrong with the comments themselves. These can't be ignored.
+# Faults of the comments themselves. No comment can acknowledge these.
 COMMENT_CODES: Mapping[str, str] = {
     "bad-ignore": "a `keyfence: ignore` comment without a known code or without a reason",
     "unused-ignore": "a `keyfence: ignore` comment where there is no such warning",
@@ -48,7 +48,7 @@ _COMMENT = re.compile(r"(?:(?<=\s)|^)#\s*keyfence:\s*ignore\b(?P<what>.*)")
 class _Ignore:
     place: Place
     code: str
-    line: int  # of what it is about
+    line: int  # that it applies to
     excerpt: str
     width: int
     used: bool = False
@@ -58,8 +58,9 @@ class _Ignore:
 
 
 def settle(source: Source, warnings: Sequence[Diagnostic], *, whole: bool) -> tuple[list[Diagnostic], int]:
-    """The warnings of a file that no comment acknowledges, those about comments included; and how many are
-    acknowledged. What isn't `whole` was not looked at entirely, so a comment may yet be of use."""
+    """Returns the warnings of a file that no comment acknowledges, with the warnings about comments, and the
+    number of acknowledged ones. If the file was not checked as a `whole`, unused comments are not
+    reported."""
     found: list[Diagnostic] = []
     ignores: list[_Ignore] = []
     for one in _comments(source):
@@ -80,20 +81,21 @@ def settle(source: Source, warnings: Sequence[Diagnostic], *, whole: bool) -> tu
             found.append(warning)
     for one in ignores:
         if whole and not one.used:
-            message = f"there is no warning {one.code} here to ignore; take the comment out"
+            message = f"there is no warning {one.code} here to ignore; remove the comment"
             found.append(one.warning("unused-ignore", message))
     return found, ignored
 
 
 def _lines(source: Source, warning: Diagnostic) -> set[int]:
-    """The lines at which a comment is about a warning: its own, and those of the names of what it is in."""
+    """Returns the lines at which a comment can acknowledge a warning: its own, and those of the names above
+    it."""
     path = warning.path
     names = {source.place(path[:length], of_key=True).line for length in range(2, len(path) + 1)}
     return names | {warning.place.line}
 
 
 def _comments(source: Source) -> list[_Ignore]:
-    """The comments of a file that ignore something. `code` is all that stands behind the word."""
+    """Returns the ignoring comments of a file. Their `code` is the whole text after the word `ignore`."""
     matches = [(at, match) for at, text in enumerate(source.lines) if (match := _COMMENT.search(text))]
     if not matches:
         return []
@@ -112,7 +114,7 @@ def _comments(source: Source) -> list[_Ignore]:
 
 
 def _scalars(source: Source) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Where texts stand in a file: what looks like a comment there is none."""
+    """Returns the spans of all scalars in a file: text in a scalar that looks like a comment is not one."""
     loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
     return [
         ((token.start_mark.line, token.start_mark.column), (token.end_mark.line, token.end_mark.column))
@@ -122,7 +124,7 @@ def _scalars(source: Source) -> list[tuple[tuple[int, int], tuple[int, int]]]:
 
 
 def _subject(lines: Sequence[str], at: int, column: int) -> int:
-    """The line that a comment is about, from 1: its own, or the next one that isn't a comment as well."""
+    """Returns the line that a comment applies to, from 1: its own, or the next one that is not a comment."""
     if lines[at][:column].strip():
         return at + 1
     below = (number for number in range(at + 1, len(lines)) if not lines[number].lstrip().startswith("#"))
@@ -130,7 +132,7 @@ def _subject(lines: Sequence[str], at: int, column: int) -> int:
 
 
 def _fault(one: _Ignore) -> Diagnostic | None:
-    """What is wrong with a comment; else its code is parted from the reason."""
+    """Returns what is wrong with a comment. If nothing is, cuts the reason off its code."""
     code, _, reason = one.code.partition(" ")
     if code not in CODES:
         message = f"{code!r} is not the code of a warning{did_you_mean(code, CODES)}" if code else "no code"

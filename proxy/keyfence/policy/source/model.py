@@ -1,7 +1,7 @@
-"""The policy file's shape, as pydantic models: every key that may stand in it and the form of its value.
+"""The pydantic models of a policy file: every key that the file may have, and the form of its value.
 
-Rule: these models say what is *well formed*; whether names refer to something, and whether entries contradict
-each other, is for `compile` and `check`, which know the positions.
+Rule: these models say what is *well formed*. The compiler and `check` find names that refer to nothing and
+entries that contradict each other.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ def _date(value: Any) -> Any:
     try:
         return datetime.date.fromisoformat(value)
     except (TypeError, ValueError):
-        raise ValueError(f"{value!r} is no date; write it as 2027-06-30") from None
+        raise ValueError(f"{value!r} is not a date; write it as 2027-06-30") from None
 
 
 def _rule(value: str) -> str:
     if value not in RULES:
         from keyfence.policy.diagnostics import did_you_mean
 
-        raise ValueError(f"{value!r} is no rule{did_you_mean(value, RULES)}")
+        raise ValueError(f"{value!r} is not a rule{did_you_mean(value, RULES)}")
     return value
 
 
 class Length(NamedTuple):
-    """How long a key may be."""
+    """The greatest length of a key."""
 
     most: int
     characters: bool = False  # counted as UTF-8 characters; else in bytes
@@ -78,7 +78,8 @@ class Length(NamedTuple):
         return "characters" if self.characters else "bytes"
 
     def of(self, key: bytes) -> int:
-        """The key's length in this unit. A byte that is no UTF-8 counts as a character."""
+        """Returns the key's length in this unit. A byte that is not part of UTF-8 text counts as a
+        character."""
         return len(key.decode("utf-8", "surrogateescape")) if self.characters else len(key)
 
 
@@ -88,7 +89,9 @@ _LENGTH = re.compile(r"([1-9][0-9]{0,8})(?: (bytes|characters))?", re.ASCII)
 def _length(value: Any) -> Length:
     match = _LENGTH.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"{value!r} is no length; write a number of bytes, as 128, or 128 characters")
+        raise ValueError(
+            f"{value!r} is not a length; write a number of bytes (128) or of characters (128 characters)"
+        )
     return Length(int(match[1]), match[2] == "characters")
 
 
@@ -104,13 +107,13 @@ Count = Annotated[int, Field(ge=1, le=2**32 - 1)]
 Flag = Annotated[bool, BeforeValidator(_yes_or_no)]
 Date = Annotated[datetime.date, BeforeValidator(_date)]
 RuleName = Annotated[str, AfterValidator(_rule)]
-# Whether a key must have one pair of braces that isn't empty, or may.
+# Whether a key must, or may, have one pair of braces that is not empty.
 HashTag = Literal["required", "optional", "any"]
 ValueType = Literal[
     "string", "hash", "list", "set", "zset", "stream", "array", "vectorset",
     "json", "bloom", "cuckoo", "cms", "topk", "tdigest", "timeseries",
 ]  # fmt: skip
-# A form that a value must have: a class expression, a built-in class or <placeholder>, or a list of words.
+# The form of a value: a class expression, a built-in class, a <placeholder>, or a list of words.
 Form = str | list[str]
 
 
@@ -119,7 +122,7 @@ class _Model(BaseModel):
 
 
 def _mapping_or(word: str, field: str) -> Any:
-    """A plain text in place of a mapping stands for its one field."""
+    """Accepts plain text in place of a mapping: it is the value of one field."""
 
     def convert(value: Any) -> Any:
         return {field: value} if isinstance(value, str) else value
@@ -129,18 +132,18 @@ def _mapping_or(word: str, field: str) -> Any:
 
 
 class Owner(_Model):
-    """Who answers for the policy; `contact` stands in every refusal."""
+    """The owner of the policy. Every refusal names the `contact`."""
 
     team: str = ""
     contact: str = ""
 
 
 class PlaceholderModel(_Model):
-    """What `<name>` in a pattern may hold."""
+    """The values that `<name>` in a pattern may take."""
 
     is_: str = Field(alias="is")
     secret: Flag = False  # masked in every log and report
-    secret_from: Annotated[int, Field(ge=1)] = 1  # shorter values keep no secret, where they fit no form
+    secret_from: Annotated[int, Field(ge=1)] = 1  # shorter values are not masked, unless they match a form
 
 
 _TTL_WORDS = {"none": {"none": "true"}, "any": {"or_none": "true"}, "required": {"at": "refresh"}}
@@ -155,20 +158,20 @@ def _ttl(value: Any) -> Any:
 
 
 class TtlModel(_Model):
-    """What time to live a key must end up with. Without `none` and `or_none` it must have one."""
+    """The time to live that a key must end up with. Without `none` and `or_none` it must have one."""
 
     none: Flag = False  # it must not have one
     or_none: Flag = False  # it may have none
     min: Duration | None = None
     max: Duration | None = None
-    default: Duration | None = None  # what the owner sets; told in hints, not checked
-    at: Literal["write", "refresh"] = "refresh"  # write: the writing command itself must bring it
-    immediate: Flag = False  # nothing is left to be found late
-    grace: Duration | None = None  # so long after a write may what it left open come; 5s if nothing is said
+    default: Duration | None = None  # what the owner sets; hints name it, nothing checks it
+    at: Literal["write", "refresh"] = "refresh"  # write: the writing command itself must set it
+    immediate: Flag = False  # no question is left for later
+    grace: Duration | None = None  # for how long a later command may set it; default 5s
 
 
 class Rights(_Model):
-    """Who may do what. Writers may read; consumers read and keep a consumer group's books."""
+    """Who may do what. Writers may also read; consumers may read, and change the state of consumer groups."""
 
     writers: Names = []
     readers: Names = []
@@ -177,12 +180,12 @@ class Rights(_Model):
     deny_read: Names = []
 
 
-# What must never become of a key, whichever command does it.
+# What no command may do to a key.
 Loss = Literal["delete", "replace", "remove"]
 
 
 class KeyCommandsModel(_Model):
-    """Which commands (by name or @category) may be used on keys, whoever uses them."""
+    """The commands (by name or @category) that any service may use on keys."""
 
     forbid: Names = []
     allow: Names | None = None  # only these
@@ -190,14 +193,14 @@ class KeyCommandsModel(_Model):
 
 
 class Requirements(_Model):
-    """What is asked of the commands on a key, of its value, and of its time to live."""
+    """Requirements on a key: on the commands that use it, on its value and on its time to live."""
 
     commands: KeyCommandsModel | None = None
 
     type: Annotated[list[ValueType], BeforeValidator(_as_list)] = []
     ttl: Annotated[TtlModel | None, BeforeValidator(_ttl)] = None
     fields: dict[str, Form] | None = None  # of a hash or stream, by name or pattern
-    # A field that differs from a listed one only in case is refused, whatever `should` says.
+    # A field that differs from a listed one only in case is a violation, even under `should`.
     field_case: Literal["exact"] | None = None
     values: Form | None = None  # of a string
     members: Form | None = None  # of a set, list or sorted set
@@ -210,35 +213,35 @@ class Requirements(_Model):
 
 
 class ScopeModel(Rights, Requirements):
-    """A part of the key space under one prefix, and whose it is."""
+    """A part of the key space under one prefix, with its rights."""
 
     prefix: str
     written_by: Names = []  # scripts and functions; nothing else may write here
-    unregistered: Literal["forbid", "allow"] = "forbid"  # keys that no entry of the catalogue covers
-    hash_tag: HashTag | None = None  # of all keys under the prefix, where their entry says nothing else
-    should: list[RuleName] = []  # rules that are told and never refused, for all keys under the prefix
+    unregistered: Literal["forbid", "allow"] = "forbid"  # keys that no entry covers
+    hash_tag: HashTag | None = None  # for keys under the prefix, unless their entry sets its own
+    should: list[RuleName] = []  # rules that never refuse keys under the prefix, only report them
 
 
 class EntryModel(Rights, Requirements):
-    """One kind of key: a row of the document's catalogue."""
+    """One kind of key: a row in the table of keys that the policy stands for."""
 
     key: str
     about: str = ""
     written_by: Names = []  # scripts and functions; nothing else may write here
-    replaces: str = ""  # the entry of which this is the next version,
-    allow: list[Literal["read", "delete", "write"]] = ["read", "delete"]  # and what may still be done with it
+    replaces: str = ""  # the entry that this one is the next version of
+    allow: list[Literal["read", "delete", "write"]] = ["read", "delete"]  # on the replaced entry's keys
     hash_tag: HashTag | None = None
-    should: list[RuleName] = []  # rules that are told and never refused, for these keys
+    should: list[RuleName] = []  # rules that never refuse these keys, only report them
 
 
 OnExpiry = Literal["report", "refuse"]
 
 
 class LegacyKeyModel(_Model):
-    """One deprecated form. What it doesn't say is as its section says."""
+    """One deprecated form. Its section gives the values that the form does not set."""
 
     entry: str  # the entry that replaces it
-    member: dict[str, str] = {}  # of a family: which one, as {stage: dev}; scope is the name for <scope>
+    member: dict[str, str] = {}  # the member of a family, as {stage: dev}; `scope` stands for <scope>
     allow: list[Literal["read", "delete", "write"]] | None = None
     services: Names | None = None
     until: Date | None = None
@@ -250,20 +253,20 @@ class LegacyKeyModel(_Model):
 class LegacyModel(_Model):
     """Deprecated key forms, each with the entry that replaces it."""
 
-    allow: list[Literal["read", "delete", "write"]] = []  # of the entry's rights; [] is none of them
-    services: Names | None = None  # to these alone; else to all that have the entry's rights
+    allow: list[Literal["read", "delete", "write"]] = []  # the rights that remain; [] is none
+    services: Names | None = None  # only these; default: all services that have the entry's rights
     until: Date | None = None
-    on_expiry: OnExpiry = "report"  # refuse: after the last day nothing is allowed any more
+    on_expiry: OnExpiry = "report"  # refuse: after the last day nothing is allowed
     owner: str = ""
     keys: dict[str, Annotated[LegacyKeyModel, BeforeValidator(_mapping_or("the entry", "entry"))]] = {}
 
 
 class GrantModel(_Model):
-    """Commands (by name or @category, or `*`) that a service may use beyond the default, and on what."""
+    """Commands (by name, @category or `*`) that a service may use beyond its rights, and on which keys."""
 
     commands: Names
-    keys: Names = []  # globs, or the word legacy; these keys are then open to these commands
-    channels: Names = []  # globs; these channels are too
+    keys: Names = []  # globs, or the word legacy: the keys that these commands may use
+    channels: Names = []  # globs: the channels that they may use
     until: Date | None = None
     on_expiry: OnExpiry = "report"
     owner: str = ""
@@ -271,7 +274,7 @@ class GrantModel(_Model):
 
 
 class ChannelModel(_Model):
-    """A Pub/Sub channel, or a family of them, and who speaks and listens there."""
+    """A Pub/Sub channel, or a family of channels, with its publishers and subscribers."""
 
     channel: str
     about: str = ""
@@ -283,19 +286,21 @@ class ChannelModel(_Model):
 def _keys_of_script(value: Any) -> Any:
     if isinstance(value, str) and value != "any":
         if not value.isascii() or not value.isdigit() or len(value) > 4:
-            raise ValueError(f"{value!r}: write how many keys it declares, any, or a list of their patterns")
+            raise ValueError(
+                f"{value!r}: write the number of keys that it declares, any, or a list of their patterns"
+            )
         return int(value)
     return value
 
 
 class TouchModel(_Model):
-    """A key that a script touches, with what it makes of it."""
+    """A key that a script touches, and what the script does to it."""
 
     key: str  # a template over KEYS, ARGV and the placeholders of the declared keys
     type: Annotated[list[ValueType], BeforeValidator(_as_list)] = []
-    # What time to live it leaves the key with: 30s, <ARGV.1>s or <ARGV.1>ms; a negative argument means none.
+    # The time to live that it gives the key: 30s, <ARGV.1>s or <ARGV.1>ms; a negative argument means none.
     ttl: str = ""
-    commands: Names = []  # those that it runs on this key; else those of the script
+    commands: Names = []  # the commands that it runs on this key; default: those of the script
 
 
 Touched = Annotated[
@@ -305,45 +310,45 @@ Touched = Annotated[
 
 
 class FunctionModel(_Model):
-    """What a library's function touches: its exact declared keys, and templates over KEYS and ARGV."""
+    """The keys that a library's function touches: its declared keys, and templates over KEYS and ARGV."""
 
     about: str = ""
-    # How many keys a call declares (or any), or one pattern for each, whose placeholders templates may use.
+    # The number of keys that a call declares (or any), or a pattern for each; templates may use its
+    # placeholders.
     keys: Annotated[int | Literal["any"] | list[str], BeforeValidator(_keys_of_script)] = 0
-    declared: Literal["both", "read", "write", "none"] | None = None  # what is done to the declared keys
+    declared: Literal["both", "read", "write", "none"] | None = None  # how it uses the declared keys
     reads: Touched = []
     writes: Touched = []
     publishes: Names = []
-    commands: Names = []  # those that it runs on its keys, where an entry restricts them
-    # Nothing that a client sends shapes its replies and error texts, so a connection that clients share may
-    # carry it.
+    commands: Names = []  # the commands that it runs on its keys; needed if an entry restricts them
+    # Clients cannot shape its replies and error texts, so it may run on a connection that clients share.
     shared: Flag = False
 
 
 class ScriptModel(FunctionModel):
-    """A Lua script that is registered, by the SHA-1 of its text."""
+    """A registered Lua script. The SHA-1 of its text identifies it."""
 
-    sha1: Names = []  # 40 hex digits, or at least the first eight with ... behind them
-    source: str = ""  # a file with its text, relative to the policy file
+    sha1: Names = []  # 40 hex digits, or at least the first eight and ...
+    source: str = ""  # the file with its text, relative to the policy file
 
 
 class CommandsModel(_Model):
-    """Commands (by name or @category) forbidden or allowed to everyone, beyond the built-in default."""
+    """Commands (by name or @category) that the policy forbids or allows for all services."""
 
     forbid: Names = []
-    allow: Names = []  # `*` is every command that isn't forbidden here
+    allow: Names = []  # `*` is every command that is not forbidden here
 
 
 class CallerModel(_Model):
-    """A placeholder whose value each client brings along."""
+    """A placeholder whose value depends on the client."""
 
-    from_: Literal["user", "certificate"] = Field(alias="from")  # whose name it is taken from
+    from_: Literal["user", "certificate"] = Field(alias="from")  # whose name has the value
     pattern: str = "(.*)"  # the form of the name; its one group is the value
-    across: Names = []  # services whose rights hold on the keys of all values
+    across: Names = []  # services whose rights cover the keys of all values
 
 
 def _binding(value: Any) -> str:
-    """Which of the forms below a binding is written in."""
+    """Returns the tag of the form in which a binding is written."""
     if isinstance(value, dict) and isinstance(value.get("from"), str):
         return "(caller)"
     if isinstance(value, dict) and isinstance(value.get("write"), dict):
@@ -356,82 +361,82 @@ _Services = Annotated[dict[str, Names], Tag("(services)")]  # service: its value
 
 
 class WriteModel(_Model):
-    """A placeholder that binds writing alone."""
+    """A placeholder that binds writing only."""
 
     write: Annotated[_Caller | _Services, Discriminator(_binding)]
 
 
-# Whose the values of a placeholder are.
+# Who owns the values of a placeholder.
 Binding = Annotated[
     _Caller | Annotated[WriteModel, Tag("(write)")] | _Services,
     Discriminator(_binding),
 ]
 
 
-# What a script may do that no registration covers: run, judged by the keys that it declares; be loaded and
-# not run; neither. From the lenient word to the strict one.
+# What a script that is not registered may do: run, authorized by the keys that it declares; be loaded but not
+# run; neither. The words are in order, the most lenient first.
 UnregisteredScripts = Literal["declared", "load_only", "forbid"]
 
 
 def _unregistered_scripts(value: Any) -> Any:
     if value == "allow":
         raise ValueError(
-            "write declared in place of allow; then a script that isn't registered is judged by what it "
-            "declares, and can touch any other key"
+            "write declared, not allow; an unregistered script is then authorized by the keys that it "
+            "declares, and can still touch any other key"
         )
     return value
 
 
 class LevelsModel(_Model):
-    """How many levels a name has, `:` between them."""
+    """How many levels a name has, separated by `:`."""
 
-    min: Annotated[int | None, Field(ge=1, le=64)] = None  # and none of them empty
+    min: Annotated[int | None, Field(ge=1, le=64)] = None  # then no level may be empty
     max: Annotated[int | None, Field(ge=1, le=64)] = None
 
 
 class NameRules(_Model):
-    """What a key's name must be like."""
+    """Requirements on a key's name."""
 
     max_length: LengthText | None = None
     charset: str | None = None  # a class for one byte, as [a-z0-9:_]
     lowercase: Flag = False  # no A to Z
     levels: LevelsModel | None = None
-    level: str | None = None  # a class that each level is of
-    after: dict[str, str] = {}  # level: the class of what follows it, as {date: date}
-    avoid: dict[str, str] = {}  # abbreviation: what to write in its place
+    level: str | None = None  # the class of each level
+    after: dict[str, str] = {}  # {level: class of the level after it}, as {date: date}
+    avoid: dict[str, str] = {}  # {abbreviation: what to write instead}
     hash_tag: HashTag | None = None
 
 
 class NamesModel(NameRules):
-    """What holds for the name of every key in the policy's claims, whatever its kind; legacy ones aside."""
+    """The naming rules for every key in the policy's claims, of any kind except legacy forms."""
 
-    should: NameRules = NameRules()  # what is told and never refused
+    should: NameRules = NameRules()  # these never refuse, only report
 
 
 @file_kind("a policy, which --policy names")
 class PolicyModel(Rights):
-    """A policy file. Its own rights are those of entries that lie in no scope and have none themselves."""
+    """A policy file. Its own rights are those of entries that are in no scope and set no rights."""
 
     policy: str
     about: str = ""
     owner: Owner = Owner()
     claims: Names = []
-    services: list[str] = []  # those of other files of the same folder may be used too
+    services: list[str] = []  # the file may also name those of other files in its folder
     databases: list[Annotated[int, Field(ge=0)]] | None = None
     should: list[RuleName] = []
     placeholders: dict[str, Annotated[PlaceholderModel, BeforeValidator(_mapping_or("class", "is"))]] = {}
-    bind: dict[str, Binding] = {}  # placeholder: service: its values; or where a client's own is taken from
-    # Segments that say of which type a key is, as {list: list, zset: zset}.
+    bind: dict[str, Binding] = {}  # placeholder: {service: values}, or where to find a client's value
+    # Segments that give the type of a key, as {list: list, zset: zset}.
     type_words: dict[str, Annotated[list[ValueType], BeforeValidator(_as_list)]] = {}
     scopes: dict[str, ScopeModel] = {}
     keys: dict[str, EntryModel] = {}
     legacy: LegacyModel = LegacyModel()
-    instead: dict[str, str] = {}  # wrong forms that are in use: what to write in their place
+    instead: dict[str, str] = {}  # wrong forms that are in use, with the entry to use instead
     channels: dict[str, ChannelModel] = {}
     scripts: dict[str, ScriptModel] = {}
     functions: dict[str, FunctionModel] = {}
     unregistered_scripts: Annotated[UnregisteredScripts, BeforeValidator(_unregistered_scripts)] = "load_only"
-    cluster: Flag = False  # keys of one command and of one transaction must share a hash slot
+    cluster: Flag = False  # the keys of a command, and of a transaction, must share a hash slot
     commands: CommandsModel = CommandsModel()
     grants: dict[str, GrantModel] = {}
     names: NamesModel = NamesModel()

@@ -1,6 +1,6 @@
-"""A YAML source held against a pydantic model, with every fault at its place.
+"""Validates a YAML source against a pydantic model and reports every fault at its place.
 
-Rule: pydantic finds the faults; here they only get their line, their column and words that a person can use.
+Rule: pydantic finds the faults. This module only gives them a line, a column and a message for people.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from keyfence.policy.diagnostics import Diagnostic, FileError, did_you_mean
 from .yaml import Source
 
 _Model = TypeVar("_Model", bound=BaseModel)
-_kinds: dict[type[BaseModel], str] = {}  # every kind of file, and the words for it
+_kinds: dict[type[BaseModel], str] = {}  # every kind of file, with its description
 
 
 def file_kind(words: str) -> Callable[[type[_Model]], type[_Model]]:
-    """Register a model as a kind of file. `words` say what it is and how it is used."""
+    """Registers a model as a kind of file. `words` say what the file is and which option names it."""
 
     def register(model: type[_Model]) -> type[_Model]:
         _kinds[model] = words
@@ -32,9 +32,9 @@ def file_kind(words: str) -> Callable[[type[_Model]], type[_Model]]:
 
 
 def other_kind(model: type[BaseModel], data: Any) -> type[BaseModel] | None:
-    """The model whose kind of file this is, if it is plainly another kind than expected.
+    """Returns the model of the kind of file that `data` is, if it is plainly another kind than expected.
 
-    That is so if no key at the top is the expected kind's alone, and some are another kind's.
+    It is, if no key at the top belongs to the expected kind alone and some keys belong to another kind.
     """
     keys = set(data) if isinstance(data, dict) else set()
     mine = set(_field_names(model))
@@ -46,7 +46,7 @@ def other_kind(model: type[BaseModel], data: Any) -> type[BaseModel] | None:
 
 
 def validate(model: type[_Model], source: Source) -> _Model:
-    """The source as a model. Raises FileError with all faults."""
+    """Returns the source as a model. Raises FileError with all faults."""
     try:
         return model.model_validate(source.data)
     except ValidationError as exc:
@@ -57,7 +57,7 @@ def validate(model: type[_Model], source: Source) -> _Model:
         found: dict[tuple[Any, ...], Diagnostic] = {}
         for error in exc.errors(include_url=False, include_input=True):
             diagnostic = _diagnostic(model, source, error)
-            # A value that no branch of a union takes has a fault for each; one will do.
+            # A value that fits no branch of a union has a fault for each branch; one is enough.
             whole = diagnostic.message if error["type"] in ("missing", "extra_forbidden") else ""
             found.setdefault((diagnostic.place, whole, error["loc"][:-1]), diagnostic)
         raise FileError(found.values()) from None
@@ -76,11 +76,11 @@ def _diagnostic(model: type[BaseModel], source: Source, error: ErrorDetails) -> 
 
 
 def _is_tag(part: int | str) -> bool:
-    """Whether a part of a path is the name of a union's branch (model.py), which no file has."""
+    """Whether a part of a path is the name of a union's branch (model.py) and not in the file."""
     return isinstance(part, str) and part.startswith("(") and part.endswith(")")
 
 
-MAX_LISTED = 6  # words that an error shows also where one of them is near
+MAX_LISTED = 6  # admitted words that an error lists even if it can suggest one of them
 
 
 def _not_admitted(value: object, expected: str) -> str:
@@ -104,7 +104,7 @@ def _message(error: ErrorDetails) -> str:
     if kind == "string_type":
         return f"expected text, not {_what(value)}"
     if kind in ("int_parsing", "int_type", "int_from_float"):
-        return f"{value!r} is no whole number"
+        return f"{value!r} is not a whole number"
     if kind == "string_pattern_mismatch":
         return f"{value!r} is not of the form {context['pattern']}"
     return f"{value!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
@@ -119,7 +119,7 @@ def _what(value: Any) -> str:
 
 
 def _model_at(model: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel]:
-    """The model that describes the mapping at `path`; names in dicts and indexes in lists are passed over."""
+    """Returns the model of the mapping at `path`; names in dicts and indexes in lists are skipped."""
     current = model
     for part in path:
         for name, field in current.model_fields.items():

@@ -1,7 +1,7 @@
-"""YAML as text with positions.
+"""Reads YAML as text with positions.
 
-Rule: every scalar is the text that stands in the file (`off`, `12:34` and `NO` are what they look like), a
-duplicate key is an error, and each value knows its line and column.
+Rule: every scalar is the text in the file (`off`, `12:34` and `NO` stay text), a duplicate key is an error,
+and each value knows its line and column.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from keyfence.policy.diagnostics import Diagnostic, FileError, Place
 
 from .files import Unreadable, read_file
 
-# A policy is written by hand; what is larger than this is a mistake, or aliases that multiply.
+# People write policies by hand; a larger file is a mistake, or has aliases that multiply.
 MAX_NODES = 500_000
 MAX_DEPTH = 64
 
-# What YAML makes of text by its looks. All of it is text here; a tag that asks for more is a mistake.
+# The tags that YAML gives to text by its look. Here, all of it is text; any other tag is a mistake.
 _PLAIN_TAGS = frozenset(
     "tag:yaml.org,2002:" + name
     for name in ("str", "int", "float", "bool", "null", "timestamp", "merge", "value")
@@ -43,10 +43,11 @@ PathKey = tuple[str | int, ...]
 
 
 class Source:
-    """The data of one YAML file, and where in the file each part of it stands."""
+    """The data of one YAML file, with the place of each part of it."""
 
     def __init__(self, file: str, text: str, *, keep_going: bool = False) -> None:
-        """Raises FileError; with `keep_going` only for what isn't YAML, and the rest is in `faults`."""
+        """Raises FileError. With `keep_going`, only for text that is not YAML; other faults are in
+        `faults`."""
         self.file = file
         self.lines = text.splitlines()
         self.data: Any = {}
@@ -60,11 +61,12 @@ class Source:
             raise FileError(self.faults)
 
     def original(self, path: Sequence[str | int]) -> PathKey:
-        """Where in the file stands what is at `path` in `data`."""
+        """Returns the path in the file of the part at `path` in `data`."""
         return tuple(path)
 
     def place(self, path: Sequence[str | int], *, of_key: bool = False) -> Place:
-        """Where the value (or its key) at `path` stands; for an unknown path, its nearest parent's place."""
+        """Returns the place of the value (or of its key) at `path`; for an unknown path, that of its nearest
+        parent."""
         at = self.original(path)
         if of_key and at in self._keys:
             return self._keys[at]
@@ -73,7 +75,7 @@ class Source:
         return self._values.get(at, Place(self.file, 1, 1))
 
     def has(self, path: Sequence[str | int]) -> bool:
-        """Whether a value stands at `path`."""
+        """Whether there is a value at `path`."""
         return self.original(path) in self._values
 
     def error(
@@ -104,7 +106,7 @@ class Source:
         path: PathKey = (),
         example: str = "",
     ) -> Diagnostic:
-        """A fault with the line that stands at its place."""
+        """Returns a fault with the line at its place."""
         excerpt = self.lines[place.line - 1] if place.line <= len(self.lines) else ""
         return Diagnostic(place, level, message, excerpt, self._widths.get(place, 1), example, path)
 
@@ -152,7 +154,7 @@ class Source:
         self._values[path] = self._at(node)
         if isinstance(node, yaml.ScalarNode):
             if node.tag not in _PLAIN_TAGS:
-                self._fault(node, f"the tag {node.tag} is not admitted; write the value as plain text")
+                self._fault(node, f"the tag {node.tag} is not allowed; write the value as plain text")
             return node.value
         if isinstance(node, yaml.SequenceNode):
             return [self._plain(child, (*path, index)) for index, child in enumerate(node.value)]
@@ -162,15 +164,15 @@ class Source:
         plain: dict[str, Any] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self._fault(key, "a key must be plain text; put it into quotes if it holds [ ] { } or ,")
+                self._fault(key, "a key must be plain text; quote it if it has [ ] { } or , in it")
                 continue
             if key.tag == _MERGE:
-                self._fault(key, "merge keys (<<) are not admitted; write the values out")
+                self._fault(key, "merge keys (<<) are not allowed; write the values out")
                 continue
             at = (*path, key.value)
             if key.value in plain:
                 first = self._keys[at]
-                self._fault(key, f"duplicate key {key.value!r}, first given in line {first.line}")
+                self._fault(key, f"duplicate key {key.value!r}; the first one is in line {first.line}")
                 continue
             self._keys[at] = self._at(key)
             plain[key.value] = self._plain(value, at)
@@ -178,10 +180,10 @@ class Source:
 
 
 def _root_node(text: str) -> yaml.Node | None:
-    """The root of a file, None for an empty one. Raises yaml.YAMLError.
+    """Returns the root of a file, None for an empty one. Raises yaml.YAMLError.
 
-    libyaml's parser, where PyYAML was built with it, takes a third of the time. What it stumbles over is read
-    by PyYAML's own, so that a fault has the same words everywhere.
+    libyaml's parser, if PyYAML was built with it, takes a third of the time. If it finds a fault, PyYAML's
+    own parser reads the file again, so that the fault has the same words everywhere.
     """
     if yaml.__with_libyaml__:
         with suppress(yaml.YAMLError, UnicodeError):
@@ -190,10 +192,9 @@ def _root_node(text: str) -> yaml.Node | None:
 
 
 class _Composer:
-    """The tree of nodes behind a parser's events, as deep as a policy may be.
+    """Makes the tree of nodes from a parser's events, to a bounded depth.
 
-    libyaml's own composer calls itself for each level without asking how deep it is, so that `[[[[…` ends the
-    process; hence this one.
+    libyaml's own composer recurses for each level without a limit, so `[[[[…` would end the process.
     """
 
     def __init__(self, parser: yaml.SafeLoader | yaml.CSafeLoader) -> None:
@@ -201,7 +202,7 @@ class _Composer:
         self._anchors: dict[str, yaml.Node] = {}
 
     def document(self) -> yaml.Node | None:
-        """The root of the only document; None where there is none. Raises yaml.YAMLError, _TooDeep."""
+        """Returns the root of the only document; None if there is none. Raises yaml.YAMLError, _TooDeep."""
         self._next()  # the stream begins
         if isinstance(self._next(), StreamEndEvent):
             return None
@@ -259,21 +260,21 @@ class _Composer:
 
 
 class _TooDeep(yaml.MarkedYAMLError):
-    """More levels than a policy has."""
+    """The file has more levels than a policy may have."""
 
     def __init__(self, mark: Any) -> None:
         super().__init__(problem="the file is too large or too deep", problem_mark=mark)
 
 
 class Pruned(Source):
-    """A source without some of its parts; all else stands where it stood."""
+    """A source without some of its parts. The other parts keep their places."""
 
     def __init__(self, whole: Source, out: Collection[PathKey]) -> None:
         self.file = whole.file
         self.lines = whole.lines
         self.faults = []
         self._values, self._keys, self._widths = whole._values, whole._keys, whole._widths
-        self._kept: dict[PathKey, list[int]] = {}  # of each list here: the indexes that its items have there
+        self._kept: dict[PathKey, list[int]] = {}  # path of a list here: its items' indexes in the whole
         self.data = {} if () in out else self._prune(whole.data, (), (), out)
 
     def _prune(self, value: Any, there: PathKey, here: PathKey, out: Collection[PathKey]) -> Any:
@@ -300,8 +301,8 @@ class Pruned(Source):
 
 
 def read_source(path: str | Path, *, keep_going: bool = False) -> Source:
-    """Read a YAML file. Raises FileError, also where the file can't be read or isn't UTF-8; `keep_going` as
-    of Source."""
+    """Reads a YAML file. Raises FileError, also for a file that cannot be read or is not UTF-8. `keep_going`
+    is that of Source."""
     name = str(path)
     try:
         text = read_file(path).decode("utf-8-sig")

@@ -1,8 +1,8 @@
-"""What of a key may be shown, and what key to use instead of a deprecated one.
+"""Masking: the parts of a key that may be shown, and the key to use instead of a deprecated one.
 
-Rule: whatever a secret placeholder holds leaves this module only as `<name>`; a key that breaks the form of
-an entry with secrets shows only the entry's own text, and what surely is no secret before that. Where a
-policy has secrets, what is of no form is shown as far as `secrecy` knows it to be none.
+Rule: the value of a secret placeholder leaves this module only as `<name>`. A key that breaks the form of an
+entry with secrets shows only the entry's own text, and what is surely not secret before it. If a policy has
+secrets, a key of no form shows only what `secrecy` knows not to be secret.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from keyfence.shapes.secrecy import MASKED, OPEN, Secrecy
 
 
 def shown(key: bytes, target: Target | None, secrecy: Secrecy) -> str:
-    """A key as logs, reports and replies show it: printable, cut, what is secret masked."""
+    """Returns a key as logs, reports and replies show it: printable, cut, with secrets masked."""
     if target is None or not target.secrets:
         return printable(key)
     captured = target.pattern.capture(key) if target.kind in ("entry", "legacy", "stray") else None
@@ -31,7 +31,7 @@ def shown(key: bytes, target: Target | None, secrecy: Secrecy) -> str:
 
 
 def shown_in(policy: CompiledPolicy, key: bytes, target: Target | None) -> str:
-    """A key, channel or pattern of what `target` is in this policy, as `shown`."""
+    """Returns a key, channel or pattern of this policy as people may see it."""
     secrecy = policy.secrecy
     if secrecy is None:
         return printable(key)
@@ -42,7 +42,7 @@ def shown_in(policy: CompiledPolicy, key: bytes, target: Target | None) -> str:
 
 
 class _Piece:
-    """What a form has between two separators."""
+    """The part of a form between two separators."""
 
     def __init__(self) -> None:
         self.text = b""  # its own text, up to a placeholder
@@ -51,7 +51,8 @@ class _Piece:
 
 
 def _pieces_of(form: KeyPattern, secrets: Collection[str]) -> tuple[list[_Piece], list[bytes]]:
-    """The pieces of a form and the separators between them, up to a placeholder that may hold several."""
+    """Returns the pieces of a form and the separators between them, up to a placeholder that may hold
+    several."""
     pieces, separators = [_Piece()], []
     for part in form.parts:
         if isinstance(part, Literal):
@@ -70,11 +71,13 @@ def _pieces_of(form: KeyPattern, secrets: Collection[str]) -> tuple[list[_Piece]
 
 
 def _malformed(key: bytes, form: KeyPattern, secrets: Collection[str], secrecy: Secrecy) -> bytes:
-    """A key that breaks a form with secrets. Shown is the form's own text where the form has it, and what
-    stands before that and is surely no secret; behind the secret only where all of the key is as long as the
-    form, and no secret holds a separator."""
+    """Returns a key that breaks a form with secrets, masked.
+
+    It shows the form's own text in its place, and before it what is surely not secret. Behind the secret it
+    shows text only if the key has as many pieces as the form, and no secret can hold a separator.
+    """
     pieces, separators = _pieces_of(form, secrets)
-    # What is beyond the form's own pieces is taken as one, however many a client sends.
+    # Everything behind the form's own pieces counts as one piece, however many a client sends.
     parts = _SEPARATOR.split(key[:_LOOKED_AT], len(separators) + 1)
     texts, between = parts[::2], parts[1::2]
     alike = 0
@@ -111,7 +114,7 @@ def _malformed(key: bytes, form: KeyPattern, secrets: Collection[str], secrecy: 
 
 
 def _open_places(name: bytes, secrecy: Secrecy) -> frozenset[int]:
-    """Where the pieces of a name begin that are surely no secret."""
+    """Returns where those pieces of a name begin that are surely not secret."""
     at, found = 0, set()
     for piece, kind in secrecy.pieces(name):
         if kind == OPEN:
@@ -126,10 +129,10 @@ _OF_A_FORM = frozenset({"entry", "legacy", "stray", "channel"})
 
 
 def _shown_stray(name: bytes, secrecy: Secrecy, beginnings: tuple[bytes, ...]) -> str:
-    """A key that is of no form, a pattern, or a channel: what begins as a form with a secret may hold one,
-    and so may all else that isn't known not to.
+    """Returns a key of no form, a pattern or a channel, masked.
 
-    A channel of keyspace notifications is shown as the key in it.
+    A name that begins like a form with a secret may hold one, and so may any piece that is not known to be
+    open. A channel of keyspace notifications is masked like the key in it.
     """
     if not name.startswith(b"__key"):
         return printable(_masked(name, secrecy, beginnings))
@@ -146,12 +149,12 @@ def _masked(name: bytes, secrecy: Secrecy, beginnings: tuple[bytes, ...]) -> byt
     return secrecy.shown(name)
 
 
-# What Redis itself puts before a key, in a name or a pattern.
+# The beginning that Redis puts before a key, in a channel's name or a pattern.
 _NOTIFICATIONS = re.compile(rb"__key(?:space|event)@(?:[0-9]{1,5}|\*)__:")
 
 
 def shown_code(policy: CompiledPolicy, line: bytes) -> str:
-    """A line of a script as people may see it: what may be a secret in it is masked."""
+    """Returns a line of a script as people may see it, with everything masked that may be secret."""
     secrecy = policy.secrecy
     if secrecy is None:
         return printable_code(line)
@@ -160,9 +163,9 @@ def shown_code(policy: CompiledPolicy, line: bytes) -> str:
     return printable_code(_CODE_RUN.sub(_masked_unless(secrecy), line))
 
 
-# The text between what separates words in Lua. Masked runs may be longer, never shorter.
+# A run of bytes between separators of Lua words. Masked runs may be longer, never shorter.
 _CODE_RUN = re.compile(rb"[^\s()\[\],;'\"]+")
-_BETWEEN_RUNS = (b" ", b"\t", b"(", b")", b",", b";", b"'", b'"')  # signs of globs are never told apart
+_BETWEEN_RUNS = (b" ", b"\t", b"(", b")", b",", b";", b"'", b'"')  # signs of globs do not separate
 _LUA = frozenset(
     b"and break do else elseif end false for function if in local nil not or repeat return then true until "
     b"while redis call pcall server KEYS ARGV tonumber tostring ipairs pairs unpack table insert concat "
@@ -186,8 +189,8 @@ def _masked_unless(secrecy: Secrecy) -> Callable[[re.Match[bytes]], bytes]:
 
 
 def standard_key(key: bytes, target: Target, service: int, own: Mapping[str, bytes] | None = None) -> str:
-    """The standard key that stands for a legacy key of this service, or replaces one, filled in where that
-    shows no secret. `own` are the values of the caller, who can't use another's."""
+    """Returns the standard key for a legacy or replaced key of this service, with every value that is not
+    secret. `own` are the caller's own values, which replace those of the key."""
     standard = target.own_form(service) or target.successor or target.standard
     if standard is None:
         return target.text
@@ -197,7 +200,7 @@ def standard_key(key: bytes, target: Target, service: int, own: Mapping[str, byt
 
 
 def filled_text(pattern: KeyPattern, values: Mapping[str, bytes]) -> str:
-    """A key of the pattern for people, with placeholders where nothing is known."""
+    """Returns a key of the pattern for people, with placeholders in place of unknown values."""
     if pattern.holes and not any(hole.name in values for hole in pattern.holes):
         return pattern.text
     unknown = {hole.name: written((hole,)).encode() for hole in pattern.holes}
@@ -205,5 +208,5 @@ def filled_text(pattern: KeyPattern, values: Mapping[str, bytes]) -> str:
 
 
 def fill(pattern: KeyPattern, values: Mapping[str, bytes]) -> bytes:
-    """The pattern with its placeholders filled in."""
+    """Returns the key of a pattern with these values."""
     return b"".join(part.text if isinstance(part, Literal) else values[part.name] for part in pattern.parts)

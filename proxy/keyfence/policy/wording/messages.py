@@ -1,7 +1,7 @@
-"""How a violation is worded.
+"""The words of violations.
 
-Rule: a text names nothing but what the caller sent and what the policy says, with secrets masked; other
-services only where the policy lets hints name them.
+Rule: a text contains only what the caller sent and what the policy says, with secrets masked. It names other
+services only if the policy allows that.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from keyfence.commands.model import Access
-from keyfence.policy.compiled.policy import UNKNOWN, CompiledPolicy, Target
+from keyfence.policy.compiled.policy import CompiledPolicy, Target
+from keyfence.policy.services import UNKNOWN
 from keyfence.policy.verdict import COVERED, Found, Severity
 
 from .masking import shown_in
@@ -18,7 +19,7 @@ Words = Callable[[], tuple[str, str]]  # a message and a hint
 
 
 def said(message: str, hint: str) -> Words:
-    """Words that are there already."""
+    """Returns words that are known already."""
     return lambda: (message, hint)
 
 
@@ -28,12 +29,12 @@ class Wording:
     policy: CompiledPolicy
 
     def who(self, service: int) -> str:
-        """The service with this number, as messages name it."""
+        """Returns the name of a service for messages."""
         name = self.policy.services[service]
         return "an unidentified client" if name == UNKNOWN else name
 
     def _shown(self, key: bytes, target: Target | None) -> str:
-        """A key, channel or pattern as people may see it."""
+        """Returns a key, channel or pattern as people may see it."""
         return shown_in(self.policy, key, target)
 
     def _who_may(self, verb: str, who: Sequence[str]) -> str:
@@ -50,7 +51,8 @@ class Wording:
         return self._violation(rule, access.position, access.key, target, words)
 
     def _violation(self, rule: str, position: int, key: bytes, target: Target | None, words: Words) -> Found:
-        """`words` gives message and hint, if they are asked for: before the next violation is looked for."""
+        """Makes a violation. `words` returns message and hint; it is called before the next violation is
+        found."""
         entry = (target.name or target.kind) if target is not None else ""
         covered = target is not None and target.kind in COVERED
         return Found(

@@ -1,1 +1,1 @@
-"""What each process that serves clients has: the runtime, what is in force, and the work of each second."""
+"""The parts of every process that serves clients: runtime, loading, limits, background jobs."""

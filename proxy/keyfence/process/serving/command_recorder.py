@@ -1,10 +1,10 @@
 """The command log: a sample of what services send, without values, for `keyfence diff --replay`.
 
-Rule: it costs nothing where it is off and next to nothing where it is on; it never raises, never grows beyond
-its limits, and holds no value and no secret.
+Rule: it never raises, never grows beyond its limits, and holds no value and no secret. It costs nothing while
+it is off, and next to nothing while it is on.
 
-Of commands alike (service, command, and what its keys are) the first few are written, then one each time that
-their number has doubled, with how many it stands for.
+Commands are alike if service, command and the classes of their keys are. Of each such group the first few are
+written, then one each time that their number has doubled, with the number of commands that it represents.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.telemetry.decision_log import rfc3339
 
-FIRST = 3  # of commands alike
+FIRST = 3  # of a group
 MAX_GROUPS = 10_000
 MAX_BYTES = 64 * 1024 * 1024  # of the file, and of the one before it
-_MAX_KEYS = 4  # of a command that tell it from others
+_MAX_KEYS = 4  # of a command that decide its group
 
 
 class _Group:
@@ -31,8 +31,8 @@ class _Group:
 
     def __init__(self) -> None:
         self.count = 0  # commands seen
-        self.written = 0  # of them, up to the last line
-        self.next = 1  # the one to write
+        self.written = 0  # those that a line represents
+        self.next = 1  # the count at which the next line is written
 
 
 class Recorder:
@@ -41,16 +41,16 @@ class Recorder:
     def __init__(
         self, path: str, *, max_bytes: int = MAX_BYTES, wall: Callable[[], float] = time.time
     ) -> None:
-        """Raises OSError where the file can't be opened."""
+        """Raises OSError if the file can't be opened."""
         self.path = path
-        self.lost = 0  # lines that couldn't be written, and commands of groups for which there was no room
+        self.lost = 0  # lines that couldn't be written, and commands without room for their group
         self._max_bytes = max_bytes
         self._wall = wall
         self._groups: dict[tuple[Any, ...], _Group] = {}
         self._file = self._open()
 
     def __call__(self, policy: CompiledPolicy, service: str, argv: Sequence[bytes], touches: Touches) -> None:
-        """Take note of a command of a service."""
+        """Record a command of a service."""
         first = policy.classifier.first
         name = touches.command.name if touches.command is not None else ""
         key = (service, name, policy.revision, *[first(one.key) for one in touches.accesses[:_MAX_KEYS]])
@@ -75,14 +75,14 @@ class Recorder:
             self._rotate(len(data))
             if os.write(self._file, data) < len(data):
                 self.lost += 1
-        except Exception:  # whatever it is, the command goes on its way
+        except Exception:  # a fault here must not stop the command
             self.lost += 1
 
     def _open(self) -> int:
         return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
 
     def _rotate(self, more: int) -> None:
-        """Make room: the file becomes FILE.1 when it is full. Another process may have done so already."""
+        """Rename a full file to FILE.1. Another process may have done so already."""
         mine = os.fstat(self._file)
         try:
             there = os.stat(self.path)

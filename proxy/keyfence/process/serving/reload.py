@@ -1,8 +1,7 @@
-"""Policy and configuration as a whole: loaded, checked against each other, and held against what is in force.
+"""Loads policy and configuration together, and compares them with those in force.
 
-Rule: either all of it is right, or nothing of it is used and every fault is told. While clients are served it
-is loaded by a process of its own: compiling 2,000 entries takes a second of CPU that no client should wait
-for.
+Rule: if anything is wrong, nothing is used and every fault is reported. While clients are served, a separate
+process does the loading: compiling 2,000 entries takes a second of CPU, and no client should wait for it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ import sys
 from typing import NamedTuple
 
 from keyfence.admin.token import token_of
-from keyfence.config.models import Overrides, Settings, load_settings, named_files
+from keyfence.config.loading import load_settings, named_files
+from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.tls import check_tls
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place
@@ -27,7 +27,7 @@ from .spawn import admit_signals, start_python
 
 TIMEOUT = 600.0  # seconds
 
-# What a running keyfence takes over. All other settings need a restart.
+# The settings that a reload puts in force. All others need a restart.
 LIVE = frozenset(
     {
         "policy",
@@ -49,7 +49,7 @@ LIVE = frozenset(
 
 
 def load(settings: Settings) -> CompiledPolicy:
-    """The policy that the settings name, checked against them. Raises FileError."""
+    """The policy that the settings name; both are checked against each other. Raises FileError."""
     policy = load_policy(settings.policy, name_services=settings.name_services)
     wrong = waiver_faults(settings.waivers, settings.waivers_source, policy)
     settings.check_against(policy.services, wrong)
@@ -57,7 +57,7 @@ def load(settings: Settings) -> CompiledPolicy:
 
 
 class Packed(NamedTuple):
-    """What was loaded, on its way to another process."""
+    """Settings and policy in a form for another process."""
 
     settings: Settings
     policy: bytes | None  # a pickled CompiledPolicy; None: splice mode
@@ -65,7 +65,7 @@ class Packed(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Origin:
-    """Where policy and configuration come from: what `keyfence run` was called with."""
+    """Where policy and configuration come from: the arguments of `keyfence run`."""
 
     config: str = ""
     overrides: Overrides = dataclasses.field(default_factory=Overrides)
@@ -91,18 +91,18 @@ class Origin:
             raise FileError(faults)
         return settings, policy
 
-    def _faults_behind(self, told: list[Diagnostic]) -> list[Diagnostic]:
-        """What is wrong with the files that a configuration with faults names."""
+    def _faults_behind(self, known: list[Diagnostic]) -> list[Diagnostic]:
+        """The faults of the files that a faulty configuration names."""
         policy, faults = named_files(self.config, self.overrides)
         if policy and not self.spliced:
             try:
                 load_policy(policy)
             except FileError as exc:
                 faults += exc.diagnostics
-        return [one for one in faults if one not in told]
+        return [one for one in faults if one not in known]
 
     async def load_apart(self) -> Packed:
-        """The same in a process of its own. Raises FileError."""
+        """Load everything in a separate process. Raises FileError."""
         with start_python(
             __name__,
             stdin=subprocess.PIPE,
@@ -111,7 +111,7 @@ class Origin:
             own_session=True,
         ) as child:
             try:
-                # In a thread, since pipes are to be written and read at the same time.
+                # In a thread, because pipes must be written and read at the same time.
                 out, err = await asyncio.wait_for(
                     asyncio.to_thread(child.communicate, pickle.dumps(self)), TIMEOUT
                 )
@@ -136,16 +136,16 @@ def _failed(why: str) -> FileError:
 
 
 def pack(settings: Settings, policy: CompiledPolicy | None) -> Packed:
-    """For another process. The files' texts stay here: they were needed for places of faults."""
+    """Pack for another process, without the files' texts: only messages about faults need them."""
     bare = dataclasses.replace(settings, source=None, waivers_source=None)
     return Packed(bare, None if policy is None else pickle.dumps(policy, pickle.HIGHEST_PROTOCOL))
 
 
 def unpack(packed: Packed) -> CompiledPolicy | None:
-    """To be called in a thread where clients are served: 2,000 entries take 0.15 s."""
+    """Call it in a thread if the process serves clients: 2,000 entries take 0.15 s."""
     if packed.policy is None:
         return None
-    # So many new objects would set off full collections, and each of them stops all threads.
+    # The many new objects would start full collections, and each of those stops all threads.
     gc.disable()
     try:
         policy: CompiledPolicy = pickle.loads(packed.policy)
@@ -155,14 +155,14 @@ def unpack(packed: Packed) -> CompiledPolicy | None:
 
 
 def changed_settings(before: Settings, after: Settings) -> list[str]:
-    """The names of the settings that differ. The policy's file isn't among them, nor is where they stand."""
+    """The names of the settings that differ, without the policy's file and the sources of the settings."""
     names = [field.name for field in dataclasses.fields(Settings)]
     apart = ("policy", "waivers_source", "source")
     return [name for name in names if name not in apart and getattr(before, name) != getattr(after, name)]
 
 
 def admit(before: Settings, new: Settings) -> tuple[Settings, list[str]]:
-    """The settings that can be put in force now, and what of the new ones has to wait for a restart."""
+    """The settings to put in force now, and the names of those that need a restart."""
     live = LIVE | ({"upstream"} if _only_the_login_changed(before, new) else set())
     waiting = [
         field.name
@@ -174,7 +174,7 @@ def admit(before: Settings, new: Settings) -> tuple[Settings, list[str]]:
 
 
 def _only_the_login_changed(before: Settings, new: Settings) -> bool:
-    """Whether the upstream is the same, and keyfence had a login there and has one."""
+    """Whether the upstream is the same and keyfence has a login there, before and now."""
     old, now = before.upstream, new.upstream
     if old is None or now is None or not old.login() or not now.login():
         return False
@@ -182,7 +182,7 @@ def _only_the_login_changed(before: Settings, new: Settings) -> bool:
 
 
 def main() -> None:
-    """The process of its own: an Origin comes in, a Packed or a list of faults goes out."""
+    """The separate process: reads an Origin, writes a Packed or a list of faults."""
     admit_signals()
     origin: Origin = pickle.load(sys.stdin.buffer)
     try:

@@ -1,8 +1,9 @@
-"""File descriptors for as many clients as there may be, and for operators beside them.
+"""File descriptors for clients, and for operators beside them.
 
-Rule: what is accepted can be served. A client costs its own connection and one to Redis, so no more come in
-than there are descriptors for both; where the system allows it, the process's limit is raised first. The
-listeners that operators and scrapers use have descriptors of their own: neither can take the others'.
+Rule: every accepted connection can be served. A client needs a connection of its own and one to Redis, so
+keyfence accepts only as many as there are descriptors for both. It raises the process's limit first, as far
+as the system allows. Admin and metrics listener have descriptors of their own: clients cannot take those, nor
+the listeners the clients'.
 
 Redis does the same with `maxclients` (server.c, adjustOpenFilesLimit).
 """
@@ -15,14 +16,14 @@ from keyfence.admin.connections import ARRIVING as ADMIN_ARRIVING
 from keyfence.admin.connections import CONNECTIONS as ADMIN
 
 PER_CLIENT = 2
-RESERVED = 64  # listeners, logs, the probe, what libraries open
-ADMIN_SHARE = 16  # where not, each has one of so many descriptors
+RESERVED = 64  # for listeners, logs, the probe and libraries
+ADMIN_SHARE = 16  # with few descriptors, an admin listener has one of 16
 ADMIN_LEAST = 4
 
 
 def room_for(connections: int, admin_listeners: int = 0) -> int:
-    """Raise the limit as far as needed and possible; return how many connections of clients there is room
-    for, at most `connections` and at least one."""
+    """Raise the limit as far as needed and possible. Returns the number of clients that there is room for, at
+    most `connections` and at least one."""
     needed = connections * PER_CLIENT + RESERVED + admin_listeners * (ADMIN + ADMIN_ARRIVING)
     soft = _raised(needed)
     if soft == resource.RLIM_INFINITY:
@@ -32,7 +33,7 @@ def room_for(connections: int, admin_listeners: int = 0) -> int:
 
 
 def admin_room(admin_listeners: int) -> int:
-    """How many connections each of the admin listeners may have, in a process that serves no clients too."""
+    """The number of connections that each admin listener may have."""
     return _admin_room(_raised(RESERVED + admin_listeners * (ADMIN + ADMIN_ARRIVING)))
 
 
@@ -43,7 +44,7 @@ def _admin_room(limit: int) -> int:
 
 
 def _raised(needed: int) -> int:
-    """The process's limit, raised as far as needed and possible."""
+    """The process's limit, after raising it as far as needed and possible."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
         wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
@@ -51,5 +52,5 @@ def _raised(needed: int) -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
         except (OSError, ValueError):
-            pass  # then what there is has to do
+            pass  # the present limit must suffice
     return soft

@@ -1,7 +1,7 @@
-"""What a process needs to serve clients: judge, upstream, gate, and what is to be done each second.
+"""The runtime of one process: authorizer, upstream, the server context of its clients, and background jobs.
 
-Rule: policy and configuration are taken over together, between two commands and never within one; what has
-begun (a transaction, a client's identity) goes on with what it began with.
+Rule: policy and configuration change together, between two commands and never within one. A transaction, and
+a client's identity, keep the ones that they began with.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from typing import Any
 from keyfence.commands.extract import adopt
 from keyfence.commands.learned import learn
 from keyfence.config.limits import ClientLimits
-from keyfence.config.models import Settings
+from keyfence.config.settings import Settings
 from keyfence.downstream.client import ServerContext, report_fault
 from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context, upstream_context
+from keyfence.identity.resolver import Resolver
 from keyfence.net.addresses import Bound
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
-from keyfence.policy.engine.pending_ttl import PendingTtls
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.session.conversation.shown_ids import Question, ShownIds
 from keyfence.telemetry.operator_log import notice, tell, warn
 from keyfence.telemetry.telemetry import Telemetry
@@ -45,8 +46,8 @@ class StartError(Exception):
 
 
 class Runtime:
-    """The state of one process: of the only one, of a worker, or of the parent that judges for `explain`
-    alone."""
+    """The state of one process: the only one, a worker, or the parent, whose authorizer serves `explain`
+    only."""
 
     def __init__(
         self,
@@ -57,27 +58,27 @@ class Runtime:
         loaded_at: float | None = None,
         quiet: bool = False,
     ) -> None:
-        """`policy` None: splice mode, nothing is read. A worker is `quiet`: its parent tells the same
-        already."""
+        """`policy` None: passthrough, nothing is read. A worker is `quiet`, because its parent prints the
+        same messages."""
         self.telemetry = telemetry
         self.glass: list[BreakGlass] = []
         self.pending = PendingTtls()  # outlives a reload
         self.in_force: InForce | None = None
         self.upstream: Upstream | None = None
         self.learner: Learner | None = None
-        self._gate: ServerContext | None = None
+        self._context: ServerContext | None = None
         self._outages: Outages | None = None
-        self._missing: list[OwnCommand] = []  # what keyfence's own user lacks, as far as it was said
+        self._missing: list[OwnCommand] = []  # permissions that keyfence's own user lacks, as last reported
         self._user_changed = asyncio.Event()
         self._quiet = quiet
-        self._told: list[str] | None = []  # what waits for the ready line; None: it is out
+        self._held_back: list[str] | None = []  # lines that wait for the ready line; None: it is printed
         self.take(settings, policy, time.time() if loaded_at is None else loaded_at)
 
     def take(self, settings: Settings, policy: CompiledPolicy | None, loaded_at: float) -> None:
         """Put a policy and its configuration in force. `loaded_at` is in Unix seconds.
 
-        Upstream and listeners stay where they are. Clients that are connected keep the service that they have
-        until they authenticate again. Raises FileError, and changes nothing then.
+        Upstream and listeners keep their addresses. Connected clients keep their service until they
+        authenticate again. Raises FileError, and changes nothing then.
         """
         if self.upstream is not None and settings.upstream is not None:
             self.upstream.take(settings.upstream, upstream_context(settings))
@@ -87,18 +88,18 @@ class Runtime:
         self.telemetry.mask(settings.mask_keys)
         if policy is not None:
             modes = Modes(settings.modes, policy.services, settings.waived())
-            judge = Authorizer(policy, modes, self.glass, time.time, self._decision_failed, self.pending)
+            authorizer = Authorizer(policy, modes, self.glass, time.time, self._decision_failed, self.pending)
             if self.in_force is None:
-                self.in_force = InForce(judge)
+                self.in_force = InForce(authorizer)
             else:
-                counters.policy_replaced(self.in_force.judge.policy.name)
-                self.in_force.judge = judge
+                counters.policy_replaced(self.in_force.authorizer.policy.name)
+                self.in_force.authorizer = authorizer
             self.telemetry.guard(policy.secrecy)
             counters.policy_loaded(policy.name, policy.revision, loaded_at)
-        if self._gate is not None:
-            self._gate.identities = self._identities()
-            self._gate.limits = settings.limits.of_requests()
-            self._gate.quotas.limits = self._client_limits()
+        if self._context is not None:
+            self._context.identities = self._resolver()
+            self._context.limits = settings.limits.of_requests()
+            self._context.quotas.limits = self._client_limits()
         self._count_lapsed()
 
     def _decision_failed(self, exc: Exception) -> None:
@@ -119,12 +120,12 @@ class Runtime:
             on_fault=self._upstream_fault,
             on_state=self._outages.seen if self._outages is not None else lambda _up, _reason: None,
         )
-        if self.judge is not None:
+        if self.authorizer is not None:
             self.learner = Learner(self.upstream, self._adopt_commands, self._cannot_learn)
         return self.upstream
 
     async def reach_upstream(self, address: UpstreamAddress) -> Upstream:
-        """Open it, try it once, and learn its commands where it answers."""
+        """Open the upstream, probe it once, and learn its commands if it answers."""
         upstream = self.open_upstream(address)
         if await upstream.probe() and self.learner is not None:
             await self._check_user(upstream)
@@ -133,8 +134,8 @@ class Runtime:
         return upstream
 
     async def _check_user(self, upstream: Upstream) -> None:
-        """Say what keyfence's own user lacks, and again where that has changed. Where clients bring all
-        credentials it is no fault."""
+        """Report the permissions that keyfence's own user lacks, and each change. Without a login of
+        keyfence's own (clients bring all credentials) this is not a warning."""
         if self._quiet:
             return
         missing = await missing_permissions(upstream)
@@ -145,7 +146,7 @@ class Runtime:
             (warn if upstream.address.login() else self.tell)(what_is_missing(upstream.address, missing))
 
     async def _check_user_forever(self, upstream: Upstream) -> None:
-        """The upstream has come back, or keyfence logs in as somebody else from now on."""
+        """Check again each time the upstream comes back or keyfence's login changes."""
         while True:
             await self._user_changed.wait()
             self._user_changed.clear()
@@ -168,86 +169,86 @@ class Runtime:
     def _adopt_commands(self, reply: object) -> None:
         learned = learn(reply)
         adopt(learned)
-        if self.judge is not None:
-            self.judge.evaluator.forget_permissions()
+        if self.authorizer is not None:
+            self.authorizer.evaluator.forget_permissions()
         if learned.rows:
             self.tell(f"the upstream has {len(learned.rows)} commands that keyfence knows from it alone")
         if learned.unreadable or learned.dropped:
             self.tell(f"{learned.unreadable + learned.dropped} of the upstream's commands stay unknown")
 
     def _cannot_learn(self, reason: CannotLearn) -> None:
-        """Where clients bring all credentials, keyfence may not ask: then it is no fault."""
+        """If clients bring all credentials, keyfence may lack the permission: this is not a warning then."""
         text = f"the upstream doesn't tell its commands ({reason}): what its modules have stays unknown"
         if isinstance(reason, NotAllowed):
-            if COMMAND not in self._missing:  # else it was said already
+            if COMMAND not in self._missing:  # else it was reported already
                 self.tell(f"{text}; give its URL a user that may run COMMAND")
         elif not self._quiet:
             warn(text)
 
     def tell(self, text: str) -> None:
-        """Something for operators where nothing is wrong; the ready line stays the first line."""
+        """Print information for operators. The ready line comes first."""
         if self._quiet:
             return
-        if self._told is None:
+        if self._held_back is None:
             tell(text)
         else:
-            self._told.append(text)
+            self._held_back.append(text)
 
     def announced(self) -> None:
-        """The ready line is out: what waited for it may follow."""
+        """The ready line is printed: print the lines that waited for it."""
         if self._outages is not None:
             self._outages.begin()
-        waiting, self._told = self._told or [], None
+        waiting, self._held_back = self._held_back or [], None
         for text in waiting:
             self.tell(text)
 
     # -- clients
 
-    def gate(self, upstream: Upstream) -> ServerContext:
+    def server_context(self, upstream: Upstream) -> ServerContext:
         settings = self.settings
-        self._gate = ServerContext(
+        self._context = ServerContext(
             self.in_force,
-            self._identities(),
+            self._resolver(),
             upstream,
             self.telemetry,
             settings.limits.of_requests(),
             self._client_limits(),
             settings.shared_connections,
         )
-        return self._gate
+        return self._context
 
     @property
     def ids(self) -> ShownIds:
-        """What the clients of this process have been shown."""
-        assert self._gate is not None
-        return self._gate.ids
+        """The connection ids that clients of this process were shown."""
+        assert self._context is not None
+        return self._context.ids
 
     def ask_others_by(self, ask: Callable[[Question], None]) -> None:
-        """There are other processes with clients, which may be asked for an id."""
-        assert self._gate is not None
-        self._gate.ids.is_all = False
-        self._gate.ask_others = ask
+        """There are other processes with clients: ask them about connection ids in this way."""
+        assert self._context is not None
+        self._context.ids.is_all = False
+        self._context.ask_others = ask
 
     def _client_limits(self) -> ClientLimits:
-        """The configured limits, with no more connections than there are file descriptors for."""
+        """The configured limits, with no more connections than file descriptors allow."""
         limits = self.settings.limits.of_clients()
-        # Where there are workers, their parent has the admin listeners.
+        # With workers, their parent has the admin listeners.
         room = room_for(limits.connections, 0 if self.settings.workers else self.settings.admin_listeners)
         if room < 0.9 * limits.connections:
             self.tell(f"file descriptors suffice for {room} connections of {limits.connections} (ulimit -n)")
         return dataclasses.replace(limits, connections=room)
 
-    def _identities(self) -> Any:
-        return self.settings.identities(self.judge.policy.services if self.judge else ())
+    def _resolver(self) -> Resolver:
+        return self.settings.identify.resolver(self.authorizer.policy.services if self.authorizer else ())
 
     @property
-    def judge(self) -> Authorizer | None:
-        """None: nothing is read."""
-        return None if self.in_force is None else self.in_force.judge
+    def authorizer(self) -> Authorizer | None:
+        """None in passthrough: nothing is read."""
+        return None if self.in_force is None else self.in_force.authorizer
 
     def listeners(self, upstream: Upstream, bound: list[Bound]) -> Listeners:
-        """The configured listeners on sockets that are bound already, each in its turn."""
-        listeners = Listeners(self.gate(upstream))
+        """The configured listeners on their bound sockets, in the same order."""
+        listeners = Listeners(self.server_context(upstream))
         for index, (model, sockets) in enumerate(zip(self.settings.listeners, bound, strict=True)):
             listeners.open(model, sockets, listener_context(self.settings, index))
         return listeners
@@ -255,7 +256,7 @@ class Runtime:
     # -- time
 
     async def tick_forever(self) -> None:
-        """What is done each second: merged log lines, lapsed exceptions."""
+        """Each second: flush telemetry, count lapsed exceptions, report outages."""
         while True:
             await asyncio.sleep(1)
             self.telemetry.flush()
@@ -264,7 +265,7 @@ class Runtime:
                 self._outages.tick()
 
     def chores(self) -> list[Coroutine[Any, Any, None]]:
-        """What runs beside the clients as long as the process does."""
+        """The background jobs of the process."""
         assert self.upstream is not None
         jobs = [self.upstream.probe_forever(), self.tick_forever()]
         if self.learner is None:
@@ -274,7 +275,7 @@ class Runtime:
         return [*jobs, *checks, self.learner.learn_forever(), watch.watch_forever()]
 
     def _cannot_ask(self, reason: str) -> None:
-        """Where clients bring all credentials, keyfence may not ask: then it is no fault."""
+        """If clients bring all credentials, keyfence may lack the permission: this is not a warning then."""
         self.tell(
             f"the upstream can't be asked for times to live and sizes ({reason}): nothing is found late"
         )
@@ -286,22 +287,22 @@ class Runtime:
             "grants": [],
             "waivers": [one.until for one in self.settings.waivers],
         }
-        if self.judge is not None:
-            for kind, until in self.judge.policy.exceptions:
+        if self.authorizer is not None:
+            for kind, until in self.authorizer.policy.exceptions:
                 dates[kind].append(until)
         for kind, untils in dates.items():
             self.telemetry.counters.set_exceptions_lapsed(kind, sum(until < today for until in untils))
 
 
 def _report_end(task: asyncio.Future[None]) -> None:
-    """A job that ends by a fault would be missed by nobody."""
+    """Report a job that ends by a fault: nothing else notices."""
     if not task.cancelled() and isinstance(fault := task.exception(), Exception):
         report_fault(fault)
 
 
 @contextlib.asynccontextmanager
 async def background(*jobs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run these beside the body, and end them with it."""
+    """Run these jobs during the body, and end them with it."""
     tasks = [asyncio.ensure_future(job) for job in jobs]
     for task in tasks:
         task.add_done_callback(_report_end)
@@ -314,16 +315,16 @@ async def background(*jobs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 def settle_modules() -> None:
-    """To be called once all modules are imported: no collection looks at what they hold again.
+    """Call it once all modules are imported: garbage collections skip their objects from then on.
 
-    A full collection stops every client, and modules are nearly all that it would look at.
+    A full collection stops every client, and most objects that it would visit belong to modules.
     """
     gc.collect()
     gc.freeze()
 
 
 def run_loop(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a coroutine on uvloop, or on asyncio's own loop where there is none."""
+    """Run a coroutine on uvloop, or on asyncio's own loop if uvloop is not installed."""
     try:
         import uvloop
     except ImportError:

@@ -1,8 +1,8 @@
-"""Starting a Python process of keyfence's own.
+"""Starts further Python processes of keyfence.
 
-Rule: the child runs what its parent runs: the same interpreter, the same packages from the same places. It is
-a fresh interpreter and no fork, since a fork of a process with an event loop and threads inherits the state
-of both; and it is given its orders through descriptors, so that no secret stands in its arguments.
+Rule: the child runs the same interpreter and the same packages as its parent. It is a fresh interpreter and
+not a fork: a fork of a process with an event loop and threads inherits the state of both. It gets its orders
+through descriptors, so that its arguments hold no secret.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def start_python(
 ) -> subprocess.Popen[bytes]:
     """Start `main()` of a module. Raises OSError.
 
-    Signals that keyfence handles are blocked in the child until it has handlers and calls `admit_signals`.
+    The signals that keyfence handles stay blocked in the child until it calls `admit_signals`.
     """
     path = [entry or os.getcwd() for entry in sys.path]
     code = f"import sys; sys.path[:] = {path!r}; from {module} import main; main()"
@@ -57,16 +57,16 @@ def _signals_held() -> Iterator[None]:
 
 
 def admit_signals() -> None:
-    """In the child: take in the signals that were held back until now."""
+    """In the child: unblock the signals, once it has handlers."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
 
 
 def end_with_parent(parent: int) -> None:
-    """In the child: get SIGTERM when the parent (its process id) ends, however it ends. Linux only.
+    """In the child: get SIGTERM when the parent (its process id) ends for any reason. Linux only.
 
-    Linux watches the parent's *thread* that started the child, so that must be one which lasts.
+    Linux watches the *thread* that started the child, so that thread must last as long as the parent.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:  # it has ended already
+        if os.getppid() != parent:  # the parent has ended already
             os._exit(1)

@@ -1,7 +1,7 @@
-"""Asks Redis about times to live and sizes that commands left open, and tells what it finds.
+"""Asks Redis for times to live and sizes that a command alone did not show, and reports violations.
 
-Rule: on a connection of keyfence's own, in batches, each key in its database. What can't be answered is
-counted, told of once, and accuses nobody; whatever goes wrong here, clients don't notice.
+Rule: it asks on a connection of its own, in batches, each key in its database. A key without an answer is
+counted and causes no violation; each reason is reported once. A fault here does not affect clients.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from operator import attrgetter
 from typing import TypeVar, cast
 
 from keyfence.policy.compiled.sizes import Question
-from keyfence.policy.engine.pending_sizes import PendingSize
-from keyfence.policy.engine.pending_ttl import Pending, PendingTtls
+from keyfence.policy.engine.pending import PendingSize, PendingTtl, PendingTtls
+from keyfence.policy.engine.writes import Write
+from keyfence.policy.verdict import Finding
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.health import Greeting, GreetingError, Upstream, describe, keep_alive
 from keyfence.upstream.own_commands import PTTL, SELECT, SIZES
 
-LOOK_SECONDS = 0.5  # between two looks at what is due
+LOOK_SECONDS = 0.5  # between two checks
 BATCH = 500  # keys in one write
 MAX_LINE = 64 * 1024  # bytes of a reply that is one line
-MAX_TOLD = 100  # reasons
+MAX_REASONS = 100  # reasons that are reported
 _OF_ANOTHER_TYPE = b"-WRONGTYPE"
 
-_Open = TypeVar("_Open", Pending, PendingSize)
+_Open = TypeVar("_Open", PendingTtl, PendingSize)
 
 
 class CannotAsk(Exception):
@@ -33,7 +34,7 @@ class CannotAsk(Exception):
 
 
 class TtlWatch:
-    """Keeps asking about what is due in a table. One for each process, in its event loop."""
+    """Checks the due keys of a table again and again. One for each process, in its event loop."""
 
     def __init__(
         self,
@@ -43,18 +44,19 @@ class TtlWatch:
         on_failure: Callable[[str], None] = lambda _reason: None,
         on_error: Callable[[Exception], None] = lambda _error: None,
     ) -> None:
-        """`on_failure` hears each reason why Redis couldn't be asked once, `on_error` of faults in here."""
+        """`on_failure` gets each reason why Redis couldn't be asked, once; `on_error` gets faults of
+        keyfence."""
         self.table = table
         self._upstream = upstream
         self._telemetry = telemetry
         self._on_failure = on_failure
         self._on_error = on_error
-        self._told: set[str] = set()
-        self._dropped = self._dropped_sizes = 0  # as far as counted
+        self._reported: set[str] = set()
+        self._dropped = self._dropped_sizes = 0  # `dropped` of the tables when last counted
         self._link: _Link | None = None
 
     async def watch_forever(self) -> None:
-        """Look at what is due, twice a second. Leaving closes the connection."""
+        """Check the due keys twice a second. Cancelling closes the connection."""
         try:
             while True:
                 await asyncio.sleep(LOOK_SECONDS)
@@ -67,7 +69,7 @@ class TtlWatch:
             self._close()
 
     async def look(self) -> None:
-        """Ask about everything that is due now."""
+        """Ask about every key that is due now."""
         counters = self._telemetry.counters
         counters.pending_ttl_dropped += self.table.dropped - self._dropped
         self._dropped = self.table.dropped
@@ -80,7 +82,7 @@ class TtlWatch:
             for database, of_size in _batches(sizes):
                 await self._ask_sizes(database, of_size)
 
-    async def _ask(self, database: int, batch: Sequence[Pending]) -> None:
+    async def _ask(self, database: int, batch: Sequence[PendingTtl]) -> None:
         """Settle each key of a batch, whatever happens."""
         awaited = list(batch)
         try:
@@ -94,29 +96,24 @@ class TtlWatch:
             for one in awaited:
                 self._unanswered(one)
 
-    def _settle(self, pending: Pending, reply: bytes) -> None:
-        """Take Redis' one word on a key."""
+    def _settle(self, pending: PendingTtl, reply: bytes) -> None:
+        """Take Redis' reply about a key."""
         left = _integer(reply)
         if left is None:
             self._unanswered(pending)
             self._tell(reply[1:].decode("utf-8", "replace"))
         elif self.table.answer(pending, left):
-            judge = pending.judge
-            service = judge.policy.services[pending.service]
-            findings = judge.late(pending, left)
-            self._telemetry.violations(
-                service, pending.client, pending.command, findings, judge.policy.revision
-            )
+            self._report(pending.write, pending.findings(left))
 
-    def _unanswered(self, pending: Pending) -> None:
+    def _unanswered(self, pending: PendingTtl) -> None:
         self.table.unanswered(pending)
         self._telemetry.counters.pending_ttl_unanswered += 1
 
     async def _ask_sizes(self, database: int, batch: Sequence[PendingSize]) -> None:
-        """The same for sizes; a key whose type isn't known is asked about by several commands."""
+        """The same for sizes. A key of unknown type needs several commands."""
         awaited = list(batch)
-        # What is asked is settled here: another write may come meanwhile, with other questions.
-        asked = [[write.question for write in one.writes.values()] for one in batch]
+        # The questions are fixed here: another write may arrive meanwhile, with other questions.
+        asked = [one.questions for one in batch]
         try:
             commands = [
                 SIZES[question.command].request(one.key)
@@ -144,23 +141,25 @@ class TtlWatch:
             return
         found = self.table.sizes.answer(pending, questions, sizes)
         if found is not None:
-            write, size = found
-            policy = write.judge.policy
-            findings = write.judge.late_size(pending.key, write, size)
-            service = policy.services[write.service]
-            self._telemetry.violations(service, write.client, write.command, findings, policy.revision)
+            doubt, size = found
+            self._report(doubt.write, doubt.findings(size))
 
     def _size_unanswered(self, pending: PendingSize) -> None:
         self.table.sizes.unanswered(pending)
         self._telemetry.counters.pending_size_unanswered += 1
 
+    def _report(self, write: Write, findings: Sequence[Finding]) -> None:
+        policy = write.authorizer.policy
+        service = policy.services[write.service]
+        self._telemetry.violations(service, write.client, write.command, findings, policy.revision)
+
     def _tell(self, reason: str) -> None:
-        if reason not in self._told and len(self._told) < MAX_TOLD:
-            self._told.add(reason)
+        if reason not in self._reported and len(self._reported) < MAX_REASONS:
+            self._reported.add(reason)
             self._on_failure(reason)
 
     async def _replies(self, database: int, commands: Sequence[bytes]) -> list[bytes]:
-        """Redis' replies to commands about keys of one database, a line each. Raises CannotAsk."""
+        """Redis' replies to commands about keys of one database, one line each. Raises CannotAsk."""
         upstream = self._upstream
         try:
             async with asyncio.timeout(upstream.connect_timeout):
@@ -187,7 +186,7 @@ class TtlWatch:
 
 
 class _Link(asyncio.Protocol):
-    """keyfence's own connection: replies that are one line each."""
+    """keyfence's own connection, on which every reply is one line."""
 
     def __init__(self, greeting: Sequence[bytes], database: int) -> None:
         self.lost = False
@@ -201,7 +200,7 @@ class _Link(asyncio.Protocol):
         self._answer: asyncio.Future[list[bytes]] | None = None
 
     async def ask(self, database: int, commands: Sequence[bytes]) -> list[bytes]:
-        """Send commands about one database, each of which is answered by one line. Raises CannotAsk."""
+        """Send commands about one database, each with a reply of one line. Raises CannotAsk."""
         if self._transport is None or self.lost:
             raise CannotAsk("the connection was lost")
         changes = database != self._database
@@ -234,12 +233,12 @@ class _Link(asyncio.Protocol):
             return
         *lines, self._unread = (self._unread + data).split(b"\r\n")
         if len(self._unread) > MAX_LINE or any(line[:1] not in (b":", b"+", b"-") for line in lines):
-            self._fail("it answers with something else than a number")
+            self._fail("it replies with something other than a number")
             return
         self._lines += lines
         awaited = self._wanted if self._answer is not None and not self._answer.done() else 0
         if len(self._lines) > awaited:
-            self._fail("it sent what nobody asked for")
+            self._fail("it sent a reply that nothing asked for")
         elif self._answer is not None and lines and len(self._lines) == awaited:
             lines, self._lines = self._lines, []
             self._answer.set_result(lines)
@@ -261,7 +260,7 @@ def _integer(reply: bytes) -> int | None:
 
 
 def _batches(due: list[_Open]) -> Iterator[tuple[int, list[_Open]]]:
-    """Keys by their database, so many at a time."""
+    """Keys by their database, at most BATCH at a time."""
     due.sort(key=attrgetter("database"))
     for database, keys in groupby(due, attrgetter("database")):
         of_one = list(keys)

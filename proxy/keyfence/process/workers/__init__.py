@@ -1,1 +1,1 @@
-"""Several processes that serve clients, below one that looks after them."""
+"""Worker processes that serve clients, and the parent that starts and replaces them."""

@@ -1,7 +1,7 @@
-"""Messages between a parent and its worker, over a socketpair that no one else can reach.
+"""Messages between a parent and its worker, over a socketpair that no other process can reach.
 
-Rule: a message is a frame of bounded length, and a worker's words are JSON only: it faces the network, and
-what it says is never run. The parent's are pickled, since settings and compiled policies are.
+Rule: a message is a frame of bounded length. A worker faces the network, so its messages are JSON and are
+never executed. The parent's messages are pickled, because they carry settings and compiled policies.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def from_pickle(frame: bytes) -> Any:
 
 
 class Channel(asyncio.Protocol):
-    """One end. After `on_end` no message comes; nothing that is sent then goes anywhere."""
+    """One end. After `on_end` no message arrives, and `send` does nothing."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Channel(asyncio.Protocol):
         on_message: Callable[[Any], None],
         on_end: Callable[[], None],
     ) -> None:
-        self.is_full = False  # the other end doesn't keep up
+        self.is_full = False  # the other end does not read fast enough
         self._encode = encode
         self._decode = decode
         self._on_message = on_message
@@ -55,7 +55,7 @@ class Channel(asyncio.Protocol):
         self._coming = bytearray()
 
     def send(self, message: object) -> None:
-        """Raises ValueError for a message that is too large."""
+        """Send a message. Raises ValueError if it is too large."""
         frame = self._encode(message)
         if len(frame) > MAX_FRAME:
             raise ValueError(f"a message of {len(frame)} bytes is too large")
@@ -63,7 +63,7 @@ class Channel(asyncio.Protocol):
             self._transport.writelines([_LENGTH.pack(len(frame)), frame])
 
     def close(self) -> None:
-        """End it once what was sent has arrived."""
+        """Close the channel once everything sent has been written."""
         if self._transport is not None:
             self._transport.close()
 
@@ -94,7 +94,7 @@ class Channel(asyncio.Protocol):
         del self._coming[:at]
 
     def _give_up(self) -> None:
-        """What comes is none of ours: the other end is beside itself."""
+        """The other end sends invalid frames: end the channel."""
         self._coming.clear()
         if self._transport is not None:
             self._transport.abort()

@@ -1,7 +1,7 @@
-"""The parent of the workers: starts them, replaces them, tells them what changes, adds up what they count.
+"""The parent of the workers: starts and replaces them, sends them changes, and adds up their counts.
 
-Rule: a slot has a worker that serves it, or one on its way. What a worker has counted counts on after its
-end; what is in force here is what every worker has taken, or will start with.
+Rule: every worker slot has a worker that serves, or one that is starting. The counts of a worker outlast it.
+Every worker has, or will start with, the policy and configuration that are in force here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from keyfence.net.addresses import Bound
 from keyfence.policy.enforcement.modes import BreakGlass
+from keyfence.process.serving.backend import Backend, WorkerFailed
 from keyfence.process.serving.reload import Packed
 from keyfence.process.serving.runtime import Runtime, StartError
 from keyfence.telemetry.counters import Counters
@@ -23,29 +24,29 @@ from keyfence.telemetry.log_relay import LogRelay
 from keyfence.telemetry.operator_log import Changes, elapsed, warn
 from keyfence.telemetry.tally import Row, Tally
 
-from .handle import MARGIN_SECONDS, WorkerFailed, WorkerProcess
-from .sockets import Slot
+from .child import MARGIN_SECONDS, WorkerProcess
+from .sockets import WorkerSlot
 from .worker import Sockets, Start
 
-ANSWER_SECONDS = 30.0  # for an order; who takes longer is replaced
-COUNT_SECONDS = 2.0  # for the counts of a scrape, which makes do with older ones; and for whose an id is
-STEADY_SECONDS = 10.0  # who has lived so long didn't die of its start
+ANSWER_SECONDS = 30.0  # for an order; a slower worker is replaced
+COUNT_SECONDS = 2.0  # for fresh counts (after it, older ones serve), and for an answer about an id
+STEADY_SECONDS = 10.0  # a worker that lived so long did not fail at its start
 FIRST_BACKOFF = 0.1
 LONGEST_BACKOFF = 5.0
 
 
-class Workers:
-    """All workers. Implements `control.Backend`."""
+class Workers(Backend):
+    """The backend with workers: all of them."""
 
-    def __init__(self, slots: Sequence[Slot], runtime: Runtime, relay: LogRelay, start: Start) -> None:
-        """`runtime` is the parent's own; `start` says what is in force, its sockets aside."""
+    def __init__(self, slots: Sequence[WorkerSlot], runtime: Runtime, relay: LogRelay, start: Start) -> None:
+        """`runtime` is the parent's own; `start` is a worker's first order, without its sockets."""
         self.closing = False
         self._slots = slots
         self._runtime = runtime
         self._relay = relay
         self._start = start
         self._workers: list[WorkerProcess] = []
-        self._total = Counters()  # of all workers that there are and were, gauges aside
+        self._total = Counters()  # of all workers, ended ones included, without gauges
         self._tally = Tally()
         self._rolling = asyncio.Lock()
         self._jobs: set[asyncio.Task[None]] = set()
@@ -64,7 +65,7 @@ class Workers:
         return any(worker.state == "serving" for worker in self._workers)
 
     async def open(self) -> None:
-        """Start all workers, and wait until all serve. Raises StartError."""
+        """Start all workers and wait until all of them serve. Raises StartError."""
         try:
             workers = [await self._launch(slot) for slot in range(len(self._slots))]
             await asyncio.gather(*(worker.wait_ready() for worker in workers))
@@ -73,7 +74,7 @@ class Workers:
             raise StartError(str(exc)) from None
 
     async def _launch(self, slot: int) -> WorkerProcess:
-        worker = WorkerProcess(slot, self._relay, self._counted, self._asked)
+        worker = WorkerProcess(slot, self._relay, self._take_counts, self._take_question)
         sockets = [Sockets(one.name, _fds(one)) for one in self._slots[slot]]
         self._workers.append(worker)
         try:
@@ -81,7 +82,7 @@ class Workers:
         except BaseException:
             self._workers.remove(worker)
             raise
-        self._do(self._look_after(worker))
+        self._do(self._supervise(worker))
         return worker
 
     def _do(self, job: Any) -> None:
@@ -89,8 +90,8 @@ class Workers:
         self._jobs.add(task)
         task.add_done_callback(self._jobs.discard)
 
-    async def _look_after(self, worker: WorkerProcess) -> None:
-        """Replace a worker that ends without having been told to."""
+    async def _supervise(self, worker: WorkerProcess) -> None:
+        """Replace a worker that ends without an order."""
         await worker.ended.wait()
         self._workers.remove(worker)
         if worker.leaving or self.closing or any(one.slot == worker.slot for one in self._workers):
@@ -113,11 +114,11 @@ class Workers:
                 )
                 wait = self._next_wait(worker)
                 continue
-            await self._say_when_it_serves(successor, worker, gone)
+            await self._report_successor(successor, worker, gone)
             return
 
-    async def _say_when_it_serves(self, successor: WorkerProcess, worker: WorkerProcess, gone: float) -> None:
-        with contextlib.suppress(WorkerFailed):  # its own end is told by who looks after it
+    async def _report_successor(self, successor: WorkerProcess, worker: WorkerProcess, gone: float) -> None:
+        with contextlib.suppress(WorkerFailed):  # its own `_supervise` reports its end
             await successor.wait_ready()
             took = elapsed(time.monotonic() - gone)
             self._changes[worker.slot].add(
@@ -125,7 +126,7 @@ class Workers:
             )
 
     def _next_wait(self, worker: WorkerProcess) -> float:
-        """Seconds until a slot gets its next worker: none, but where they die again and again."""
+        """Seconds until a slot gets its next worker: 0, or more if its workers fail again and again."""
         if time.time() - worker.started > STEADY_SECONDS:
             self._backoff[worker.slot] = 0.0
             return 0.0
@@ -136,33 +137,34 @@ class Workers:
     # -- what is in force
 
     async def take(self, packed: Packed, loaded_at: float) -> None:
-        """Have all workers take a policy and its configuration; returns when they have."""
+        """Put a policy and its configuration in force in all workers."""
         upstream = packed.settings.upstream or self._start.upstream
         self._start = dataclasses.replace(self._start, packed=packed, loaded_at=loaded_at, upstream=upstream)
-        await self._tell_all("take", (packed, loaded_at))
+        await self._order_all("take", (packed, loaded_at))
 
     async def set_glass(self, glass: Sequence[BreakGlass]) -> None:
         self._start = dataclasses.replace(self._start, glass=tuple(glass))
-        await self._tell_all("glass", list(glass))
+        await self._order_all("glass", list(glass))
 
-    async def _tell_all(self, kind: str, content: object) -> None:
-        """Who doesn't obey is killed: its successor starts with what is in force."""
-        await asyncio.gather(*(self._tell(worker, kind, content) for worker in list(self._workers)))
+    async def _order_all(self, kind: str, content: object) -> None:
+        """Send an order to all workers. A worker that fails is killed; its successor starts with the new
+        state."""
+        await asyncio.gather(*(self._order(worker, kind, content) for worker in list(self._workers)))
 
-    async def _tell(self, worker: WorkerProcess, kind: str, content: object) -> None:
+    async def _order(self, worker: WorkerProcess, kind: str, content: object) -> None:
         if worker.leaving:
             return
         try:
             await worker.ask(kind, content, ANSWER_SECONDS)
         except WorkerFailed as exc:
             if not worker.ended.is_set():
-                warn(f"worker {worker.pid} doesn't obey: {exc}")
+                warn(f"worker {worker.pid} did not carry out an order: {exc}")
                 worker.kill()
 
-    # -- what they ask of each other
+    # -- questions of one worker to the others
 
-    def _asked(self, worker: WorkerProcess, number: int, service: str, client_id: int) -> None:
-        """A worker wants to know whether a client of the service was shown this id by another one."""
+    def _take_question(self, worker: WorkerProcess, number: int, service: str, client_id: int) -> None:
+        """A worker asks whether another worker has shown this id to a client of the service."""
         self._do(self._find(worker, number, service, client_id))
 
     async def _find(self, asking: WorkerProcess, number: int, service: str, client_id: int) -> None:
@@ -171,10 +173,10 @@ class Workers:
         found = await asyncio.gather(*asked, return_exceptions=True)
         asking.answer(number, any(one is True for one in found))
 
-    # -- what they count
+    # -- counts
 
-    def _counted(self, _worker: WorkerProcess, counts: dict[str, Any]) -> None:
-        # The relay counts the lines that are written, in the parent's own counters.
+    def _take_counts(self, _worker: WorkerProcess, counts: dict[str, Any]) -> None:
+        # The log relay counts written lines, in the parent's own counters.
         self._total.absorb(counts["counters"] | {"log_lines": 0}, live=False)
         self._tally.absorb(counts["tally"])
 
@@ -185,7 +187,7 @@ class Workers:
         await asyncio.gather(*asked, return_exceptions=True)
 
     async def counters(self) -> Counters:
-        """The sum of all workers, and of this process."""
+        """The sum of all workers and of this process."""
         await self._refresh()
         union = Counters()
         union.absorb(self._runtime.telemetry.counters.snapshot())
@@ -201,7 +203,6 @@ class Workers:
         return self._tally.snapshot()
 
     def listing(self) -> list[dict[str, Any]]:
-        """One row for each process, for `GET /workers`."""
         return [
             {
                 "slot": worker.slot,
@@ -216,8 +217,7 @@ class Workers:
 
     # -- log
 
-    def prepare(self, decision_log: str) -> None:
-        """Write the log to another file. Raises OSError, and changes nothing then."""
+    def log_to(self, decision_log: str) -> None:
         self._relay.write_to(decision_log)
 
     def reopen_log(self) -> None:
@@ -228,12 +228,12 @@ class Workers:
         for changes in self._changes:
             changes.tick()
 
-    # -- the end of some, and of all
+    # -- restart and end
 
     async def restart(self) -> int:
-        """Replace the workers one by one; returns how many. Raises WorkerFailed: the rest stay as they are.
+        """Replace the workers one by one. On WorkerFailed, the workers not yet replaced stay.
 
-        The new one serves before the old one drains, on the same sockets.
+        The new worker serves before the old one drains, on the same sockets.
         """
         if self._rolling.locked():
             raise WorkerFailed("a rolling restart is under way already")
@@ -248,7 +248,9 @@ class Workers:
         try:
             await new.wait_ready()
         except WorkerFailed:
-            new.leaving = not all(worker.ended.is_set() for worker in old)  # else the slot needs another one
+            new.leaving = not all(
+                worker.ended.is_set() for worker in old
+            )  # if all have ended, the slot needs another one
             new.kill()
             raise
         await asyncio.gather(*(self._dismiss(worker, self._runtime.settings.drain) for worker in old))
@@ -261,7 +263,7 @@ class Workers:
         worker.kill()
 
     async def drain(self, seconds: float, at_once: asyncio.Event) -> None:
-        """End all workers, within so many seconds or once `at_once` is set."""
+        """End all workers, within `seconds` or as soon as `at_once` is set."""
         self.closing = True
         workers = list(self._workers)
         going: asyncio.Future[Any] = asyncio.gather(*(self._dismiss(worker, seconds) for worker in workers))
@@ -273,7 +275,7 @@ class Workers:
         await self.kill()
 
     async def kill(self) -> None:
-        """End all workers that are left, at once, and close the sockets."""
+        """End the remaining workers at once, and close the sockets."""
         self.closing = True
         for worker in list(self._workers):
             worker.kill()

@@ -1,7 +1,7 @@
-"""What a worker asks of the others: whether a service's client of theirs was shown a connection's id.
+"""Questions of a worker to the others: has one of them shown this connection id to a client of the service?
 
-Rule: an answer is as of now, since nothing is remembered of others; no answer is a no. How many questions
-wait is bounded, so a client that asks in vain costs itself time, and others nothing.
+Rule: nothing is remembered, so an answer holds for now. A missing answer means no. The number of waiting
+questions is bounded, so a client that asks in vain delays only itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Questions:
     """The questions of one worker that wait for an answer."""
 
     def __init__(self, send: Callable[[dict[str, object]], None]) -> None:
-        """`send` takes a message for the parent, which `answered` is called for in the end."""
+        """`send` sends a message to the parent; its answer goes to `answered`."""
         self._send = send
         self._waiting: dict[int, tuple[Question, asyncio.TimerHandle]] = {}
         self._number = 0

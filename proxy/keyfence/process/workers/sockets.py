@@ -1,8 +1,7 @@
 """The listening sockets of all workers, which their parent binds and keeps.
 
-Rule: a socket stays open as long as the parent lives: closing one of several that share an address resets the
-connections in its queue. So a worker that takes another's place takes its sockets too, with all who wait
-there.
+Rule: a socket stays open as long as the parent lives, because closing one of several sockets with one address
+resets the connections in its queue. A worker's successor inherits its sockets, and the waiting connections.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ from collections.abc import Sequence
 from keyfence.config.models import ListenerModel
 from keyfence.net.addresses import Address, Bound, bind
 
-Slot = list[Bound]  # the sockets of one worker: one Bound for each listener
+WorkerSlot = list[Bound]  # the sockets of one worker: one Bound for each listener
 
 
-def bind_slots(listeners: Sequence[ListenerModel], number: int) -> list[Slot]:
+def bind_slots(listeners: Sequence[ListenerModel], number: int) -> list[WorkerSlot]:
     """Bind every address once for each worker. Raises `CannotBind`.
 
-    The kernel shares out the connections to a TCP address among its sockets (SO_REUSEPORT, socket(7)). A unix
-    socket is one, and whoever accepts first serves.
+    The kernel distributes the connections of a TCP address among its sockets (SO_REUSEPORT, socket(7)). All
+    workers share the one socket of a unix path, and the first to accept serves.
     """
     with contextlib.ExitStack() as opened:
-        slots: list[Slot] = [[] for _ in range(number)]
+        slots: list[WorkerSlot] = [[] for _ in range(number)]
         for model in listeners:
             try:
                 first = _bind_first(model, shared=number > 1)
@@ -42,7 +41,7 @@ def bind_slots(listeners: Sequence[ListenerModel], number: int) -> list[Slot]:
 
 
 class CannotBind(Exception):
-    """An address can't be had; `fault` is why."""
+    """An address can't be bound; `fault` says why."""
 
     def __init__(self, model: ListenerModel, fault: OSError) -> None:
         super().__init__(model.listen)
@@ -51,8 +50,8 @@ class CannotBind(Exception):
 
 
 def _bind_first(model: ListenerModel, *, shared: bool) -> Bound:
-    """The first socket of an address, once nobody else has it: those who share theirs would share with us
-    too."""
+    """The first socket of an address. It is bound without sharing first, which fails if another process has
+    the address, even one that shares it."""
     bound = bind(model.address, unix_mode=model.unix_mode)
     if not shared or model.address.unix_path:
         return bound

@@ -1,7 +1,7 @@
-"""A worker: a process that serves clients as its parent tells it.
+"""A worker: a process that serves clients on the orders of its parent.
 
-Rule: it compiles nothing, binds nothing and opens no file of its own; it lives no longer than its parent, and
-what it has counted and logged is with the parent before it ends.
+Rule: it compiles no policy, binds no address and opens no log file. It ends with its parent, and sends all
+its counts and log lines before it ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from typing import Any, NamedTuple
 
 from keyfence import __version__
-from keyfence.config.models import Settings
+from keyfence.config.settings import Settings
 from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context
 from keyfence.net.addresses import Bound
@@ -25,16 +25,16 @@ from keyfence.process.serving.command_recorder import Recorder
 from keyfence.process.serving.reload import Packed, unpack
 from keyfence.process.serving.runtime import Runtime, StartError, background, run_loop, settle_modules
 from keyfence.process.serving.spawn import admit_signals, end_with_parent
-from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.health import UpstreamAddress
 
 from .channel import Channel, from_pickle, to_json
+from .increments import Increments
 from .questions import Questions
 
-COUNT_INTERVAL = 1.0  # seconds between two instalments of counts
-# A worker whose event loop stands still for so long ends itself, and is replaced.
+COUNT_INTERVAL = 1.0  # seconds between two increments
+# A worker whose event loop stands still for this long ends itself, and is replaced.
 STUCK_SECONDS = 60.0
 
 
@@ -57,12 +57,12 @@ class Start:
 
 
 class Worker:
-    """Obeys its parent's orders, one after another: (number, kind, content), see `_carry_out`."""
+    """Carries out its parent's orders in sequence: (number, kind, content), see `_carry_out`."""
 
     def __init__(self, control: socket.socket, log: int) -> None:
         self._control = control
         self._log = log
-        self._channel = Channel(to_json, from_pickle, self._ordered, self._channel_ended)
+        self._channel = Channel(to_json, from_pickle, self._take_order, self._channel_ended)
         self._alone = asyncio.Event()
         self._orders: asyncio.Queue[tuple[int, str, Any]] = asyncio.Queue()
         self._questions = Questions(self._channel.send)
@@ -74,7 +74,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.drain)
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
-            # They reach the whole process group, and are the parent's to answer.
+            # They reach the whole process group; the parent handles them.
             signal.signal(number, signal.SIG_IGN)
         admit_signals()
         await loop.create_unix_connection(lambda: self._channel, sock=self._control)
@@ -82,16 +82,16 @@ class Worker:
         await self._serve(start)
 
     def drain(self) -> None:
-        """The parent is gone, or somebody has sent SIGTERM: end as it would have it."""
+        """After SIGTERM, or if the parent is gone: drain with the configured time, and end."""
         self._drain.set()
 
     def _channel_ended(self) -> None:
         self._alone.set()
         self.drain()
 
-    def _ordered(self, order: tuple[int, str, Any]) -> None:
-        """Some wait for no other order: `drain`; `whose`, a question of another worker (service, id); and
-        `answer`, (number, whether it is so), to one of this worker's own."""
+    def _take_order(self, order: tuple[int, str, Any]) -> None:
+        """Take an order. Three kinds are carried out at once: `drain`; `whose`, a question of another worker
+        (service, id); and `answer` (number, yes or no) to a question of this worker."""
         number, kind, content = order
         if kind == "drain":
             self._drain_seconds = content
@@ -113,7 +113,7 @@ class Worker:
         )
         if settings.record:
             telemetry.recorder = Recorder(settings.record)
-        self._deltas = Increments(telemetry)
+        self._increments = Increments(telemetry)
         policy = unpack(start.packed)
         runtime = Runtime(settings, policy, telemetry, loaded_at=start.loaded_at, quiet=True)
         runtime.glass[:] = start.glass
@@ -123,12 +123,12 @@ class Worker:
         self._runtime = runtime
         async with background(*runtime.chores(), self._obey(runtime, listeners), self._count_forever()):
             await listeners.start()
-            self._channel.send({"ready": True, "counts": self._deltas.take()})
+            self._channel.send({"ready": True, "counts": self._increments.take()})
             await self._drain.wait()
             seconds = self._drain_seconds
             await listeners.close(runtime.settings.drain if seconds is None else seconds)
         telemetry.close()
-        self._channel.send({"counts": self._deltas.take()})
+        self._channel.send({"counts": self._increments.take()})
         self._channel.close()
         await self._alone.wait()
 
@@ -137,9 +137,11 @@ class Worker:
 
     async def _count_forever(self) -> None:
         while True:
-            signal.setitimer(signal.ITIMER_REAL, STUCK_SECONDS)  # SIGALRM ends a process that handles it not
+            signal.setitimer(
+                signal.ITIMER_REAL, STUCK_SECONDS
+            )  # SIGALRM ends a process without a handler for it
             if not self._channel.is_full:
-                self._channel.send({"counts": self._deltas.take()})
+                self._channel.send({"counts": self._increments.take()})
             await asyncio.sleep(COUNT_INTERVAL)
 
     async def _obey(self, runtime: Runtime, listeners: Listeners) -> None:
@@ -150,12 +152,12 @@ class Worker:
                 await self._carry_out(kind, content, runtime, listeners)
             except Exception as exc:
                 answer["error"] = f"{type(exc).__name__}: {exc}"
-            answer["counts"] = self._deltas.take()
+            answer["counts"] = self._increments.take()
             self._channel.send(answer)
 
     async def _carry_out(self, kind: str, content: Any, runtime: Runtime, listeners: Listeners) -> None:
-        """`count`: nothing but what each answer carries; `glass`: break-glass from now on; `take`: a policy
-        and its configuration, (Packed, Unix seconds)."""
+        """`count`: nothing more than the counts of every answer; `glass`: the break-glasses from now on;
+        `take`: a policy and its configuration (Packed, Unix seconds)."""
         if kind == "glass":
             runtime.glass[:] = content
         elif kind == "take":
@@ -178,7 +180,7 @@ def main() -> None:
     control, log, parent = map(int, sys.argv[1:4])
     end_with_parent(parent)
     if sys.argv[4] != __version__:
-        warn(f"keyfence {sys.argv[4]} can't start a worker of {__version__}: restart it as a whole")
+        warn(f"keyfence {sys.argv[4]} can't start a worker of {__version__}: restart keyfence completely")
         sys.exit(1)
     settle_modules()
     sock = socket.socket(fileno=control)
@@ -188,4 +190,4 @@ def main() -> None:
     except (StartError, FileError, OSError) as exc:
         warn(f"a worker can't start: {exc}")
         os._exit(1)
-    os._exit(0)  # nothing is left to do, and threads that look names up would be waited for
+    os._exit(0)  # a normal exit would wait for threads that resolve names

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from keyfence.identity.resolver import Identities
+from keyfence.identity.resolver import Resolver
 from keyfence.net.host_port import host_port
-from keyfence.policy.compiled.policy import UNKNOWN
 from keyfence.policy.compiled.tenants import Caller, Values
 from keyfence.policy.engine.authorizer import Authorizer, InForce
+from keyfence.policy.services import UNKNOWN
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Peer, Ruling
 from keyfence.resp import encode
@@ -70,7 +70,7 @@ class Executor(Conversation):
     def __init__(
         self,
         in_force: InForce,
-        identities: Identities,
+        identities: Resolver,
         at_connect: str,
         client: str,
         observer: Observer,
@@ -196,7 +196,7 @@ class Executor(Conversation):
 
     def current_authorizer(self) -> Authorizer:
         """The authorizer in force. A transaction keeps the one that it began with."""
-        return self.transaction.authorizer if self.transaction is not None else self._in_force.judge
+        return self.transaction.authorizer if self.transaction is not None else self._in_force.authorizer
 
     def _refuse(self, reply: bytes) -> None:
         """Refuse the request in hand."""

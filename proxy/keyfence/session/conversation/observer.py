@@ -10,7 +10,7 @@ from typing import Protocol
 
 from keyfence.commands.model import Touches
 from keyfence.policy.compiled.policy import CompiledPolicy
-from keyfence.policy.engine.counts import Admitted, Repeat
+from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.verdict import Finding, Peer
 
 
@@ -32,7 +32,7 @@ class Observer(Protocol):
     ) -> str:
         """Report the violations found in one command. Returns the decision's id, for the reply."""
 
-    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> Repeat | None:
+    def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> ViolationCounter | None:
         """A counter for further commands with the same findings, valid while it is live; None: report each of
         them."""
 

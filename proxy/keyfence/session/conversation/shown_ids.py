@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from keyfence.commands.arguments import integer, word
-from keyfence.policy.compiled.policy import UNKNOWN
 from keyfence.policy.compiled.tenants import Caller
+from keyfence.policy.services import UNKNOWN
 
 _CLIENT_ID = re.compile(rb":([0-9]{1,19})\r\n\Z")
 _HELLO = re.compile(rb"\$2\r\nid\r\n:([0-9]{1,19})\r\n")

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keyfence.commands.arguments import integer
-from keyfence.identity.resolver import (
+from keyfence.identity.credentials import (
     AUTHENTICATED,
     WRONGPASS,
-    Login,
     auth_credentials,
     hello_credentials,
     hello_failed,
     hello_users,
     hello_without_credentials,
 )
+from keyfence.identity.passwords import Login
 from keyfence.resp import encode
 from keyfence.session.conversation.executor import Argv, Executor
 

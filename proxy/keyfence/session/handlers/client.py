@@ -7,7 +7,7 @@ tenants.
 from __future__ import annotations
 
 from keyfence.commands.arguments import word
-from keyfence.policy.compiled.policy import UNKNOWN
+from keyfence.policy.services import UNKNOWN
 from keyfence.session.conversation.executor import Argv, Executor
 from keyfence.session.conversation.shown_ids import redirections
 

@@ -1,4 +1,4 @@
-"""The table of keys to ask about: what settles a key, what is due, and what a full table does."""
+"""The table of keys to ask about: what settles a key, which keys are due, and what a full table does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from keyfence.policy.compiled.ttl import (
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Transaction
-from keyfence.policy.engine.pending_ttl import MAX_KEY, PendingTtls
+from keyfence.policy.engine.pending import PendingTtls
+from keyfence.policy.engine.writes import MAX_KEY, Write
 from keyfence.policy.loading.load import parse_policy
 
 TARGET: Target = parse_policy("policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', writers: a}}").targets[0]
@@ -38,18 +39,17 @@ class Bench:
         self, key: bytes = b"k", question: int = ASKS_PRESENCE, client: str = "c", transaction: object = None,
         rule: TtlRule = RULE, database: int = 0, command: str = "HSET",
     ) -> None:  # fmt: skip
-        judge: Any = None
-        self.table.ask(
-            judge, 0, "10.0.0.1:5", command, client, transaction, database, key, 1, TARGET, rule, question
-        )  # fmt: skip
+        authorizer: Any = None
+        write = Write(authorizer, 0, "10.0.0.1:5", command, client, transaction, database, key, 1, TARGET)
+        self.table.ask(write, rule, question)
 
     def keys(self) -> list[bytes]:
         return [pending.key for pending in self.table]
 
     def accused_at(self, now: float, left: int) -> list[str]:
-        """The commands of what is found wrong then."""
+        """The commands that are accused at this time."""
         self.now = now
-        return [pending.command for pending in self.table.due() if self.table.answer(pending, left)]
+        return [one.write.command for one in self.table.due() if self.table.answer(one, left)]
 
     def answer_at(self, now: float, left: int) -> list[bool]:
         self.now = now
@@ -69,7 +69,7 @@ def test_a_key_is_due_once_its_grace_time_has_passed_and_asked_for_once() -> Non
     assert [pending.key for pending in bench.table.due()] == [b"slow"]
 
 
-def test_as_many_are_due_at_once_as_are_wanted() -> None:
+def test_due_returns_at_most_the_requested_number() -> None:
     bench = Bench(100)
     for number in range(10):
         bench.ask(b"%d" % number)
@@ -105,7 +105,7 @@ def test_a_full_table_drops_the_oldest_and_counts_it() -> None:
     assert bench.table.dropped == 2
 
 
-def test_one_that_was_dropped_while_it_was_asked_for_is_not_accused() -> None:
+def test_a_key_dropped_while_it_was_asked_about_is_not_accused() -> None:
     bench = Bench(1)
     bench.ask(b"1")
     bench.now = 5.0
@@ -123,7 +123,7 @@ def test_a_very_long_key_takes_no_room_and_is_counted() -> None:
     assert bench.table.dropped == 1
 
 
-def test_databases_are_apart() -> None:
+def test_a_key_in_another_database_is_another_key() -> None:
     bench = Bench()
     bench.ask(database=0)
     bench.ask(database=1)
@@ -140,7 +140,7 @@ def test_only_the_client_that_wrote_settles_a_key() -> None:
     assert bench.keys() == []
 
 
-def test_where_several_wrote_none_of_them_settles_a_key() -> None:
+def test_no_writer_settles_a_key_that_several_wrote() -> None:
     bench = Bench()
     for number, (client, transaction) in enumerate([("b", None), ("a", object())]):
         key = b"%d" % number
@@ -152,7 +152,7 @@ def test_where_several_wrote_none_of_them_settles_a_key() -> None:
 
 
 def test_a_transaction_settles_only_what_it_wrote_itself() -> None:
-    """It may never be executed; nor is what it wrote then there."""
+    """The transaction may never be executed, and then its writes do not exist either."""
     bench = Bench()
     transaction = object()
     bench.ask(b"outside")
@@ -167,7 +167,7 @@ def test_a_transaction_settles_only_what_it_wrote_itself() -> None:
     assert bench.keys() == [b"outside"]
 
 
-def test_where_any_time_may_be_wrong_having_one_settles_nothing() -> None:
+def test_having_a_time_settles_nothing_if_the_time_may_be_wrong() -> None:
     bench = Bench()
     bench.ask(b"some")
     bench.ask(b"any", ASKS_ALL)
@@ -176,21 +176,21 @@ def test_where_any_time_may_be_wrong_having_one_settles_nothing() -> None:
     assert bench.keys() == [b"any"]
 
 
-def test_a_key_that_is_replaced_answers_for_all_and_from_then_on() -> None:
+def test_a_replaced_key_begins_a_new_grace_time() -> None:
     bench = Bench()
     bench.ask(client="a")
     bench.now = 3.0
     bench.ask(question=ASKS_ALL, client="b")
     assert bench.answer_at(5.0, NO_TTL) == []
     (pending,) = bench.table
-    assert (pending.sender, pending.everything, pending.due) == ("b", True, 8.0)
+    assert (pending.write.sender, pending.everything, pending.due) == ("b", True, 8.0)
     bench.ask(question=ASKS_PRESENCE, client="a")
     (same,) = bench.table
     assert same is pending
 
 
 def test_a_later_write_has_a_grace_time_of_its_own() -> None:
-    """The key may have gone in between, so that the first write owes nothing any more."""
+    """The key may have been gone in between, and then the first write is not at fault."""
     bench = Bench()
     bench.ask()
     bench.now = 4.9
@@ -200,7 +200,7 @@ def test_a_later_write_has_a_grace_time_of_its_own() -> None:
     assert bench.answer_at(9.9, NO_TTL) == [True]
 
 
-def test_a_key_that_is_always_written_to_is_found_all_the_same() -> None:
+def test_a_key_that_is_written_all_the_time_is_found_too() -> None:
     bench = Bench()
     found: list[float] = []
     for tick in range(120):
@@ -232,18 +232,18 @@ def test_a_script_in_a_transaction_is_asked_about_after_the_grace_time_alone() -
     assert bench.accused_at(5.0, NO_TTL) == ["EVALSHA"]
 
 
-def test_the_write_that_made_a_key_anew_is_accused_and_none_before_it() -> None:
+def test_the_write_that_recreated_a_key_is_accused_and_no_earlier_one() -> None:
     bench = Bench()
     bench.ask(question=ASKS_GONE, command="EVALSHA")
     bench.now = 0.1
     bench.ask(command="SETNX", client="b")
-    assert bench.accused_at(0.2, GONE) == []  # SETNX may run behind this question
+    assert bench.accused_at(0.2, GONE) == []  # SETNX may run after this question
     assert bench.accused_at(5.0, NO_TTL) == []
     assert bench.accused_at(5.1, NO_TTL) == ["SETNX"]
 
 
-def test_a_key_that_is_removed_and_made_again_and_again_accuses_nobody_until_that_ends() -> None:
-    """A lock without a time to live, taken and released by many: none of its lives is as long as a grace
+def test_a_key_that_is_removed_and_recreated_in_a_loop_accuses_no_one_until_the_loop_ends() -> None:
+    """A lock without a time to live that many clients take and release: it never exists for a whole grace
     time."""
     bench = Bench()
     found: list[tuple[float, str]] = []
@@ -258,7 +258,7 @@ def test_a_key_that_is_removed_and_made_again_and_again_accuses_nobody_until_tha
     assert 9.9 + 5.0 <= found[0][0] <= 9.9 + 10.0
 
 
-def test_what_another_connection_removes_gives_the_next_write_a_grace_time_of_its_own() -> None:
+def test_a_removal_by_another_connection_gives_the_next_write_a_grace_time() -> None:
     bench = Bench()
     found: list[float] = []
     for tick in range(160):
@@ -271,20 +271,20 @@ def test_what_another_connection_removes_gives_the_next_write_a_grace_time_of_it
     assert found[0] >= 14.9
 
 
-def test_what_is_told_of_at_once_is_no_earlier_write_s_fault() -> None:
+def test_a_fault_that_is_reported_at_once_is_not_an_earlier_write_s() -> None:
     bench = Bench()
     bench.ask(b"k")
     bench.ask(b"any", ASKS_ALL)
     for key in (b"k", b"any", b"other"):
         assert bench.table.knows(0, key) == (key != b"other")
-        bench.table.told(0, key, TOO_LONG)
+        bench.table.reported(0, key, TOO_LONG)
     assert bench.answer_at(5.0, 200_000) == [False, False]
     bench.ask(b"any", ASKS_ALL)
-    bench.table.told(0, b"any", REQUIRED)
+    bench.table.reported(0, b"any", REQUIRED)
     assert bench.keys() == []
 
 
-def test_a_key_that_is_right_now_is_asked_for_again_where_it_was_written_to() -> None:
+def test_a_correct_key_is_asked_about_again_if_it_was_written_meanwhile() -> None:
     bench = Bench()
     bench.ask()
     bench.now = 4.0
@@ -294,7 +294,7 @@ def test_a_key_that_is_right_now_is_asked_for_again_where_it_was_written_to() ->
     assert len(bench.table) == 0
 
 
-def test_one_that_redis_could_not_be_asked_about_is_let_go() -> None:
+def test_a_key_that_redis_could_not_be_asked_about_is_forgotten() -> None:
     bench = Bench()
     bench.ask()
     bench.now = 5.0
@@ -306,30 +306,30 @@ def test_one_that_redis_could_not_be_asked_about_is_let_go() -> None:
     assert len(bench.table) == 1
 
 
-def test_a_judge_tells_connections_apart_that_come_from_one_place() -> None:
+def test_connections_from_one_address_are_told_apart() -> None:
     policy = parse_policy(
         "policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', writers: a, unregistered: allow, ttl: required}}"
     )
     table = PendingTtls()
-    judge = Authorizer(policy, Modes((), policy.services), pending=table)
+    authorizer = Authorizer(policy, Modes((), policy.services), pending=table)
     one, other = object(), object()
-    judge.authorize(0, [b"HSET", b"k", b"f", b"v"], client="unix", connection=one)
-    judge.authorize(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=other)
+    authorizer.authorize(0, [b"HSET", b"k", b"f", b"v"], client="unix", connection=one)
+    authorizer.authorize(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=other)
     assert len(table) == 1
-    judge.authorize(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=one)
+    authorizer.authorize(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=one)
     assert len(table) == 0
-    judge.rule(0, [b"HSET", b"k", b"f", b"v"])  # only asked about
+    authorizer.rule(0, [b"HSET", b"k", b"f", b"v"])  # without keeping anything
     assert len(table) == 0
 
 
-def test_what_is_refused_leaves_nothing_open() -> None:
+def test_a_refused_command_leaves_nothing_open() -> None:
     policy = parse_policy(
         "policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', readers: a, unregistered: allow, ttl: required}}"
     )
     for mode, kept in (("enforce", 0), ("observe", 1)):
         table = PendingTtls()
-        judge = Authorizer(policy, Modes([ModeRule(mode)], policy.services), pending=table)
-        ruling, _ = judge.authorize(0, [b"HSET", b"k", b"f", b"v"])
+        authorizer = Authorizer(policy, Modes([ModeRule(mode)], policy.services), pending=table)
+        ruling, _ = authorizer.authorize(0, [b"HSET", b"k", b"f", b"v"])
         assert (ruling.refused_by is not None, len(table)) == (mode == "enforce", kept)
 
 
@@ -340,16 +340,16 @@ def test_a_rename_that_may_not_happen_settles_nothing(command: str, is_open: boo
         'keys: {k: {key: "k:<id>", writers: x, ttl: required}}\n'
     )
     table = PendingTtls()
-    judge = Authorizer(policy, Modes([], policy.services), pending=table)
+    authorizer = Authorizer(policy, Modes([], policy.services), pending=table)
     for text in ("LPUSH k:a 1", command):
-        judge.authorize(0, text.encode().split(), client="c", connection=1)
+        authorizer.authorize(0, text.encode().split(), client="c", connection=1)
     assert (b"k:a" in {one.key for one in table}) == is_open
 
 
 @pytest.mark.parametrize(
     ("commands", "accused"),
     [
-        (["EVAL x 1 k:a", "SET k:a v"], []),  # told of at once
+        (["EVAL x 1 k:a", "SET k:a v"], []),  # reported at once
         (["HSET k:a f v", "SET k:a v"], []),
         (["EVAL x 1 k:a", "EXPIRE k:a 500"], ["EVAL ttl.required"]),
         (["EVAL x 1 k:a", "MULTI", "SET k:a v", "EXEC"], ["SET ttl.required"]),
@@ -357,26 +357,26 @@ def test_a_rename_that_may_not_happen_settles_nothing(command: str, is_open: boo
         (["SET k:a v"], []),
     ],
 )
-def test_after_a_write_that_is_told_of_at_once_no_earlier_one_is_accused(
-    commands: list[str], accused: list[str]
-) -> None:
+def test_no_write_before_one_reported_at_once_is_accused(commands: list[str], accused: list[str]) -> None:
     policy = parse_policy(
         "policy: p\nservices: [x]\nplaceholders: {id: '[a-z]'}\nunregistered_scripts: declared\n"
         'keys: {k: {key: "k:<id>", writers: x, ttl: {max: 100s}}}\n'
     )
     now = [0.0]
     table = PendingTtls(clock=lambda: now[0])
-    judge = Authorizer(policy, Modes([], policy.services), pending=table)
+    authorizer = Authorizer(policy, Modes([], policy.services), pending=table)
     transaction = None
     for number, text in enumerate(commands):
         transaction = Transaction() if text == "MULTI" else None if text == "EXEC" else transaction
         now[0] += 0.001
         if text not in ("MULTI", "EXEC"):
-            judge.authorize(0, text.encode().split(), transaction, client=f"c{number}", connection=number)
+            authorizer.authorize(
+                0, text.encode().split(), transaction, client=f"c{number}", connection=number
+            )
     found = []
     while len(table):
         now[0] += 0.1
         for one in table.due():
             if table.answer(one, NO_TTL):
-                found += [f"{one.command} {late.violation.rule}" for late in judge.late(one, NO_TTL)]
+                found += [f"{one.write.command} {late.violation.rule}" for late in one.findings(NO_TTL)]
     assert found == accused

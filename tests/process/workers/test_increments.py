@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyfence.policy.verdict import Finding
+from keyfence.process.workers.increments import Increments
 from keyfence.telemetry.counters import MAX_SERIES, Counters
-from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.tally import Tally
 from keyfence.telemetry.telemetry import Telemetry
 from tests.telemetry.violations import violation
@@ -18,7 +18,7 @@ def told(telemetry: Telemetry, service: str = "A", times: int = 1) -> None:
 
 
 class Parent:
-    """Adds up instalments, as they come over the channel."""
+    """Adds up increments as the channel carries them."""
 
     def __init__(self) -> None:
         self.counters = Counters()
@@ -34,7 +34,7 @@ Step = st.tuples(st.sampled_from(["violation", "command", "bytes", "decision", "
 
 
 @given(st.lists(Step, max_size=40))
-def test_the_sum_of_all_instalments_is_what_was_counted(steps: list[tuple[str, int]]) -> None:
+def test_the_sum_of_all_increments_equals_the_counts(steps: list[tuple[str, int]]) -> None:
     telemetry = Telemetry()
     deltas, parent = Increments(telemetry), Parent()
     for what, number in steps:
@@ -56,7 +56,7 @@ def test_the_sum_of_all_instalments_is_what_was_counted(steps: list[tuple[str, i
     assert parent.tally.snapshot() == telemetry.tally.snapshot()
 
 
-def test_what_was_not_counted_in_takes_no_line() -> None:
+def test_a_row_without_new_counts_is_not_sent() -> None:
     telemetry = Telemetry()
     deltas = Increments(telemetry)
     told(telemetry)
@@ -79,7 +79,7 @@ def test_the_sum_of_several_workers_keeps_the_limit_on_series() -> None:
     assert sum(parent.counters.violations.values()) == 3 * (MAX_SERIES // 2)
 
 
-def test_gauges_are_of_now() -> None:
+def test_gauges_show_the_present() -> None:
     telemetry = Telemetry()
     deltas = Increments(telemetry)
     telemetry.counters.connection_opened("A", "l")

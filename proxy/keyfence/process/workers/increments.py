@@ -1,20 +1,20 @@
-"""What a process has counted since it was last asked.
+"""The increments that a worker sends to its parent: what it has counted since the last time.
 
-Rule: what is added up from all of its deltas is what the process has counted. So a parent needs to keep one
-sum, whatever becomes of its workers; and a row that nothing was counted in costs a comparison, not a line.
+Rule: the sum of all increments is what the worker has counted. So the parent keeps one sum, and nothing is
+subtracted when a worker ends. A row without new counts costs a comparison and is not sent.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from .counters import COUNTED, GAUGES, SCALARS
-from .tally import Key, Row
-from .telemetry import Telemetry
+from keyfence.telemetry.counters import COUNTED, GAUGES, SCALARS
+from keyfence.telemetry.tally import Key, Row
+from keyfence.telemetry.telemetry import Telemetry
 
 
 class Increments:
-    """Takes the counts of a worker's telemetry in instalments, as values that JSON takes."""
+    """Takes increments from a worker's telemetry, as values that JSON can carry."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry

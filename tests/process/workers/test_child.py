@@ -1,4 +1,4 @@
-"""A worker that can't do what it is there for."""
+"""A worker that fails."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from keyfence.config.models import Overrides, load_settings
+from keyfence.config.loading import load_settings
+from keyfence.config.settings import Overrides
+from keyfence.process.serving.backend import WorkerFailed
 from keyfence.process.serving.reload import pack
-from keyfence.process.workers import handle as module
-from keyfence.process.workers.handle import WorkerFailed, WorkerProcess
+from keyfence.process.workers import child as module
+from keyfence.process.workers.child import WorkerProcess
 from keyfence.process.workers.sockets import bind_slots
 from keyfence.process.workers.worker import Sockets, Start
 from keyfence.telemetry.counters import Counters
@@ -22,7 +24,7 @@ from tests.servers import PATIENCE_SECONDS
 
 @contextlib.asynccontextmanager
 async def launched() -> AsyncIterator[WorkerProcess]:
-    """A spliced worker before an upstream that isn't there."""
+    """A worker in passthrough whose upstream does not exist."""
     settings = load_settings("", Overrides(listen="127.0.0.1:0"), needs_policy=False)
     ((bound,),) = bind_slots(settings.listeners, 1)
     sockets = (Sockets(bound.name, tuple(sock.fileno() for sock in bound.sockets)),)
@@ -50,7 +52,7 @@ def test_a_worker_of_another_version_does_not_start(
     assert "keyfence 0.0.0 can't start a worker of" in capfd.readouterr().err
 
 
-def test_whoever_waits_for_an_answer_hears_that_the_worker_has_ended() -> None:
+def test_an_order_that_waits_fails_when_the_worker_ends() -> None:
     async def play() -> None:
         async with launched() as worker:
             await worker.wait_ready()
@@ -70,7 +72,7 @@ def test_whoever_waits_for_an_answer_hears_that_the_worker_has_ended() -> None:
     asyncio.run(play())
 
 
-def test_a_worker_that_is_told_to_leave_ends_by_itself() -> None:
+def test_a_worker_with_the_order_to_drain_ends_by_itself() -> None:
     async def play() -> None:
         async with launched() as worker:
             await worker.wait_ready()

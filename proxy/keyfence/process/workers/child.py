@@ -1,7 +1,7 @@
-"""One worker as its parent sees it: started, asked, told to leave, and taken in at its end.
+"""One worker, seen from its parent: start, orders, draining, end.
 
-Rule: a worker has ended once its process is gone and all that it logged has been read; whoever waits for an
-answer of it hears so then.
+Rule: a worker has ended once its process is gone and all its log lines have been read. Every order that still
+waits for an answer fails then.
 """
 
 from __future__ import annotations
@@ -17,20 +17,17 @@ from collections.abc import Callable
 from typing import Any
 
 from keyfence import __version__
+from keyfence.process.serving.backend import WorkerFailed
 from keyfence.process.serving.spawn import start_python
 from keyfence.telemetry.log_relay import LogPipe, LogRelay
 
 from .channel import Channel, from_json, to_pickle
 from .worker import Start
 
-START_SECONDS = 60.0  # to serve, from its start on
-MARGIN_SECONDS = 3.0  # for a process to end once it has said so, and beyond the deadline of a drain
+START_SECONDS = 60.0  # from the start until it serves
+MARGIN_SECONDS = 3.0  # for a process to end, after its channel and after the deadline of a drain
 PIPE_BYTES = 1 << 20
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, fcntl(2)
-
-
-class WorkerFailed(Exception):
-    """A worker didn't do what it was asked; the message is one line for the operator."""
 
 
 class WorkerProcess:
@@ -43,26 +40,27 @@ class WorkerProcess:
         on_counts: Callable[[WorkerProcess, dict[str, Any]], None],
         on_question: Callable[[WorkerProcess, int, str, int], None] = lambda *_: None,
     ) -> None:
-        """`on_question` takes what it asks of the others: a number for the `answer`, a service and an id."""
+        """`on_question` takes a question to the other workers: a number for the `answer`, a service and an
+        id."""
         self.slot = slot
         self.pid = 0
         self.started = time.time()
-        self.leaving = False  # it was told to end
+        self.leaving = False  # it has the order to end
         self.ready = asyncio.Event()
         self.ended = asyncio.Event()
         self.exit_code: int | None = None
         self.gauges: dict[str, Any] = {}
         self._on_counts = on_counts
         self._on_question = on_question
-        self._channel = Channel(to_pickle, from_json, self._heard, self._channel_ended)
+        self._channel = Channel(to_pickle, from_json, self._received, self._channel_ended)
         self._log = LogPipe(relay)
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._orders: dict[int, asyncio.Future[Any]] = {}
         self._number = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._reaper: asyncio.Task[None] | None = None
 
     async def launch(self, start: Start) -> None:
-        """Start it with its first order. Raises OSError."""
+        """Start the process and send its first order. Raises OSError."""
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         reading, writing = os.pipe()
@@ -86,11 +84,11 @@ class WorkerProcess:
         self._channel.send((0, "start", start))
 
     async def ask(self, kind: str, content: object, seconds: float) -> Any:
-        """Give an order and wait until it is carried out; returns its result, if it has one. Raises
+        """Send an order, wait until it is carried out, and return its result if it has one. Raises
         WorkerFailed."""
         self._number += 1
         number = self._number
-        answered = self._asked[number] = asyncio.get_running_loop().create_future()
+        answered = self._orders[number] = asyncio.get_running_loop().create_future()
         self._channel.send((number, kind, content))
         try:
             if self.ended.is_set():
@@ -98,26 +96,26 @@ class WorkerProcess:
             async with asyncio.timeout(seconds):
                 return await answered
         except TimeoutError:
-            raise WorkerFailed(f"it didn't answer within {seconds:g} s") from None
+            raise WorkerFailed(f"it did not answer within {seconds:g} s") from None
         finally:
-            self._asked.pop(number, None)
+            self._orders.pop(number, None)
 
     def answer(self, number: int, is_so: bool) -> None:
-        """Answer a question of the worker's."""
+        """Answer a question that the worker sent."""
         self._channel.send((0, "answer", (number, is_so)))
 
     def leave(self, seconds: float) -> None:
-        """Have it drain within so many seconds, and end."""
+        """Let it drain for `seconds` at most, and end."""
         self.leaving = True
         self._channel.send((0, "drain", seconds))
 
     def kill(self) -> None:
-        """End it now, whatever it does."""
+        """End it at once."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
 
     async def wait_ready(self) -> None:
-        """Wait until it serves. Raises WorkerFailed."""
+        """Wait until it serves clients. Raises WorkerFailed."""
         waits = [asyncio.ensure_future(event.wait()) for event in (self.ready, self.ended)]
         try:
             await asyncio.wait(waits, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -127,7 +125,7 @@ class WorkerProcess:
         if self.ended.is_set():
             raise WorkerFailed(f"a worker process ended before it could serve ({self.why_ended})")
         if not self.ready.is_set():
-            raise WorkerFailed(f"a worker process didn't get to serve within {START_SECONDS:g} s")
+            raise WorkerFailed(f"a worker process did not serve within {START_SECONDS:g} s")
 
     @property
     def why_ended(self) -> str:
@@ -143,7 +141,7 @@ class WorkerProcess:
     def state(self) -> str:
         return "draining" if self.leaving else "serving" if self.ready.is_set() else "starting"
 
-    def _heard(self, message: Any) -> None:
+    def _received(self, message: Any) -> None:
         if "counts" in message:
             self.gauges = message["counts"]["gauges"]
             self._on_counts(self, message["counts"])
@@ -152,7 +150,7 @@ class WorkerProcess:
         match message.get("whose"):
             case [int(number), str(service), int(client_id)]:
                 self._on_question(self, number, service, client_id)
-        answered = self._asked.pop(message.get("re"), None)
+        answered = self._orders.pop(message.get("re"), None)
         if answered is not None and not answered.done():
             if "error" in message:
                 answered.set_exception(WorkerFailed(message["error"]))
@@ -163,7 +161,7 @@ class WorkerProcess:
         self._reaper = asyncio.get_running_loop().create_task(self._reap())
 
     async def _reap(self) -> None:
-        """The channel ends with the process, or little before it."""
+        """The channel ends with the process, or shortly before it."""
         assert self._process is not None
         deadline = asyncio.get_running_loop().time() + MARGIN_SECONDS
         while self._process.poll() is None:
@@ -173,14 +171,14 @@ class WorkerProcess:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._log.ended.wait(), MARGIN_SECONDS)
         self.exit_code = self._process.returncode
-        for answered in self._asked.values():
+        for answered in self._orders.values():
             if not answered.done():
                 answered.set_exception(WorkerFailed("it has ended"))
         self.ended.set()
 
 
 def _enlarge(pipe: int) -> None:
-    """Lines that a busy parent hasn't read yet wait in the pipe, where they outlive the worker."""
+    """Lines that a busy parent has not read yet wait in the pipe, and outlive the worker there."""
     with contextlib.suppress(ImportError, OSError):
         import fcntl
 

@@ -1,0 +1,107 @@
+"""The handlers of the admin listener, one function for each route.
+
+Rule: a handler checks the form of a request and makes one call of `Control`. It decides nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+
+from keyfence.policy.compiled.tenants import Caller
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.rules import RULES
+from keyfence.telemetry.metrics import CONTENT_TYPE
+
+from .bodies import BadRequest, argv_field, json_answer, read_fields, seconds_field, text_field
+from .control import Control
+
+
+async def metrics(control: Control, _: web.Request) -> web.Response:
+    return web.Response(body=await control.metrics(), headers={"Content-Type": CONTENT_TYPE})
+
+
+async def healthz(_control: Control, _: web.Request) -> web.Response:
+    return json_answer({"status": "alive"})
+
+
+async def readyz(control: Control, _: web.Request) -> web.Response:
+    ready, reasons = await control.ready()
+    return json_answer({"ready": ready, "reasons": reasons}, 200 if ready else 503)
+
+
+async def status(control: Control, _: web.Request) -> web.Response:
+    return json_answer(await control.status())
+
+
+async def report(control: Control, _: web.Request) -> web.Response:
+    return json_answer(await control.report())
+
+
+async def modes(control: Control, _: web.Request) -> web.Response:
+    return json_answer(await control.modes())
+
+
+async def waivers(control: Control, _: web.Request) -> web.Response:
+    return json_answer(await control.waivers())
+
+
+async def listeners(control: Control, _: web.Request) -> web.Response:
+    return json_answer(await control.addresses())
+
+
+async def workers(control: Control, _: web.Request) -> web.Response:
+    return json_answer(await control.workers())
+
+
+async def explain(control: Control, request: web.Request) -> web.Response:
+    body = await read_fields(request, {"service", "argv", "user", "certificate"})
+    service = text_field(body, "service")
+    if service is None:
+        raise BadRequest('"service" is missing.')
+    argv, user, name = argv_field(body), text_field(body, "user"), text_field(body, "certificate")
+    caller = Caller(user.encode("utf-8", "replace") if user else None, (name,) if name else ())
+    with _value_errors_as_answers():
+        return json_answer(await control.explain(service, argv, caller))
+
+
+async def observe(control: Control, request: web.Request) -> web.Response:
+    body = await read_fields(request, {"for", "rule", "service"})
+    rule = text_field(body, "rule")
+    if rule is not None and rule not in RULES:
+        raise BadRequest(f'"rule" is no known rule: {rule[:64]!r}.')
+    seconds, service = seconds_field(body), text_field(body, "service")
+    with _value_errors_as_answers():
+        return json_answer(await control.observe(seconds, rule, service))
+
+
+async def end_observe(control: Control, _: web.Request) -> web.Response:
+    return json_answer(await control.end_observe())
+
+
+async def reload(control: Control, request: web.Request) -> web.Response:
+    await read_fields(request, set())
+    try:
+        return json_answer(await control.reload())
+    except FileError as fault:
+        faults = [str(one) for one in fault.diagnostics]
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        error = f"nothing was reloaded: {faults[0]}{more}"
+        return json_answer({"error": error, "diagnostics": faults}, 422)
+
+
+async def restart(control: Control, request: web.Request) -> web.Response:
+    await read_fields(request, set())
+    with _value_errors_as_answers():
+        return json_answer(await control.restart())
+
+
+@contextmanager
+def _value_errors_as_answers() -> Iterator[None]:
+    """A ValueError of `Control` is about the request, so its text is the answer."""
+    try:
+        yield
+    except ValueError as fault:
+        raise BadRequest(str(fault)) from None

@@ -1,0 +1,186 @@
+"""The routes of the admin listener: one table.
+
+Rule: everything that depends on a route comes from this table: the router, the access check, the page `GET /`
+and the table in docs/operations.md (a test compares them).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Awaitable, Callable, Iterable
+
+from aiohttp import web
+
+from . import handlers
+from .control import Control
+
+Handler = Callable[[Control, web.Request], Awaitable[web.Response]]
+READING = frozenset({"GET", "HEAD", "OPTIONS"})  # the methods that change nothing
+
+
+class Who(enum.Enum):
+    """Who may use a route."""
+
+    ANYONE = "anyone, under any host name"  # it names no key; scrapers and probes use all sorts of names
+    READERS = "everyone who reaches the address"
+    OPERATORS = "operators"  # with the token, or from this machine where there is none
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Route:
+    """A request that the admin listener serves. `body`, `meaning` and `answer` are documentation only."""
+
+    method: str
+    path: str
+    who: Who
+    handler: Handler
+    meaning: str
+    answer: str = "200"
+    body: str = ""
+    on_metrics: bool = False  # the metrics listener serves it too
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/metrics",
+        Who.ANYONE,
+        handlers.metrics,
+        "counters of all workers in Prometheus' text format",
+        on_metrics=True,
+    ),
+    Route(
+        "GET",
+        "/healthz",
+        Who.ANYONE,
+        handlers.healthz,
+        "whether the process lives",
+        on_metrics=True,
+    ),
+    Route(
+        "GET",
+        "/readyz",
+        Who.ANYONE,
+        handlers.readyz,
+        "whether clients can be served: listeners are open, Redis answers, the process is not ending",
+        "200, or 503 with `reasons`",
+        on_metrics=True,
+    ),
+    Route(
+        "GET",
+        "/status",
+        Who.READERS,
+        handlers.status,
+        "what runs, and since when (`keyfence status`)",
+    ),
+    Route(
+        "GET",
+        "/report",
+        Who.READERS,
+        handlers.report,
+        "violations so far, by service, rule, command and entry or key shape (`keyfence report`)",
+    ),
+    Route(
+        "GET",
+        "/modes",
+        Who.READERS,
+        handlers.modes,
+        "the mode of each rule for each service, the policy's revision, open break-glasses",
+    ),
+    Route(
+        "GET",
+        "/waivers",
+        Who.READERS,
+        handlers.waivers,
+        "the waivers in force, as their file has them",
+    ),
+    Route(
+        "GET",
+        "/listeners",
+        Who.READERS,
+        handlers.listeners,
+        "the addresses that clients connect to, and their services",
+    ),
+    Route(
+        "GET",
+        "/workers",
+        Who.READERS,
+        handlers.workers,
+        "the processes that serve clients: `slot`, `pid`, `state` (starting, serving, draining), `started`, "
+        "`revisions`, `connections`",
+    ),
+    Route(
+        "POST",
+        "/explain",
+        Who.OPERATORS,
+        handlers.explain,
+        'how the policy, modes and waivers in force evaluate a command; optional `"user"` and '
+        '`"certificate"` (a name) identify the sender, for policies with tenants',
+        body='{"service": …, "argv": […]}',
+    ),
+    Route(
+        "POST",
+        "/-/observe",
+        Who.OPERATORS,
+        handlers.observe,
+        "break-glass: observe instead of refusing; `rule` and `service` are optional (`keyfence observe`)",
+        "200; 400 where 100 are open already",
+        body='{"for": seconds, "rule": …, "service": …}',
+    ),
+    Route(
+        "DELETE",
+        "/-/observe",
+        Who.OPERATORS,
+        handlers.end_observe,
+        "end every break-glass (`keyfence observe --end`)",
+    ),
+    Route(
+        "POST",
+        "/-/reload",
+        Who.OPERATORS,
+        handlers.reload,
+        "read policy, configuration and waivers again (`keyfence reload`)",
+        "200 with `policy`, `revision`, `changed`, `needs_restart`; 422 with `diagnostics`",
+        body="{}",
+    ),
+    Route(
+        "POST",
+        "/-/restart",
+        Who.OPERATORS,
+        handlers.restart,
+        "replace the workers one by one; answers when this is done (`keyfence restart`)",
+        "200 with `restarted`; 400 where there are no workers, or one does not start",
+        body="{}",
+    ),
+)
+_WHO = {(route.method, route.path): route.who for route in ROUTES}
+_ANY_NAME = frozenset(route.path for route in ROUTES if route.who is Who.ANYONE)
+
+
+def checks_host(path: str) -> bool:
+    """Whether the Host header of a request for this path is checked: for all but the open paths."""
+    return path not in _ANY_NAME
+
+
+def needs_operator(method: str, path: str) -> bool:
+    """Whether a request needs an operator: by the table, and always where the method may change something."""
+    return method not in READING or _WHO.get((method, path)) is Who.OPERATORS
+
+
+def index(routes: Iterable[Route]) -> str:
+    """The page `GET /`: one line for each route."""
+    lines = [
+        f"{one.method:<6} {one.path:<11} {one.body}{': ' if one.body else ''}{one.meaning}" for one in routes
+    ]
+    return "\n".join(["keyfence", "", *lines]) + "\n"
+
+
+def docs_table() -> str:
+    """The table of docs/operations.md, in Markdown."""
+    lines = ["| request | who may | meaning | answer |", "|---|---|---|---|"]
+    for one in ROUTES:
+        request = f"`{one.method} {one.path}`" + (f" `{one.body}`" if one.body else "")
+        who = f"{one.who.value}; metrics listener too" if one.on_metrics else one.who.value
+        lines.append(f"| {request} | {who} | {one.meaning} | {one.answer} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,105 @@
+"""Checks of settings that depend on each other.
+
+Rule: a check returns every fault, each at the setting to change. A single value is checked in `fields`.
+"""
+
+from __future__ import annotations
+
+from keyfence.policy.diagnostics import Diagnostic
+from keyfence.upstream.url import parse_upstream
+
+from .fields import parse_network
+from .models import ConfigModel
+from .settings import Settings
+
+
+def faults_of(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
+    """Every fault of a configuration file and the settings made of it."""
+    return [
+        *network_faults(settings),
+        *listener_faults(settings),
+        *password_faults(settings),
+        *upstream_faults(model, settings),
+    ]
+
+
+def listener_faults(settings: Settings) -> list[Diagnostic]:
+    """Settings of a listener that contradict each other."""
+    faults = []
+    for index, one in enumerate(settings.listeners):
+        wrong = {
+            "unix_mode": (
+                one.unix_mode is not None and not one.address.unix_path,
+                f"unix_mode is for unix sockets, and {one.listen} is not one; remove it",
+            ),
+            "trusted": (
+                bool(one.trusted) and not one.proxy_protocol,
+                "trusted says who may send PROXY headers, and none is expected; add proxy_protocol: true",
+            ),
+            "tls": (
+                one.tls is not None and one.tls.requires_certificate and not one.tls.client_ca,
+                "require_client_cert needs client_ca, the file of the authorities that vouch for clients",
+            ),
+        }
+        if one.trusted and one.address.unix_path:
+            wrong["trusted"] = (
+                True,
+                "trusted is for networks, and a unix socket's clients come from none; use unix_mode",
+            )
+        faults += [
+            settings.fault(("listeners", index, name), text) for name, (is_so, text) in wrong.items() if is_so
+        ]
+    return faults
+
+
+def password_faults(settings: Settings) -> list[Diagnostic]:
+    """Users whose service is given twice."""
+    said = settings.identify
+    return [
+        settings.fault(
+            ("identify", "passwords", user, "service"),
+            f"the service of {user!r} is given under users too; give it in one place",
+        )
+        for user, one in said.passwords.items()
+        if one.service and user in said.users
+    ]
+
+
+def upstream_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
+    """Settings of the upstream that contradict each other, have no effect, or lack their counterpart."""
+    said = model.upstream
+    faults = []
+    if said.url:
+        login = parse_upstream(said.url)
+        faults += [
+            settings.fault(("upstream", name), f"the URL names a {name} too; give it in one place")
+            for name in ("username", "password")
+            if getattr(said, name) and getattr(login, name)
+        ]
+    elif said.username or said.password:
+        faults.append(settings.fault(("upstream",), "a login needs a url; name the Redis that it is for"))
+    if said.username and settings.upstream is not None and not settings.upstream.password:
+        text = "a username needs its password; write password: file:PATH or ${NAME}"
+        faults.append(settings.fault(("upstream", "username"), text))
+    for name, other in (("cert", "key"), ("key", "cert")):
+        if getattr(said, name) and not getattr(said, other):
+            text = f"a certificate and its key are both needed; add {other}:"
+            faults.append(settings.fault(("upstream", name), text))
+    if settings.upstream is not None and settings.upstream.kind != "tls":
+        faults += [
+            settings.fault(("upstream", name), f"{name} is for TLS only; write the URL as rediss://HOST:PORT")
+            for name in ("cert", "key", "server_name")
+            if getattr(said, name)
+        ]
+    return faults
+
+
+def network_faults(settings: Settings) -> list[Diagnostic]:
+    """Networks that are not networks. They are keys of a mapping, which no type checks."""
+    faults = []
+    for network in settings.identify.networks:
+        try:
+            parse_network(network)
+        except ValueError as exc:
+            faults.append(settings.fault(("identify", "networks", network), f"{exc}"))
+    return faults

@@ -1,0 +1,115 @@
+"""Values of settings as they are written: sizes, limits, times, addresses, hashes.
+
+Rule: a value is checked here, so that a field of a model is a type. Messages say what to write, and never
+show a value that may be a secret.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+
+from keyfence.net.addresses import parse_address, parse_listen
+from keyfence.policy.units import milliseconds, size_bytes
+
+NONE = "none"  # written where there is no limit, or no address
+MAX_WORKERS = 256
+STRICT = ConfigDict(extra="forbid", frozen=True)  # every model has it
+
+
+def parse_workers(text: str) -> int:
+    """A number of worker processes; `auto` is one for each core. Raises ValueError."""
+    if text == "auto":
+        return min(len(os.sched_getaffinity(0)), MAX_WORKERS)
+    if text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MAX_WORKERS:
+        return int(text)
+    raise ValueError(f"{text!r} is not a number of workers; write 1 to {MAX_WORKERS}, or auto")
+
+
+def parse_drain(text: str) -> int:
+    """How long draining may take, in milliseconds. Raises ValueError."""
+    return 0 if text == "0" else milliseconds(text)
+
+
+def parse_network(text: str) -> str:
+    """A network in CIDR notation, unchanged. Raises ValueError."""
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        try:
+            meant = str(ipaddress.ip_network(text, strict=False))
+        except ValueError:
+            raise ValueError(f"{text!r} is not a network; write it as 10.0.0.0/8 or fd00::/8") from None
+        raise ValueError(f"{text!r} has bits behind the prefix; write {meant}") from None
+    return text
+
+
+def _number_or_none(value: Any) -> Any:
+    return 0 if value == NONE else value
+
+
+def _time_limit(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError("expected a duration such as 60s, or none")
+    try:
+        return 0 if value in (NONE, "0") else milliseconds(value)
+    except ValueError as exc:
+        raise ValueError(f"{exc}, or none") from None
+
+
+def _workers(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError("expected a number of workers, or auto")
+    return parse_workers(value)
+
+
+def _drain(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError("expected a duration such as 5s")
+    return parse_drain(value)
+
+
+def _listen(value: str) -> str:
+    return parse_listen(value)
+
+
+def _address_or_none(value: str) -> str:
+    try:
+        return value if value == NONE else parse_address(value)
+    except ValueError as exc:
+        raise ValueError(f"{exc}, or none") from None
+
+
+def _permissions(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch("0?[0-7]{3}", value, re.ASCII):
+        return int(value, 8)
+    raise ValueError(f"{value!r} are no permissions; write three octal digits, as 0660")
+
+
+def _sha256(value: str) -> str:
+    if not re.fullmatch("[0-9a-fA-F]{64}", value, re.ASCII):
+        # The value is not shown: it may be the password itself.
+        raise ValueError("this is no SHA-256 hash of 64 hexadecimal digits; printf %s PASSWORD | sha256sum")
+    return value.lower()
+
+
+def one_as_list(value: Any) -> Any:
+    """A single text stands for a list of one."""
+    return [value] if isinstance(value, str) else value
+
+
+Size = Annotated[int, BeforeValidator(size_bytes), Field(ge=1, le=2**40)]  # bytes
+Number = Annotated[int, Field(ge=1, le=2**31 - 1)]
+NumberOrNone = Annotated[int, Field(ge=0, le=2**31 - 1), BeforeValidator(_number_or_none)]  # 0: no limit
+TimeLimit = Annotated[int, BeforeValidator(_time_limit)]  # milliseconds; 0: no limit
+Workers = Annotated[int, BeforeValidator(_workers)]
+Drain = Annotated[int, BeforeValidator(_drain)]  # milliseconds
+ListenAddress = Annotated[str, AfterValidator(_listen)]  # HOST:PORT or unix:PATH
+AddressOrNone = Annotated[str, AfterValidator(_address_or_none)]  # HOST:PORT, or none
+Permissions = Annotated[int, BeforeValidator(_permissions)]
+Network = Annotated[str, AfterValidator(parse_network)]
+Sha256 = Annotated[str, AfterValidator(_sha256)]  # hexadecimal

@@ -1,0 +1,137 @@
+"""Reads a configuration file and lays the command line over it.
+
+Rule: everything is checked before anything starts; a flag wins over the file; a relative path in the file is
+relative to the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from keyfence.net.addresses import Address
+from keyfence.policy.diagnostics import Diagnostic, FileError
+from keyfence.policy.enforcement.modes import ModeRule
+from keyfence.policy.enforcement.waivers import WaiverModel, read_waivers
+from keyfence.policy.source.validate import other_kind, validate
+from keyfence.policy.source.yaml import Source, read_source
+
+from .checks import faults_of
+from .fields import NONE, parse_drain, parse_workers
+from .models import DEFAULT_LISTEN, ConfigModel, ListenerModel
+from .references import Resolved, file_of
+from .settings import Overrides, Settings
+from .upstream import address_of
+
+
+def load_settings(path: str, overrides: Overrides, *, needs_policy: bool = True) -> Settings:
+    """Read a configuration file (`path` may be empty) and lay the command line over it. Raises FileError."""
+    folder = Path(path).parent if path else Path()
+    source = Resolved(read_source(path), folder) if path else None
+    model = validate(ConfigModel, source) if source is not None else ConfigModel()
+    waivers, waivers_source, faults = _waivers(folder, model.waivers)
+    settings = _settings(model, source, overrides, folder)
+    settings = dataclasses.replace(settings, waivers=waivers, waivers_source=waivers_source)
+    faults += faults_of(model, settings)
+    if needs_policy and not settings.policy:
+        faults.append(settings.fault(("policy",), "no policy; name one with policy: or --policy"))
+    if faults:
+        raise FileError(faults)
+    return settings
+
+
+def named_files(path: str, overrides: Overrides) -> tuple[str, list[Diagnostic]]:
+    """The policy that a faulty configuration names ("": none can be read), and the faults of its waivers. So
+    both files can be checked although the configuration can't be used."""
+    data: Any = {}
+    if path:
+        with contextlib.suppress(FileError):
+            data = read_source(path, keep_going=True).data
+    if other_kind(ConfigModel, data) is not None:
+        data = {}  # its "policy" is a name
+    named = {key: data[key] for key in ("policy", "waivers") if isinstance(data.get(key), str)}
+    folder = Path(path).parent
+    policy = overrides.policy or _in(folder, named.get("policy", ""))
+    return policy, _waivers(folder, named.get("waivers", ""))[2]
+
+
+def _waivers(folder: Path, name: str) -> tuple[tuple[WaiverModel, ...], Source | None, list[Diagnostic]]:
+    """The waivers that a configuration names, their source, and their faults."""
+    if not name:
+        return (), None, []
+    try:
+        return (*read_waivers(folder / name), [])
+    except FileError as exc:
+        return (), None, exc.diagnostics
+
+
+def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, folder: Path) -> Settings:
+    modes = tuple(ModeRule(one.mode, one.rule, one.service) for one in model.modes)
+    if flags.mode:
+        modes = (ModeRule(flags.mode),)
+    log = flags.decision_log or model.decision_log.path
+    if not flags.decision_log and log not in ("", "-"):
+        log = str(folder / log)
+    admin = _address(flags.admin or model.admin.listen)
+    return Settings(
+        policy=flags.policy or _in(folder, model.policy),
+        upstream=address_of(model.upstream, flags.upstream),
+        upstream_ca=_in(folder, model.upstream.ca),
+        upstream_cert=_in(folder, model.upstream.cert),
+        upstream_key=_in(folder, model.upstream.key),
+        upstream_verify=model.upstream.verify,
+        connect_timeout=model.upstream.connect_timeout / 1000,
+        shared_connections=model.upstream.shared_connections if model.upstream.mode == "shared" else 0,
+        listeners=_listeners(model, flags, folder),
+        identify=model.identify,
+        modes=modes,
+        waivers=(),
+        waivers_source=None,
+        admin=admin,
+        admin_token_file=_in(folder, model.admin.token_file),
+        admin_names=(*model.admin.names, *([admin.host_port[0]] if admin and admin.host_port[0] else [])),
+        metrics=_address(flags.metrics or model.metrics),
+        decision_log=log,
+        mask_keys=model.decision_log.mask_keys,
+        limits=model.limits,
+        name_services=model.name_services,
+        workers=parse_workers(flags.workers) if flags.workers else model.workers,
+        drain=(parse_drain(flags.drain) if flags.drain else model.drain) / 1000,
+        record=flags.record,
+        secret_files=_secret_files(source, flags),
+        source=source,
+    )
+
+
+def _address(text: str) -> Address | None:
+    return None if text == NONE else Address(text)
+
+
+def _in(folder: Path, path: str) -> str:
+    return str(folder / path) if path else ""
+
+
+def _secret_files(source: Resolved | None, flags: Overrides) -> tuple[str, ...]:
+    files = source.files if source is not None else set()
+    named = file_of(flags.upstream, Path())
+    return tuple(sorted({*files, *([named] if named else [])}))
+
+
+def _listeners(model: ConfigModel, flags: Overrides, folder: Path) -> tuple[ListenerModel, ...]:
+    if flags.listen:
+        return (ListenerModel(listen=flags.listen, service=flags.service),)
+    if not model.listeners:
+        return (ListenerModel(listen=DEFAULT_LISTEN, service=flags.service),)
+    named = {"service": flags.service} if flags.service else {}
+    return tuple(one.model_copy(update=named | _resolved(one, folder)) for one in model.listeners)
+
+
+def _resolved(one: ListenerModel, folder: Path) -> dict[str, Any]:
+    """The settings of a listener that name files, relative to a folder."""
+    changed: dict[str, Any] = {"listen": one.address.relative_to(folder)}
+    if one.tls is not None:
+        files = {name: _in(folder, getattr(one.tls, name)) for name in ("cert", "key", "client_ca")}
+        changed["tls"] = one.tls.model_copy(update=files)
+    return changed

@@ -1,0 +1,112 @@
+"""The settings in force: the configuration file and the command line together.
+
+Rule: every value is complete and checked, with paths resolved. Nothing here reads a file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Literal
+
+from keyfence.net.addresses import Address
+from keyfence.policy.diagnostics import Diagnostic, FileError, Place, did_you_mean
+from keyfence.policy.enforcement.modes import ModeRule, Waiver, mode_faults
+from keyfence.policy.enforcement.waivers import WaiverModel
+from keyfence.policy.source.yaml import PathKey, Source
+from keyfence.policy.verdict import Mode
+from keyfence.upstream.health import UpstreamAddress
+
+from .identify import IdentifyModel
+from .limits import ANY_SERVICE
+from .models import LimitsModel, ListenerModel
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Overrides:
+    """The settings of the command line, which win over the file. Empty: the file decides."""
+
+    policy: str = ""
+    upstream: str = ""
+    listen: str = ""
+    service: str = ""
+    mode: Mode | Literal[""] = ""
+    admin: str = ""
+    decision_log: str = ""
+    workers: str = ""
+    drain: str = ""
+    record: str = ""  # the command log, which only the command line can ask for
+    metrics: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings in force: file and flags together, paths resolved."""
+
+    policy: str
+    upstream: UpstreamAddress | None  # None: start an embedded Redis
+    upstream_ca: str
+    upstream_cert: str
+    upstream_key: str
+    upstream_verify: bool
+    connect_timeout: float  # seconds
+    shared_connections: int  # 0: every client has its own
+    listeners: tuple[ListenerModel, ...]
+    identify: IdentifyModel
+    modes: tuple[ModeRule, ...]
+    waivers: tuple[WaiverModel, ...]
+    waivers_source: Source | None
+    admin: Address | None
+    admin_token_file: str
+    admin_names: tuple[str, ...]
+    metrics: Address | None
+    decision_log: str
+    mask_keys: bool
+    limits: LimitsModel
+    name_services: bool
+    workers: int  # 0: one process does all
+    drain: float  # seconds
+    record: str  # where to write the command log; "" is nowhere
+    secret_files: tuple[str, ...]  # what `file:` names
+    source: Source | None
+
+    @property
+    def admin_listeners(self) -> int:
+        """The number of HTTP listeners."""
+        return (self.admin is not None) + (self.metrics is not None)
+
+    def fault(self, path: tuple[str | int, ...], message: str) -> Diagnostic:
+        """An error at a setting of the configuration file, or of the command line if there is no file."""
+        if self.source is None:
+            return Diagnostic(Place("command line", 1, 1), "error", message)
+        return self.source.error(path, message)
+
+    def check_against(self, services: tuple[str, ...], more: Iterable[Diagnostic] = ()) -> None:
+        """Raise FileError with every name that the policy does not have, and with `more` faults. `services`
+        includes `unknown`."""
+        faults = [
+            self.fault(("modes", index, field), message)
+            for index, field, message in mode_faults(self.modes, services)
+        ]
+        for path, service in self._named_services():
+            if service and service not in services:
+                known = did_you_mean(service, services)
+                faults.append(self.fault(path, f"{service!r} is no service of the policy{known}"))
+        faults.extend(more)
+        if faults:
+            raise FileError(faults)
+
+    def _named_services(self) -> list[tuple[PathKey, str]]:
+        """Each service that the configuration names, and the setting that names it."""
+        return [
+            *((("listeners", i, "service"), one.service) for i, one in enumerate(self.listeners)),
+            *((("identify", *path), name) for path, name in self.identify.named_services()),
+            *(
+                (("limits", "connections_per_service", name), name)
+                for name in self.limits.connections_per_service
+                if name != ANY_SERVICE
+            ),
+        ]
+
+    def waived(self) -> list[Waiver]:
+        return [one.waiver for one in self.waivers]

@@ -1,0 +1,55 @@
+# C types for forms.py. The same source runs uncompiled; nothing here changes what it does.
+cimport cython
+
+from keyfence.policy.engine.counts cimport Admitted
+
+cdef int _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _SCORED, _XADD, _SEVERAL_KEYS, _KEYLESS
+cdef Py_ssize_t _XADD_ID
+
+
+@cython.final
+cdef class CommandForm(Admitted):
+    cdef object one
+    cdef readonly int kind
+    cdef readonly bytes spelled
+    cdef readonly Py_ssize_t index
+    cdef readonly bint has_more
+    cdef readonly bint shows_content
+    cdef readonly Py_ssize_t value_at
+    cdef readonly Py_ssize_t fields_at
+    cdef Py_ssize_t targets
+    cdef readonly list decisions
+    cdef readonly Py_ssize_t kept
+    cdef readonly CachedDecision on_no_target
+    cdef readonly dict forms
+    cdef Py_ssize_t most_forms
+    cdef readonly CommandForm recent
+    cdef readonly bytes written
+
+    cpdef object keep(self, CachedDecision decision)
+    @cython.locals(size=Py_ssize_t, options=tuple, form=CommandForm, found=CommandForm)
+    cpdef CommandForm with_options(self, list argv)
+    @cython.locals(form=CommandForm)
+    cdef CommandForm _new_form(self, tuple options)
+
+
+@cython.final
+cdef class CachedDecision:
+    cdef readonly CommandForm form
+    cdef readonly int target
+    cdef readonly int outcome
+    cdef readonly int looks
+    cdef readonly bint is_clean
+    cdef readonly bint is_covered
+    cdef readonly dict counters
+    cdef readonly dict shaped
+    cdef readonly Lookup hit
+    cdef readonly Lookup miss
+
+
+@cython.final
+cdef class Lookup:
+    cdef readonly CachedDecision decision
+    cdef readonly bint is_admitted
+    cdef readonly str reason
+    cdef readonly int faults

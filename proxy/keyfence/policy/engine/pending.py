@@ -1,0 +1,396 @@
+# cython: annotation_typing=False
+"""Keys that Redis will be asked about: a command left open their time to live (`PendingTtls`) or their size
+(`PendingSizes`), and a later command may still put it right.
+
+Rule: the tables are bounded, and a doubt accuses no one. A full table drops its oldest key and counts it. A
+key is found wrong only if Redis says so some time after a write (for times to live, a whole grace time), and
+nothing has settled the key since. A later write has a grace time of its own, once: a key that is written all
+the time is found as well. The last write is accused, because an earlier one may have left the key right, or
+removed it.
+
+Tables belong to one process and to the thread of its event loop. They do no I/O: `due` says what to ask, and
+`answer` takes what Redis said.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from keyfence.policy.compiled.sizes import LATE_SECONDS, Question
+from keyfence.policy.compiled.ttl import (
+    ASKS_ALL,
+    ASKS_GONE,
+    ASKS_PRESENCE,
+    FAULTS,
+    FINE,
+    GIVES,
+    GONE,
+    NO_TTL,
+    REQUIRED,
+    SETTLES,
+    SIZED,
+    TtlRule,
+    late_fault,
+)
+from keyfence.policy.verdict import Finding, Peer
+
+from .decision_cache import DecisionCache
+from .forms import CachedDecision
+from .writes import MAX_KEY, MAX_KEYS, LateAuthorizer, Write
+
+# As C integers, where this runs compiled.
+_FINE, _REQUIRED, _FIRST_FAULT, _LAST_FAULT = FINE, REQUIRED, min(FAULTS), max(FAULTS)
+_FIRST_SIZED = SIZED[FINE]
+_ASKS_PRESENCE, _ASKS_ALL, _ASKS_GONE, _GIVES, _SETTLES = ASKS_PRESENCE, ASKS_ALL, ASKS_GONE, GIVES, SETTLES
+
+MAX_ASKED: Final = 1_000  # keys that one call of `due` returns
+MAX_SIZES_ASKED: Final = 200  # the same of sizes; each key has up to six questions
+SOON: Final = (
+    0.2  # seconds; a script that removes its key has run by then, and few keys are recreated so soon
+)
+
+
+class PendingTtl:
+    """A key, and the write that left its time to live open. Times are of the table's clock, in seconds."""
+
+    def __init__(self, write: Write, rule: TtlRule, everything: bool, now: float) -> None:
+        self.write = write
+        self.rule = rule
+        self.everything = everything  # False: only whether there is a time to live at all
+        self.since = self.last = now  # the write that Redis is asked about, and the last one
+        self.due = now + rule.grace / 1000
+        self.alone = True  # no other connection or transaction has written the key since
+        self.asked = False
+        self.twice = False  # found wrong once already, while a later write was within its grace time
+        self.later: PendingTtl | None = None  # the last write since, if its command or client is another one
+        self.may_be_gone = False  # the write may have removed the key; Redis is asked about that first
+
+    @property
+    def database(self) -> int:
+        return self.write.database
+
+    @property
+    def key(self) -> bytes:
+        return self.write.key
+
+    def findings(self, remaining: int) -> tuple[Finding, ...]:
+        """The findings where Redis answers PTTL with `remaining`; they cannot be refused any more."""
+        return self.write.authorizer.late_ttl(self.write, self.rule, self.everything, remaining)
+
+
+class PendingTtls:
+    """The keys of one process whose time to live is open; `sizes` holds those whose size is."""
+
+    def __init__(self, limit: int = MAX_KEYS, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit = limit
+        self.dropped = 0  # keys that the table had no room for
+        self._clock = clock
+        # In a plain dict, finding the first item takes ever longer while items are removed at the front.
+        self._table: OrderedDict[tuple[int, bytes], PendingTtl] = OrderedDict()
+        self.sizes = PendingSizes(limit, clock)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __iter__(self) -> Iterator[PendingTtl]:
+        """All pending keys, the oldest first."""
+        return iter(tuple(self._table.values()))
+
+    def keep_open(
+        self,
+        authorizer: LateAuthorizer,
+        cache: DecisionCache,
+        decision: CachedDecision,
+        outcome: int,
+        key: bytes,
+        transaction: object,
+        database: int,
+        client: Peer | str,
+        sender: object,
+    ) -> None:
+        """Keep what a command leaves open that the cache admits; `outcome` is its `ttl.outcome`."""
+        form = decision.form
+        target = cache.targets[decision.target]
+        rule = target.entry.ttl if target.entry is not None else None
+        if outcome in (_GIVES, _SETTLES):
+            if rule is not None and self._table:
+                self.settle(database, key, outcome, transaction, sender)
+            return
+        write = Write(
+            authorizer,
+            cache.service,
+            client,
+            form.name,
+            sender,
+            transaction,
+            database,
+            key,
+            form.index,
+            target,
+        )
+        if outcome >= _FIRST_SIZED:
+            self.sizes.ask(write, authorizer.size_questions(form.name, form.index, decision.target))
+            outcome -= _FIRST_SIZED
+        if rule is not None:
+            self.apply(write, rule, outcome)
+
+    def apply(self, write: Write, rule: TtlRule, outcome: int) -> None:
+        """Take in what a command that passes means for its key's time to live (`ttl.outcome`)."""
+        if outcome in (_GIVES, _SETTLES):
+            self.settle(write.database, write.key, outcome, write.transaction, write.sender)
+            return
+        if outcome == _FINE:
+            return
+        question = outcome
+        if _FIRST_FAULT <= outcome <= _LAST_FAULT:
+            if not self.knows(write.database, write.key):
+                return
+            if write.transaction is None:
+                self.reported(write.database, write.key, outcome)
+                return
+            # The transaction may never run; then the earlier question stays open.
+            question = _ASKS_PRESENCE if outcome == _REQUIRED else _ASKS_ALL
+        self.ask(write, rule, question)
+
+    def ask(self, write: Write, rule: TtlRule, question: int) -> None:
+        """Ask Redis about a key later, unless it is settled before: `question` is one of `ttl.QUESTIONS`."""
+        name = (write.database, write.key)
+        known = self._table.get(name)
+        everything = question != _ASKS_PRESENCE
+        now = self._clock()
+        begins = known is None or (everything and not known.everything)
+        if known is not None and not begins:
+            known.last = now
+            earlier = known.write
+            if earlier.sender != write.sender or earlier.transaction is not write.transaction:
+                known.alone = False
+            if question == _ASKS_GONE:
+                known.twice = False
+            if known.later is not None:
+                earlier = known.later.write
+            is_same_client = earlier.client is write.client or earlier.client == write.client
+            if earlier.command == write.command and earlier.service == write.service and is_same_client:
+                return
+        asked = PendingTtl(write, rule, everything, now)
+        if known is not None and not begins:
+            known.later = asked
+            return
+        if question == _ASKS_GONE and write.transaction is None:  # a transaction may run much later
+            asked.may_be_gone = True
+            asked.due = min(asked.due, now + SOON)
+        self._keep(name, known, asked)
+
+    def _keep(self, name: tuple[int, bytes], known: PendingTtl | None, asked: PendingTtl) -> None:
+        """Put a key into the table, in place of what is `known` about it."""
+        if known is not None:
+            del self._table[name]  # the key was replaced as a whole, which ends the earlier write
+        elif len(name[1]) > MAX_KEY:
+            self.dropped += 1
+            return
+        elif len(self._table) >= self.limit:
+            self._table.popitem(last=False)
+            self.dropped += 1
+        self._table[name] = asked
+
+    def knows(self, database: int, key: bytes) -> bool:
+        """Whether the table holds the key."""
+        return (database, key) in self._table
+
+    def reported(self, database: int, key: bytes, fault: int) -> None:
+        """A command that passes leaves the key with a fault (one of `ttl.FAULTS`) that is reported at once.
+        No earlier write is accused of it."""
+        name = (database, key)
+        known = self._table.get(name)
+        if known is None:
+            return
+        if fault == _REQUIRED:
+            del self._table[name]
+        else:
+            known.everything = False
+
+    def settle(self, database: int, key: bytes, how: int, transaction: object, sender: object) -> None:
+        """A command sets the time to live, or removes the key: `how` is one of `ttl.SETTLING`.
+
+        This settles the key only if the command certainly runs after all writes: the same `sender` sent them,
+        and if the command is in a transaction, they are in it too. A transaction may never be executed.
+        Otherwise Redis will be asked.
+        """
+        name = (database, key)
+        known = self._table.get(name)
+        if known is None:
+            return
+        ends_it = known.alone and known.write.sender == sender
+        if not ends_it or (transaction is not None and known.write.transaction is not transaction):
+            if how != _GIVES:  # the key may be right now, or gone; then the next write begins a new life
+                known.twice = False
+                known.last = self._clock()
+            return
+        if how != _GIVES or not known.everything:
+            del self._table[name]
+
+    def due(self, limit: int = MAX_ASKED) -> list[PendingTtl]:
+        """Returns keys to ask Redis about now. Call `answer` or `unanswered` for each of them."""
+        now = self._clock()
+        found = []
+        for pending in self._table.values():
+            if pending.due <= now and not pending.asked:
+                pending.asked = True
+                found.append(pending)
+                if len(found) >= limit:
+                    break
+        return found
+
+    def answer(self, pending: PendingTtl, remaining: int) -> bool:
+        """Whether the key is wrong where Redis answers PTTL with `remaining` (`PendingTtl.findings`)."""
+        write = pending.write
+        name = (write.database, write.key)
+        if self._table.get(name) is not pending:
+            return False  # settled or dropped meanwhile
+        if pending.may_be_gone:
+            pending.may_be_gone = False
+            if remaining != GONE or pending.last > pending.since:
+                pending.due = pending.since + pending.rule.grace / 1000
+                pending.asked = False
+                return False
+        wrong = late_fault(remaining, pending.everything, pending.rule, write.command, "") is not None
+        if pending.last > pending.since and not (wrong and pending.twice):
+            # The later write has a grace time too, but only once: a key that is written all the time is
+            # found as well.
+            self._table[name] = _asked_about_last(pending, remaining, wrong)
+            return False
+        del self._table[name]
+        return wrong
+
+    def unanswered(self, pending: PendingTtl) -> None:
+        """Redis could not be asked: forget the key."""
+        name = (pending.write.database, pending.write.key)
+        if self._table.get(name) is pending:
+            del self._table[name]
+
+
+def _asked_about_last(pending: PendingTtl, remaining: int, wrong: bool) -> PendingTtl:
+    """Returns the question about the last write to a key, whose PTTL was `remaining` before the grace time of
+    that write was over."""
+    later = pending.later
+    asked = pending
+    if later is not None and (later.everything or remaining in (NO_TTL, GONE)):
+        asked = later
+        asked.alone = False
+        asked.last = pending.last
+    asked.since = pending.last
+    asked.due = pending.last + asked.rule.grace / 1000
+    asked.twice = wrong
+    asked.asked = False
+    return asked
+
+
+class SizeDoubt(NamedTuple):
+    """A write that may have made a key too large, and the question that tells."""
+
+    write: Write
+    question: Question
+
+    def findings(self, size: int) -> tuple[Finding, ...]:
+        """The findings where Redis answers with `size`; they cannot be refused any more."""
+        return self.write.authorizer.late_size(self.write, self.question, size)
+
+
+@dataclasses.dataclass(slots=True)
+class PendingSize:
+    """One key. Times are of the table's clock, in seconds."""
+
+    database: int
+    key: bytes
+    # The last doubt for each command that asks. Redis may have refused a write that is for another type.
+    doubts: dict[bytes, SizeDoubt]
+    since: float  # the write that Redis is asked about
+    last: float  # the last write
+    due: float
+    asked: bool = False
+    twice: bool = False  # found too large once already, while it was written again
+
+    @property
+    def questions(self) -> list[Question]:
+        """What to ask Redis."""
+        return [doubt.question for doubt in self.doubts.values()]
+
+
+class PendingSizes:
+    """The keys of one process whose size is open."""
+
+    def __init__(self, limit: int, clock: Callable[[], float]) -> None:
+        self.limit = limit
+        self.dropped = 0  # keys that the table had no room for
+        self._clock = clock
+        self._table: OrderedDict[tuple[int, bytes], PendingSize] = OrderedDict()  # by `due`
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __iter__(self) -> Iterator[PendingSize]:
+        """All pending keys, the oldest first."""
+        return iter(tuple(self._table.values()))
+
+    def ask(self, write: Write, questions: Sequence[Question]) -> None:
+        """Ask Redis about the size of a key later."""
+        name = (write.database, write.key)
+        doubts = {question.command: SizeDoubt(write, question) for question in questions}
+        now = self._clock()
+        known = self._table.get(name)
+        if known is not None:
+            known.last = now
+            known.doubts.update(doubts)
+            return
+        if len(write.key) > MAX_KEY:
+            self.dropped += 1
+            return
+        if len(self._table) >= self.limit:
+            self._table.popitem(last=False)
+            self.dropped += 1
+        self._table[name] = PendingSize(write.database, write.key, doubts, now, now, now + LATE_SECONDS)
+
+    def due(self, limit: int = MAX_SIZES_ASKED) -> list[PendingSize]:
+        """Returns keys to ask Redis about now. Call `answer` or `unanswered` for each of them."""
+        now = self._clock()
+        found: list[PendingSize] = []
+        for pending in self._table.values():
+            if pending.due > now or len(found) >= limit:
+                break
+            if not pending.asked:
+                pending.asked = True
+                found.append(pending)
+        return found
+
+    def answer(
+        self, pending: PendingSize, asked: Sequence[Question], sizes: Sequence[int | None]
+    ) -> tuple[SizeDoubt, int] | None:
+        """Returns the doubt that Redis confirms, and the size that it answers; None if the key is not too
+        large, or a later write has to be waited for. None among `sizes` means that the question `asked` is
+        not for the key's type."""
+        name = (pending.database, pending.key)
+        if self._table.get(name) is not pending:
+            return None
+        wrong: tuple[SizeDoubt, int] | None = None
+        for question, size in zip(asked, sizes, strict=True):
+            if size is not None and size > question.most:
+                wrong = pending.doubts[question.command], size
+        if pending.last > pending.since and not (wrong and pending.twice):
+            # A key that a later command trims may be too large for a moment. A key that is written all the
+            # time is found as well.
+            pending.twice, pending.asked = wrong is not None, False
+            pending.since = pending.last
+            pending.due = self._clock() + LATE_SECONDS
+            self._table.move_to_end(name)
+            return None
+        del self._table[name]
+        return wrong
+
+    def unanswered(self, pending: PendingSize) -> None:
+        """Redis could not be asked: forget the key."""
+        name = (pending.database, pending.key)
+        if self._table.get(name) is pending:
+            del self._table[name]

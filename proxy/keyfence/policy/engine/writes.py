@@ -1,0 +1,71 @@
+# cython: annotation_typing=False
+"""Writes that passed and leave something open: the values that late findings are made of.
+
+Rule: a write carries everything that a later finding names, and the authorizer that let it pass. A reload
+therefore does not change what the write is held against.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+
+from keyfence.commands.model import Access
+from keyfence.policy.compiled.policy import CompiledPolicy, Target
+from keyfence.policy.compiled.sizes import Question
+from keyfence.policy.compiled.ttl import TtlRule
+from keyfence.policy.verdict import Finding, Peer
+
+MAX_KEYS: Final = 10_000  # that one table follows; a command that writes more keys leaves the rest out
+MAX_KEY: Final = 1024  # bytes; a longer key is not followed, and counts as dropped
+
+
+class LeftOpen(NamedTuple):
+    """What one access of a command means for its key's time to live and size, where that is not nothing."""
+
+    outcome: int  # `ttl.outcome`, and whether the size is open too (`ttl.SIZED`)
+    access: Access
+    target: Target
+    rule: TtlRule | None  # None: only the size is open
+
+
+class LateAuthorizer(Protocol):
+    """The part of an authorizer that rules on what Redis says about a key some time after a write."""
+
+    @property
+    def policy(self) -> CompiledPolicy: ...
+
+    def size_questions(self, command: str, position: int, target: int) -> tuple[Question, ...]: ...
+
+    def late_ttl(
+        self, write: Write, rule: TtlRule, everything: bool, remaining: int
+    ) -> tuple[Finding, ...]: ...
+
+    def late_size(self, write: Write, question: Question, size: int) -> tuple[Finding, ...]: ...
+
+
+class Write:
+    """One command that passed and wrote one key."""
+
+    def __init__(
+        self,
+        authorizer: LateAuthorizer,
+        service: int,
+        client: Peer | str,
+        command: str,
+        sender: object,
+        transaction: object,
+        database: int,
+        key: bytes,
+        position: int,
+        target: Target,
+    ) -> None:
+        self.authorizer = authorizer  # let the command pass, and rules on what is found later
+        self.service = service  # its number
+        self.client = client
+        self.command = command  # its name
+        self.sender = sender  # the connection, on which commands run in order
+        self.transaction = transaction  # the one that the command is queued in; None outside MULTI
+        self.database = database
+        self.key = key
+        self.position = position  # of the key in the command
+        self.target = target  # what the policy says the key is

@@ -1,0 +1,88 @@
+"""The backend of a keyfence without workers: this process serves the clients itself.
+
+Rule: it owns the listeners; everything else is the runtime's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from keyfence.downstream.listeners import Listeners
+from keyfence.downstream.tls import listener_context
+from keyfence.policy.enforcement.modes import BreakGlass
+from keyfence.telemetry.counters import Counters
+from keyfence.telemetry.tally import Row
+
+from .serving.backend import Backend, WorkerFailed
+from .serving.reload import Packed
+from .serving.runtime import Runtime
+
+
+class InProcess(Backend):
+    """The backend without workers."""
+
+    def __init__(self, runtime: Runtime, listeners: Listeners) -> None:
+        self._is_open = False
+        self._runtime = runtime
+        self._listeners = listeners
+        self._since = time.time()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @property
+    def bound(self) -> Sequence[tuple[str, str]]:
+        return self._listeners.bound
+
+    async def open(self) -> None:
+        await self._listeners.start()
+        self._is_open = True
+
+    def log_to(self, decision_log: str) -> None:
+        self._runtime.telemetry.log_to(decision_log or None)
+
+    async def take(self, packed: Packed, _loaded_at: float) -> None:
+        # The runtime is this process's own and has taken the policy already.
+        contexts = [listener_context(packed.settings, i) for i in range(len(packed.settings.listeners))]
+        self._listeners.replace_tls(contexts)
+
+    async def set_glass(self, _glass: Sequence[BreakGlass]) -> None:
+        pass  # the runtime's list is the authorizer's own
+
+    async def counters(self) -> Counters:
+        return self._runtime.telemetry.counters
+
+    async def rows(self) -> list[Row]:
+        return self._runtime.telemetry.tally.snapshot()
+
+    def listing(self) -> list[dict[str, Any]]:
+        counters = self._runtime.telemetry.counters
+        return [
+            {
+                "slot": 0,
+                "pid": os.getpid(),
+                "state": "serving" if self.is_open else "starting",
+                "started": self._since,
+                "revisions": {name: revision for name, (revision, _) in counters.policies.items()},
+                "connections": sum(counters.connections_open.values()),
+            }
+        ]
+
+    def reopen_log(self) -> None:
+        self._runtime.telemetry.reopen()
+
+    async def tick(self) -> None:
+        pass  # the runtime's background jobs do the work
+
+    async def restart(self) -> int:
+        raise WorkerFailed(
+            "keyfence runs as one process; run it with --workers 1 or more for rolling restarts"
+        )
+
+    async def drain(self, seconds: float, at_once: asyncio.Event) -> None:
+        await self._listeners.close(seconds, at_once)

@@ -1,0 +1,67 @@
+"""Who serves the clients: this process itself, or its workers.
+
+Rule: `process.control` knows this interface only. `process.in_process.InProcess` and
+`process.workers.parent.Workers` implement it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from keyfence.policy.enforcement.modes import BreakGlass
+from keyfence.telemetry.counters import Counters
+from keyfence.telemetry.tally import Row
+
+from .reload import Packed
+
+
+class WorkerFailed(Exception):
+    """A worker did not do what it was asked to do; the message is one line for the operator."""
+
+
+class Backend(Protocol):
+    """The processes that serve clients, seen from the one that controls them."""
+
+    @property
+    def bound(self) -> Sequence[tuple[str, str]]:
+        """(address, service) of each listener."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether clients are served."""
+
+    async def open(self) -> None:
+        """Serve clients. Raises StartError."""
+
+    def log_to(self, decision_log: str) -> None:
+        """Write the decision log to this file from now on. Raises OSError, and changes nothing then."""
+
+    def reopen_log(self) -> None:
+        """Open the file of the decision log again, after it was moved."""
+
+    async def take(self, packed: Packed, loaded_at: float) -> None:
+        """Put a policy and its configuration in force; returns once all processes have them. `loaded_at` is
+        in Unix seconds."""
+
+    async def set_glass(self, glass: Sequence[BreakGlass]) -> None:
+        """Put these break-glasses in force; returns once all processes have them."""
+
+    async def counters(self) -> Counters:
+        """The counters of all processes, up to date."""
+
+    async def rows(self) -> list[Row]:
+        """The rows of the tally, of all processes."""
+
+    def listing(self) -> list[dict[str, Any]]:
+        """One row for each process, for `GET /workers`."""
+
+    async def tick(self) -> None:
+        """Called each second."""
+
+    async def restart(self) -> int:
+        """A rolling restart; returns the number of replaced workers. Raises WorkerFailed."""
+
+    async def drain(self, seconds: float, at_once: asyncio.Event) -> None:
+        """Let the clients finish within `seconds`, or until `at_once` is set; then end."""
