@@ -516,7 +516,7 @@ def test_check_warns_about_a_legacy_form_that_no_one_may_use(tmp_path: Path) -> 
     assert errors == []
     assert [one.code for one in warnings] == ["unowned-form"] * 2
     assert str(warnings[0]).endswith(
-        "warning: no service may use the legacy form 'cart:<id>': it does not show the <tenant> that cart is "
+        "warning: no service may use the legacy form 'cart:<id>': it lacks the <tenant> that cart is "
         "bound by, so its keys show no owner; put <tenant> into the form, list a service under across, or "
         "grant its keys"
     )
