@@ -439,7 +439,7 @@ tests:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (('tenant-(.*)"}\n  author', 't-(.*)"}\n  author'), "placeholders of callers"),
+        (('tenant-(.*)"}\n  author', 't-(.*)"}\n  author'), "placeholders bound to callers"),
         (("[jobs]}", "[jobs, ops]}"), "ops gains read on"),
     ],
 )
@@ -516,8 +516,8 @@ def test_check_warns_about_a_legacy_form_that_no_one_may_use(tmp_path: Path) -> 
     assert errors == []
     assert [one.code for one in warnings] == ["unowned-form"] * 2
     assert str(warnings[0]).endswith(
-        "warning: no service may use the legacy form 'cart:<id>': it doesn't show the <tenant> that cart is "
-        "bound by, so a key of it may be anybody's; put <tenant> into it, list a service under across, or "
+        "warning: no service may use the legacy form 'cart:<id>': it lacks the <tenant> that cart is "
+        "bound by, so its keys show no owner; put <tenant> into the form, list a service under across, or "
         "grant its keys"
     )
 

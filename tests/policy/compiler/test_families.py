@@ -191,8 +191,8 @@ def warnings(folder: Path, text: str) -> list[str]:
 def test_an_ambiguous_form_is_reported_with_a_remedy(tmp_path: Path) -> None:
     found = warnings(tmp_path, BOUND.replace("ALLOW", ALL))
     assert found == [
-        f"the legacy form '{form}' may stand for several keys of both, as ac:stg:{key} and ac:dev:{key}; "
-        "name the value in the form, as <stage>, or say which it is: member: {stage: …}"
+        f"the legacy form '{form}' may mean several keys of both, for example ac:stg:{key} and ac:dev:{key}; "
+        "put the value into the form as <stage>, or set it with member: {stage: …}"
         for form, key in (
             ("cart:<id>", "cart:<id>"),
             ("dev:<id>", "dev:<id>"),
