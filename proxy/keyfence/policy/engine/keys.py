@@ -467,9 +467,9 @@ class KeyEvaluator(Wording):
             message = f"{who} may not {name} {shown}: no entry of the policy covers it"
             return shown, message, self._instead(service, access, stray)
 
-        found = self._violation("key.unregistered", access.position, key, stray, said("", ""))
+        rule, contact = "key.unregistered", self.policy.home(stray).contact
         # No entry covers it; the report groups such keys by their shape.
-        return found._replace(entry="", shape="", words=words)
+        return Found(rule, self._severity(rule, stray), access.position, key, "", "", contact, words)
 
     def _instead(self, service: int, access: Access, stray: Target | None) -> str:
         """Returns the key to use in place of one that no entry covers: the one that the policy names, or the
