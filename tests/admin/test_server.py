@@ -236,7 +236,7 @@ def test_explain_takes_arguments_as_text_and_bytes_as_lone_surrogates(
         ("/-/observe", b'{"for": 1e400}', '"for" must be more than 0'),
         ("/-/observe", b'{"for": 86401}', '"for" must be more than 0 and at most 86400 seconds.'),
         ("/-/observe", b'{"for": ' + b"9" * 5_000 + b"}", "The body holds a number that is too long."),
-        ("/-/observe", b'{"for": 60, "rule": "scope.wriet"}', "\"rule\" is no known rule: 'scope.wriet'."),
+        ("/-/observe", b'{"for": 60, "rule": "scope.wriet"}', "\"rule\" is not a known rule: 'scope.wriet'."),
         ("/-/observe", b'{"for": 60, "service": ""}', '"service" must be a string, and not empty.'),
     ],
 )

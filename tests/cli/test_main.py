@@ -117,9 +117,9 @@ def test_each_command_has_help(command: str) -> None:
             ("run", "--listen", "6380"),
             "Error: Invalid value for '--listen': '6380' is not an address; write HOST:PORT",
         ),
-        (("run", "--listen", "h:65536"), "Error: Invalid value for '--listen': 'h:65536' is no address"),
-        (("run", "--admin", "on"), "Error: Invalid value for '--admin': 'on' is no address"),
-        (("run", "--upstream", "h:6379"), "Error: Invalid value for '--upstream': 'h:6379' is no upstream"),
+        (("run", "--listen", "h:65536"), "Error: Invalid value for '--listen': 'h:65536' is not an address"),
+        (("run", "--admin", "on"), "Error: Invalid value for '--admin': 'on' is not an address"),
+        (("run", "--upstream", "h:6379"), "Error: Invalid value for '--upstream': 'h:6379' is not an upstream URL"),
         (("check",), "Error: Missing argument 'POLICY...'."),
         (
             ("explain", "--policy", POLICY, "--service", "ops"),
@@ -172,10 +172,10 @@ BAD_CONFIGURATIONS: dict[str | bytes, str] = {
         "2:22: error: 'here' is not an address; write HOST:PORT, as in 127.0.0.1:6380 or [::1]:6380"
     ),
     f"policy: {POLICY}\nupstream: redis://u:secret@h:0\n": (
-        "2:11: error: the upstream's port is no number from 1 to 65535: 'redis://u:***@h:0'"
+        "2:11: error: the upstream's port is not a number from 1 to 65535: 'redis://u:***@h:0'"
     ),
     f"policy: {POLICY}\nlisteners: [{{listen: ':0', service: cubemaster}}]\n": (
-        "2:37: error: 'cubemaster' is no service of the policy; did you mean CubeMaster?"
+        "2:37: error: 'cubemaster' is not a service of the policy; did you mean CubeMaster?"
     ),
     f"policy: {POLICY}\nmodes: [{{mode: enforce, rule: scope.writ}}]\n": (
         "2:31: error: 'scope.writ' is not a rule; did you mean scope.write?"
@@ -244,7 +244,7 @@ def test_an_unknown_service_is_an_error_with_a_suggestion(small: Path) -> None:
     assert keyfence("run", "--policy", small, "--service", "on") == (
         2,
         "",
-        "command line:1:1: error: 'on' is no service of the policy; did you mean one?\n",
+        "command line:1:1: error: 'on' is not a service of the policy; did you mean one?\n",
     )
 
 
@@ -429,8 +429,8 @@ def test_observe_stops_refusing_a_rule_of_a_service(running: Keyfence) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--for", "1h", "--rule", "scope.writ"), "\"rule\" is no known rule: 'scope.writ'"),
-        (("--for", "1h", "--service", "Nobody"), "'Nobody' is no service of the policy"),
+        (("--for", "1h", "--rule", "scope.writ"), "\"rule\" is not a known rule: 'scope.writ'"),
+        (("--for", "1h", "--service", "Nobody"), "'Nobody' is not a service of the policy"),
         (("--for", "2d"), '"for" must be more than 0 and at most 86400 seconds'),
         (("--for", "0s"), '"for" must be more than 0'),
     ],

@@ -69,7 +69,7 @@ FAULTS = {
         "keyfence.yaml:2:64: ':99999' is not an address; write HOST:PORT, as in 127.0.0.1:6380 or [::1]:6380",
     ],
     "policy: p\nlisteners: [{listen: '127.0.0.1:0', service: CubeMastr}]": [
-        "keyfence.yaml:2:46: 'CubeMastr' is no service of the policy; did you mean CubeMaster?"
+        "keyfence.yaml:2:46: 'CubeMastr' is not a service of the policy; did you mean CubeMaster?"
     ],
     "policy: p\nmodes: [{mode: of}]": [
         "keyfence.yaml:2:16: 'of' is not admitted here; expected observe, enforce or disabled"
@@ -79,10 +79,10 @@ FAULTS = {
         "keyfence.yaml:2:54: 'X' is not a service of the policy; known: CubeMaster, CubeProxy, unknown",
     ],
     "policy: p\nupstream: redis://u:secret@h:0": [
-        "keyfence.yaml:2:11: the upstream's port is no number from 1 to 65535: 'redis://u:***@h:0'"
+        "keyfence.yaml:2:11: the upstream's port is not a number from 1 to 65535: 'redis://u:***@h:0'"
     ],
     "policy: p\nupstream: {url: 'http://u:secret@h', ur: x}": [
-        "keyfence.yaml:2:17: 'http://u:***@h' is no upstream; write redis://HOST:PORT, rediss://HOST:PORT or "
+        "keyfence.yaml:2:17: 'http://u:***@h' is not an upstream URL; write redis://HOST:PORT, rediss://HOST:PORT or "
         "unix:///PATH",
         "keyfence.yaml:2:38: unknown key 'ur'; did you mean url?",
     ],
@@ -96,8 +96,8 @@ FAULTS = {
         "keyfence.yaml:2:60: '10.0.0.0/33' is not a network; write it as 10.0.0.0/8 or fd00::/8",
     ],
     "policy: p\nidentify: {networks: {10.0.0.0/8: Nope}, users: {a: cubeproxy}}": [
-        "keyfence.yaml:2:35: 'Nope' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
-        "keyfence.yaml:2:53: 'cubeproxy' is no service of the policy; did you mean CubeProxy?",
+        "keyfence.yaml:2:35: 'Nope' is not a service of the policy; known: CubeMaster, CubeProxy, unknown",
+        "keyfence.yaml:2:53: 'cubeproxy' is not a service of the policy; did you mean CubeProxy?",
     ],
     "policy: p\nlimits: {request: 0, client_output: 5q, connections: 0}": [
         "keyfence.yaml:2:19: '0': input should be greater than or equal to 1",
@@ -179,10 +179,10 @@ identify:
     c: {{sha256: "{"0" * 64}", service: X}}
 """,
     [
-        "5:13: 'Nope' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
-        "6:32: 'Nope' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
-        "8:8: 'b' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
-        "9:94: 'X' is no service of the policy; known: CubeMaster, CubeProxy, unknown",
+        "5:13: 'Nope' is not a service of the policy; known: CubeMaster, CubeProxy, unknown",
+        "6:32: 'Nope' is not a service of the policy; known: CubeMaster, CubeProxy, unknown",
+        "8:8: 'b' is not a service of the policy; known: CubeMaster, CubeProxy, unknown",
+        "9:94: 'X' is not a service of the policy; known: CubeMaster, CubeProxy, unknown",
     ],
 )
 TWO_SERVICES = (
@@ -208,7 +208,7 @@ identify:
     [
         "4:16: 'root' is not a whole number",
         "6:8: write {sha256: [HASH]}, the password's SHA-256 hash and not the password",
-        "7:17: this is no SHA-256 hash of 64 hexadecimal digits; printf %s PASSWORD | sha256sum",
+        "7:17: this is not a SHA-256 hash of 64 hexadecimal digits; printf %s PASSWORD | sha256sum",
         "8:17: no hash, so nobody could log in; printf %s PASSWORD | sha256sum makes one",
     ],
 )
@@ -237,7 +237,7 @@ UNKNOWN_IN_LIMITS = (
 policy: p
 limits: {connections_per_service: {CubeProxi: 1, "*": 5, CubeMaster: none}}
 """,
-    ["3:47: 'CubeProxi' is no service of the policy; did you mean CubeProxy?"],
+    ["3:47: 'CubeProxi' is not a service of the policy; did you mean CubeProxy?"],
 )
 
 
@@ -284,7 +284,7 @@ def test_a_fault_of_a_flag_is_reported_at_the_command_line() -> None:
     with pytest.raises(FileError) as caught:
         load_settings("", Overrides(policy="p", service="Nobody")).check_against(SERVICES)
     assert str(caught.value) == (
-        "command line:1:1: error: 'Nobody' is no service of the policy; known: CubeMaster, CubeProxy, unknown"
+        "command line:1:1: error: 'Nobody' is not a service of the policy; known: CubeMaster, CubeProxy, unknown"
     )
 
 
@@ -506,27 +506,27 @@ def test_an_upstream(url: str, expected: tuple[object, ...]) -> None:
 
 
 NO_UPSTREAM = {
-    "h:6379": "'h:6379' is no upstream; write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH",
-    "u:secret@h:5": "'u:***@h:5' is no upstream; write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH",
-    "http://h": "'http://h' is no upstream; write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH",
+    "h:6379": "'h:6379' is not an upstream URL; write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH",
+    "u:secret@h:5": "'u:***@h:5' is not an upstream URL; write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH",
+    "http://h": "'http://h' is not an upstream URL; write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH",
     "redis://": "'redis://' names no host; write redis://HOST:PORT",
     "redis://:secret@": "'redis://***@' names no host; write redis://HOST:PORT",
-    "redis://h:99999": "the upstream's port is no number from 1 to 65535: 'redis://h:99999'",
-    "redis://h:0": "the upstream's port is no number from 1 to 65535: 'redis://h:0'",
-    "redis://h:x": "the upstream's port is no number from 1 to 65535: 'redis://h:x'",
-    "redis://h/zero": "'redis://h/zero': 'zero' is no database number",
-    "redis://h/1/2": "'redis://h/1/2': '1/2' is no database number",
-    "redis://h/-1": "'redis://h/-1': '-1' is no database number",
+    "redis://h:99999": "the upstream's port is not a number from 1 to 65535: 'redis://h:99999'",
+    "redis://h:0": "the upstream's port is not a number from 1 to 65535: 'redis://h:0'",
+    "redis://h:x": "the upstream's port is not a number from 1 to 65535: 'redis://h:x'",
+    "redis://h/zero": "'redis://h/zero': 'zero' is not a database number",
+    "redis://h/1/2": "'redis://h/1/2': '1/2' is not a database number",
+    "redis://h/-1": "'redis://h/-1': '-1' is not a database number",
     "redis://u:sec/ret@h:5": "'redis://u:***@h:5': write / ? # of a user or password as %2F %3F %23",
     "redis://u:1#secret@h": "'redis://u:***@h': write / ? # of a user or password as %2F %3F %23",
     "redis://u:sec?ret@h:5": "'redis://u:***@h:5': write / ? # of a user or password as %2F %3F %23",
     "redis://h?password=secret": "'redis://h?…': there is no parameter 'password' here",
-    "redis://u:secret@[::1:5": "'redis://u:***@[::1:5' is no URL",
+    "redis://u:secret@[::1:5": "'redis://u:***@[::1:5' is not a URL",
     "unix://:sec/?secret@h": "'unix://***@h': write / ? # of a user or password as %2F %3F %23",
     "unix:///s?db=secret@h": "'unix://***@h': write / ? # of a user or password as %2F %3F %23",
     "unix://tmp/redis.sock": "'unix://tmp/redis.sock' does not name a socket; write unix:///path/to/redis.sock",
     "unix:": "'unix:' does not name a socket; write unix:///path/to/redis.sock",
-    "unix:///s?db=x": "'unix:///s?…': 'x' is no database number",
+    "unix:///s?db=x": "'unix:///s?…': 'x' is not a database number",
     "unix:///s?password=secret": "'unix:///s?…': there is no parameter 'password' here",
 }
 

@@ -71,7 +71,7 @@ async def observe(control: Control, request: web.Request) -> web.Response:
     body = await read_fields(request, {"for", "rule", "service"})
     rule = text_field(body, "rule")
     if rule is not None and rule not in RULES:
-        raise BadRequest(f'"rule" is no known rule: {rule[:64]!r}.')
+        raise BadRequest(f'"rule" is not a known rule: {rule[:64]!r}.')
     seconds, service = seconds_field(body), text_field(body, "service")
     with _value_errors_as_answers():
         return json_answer(await control.observe(seconds, rule, service))

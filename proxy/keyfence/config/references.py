@@ -99,7 +99,7 @@ def _content(path: str, folder: Path) -> str:
     except Unreadable as exc:
         raise BadReference(f"{folder / path} {exc}") from None
     except UnicodeDecodeError:
-        raise BadReference(f"{folder / path} is no UTF-8 text") from None
+        raise BadReference(f"{folder / path} is not UTF-8 text") from None
     line = text.removesuffix("\n").removesuffix("\r")
     if not line:
         raise BadReference(f"{folder / path} is empty; write the secret into it, as its only line")

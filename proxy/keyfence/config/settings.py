@@ -91,7 +91,7 @@ class Settings:
         for path, service in self._named_services():
             if service and service not in services:
                 known = did_you_mean(service, services)
-                faults.append(self.fault(path, f"{service!r} is no service of the policy{known}"))
+                faults.append(self.fault(path, f"{service!r} is not a service of the policy{known}"))
         faults.extend(more)
         if faults:
             raise FileError(faults)

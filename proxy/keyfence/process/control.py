@@ -168,9 +168,9 @@ class ProcessControl(Control):
         if authorizer is None:
             raise ValueError("keyfence runs with --splice: it refuses nothing")
         if rule and rule not in RULES:
-            raise ValueError(f"{rule!r} is no rule")
+            raise ValueError(f"{rule!r} is not a rule")
         if service and service not in authorizer.policy.services:
-            raise ValueError(f"{service!r} is no service of the policy")
+            raise ValueError(f"{service!r} is not a service of the policy")
         if len(self._runtime.glass) >= MAX_GLASS:
             raise ValueError(f"{MAX_GLASS} are open already; end them with keyfence observe --end")
         one = BreakGlass(time.time() + seconds, rule or "", service or "")

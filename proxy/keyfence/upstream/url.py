@@ -21,7 +21,7 @@ def parse_upstream(url: str) -> UpstreamAddress:
     try:
         parts = urllib.parse.urlsplit(url)
     except ValueError:
-        raise ValueError(f"{shown!r} is no URL") from None
+        raise ValueError(f"{shown!r} is not a URL") from None
     username = urllib.parse.unquote(parts.username or "")
     password = urllib.parse.unquote(parts.password or "")
     query = urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
@@ -43,7 +43,7 @@ def parse_upstream(url: str) -> UpstreamAddress:
         )
     if parts.scheme not in ("redis", "rediss"):
         raise ValueError(
-            f"{shown!r} is no upstream; write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH"
+            f"{shown!r} is not an upstream URL; write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH"
         )
     if "@" in parts.path:
         raise misread
@@ -63,7 +63,7 @@ def _port(parts: urllib.parse.SplitResult, shown: str) -> int:
     except ValueError:
         port = 0
     if port == 0:
-        raise ValueError(f"the upstream's port is no number from 1 to 65535: {shown!r}")
+        raise ValueError(f"the upstream's port is not a number from 1 to 65535: {shown!r}")
     return port or 6379
 
 
@@ -75,7 +75,7 @@ def _only(query: list[tuple[str, str]], known: tuple[str, ...], shown: str) -> N
 
 def _database(text: str, shown: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise ValueError(f"{shown!r}: {text!r} is no database number")
+        raise ValueError(f"{shown!r}: {text!r} is not a database number")
     return int(text)
 
 

@@ -399,7 +399,7 @@ class Conversation(SessionBase):
         try:
             self.replies.feed_kept(data)
         except ReplyError as exc:
-            self.closing = f"upstream sent what is no reply: {exc}"
+            self.closing = f"upstream sent bytes that are not a reply: {exc}"
 
     def from_upstream(self, data: bytes) -> None:
         """Bytes that Redis can't have meant end the session."""
@@ -418,7 +418,7 @@ class Conversation(SessionBase):
                 if self.replies.slot_done:
                     self._after_slot()
         except ReplyError as exc:
-            self.closing = f"upstream sent what is no reply: {exc}"
+            self.closing = f"upstream sent bytes that are not a reply: {exc}"
         self._close_when_answered()
 
     def _close_when_answered(self) -> None:
