@@ -82,8 +82,8 @@ FAULTS = {
         "keyfence.yaml:2:11: the upstream's port is not a number from 1 to 65535: 'redis://u:***@h:0'"
     ],
     "policy: p\nupstream: {url: 'http://u:secret@h', ur: x}": [
-        "keyfence.yaml:2:17: 'http://u:***@h' is not an upstream URL; write redis://HOST:PORT, rediss://HOST:PORT or "
-        "unix:///PATH",
+        "keyfence.yaml:2:17: 'http://u:***@h' is not an upstream URL; write redis://HOST:PORT, "
+        "rediss://HOST:PORT or unix:///PATH",
         "keyfence.yaml:2:38: unknown key 'ur'; did you mean url?",
     ],
     "policy: p\nupstream: {verify: maybe, connect_timeout: 5}": [
@@ -284,7 +284,8 @@ def test_a_fault_of_a_flag_is_reported_at_the_command_line() -> None:
     with pytest.raises(FileError) as caught:
         load_settings("", Overrides(policy="p", service="Nobody")).check_against(SERVICES)
     assert str(caught.value) == (
-        "command line:1:1: error: 'Nobody' is not a service of the policy; known: CubeMaster, CubeProxy, unknown"
+        "command line:1:1: error: 'Nobody' is not a service of the policy; "
+        "known: CubeMaster, CubeProxy, unknown"
     )
 
 

@@ -93,7 +93,9 @@ def _permissions(value: Any) -> Any:
 def _sha256(value: str) -> str:
     if not re.fullmatch("[0-9a-fA-F]{64}", value, re.ASCII):
         # The value is not shown: it may be the password itself.
-        raise ValueError("this is not a SHA-256 hash of 64 hexadecimal digits; printf %s PASSWORD | sha256sum")
+        raise ValueError(
+            "this is not a SHA-256 hash of 64 hexadecimal digits; printf %s PASSWORD | sha256sum"
+        )
     return value.lower()
 
 
