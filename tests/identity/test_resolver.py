@@ -59,18 +59,20 @@ def test_the_best_evidence_wins() -> None:
         certificates={"x": "certificate"},
         uids={0: "uid"},
     )
-    everything = Evidence("listener", "10.0.0.1", 0, ("x",))
+    everything = Evidence("listener", "10.0.0.1", uid=0, names=("x",))
     assert known.at_connect(everything) == "certificate"
     assert known.at_connect(dataclasses.replace(everything, names=("y",))) == "uid"
     assert known.at_connect(dataclasses.replace(everything, names=(), uid=1)) == "network"
-    assert known.at_connect(Evidence("listener", "192.0.2.1", 1)) == "listener"
+    assert known.at_connect(Evidence("listener", "192.0.2.1", uid=1)) == "listener"
     assert known.at_connect(Evidence()) == "unknown"
 
 
-def test_a_forwarded_client_has_the_address_it_connects_from_and_no_unix_user() -> None:
+def test_a_forwarded_client_has_the_address_it_connects_from_and_nothing_of_the_proxy() -> None:
     proxy = with_unix_peer(Evidence("L"), (7).to_bytes(4, "little") * 3)
-    assert proxy == Evidence("L", "", 7)
-    assert forwarded(proxy, "10.0.0.1") == Evidence("L", "10.0.0.1", None)
+    assert proxy == Evidence("L", uid=7)
+    assert forwarded(proxy, "10.0.0.1") == Evidence("L", "10.0.0.1")
+    kept = {field.name: field.name for field in dataclasses.fields(Evidence)}
+    assert forwarded(Evidence(**kept), "10.0.0.1") == Evidence("listener_service", "10.0.0.1")
 
 
 def test_a_proxy_outside_the_trusted_networks_is_not_believed() -> None:

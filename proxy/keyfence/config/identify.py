@@ -1,6 +1,7 @@
 """The section `identify`: what tells one service from another, beyond the listener.
 
-Rule: a source of identity (`keyfence.identity`) has its settings here, and `resolver` hands them to it.
+Rule: a source of identity (`keyfence.identity`) has its settings here, and `IdentifyModel.resolver` hands
+them to it. Every setting but `passwords` maps what identifies a client to a service.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ class IdentifyModel(_Model):
 
     def named_services(self) -> Iterator[tuple[PathKey, str]]:
         """Each service that the section names, and the setting that names it."""
-        for kind in ("users", "certificates", "uids", "networks"):
+        mappings = [kind for kind in IdentifyModel.model_fields if kind != "passwords"]
+        for kind in mappings:
             for key, service in getattr(self, kind).items():
                 yield (kind, str(key)), service
         for user, one in self.passwords.items():

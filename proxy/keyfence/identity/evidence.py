@@ -16,5 +16,6 @@ class Evidence:
 
     listener_service: str = ""  # the service that the listener names; "" for none
     address: str = ""  # the client's IP address; "" where there is none, as on a unix socket
+    _: dataclasses.KW_ONLY  # so that a new field changes no call
     uid: int | None = None  # of the process at the other end of a unix socket
     names: Sequence[str] = ()  # the holder's names in a verified certificate, best first

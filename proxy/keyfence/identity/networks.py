@@ -30,9 +30,9 @@ def is_trusted(address: str, networks: Sequence[Network]) -> bool:
 
 
 def forwarded(evidence: Evidence, address: str) -> Evidence:
-    """The evidence of a client for whom a proxy connects: its address counts, and not the proxy's user.
-    `address` is "" where the proxy names none."""
-    return dataclasses.replace(evidence, address=address, uid=None)
+    """The evidence of a client for whom a proxy connects: the listener and the client's address. Nothing else
+    that is known of the proxy counts for the client. `address` is "" where the proxy names none."""
+    return Evidence(evidence.listener_service, address)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
