@@ -364,7 +364,7 @@ async def test_the_user_of_a_unix_socket_decides_the_service(patch: pytest.Monke
         async with OneListener(listener, uids={os.getuid(): "CubeMaster"}) as place:
             assert await place.service() == "CubeMaster"
             assert {client.shown for client in place.context.clients} == {"unix"}
-            credentials = struct.pack("3i", 1, 4242, 1)
+            credentials = struct.pack("iII", 1, 4242, 1)
             patch.setattr(unix_users, "_UCRED", Fixed(credentials))
             assert await place.service() == "CubeProxy"
         assert not os.path.exists(f"{folder}/k.sock")
@@ -374,10 +374,10 @@ class Fixed(struct.Struct):
     """Credentials of another user."""
 
     def __new__(cls, _: bytes) -> Fixed:
-        return super().__new__(cls, "3i")
+        return super().__new__(cls, "iII")
 
     def __init__(self, credentials: bytes) -> None:
-        super().__init__("3i")
+        super().__init__("iII")
         self._credentials = credentials
 
     def unpack(self, _: Any) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import struct
 
 from keyfence.identity.evidence import Evidence
 from keyfence.identity.networks import forwarded, is_trusted
@@ -68,8 +69,8 @@ def test_the_best_evidence_wins() -> None:
 
 
 def test_a_forwarded_client_has_the_address_it_connects_from_and_nothing_of_the_proxy() -> None:
-    proxy = with_unix_peer(Evidence("L"), (7).to_bytes(4, "little") * 3)
-    assert proxy == Evidence("L", uid=7)
+    proxy = with_unix_peer(Evidence("L"), struct.pack("iII", 1, 2**32 - 2, 1))
+    assert proxy == Evidence("L", uid=2**32 - 2)
     assert forwarded(proxy, "10.0.0.1") == Evidence("L", "10.0.0.1")
     kept = {field.name: field.name for field in dataclasses.fields(Evidence)}
     assert forwarded(Evidence(**kept), "10.0.0.1") == Evidence("listener_service", "10.0.0.1")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from .evidence import Evidence
 from .source import Source
 
-_UCRED = struct.Struct("3i")  # pid, uid, gid: unix(7), SO_PEERCRED
+_UCRED = struct.Struct("iII")  # pid, uid, gid: unix(7), SO_PEERCRED
 UCRED_SIZE = _UCRED.size  # bytes of the socket option
 
 
