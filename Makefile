@@ -80,9 +80,10 @@ adversary: install-test ## run the searches that attack keyfence, for MINUTES=â€
 more-servers: ## fetch Debian's Redis 8.0, 8.6 and Valkey 8.1, 9.1 for tests (needs apt)
 	@tools/more_servers.sh
 
-commands: install-test ## make the command table again; FROM=HOST:PORT (or unix:PATH) first asks a new server
-	@$(BIN)/python -m tools.commands_table $(if $(FROM),--from $(FROM))
-	@$(BIN)/python -m keyfence commands --markdown >docs/commands.md
+commands: install-test ## make the command table again; FROM=HOST:PORT (or unix:PATH) asks a new server first, REFERENCE=FILE reads a reference
+	@$(BIN)/python -m tools.commands_table $(if $(FROM),--from $(FROM)) $(if $(REFERENCE),--reference $(REFERENCE))
+	@$(BIN)/python -m keyfence commands --format markdown >$(VENV)/commands.md
+	@mv $(VENV)/commands.md docs/commands.md
 
 soak: install-test ## compare with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients
 	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/differential/test_random_sessions.py \

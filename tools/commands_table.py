@@ -26,6 +26,10 @@ Usage:
     python -m tools.commands_table --reference FILE    takes in what is published first
 
 A file is called `<server>-<version>.json`, with `-reference` behind it where no server has said it.
+
+A published reference has the form of `data/commands_core.json` in https://github.com/redis/docs: for each
+command's name `arity`, `command_flags`, `acl_categories`, `key_specs` and `arguments`. Only the commands that
+no other reply has are taken from it, and no options.
 """
 
 from __future__ import annotations

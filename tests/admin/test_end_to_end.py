@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from keyfence.admin.routes import ROUTES
 from tests.cli.test_main import keyfence as command_line
 from tests.clients.running import ask, configure, eventually, metric, open_files
 from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer, running_redis
@@ -198,12 +199,11 @@ def test_the_metrics_address_serves_scrapers_and_probes_and_nothing_else(
     config = configure(tmp_path, redis_behind.url, "metrics: 127.0.0.1:0", *([workers] if workers else []))
     with Keyfence("--config", config) as keyfence:
         url = keyfence.ready.metrics
-        for path in ("/", "/metrics", "/healthz", "/readyz"):
-            assert request(url, "GET", path)[0] == 200
-        for path in ("/report", "/modes", "/listeners", "/workers"):
-            assert request(url, "GET", path)[0] == 404
-        for method, path in (("POST", "/explain"), ("POST", "/-/observe"), ("DELETE", "/-/observe")):
-            assert request(url, method, path, {"for": 60})[0] == 404
+        assert request(url, "GET", "/")[0] == 200
+        for route in ROUTES:
+            body = None if route.method == "GET" else {"for": 60}
+            status = request(url, route.method, route.path, body)[0]
+            assert status == (200 if route.on_metrics else 404), route.path
         assert "-/observe" not in request(url, "GET", "/")[2]
         assert json.loads(ask(keyfence, "/modes")[1])["break_glass"] == []
 

@@ -19,6 +19,7 @@ import pytest
 from keyfence.admin import server as admin
 from keyfence.admin.access import Access
 from keyfence.admin.connections import Bounds, Times
+from keyfence.admin.routes import ROUTES
 from keyfence.admin.server import start_admin
 from keyfence.net.addresses import Address
 from keyfence.telemetry import operator_log as notices
@@ -30,23 +31,8 @@ LIMIT = 8
 PATIENCE_SECONDS = 20.0
 METHODS = ("GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH", "TRACE", "CONNECT", "get", "P\0ST")
 PATHS = (
+    *sorted({"/", *(route.path for route in ROUTES)}),
     *(
-        "/",
-        "/metrics",
-        "/healthz",
-        "/readyz",
-        "/status",
-        "/report",
-        "/modes",
-        "/waivers",
-        "/listeners",
-        "/workers",
-        "/explain",
-    ),
-    *(
-        "/-/observe",
-        "/-/reload",
-        "/-/restart",
         "/%2d/observe",
         "//-/observe",
         "/-/observe/",

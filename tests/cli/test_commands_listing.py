@@ -33,9 +33,9 @@ def test_every_command_is_listed_in_order() -> None:
 
 
 def test_exactly_the_commands_with_functions_are_described_in_words() -> None:
-    assert FOUND.keys() == FINDERS.keys()
-    assert ACCESS_BY_OPTIONS.keys() == NEEDS.keys()
-    assert RESOURCES_IN_WORDS.keys() == RESOURCE_FINDERS.keys()
+    assert FOUND.keys() == FINDERS.keys(), "describe it in cli/commands_listing.py, FOUND"
+    assert ACCESS_BY_OPTIONS.keys() == NEEDS.keys(), "describe it there in ACCESS_BY_OPTIONS"
+    assert RESOURCES_IN_WORDS.keys() == RESOURCE_FINDERS.keys(), "describe it there in RESOURCES_IN_WORDS"
 
 
 def test_the_listed_default_is_the_verdict_without_a_policy() -> None:
@@ -107,7 +107,7 @@ def test_the_servers_of_a_command_are_abbreviated(servers: tuple[str, ...], text
 
 def test_the_commands_page_equals_the_listing() -> None:
     page = (PROJECT / "docs" / "commands.md").read_text()
-    assert page == as_markdown(listing()), "stale: keyfence commands --markdown > docs/commands.md"
+    assert page == as_markdown(listing()), "stale: make commands"
 
 
 def test_the_commands_page_lists_every_command_once() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from keyfence.commands.exceptions import FINDERS, NEEDS
 from keyfence.commands.table import COMMANDS
 
 Argv = list[bytes]
 Part = bytes | st.SearchStrategy[bytes] | st.SearchStrategy[Argv]
 
+# The options of all exceptions, and other words that look like them.
 WORDS = [
     *b"STORE STOREDIST GET BY LIMIT ASC ALPHA STREAMS GROUP COUNT BLOCK NOACK KEYS COPY REPLACE AUTH".split(),
     *b"AUTH2 EX PX EXAT PXAT KEEPTTL NX XX PERSIST INCR CH SET INCRBY OVERFLOW WITHDIST ANY DB LEFT".split(),
@@ -26,13 +28,14 @@ KEY = st.sampled_from([b"a", b"b", b"STREAMS", b"STORE", b"KEYS", b"GET"])
 SOME_KEYS = st.lists(KEY, min_size=1, max_size=3)
 
 NAMES = sorted(name for name in COMMANDS if not COMMANDS[name].subcommands)
-# Commands whose keys depend on more than positions.
-TRICKY = (
-    b"BITFIELD BLMPOP BZMPOP COPY EVAL EVALSHA EVAL_RO FCALL GEORADIUS GEORADIUSBYMEMBER GETEX LMPOP "
-    b"MIGRATE MSET MSETEX HGETEX DELEX SET "
-    b"SINTERCARD SORT SORT_RO STRALGO XREAD XREADGROUP ZADD ZDIFF ZINTERCARD ZINTERSTORE "
-    b"ZMPOP ZUNION ZUNIONSTORE BLPOP BITOP LCS PFMERGE XCLAIM XAUTOCLAIM"
-).split()
+# Commands whose keys depend on more than positions: all exceptions, and those with counts and repetitions.
+TRICKY = sorted(
+    {
+        *(name.encode() for name in (*FINDERS, *NEEDS)),
+        *b"BITOP BLMPOP BLPOP BZMPOP COPY LCS LMPOP MSET MSETEX PFMERGE SINTERCARD ZDIFF ZINTERCARD".split(),
+        *b"ZINTERSTORE ZMPOP ZUNION ZUNIONSTORE".split(),
+    }
+)
 
 
 @st.composite

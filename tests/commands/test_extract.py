@@ -16,6 +16,7 @@ def touched(text: str) -> Touches:
 
 
 def keys(text: str) -> list[tuple[int, bytes, int]]:
+    """Position, key, and READ and WRITE of the needs. DELETE and GROUP are left out; `touched` has them."""
     return [(a.position, a.key, a.needs & (READ | WRITE)) for a in touched(text).accesses]
 
 

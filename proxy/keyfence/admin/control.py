@@ -1,11 +1,13 @@
 """What the admin listener can ask of the process.
 
 Rule: this is the only declaration of these calls. Handlers (`handlers`) make them, `process.control` carries
-them out, and tests replace it with a fake. All are coroutines, because the answer may come from workers.
+them out, and tests replace it with `FakeControl` (tests/admin/test_server.py). All are coroutines, because
+the answer may come from workers.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,43 +17,57 @@ from keyfence.policy.compiled.tenants import Caller
 class Control(Protocol):
     """One running keyfence. ValueError: the request is wrong (an unknown service); its text is the answer."""
 
+    @abstractmethod
     async def ready(self) -> tuple[bool, list[str]]:
         """Whether clients can be served: listeners are open and the upstream answers. If not, why."""
 
+    @abstractmethod
     async def metrics(self) -> bytes:
         """The counters of all workers in Prometheus' text format."""
 
+    @abstractmethod
     async def status(self) -> Mapping[str, Any]:
         """What runs, and since when; all times are Unix seconds."""
 
+    @abstractmethod
     async def report(self) -> Sequence[Mapping[str, Any]]:
         """The rows of the tally, of all workers."""
 
+    @abstractmethod
     async def modes(self) -> Mapping[str, Any]:
         """The matrix of rules and services."""
 
+    @abstractmethod
     async def waivers(self) -> Sequence[Mapping[str, Any]]:
         """The waivers in force, as their file has them."""
 
+    @abstractmethod
     async def addresses(self) -> Sequence[Mapping[str, Any]]:
         """Where clients connect: `{"address": "HOST:PORT", "service": …}`; the service may be empty."""
 
+    @abstractmethod
+    @abstractmethod
     async def workers(self) -> Sequence[Mapping[str, Any]]:
         """The processes that serve clients: slot, pid, state, start time, revisions, connections."""
 
+    @abstractmethod
     async def explain(self, service: str, argv: list[bytes], caller: Caller) -> Mapping[str, Any]:
         """How the policy, modes and waivers in force evaluate a command. Raises ValueError."""
 
+    @abstractmethod
     async def observe(self, seconds: float, rule: str | None, service: str | None) -> Mapping[str, Any]:
         """Break-glass: refuse nothing for a while, of one rule, one service, both, or (None) all of them.
         Raises ValueError."""
 
+    @abstractmethod
     async def end_observe(self) -> Mapping[str, Any]:
         """End everything that `observe` began."""
 
+    @abstractmethod
     async def reload(self) -> Mapping[str, Any]:
         """Put policy, configuration and waivers in force as their files are now. FileError: a file is wrong,
         and nothing changes."""
 
+    @abstractmethod
     async def restart(self) -> Mapping[str, Any]:
         """Replace the workers one by one. ValueError: there are none, or one does not start."""

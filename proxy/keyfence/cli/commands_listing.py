@@ -14,7 +14,6 @@ from rich import box
 from rich.table import Table
 
 from keyfence.commands.effects import effect_of
-from keyfence.commands.exceptions import FINDERS, NEEDS
 from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Command
 from keyfence.commands.table import ASKED_SERVERS, COMMANDS, KeySpec, Row
 from keyfence.policy.compiled.permissions import forbidden_by_default
@@ -121,7 +120,7 @@ def _listed(row: Row) -> Listed:
     command = row.command
     if row.subcommands:
         keys, access = "", ""
-    elif command.name in FINDERS:
+    elif command.name in FOUND:
         keys, access = FOUND[command.name]
     elif row.problem:
         keys, access = "others than it names", ""
@@ -143,7 +142,7 @@ def _by_specs(row: Row) -> tuple[str, str]:
     specs = [(spec, effect_of(row, role).needs) for role, spec in enumerate(row.specs) if spec.is_key]
     places = [place(spec) for spec, _ in specs]
     accesses = [access_text(needs) for _, needs in specs]
-    if row.command.name in NEEDS:
+    if row.command.name in ACCESS_BY_OPTIONS:
         accesses = [ACCESS_BY_OPTIONS[row.command.name]]
     elif len(set(accesses)) == 1:
         accesses = accesses[:1]
