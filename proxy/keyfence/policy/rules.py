@@ -4,7 +4,8 @@ Rule: this table is the only list of rules, and its order is the order in which 
 violations. The documentation, the schemas, the modes and the waivers take their rules from here.
 
 A new rule is a row here, a check in `policy/engine` that finds its violations, and a section of
-`policy/source` if the policy states it.
+`policy/source` if the policy states it. The check of a naming rule is in `policy/compiler/naming.py` and
+`policy/compiled/names.py`. CONTRIBUTING.md, task 2, has all steps.
 """
 
 from __future__ import annotations

@@ -1,14 +1,18 @@
-"""`admits` never disagrees with the full evaluation, and an evaluation never raises."""
+"""`admits` never disagrees with the full evaluation, which never raises; an error in it is a violation."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyfence.commands.extract import extract
 from keyfence.commands.table import COMMANDS
+from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
+from keyfence.policy.verdict import Mode
 from tests.policy.cases import POLICIES, steps_of
 from tests.policy.engine.test_channels_and_scripts import POLICY as MESH
 
@@ -110,3 +114,19 @@ def test_a_key_of_no_entry_in_a_scope_without_rights_is_said_to_be_one() -> None
         "scope.write",
         "no entry of the policy covers it, and the scope s has no writers",
     )
+
+
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+def test_a_decision_that_fails_is_a_violation_of_its_own(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[Exception] = []
+    modes = Modes([ModeRule(mode)], CUBE.policy.services)
+    authorizer = Authorizer(CUBE.policy, modes, on_error=errors.append)
+
+    def fail(*_: object) -> bool:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(authorizer.evaluator, "admits", fail)
+    ruling = authorizer.rule(CUBE.policy.number("CubeMaster"), [b"GET", b"x"])
+    assert [one.violation.rule for one in ruling.findings] == ["internal.error"]
+    assert (ruling.refused_by is not None) == (mode == "enforce")
+    assert [type(error) for error in errors] == [ZeroDivisionError]

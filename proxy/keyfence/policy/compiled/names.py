@@ -9,12 +9,13 @@ Lengths are compared as numbers. `build_names` builds the automata.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
 
 from keyfence.policy.patterns.automaton import Automaton
 from keyfence.policy.patterns.patterns import ClassExpression
 from keyfence.policy.patterns.regular import SEPARATOR
+from keyfence.policy.rules import RULES
 from keyfence.policy.show import printable
 from keyfence.policy.source.model import HashTag, Length
 from keyfence.policy.verdict import Severity
@@ -111,10 +112,8 @@ class Names:
         if self.automaton is None or self.automaton.match(key) >= 0:
             return
         broken = [check for check in self.checks if not check.admits(key)]
-        for rule in ("key.format", "key.charset"):
-            of_rule = [check for check in broken if _rule(check) == rule]
-            if of_rule:
-                yield _one_fault(rule, of_rule, key)
+        for rule in sorted({_rule(check) for check in broken}, key=_ORDER.index):
+            yield _one_fault(rule, [check for check in broken if _rule(check) == rule], key)
 
     def _length_faults(self, key: bytes, limit: Length | None) -> Iterator[NameFault]:
         limits = [*self.limits, *([LengthLimit("must", limit)] if limit is not None else [])]
@@ -155,8 +154,12 @@ def hash_tag_fault(key: bytes, wanted: HashTag) -> NameFault | None:
     )
 
 
+_RULES: Final[Mapping[Kind, str]] = {"charset": "key.charset"}  # all other kinds: key.format
+_ORDER: Final = tuple(RULES)
+
+
 def _rule(check: Check) -> str:
-    return "key.charset" if check.kind == "charset" else "key.format"
+    return _RULES.get(check.kind, "key.format")
 
 
 def _one_fault(rule: str, broken: Sequence[Check], key: bytes) -> NameFault:

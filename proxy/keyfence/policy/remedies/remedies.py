@@ -52,8 +52,8 @@ def remedies(
 
 
 def _in_general(question: Question) -> Ways:
-    """What the table of rules advises, where the command and the policy show nothing more precise."""
-    yield Way(RULES[question.violation.rule].remedy)
+    """The violation's hint; without one, the remedy that the table of rules has."""
+    yield Way(question.violation.hint or RULES[question.violation.rule].remedy)
 
 
 # -- rights
@@ -294,10 +294,6 @@ def _as_meant(pattern: KeyPattern, key: bytes) -> bytes | None:
     return filled if pattern.matches(filled) else None
 
 
-def _length(question: Question) -> Ways:
-    yield Way(question.violation.hint or "shorten the key")
-
-
 def _charset(question: Question) -> Ways:
     key = question.violation.key or b""
     lowered = key.lower()
@@ -487,15 +483,14 @@ def _slot(question: Question) -> Ways:
     yield Way("give the keys one hash tag, as {tag}" + ("; the policy's forms have one" if tagged else ""))
 
 
+# The rules for which the command and the policy show more than the violation's hint.
 _WAYS: Mapping[str, Callable[[Question], Ways]] = {
     "scope.read": _rights,
     "scope.write": _rights,
     "key.legacy": _legacy,
     "key.format": _format,
     "key.unregistered": _nearest,
-    "key.length": _length,
     "key.charset": _charset,
-    "key.hash_tag": hint_of,
     "slot.cross": _slot,
     "scan.scope": _scan,
     "channel.read": _channel,
