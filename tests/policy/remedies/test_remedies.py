@@ -338,3 +338,13 @@ def test_what_is_still_open_at_the_end_is_found_too() -> None:
 def test_an_unknown_service_of_a_sequence() -> None:
     with pytest.raises(ValueError, match="did you mean one"):
         explain_sequence(POLICY, read_sequence("@onee\nPING", "one"), now=0)
+
+
+def test_a_type_to_add_suits_every_key_of_the_scope() -> None:
+    text = "policy: p\nservices: [one]\nscopes:\n"
+    text += "  s: {prefix: '', writers: [one], readers: [one], type: string, unregistered: allow}\nkeys: {}\n"
+    policy, argv = parse_policy(text), [b"ZUNIONSTORE", b"a", b"1", b"b"]
+    touches = extract(argv)
+    found = Evaluator(policy).evaluate(0, argv, touches).violations
+    added = [dict(one.add) for one in remedies(policy, 0, argv, touches, found) if one.add]
+    assert added == [{"scopes": {"s": {"type": ["string", "zset"]}}}]

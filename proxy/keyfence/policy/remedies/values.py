@@ -1,6 +1,6 @@
 """What would have to change for a value or a time to live to be right.
 
-Rule: as with all remedies, a command is offered only where the decider finds the rule kept by it.
+Rule: as with all remedies, a command is offered only where the evaluator finds that it keeps the rule.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from keyfence.commands.arguments import fold, integer, word
 from keyfence.commands.model import Access, Streamed, Ttl
+from keyfence.policy.compiled.policy import Target
 from keyfence.policy.compiled.ttl import TtlRule
 from keyfence.policy.show import printable
 from keyfence.policy.units import duration_text
@@ -55,8 +56,19 @@ def type_ways(question: Question) -> Ways:
     types = target.entry.types if target is not None and target.entry is not None else ()
     yield from hint_of(question)
     if target is not None and access is not None and types and access.types:
-        text = f"or let {target.name} be of type {access.types[0]} too"
-        yield Way(text, add=adding(question.place, type=[*types, access.types[0]]))
+        one = _type_to_add(question, target, access)
+        text = f"or let {target.name} be of type {one} too"
+        yield Way(text, add=adding(question.place, type=[*types, one]))
+
+
+def _type_to_add(question: Question, target: Target, access: Access) -> str:
+    """Returns a type that the access admits; one that suits all accesses to the target, if there is one."""
+    others = [
+        one.types
+        for one in question.touches.accesses
+        if one.types and question.policy.target(one.key) is target
+    ]
+    return next((one for one in access.types if all(one in types for types in others)), access.types[0])
 
 
 def field_ways(question: Question) -> Ways:
