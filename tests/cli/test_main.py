@@ -117,8 +117,8 @@ def test_each_command_has_help(command: str) -> None:
             ("run", "--listen", "6380"),
             "Error: Invalid value for '--listen': '6380' is not an address; write HOST:PORT",
         ),
-        (("run", "--listen", "h:65536"), "Error: Invalid value for '--listen': 'h:65536' is no address"),
-        (("run", "--admin", "on"), "Error: Invalid value for '--admin': 'on' is no address"),
+        (("run", "--listen", "h:65536"), "Error: Invalid value for '--listen': 'h:65536' is not an address"),
+        (("run", "--admin", "on"), "Error: Invalid value for '--admin': 'on' is not an address"),
         (("run", "--upstream", "h:6379"), "Error: Invalid value for '--upstream': 'h:6379' is no upstream"),
         (("check",), "Error: Missing argument 'POLICY...'."),
         (
