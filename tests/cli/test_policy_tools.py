@@ -407,7 +407,7 @@ def test_faults_as_workflow_commands(file: Write) -> None:
     code, out, _ = keyfence("check", "--format", "github", policy)
     assert code == 1
     name = str(policy).replace(",", "%2C")
-    assert out == f"::error file={name},line=3,col=10::'50%25' is no rule\n"
+    assert out == f"::error file={name},line=3,col=10::'50%25' is not a rule\n"
     policy.write_text(SMALL)
     code, out, _ = keyfence("check", "--format", "github", policy)
     assert out.startswith(f"::warning file={name},line=4,col=17,title=idle-service::the service two ")
@@ -468,7 +468,7 @@ def test_a_configuration_is_checked_together_with_its_policy(file: Write) -> Non
     policy.write_text(PLAIN + "should: [nonsense]\n")
     code, out, _ = keyfence("check", config)
     assert code == 1
-    assert f"{policy}:4:10: error: 'nonsense' is no rule" in out
+    assert f"{policy}:4:10: error: 'nonsense' is not a rule" in out
     assert out.endswith(f"{config}: 0 errors\n{policy}: 1 error\n")
     policy.write_text(PLAIN)
     code, out, _ = keyfence("check", config)
