@@ -54,6 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy", "policy.compiled", "policy.engine"),
     },
     "telemetry": {"policy", "policy.engine", "shapes"},
+    "telemetry.reports": {"policy", "telemetry"},
     "upstream": {"resp", "telemetry"},
     "config": {"policy", "policy.enforcement", "policy.source", "resp", "net", "identity", "upstream"},
     "downstream": {
@@ -104,7 +105,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {
         *("admin", "commands", "config", "downstream", "net", "process", "process.serving"),
-        *("telemetry", "upstream"),
+        *("telemetry", "telemetry.reports", "upstream"),
         *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.loading"),
         *("policy.patterns", "policy.source"),
     },

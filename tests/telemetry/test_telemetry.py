@@ -310,6 +310,20 @@ class Remembering(Sink):
         self.counts[group] += times
 
 
+def test_a_further_sink_is_found_by_its_class_and_is_up_to_date() -> None:
+    findings = [Finding(violation(), "observed")]
+    telemetry = Telemetry.to(None, sinks=[Remembering()])
+    for _ in range(2):
+        telemetry.violations("CubeProxy", "10.0.0.7:1", "HSET", findings, "r1")
+    repeat = telemetry.repeats("CubeProxy", "HSET", findings)
+    assert repeat is not None
+    repeat.times += 5
+    sink = telemetry.sink(Remembering)
+    assert sink is not None
+    assert sum(sink.counts.values()) == 7
+    assert Telemetry.to(None).sink(Remembering) is None
+
+
 def test_a_further_sink_gets_every_finding_once_counted_ones_included() -> None:
     sink = Remembering()
     telemetry = Telemetry(sinks=[sink])

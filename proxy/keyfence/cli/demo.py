@@ -37,7 +37,7 @@ from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Mode
 from keyfence.process.serving.runtime import Runtime
-from keyfence.telemetry.report import rows_from_snapshot
+from keyfence.telemetry.reports.by_command import rows_from_snapshot
 from keyfence.telemetry.tally import Row
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.embedded import EmbeddedRedis

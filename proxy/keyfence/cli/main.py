@@ -27,8 +27,8 @@ from keyfence.process.run import serve
 from keyfence.process.serving.reload import Origin
 from keyfence.process.serving.runtime import StartError, run_loop, settle_modules
 from keyfence.telemetry.operator_log import warn
-from keyfence.telemetry.report import render
-from keyfence.telemetry.report_by_key import as_objects, render_by_key
+from keyfence.telemetry.reports.by_command import render
+from keyfence.telemetry.reports.by_key import as_objects, render_by_key
 from keyfence.upstream.embedded import EmbeddedRedisError
 
 from . import policy_tools

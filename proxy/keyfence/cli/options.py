@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from keyfence.admin.client import TIMEOUT, TOKEN_VARIABLE, AskError, ask, url_of
 from keyfence.config.models import DEFAULT_ADMIN
 from keyfence.net.addresses import parse_address
-from keyfence.telemetry.report import rows_from_log, rows_from_snapshot
+from keyfence.telemetry.reports.by_command import rows_from_log, rows_from_snapshot
 from keyfence.telemetry.tally import Row
 from keyfence.upstream.url import without_password
 

@@ -29,7 +29,6 @@ from keyfence.process.workers.sockets import CannotBind, WorkerSlot, bind_slots
 from keyfence.process.workers.worker import Start
 from keyfence.telemetry.log_relay import LogRelay
 from keyfence.telemetry.operator_log import warn
-from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.embedded import EmbeddedRedis
 from keyfence.upstream.health import Upstream, UpstreamAddress
 
@@ -39,7 +38,7 @@ from .serving.backend import Backend
 from .serving.command_recorder import Recorder
 from .serving.reload import Origin, pack
 from .serving.rlimits import admin_room
-from .serving.runtime import Runtime, StartError, background
+from .serving.runtime import Runtime, StartError, background, telemetry_of
 from .systemd import READY, STOPPING, notifier
 
 
@@ -50,7 +49,7 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
         loop = asyncio.get_running_loop()
         own_log = None if settings.workers else settings.decision_log or None
         try:
-            telemetry = Telemetry.to(own_log, mask_keys=settings.mask_keys, schedule=loop.call_soon)
+            telemetry = telemetry_of(settings, own_log)
             stack.callback(telemetry.close)
             relay = LogRelay(telemetry.counters, loop.call_soon)
             if settings.workers:

@@ -1,4 +1,4 @@
-"""Counters and metrics, the decision log, reports, and lines for operators."""
+"""Counters and metrics, the tally, the decision log, and lines for operators."""
 
 from .counters import Counters
 from .telemetry import Telemetry

@@ -3,7 +3,9 @@
 Rule: a sink is one file that implements `Sink`, and `Telemetry` passes every finding to every sink. A sink
 never raises and never blocks, and what it holds is bounded.
 
-Counters, tally and decision log are the sinks that each process has.
+Counters, tally and decision log are the sinks that each process has. `telemetry_of` in
+`process.serving.runtime` is the place for others. What a sink counts in a worker reaches the parent only if
+`process.workers.increments` sends it.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class Sink:
         raise NotImplementedError
 
     def repeat(self, group: Group, times: int, now: float, at: float, /) -> None:
-        """Take `times` findings like the last one of the group. Their keys and values are not known."""
+        """Take `times` findings like the last one of the group. Their keys and values are not known.
+        `now` and `at` say when they were gathered: at most about a second after the first of them."""
         raise NotImplementedError
 
     def holds(self, _group: Group, /) -> bool:

@@ -11,7 +11,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.verdict import Action, Finding, Peer, Violation, script_in
@@ -30,6 +30,7 @@ MAX_REPEATS = 4_096  # live at a time
 MAX_SCRIPTS = 1_000
 RETIRED = 100  # repeats that end each second, oldest first: the next command of each is recorded in full
 Schedule = Callable[[Callable[[], None]], object]
+_S = TypeVar("_S", bound=Sink)
 # An unknown command's name is the client's own text. It is shown only if it looks like a name.
 _COMMAND_NAME = re.compile(r"[A-Z][A-Z0-9._-]{0,31}")
 
@@ -96,17 +97,24 @@ class Telemetry:
         self._unsettled.move(self._shapes, self._tally)
         return self._tally
 
+    def sink(self, kind: type[_S]) -> _S | None:
+        """The further sink of this class, up to date; None if there is none."""
+        self.gather()
+        return next((one for one in self._others if isinstance(one, kind)), None)
+
     @classmethod
     def to(
         cls,
         target: str | int | None,
         *,
+        sinks: Sequence[Sink] = (),
         mask_keys: bool = False,
         schedule: Schedule | None = None,
     ) -> Telemetry:
-        """With a decision log, see `log_to`. `schedule` is the event loop's `call_soon`: then all lines of
-        one turn go out in one write. Raises OSError if the file can't be opened."""
-        telemetry = cls(mask_keys=mask_keys)
+        """With a decision log, see `log_to`, and with further sinks. `schedule` is the event loop's
+        `call_soon`: then all lines of one turn go out in one write. Raises OSError if the file can't be
+        opened."""
+        telemetry = cls(sinks=sinks, mask_keys=mask_keys)
         telemetry._schedule = schedule
         telemetry.log_to(target)
         return telemetry

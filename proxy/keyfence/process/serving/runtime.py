@@ -294,6 +294,16 @@ class Runtime:
             self.telemetry.counters.set_exceptions_lapsed(kind, sum(until < today for until in untils))
 
 
+def telemetry_of(settings: Settings, log: str | int | None) -> Telemetry:
+    """The telemetry of one process: the only one, a worker, or the parent. `log` is where its decision log
+    goes, see `Telemetry.log_to`. Raises OSError.
+
+    A sink that a setting switches on is made here, and passed as one of `sinks`.
+    """
+    schedule = asyncio.get_running_loop().call_soon
+    return Telemetry.to(log, mask_keys=settings.mask_keys, schedule=schedule)
+
+
 def _report_end(task: asyncio.Future[None]) -> None:
     """Report a job that ends by a fault: nothing else notices."""
     if not task.cancelled() and isinstance(fault := task.exception(), Exception):

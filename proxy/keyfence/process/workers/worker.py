@@ -23,10 +23,16 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.process.serving.command_recorder import Recorder
 from keyfence.process.serving.reload import Packed, unpack
-from keyfence.process.serving.runtime import Runtime, StartError, background, run_loop, settle_modules
+from keyfence.process.serving.runtime import (
+    Runtime,
+    StartError,
+    background,
+    run_loop,
+    settle_modules,
+    telemetry_of,
+)
 from keyfence.process.serving.spawn import admit_signals, end_with_parent
 from keyfence.telemetry.operator_log import warn
-from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.health import UpstreamAddress
 
 from .channel import Channel, from_pickle, to_json
@@ -106,11 +112,7 @@ class Worker:
 
     async def _serve(self, start: Start) -> None:
         settings = start.packed.settings
-        telemetry = Telemetry.to(
-            self._log_of(settings),
-            mask_keys=settings.mask_keys,
-            schedule=asyncio.get_running_loop().call_soon,
-        )
+        telemetry = telemetry_of(settings, self._log_of(settings))
         if settings.record:
             telemetry.recorder = Recorder(settings.record)
         self._increments = Increments(telemetry)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keyfence.telemetry.report import render, rows_from_log, rows_from_snapshot
+from keyfence.telemetry.reports.by_command import render, rows_from_log, rows_from_snapshot
 from tests.telemetry.test_tally import row
 
 

@@ -16,8 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keyfence.policy.show import one_line
-
-from .tally import Row
+from keyfence.telemetry.tally import Row
 
 ACTIONS = ("refused", "observed", "waived", "late")
 _NUMBERS = frozenset({"refused", "observed", "waived", "late"})

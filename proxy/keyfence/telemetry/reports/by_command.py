@@ -20,9 +20,8 @@ from rich.text import Text
 
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text
-
-from .clients import MAX_CLIENTS, Client, from_fields, text_of
-from .tally import Row, Tally
+from keyfence.telemetry.clients import MAX_CLIENTS, Client, from_fields, text_of
+from keyfence.telemetry.tally import Row, Tally
 
 _ACTIONS = frozenset({"observed", "refused", "waived", "late"})
 _COLUMNS = ("refused", "observed", "waived", "late")  # what was done about violations

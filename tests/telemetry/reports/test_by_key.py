@@ -7,7 +7,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfence.telemetry.report_by_key import as_objects, by_key, render_by_key
+from keyfence.telemetry.reports.by_key import as_objects, by_key, render_by_key
 from tests.telemetry.test_tally import row
 
 ROWS = [

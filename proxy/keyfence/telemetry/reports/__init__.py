@@ -1,0 +1,1 @@
+"""The report as tables for people: by command, and by key."""
