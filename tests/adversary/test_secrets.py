@@ -174,7 +174,7 @@ def without_fast_paths(policy: CompiledPolicy) -> CompiledPolicy:
     """Returns the same policy without the fast paths of masking."""
     secrecy = policy.secrecy
     assert secrecy is not None
-    return dataclasses.replace(policy, secrecy=dataclasses.replace(secrecy, quick=None, brief=None))
+    return dataclasses.replace(policy, secrecy=dataclasses.replace(secrecy, quick=None, short_name=None))
 
 
 def any_name(rng: random.Random, expression: str, known: list[bytes]) -> bytes:

@@ -102,7 +102,7 @@ def test_a_client_s_identity_can_change_within_a_pipeline(
             data += connection.recv(65536)
     answers = [line for line in data.split(b"\r\n") if line.startswith((b"-NOPERM", b"$-1"))]
     assert [line[:7] for line in answers] == [b"-NOPERM", b"$-1", b"$-1", b"-NOPERM", b"-NOPERM"]
-    assert b"hasn't logged in" in answers[0]
+    assert b"has not logged in" in answers[0]
     assert b"own tenant: t:globex:1" in answers[3]
 
 
