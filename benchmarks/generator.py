@@ -70,9 +70,9 @@ def batches(load: str, connection: int, pipeline: int, share: float) -> list[Bat
 class Connection(asyncio.Protocol):
     """Sends a batch, waits for its replies, then sends the next batch."""
 
-    def __init__(self, run: Run, todo: list[Batch]) -> None:
+    def __init__(self, run: Run, to_send: list[Batch]) -> None:
         self._run = run
-        self._todo = todo
+        self._to_send = to_send
         self._at = 0
         self._awaited = 0
         self._begun = 0
@@ -83,8 +83,8 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def begin(self) -> None:
-        batch = self._todo[self._at]
-        self._at = (self._at + 1) % len(self._todo)
+        batch = self._to_send[self._at]
+        self._at = (self._at + 1) % len(self._to_send)
         self._awaited = batch.replies
         self._begun = time.perf_counter_ns()
         assert self._transport is not None
@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
         self._run.errors += data.startswith(b"-") + data.count(b"\n-")
         if not self._awaited:
             self._run.took.append(time.perf_counter_ns() - self._begun)
-            self._run.left -= self._todo[self._at - 1].replies
+            self._run.left -= self._to_send[self._at - 1].replies
             if self._run.left > 0:
                 self.begin()
             else:
@@ -141,10 +141,10 @@ async def exchange(spec: dict[str, object]) -> dict[str, object]:
     connections = []
     for number in range(cast(int, spec["clients"])):
         service = traffic.kind_of(number).service if load == "replay" else "CubeMaster"
-        todo = batches(load, number, pipeline, cast(float, spec["share"]))
-        made = Connection(run, todo)
-        await loop.create_connection(lambda made=made: made, "127.0.0.1", ports.get(service, ports[""]))
-        connections.append(made)
+        to_send = batches(load, number, pipeline, cast(float, spec["share"]))
+        one = Connection(run, to_send)
+        await loop.create_connection(lambda one=one: one, "127.0.0.1", ports.get(service, ports[""]))
+        connections.append(one)
     begun = time.perf_counter()
     for connection in connections:
         connection.begin()

@@ -39,7 +39,7 @@ class Target(NamedTuple):
 
 
 class Field:
-    """All targets of one run, and the Redis behind them."""
+    """All targets of one run, and the Redis that they use."""
 
     def __init__(self, redis: RedisServer, folder: Path) -> None:
         self.redis = redis

@@ -147,8 +147,8 @@ def requests(kind: Kind, seed: int, count: int) -> list[bytes]:
     choose = random.Random(seed)
     steps = [step for _, step in kind.steps]
     weights = [weight for weight, _ in kind.steps]
-    made: list[bytes] = []
-    while len(made) < count:
+    encoded: list[bytes] = []
+    while len(encoded) < count:
         [step] = choose.choices(steps, weights)
-        made += [command(*map(str, argv)) for argv in step(choose)]
-    return made
+        encoded += [command(*map(str, argv)) for argv in step(choose)]
+    return encoded

@@ -205,18 +205,18 @@ def run(field: Field, target: Target, workload: Workload, scale: float) -> Round
     before, redis_before = cpu_seconds(pids), cpu_seconds(redis)
     try:
         if workload.load in ("set", "get", *_KEYS):
-            made = _redis_benchmark(target, workload, requests)
+            figures = _redis_benchmark(target, workload, requests)
         else:
-            made = _generator(target, workload, requests)
+            figures = _generator(target, workload, requests)
     except subprocess.TimeoutExpired:
         return f"did not end within {LONGEST} s"
-    if isinstance(made, str):
-        return made
-    done = made.pop("requests")
+    if isinstance(figures, str):
+        return figures
+    done = figures.pop("requests")
     cpu = (cpu_seconds(pids) - before) / done * 1e6
     redis_cpu = (cpu_seconds(redis) - redis_before) / done * 1e6
     return Round(
-        **{**made, "errors": made["errors"] / done},
+        **{**figures, "errors": figures["errors"] / done},
         cpu=cpu,
         redis_cpu=redis_cpu,
         resident=resident_kib(pids) / 1024,

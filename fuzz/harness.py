@@ -67,7 +67,7 @@ class Choices:
         return self.bytes(max(0, len(self._data) - self._at))
 
     def pieces(self) -> list[bytes]:
-        """Returns the rest in pieces, whose sizes alternate between two numbers. A first 0 means one piece."""
+        """Returns the rest in pieces. Their sizes alternate between two numbers; a first 0: one piece."""
         first, second = self.number(), self.number() + 1
         data = self.rest()
         if first == 0:
