@@ -1,7 +1,7 @@
 """Compares the speed of keyfence with Redis and with proxies that check nothing: `python -m benchmarks`.
 
 Rule: all targets are measured in one run. Each round goes through all targets before the next round begins,
-so that a slow machine affects all alike. Results are medians, and only ratios within one run are reported.
+so that a slow machine affects all targets equally. Results are medians. Only ratios within one run compare.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from benchmarks.results import Cell, Cells
 from benchmarks.workloads import MAIN, WORKLOADS, Round, Workload, has_redis_benchmark, idle, run
 from tests.servers import running_redis
 
-METHOD = """One Redis on loopback, without persistence, and every target before it, all on this one machine,
-which the load generator shares. Rounds alternate: each goes through all targets before the next begins. Given
-are medians over the rounds with the least and the most; numbers compare within this run only. Load comes from
-redis-benchmark with a million random keys, and from a replay of CubeSandbox's traffic
-(benchmarks/traffic.py). keyfence judges by the whole of policies/cubesandbox.yaml in enforce, with telemetry
-and decision log on. CPU times are the processes' own (utime and stime of /proc/PID/stat, all threads) by
-commands sent; they are precise to 10 ms in each round."""
+METHOD = """All targets stand in front of the same Redis, which has no persistence. Everything, the load
+generator included, runs on this machine over loopback. Each round goes through all targets before the next
+round begins. The tables show medians over the rounds, with the lowest and the highest value. Numbers compare
+only within this run. The load comes from redis-benchmark with a million random keys, and from a replay of
+CubeSandbox's traffic (benchmarks/traffic.py). keyfence enforces the whole of policies/cubesandbox.yaml, with
+telemetry and decision log on. CPU times are those of each process (utime and stime of /proc/PID/stat, all
+threads), divided by the number of commands sent. They are precise to 10 ms in each round."""
 
 
 def main() -> None:
@@ -38,9 +38,11 @@ def main() -> None:
         sys.exit("redis-benchmark is missing: apt install redis-tools")
     chosen = [one for one in WORKLOADS if _is_chosen(one, options)]
     if not chosen:
-        sys.exit(f"no workload is called so; there are: {', '.join(one.name for one in WORKLOADS)}")
+        sys.exit(f"no such workload; choose from: {', '.join(one.name for one in WORKLOADS)}")
     names = _names_of(chosen, options)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends with this process
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # so that the exit stack ends the started processes
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keyfence-bench-")))
         redis = stack.enter_context(running_redis(tcp=True))
@@ -57,18 +59,35 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few workloads, three short rounds")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="WORKLOAD", help="a name or its beginning"
+        "--only",
+        action="append",
+        default=[],
+        metavar="WORKLOAD",
+        help="a workload, or the first part of its name (set for set-1x1); may be repeated",
     )
     parser.add_argument(
-        "--target", action="append", default=[], metavar="NAME", help="only these, and direct"
+        "--target",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="measure only this target and direct; may be repeated",
     )
     parser.add_argument(
-        "--peer", action="append", default=[], metavar="NAME=HOST:PORT", help="one more target"
+        "--peer",
+        action="append",
+        default=[],
+        metavar="NAME=HOST:PORT",
+        help="measure this address too; may be repeated",
     )
     parser.add_argument("--rounds", type=int, default=0, help="default: 7, with --quick 3")
-    parser.add_argument("--scale", type=float, default=0.0, help="of the numbers of requests")
     parser.add_argument(
-        "--output", type=Path, default=Path(__file__).parent / "results", help="where the report goes"
+        "--scale",
+        type=float,
+        default=0.0,
+        help="multiplies the numbers of requests; default: 1, with --quick 0.3",
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path(__file__).parent / "results", help="the directory for the report"
     )
     options = parser.parse_args()
     options.rounds = options.rounds or (3 if options.quick else 7)
@@ -88,7 +107,7 @@ def _names_of(chosen: list[Workload], options: argparse.Namespace) -> set[str]:
 
 
 def _prepare(field: targets.Field) -> None:
-    """Make what the traffic expects to be there."""
+    """Prepare the keys that the traffic needs."""
     with field.redis.client() as client:
         client.flushall()
         client.xgroup_create(traffic.EVENTS, traffic.GROUP, id="$", mkstream=True)
@@ -99,27 +118,29 @@ def _measure(field: targets.Field, chosen: list[Workload], options: argparse.Nam
     cells: Cells = {}
     for workload in chosen:
         print(f"\n{workload.text}", flush=True)
-        there = [
+        measured = [
             target
             for name, target in field.targets.items()
             if name in (workload.targets or MAIN) or name in peers
         ]
-        rounds: dict[str, list[Round]] = {target.name: [] for target in there}
-        trouble: dict[str, str] = {}
+        rounds: dict[str, list[Round]] = {target.name: [] for target in measured}
+        failures: dict[str, str] = {}
         for _ in range(1 if workload.load == "idle" else options.rounds):
-            for target in there:
-                if target.name in trouble:
+            for target in measured:
+                if target.name in failures:
                     continue
-                made = _one(field, target, workload, options.scale)
-                if isinstance(made, str):
-                    trouble[target.name] = made
+                outcome = _one(field, target, workload, options.scale)
+                if isinstance(outcome, str):
+                    failures[target.name] = outcome
                 else:
-                    rounds[target.name].append(made)
-        for target in there:
-            cells[workload.name, target.name] = Cell(tuple(rounds[target.name]), trouble.get(target.name, ""))
-        print(results.table(workload, [target.name for target in there], cells), flush=True)
+                    rounds[target.name].append(outcome)
+        for target in measured:
+            cells[workload.name, target.name] = Cell(
+                tuple(rounds[target.name]), failures.get(target.name, "")
+            )
+        print(results.table(workload, [target.name for target in measured], cells), flush=True)
         if workload.load not in ("set", "get"):
-            _prepare(field)  # large values, and keys of other types, would be in the way of what follows
+            _prepare(field)  # large values and keys of other types would disturb the next workload
     return cells
 
 
@@ -127,7 +148,7 @@ def _one(field: targets.Field, target: targets.Target, workload: Workload, scale
     if workload.load != "idle":
         return run(field, target, workload, scale)
     if not target.pid:
-        return "its memory isn't known"
+        return "its memory is unknown"
     return Round(0, 0, 0, 0, 0, 0, idle(field, target, workload.clients), 0)
 
 
@@ -152,7 +173,7 @@ def _write(field: targets.Field, chosen: list[Workload], cells: Cells, options: 
     report.write_text("\n\n".join(parts) + "\n")
     print(f"\n{results.goals(cells)}\n\n{report}")
     if not pictures:
-        print("no pictures: pip install 'keyfence[bench]'")
+        print("no plots: pip install 'keyfence[bench]'")
 
 
 def _versions() -> str:

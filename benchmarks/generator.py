@@ -1,9 +1,9 @@
-"""A load generator for loads that redis-benchmark cannot send: mixed traffic, refusals, transactions,
+"""A load generator for loads that redis-benchmark cannot send: mixed traffic, refusals, transactions and
 messages.
 
 Rule: requests are encoded before the clock starts, and replies are only counted and timed, so that the
-generator costs little compared with its targets. It runs as a separate process, with its task as JSON on
-standard input and its result as JSON on standard output.
+generator costs little compared with its targets. It runs as a separate process, which reads its task as JSON
+from standard input and writes its result as JSON to standard output.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from keyfence.resp.replies import ReplyFramer
 KEY = "cube:v1:master:instance:meta:"  # CubeMaster may write it, CubeProxy may not
 FOREIGN = "cube:v1:proxy:bench:"
 VALUE = b"x" * 64
-BATCHES = 200  # that each connection goes through, again and again
-STALLED = 60.0  # seconds after which a run without a reply is given up
+BATCHES = 200  # for each connection, which repeats them
+STALLED = 60.0  # seconds without a reply after which a run fails
 
 
 class Batch(NamedTuple):
-    """What goes out in one write, and how many replies it gets."""
+    """The bytes of one write, and the number of their replies."""
 
     data: bytes
     replies: int
@@ -49,7 +49,7 @@ def _sets(choose: random.Random, count: int, foreign: float = 0.0) -> list[bytes
 
 
 def batches(load: str, connection: int, pipeline: int, share: float) -> list[Batch]:
-    """What one connection sends. `share` is how much of it a policy refuses, where that is asked for."""
+    """Returns the batches of one connection. `share`: the share of refused commands in the load "refused"."""
     choose = random.Random(connection)
     if load == "replay":
         return _joined(
@@ -57,22 +57,22 @@ def batches(load: str, connection: int, pipeline: int, share: float) -> list[Bat
         )
     if load == "refused":
         return _joined(_sets(choose, BATCHES * pipeline, share), pipeline)
-    if load == "offences":
-        return _joined(traffic.offences(choose, BATCHES * pipeline, VALUE), pipeline)
-    if load == "multi":  # as redis-py sends a pipeline
+    if load == "violating":
+        return _joined(traffic.violating_sets(choose, BATCHES * pipeline, VALUE), pipeline)
+    if load == "multi":  # the form of a pipeline of redis-py
         return [
             Batch(b"".join([command("MULTI"), *_sets(choose, pipeline), command("EXEC")]), pipeline + 2)
             for _ in range(BATCHES)
         ]
-    raise ValueError(f"no such load: {load}")
+    raise ValueError(f"unknown load: {load}")
 
 
 class Connection(asyncio.Protocol):
-    """Sends a batch, awaits its replies, sends the next."""
+    """Sends a batch, waits for its replies, then sends the next batch."""
 
-    def __init__(self, run: Run, todo: list[Batch]) -> None:
+    def __init__(self, run: Run, to_send: list[Batch]) -> None:
         self._run = run
-        self._todo = todo
+        self._to_send = to_send
         self._at = 0
         self._awaited = 0
         self._begun = 0
@@ -83,8 +83,8 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def begin(self) -> None:
-        batch = self._todo[self._at]
-        self._at = (self._at + 1) % len(self._todo)
+        batch = self._to_send[self._at]
+        self._at = (self._at + 1) % len(self._to_send)
         self._awaited = batch.replies
         self._begun = time.perf_counter_ns()
         assert self._transport is not None
@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
         self._run.errors += data.startswith(b"-") + data.count(b"\n-")
         if not self._awaited:
             self._run.took.append(time.perf_counter_ns() - self._begun)
-            self._run.left -= self._todo[self._at - 1].replies
+            self._run.left -= self._to_send[self._at - 1].replies
             if self._run.left > 0:
                 self.begin()
             else:
@@ -107,11 +107,11 @@ class Connection(asyncio.Protocol):
 
 
 class Run:
-    """One run: all connections, and what came of them."""
+    """The state and results that all connections of a run share."""
 
     def __init__(self, requests: int) -> None:
         self.left = requests
-        self.took: list[int] = []  # nanoseconds of each batch
+        self.took: list[int] = []  # nanoseconds for each batch
         self.errors = 0
         self._done = asyncio.get_running_loop().create_future()
 
@@ -133,7 +133,7 @@ class Run:
 
 
 async def exchange(spec: dict[str, object]) -> dict[str, object]:
-    """Requests and replies in turns, on so many connections."""
+    """Sends requests and waits for their replies, on `clients` connections."""
     loop = asyncio.get_running_loop()
     ports = cast("dict[str, int]", spec["ports"])
     load, pipeline = str(spec["load"]), cast(int, spec["pipeline"])
@@ -141,10 +141,10 @@ async def exchange(spec: dict[str, object]) -> dict[str, object]:
     connections = []
     for number in range(cast(int, spec["clients"])):
         service = traffic.kind_of(number).service if load == "replay" else "CubeMaster"
-        todo = batches(load, number, pipeline, cast(float, spec["share"]))
-        made = Connection(run, todo)
-        await loop.create_connection(lambda made=made: made, "127.0.0.1", ports.get(service, ports[""]))
-        connections.append(made)
+        to_send = batches(load, number, pipeline, cast(float, spec["share"]))
+        one = Connection(run, to_send)
+        await loop.create_connection(lambda one=one: one, "127.0.0.1", ports.get(service, ports[""]))
+        connections.append(one)
     begun = time.perf_counter()
     for connection in connections:
         connection.begin()
@@ -161,7 +161,7 @@ def _result(run: Run, requests: int, seconds: float) -> dict[str, object]:
 
 
 class Subscriber(asyncio.Protocol):
-    """Counts messages, whose text says when they were sent."""
+    """Counts messages. The text of a message is the time when it was sent."""
 
     def __init__(self, run: Run, confirmed: asyncio.Semaphore) -> None:
         self._run = run
@@ -196,7 +196,7 @@ class Subscriber(asyncio.Protocol):
 
 
 async def fan_out(spec: dict[str, object]) -> dict[str, object]:
-    """One publisher, many subscribers: what counts is messages that arrive."""
+    """Sends from one publisher to many subscribers, and counts the messages that arrive."""
     loop = asyncio.get_running_loop()
     port = cast("dict[str, int]", spec["ports"])[""]
     clients, requests = cast(int, spec["clients"]), cast(int, spec["requests"])

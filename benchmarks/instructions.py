@@ -1,9 +1,9 @@
 """Counts the processor instructions of a command in a client's session, with callgrind.
 
 Run it from the repository's root: `python -m benchmarks.instructions`. The counts hardly vary between runs
-and machines, so `tests/session/test_instructions.py` can compare them with limits. They are given as a
-multiple of the instructions that CPython needs to split the same requests at their CRLFs, which compensates
-for differences between Python builds. Needs valgrind, under which everything takes fifty times as long.
+and machines, so `tests/session/test_instructions.py` can compare them with limits. The unit is the number of
+instructions that CPython needs to split the same requests at their CRLFs. This unit compensates for
+differences between Python builds. Needs valgrind, which slows everything down by a factor of fifty.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from keyfence import _compiled
 ROOT = Path(__file__).parents[1]
 COMMANDS = 480
 PIPELINES = (1, 16)
-# Exported by the C library and called by nobody else meanwhile: callgrind ends a part of its count at a call.
+# callgrind ends a part of its count at each call of this function. The C library exports it, and nothing else
+# calls it during the count.
 _end_part = os.getpid
 _END = "getpid"
 
 
 class Unavailable(Exception):
-    """Callgrind can't be had, or doesn't work here; says why."""
+    """Callgrind is missing or does not work here. The message gives the reason."""
 
 
 def count() -> dict[str, float]:
-    """How many instructions each load takes, as a multiple of those that splitting it at CRLF takes."""
+    """Returns the instructions of each load, as a multiple of those for splitting it at its CRLFs."""
     if not shutil.which("valgrind"):
         raise Unavailable("valgrind is not installed")
     tool = ["valgrind", "--tool=callgrind"]
@@ -48,13 +49,13 @@ def count() -> dict[str, float]:
         environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise RuntimeError(f"what is counted ended with {done.returncode}: {done.stderr[-2000:]}")
+            raise RuntimeError(f"the measured process ended with {done.returncode}: {done.stderr[-2000:]}")
         names = done.stdout.splitlines()
         parts = sorted(out.parent.glob("parts.*"), key=lambda path: int(path.suffix[1:]))
         totals = [_total(path) for path in parts]
-    # Of each load: what led to it, itself, and splitting it.
-    itself, splitting = totals[1::3], totals[2::3]
-    return {name: mine / split for name, mine, split in zip(names, itself, splitting, strict=True)}
+    # Each load has three parts: the preparation, the load itself, and the splitting of its requests.
+    loads, splits = totals[1::3], totals[2::3]
+    return {name: load / split for name, load, split in zip(names, loads, splits, strict=True)}
 
 
 def _total(part: Path) -> int:
@@ -65,7 +66,7 @@ def _total(part: Path) -> int:
 
 
 def work() -> None:
-    """What runs under callgrind: each load twice, of which the second time is counted, and its splitting."""
+    """Runs under callgrind: serves each load twice, the second time counted, then splits its requests."""
     for pipeline in PIPELINES:
         for load in sessions.loads(COMMANDS, pipeline):
             session = sessions.session_for(load)
@@ -83,7 +84,7 @@ def main() -> None:
     if sys.argv[1:] == ["--work"]:
         work()
         return
-    print(f"hot modules: {_compiled.describe()}; instructions, as a multiple of splitting at CRLF")
+    print(f"hot modules: {_compiled.describe()}; instructions, as a multiple of those for splitting at CRLF")
     try:
         found = count()
     except Unavailable as exc:

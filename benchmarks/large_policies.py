@@ -1,9 +1,9 @@
 """Measures the cost of loading a large policy, and of a command under it, for growing numbers of entries.
 
 Run it from the repository's root: `python -m benchmarks.large_policies [entries …]`. Each size is measured in
-separate processes, from the YAML text to a verdict; the sizes take turns, and the results are medians. One
-placeholder in four has a bounded length, and one in twenty may hold the separator. Keys of twelve entries
-only show the cost of the steps; keys of all entries also show the effect of the processor's caches. With
+separate processes, from the YAML text to a verdict. The sizes take turns, and the results are medians. One
+placeholder in four has a bounded length, and one in twenty may contain the separator. Keys from only twelve
+entries show the cost of the steps. Keys from all entries also show the effect of the processor's caches. With
 KEYFENCE_PURE=1 it measures the interpreted modules.
 """
 
@@ -37,7 +37,7 @@ PLACEHOLDERS = """placeholders:
   month: "[0-9]{4}-[0-9]{2}"
   path: "[A-Za-z0-9_./:-]{1,200}"
 """
-# How keys end, by weight.
+# The ends of keys; a repeated one is more frequent.
 ENDINGS = (
     ["<id>"] * 7 + ["<id>:meta"] * 3 + ["<short>"] * 4 + ["<hash>", "<id...>", "<id>:<month>", "all", "all"]
 )
@@ -46,7 +46,7 @@ MORE = [", type: hash", ", type: string, ttl: {max: 1h, at: write}", ", ttl: non
 
 
 def policy_text(entries: int) -> tuple[str, list[str]]:
-    """A policy with so many entries over SERVICES scopes, one for each service; and the keys' patterns."""
+    """Returns a policy with this number of entries, one scope per service, and the keys' patterns."""
     choose = random.Random(entries)
     words = ["".join(choose.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(6)) for _ in range(400)]
     services = [f"service-{number}" for number in range(SERVICES)]
@@ -73,9 +73,9 @@ class Measured(NamedTuple):
     load_seconds: float
     cpu_seconds: float
     states: float
-    more_megabytes: float  # of the process' peak, by loading
-    key_of_few: float  # nanoseconds a key of one of FEW entries
-    key_of_all: float  # nanoseconds a key of any entry
+    more_megabytes: float  # growth of the process' peak memory while loading
+    key_of_few: float  # nanoseconds per key, with keys from FEW entries
+    key_of_all: float  # nanoseconds per key, with keys from all entries
     command_of_few: float
     command_of_all: float
 
@@ -125,7 +125,7 @@ def main() -> None:
         command = [sys.executable, "-m", "benchmarks.large_policies", "--one", str(size)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         measured[size].append(Measured(*json.loads(done.stdout)))
-    print("                                              ns a key        ns a command")
+    print("                                              ns per key      ns per command")
     print(" entries   load s   CPU s   states  more MB  of 12  of all     of 12   of all")
     for size, turns in measured.items():
         load, cpu, states, more, *times = map(statistics.median, zip(*turns, strict=True))

@@ -1,10 +1,8 @@
-"""Measures single steps of a command: reading, extraction, evaluation, and a client's whole session, no
-sockets.
+"""Measures single steps of a command without sockets: reading, extraction, evaluation, and a whole session.
 
-Run it from the repository's root: `python -m benchmarks.micro`. Arguments are the beginnings of names to run,
-and pyperf's options (`--fast`; `-o FILE` stores the results, `python -m pyperf compare_to` compares two such
-files). With KEYFENCE_PURE=1 it measures the interpreted modules. Times are for a single command, key or
-reply.
+Run it from the repository's root: `python -m benchmarks.micro`. It takes prefixes of the names to run, and
+pyperf's options: `--fast` is quicker, and `-o FILE` stores the results for `python -m pyperf compare_to`.
+With KEYFENCE_PURE=1 it measures the interpreted modules. Times are for a single command, key or reply.
 """
 
 from __future__ import annotations
@@ -32,13 +30,13 @@ SET = command("SET", "cube:v1:shared:sandbox:proxy:7c8f3a", b"x" * 64)
 PIPELINE = 16
 COMMANDS = 1_600
 
-# Made in the process that measures, before it does: what is to be run, and how often that is one unit's work.
+# Runs in the measuring process, before the clock starts. Returns the function to measure.
 Make = Callable[[], Callable[[], object]]
-Bench = tuple[str, Make, int]
+Bench = tuple[str, Make, int]  # name; maker; commands, keys or replies in one call
 
 
 def reading(chunk: bytes, size: int = 0) -> Callable[[], object]:
-    """A reader that is fed this, in pieces of `size` (0: whole), and asked for its requests."""
+    """Returns a function that feeds `chunk` to a reader, in pieces of `size` (0: whole), and reads it."""
     reader = RequestReader(IDENTIFIED)
     parts = [chunk[at : at + size] for at in range(0, len(chunk), size)] if size else [chunk]
 
@@ -56,11 +54,11 @@ def framing(reply: bytes) -> Callable[[], object]:
     return lambda: framer.advance(replies, 0, PIPELINE)
 
 
-def wire() -> Iterator[Bench]:
+def resp() -> Iterator[Bench]:
     mget = command("MGET", *(f"key:{n}" for n in range(100)))
     big = command("SET", "k", b"x" * 1_000_000)
     yield "SET of 64 bytes", partial(reading, SET), 1
-    yield "SET of 64 bytes, 16 a read", partial(reading, SET * PIPELINE), PIPELINE
+    yield "SET of 64 bytes, 16 per read", partial(reading, SET * PIPELINE), PIPELINE
     yield "SET of 64 bytes, in pieces of 100 bytes", partial(reading, SET * PIPELINE, 100), PIPELINE
     yield "inline PING", partial(reading, b"PING\r\n"), 1
     yield "MGET of 100 keys", partial(reading, mget), 1
@@ -84,7 +82,7 @@ def extraction() -> Iterator[Bench]:
 
 @cache
 def general(naming_rules: bool) -> CompiledPolicy:
-    """A policy of which rules of naming are a part that can be left out."""
+    """Returns the general policy, with or without its naming rules."""
     if naming_rules:
         return load_policy(POLICIES / "general.yaml")
     return parse_policy((POLICIES / "general.yaml").read_text().split("\nnames:")[0])
@@ -97,12 +95,12 @@ def decision() -> Iterator[Bench]:
     def admitting(naming_rules: bool, argv: list[bytes]) -> Callable[[], object]:
         evaluator = Evaluator(general(naming_rules))
         touches = extract(argv)
-        evaluator.evaluate(0, argv, touches)  # a permission is asked for once
+        evaluator.evaluate(0, argv, touches)  # only an evaluated permission is admitted
         if not evaluator.admits(0, touches):
             raise AssertionError(argv)
         return lambda: evaluator.admits(0, touches)
 
-    def judging(argv: list[bytes]) -> Callable[[], object]:
+    def evaluating(argv: list[bytes]) -> Callable[[], object]:
         evaluator = Evaluator(general(True))
         touches = extract(argv)
         return lambda: evaluator.evaluate(0, argv, touches)
@@ -112,11 +110,11 @@ def decision() -> Iterator[Bench]:
         key = b"cube:v1:master:instance:meta:000000123456"
         return lambda: first(key)
 
-    yield "which entry a key is of", classifying, 1
+    yield "classifying a key", classifying, 1
     yield "GET, admitted", partial(admitting, True, good), 1
     yield "GET, admitted, without naming rules", partial(admitting, False, good), 1
-    yield "GET, judged in full", partial(judging, good), 1
-    yield "GET of an ill-named key, judged in full", partial(judging, bad), 1
+    yield "GET, slow path", partial(evaluating, good), 1
+    yield "GET of a key that breaks a naming rule, slow path", partial(evaluating, bad), 1
 
 
 def session() -> Iterator[Bench]:
@@ -126,19 +124,19 @@ def session() -> Iterator[Bench]:
         return lambda: sessions.serve(serves, load.reads)
 
     for pipeline in (1, PIPELINE, 100):
-        for load in sessions.loads(pipeline, pipeline):  # one read of each
+        for load in sessions.loads(pipeline, pipeline):  # one read for each load
             yield load.name, partial(serving, pipeline, load.name), load.commands * (COMMANDS // pipeline)
 
 
 GROUPS: dict[str, Callable[[], Iterator[Bench]]] = {
-    "wire": wire,
+    "resp": resp,
     "extraction": extraction,
     "decision": decision,
     "session": session,
 }
 
 
-def taking_time(make: Make) -> Callable[[int], float]:
+def timing(make: Make) -> Callable[[int], float]:
     made = cache(make)
 
     def timed(loops: int) -> float:
@@ -153,7 +151,9 @@ def taking_time(make: Make) -> Callable[[int], float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.micro")
-    parser.add_argument("only", nargs="*", metavar="NAME", help=f"{', '.join(GROUPS)}, or a name's beginning")
+    parser.add_argument(
+        "only", nargs="*", metavar="NAME", help=f"{', '.join(GROUPS)}, or the beginning of a benchmark's name"
+    )
     chosen: list[str] = []
     runner = pyperf.Runner(
         values=3,
@@ -174,13 +174,14 @@ def main() -> None:
     for one in chosen:
         if not any(name.startswith(one) for name, _, _ in every):
             parser.error(
-                f"nothing is called {one!r}; there are:\n  " + "\n  ".join(name for name, _, _ in every)
+                f"no benchmark's name begins with {one!r}; choose from:\n  "
+                + "\n  ".join(name for name, _, _ in every)
             )
     if not options.worker:
         print(f"hot modules: {_compiled.describe()}")
     for name, make, units in every:
         if name.startswith(tuple(chosen) or ""):
-            runner.bench_time_func(name, taking_time(make), inner_loops=units)
+            runner.bench_time_func(name, timing(make), inner_loops=units)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Plots the results: bars for each target, one picture for each kind of number.
+"""Plots the results as bars for each target, with one picture for each kind of number.
 
-Rule: bars are medians, and the line on each bar is the spread. The plots show only numbers of the tables.
+Rule: a bar is a median, and the line on it is the spread. The plots show only numbers from the tables.
 They need matplotlib (`pip install 'keyfence[bench]'`); without it there are only tables.
 """
 
@@ -20,7 +20,7 @@ PICTURES = (
 
 
 def draw(workloads: Sequence[Workload], names: Sequence[str], cells: Cells, stem: Path) -> list[Path]:
-    """Write the pictures beside `stem`; returns their paths, none where matplotlib is missing."""
+    """Writes the pictures beside `stem`. Returns their paths; none if matplotlib is missing."""
     try:
         import matplotlib as mpl
 
@@ -38,12 +38,12 @@ def draw(workloads: Sequence[Workload], names: Sequence[str], cells: Cells, stem
         width = 0.8 / len(targets)
         for index, name in enumerate(targets):
             found = [(at, cells.get((one.name, name))) for at, one in enumerate(shown)]
-            there = [(at, cell) for at, cell in found if cell is not None and cell.rounds]
+            measured = [(at, cell) for at, cell in found if cell is not None and cell.rounds]
             axes.bar(
-                [at + (index - len(targets) / 2 + 0.5) * width for at, _ in there],
-                [cell.median(of) for _, cell in there],
+                [at + (index - len(targets) / 2 + 0.5) * width for at, _ in measured],
+                [cell.median(of) for _, cell in measured],
                 width,
-                yerr=_errors([cell for _, cell in there], of),
+                yerr=_errors([cell for _, cell in measured], of),
                 label=name,
                 error_kw={"linewidth": 0.7},
             )

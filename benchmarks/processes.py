@@ -1,7 +1,7 @@
 """CPU time and memory of processes, from the kernel's accounting (proc(5)).
 
-Rule: a target is a process with all its descendants. Its values are read before and after a round, never
-during one.
+Rule: a target is a process with all its descendants. Its values are read before and after a round, but not
+during it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def tree(pid: int) -> list[int]:
-    """A process and its descendants: keyfence with its workers."""
+    """Returns the ids of a process and its descendants, such as keyfence's workers."""
     found = [pid]
     for process in found:
         for thread in Path(f"/proc/{process}/task").glob("*/children"):
@@ -22,7 +22,7 @@ def tree(pid: int) -> list[int]:
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """User and system time of all threads of these processes, so far."""
+    """Returns the user and system time that all threads of these processes have used so far."""
     total = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -31,7 +31,7 @@ def cpu_seconds(pids: list[int]) -> float:
 
 
 def resident_kib(pids: list[int]) -> int:
-    """Resident memory of these processes."""
+    """Returns the resident memory of these processes."""
     total = 0
     for pid in pids:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -41,7 +41,7 @@ def resident_kib(pids: list[int]) -> int:
 
 
 def machine() -> str:
-    """The machine in one line: processor, cores, memory, kernel, and how busy it was."""
+    """Describes the machine in one line: processor, cores, memory, kernel, load average."""
     cpu = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

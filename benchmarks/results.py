@@ -1,6 +1,6 @@
 """Turns rounds into tables: medians with their spread, and a comparison with the goals.
 
-Rule: only ratios within one run count. A missed goal is reported as clearly as one that is reached.
+Rule: only ratios within one run count. A missed goal is reported as clearly as a goal that is reached.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from benchmarks.workloads import Round, Workload
 
 
 class Cell(NamedTuple):
-    """All rounds of one workload with one target; or why there are none."""
+    """All rounds of one workload with one target. `failure` says why there are none."""
 
     rounds: tuple[Round, ...]
-    trouble: str = ""
+    failure: str = ""
 
     def median(self, of: str) -> float:
         return statistics.median(getattr(one, of) for one in self.rounds)
@@ -30,7 +30,7 @@ Cells = dict[tuple[str, str], Cell]  # by workload and target
 
 
 class Goal(NamedTuple):
-    """A ratio that is aimed at."""
+    """A goal for a ratio: at least or at most `bound`."""
 
     text: str
     value: Callable[[Cells], float]
@@ -62,17 +62,22 @@ GOALS = (
     Goal("50 clients × 1: throughput, of direct", _ratio("set-50x1", "direct"), 0.9, True),
     Goal("50 clients × 1: throughput, of twemproxy", _ratio("set-50x1", "twemproxy"), 1.15, True),
     Goal("50 clients × 1: throughput, of HAProxy", _ratio("set-50x1", "haproxy"), 1.7, True),
-    Goal("50 clients × 1: CPU a command, of twemproxy", _ratio("set-50x1", "twemproxy", "cpu"), 0.85, False),
+    Goal(
+        "50 clients × 1: CPU per command, of twemproxy", _ratio("set-50x1", "twemproxy", "cpu"), 0.85, False
+    ),
     Goal("500 clients × 1: throughput, of direct", _ratio("set-500x1", "direct"), 0.95, True),
     Goal("50 clients × 16: throughput, of direct", _ratio("set-50x16", "direct"), 0.95, True),
     Goal("50 clients × 100: throughput, of direct", _ratio("set-50x100", "direct"), 0.95, True),
     Goal(
-        "50 clients × 16: CPU a command, of twemproxy", _ratio("set-50x16", "twemproxy", "cpu"), 0.35, False
+        "50 clients × 16: CPU per command, of twemproxy", _ratio("set-50x16", "twemproxy", "cpu"), 0.35, False
     ),
     Goal(
-        "50 clients × 100: CPU a command, of twemproxy", _ratio("set-50x100", "twemproxy", "cpu"), 0.2, False
+        "50 clients × 100: CPU per command, of twemproxy",
+        _ratio("set-50x100", "twemproxy", "cpu"),
+        0.2,
+        False,
     ),
-    # One client waits for each answer, so its rate is one over its mean latency.
+    # One client waits for each reply, so its rate is the inverse of its mean latency.
     Goal(
         "1 client: mean latency, of HAProxy",
         _across(("set-1x1", "haproxy"), ("set-1x1", "keyfence")),
@@ -80,26 +85,26 @@ GOALS = (
         False,
     ),
     Goal(
-        "5 % refused: throughput, of none refused",
+        "5 % refused: throughput, of the same with none refused",
         _across(("refused-5", "keyfence"), ("sets", "keyfence")),
         0.9,
         True,
     ),
     Goal(
-        "every command violates what is observed: throughput, of none does",
+        "every command violates an observed rule: throughput, of no violations",
         _across(("violated", "observe"), ("observed", "observe")),
         0.7,
         True,
     ),
     Goal(
-        "every key is unknown, which is observed: throughput, of none is",
+        "every key is unknown (observed): throughput, of no violations",
         _across(("strange", "observe"), ("observed", "observe")),
         0.7,
         True,
     ),
     Goal("pipelines of 16 in MULTI: throughput, of direct", _ratio("multi-16", "direct"), 0.8, True),
     Goal(
-        "2,000 entries: throughput, of 12",
+        "2,000 entries: throughput, of 12 entries",
         _across(("entries", "2000-entries"), ("entries", "keyfence")),
         0.97,
         True,
@@ -108,7 +113,7 @@ GOALS = (
         "an idle connection, KiB", lambda cells: cells["idle-5000", "keyfence"].median("resident"), 3.0, False
     ),
     Goal(
-        "two workers: CPU a command, of one's",
+        "two workers: CPU per command, of one worker",
         _across(("workers", "2-workers"), ("workers", "keyfence"), "cpu"),
         1.1,
         False,
@@ -117,17 +122,17 @@ GOALS = (
 
 
 def goals(cells: Cells) -> str:
-    lines = ["| what | aim | found | reached |", "|---|---|---|---|"]
+    lines = ["| what | goal | result | reached |", "|---|---|---|---|"]
     lines += [goal.line(cells) for goal in GOALS]
     return "\n".join(lines)
 
 
 def table(workload: Workload, names: Sequence[str], cells: Cells) -> str:
-    """The result of one workload in Markdown."""
+    """Returns the result of one workload as a Markdown table."""
     if workload.load == "idle":
         return _idle_table(workload, names, cells)
     lines = [
-        "| target | commands/s (least to most) | of direct | p50 ms | p99 ms | p99.9 ms "
+        "| target | commands/s (lowest to highest) | of direct | p50 ms | p99 ms | p99.9 ms "
         "| CPU µs | Redis CPU µs | MiB | errors |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -137,15 +142,15 @@ def table(workload: Workload, names: Sequence[str], cells: Cells) -> str:
         if cell is None:
             continue
         if not cell.rounds:
-            lines.append(f"| {name} | – ({cell.trouble}) | | | | | | | | |")
+            lines.append(f"| {name} | – ({cell.failure}) | | | | | | | | |")
             continue
-        least, most = cell.spread("rate")
+        lowest, highest = cell.spread("rate")
         share = f"{cell.median('rate') / direct.median('rate'):.2f}" if direct and direct.rounds else ""
         cpu = f"{cell.median('cpu'):.2f}" if cell.median("resident") else "–"
         memory = f"{cell.median('resident'):.0f}" if cell.median("resident") else "–"
         errors = f"{100 * cell.median('errors'):.1f} %" if cell.median("errors") else ""
         lines.append(
-            f"| {name} | {cell.median('rate'):,.0f} ({least:,.0f} to {most:,.0f}) | {share} "
+            f"| {name} | {cell.median('rate'):,.0f} ({lowest:,.0f} to {highest:,.0f}) | {share} "
             f"| {cell.median('p50'):.3f} | {cell.median('p99'):.3f} | {cell.median('p999'):.3f} "
             f"| {cpu} | {cell.median('redis_cpu'):.2f} | {memory} | {errors} |"
         )
@@ -153,7 +158,7 @@ def table(workload: Workload, names: Sequence[str], cells: Cells) -> str:
 
 
 def _idle_table(workload: Workload, names: Sequence[str], cells: Cells) -> str:
-    lines = ["| target | KiB for each |", "|---|---|"]
+    lines = ["| target | KiB per connection |", "|---|---|"]
     for name in names:
         cell = cells.get((workload.name, name))
         if cell is not None:

@@ -1,6 +1,6 @@
-"""One client's session and its load, without sockets: read, evaluate, count, send on, and read replies.
+"""A client's session and its loads, without sockets: read, evaluate, count, forward, and read replies.
 
-`micro` measures its time, `instructions` counts its instructions.
+`micro` measures its time, and `instructions` counts its instructions.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from keyfence.telemetry.telemetry import Telemetry
 POLICY = Path(__file__).parents[1] / "policies" / "cubesandbox.yaml"
 VALUE = b"x" * 64
 
-Reads = list[tuple[bytes, int]]  # what comes in one read, and how many requests that is
+Reads = list[tuple[bytes, int]]  # the bytes of each read, and the number of requests in them
 
 
 class Load(NamedTuple):
-    """What a service sends, so many requests a read."""
+    """The reads of a session of `service`."""
 
     name: str
     service: str
@@ -46,7 +46,7 @@ def policy() -> CompiledPolicy:
 
 
 def session_for(load: Load) -> Session:
-    """A session that shares a connection, with telemetry and no log."""
+    """Returns a session that shares an upstream connection, with telemetry and without a decision log."""
     loaded = policy()
     authorizer = Authorizer(loaded, Modes((ModeRule(load.mode),), loaded.services), pending=PendingTtls())
     identities = make_resolver(frozenset(loaded.services))
@@ -54,7 +54,7 @@ def session_for(load: Load) -> Session:
 
 
 def serve(session: Session, reads: Reads) -> None:
-    """Let the session have each read, and then the replies to what it sends on."""
+    """Feeds each read to the session, then the replies to the requests that it forwards."""
     for data, _ in reads:
         session.from_client(data)
         for count in session.counts:
@@ -65,7 +65,7 @@ def serve(session: Session, reads: Reads) -> None:
 
 
 def sets(count: int, prefix: str = "cube:v1:master:instance:meta:") -> list[bytes]:
-    """SETs of 64 bytes, each with a key of its own."""
+    """Returns SETs of 64 bytes with random keys."""
     choose = random.Random(1)
     return [command("SET", f"{prefix}{choose.randrange(10**6):012}", VALUE) for _ in range(count)]
 
@@ -76,27 +76,27 @@ def pieces(requests: list[bytes], pipeline: int) -> Reads:
 
 
 def in_transactions(reads: Reads) -> Reads:
-    """The same in transactions, as redis-py sends a pipeline."""
+    """Puts each read into a transaction, as redis-py does with a pipeline."""
     begin, end = command("MULTI"), command("EXEC")
     return [(begin + data + end, size + 2) for data, size in reads]
 
 
 def loads(commands: int, pipeline: int) -> list[Load]:
-    """What sessions are measured with."""
-    named, foreign, strange = (
+    """Returns the loads that sessions are measured with, `pipeline` requests per read."""
+    permitted, foreign, unknown = (
         sets(commands),
         sets(commands, "cube:v1:proxy:x:"),
         sets(commands, "bench:user:"),
     )
-    offences = traffic.offences(random.Random(1), commands, VALUE)
+    violating = traffic.violating_sets(random.Random(1), commands, VALUE)
     found = [
-        Load("SET", "CubeMaster", "enforce", pieces(named, pipeline)),
-        Load("SET, in MULTI", "CubeMaster", "enforce", in_transactions(pieces(named, pipeline))),
+        Load("SET", "CubeMaster", "enforce", pieces(permitted, pipeline)),
+        Load("SET, in MULTI", "CubeMaster", "enforce", in_transactions(pieces(permitted, pipeline))),
         Load("SET, no right, refused", "CubeMaster", "enforce", pieces(foreign, pipeline)),
         Load("SET, no right, observed", "CubeMaster", "observe", pieces(foreign, pipeline)),
-        Load("SET, unknown key, refused", "CubeMaster", "enforce", pieces(strange, pipeline)),
-        Load("SET, unknown key, observed", "CubeMaster", "observe", pieces(strange, pipeline)),
-        Load("SET, all sorts, observed", "CubeMaster", "observe", pieces(offences, pipeline)),
+        Load("SET, unknown key, refused", "CubeMaster", "enforce", pieces(unknown, pipeline)),
+        Load("SET, unknown key, observed", "CubeMaster", "observe", pieces(unknown, pipeline)),
+        Load("SET, all sorts, observed", "CubeMaster", "observe", pieces(violating, pipeline)),
     ]
     for kind in traffic.KINDS:
         requests = traffic.requests(kind, 1, commands)

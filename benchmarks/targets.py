@@ -1,7 +1,7 @@
 """The targets of the benchmarks: Redis itself, other proxies, and keyfence in several configurations.
 
-Rule: each target is a separate process in front of the same Redis, on loopback, with one working thread
-unless its name says otherwise. It is started here and ended by its process id. A target that is not installed
+Rule: each target is a separate process in front of the same Redis, on loopback, with one worker thread unless
+its name says otherwise. This module starts it, and ends it by its process id. A target that is not installed
 is left out, and the report gives the reason.
 """
 
@@ -24,29 +24,29 @@ CUBE = Path(__file__).parents[1] / "policies" / "cubesandbox.yaml"
 ENTRIES = 2_000
 PATIENCE = 30.0
 MAX_CONNECTIONS = 6_000  # each takes two file descriptors
-# keyfence has a listener for each of these; the first is who redis-benchmark is taken for.
+# keyfence has a listener for each of these services. redis-benchmark uses the first one.
 SERVICES = ("CubeMaster", *(one for one in traffic.SERVICES if one != "CubeMaster"))
 
 
 class Target(NamedTuple):
-    """Something to send load to."""
+    """A process that the workloads send load to."""
 
     name: str
-    ports: dict[str, int]  # by service; "" is for whoever is none
-    pid: int  # 0: not ours, so its CPU time and memory aren't known
+    ports: dict[str, int]  # by service; "": for clients without a service
+    pid: int  # 0: unknown process, so its CPU time and memory are unknown
     about: str
-    is_slow: bool = False  # gets fewer requests, so that a round doesn't take for ever
+    is_slow: bool = False  # gets fewer requests, so that a round ends in time
 
 
 class Field:
-    """All targets of one run, and the Redis behind them."""
+    """All targets of one run, and the Redis that they use."""
 
     def __init__(self, redis: RedisServer, folder: Path) -> None:
         self.redis = redis
         self.folder = folder
         self.targets: dict[str, Target] = {}
         self.skipped: list[str] = []
-        self.sizes: dict[str, float] = {}  # KiB of each target before any load
+        self.sizes: dict[str, float] = {}  # KiB of memory of each target before any load
 
     @property
     def redis_port(self) -> int:
@@ -57,13 +57,16 @@ class Field:
         try:
             wait_for_port(target.ports[""])
         except OSError as exc:
-            self.skipped.append(f"{target.name}: nobody listens at its port ({exc})")
+            self.skipped.append(f"{target.name}: nothing listens on its port ({exc})")
         else:
             self.targets[target.name] = target
 
 
 def wait_for_port(port: int) -> None:
-    """redis-benchmark would try a closed port for ever. Raises OSError where it stays closed."""
+    """Waits until a port is open, since redis-benchmark retries a closed port forever.
+
+    Raises OSError if the port stays closed for PATIENCE seconds.
+    """
     until = time.monotonic() + PATIENCE
     while True:
         try:
@@ -76,7 +79,7 @@ def wait_for_port(port: int) -> None:
 
 
 def start(stack: contextlib.ExitStack, field: Field, names: set[str], peers: list[str]) -> None:
-    """Start those targets of these names (all, where there are none), and find the peers."""
+    """Starts the targets with these names (all if `names` is empty), and adds the peers."""
 
     def wanted(name: str) -> bool:
         return not names or name in names
@@ -88,7 +91,9 @@ def start(stack: contextlib.ExitStack, field: Field, names: set[str], peers: lis
         _twemproxy(stack, field)
     compiled = any(_compiled.status().values())
     if not compiled:
-        field.skipped.append("keyfence compiled: no extensions here (`make build` needs a C compiler)")
+        field.skipped.append(
+            "keyfence compiled: the extensions are not built (`make build` needs a C compiler)"
+        )
     if wanted("keyfence") and compiled:
         _keyfence(stack, field, "keyfence", f"hot modules {_compiled.describe()}")
     if wanted("interpreted"):
@@ -104,25 +109,29 @@ def start(stack: contextlib.ExitStack, field: Field, names: set[str], peers: lis
         _keyfence(stack, field, "dedicated", "keyfence, upstream.mode: dedicated", mode="dedicated")
     if wanted("observe"):
         _keyfence(
-            stack, field, "observe", "keyfence, every rule observed, decision log to a file", rules="observe"
+            stack,
+            field,
+            "observe",
+            "keyfence, every rule in observe mode, decision log to a file",
+            rules="observe",
         )
     if wanted("2000-entries"):
         policy = field.folder / "large.yaml"
         policy.write_text(large_policy(ENTRIES))
-        _keyfence(stack, field, "2000-entries", "keyfence, a policy with 2,000 more entries", policy=policy)
+        _keyfence(stack, field, "2000-entries", "keyfence, the policy has 2,000 more entries", policy=policy)
     if wanted("2-workers"):
         _keyfence(stack, field, "2-workers", "keyfence, two worker processes", workers=2)
     for peer in peers:
         name, _, address = peer.partition("=")
         host, _, port = address.rpartition(":")
         if host not in ("127.0.0.1", "localhost") or not port.isdigit():
-            field.skipped.append(f"{peer}: not NAME=127.0.0.1:PORT (only one machine is measured)")
+            field.skipped.append(f"{peer}: not NAME=127.0.0.1:PORT (all targets must be on this machine)")
             continue
         field.add(Target(name, {"": int(port)}, _listener(int(port)), f"peer at {address}"))
 
 
 def _listener(port: int) -> int:
-    """The process that listens on a port, 0 where that can't be told."""
+    """Returns the id of the process that listens on a port, or 0 if it is unknown."""
     found = subprocess.run(["ss", "-Hltnp", f"sport = :{port}"], capture_output=True, text=True, check=False)
     _, _, rest = found.stdout.partition("pid=")
     digits = rest.partition(",")[0]
@@ -230,7 +239,7 @@ admin: none
 
 
 def large_policy(entries: int) -> str:
-    """The CubeSandbox policy with so many entries more in the scope of CubeMaster, and a channel."""
+    """Returns the CubeSandbox policy with `entries` more entries in CubeMaster's scope, and a channel."""
     head, _, rest = CUBE.read_text().partition("\nkeys:\n")
     more = "".join(
         f'  bench-{number}: {{key: "cube:v1:master:bench{number % 40}:part{number}:<id>", type: string}}\n'

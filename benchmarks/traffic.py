@@ -1,7 +1,7 @@
 """CubeSandbox's traffic as bytes, for its four kinds of connections.
 
-Rule: no command violates policies/cubesandbox.yaml, so that all of them pass in enforce. The commands and
-their options are those that CubeMaster, CubeProxy and the sidecar really send.
+Rule: no command of a `Kind` violates policies/cubesandbox.yaml, so all of them pass in enforce mode. The
+commands and their options are those that CubeMaster, CubeProxy and the sidecar really send.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Step = Callable[[random.Random], list[Request]]
 
 
 class Kind(NamedTuple):
-    """A kind of connection: whose it is, and what it does, by weight."""
+    """A kind of connection: its service, and its steps with their weights."""
 
     service: str
-    share: int  # of a hundred connections
+    share: int  # out of a hundred connections
     steps: tuple[tuple[int, Step], ...]
 
 
@@ -45,7 +45,7 @@ def _route(choose: random.Random) -> list[Request]:
 
 
 def _heartbeat(choose: random.Random) -> list[Request]:
-    """A node's metrics, and the time to live anew: two commands, no transaction."""
+    """A node's metrics, and their time to live: two commands without a transaction."""
     key = f"{METRIC}node-{choose.randrange(NODES)}"
     fields = {
         "ins_id": f"ins-{choose.randrange(NODES)}",
@@ -62,7 +62,7 @@ def _heartbeat(choose: random.Random) -> list[Request]:
 
 
 def _create(choose: random.Random) -> list[Request]:
-    """A sandbox begins: its route, its registry entry, the event."""
+    """A new sandbox: its route, its registry entry, its event."""
     name = _sandbox(choose)
     host = f"10.0.{choose.randrange(256)}.{choose.randrange(1, 255)}"
     fields = {"HostIP": host, "SandboxIP": f"172.16.{choose.randrange(256)}.7", "CreatedAt": 1_790_000_000}
@@ -120,35 +120,35 @@ KINDS = (
 SERVICES = tuple(kind.service for kind in KINDS)
 
 
-# What the first day in staging looks like: keys of no entry.
-STRANGERS = ("bench:user:{}", "session:{}:state", "{}", "cube:v1:proxy:x:{}", "cube:queue:{}", "lock_{}")
+# Keys that match no entry, as on the first day in staging.
+UNKNOWN_KEYS = ("bench:user:{}", "session:{}:state", "{}", "cube:v1:proxy:x:{}", "cube:queue:{}", "lock_{}")
 
 
-def offences(choose: random.Random, count: int, value: bytes) -> list[bytes]:
-    """So many SETs of which each breaks a rule, of keys of several families in turns."""
+def violating_sets(choose: random.Random, count: int, value: bytes) -> list[bytes]:
+    """Returns `count` SETs that each violate a rule. Their keys belong to several families, at random."""
     return [
-        command("SET", choose.choice(STRANGERS).format(f"{choose.randrange(10**6):012}"), value)
+        command("SET", choose.choice(UNKNOWN_KEYS).format(f"{choose.randrange(10**6):012}"), value)
         for _ in range(count)
     ]
 
 
 def kind_of(connection: int) -> Kind:
-    """Which kind the connection with this number is; the kinds are spread evenly."""
+    """Returns the kind of the connection with this number. The kinds are spread evenly over the numbers."""
     at = connection * 37 % 100
     for kind in KINDS:
         at -= kind.share
         if at < 0:
             return kind
-    raise AssertionError("the shares make a hundred")
+    raise AssertionError("the shares do not add up to a hundred")
 
 
 def requests(kind: Kind, seed: int, count: int) -> list[bytes]:
-    """At least `count` requests of one connection, in their order."""
+    """Returns at least `count` requests of one connection, in order."""
     choose = random.Random(seed)
     steps = [step for _, step in kind.steps]
     weights = [weight for weight, _ in kind.steps]
-    made: list[bytes] = []
-    while len(made) < count:
+    encoded: list[bytes] = []
+    while len(encoded) < count:
         [step] = choose.choices(steps, weights)
-        made += [command(*map(str, argv)) for argv in step(choose)]
-    return made
+        encoded += [command(*map(str, argv)) for argv in step(choose)]
+    return encoded

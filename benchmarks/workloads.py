@@ -1,7 +1,7 @@
 """The workloads, and the programs that send them.
 
 Rule: a workload is the same for every target, except that slow targets get fewer requests. The CPU time and
-memory of the target and of Redis are read just before and just after.
+memory of the target and of Redis are read just before and just after each round.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from keyfence.resp.encode import command
 
 KEY = "cube:v1:master:instance:meta:__rand_int__"
 FOREIGN = "cube:v1:proxy:bench:__rand_int__"  # CubeMaster may not write it, and no entry covers it
-STRANGE = "bench:user:__rand_int__"  # in no scope either
+UNKNOWN = "bench:user:__rand_int__"  # not in any scope either
 KEYS = 1_000_000
-_KEYS = {"foreign": FOREIGN, "strange": STRANGE}  # by load
-LONGEST = 300  # seconds that a round may take
+_KEYS = {"foreign": FOREIGN, "strange": UNKNOWN}  # by load
+LONGEST = 300  # seconds after which a round fails
 
 
 class Workload(NamedTuple):
@@ -34,29 +34,27 @@ class Workload(NamedTuple):
     text: str
     clients: int
     pipeline: int
-    load: (
-        # of redis-benchmark: set, get, foreign, strange; of the generator: replay, refused, offences, multi,
-        # fan-out; idle
-        str
-    )
+    # By redis-benchmark: set, get, foreign, strange. By the generator: replay, refused, violating, multi,
+    # fan-out. Without requests: idle.
+    load: str
     requests: int
-    share: float = 0.0  # refused
+    share: float = 0.0  # of refused commands, 0 to 1
     size: int = 64  # bytes of a value
-    targets: tuple[str, ...] = ()  # only these, and peers; none: all of the main field
+    targets: tuple[str, ...] = ()  # only these and the peers; (): MAIN
     is_quick: bool = False
 
 
 class Round(NamedTuple):
-    """What one round of one workload showed of one target. CPU times are µs for each command."""
+    """The results of one round of a workload with one target. CPU times are in µs per command."""
 
-    rate: float  # commands per second
+    rate: float  # commands per second; for fan-out, messages
     p50: float  # milliseconds
     p99: float
     p999: float
     cpu: float
     redis_cpu: float
-    resident: float  # MiB afterwards
-    errors: float  # replies that were errors, as a share of all
+    resident: float  # MiB after the round; for idle, KiB per connection
+    errors: float  # error replies as a share of all commands
 
 
 MAIN = ("direct", "haproxy", "twemproxy", "keyfence", "interpreted", "dedicated")
@@ -117,7 +115,7 @@ WORKLOADS = [
     Workload("sets", "SET, 50 clients, by the generator", 50, 1, "refused", 60_000, targets=_OWN),
     Workload(
         "refused-5",
-        "the same, 5 % of it refused",
+        "SET, 50 clients, by the generator, 5 % refused",
         50,
         1,
         "refused",
@@ -127,7 +125,7 @@ WORKLOADS = [
     ),
     Workload(
         "violated",
-        "SET, 50 clients × 16, every command violates a rule that is observed",
+        "SET, 50 clients × 16, every command violates an observed rule",
         50,
         16,
         "foreign",
@@ -137,7 +135,7 @@ WORKLOADS = [
     ),
     Workload(
         "strange",
-        "SET, 50 clients × 16, every key is one that the policy knows nothing of, which is observed",
+        "SET, 50 clients × 16, every key is unknown to the policy, observed",
         50,
         16,
         "strange",
@@ -147,16 +145,16 @@ WORKLOADS = [
     ),
     Workload(
         "mixed",
-        "SET, 50 clients × 16, keys that break several rules in turns, by the generator",
+        "SET, 50 clients × 16, by the generator, keys that violate various rules",
         50,
         16,
-        "offences",
+        "violating",
         200_000,
         targets=("direct", "observe"),
     ),
     Workload(
         "observed",
-        "SET, 50 clients × 16, nothing violates a rule",
+        "SET, 50 clients × 16, no violations",
         50,
         16,
         "set",
@@ -169,7 +167,7 @@ WORKLOADS = [
     ),
     Workload(
         "fan-out",
-        "PUBLISH to 50 subscribers: messages",
+        "PUBLISH to 50 subscribers (counts messages)",
         50,
         1,
         "fan-out",
@@ -178,7 +176,7 @@ WORKLOADS = [
     ),
     Workload(
         "entries",
-        "SET, 50 clients × 16, under 12 entries and under 2,000",
+        "SET, 50 clients × 16, with 12 and with 2,000 entries",
         50,
         16,
         "set",
@@ -188,7 +186,7 @@ WORKLOADS = [
     ),
     Workload(
         "workers",
-        "SET, 50 clients, one process and two workers",
+        "SET, 50 clients, with one process and with two workers",
         50,
         1,
         "set",
@@ -199,7 +197,7 @@ WORKLOADS = [
 
 
 def run(field: Field, target: Target, workload: Workload, scale: float) -> Round | str:
-    """One round. A text says why there is none."""
+    """Runs one round. Returns its results, or a text with the reason why there are none."""
     requests = max(int(workload.requests * scale / (10 if target.is_slow else 1)), workload.clients * 2)
     wait_for_port(target.ports[""])
     pids = tree(target.pid) if target.pid else []
@@ -207,18 +205,18 @@ def run(field: Field, target: Target, workload: Workload, scale: float) -> Round
     before, redis_before = cpu_seconds(pids), cpu_seconds(redis)
     try:
         if workload.load in ("set", "get", *_KEYS):
-            made = _redis_benchmark(target, workload, requests)
+            figures = _redis_benchmark(target, workload, requests)
         else:
-            made = _generator(target, workload, requests)
+            figures = _generator(target, workload, requests)
     except subprocess.TimeoutExpired:
-        return f"no end within {LONGEST} s"
-    if isinstance(made, str):
-        return made
-    done = made.pop("requests")
+        return f"did not end within {LONGEST} s"
+    if isinstance(figures, str):
+        return figures
+    done = figures.pop("requests")
     cpu = (cpu_seconds(pids) - before) / done * 1e6
     redis_cpu = (cpu_seconds(redis) - redis_before) / done * 1e6
     return Round(
-        **{**made, "errors": made["errors"] / done},
+        **{**figures, "errors": figures["errors"] / done},
         cpu=cpu,
         redis_cpu=redis_cpu,
         resident=resident_kib(pids) / 1024,
@@ -242,7 +240,7 @@ def _redis_benchmark(target: Target, workload: Workload, requests: int) -> dict[
     rate, summary = _RATE.search(text), _SUMMARY.search(text)
     if ended.returncode or rate is None or summary is None:
         return (ended.stderr or text).strip().rpartition("\n")[2][:100] or f"exit code {ended.returncode}"
-    # The first of its percentiles that reaches 99.9; they come ever closer to 100.
+    # Takes the first printed percentile from 99.9 on.
     p999 = next((float(at) for share, at in _PERCENTILE.findall(text) if float(share) >= 99.9), 0.0)
     return {
         "rate": float(rate[1]),
@@ -258,7 +256,7 @@ def has_redis_benchmark() -> bool:
     return shutil.which("redis-benchmark") is not None
 
 
-# -- our own
+# -- the generator
 
 
 def _generator(target: Target, workload: Workload, requests: int) -> dict[str, float] | str:
@@ -288,13 +286,15 @@ def _generator(target: Target, workload: Workload, requests: int) -> dict[str, f
 
 
 def idle(field: Field, target: Target, clients: int) -> float:
-    """KiB of the target's memory that one idle connection costs, each of them having sent one PING.
+    """Returns the KiB of the target's memory for each idle connection. Each connection has sent one PING.
 
-    What a process has once taken it seldom gives back, so this comes before all other load, and what is
-    counted from is its size before any of it.
+    A process seldom returns memory to the system. So this must run before all other load, and the memory is
+    compared with the target's size before any load.
     """
     pids = tree(target.pid)
-    with socket.create_connection(("127.0.0.1", target.ports[""])) as first:  # what only the first one costs
+    with socket.create_connection(
+        ("127.0.0.1", target.ports[""])
+    ) as first:  # excludes the extra cost of the first connection
         _ping(first)
         before = field.sizes.setdefault(target.name, resident_kib(pids))
         connections = [socket.create_connection(("127.0.0.1", target.ports[""])) for _ in range(clients)]

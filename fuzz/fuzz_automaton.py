@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Guided fuzzing of key patterns: any patterns over any classes, any keys.
+"""Guided fuzzing of key patterns: any patterns over any classes, and any keys.
 
-Rule: the automaton of all patterns finds the same matches as each single pattern, for every way to walk a
-key.
+Rule: the automaton of all patterns finds the same matches as each single pattern. It also does so if it
+walks a key in parts, or inside a longer buffer.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ MAX_STATES = 2_000
 
 
 def words(choices: Choices, count: int) -> list[str]:
-    """So many texts of the input, each behind its length."""
+    """Reads `count` texts from the input, each after its length."""
     return [choices.bytes(choices.number() % 48).decode("latin-1") for _ in range(count)]
 
 
 def check(data: bytes) -> None:
-    """What must hold of every input."""
+    """Checks the automaton of the input's patterns against the single patterns."""
     choices = Choices(data)
     classes = {"x": parse_class("[ab]{1,9}"), "y": parse_class("[^:]+")}
     for name, text in zip("zw", words(choices, 2), strict=True):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Guided fuzzing of `extract`: any argv, with coverage feedback that property tests lack.
 
-Rule: an input is one argv. Its first two bytes choose the command; each further byte is a known option, or
+Rule: an input is one argv. Its first two bytes choose the command. Each further byte is a known option, or
 the length of a literal argument.
 """
 
@@ -21,11 +21,11 @@ WORDS = [
     *b"MIN WEIGHTS AGGREGATE SUM LCS STRINGS IDX MINMATCHLEN JUSTID MKSTREAM MAXLEN MATCH ON BCAST".split(),
     *b"PREFIX REDIRECT STORE\0x streams 0 1 2 3 -1 +1 01 9223372036854775808 # * w_* $ > 0-0 a b".split(),
 ]
-LITERAL = 200  # from this byte on: so many bytes less this are an argument
+LITERAL = 200  # a byte from this on starts an argument of (byte - LITERAL) bytes
 
 
 def argv_of(data: bytes) -> list[bytes]:
-    """The command that the input means."""
+    """Decodes the input to a command."""
     if len(data) < 2:
         return [data]
     argv = list(NAMES[(data[0] << 8 | data[1]) % len(NAMES)])
@@ -42,7 +42,7 @@ def argv_of(data: bytes) -> list[bytes]:
 
 
 def check(data: bytes) -> None:
-    """What must hold of every command; atheris reports what is raised."""
+    """Checks the accesses of one command, and that the case of its arguments does not change them."""
     argv = argv_of(data)
     touches = extract(argv)
     for access in touches.accesses:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Guided fuzzing of policy files: any text, and lines of a real policy in any order.
 
-Rule: a text is either a policy, or a FileError that names one of its lines. A policy evaluates every command
-without an error.
+Rule: a text either loads as a policy, or raises a FileError that names lines of the text. A loaded policy
+evaluates every command without an error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ARGVS = [
 
 
 def text_of(choices: Choices) -> str:
-    """The input as text: behind a small policy's head, as it is, or as lines with edits between."""
+    """Decodes the input to a text: as it is, after the head of a small policy, or as edited policy lines."""
     kind = choices.number() % 3
     if kind < 2:
         return BASE * kind + choices.rest().decode("utf-8", "surrogateescape" if kind else "replace")
@@ -55,20 +55,20 @@ def text_of(choices: Choices) -> str:
     return "\n".join(lines)
 
 
-def check_faults(error: FileError, text: str) -> None:
-    """Each fault has words and a line; that may be the one behind the last, where something is missing."""
+def check_diagnostics(error: FileError, text: str) -> None:
+    """Checks that each diagnostic has a message and a line: one of the text, or the next one after it."""
     lines = text.count("\n") + text.count("\r") + 2
     assert error.diagnostics
     assert all(one.message and 1 <= one.place.line <= lines for one in error.diagnostics)
 
 
 def check(data: bytes) -> None:
-    """What must hold of every input."""
+    """Checks that the input is a policy that evaluates commands, or has diagnostics."""
     text = text_of(Choices(data))
     try:
         policy = parse_policy(text)
     except FileError as exc:
-        check_faults(exc, text)
+        check_diagnostics(exc, text)
         return
     evaluator = Evaluator(policy)
     for argv in ARGVS:

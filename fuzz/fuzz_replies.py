@@ -2,7 +2,7 @@
 """Guided fuzzing of the reply framer: any bytes, in any pieces.
 
 Rule: the ends of replies depend only on the bytes, not on their pieces or on whether the framer is compiled.
-A complete reply ends at the same byte for hiredis.
+hiredis finds the end of a complete reply at the same byte.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Frames = tuple[list[tuple[int, bool, int]], bool, str]
 
 
 def frames(framer: ReplyFramer, failure: type[Exception], pieces: list[bytes]) -> Frames:
-    """Where each frame ends, whether it is a push, and its kind; whether it ends between two; the error."""
+    """Returns each frame's end, push flag and kind; whether the data ends between frames; the error or ""."""
     found: list[tuple[int, bool, int]] = []
     before = 0
     for piece in pieces:
@@ -45,20 +45,20 @@ def in_one_go(data: bytes, replies: int) -> tuple[int, int] | None:
 
 
 def check(data: bytes) -> None:
-    """What must hold of every input."""
+    """Checks the framer's ends of replies against other pieces, the interpreted framer and hiredis."""
     pieces = Choices(data).pieces()
     whole = b"".join(pieces)
     found, between, error = frames(ReplyFramer(), ReplyError, pieces)
     assert frames(ReplyFramer(), ReplyError, [whole])[:2] == (found, between)
     assert frames(_interpreted.ReplyFramer(), _interpreted.ReplyError, pieces) == (found, between, error)
-    answers = [end for end, push, _ in found if not push]
-    if answers:
-        assert in_one_go(whole, len(answers)) == (answers[-1], len(answers))
+    replies = [end for end, push, _ in found if not push]
+    if replies:
+        assert in_one_go(whole, len(replies)) == (replies[-1], len(replies))
     hiredis_agrees(whole, [end for end, _, _ in found])
 
 
 def hiredis_agrees(data: bytes, ends: list[int]) -> None:
-    """A frame is a whole reply to hiredis too, unless it finds a fault with what the frame holds."""
+    """Checks that hiredis reads each frame as a whole reply, up to the first content that it rejects."""
     if b"=" in data:
         return  # hiredis 3.5.0 reads some bytes beyond a verbatim string's end
     reader = hiredis.Reader()
@@ -68,7 +68,7 @@ def hiredis_agrees(data: bytes, ends: list[int]) -> None:
         try:
             if reader.gets() is False and not data[start:end].startswith((b"#f", b"|")):
                 raise AssertionError(f"hiredis wants more than {data[start:end]!r}")
-        except (hiredis.ProtocolError, TypeError):  # a map may have keys that Python can't hash
+        except (hiredis.ProtocolError, TypeError):  # TypeError: Python cannot hash a map's key
             return
         start = end
 

@@ -2,7 +2,7 @@
 """Guided fuzzing of the request reader: any bytes, in any pieces.
 
 Rule: the requests depend only on the bytes, not on their pieces or on whether the reader is compiled. The
-spans of the requests, joined, are the bytes that were fed.
+joined spans of the requests and the unread rest are the bytes that were fed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Reading = tuple[list[tuple[list[bytes], bytes]], str, bytes]
 
 
 def read(reader: RequestReader, pieces: list[bytes]) -> Reading:
-    """What is read of the pieces: requests with their bytes, the error, and what is left over."""
+    """Reads the pieces. Returns the requests with their bytes, the error, and the unread rest."""
     requests: list[tuple[list[bytes], bytes]] = []
     error = ""
     for piece in pieces:
@@ -43,7 +43,7 @@ def read(reader: RequestReader, pieces: list[bytes]) -> Reading:
 
 
 def check(data: bytes) -> None:
-    """What must hold of every input."""
+    """Checks what the reader returns against other pieces, the interpreted reader and the encoder."""
     choices = Choices(data)
     limits = LIMITS[choices.number() % len(LIMITS)]
     pieces = choices.pieces()
@@ -57,7 +57,7 @@ def check(data: bytes) -> None:
         if span.startswith(b"*") and argv:
             assert len(span) <= limits.max_request + 2
             if span.startswith(b"*%d\r\n" % len(argv)):
-                assert encode.command(*argv) == span, "not the one way to write it"
+                assert encode.command(*argv) == span, "not the canonical encoding"
 
 
 if __name__ == "__main__":

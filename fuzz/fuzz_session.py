@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Guided fuzzing of a client's session: any bytes from the client, any from Redis, in any turns and pieces.
+"""Guided fuzzing of a client's session: any bytes from the client and from Redis, in any order and pieces.
 
-Rule: no step raises. Redis gets exactly the requests that were admitted, in order and byte for byte, and
-besides them only keyfence's own commands. Nothing is kept without a limit. It ends for a known reason.
+Rule: no step raises. Redis gets exactly the admitted requests, in order and byte for byte, and apart from
+them only keyfence's own commands. All buffers are bounded. The session ends for a known reason.
 
-An input chooses who is connected and what is enforced, then steps: commands that matter, raw bytes, replies
-of a Redis that behaves, raw bytes in place of replies, the end of the connection.
+An input chooses the service and the modes, then steps: relevant commands, raw bytes, replies of a
+well-behaved Redis, raw bytes instead of replies, the end of the connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from harness import Choices, fuzz, instrumented
 
-# Imported before the counting begins: only the session's own branches count.
+# Imported outside `instrumented`, so that only the session's own branches count.
 import keyfence.policy.engine.authorizer
 import keyfence.policy.loading.load
 import keyfence.telemetry.telemetry  # noqa: F401
@@ -41,8 +41,9 @@ ROOM.shared_reply = 1500
 
 LIMITS = RequestLimits(max_request=4096)
 GREETING = [encode.command(b"AUTH", b"keyfence", b"its own"), encode.command(b"SELECT", 1)]
-# keyfence's own commands: for a refused command of a transaction; to open that one again elsewhere; before
-# WAIT; to ask who the client is; in place of CLIENT REPLY, in the client's spelling; barriers.
+# keyfence's own commands: the abort marker for a refused command in a transaction; MULTI, to reopen a
+# transaction on another connection; PING before WAIT; ACL WHOAMI to identify the client; a substitute for
+# CLIENT REPLY, in the client's spelling; barriers.
 OWN = [
     *map(re.escape, [ABORT_MARKER, MULTI, encode.command(b"PING"), encode.command(b"ACL", b"WHOAMI")]),
     rb"\*3\r\n\$6\r\n(?i:client)\r\n\$[0-9]+\r\n(?i:reply)(?:\0[^\r]*)?\r\n\$2\r\nON\r\n",
@@ -50,7 +51,7 @@ OWN = [
     rb"\*2\r\n\$4\r\nPING\r\n\$32\r\n[0-9a-f]{32}\r\n",
 ]
 SERVICES = ("CubeProxy", "CubeMaster", "unknown")
-# Made once: an authorizer keeps nothing of the sessions that use it.
+# Made once, since an authorizer keeps no state of its sessions.
 AUTHORIZERS = (
     judge(ModeRule("enforce")),
     judge(ModeRule("observe")),
@@ -96,92 +97,92 @@ REPLIES = [
 
 
 class Talk:
-    """A session, with everything that it got and sent."""
+    """A session, with everything that it received and sent."""
 
     def __init__(self, choices: Choices) -> None:
         kind = choices.number()
-        self.told = ToldInOrder()
+        self.recorder = ToldInOrder()
         self.greeting = GREETING if kind & 8 else []
         in_force = AUTHORIZERS[kind // 16 % 3]
-        self.one = session(
+        self.session = session(
             SERVICES[kind % 3],
             in_force=InForce(in_force),
-            told=self.told,
+            told=self.recorder,
             limits=LIMITS,
             greeting=self.greeting,
             sharing=bool(kind & 4),
         )
         self.redis: FakeRedis | None = FakeRedis()
-        self.due = bytearray()  # what the well-behaved Redis has yet to send
+        self.due = bytearray()  # replies that the well-behaved Redis has not sent yet
         self.from_client = bytearray()
         self.upstream = bytearray()
         self.lost = False
 
     def step(self, choices: Choices) -> None:
-        one, what = self.one, choices.number()
-        if what < 128:
-            self._client(REQUESTS[what % len(REQUESTS)])
-        elif what < 150:
+        session, step = self.session, choices.number()
+        if step < 128:
+            self._client(REQUESTS[step % len(REQUESTS)])
+        elif step < 150:
             self._client(choices.bytes(choices.number()))
-        elif what < 215:
+        elif step < 215:
             size = choices.number() * 8
             reply, self.due = bytes(self.due[:size]), self.due[size:]
             if reply:
-                one.from_upstream(reply)
-        elif what < 235:
-            self._misbehave(REPLIES[what % len(REPLIES)])
-        elif what < 250:
+                session.from_upstream(reply)
+        elif step < 235:
+            self._misbehave(REPLIES[step % len(REPLIES)])
+        elif step < 250:
             self._misbehave(choices.bytes(choices.number()))
-        elif what < 253:
+        elif step < 253:
             self.upstream.clear()
             self._refused()
         else:
             self.lost = True
-            one.upstream_lost("upstream fake is gone: connection reset")
+            session.upstream_lost("upstream fake is gone: connection reset")
         self._carry()
 
     def _client(self, data: bytes) -> None:
-        """As the transport does: hand bytes over only while the session wants them."""
-        if self.one.wants_input():
+        """Feeds bytes only while the session wants input, as the transport does."""
+        if self.session.wants_input():
             self.from_client += data
-            self.one.from_client(data)
-            while self.one.wants_turn:
-                self.one.take_turn()
+            self.session.from_client(data)
+            while self.session.wants_turn:
+                self.session.take_turn()
 
     def _misbehave(self, data: bytes) -> None:
         self.redis, self.due = None, bytearray()
         if data:
-            self.one.from_upstream(data)
+            self.session.from_upstream(data)
 
     def _refused(self) -> None:
-        """No connection could be made. What was sent before is not followed any more."""
-        self.one.upstream_refused("upstream fake is unreachable: connection refused")
+        """Reports that no connection could be made. From here on, earlier data is not checked."""
+        self.session.upstream_refused("upstream fake is unreachable: connection refused")
         self.lost = True
-        if not self.one.closing:
-            self.one.closing = "upstream"  # here, the end of the test
+        if not self.session.closing:
+            self.session.closing = "upstream"  # ends the test
 
     def _carry(self) -> None:
-        one = self.one
-        if one.reopen:
+        session = self.session
+        if session.reopen:
             self._reopen()
-        pieces, one.to_upstream = one.to_upstream, []
-        counts, one.counts = one.counts, []
-        if not one.closing and pieces:
-            if one.route.is_shared:
+        pieces, session.to_upstream = session.to_upstream, []
+        counts, session.counts = session.counts, []
+        if not session.closing and pieces:
+            if session.route.is_shared:
                 assert [number_of_requests(piece) for piece in pieces] == counts
             sent = b"".join(pieces)
             self.upstream += sent
             self._answer(sent)
-        assert sum(map(len, one.to_client)) <= ROOM.slots + MIB
-        one.to_client.clear()
-        assert one.outstanding >= 0
-        assert one.replies.slots.held_bytes <= ROOM.slots + ROOM.backlog
-        assert one.backlog() <= ROOM.backlog + LIMITS.max_request + len(REQUESTS[-1]) + 8192
-        assert not one.closing or closure_label(one.closing) != "other", one.closing
+        assert sum(map(len, session.to_client)) <= ROOM.slots + MIB
+        session.to_client.clear()
+        assert session.outstanding >= 0
+        assert session.replies.slots.held_bytes <= ROOM.slots + ROOM.backlog
+        assert session.backlog() <= ROOM.backlog + LIMITS.max_request + len(REQUESTS[-1]) + 8192
+        assert not session.closing or closure_label(session.closing) != "other", session.closing
 
     def _reopen(self) -> None:
-        """The session gives up a connection on which part of a request was sent."""
-        self.one.reopen = False
+        """Carries out the session's change of connection after it has sent a part of a request."""
+        self.session.reopen = False
         if self.redis is not None:
             self.redis = FakeRedis()
         self.due.clear()
@@ -192,54 +193,54 @@ class Talk:
         del self.upstream[len(self.upstream) - reader.pending() :]
 
     def _answer(self, sent: bytes) -> None:
-        if self.redis is None or self.one.is_opaque:
+        if self.redis is None or self.session.is_opaque:
             self.redis = None
             return
         try:
             for reply in self.redis.feed(sent):
                 self.due += reply
         except ProtocolError:
-            raise AssertionError("what Redis gets is no request") from None
+            raise AssertionError("Redis got invalid RESP") from None
 
     def verify(self) -> None:
-        """Compare what went upstream with what the session has reported as admitted."""
-        outcomes = [outcome for _, _, outcome in self.told.commands]
+        """Compares the bytes sent upstream with the requests that the session has reported as admitted."""
+        outcomes = [outcome for _, _, outcome in self.recorder.commands]
         admitted, rest = self._requests(outcomes)
         at = 0
         own = re.compile(b"|".join([*OWN, *map(re.escape, self.greeting)]))
         for request in admitted:
             before = at
-            while not (is_there := self.upstream.startswith(request, at)) and (
-                said := own.match(self.upstream, at)
+            while not (is_next := self.upstream.startswith(request, at)) and (
+                found := own.match(self.upstream, at)
             ):
-                at = said.end()
-            if is_there:
+                at = found.end()
+            if is_next:
                 at += len(request)
-            elif is_answered_here(request):
-                at = before  # what looked like keyfence's own may be the client's next request
+            elif may_be_answered_locally(request):
+                at = before  # the matched own command may be the client's next request
             else:
-                break  # admitted but not sent yet, or the upstream was lost: nothing may follow
+                break  # admitted but not sent, or the upstream was lost: nothing may follow
         left = bytes(self.upstream[at:])
-        while said := own.match(left):
-            left = left[said.end() :]
-        large = self.one.is_streaming
-        if left and not self.one.is_opaque and not (large and self.from_client.find(left) >= 0):
-            raise AssertionError(f"sent to Redis without having been admitted: {left[:200]!r}")
+        while found := own.match(left):
+            left = left[found.end() :]
+        large = self.session.is_streaming
+        if left and not self.session.is_opaque and not (large and self.from_client.find(left) >= 0):
+            raise AssertionError(f"sent to Redis but not admitted: {left[:200]!r}")
         if left:
             assert self.from_client.find(left) >= 0, f"not the client's bytes: {left[:200]!r}"
         assert rest is not None
 
     def _requests(self, outcomes: list[str]) -> tuple[list[bytes], bytes]:
-        """The admitted requests, as bytes, and what follows the last one that was reported."""
+        """Returns the admitted requests, as bytes, and the bytes after the last reported one."""
         reader = RequestReader(IDENTIFIED)  # the session checks its own limits
         reader.feed(bytes(self.from_client))
         admitted = []
-        told = iter(outcomes)
+        reported = iter(outcomes)
         try:
             while (argv := reader.next()) is not None:
                 if not argv:
                     continue
-                outcome = next(told, None)
+                outcome = next(reported, None)
                 if outcome is None:
                     break
                 if outcome == "forwarded":
@@ -249,8 +250,8 @@ class Talk:
         return admitted, reader.rest()
 
 
-def is_answered_here(request: bytes) -> bool:
-    """Whether Redis needn't get an admitted request: one that switches replies off, QUIT of who shares."""
+def may_be_answered_locally(request: bytes) -> bool:
+    """Whether keyfence may answer an admitted request itself: CLIENT REPLY, QUIT on a shared connection."""
     return b"reply\r\n" in request.lower() or b"quit\r\n" in request.lower()
 
 
@@ -260,15 +261,15 @@ def number_of_requests(piece: bytes) -> int:
     number = 0
     while (argv := reader.next()) is not None:
         number += bool(argv)
-    assert not reader.pending(), "a shared connection gets whole requests only"
+    assert not reader.pending(), "a shared connection must get whole requests only"
     return number
 
 
 def check(data: bytes) -> None:
-    """What must hold of every input."""
+    """Runs the steps of the input, then verifies what went upstream."""
     choices = Choices(data)
     talk = Talk(choices)
-    while choices and not talk.one.closing and not talk.lost:
+    while choices and not talk.session.closing and not talk.lost:
         talk.step(choices)
     if not talk.lost:
         talk.verify()

@@ -1,11 +1,10 @@
 """The shared part of all fuzzers: the build under test, the reading of inputs, and the start of a run.
 
-Rule: a fuzzer is a function `check(data)` that raises if a property does not hold. Its arguments are
+Rule: a fuzzer is a function `check(data)` that raises if a property does not hold. The fuzzer's arguments are
 libFuzzer's options; `python fuzz/fuzz_x.py FILE` runs one input again.
 
-KEYFENCE_FUZZ_BUILD names the directory of a `proxy` that was built for fuzzing (`run.py` does it): its
-extensions count their branches, and AddressSanitizer watches their memory. Without it the checkout's own
-runs.
+KEYFENCE_FUZZ_BUILD is the path of a `proxy` directory built for fuzzing (by `run.py`). Its extensions count
+their branches, and AddressSanitizer checks their memory. Without it, the fuzzers test the checkout itself.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from types import ModuleType
 
 PROJECT = Path(__file__).resolve().parent.parent
 BUILD = Path(os.environ.get("KEYFENCE_FUZZ_BUILD") or PROJECT)
-sys.path[:0] = [str(BUILD), str(PROJECT)]  # the second for what stands in tests/
+sys.path[:0] = [str(BUILD), str(PROJECT)]  # PROJECT for imports from tests/
 
 try:
     import atheris
 except ImportError:
-    print("atheris is not installed here (pip install atheris): not fuzzed", file=sys.stderr)
+    print("atheris is not installed (pip install atheris): nothing is fuzzed", file=sys.stderr)
     sys.exit(77)
 
 
 def instrumented(*modules: str) -> AbstractContextManager[None]:
-    """Within it, what is imported of these modules counts its branches, where it is interpreted."""
+    """A context in which imports of these modules count branches, as far as they are interpreted."""
     return atheris.instrument_imports(include=list(modules))  # type: ignore[no-any-return]
 
 
 def interpreted(module: str) -> ModuleType:
-    """A second copy of a compiled module, from its .py: the two must never differ."""
+    """Imports a second, interpreted copy of a compiled module. Both must always behave the same."""
     path = BUILD.joinpath(*module.split(".")).with_suffix(".py")
     spec = importlib.util.spec_from_file_location(f"interpreted_{path.stem}", path)
     assert spec is not None
@@ -46,7 +45,7 @@ def interpreted(module: str) -> ModuleType:
 
 
 class Choices:
-    """An input read as choices, from its beginning; at its end every choice is 0 and all bytes are b""."""
+    """Reads an input as a sequence of choices. After its end, every number is 0 and all bytes are b""."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -56,7 +55,7 @@ class Choices:
         return self._at < len(self._data)
 
     def number(self) -> int:
-        """0 to 255."""
+        """Reads a number from 0 to 255."""
         self._at += 1
         return self._data[self._at - 1] if self._at <= len(self._data) else 0
 
@@ -68,7 +67,7 @@ class Choices:
         return self.bytes(max(0, len(self._data) - self._at))
 
     def pieces(self) -> list[bytes]:
-        """The rest, cut as a number in front says: whole, or in pieces of at most that size in turns."""
+        """Returns the rest in pieces. Their sizes alternate between two numbers; a first 0: one piece."""
         first, second = self.number(), self.number() + 1
         data = self.rest()
         if first == 0:
@@ -82,8 +81,8 @@ class Choices:
 
 
 def fuzz(check: Callable[[bytes], None]) -> None:
-    """Run until libFuzzer's options say stop, or something is found."""
-    # libFuzzer starts itself again by this name when it merges; a script needs an interpreter.
+    """Runs until libFuzzer's options end the run, or a check fails."""
+    # When libFuzzer merges, it restarts itself by this name. A script would need an interpreter there.
     again = os.environ.get("KEYFENCE_FUZZ_AGAIN", sys.argv[0])
     atheris.Setup([again, *sys.argv[1:]], check)
     atheris.Fuzz()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Runs the fuzzers one after the other, with extensions built for fuzzing.
 
-Rule: a finding ends the run with exit code 1 and the name of a file that reproduces it. If atheris or a
-compiler is missing, a message says so, and the rest runs.
+Rule: a failed check ends the run with exit code 1 and the folder of the input that reproduces it. Without
+atheris, nothing is fuzzed and the exit code is 0. Without a compiler, the fuzzers test the checkout itself.
 
-    fuzz/run.py --minutes 10              all fuzzers, ten minutes together
-    fuzz/run.py --minutes 10 requests     one of them, for ten minutes
-    fuzz/run.py --minimize                keep in fuzz/corpus only what adds something, old and new
+    fuzz/run.py --minutes 10              all fuzzers, ten minutes in total
+    fuzz/run.py --minutes 10 requests     one fuzzer, for ten minutes
+    fuzz/run.py --minimize                reduce fuzz/corpus to inputs that add coverage, new ones included
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ PROJECT = Path(__file__).resolve().parent.parent
 FUZZ = PROJECT / "fuzz"
 BUILD = PROJECT / "build" / "fuzz"
 TARGETS = sorted(path.stem.removeprefix("fuzz_") for path in FUZZ.glob("fuzz_*.py"))
-# Inputs longer than this find nothing that shorter ones don't, and take their time.
+# Longer inputs are slow and find nothing that shorter ones miss.
 MAX_INPUT = 2048
 SECONDS_PER_INPUT = 20
 MEMORY_MB = 4096
 
-# Which compiler, with what it can do: clang counts branches for libFuzzer, both watch memory.
+# Compilers with their flags, best first. clang counts branches for libFuzzer; both check memory.
 COMPILERS = {
     "clang": "-g -O1 -fno-omit-frame-pointer -fsanitize=address,fuzzer-no-link",
     "gcc": "-g -O1 -fno-omit-frame-pointer -fsanitize=address",
@@ -37,7 +37,7 @@ COMPILERS = {
 
 
 def build() -> str:
-    """Build the extensions into BUILD. Returns the compiler that did it, "" where none could."""
+    """Builds the extensions in BUILD. Returns the compiler that built them, or "" if none could."""
     BUILD.mkdir(parents=True, exist_ok=True)
     left_out = shutil.ignore_patterns("*.so", "*.c", "__pycache__")
     shutil.copytree(PROJECT / "proxy", BUILD / "proxy", ignore=left_out, dirs_exist_ok=True)
@@ -68,12 +68,12 @@ def build() -> str:
         if done.returncode == 0:
             made.write_text(flags)
             return compiler
-        print(f"fuzz: {compiler} could not build with {flags}: {done.stderr.strip()[-500:]}")
+        print(f"fuzz: {compiler} cannot build with {flags}: {done.stderr.strip()[-500:]}")
     return ""
 
 
 def _is_fresh() -> bool:
-    """Whether BUILD's extensions are all there and made from the sources beside them."""
+    """Returns whether BUILD has all extensions, built from the sources beside them."""
     ask = "from keyfence import _compiled; import sys; sys.exit(not all(_compiled.status().values()))"
     env = {name: value for name, value in os.environ.items() if name != "KEYFENCE_PURE"}
     return not subprocess.run(
@@ -82,25 +82,25 @@ def _is_fresh() -> bool:
 
 
 def environment(compiler: str) -> dict[str, str]:
-    """What a fuzzer needs to run against the build that `compiler` made."""
+    """Returns the environment in which a fuzzer tests the build of `compiler` ("": the checkout)."""
     env = os.environ.copy()
     if not compiler:
         return env
     if compiler == "clang":
-        runtime = Path(sysconfig.get_path("platlib")) / "asan_with_fuzzer.so"  # of atheris
+        runtime = Path(sysconfig.get_path("platlib")) / "asan_with_fuzzer.so"  # part of atheris
     else:
         found = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, check=True)
         runtime = Path(found.stdout.decode().strip())
     return env | {
         "KEYFENCE_FUZZ_BUILD": str(BUILD / "proxy"),
         "LD_PRELOAD": str(runtime),
-        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",  # CPython leaves much to the system
-        "PYTHONMALLOC": "malloc",  # else small objects lie in arenas, where nothing is watched
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",  # CPython does not free everything
+        "PYTHONMALLOC": "malloc",  # otherwise small objects lie in arenas, which are not checked
     }
 
 
 def fuzz(target: str, seconds: int, env: dict[str, str]) -> int:
-    """Run one fuzzer. What it learns goes to build/, what it finds to fuzz/found/."""
+    """Runs one fuzzer and returns its exit code. New inputs go to build/, failing ones to fuzz/found/."""
     learnt, found = PROJECT / "build" / "fuzz-corpus" / target, FUZZ / "found"
     for folder in (learnt, found, FUZZ / "corpus" / target):
         folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ def _dictionary(target: str) -> list[str]:
 
 
 def minimize(target: str, env: dict[str, str]) -> None:
-    """Replace a kept corpus by the smallest inputs that reach all that it and the learnt one reach."""
+    """Replaces a kept corpus with the smallest inputs that cover as much as it and the learnt corpus."""
     kept, learnt = FUZZ / "corpus" / target, PROJECT / "build" / "fuzz-corpus" / target
     fresh = kept.with_name(f"{target}.new")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -144,29 +144,29 @@ def minimize(target: str, env: dict[str, str]) -> None:
     shutil.rmtree(kept)
     fresh.rename(kept)
     sizes = [path.stat().st_size for path in kept.iterdir()]
-    print(f"fuzz: the corpus of {target} holds {len(sizes)} inputs of {sum(sizes)} bytes")
+    print(f"fuzz: the corpus of {target} has {len(sizes)} inputs, {sum(sizes)} bytes in total")
 
 
 def main() -> int:
-    """Runs what the command line asks for. Returns the exit code."""
+    """Runs the command line. Returns the exit code."""
     parser = argparse.ArgumentParser(description="Run keyfence's fuzzers.")
-    parser.add_argument("targets", nargs="*", help=f"of {', '.join(TARGETS)}; all, where none is named")
-    parser.add_argument("--minutes", type=float, default=1.0, help="for all of them together")
-    parser.add_argument("--minimize", action="store_true", help="make the kept corpus small again")
+    parser.add_argument("targets", nargs="*", help=f"{', '.join(TARGETS)}; default: all")
+    parser.add_argument("--minutes", type=float, default=1.0, help="in total, for all targets; default: 1")
+    parser.add_argument("--minimize", action="store_true", help="reduce the kept corpus")
     chosen = parser.parse_args()
     targets = chosen.targets or TARGETS
     if unknown := set(targets) - set(TARGETS):
-        parser.error(f"no fuzzer is called {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}")
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(TARGETS)}")
     if importlib.util.find_spec("atheris") is None:
-        print("fuzz: atheris is not installed here (pip install atheris): nothing is fuzzed")
+        print("fuzz: atheris is not installed (pip install atheris): nothing is fuzzed")
         return 0
     compiler = build()
-    what = {
-        "clang": "clang's build: guided by the extensions' branches too, memory watched",
-        "gcc": "gcc's build: guided by interpreted code only, memory watched",
-        "": "no compiler that can watch memory: the checkout as it is",
+    descriptions = {
+        "clang": "built with clang: guided by the extensions' branches too, memory checked",
+        "gcc": "built with gcc: guided by interpreted code only, memory checked",
+        "": "no compiler can build with memory checks: testing the checkout itself",
     }
-    print(f"fuzz: {what[compiler]}", flush=True)
+    print(f"fuzz: {descriptions[compiler]}", flush=True)
     env = environment(compiler)
     if chosen.minimize:
         for target in targets:
@@ -175,7 +175,7 @@ def main() -> int:
     for target in targets:
         code = fuzz(target, max(1, round(chosen.minutes * 60 / len(targets))), env)
         if code:
-            print(f"fuzz: {target} found something; its input lies in {FUZZ / 'found'}")
+            print(f"fuzz: {target} failed; its input is in {FUZZ / 'found'}")
             return 1
     return 0
 

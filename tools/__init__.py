@@ -1,1 +1,1 @@
-"""What the project is made and tried with; no part of what is installed."""
+"""Tools for building and testing the project. They are not installed."""

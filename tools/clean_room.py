@@ -1,8 +1,8 @@
-"""The part of `tools/clean_room.sh` that runs inside its namespaces: installs with the network, then runs
-without.
+"""The part of `tools/clean_room.sh` that runs inside its namespaces. It installs with the network, then runs
+without it.
 
 Rule: a room sees only the checkout, the host's network settings, and pip's settings for packages and
-certificates. These are read at run time and never become part of the project.
+certificates. The settings are read at run time and never become part of the project.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tools.smoke_run import ping
 PROJECT = Path(__file__).resolve().parent.parent
 SUITE = "bookworm"
 PACKAGES = "python3,python3-venv,make,ca-certificates"
-MIRROR = os.environ.get("KEYFENCE_DEBIAN_MIRROR", "")  # empty: debootstrap's own
+MIRROR = os.environ.get("KEYFENCE_DEBIAN_MIRROR", "")  # empty: debootstrap's default
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 USER = "visitor"
 FEW_TESTS = "tests/resp tests/session tests/cli/test_main.py tests/end_to_end/test_proxy.py"
@@ -50,14 +50,14 @@ STARTED = time.monotonic()
 
 
 def host_settings() -> dict[str, str]:
-    """Returns the environment that makes a room's pip reach what this machine's pip reaches."""
+    """Returns the environment that lets a room's pip reach the same indexes as this machine's pip."""
     settings = {name: value for name, value in os.environ.items() if re.fullmatch(PASSED_ON, name)}
     # Debian's own Python may come without pip.
     python = next((p for p in (PROJECT / ".venv/bin/python",) if p.exists()), sys.executable)
     listed = subprocess.run(
         [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     )
-    # In the order of rising precedence: files first, then the environment.
+    # Lowest precedence first: files, then the environment.
     for line in sorted(listed.stdout.splitlines(), key=lambda line: line.startswith(":env:")):
         section, _, rest = line.partition(".")
         name, _, value = rest.partition("=")
@@ -76,7 +76,7 @@ def named_paths(settings: Mapping[str, str]) -> set[Path]:
 
 
 class Root:
-    """A directory tree to run commands in. `below` stays as it is: changes go into this root alone."""
+    """A directory tree to run commands in. Changes go into this root only; `below` stays unchanged."""
 
     def __init__(self, work: Path, name: str, below: Path, settings: Mapping[str, str]) -> None:
         self.path = work / name
@@ -101,11 +101,11 @@ class Root:
         self._pass_on_apt_proxies()
 
     def _show(self, path: Path) -> None:
-        """Shows a file or directory of the host at the same place, read-only."""
+        """Mounts a file or directory of the host at the same path, read-only."""
         place = self.path / str(path).lstrip("/")
         if path.is_dir():
             if place.is_dir() and any(place.iterdir()):
-                return  # such as /etc/ssl/certs: the room has its own
+                return  # the room has its own, for example /etc/ssl/certs
             place.mkdir(parents=True, exist_ok=True)
         else:
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -125,19 +125,19 @@ class Root:
         directory: str = "/",
         environment: Mapping[str, str] = {},
     ) -> list[str]:
-        """Returns the command line that runs `command` in here."""
+        """Returns the command line that runs `command` in this root."""
         home = "/root" if user == "root" else f"/home/{user}"
         variables = {"PATH": PATH, "HOME": home, "LANG": "C.UTF-8", **self._settings, **environment}
         words = ["chroot", f"--userspec={user}", str(self.path), "/usr/bin/env", "-i", f"--chdir={directory}"]
         return words + [f"{name}={value}" for name, value in variables.items()] + list(command)
 
     def run(self, command: str, user: str = "root", directory: str = "/", **environment: str) -> None:
-        """Runs a shell command. Ends the clean room where it fails."""
+        """Runs a shell command. Raises SystemExit if it fails."""
         say(f"[{self.path.name}] {command}")
         words = self.command(["/bin/sh", "-ec", command], user, directory, environment)
         if "apt-get" not in command:
             code, output = subprocess.run(words, stdin=subprocess.DEVNULL, check=False).returncode, ""
-        else:  # it tells of each package that it unpacks
+        else:  # apt-get prints a line for each package, so its output is shown only on failure
             run = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
             code, output = run.returncode, f"{run.stdout[-2000:]}{run.stderr[-2000:]}\n"
         if code:
@@ -160,7 +160,7 @@ def mount(*arguments: str | Path, check: bool = True) -> bool:
 
 
 def make_base(base: Path) -> None:
-    """Makes a bare Debian, unless it is there from the last time."""
+    """Makes a bare Debian, unless the last run left one."""
     if (base / "etc/debian_version").exists():
         return
     say(f"debootstrap {SUITE}: {PACKAGES}")
@@ -175,7 +175,7 @@ def make_base(base: Path) -> None:
 
 
 def copy_checkout(root: Root) -> str:
-    """Copies what git tracks or would track, as a clone has it, and returns where to."""
+    """Copies the files that git tracks or would track, as in a clone. Returns the path of the copy."""
     listed = subprocess.run(
         ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=PROJECT,
@@ -194,7 +194,7 @@ def copy_checkout(root: Root) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What all rooms are made from, and how much is tested in them."""
+    """The common input of all rooms. If `short` is set, the rooms run only some of the tests."""
 
     work: Path
     base: Path
@@ -203,7 +203,7 @@ class Plan:
 
 
 def visitors_room(plan: Plan, name: str) -> Iterator[None]:
-    """A user with a fresh clone. Installs up to the first `yield`, where the network ends; then runs."""
+    """A user with a fresh clone. Installs until the first `yield`; then runs without the network."""
     root = Root(plan.work, name, plan.base, plan.settings)
     if name == "compiler":
         root.install("gcc libc6-dev python3-dev")
@@ -213,17 +213,18 @@ def visitors_room(plan: Plan, name: str) -> Iterator[None]:
     yield
     root.run("python3 -m tools.smoke_run", USER, directory)
     root.run(".venv/bin/keyfence --version", USER, directory)
-    # All tests where nothing compiles, if there is time for it; with a compiler they run outside the room.
+    # The room without a compiler runs all tests, unless `short` is set. With a compiler, all tests run
+    # outside the room.
     which = "" if name == "no-compiler" and not plan.short else FEW_TESTS
-    # Interpreted they run where nothing compiles. What fails runs once more, as in .ci/run.
+    # Without a compiler the tests run interpreted anyway. Failed tests run once more, as in .ci/run.
     tests = f'TESTS="{which}" PURE_TESTS=tests/test_compiled.py'
     root.run(f"make test {tests} || make test-failed {tests}", USER, directory)
     yield
 
 
 def container(plan: Plan, name: str) -> Iterator[None]:
-    """Carries out the Dockerfile's steps up to the first `yield`, then runs what they made."""
-    # The image that the Dockerfile starts from has Python's headers; Debian keeps them apart.
+    """Carries out the Dockerfile's steps until the first `yield`, then runs the resulting image."""
+    # The Dockerfile's base image contains Python's headers; in Debian they are a separate package.
     image = Root(plan.work, "image", plan.base, plan.settings)
     image.install("python3-dev")
     roots: dict[str, Root] = {}
@@ -273,7 +274,7 @@ def container(plan: Plan, name: str) -> Iterator[None]:
 
 
 def copy_into(root: Root, directory: str, copy: dockerfile.Copy, roots: Mapping[str, Root]) -> None:
-    """COPY: a directory's contents go into the target, a file goes into or becomes it."""
+    """Carries out COPY: puts a directory's contents into the target; puts a file into it, or at its path."""
     source_root = roots[copy.stage].path if copy.stage else PROJECT
     target = root.path / os.path.join(directory, copy.target).lstrip("/")
     for source in (source_root / name.lstrip("/") for name in copy.sources):
@@ -288,9 +289,9 @@ def copy_into(root: Root, directory: str, copy: dockerfile.Copy, roots: Mapping[
 
 
 def leave_the_network() -> None:
-    """From here on, this process and its children have a loopback interface of their own and nothing else.
+    """Leaves this process and its future children with only a loopback interface of their own.
 
-    So no port is taken, and it shows that what is installed needs no network to run.
+    So every port is free, and the run proves that an installed keyfence needs no network.
     """
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWNET)")
@@ -304,12 +305,12 @@ ROOMS = {"no-compiler": visitors_room, "compiler": visitors_room, "dockerfile": 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tools/clean_room.sh")
     parser.add_argument("--work", type=Path, required=True, help=argparse.SUPPRESS)
-    parser.add_argument("--base", type=Path, help="keep the bare Debian here")
+    parser.add_argument("--base", type=Path, help="keep the bare Debian in this directory")
     parser.add_argument("--short", action="store_true", help="run only some of the tests, as .ci/run does")
     parser.add_argument("rooms", nargs="*", metavar="ROOM", help=", ".join(ROOMS))
     options = parser.parse_args()
     if unknown := set(options.rooms) - set(ROOMS):
-        parser.error(f"no such room: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown room: {', '.join(sorted(unknown))}")
     base = (options.base or options.work / "base").absolute()
     make_base(base)
     plan = Plan(options.work, base, host_settings(), options.short)

@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# The two commands of the README on a fresh machine: a Debian root made by debootstrap.
+# Runs the README's two commands on a fresh machine: a Debian root made by debootstrap.
 #
 #   tools/clean_room.sh [--short] [--base DIR] [ROOM...]
 #
-# ROOM: no-compiler, compiler, dockerfile; all, if none is named. --short runs only some of the tests in them;
-# --base keeps the bare Debian in DIR for the next time. Needs root, debootstrap and the right to mount: where one
-# is missing it says so in one line and ends with 77.
+# ROOM: no-compiler, compiler or dockerfile; default: all. --short runs only some of the tests. --base keeps the
+# bare Debian in DIR for the next run. Needs root, debootstrap and the right to mount. If one of them is missing, it
+# prints one line and exits with 77.
 #
-# Everything runs in mount and process namespaces of its own: when it ends, however it ends, the kernel unmounts
-# what was mounted and kills what was started.
+# Everything runs in separate mount and process namespaces. When the script ends, for any reason, the kernel removes
+# its mounts and kills its processes.
 set -euo pipefail
 
-pass_over() {
-  echo "clean room: passed over, $1"
+skip() {
+  echo "clean room: skipped, $1"
   exit 77
 }
 
-[ "$(uname -s)" = Linux ] || pass_over "it needs Linux"
-[ "$(id -u)" = 0 ] || pass_over "it needs root"
-command -v debootstrap >/dev/null || pass_over "debootstrap is not installed"
+[ "$(uname -s)" = Linux ] || skip "it needs Linux"
+[ "$(id -u)" = 0 ] || skip "it needs root"
+command -v debootstrap >/dev/null || skip "debootstrap is not installed"
 isolated=(unshare --mount --pid --fork --kill-child --mount-proc --propagation private)
-"${isolated[@]}" mount -t tmpfs none /mnt 2>/dev/null || pass_over "it has no right to mount"
+"${isolated[@]}" mount -t tmpfs none /mnt 2>/dev/null || skip "it has no right to mount"
 
 cd "$(dirname "$0")/.."
 work=$(mktemp -d "${TMPDIR:-/tmp}/keyfence-clean-room-XXXXXX")

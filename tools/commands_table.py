@@ -2,18 +2,18 @@
 """Builds the command table, `proxy/keyfence/commands/table.json`, from the replies of servers.
 
 Rule: no fact about a command is written by hand. The input is each known server's reply to `COMMAND` and
-`COMMAND DOCS`, as JSON in `tools/command_replies/`; for servers that are not available it is their published
-reference. All replies are merged into one table with a row per command and subcommand, which fits all
-servers. Where servers differ, the merge never loosens a check:
+`COMMAND DOCS`, as JSON in `tools/command_replies/`. For servers that are not available, the input is their
+published reference. All replies are merged into one table with a row per command and subcommand, which fits
+all servers. Where servers differ, the merge never loosens a check:
 
-- *arity*: the widest, so that a call that any server runs is never taken for one that none runs;
-- *flags*: those that forbid or warn (`write`, `admin`, `blocking` …) if any server sets them; those that
-  permit (`readonly`, `fast` …, see `PERMISSIVE`) only if every server sets them that has the command and
-  uses that flag at all;
+- *arity*: the widest, so that a call that some server accepts never counts as malformed;
+- *flags*: a flag that forbids or warns (`write`, `admin`, `blocking` …) is kept if any server sets it. A flag
+  that permits (`readonly`, `fast` …, see `PERMISSIVE`) is kept only if all servers set it that have the
+  command and use the flag for any command;
 - *categories*: all;
 - *key specs*: all; two that find the same arguments become one with the flags of both. Redis 6.2 has no key
-  specs: its key range becomes one where no newer server has any, with access and update for a command that
-  writes, since 6.2 doesn't say which of them it does.
+  specs. Its key range becomes a key spec if no newer server has one. For a command that writes, that spec
+  gets both access and update, since 6.2 does not tell them apart.
 
 Redis gives a module command's keys the flags of a write by default. If the command is `readonly`, its keys
 are only read.
@@ -21,15 +21,15 @@ are only read.
 Usage:
 
     python -m tools.commands_table                     writes the table
-    python -m tools.commands_table --check             compares it, and fails if it is stale
-    python -m tools.commands_table --from HOST:PORT    asks a server first, also unix:PATH
-    python -m tools.commands_table --reference FILE    takes in what is published first
+    python -m tools.commands_table --check             fails if the table is stale
+    python -m tools.commands_table --from HOST:PORT    first stores a server's replies (or unix:PATH)
+    python -m tools.commands_table --reference FILE    first stores a published reference
 
-A file is called `<server>-<version>.json`, with `-reference` behind it where no server has said it.
+A file is called `<server>-<version>.json`; a published reference, `<server>-<version>-reference.json`.
 
-A published reference has the form of `data/commands_core.json` in https://github.com/redis/docs: for each
-command's name `arity`, `command_flags`, `acl_categories`, `key_specs` and `arguments`. Only the commands that
-no other reply has are taken from it, and no options.
+A published reference has the form of `data/commands_core.json` in https://github.com/redis/docs: it maps each
+command's name to `arity`, `command_flags`, `acl_categories`, `key_specs` and `arguments`. It adds only
+commands that are in no server's reply, and no options.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ ROOT = Path(__file__).resolve().parent.parent
 REPLIES = ROOT / "tools" / "command_replies"
 TABLE = ROOT / "proxy" / "keyfence" / "commands" / "table.json"
 
-# Flags that let a command do more, or let a proxy treat it with less care.
+# Flags that permit a command to do more, or permit a proxy to check it less strictly.
 PERMISSIVE = frozenset({"readonly", "fast", "stale", "loading", "no_auth", "allow_busy", "no_mandatory_keys"})
 
-# What Redis gives the keys of a module's command that has only said where they are (`src/module.c`).
+# Redis gives these flags to a module command's keys if the module states only their positions
+# (`src/module.c`).
 MODULE_DEFAULT = frozenset({"RW", "access", "update"})
 
 Row = dict[str, Any]
@@ -66,12 +67,12 @@ def server_name(path: Path) -> str:
 
 
 def age(path: Path) -> tuple[str, list[int]]:
-    """What puts the servers of one kind in the order of their versions."""
+    """Returns a sort key: the kind of server, then its version."""
     return path.name.partition("-")[0], [int(number) for number in re.findall(r"\d+", path.name)]
 
 
 def rows_of(reply: Iterable[list[Any]], server: str) -> Iterator[Row]:
-    """One reply as flat rows. An entry of `COMMAND` is documented at
+    """Yields one reply as flat rows. The format of an entry of `COMMAND` is documented at
     https://redis.io/docs/latest/commands/command/."""
     for entry in reply:
         name, arity, flags, first, last, step, categories = entry[:7]
@@ -90,7 +91,7 @@ def rows_of(reply: Iterable[list[Any]], server: str) -> Iterator[Row]:
 
 
 def spec_of(spec: dict[str, Any], command: set[str]) -> Row:
-    """A key spec without its notes, which are for people. `command`: the flags of its command."""
+    """Returns a key spec without its notes, which are for people. `command`: the command's flags."""
     begin, find = spec["begin_search"], spec["find_keys"]
     only_reads = {"module", "readonly"} <= command and set(spec["flags"]) == MODULE_DEFAULT
     flags = {"RO", "access"} if only_reads else set(spec["flags"])
@@ -101,13 +102,13 @@ def spec_of(spec: dict[str, Any], command: set[str]) -> Row:
     }
 
 
-def merge(rows: list[Row], speakers: dict[str, set[str]]) -> Row:
-    """The rows of one command on several servers as one. `speakers`: which servers use a flag at all."""
+def merge(rows: list[Row], flag_users: dict[str, set[str]]) -> Row:
+    """Merges the rows of one command on several servers. `flag_users`: by flag, the servers that use it."""
     specs = [row["keys"] for row in rows if row["keys"] is not None]
     return {
         "name": rows[0]["name"],
         "arity": widest([row["arity"] for row in rows]),
-        "flags": sorted(merge_flags(rows, speakers)),
+        "flags": sorted(merge_flags(rows, flag_users)),
         "categories": sorted(set().union(*(row["categories"] for row in rows))),
         "keys": merge_specs(specs) if specs and any(specs) else legacy_specs(rows),
         "servers": [row["server"] for row in rows],
@@ -116,26 +117,27 @@ def merge(rows: list[Row], speakers: dict[str, set[str]]) -> Row:
 
 
 def widest(arities: list[int]) -> int:
-    """Positive arity is exact, negative is at least; the widest admits what any of them admits."""
+    """Returns an arity that admits all calls that one of these admits. Positive: exact; negative: minimum."""
     if len(set(arities)) == 1:
         return arities[0]
     return -min(abs(arity) for arity in arities)
 
 
-def merge_flags(rows: list[Row], speakers: dict[str, set[str]]) -> set[str]:
+def merge_flags(rows: list[Row], flag_users: dict[str, set[str]]) -> set[str]:
     every: set[str] = set().union(*(row["flags"] for row in rows))
     return {
         flag
         for flag in every
         if flag not in PERMISSIVE
-        or all(flag in row["flags"] for row in rows if row["server"] in speakers[flag])
+        or all(flag in row["flags"] for row in rows if row["server"] in flag_users[flag])
     }
 
 
 def merge_specs(specs: list[list[Row]]) -> list[Row]:
-    """All specs in the order in which they first appear; the same place twice gets the flags of both.
+    """Returns all specs in order of first appearance. Specs for one place are merged, with all their flags.
 
-    One server may list the same place several times (SORT's two unknown ones); its n-th then meets the n-th.
+    A server may list the same place several times (SORT has two unknown ones). Then the n-th of one server
+    merges with the n-th of another.
     """
     merged: dict[tuple[str, int], Row] = {}
     for server in specs:
@@ -149,7 +151,7 @@ def merge_specs(specs: list[list[Row]]) -> list[Row]:
 
 
 def legacy_specs(rows: list[Row]) -> list[Row]:
-    """The key range of `COMMAND` before Redis 7.0 as a key spec."""
+    """Converts the key range of `COMMAND` before Redis 7.0 to a key spec."""
     specs = []
     for row in rows:
         first, last, step = row["range"]
@@ -172,7 +174,7 @@ def legacy_specs(rows: list[Row]) -> list[Row]:
 # -- a published reference
 
 
-# Commands of modules that write nothing, where the reference doesn't say so. From the modules' documentation.
+# Module commands that only read, although the reference does not say so. Source: the modules' documentation.
 MODULES_READ = frozenset(
     f"{family}.{command}"
     for family, commands in {
@@ -190,15 +192,15 @@ MODULES_READ = frozenset(
 )
 
 
-# What modules send each other.
+# Prefixes of commands that modules send each other.
 INTERNAL = ("_", "FT._ALIAS", "FT._ALTER", "FT._CREATE", "FT._DROP", "SEARCH.CLUSTER", "TIMESERIES.")
 
 
 def from_reference(published: dict[str, Row], known: Collection[str]) -> dict[str, Row]:
-    """The commands of a published reference that no server here has.
+    """Returns the commands of a published reference that are in no server's reply.
 
-    Where a module's command has no key specs, its arguments say where its keys are. What works on an
-    index, or on whatever a filter finds, reaches keys that it doesn't name: that is a problem.
+    If a module's command has no key specs, they are derived from its arguments. A command that works on an
+    index, or on the keys that a filter finds, touches keys that it does not name: its row gets a `problem`.
     """
     rows: dict[str, Row] = {}
     for name, fields in published.items():
@@ -221,18 +223,18 @@ def from_reference(published: dict[str, Row], known: Collection[str]) -> dict[st
 
 
 def flags_of(spec: Row, is_module: bool) -> list[str]:
-    """The flags of a published key spec; a module's that says only `RW` may do all."""
+    """Returns the flags of a published key spec. A module's with only `RW` gets MODULE_DEFAULT."""
     flags = {flag for flag, value in spec.items() if value is True}
     return sorted(flags | MODULE_DEFAULT if is_module and flags == {"RW"} else flags)
 
 
-# The ACL category of a module's commands, where it isn't called as the reference's group is.
+# The ACL category of a module's commands, if its name differs from the reference's group.
 CATEGORIES = {"bf": "bloom", "cf": "cuckoo", "suggestion": "search"}
 SPEC_FIELDS = ("flags", "begin_search", "find_keys")
 
 
 def module_specs(name: str, arguments: list[Row]) -> list[Row]:
-    """The key specs that documented arguments amount to; none where they don't begin with a key."""
+    """Derives key specs from documented arguments; none if the first argument is not a key."""
     flags = ["RO", "access"] if name in MODULES_READ else sorted(MODULE_DEFAULT)
 
     def spec(index: int, kind: str, **find: int) -> Row:
@@ -248,14 +250,14 @@ def module_specs(name: str, arguments: list[Row]) -> list[Row]:
             return [*specs, spec(index, "keynum", keynumidx=0, firstkey=1, keystep=1)]
         if argument["type"] != "key" and not (name.startswith("FT.SUG") and argument["name"] == "key"):
             break
-        behind = len(arguments) - index  # JSON.MGET has a path behind its keys
-        last = -1 - behind if "multiple" in argument else 0
+        after = len(arguments) - index  # JSON.MGET has a path after its keys
+        last = -1 - after if "multiple" in argument else 0
         specs.append(spec(index, "range", lastkey=last, keystep=1, limit=0))
     return specs
 
 
 def rows_of_reference(published: dict[str, Row], server: str) -> Iterator[Row]:
-    """The rows of a file that `--reference` has made."""
+    """Yields the rows of a file that `--reference` wrote."""
     for name, fields in published.items():
         flags = set(fields.get("command_flags", []))
         yield {
@@ -270,11 +272,11 @@ def rows_of_reference(published: dict[str, Row], server: str) -> Iterator[Row]:
         }
 
 
-# -- what a server says of itself
+# -- the replies of a running server
 
 
 def ask(address: str) -> tuple[str, Row]:
-    """The file name and the content for the server at `HOST:PORT` or `unix:PATH`."""
+    """Returns the file name and the content for the server at `HOST:PORT` or `unix:PATH`."""
     place = address.removeprefix("unix:")
     host, _, port = address.rpartition(":")
     connection: redis.connection.AbstractConnection = (
@@ -297,7 +299,7 @@ def ask(address: str) -> tuple[str, Row]:
 
 
 def reply_to(connection: redis.connection.AbstractConnection, *words: str) -> Any:
-    """The reply as text and lists of text."""
+    """Returns the reply as text and lists of text."""
     connection.send_command(*words)
     return text_of(connection.read_response())
 
@@ -309,12 +311,12 @@ def text_of(reply: Any) -> Any:
 
 
 def pairs(flat: list[Any]) -> dict[str, Any]:
-    """A RESP2 map."""
+    """Converts a RESP2 map, a flat list, to a dict."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def entry_of(entry: list[Any]) -> list[Any]:
-    """An entry of COMMAND with its key specs as maps, and in an order that is the same each time."""
+    """Returns an entry of COMMAND with key specs as maps and sorted lists, so that files are stable."""
     ordered = [*entry[:2], sorted(entry[2]), *entry[3:6], sorted(entry[6])]
     if len(entry) > 8:
         specs = [pairs(spec) for spec in entry[8]]
@@ -328,7 +330,7 @@ def entry_of(entry: list[Any]) -> list[Any]:
 
 
 def arguments_of(documented: list[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Each command and subcommand of COMMAND DOCS with its arguments."""
+    """Yields each command and subcommand of COMMAND DOCS with its arguments."""
     for name, flat in pairs(documented).items():
         fields = pairs(flat)
         yield name.upper().replace("|", " "), fields.get("arguments", [])
@@ -336,15 +338,15 @@ def arguments_of(documented: list[Any]) -> Iterator[tuple[str, list[Any]]]:
 
 
 def tokens(arguments: list[Any]) -> Iterator[str]:
-    """The words of all options, as COMMAND DOCS has them."""
+    """Yields the option names in COMMAND DOCS."""
     for argument in map(pairs, arguments):
         if argument.get("token"):
             yield argument["token"]
         yield from tokens(argument.get("arguments", []))
 
 
-# What redis-py 8 and go-redis 9 send at each connect. Redis Enterprise takes it; other servers answer an
-# error, and the clients go on.
+# redis-py 8 and go-redis 9 send this at each connect. Redis Enterprise accepts it. Other servers reply with
+# an error, which the clients ignore.
 SENT_AT_CONNECT: list[Row] = [
     {
         "name": "CLIENT MAINT_NOTIFICATIONS",
@@ -359,57 +361,61 @@ SENT_AT_CONNECT: list[Row] = [
 
 
 def build(replies: Path = REPLIES, also: Iterable[Row] = ()) -> str:
-    """The text of the table: one row a line, sorted by name, the same for the same replies."""
+    """Returns the text of the table: one row per line, by name. The same replies give the same text."""
     commands: dict[str, list[Row]] = {}
-    speakers: dict[str, set[str]] = {}
+    flag_users: dict[str, set[str]] = {}
     servers, documented = [], []
     for path in sorted(replies.glob("*.json"), key=age):
         server = server_name(path)
         servers.append(server)
-        said = json.loads(path.read_text())
+        content = json.loads(path.read_text())
         if path.stem.endswith("-reference"):
             documented.append(server)
-            rows = rows_of_reference(said, server)
+            rows = rows_of_reference(content, server)
         else:
-            rows = rows_of(said["commands"] if isinstance(said, dict) else said, server)
+            rows = rows_of(content["commands"] if isinstance(content, dict) else content, server)
         for row in rows:
             commands.setdefault(row["name"], []).append(row)
             for flag in row["flags"]:
-                speakers.setdefault(flag, set()).add(server)
+                flag_users.setdefault(flag, set()).add(server)
     for row in also:
         commands.setdefault(row["name"], []).append(row)
-    lines = [json.dumps(merge(commands[name], speakers), sort_keys=True) for name in sorted(commands)]
+    lines = [json.dumps(merge(commands[name], flag_users), sort_keys=True) for name in sorted(commands)]
     body = ",\n".join(lines)
     head = f'"servers": {json.dumps(servers)}, "documented": {json.dumps(documented)}'
     return f'{{{head},\n"commands": [\n{body}\n]}}\n'
 
 
-def take_in(name: str, said: Row) -> None:
-    """Keeps what a server or a reference says, one command a line, for the next build."""
+def store(name: str, content: Row) -> None:
+    """Stores the content of a server's replies or of a reference, one command per line, for later builds."""
     lines = ",\n".join(
         f'"{part}": [\n' + ",\n".join(map(json.dumps, entries)) + "\n]"
         if isinstance(entries, list)
         else f'"{part}": {json.dumps(entries, sort_keys=True)}'
-        for part, entries in said.items()
+        for part, entries in content.items()
     )
     (REPLIES / name).write_text(f"{{{lines}}}\n")
     print(f"wrote {(REPLIES / name).relative_to(ROOT)}")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 if the table was written or is up to date, 1 if `--check` finds it stale."""
+    """Returns 0 if the table was written or is up to date, 1 if `--check` finds it stale."""
     parser = argparse.ArgumentParser(description="Build the command table from servers' COMMAND replies.")
-    parser.add_argument("--check", action="store_true", help="compare only; exit status 1 if it is stale")
-    parser.add_argument("--from", dest="address", metavar="HOST:PORT", help="ask this server first")
-    parser.add_argument("--reference", type=Path, metavar="FILE", help="take in a published reference first")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit with 1 if the table is stale"
+    )
+    parser.add_argument(
+        "--from", dest="address", metavar="HOST:PORT", help="first store this server's replies"
+    )
+    parser.add_argument("--reference", type=Path, metavar="FILE", help="first store this published reference")
     options = parser.parse_args(arguments)
     if options.address:
-        take_in(*ask(options.address))
+        store(*ask(options.address))
     if options.reference:
         name = f"{options.reference.stem.removesuffix('-reference')}-reference.json"
         (REPLIES / name).unlink(missing_ok=True)
         known = {row["name"] for row in json.loads(build(also=SENT_AT_CONNECT))["commands"]}
-        take_in(name, from_reference(json.loads(options.reference.read_text()), known))
+        store(name, from_reference(json.loads(options.reference.read_text()), known))
     text = build(also=SENT_AT_CONNECT)
     if options.check:
         if TABLE.exists() and TABLE.read_text() == text:

@@ -24,7 +24,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Copy:
-    """What a COPY says. `stage` is the stage it copies from, "" for the build's context."""
+    """The parts of a COPY. `stage` is the stage it copies from; "" means the build context."""
 
     stage: str
     sources: tuple[str, ...]
@@ -33,7 +33,7 @@ class Copy:
 
 @dataclass
 class Stage:
-    """One FROM and what follows it."""
+    """One FROM and the instructions after it."""
 
     image: str
     name: str
@@ -47,7 +47,7 @@ KNOWN = {"RUN", "COPY", "ENV", "WORKDIR", "USER", "EXPOSE", "HEALTHCHECK", "STOP
 
 
 def parse(text: str) -> list[Stage]:
-    """Returns the stages in order. Raises ValueError where there is something else than listed above."""
+    """Returns the stages in order. Raises ValueError at an instruction that is not in KNOWN."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     stages: list[Stage] = []
     for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines():
@@ -66,7 +66,7 @@ def parse(text: str) -> list[Stage]:
 
 
 def read_copy(text: str) -> Copy:
-    """Reads what follows COPY."""
+    """Reads the arguments of COPY."""
     words = shlex.split(text)
     stage = ""
     while words[0].startswith("--"):
@@ -78,7 +78,7 @@ def read_copy(text: str) -> Copy:
 
 
 def read_env(text: str) -> dict[str, str]:
-    """Reads what follows ENV: `NAME=VALUE …`."""
+    """Reads the arguments of ENV: `NAME=VALUE …`."""
     return dict(word.split("=", 1) for word in shlex.split(text))
 
 
@@ -86,7 +86,7 @@ def read_command(text: str) -> list[str]:
     """Reads the JSON form of ENTRYPOINT and CMD."""
     command = json.loads(text)
     if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
-        raise ValueError(f"not a list of words: {text}")
+        raise ValueError(f"not a list of strings: {text}")
     return command
 
 

@@ -1,7 +1,7 @@
-"""Decides whether it suffices to run only the failed tests of the last test run again.
+"""Decides whether only the failed tests of the last test run need to run again.
 
-Rule: it suffices only if that run completed and every failure belongs to a test. After a run that was killed,
-was interrupted or could not collect a file, all tests must run. Exit code 0: it suffices; 1: it does not.
+Rule: this is enough only if that run completed and every failure belongs to a test. After a run that was
+killed, was interrupted or could not collect a file, all tests must run. Exit code 0: enough; 1: not enough.
 
 `tests/conftest.py` stores pytest's exit status next to pytest's list of failures (`--last-failed`).
 """
@@ -19,24 +19,24 @@ STATUS = "keyfence/status"
 
 
 def why_not(cache: Path) -> str:
-    """The reason against it; empty where there is none."""
+    """Returns why all tests must run, or "" if the failed ones are enough."""
     try:
         status = json.loads((cache / STATUS).read_text())
         failed = json.loads((cache / "cache" / "lastfailed").read_text())
     except (OSError, ValueError):
-        return "nothing is known of a run that has failed"
+        return "there is no record of a failed run"
     if status != pytest.ExitCode.TESTS_FAILED:
-        return f"it ended with status {status}, not with tests that have failed"
+        return f"it ended with status {status}, not with failed tests"
     files = [name for name in failed if "::" not in name]
     if files:
-        return f"it couldn't read {', '.join(files)}"
-    return "" if failed else "no test has failed in it"
+        return f"it could not collect {', '.join(files)}"
+    return "" if failed else "no test failed in it"
 
 
 def main() -> None:
     reason = why_not(CACHE)
     if reason:
-        sys.exit(f"the last run of the tests can't be made good by a part of it: {reason}")
+        sys.exit(f"rerunning only the failed tests of the last run is not enough: {reason}")
 
 
 if __name__ == "__main__":

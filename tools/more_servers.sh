@@ -1,34 +1,34 @@
 #!/usr/bin/env bash
-# Newer servers than those that are installed here, for tests/adversary and tests/commands.
+# Fetches newer servers than the installed ones, for tests/adversary and tests/commands.
 #
 #   tools/more_servers.sh
 #
-# Fetches from Debian, with the libraries that they need, verified by apt as always:
+# The servers and the libraries that they need come from Debian, verified by apt:
 #
 #   trixie   Redis 8.0 and Valkey 8.1 of Debian 13
-#   sid      the newest that Debian has: Redis 8.6 of experimental, Valkey 9.1
+#   sid      the newest in Debian: Redis 8.6 of experimental, Valkey 9.1
 #
-# and unpacks them into ${XDG_CACHE_HOME:-~/.cache}/keyfence/servers. Nothing is installed, and apt's own lists and
-# caches stay as they are. Each server runs with the libc of its suite; tests.servers.all_server_binaries() finds
-# them. KEYFENCE_DEBIAN_MIRROR names another mirror than deb.debian.org. To fetch a suite anew, remove its folder.
-# A suite that can't be fetched is passed over with one line; where none can be, the status is 77.
+# They are unpacked into ${XDG_CACHE_HOME:-~/.cache}/keyfence/servers. Nothing is installed, and the system's apt lists
+# and caches do not change. Each server runs with the libc of its suite; tests.servers.all_server_binaries() finds
+# them. KEYFENCE_DEBIAN_MIRROR replaces the mirror deb.debian.org. To fetch a suite again, remove its folder. A suite
+# that cannot be fetched is skipped with one line; if all are skipped, the exit status is 77.
 set -euo pipefail
 
-pass_over() {
-  echo "more servers: passed over, $1"
+skip() {
+  echo "more servers: skipped, $1"
   exit 77
 }
 
 mirror=${KEYFENCE_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-cache_home=${XDG_CACHE_HOME:-~/.cache} # also where HOME is not set
+cache_home=${XDG_CACHE_HOME:-~/.cache} # works without HOME too, if XDG_CACHE_HOME is set
 cache=$cache_home/keyfence/servers
 
-[ "$(uname -sm)" = "Linux x86_64" ] || pass_over "it needs Linux on x86-64"
+[ "$(uname -sm)" = "Linux x86_64" ] || skip "it needs Linux on x86-64"
 for tool in apt-get apt-cache apt-config dpkg-deb; do
-  command -v $tool >/dev/null || pass_over "$tool is not installed"
+  command -v $tool >/dev/null || skip "$tool is not installed"
 done
-[ -r $keyring ] || pass_over "debian-archive-keyring is not installed"
+[ -r $keyring ] || skip "debian-archive-keyring is not installed"
 
 show() { # SUITE
   for server in redis valkey; do
@@ -36,8 +36,8 @@ show() { # SUITE
   done
 }
 
-# An apt of our own: its sources, lists and caches, and an empty list of what is installed. Of the machine's
-# settings it has those that say how to reach a mirror, and none that run commands afterwards.
+# Configures a private apt with its own sources, lists and caches, and an empty list of installed packages. From the
+# machine's settings it takes only those for reaching a mirror, not those that run commands after apt.
 configure_apt() { # SUITE...
   mkdir -p "$work"/{lists/partial,archives/partial,debs,new/root,new/bin}
   touch "$work/status"
@@ -61,16 +61,16 @@ END
 }
 
 attempt() { # WHAT COMMAND...
-  timeout 300 "${@:2}" >"$work/log" 2>&1 || pass_over "$1: $(tail -n 1 "$work/log")"
+  timeout 300 "${@:2}" >"$work/log" 2>&1 || skip "$1: $(tail -n 1 "$work/log")"
 }
 
-# What the servers link to, and no more: of all that their packages depend on, the libraries.
+# Prints the packages to fetch: the servers, their tools, and the libraries among their dependencies.
 needed() {
   apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances \
     redis-server valkey-server | grep -E '^(lib[a-z0-9]|zlib1g|(redis|valkey)-(server|tools)$)' | sort -u
 }
 
-# Fetches both servers into $cache/SUITE. Those of the suite REDIS_FROM are taken for Redis, if it is given.
+# Fetches both servers into $cache/SUITE. Redis comes from the suite REDIS_FROM, if that is given.
 fetch() ( # SUITE [REDIS_FROM]
   show "$1" 2>/dev/null && exit
   mkdir -p "$cache"
@@ -90,7 +90,7 @@ fetch() ( # SUITE [REDIS_FROM]
   for server in redis valkey; do
     cat >"$work/new/bin/$server-server" <<'END'
 #!/bin/sh
-# Debian's server with the libc of its own suite, on whatever this is.
+# Runs Debian's server with the libc of its own suite, on any distribution.
 root=$(dirname "$(dirname "$(readlink -f "$0")")")/root
 exec "$root/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" \
   --library-path "$root/usr/lib/x86_64-linux-gnu" "$root/usr/bin/$(basename "$0")" "$@"
@@ -99,7 +99,7 @@ END
   done
   rm -rf "${cache:?}/$1"
   mv "$work/new" "$cache/$1"
-  show "$1" 2>/dev/null || pass_over "the servers of Debian's $1 don't run here"
+  show "$1" 2>/dev/null || skip "the servers of Debian's $1 do not run on this machine"
 )
 
 status=77

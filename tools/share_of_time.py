@@ -7,7 +7,7 @@ import sys
 
 
 def searches(folder: str) -> int:
-    """How many tests of the folder are searches, as pytest collects them here."""
+    """Returns how many of the tests that pytest collects from the folder are searches."""
     listing = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--setup-plan", folder],
         capture_output=True,

@@ -42,13 +42,13 @@ def ping(service: str, address: tuple[str, int]) -> None:
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Returns all processes below this one with their command lines, whatever their session is."""
+    """Returns the command line of each descendant of a process, by process id, in any session."""
     children: dict[int, list[int]] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(status.read_text().rpartition(")")[2].split()[1])
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
         children.setdefault(parent, []).append(int(status.parent.name))
     found: dict[int, str] = {}
     waiting = [pid]
@@ -59,11 +59,11 @@ def descendants(pid: int) -> dict[int, str]:
     return found
 
 
-def wait_for_end(descriptor: int, what: str) -> None:
+def wait_for_end(descriptor: int, command_line: str) -> None:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     if not poll.poll(PATIENCE_SECONDS * 1000):
-        raise SystemExit(f"still runs after Ctrl-C: {what}")
+        raise SystemExit(f"still running after Ctrl-C: {command_line}")
 
 
 def main() -> None:
@@ -81,9 +81,11 @@ def main() -> None:
             ready = read_until_ready(process)
             for service, address in ready.listeners.items():
                 ping(service, address)
-            with urllib.request.urlopen(f"{ready.admin}/readyz", timeout=PATIENCE_SECONDS) as answer:
-                assert answer.status == 200
-            started = {os.pidfd_open(pid): what for pid, what in descendants(process.pid).items()}
+            with urllib.request.urlopen(f"{ready.admin}/readyz", timeout=PATIENCE_SECONDS) as response:
+                assert response.status == 200
+            started = {
+                os.pidfd_open(pid): command_line for pid, command_line in descendants(process.pid).items()
+            }
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -92,19 +94,17 @@ def main() -> None:
         output, _ = process.communicate(timeout=PATIENCE_SECONDS)
         for line in output.splitlines():
             print(f"  | {line}")
-        for descriptor, what in started.items():
-            wait_for_end(descriptor, what)
+        for descriptor, command_line in started.items():
+            wait_for_end(descriptor, command_line)
             os.close(descriptor)
         if left := sorted(os.listdir(temporary)):
             raise SystemExit(f"left behind in the temporary directory: {left}")
         if "Traceback" in output:
-            raise SystemExit("a traceback at the end")
-    # Some versions of make end with their own SIGINT, others with their child's exit code.
+            raise SystemExit("make run printed a traceback after Ctrl-C")
+    # Some versions of make die of SIGINT themselves, others return their child's exit code.
     if process.returncode not in (0, -signal.SIGINT, 130):
         raise SystemExit(f"make run ended with {process.returncode} after Ctrl-C")
-    print(
-        f"make run: {len(ready.listeners)} listeners answered; {len(started)} processes, all gone in the end"
-    )
+    print(f"make run: {len(ready.listeners)} listeners answered; all {len(started)} processes have ended")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def test_a_machine_without_apt_is_skipped_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "uname").symlink_to(uname)
     done = run_with(tmp_path, tmp_path / "cache")
     assert done.returncode == 77
-    assert done.stdout.startswith("more servers: passed over, ")
+    assert done.stdout.startswith("more servers: skipped, ")
     assert done.stdout.count("\n") == 1
     assert not done.stderr
     assert not (tmp_path / "cache").exists()
