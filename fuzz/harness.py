@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 PROJECT = Path(__file__).resolve().parent.parent
-BUILD = Path(os.environ.get("KEYFENCE_FUZZ_BUILD") or PROJECT)
+BUILD = Path(os.environ.get("KEYFENCE_FUZZ_BUILD") or PROJECT / "proxy")
 sys.path[:0] = [str(BUILD), str(PROJECT)]  # PROJECT for imports from tests/
 
 try:
@@ -36,7 +36,7 @@ def instrumented(*modules: str) -> AbstractContextManager[None]:
 def interpreted(module: str) -> ModuleType:
     """Imports a second, interpreted copy of a compiled module. Both must always behave the same."""
     path = BUILD.joinpath(*module.split(".")).with_suffix(".py")
-    spec = importlib.util.spec_from_file_location(f"interpreted_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"{module}_interpreted", path)
     assert spec is not None
     assert spec.loader is not None
     copy = importlib.util.module_from_spec(spec)
