@@ -195,7 +195,7 @@ def test_rights_to_track_keys_allow_their_notifications(commands: str, argv: str
     if "forbid: [CLIENT" in commands:
         verdict = evaluator.decide(0, argv.encode().split())
         assert verdict.violations[0].hint == "it is for services that may use CLIENT TRACKING"
-        assert rules(evaluator, "b", *argv.split()) == []  # by its grant
+        assert rules(evaluator, "b", *argv.split()) == []  # its grant allows it
 
 
 @pytest.mark.parametrize(
@@ -416,9 +416,9 @@ def test_the_hint_says_how_to_register_a_script(argv: list[str], hint: str) -> N
 def test_the_strictest_file_decides_about_unregistered_scripts(tmp_path: Path) -> None:
     def broken(*words: str) -> list[str]:
         for number, word in enumerate(words):
-            said = f"unregistered_scripts: {word}\n" if word else ""
+            setting = f"unregistered_scripts: {word}\n" if word else ""
             scope = f"scopes: {{s: {{prefix: '{number}:', writers: [a], unregistered: allow}}}}\n"
-            text = f"policy: p{number}\nservices: [a]\nclaims: ['{number}:']\n{scope}{said}"
+            text = f"policy: p{number}\nservices: [a]\nclaims: ['{number}:']\n{scope}{setting}"
             (tmp_path / f"{number}.yaml").write_text(text)
         evaluator = Evaluator(load_policy(tmp_path))
         return rules(evaluator, "a", "EVAL", "x", "1", "0:x") + rules(evaluator, "a", "SCRIPT", "LOAD", "x")

@@ -23,8 +23,10 @@ Argv = Sequence[bytes]
 
 
 def place_of(question: Question, item: str) -> tuple[str, str]:
-    """Returns the section and the name where a requirement stands: the key's entry, or the scope that the
-    entry inherits it from."""
+    """Returns the section and the name that hold a requirement.
+
+    They are those of the key's entry, or of the scope that the entry inherits the requirement from.
+    """
     target = question.target
     if target is None or target.kind == "scope" or target.entry is None:
         return question.place
@@ -51,7 +53,7 @@ def hint_proposals(question: Question) -> Proposals:
 
 
 def type_proposals(question: Question) -> Proposals:
-    """For `type.mismatch`."""
+    """Yields the remedies for `type.mismatch`."""
     target, access = question.target, question.access
     types = target.entry.types if target is not None and target.entry is not None else ()
     yield from hint_proposals(question)
@@ -72,7 +74,7 @@ def _type_to_add(question: Question, target: Target, access: Access) -> str:
 
 
 def field_proposals(question: Question) -> Proposals:
-    """For `field.unknown`."""
+    """Yields the remedies for `field.unknown`."""
     target, at = question.target, question.violation.position
     fields = target.entry.fields if target is not None and target.entry is not None else None
     if fields is None or not 0 < at < len(question.argv):
@@ -108,7 +110,7 @@ def _is_long(name: bytes) -> bool:
 
 
 def maxlen_proposals(question: Question) -> Proposals:
-    """For `stream.maxlen`."""
+    """Yields the remedies for `stream.maxlen`."""
     target = question.target
     entry = target.entry if target is not None else None
     if entry is None or entry.maxlen is None:
@@ -119,7 +121,7 @@ def maxlen_proposals(question: Question) -> Proposals:
 
 
 def size_proposals(question: Question) -> Proposals:
-    """For `value.size` and `key.members`."""
+    """Yields the remedies for `value.size` and `key.members`."""
     target = question.target
     raised = f"; or raise the limit of {target.name}" if target is not None else ""
     yield Proposal(f"{question.violation.hint}{raised}")
@@ -147,7 +149,7 @@ def _untrimmed(arguments: Argv) -> list[bytes]:
 
 
 def ttl_proposals(question: Question) -> Proposals:
-    """For the rules of `ttl`."""
+    """Yields the remedies for the `ttl` rules."""
     target, access = question.target, question.access
     rule = target.entry.ttl if target is not None and target.entry is not None else None
     if rule is None or access is None or access.ttl is None:
