@@ -168,6 +168,7 @@ def ttl_proposals(question: Question) -> Proposals:
 
 
 def _suggested_ttl(rule: TtlRule) -> int:
+    """Returns a time to live that the rule admits, in milliseconds."""
     return rule.default or rule.max or rule.min or 60_000
 
 
@@ -184,7 +185,7 @@ def _without_ttl(question: Question, ttl: Ttl) -> Proposals:
     if offered := question.instead(offered) if offered else []:
         yield Proposal("leave the time to live out", offered)
     elif ttl.kind == "expires":
-        yield Proposal(f"{question.name} sets one: leave the command out")
+        yield Proposal(f"{question.name} sets a time to live: leave the command out")
     else:
         yield from hint_proposals(question)
 
