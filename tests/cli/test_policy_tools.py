@@ -218,7 +218,7 @@ def test_explain_shows_what_would_let_a_command_pass() -> None:
     assert code == 1
     assert out.splitlines()[-2:] == [
         "to let it pass:",
-        "  ttl.required: bring the time to live with it, 1m for example: "
+        "  ttl.required: set the time to live in the same command, 1m for example: "
         "SET cube:v1:shared:sandbox:lifecycle:state:s1 paused EX 60",
     ]
 

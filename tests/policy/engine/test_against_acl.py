@@ -1,6 +1,7 @@
-"""The same rights given to Redis as an ACL user: what it refuses for a key or channel, keyfence refuses too.
+"""Comparison with Redis' ACLs: users with the same rights, and ACL DRYRUN for each command.
 
-What keyfence refuses beyond that is a written list, by rule and command, each line with its reason.
+Rule: keyfence refuses every command that the ACL refuses for a key or channel. `BEYOND` lists its further
+refusals by rule and command, each with its reason.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from tests.servers import running_redis, server_binaries
 
 KEYS = ["a", "b", "STREAMS", "STORE", "KEYS", "GET", "{c}", "1", "2", "store"]
 CHANNELS = ["a", "STORE", "1"]
-# Each service's right to each key: none, read, write, both. The first has none, the last three have one kind
-# for all, the others a bit of everything.
+# Each service's right to each key: none, read, write or both. The first service has no rights. The last three
+# have the same right to every key. The others have a mixture.
 RIGHTS: list[dict[str, int]] = [
     dict.fromkeys(KEYS, 0),
     *({key: (at * step + at // 2 + step) % 4 for at, key in enumerate(KEYS)} for step in (1, 2, 3, 5)),
@@ -37,8 +38,7 @@ RIGHTS: list[dict[str, int]] = [
     dict.fromkeys(KEYS, READ | WRITE),
 ]
 SERVICES = [f"service{number}" for number in range(len(RIGHTS))]
-# These may use the channels.
-TALKERS = frozenset({2, 7})  # by number
+TALKERS = frozenset({2, 7})  # numbers of the services that may use the channels
 
 
 def policy_text() -> str:
@@ -47,7 +47,7 @@ def policy_text() -> str:
         held = {name: rights[key] for name, rights in zip(SERVICES, RIGHTS, strict=True)}
         writers = [name for name in SERVICES if held[name] & WRITE]
         readers = [name for name in SERVICES if held[name] == READ]
-        blind = [name for name in SERVICES if held[name] == WRITE]  # a writer reads, unless it is denied
+        blind = [name for name in SERVICES if held[name] == WRITE]  # a writer may read unless denied
         lines += [
             f"  key{number}:",
             f"    key: '{key}'",
@@ -93,10 +93,10 @@ def redis7() -> Iterator[Live]:
 
 
 class Answer(NamedTuple):
-    """What ACL DRYRUN says of a command, as far as keys and channels go."""
+    """The reply of ACL DRYRUN, as far as it concerns keys and channels."""
 
     allows: bool
-    refuses: bool  # neither: the command has the wrong number of arguments
+    refuses: bool  # neither is set if the number of arguments is wrong
 
 
 def acl_answer(server: Live, service: int, argv: Argv) -> Answer:
@@ -107,20 +107,23 @@ def acl_answer(server: Live, service: int, argv: Argv) -> Answer:
 
 
 def acl_is_stricter(server: Live, argv: Argv) -> str:
-    """The whole list of what the ACL refuses and keyfence needn't: where it misreads the command."""
+    """Returns why keyfence may allow a command that the ACL refuses; empty if it may not.
+
+    Each reason is one way in which the ACL misreads a command.
+    """
     name = word(argv[0])
     if name == b"GETEX" and len(argv) == 2:
-        return "without options it is a GET, and writes nothing"
+        return "without options it is a GET and writes nothing"
     difference = known_difference(server, argv)
     return difference.reason if difference is not None and not difference.is_part else ""
 
 
 class Beyond(NamedTuple):
-    """A rule that keyfence enforces where the ACL lets the command pass, and for which commands."""
+    """A rule that keyfence enforces on commands that the ACL allows."""
 
     rule: str
-    names: str  # of commands; empty: any
-    example: str  # a command, sent by the service that follows
+    names: str  # of commands; empty for any command
+    example: str  # a command, sent by `service`
     service: int
     reason: str
 
@@ -128,28 +131,30 @@ class Beyond(NamedTuple):
 NOTHING, READS, WRITES, ALL = 0, 5, 6, 7
 BEYOND = [
     Beyond("command.forbidden", "", "FLUSHALL", ALL, "the user has +@all; a policy forbids it by default"),
-    Beyond("scan.scope", "", "SCAN 0", READS, "an ACL doesn't look at the names that a command shows"),
+    Beyond("scan.scope", "", "SCAN 0", READS, "an ACL does not check the key names in a reply"),
     Beyond(
-        "scope.write", "XREADGROUP", "XREADGROUP GROUP g c STREAMS a >", READS, "it writes the group's books"
+        "scope.write", "XREADGROUP", "XREADGROUP GROUP g c STREAMS a >", READS, "it writes the group's state"
     ),
-    Beyond("scope.read", "XCLAIM, XAUTOCLAIM", "XCLAIM a g c 0 0-1", WRITES, "it answers the entries"),
+    Beyond(
+        "scope.read", "XCLAIM, XAUTOCLAIM", "XCLAIM a g c 0 0-1", WRITES, "its reply contains the entries"
+    ),
     Beyond(
         "scope.read",
         "HEXISTS, HLEN, HSTRLEN, LLEN, SCARD, SISMEMBER, STRLEN, XLEN, ZCARD",
         "STRLEN a",
         WRITES,
-        "the ACL takes it for existence only, but its reply depends on what the key holds",
+        "the ACL counts it as existence only, but its reply depends on the key's content",
     ),
     Beyond(
         "scope.read",
         "MEMORY USAGE, OBJECT ENCODING, OBJECT REFCOUNT",
         "OBJECT ENCODING a",
         WRITES,
-        "so does this: small numbers, for one, have an encoding and a count of their own",
+        "its reply depends on the content too: small numbers have an encoding and a count of their own",
     ),
-    Beyond("scope.read", "ZADD", "ZADD a INCR 1 m", WRITES, "with INCR it answers the score"),
-    Beyond("command.unknown", "SORT, SORT_RO", "SORT a BY w_*", ALL, "it reads keys that it doesn't name"),
-    Beyond("command.unknown", "DEBUG", "DEBUG NOSUCH", ALL, "an ACL doesn't look at DEBUG's arguments"),
+    Beyond("scope.read", "ZADD", "ZADD a INCR 1 m", WRITES, "with INCR its reply is the score"),
+    Beyond("command.unknown", "SORT, SORT_RO", "SORT a BY w_*", ALL, "it reads keys that it does not name"),
+    Beyond("command.unknown", "DEBUG", "DEBUG NOSUCH", ALL, "an ACL does not check DEBUG's arguments"),
     Beyond(
         "channel.read", "PSUBSCRIBE", "PSUBSCRIBE a\0b", ALL, "the ACL compares patterns up to a NUL byte"
     ),
@@ -158,22 +163,22 @@ BEYOND = [
         "PUBSUB CHANNELS, PUBSUB SHARDCHANNELS, PUBSUB NUMSUB, PUBSUB SHARDNUMSUB",
         "PUBSUB CHANNELS",
         ALL,
-        "an ACL doesn't look at the channels that a command shows",
+        "an ACL does not check the channels in a reply",
     ),
     Beyond(
         "scope.read",
         ", ".join(sorted({name for name, _ in CARRIED_OF})),
         "COPY b a",
         ALL,
-        "an ACL doesn't look at who else may read what is taken from one key to another",
+        "an ACL does not check who else may read content that moves from one key to another",
     ),
-    Beyond("script.keys", "", "EVAL x 0", ALL, "what a script without declared keys touches can't be known"),
-    Beyond("script.unregistered", "", "EVAL x 1 a", ALL, "the ACL sees what a script touches when it runs"),
+    Beyond("script.keys", "", "EVAL x 0", ALL, "the keys of a script that declares none are unknown"),
+    Beyond("script.unregistered", "", "EVAL x 1 a", ALL, "the ACL checks a script's commands when it runs"),
 ]
 
 
 def is_beyond(server: Live, violation: Violation, argv: Argv, name: str) -> bool:
-    """Whether it is on the list; or the command can't run as it is, and the ACL reads it more leniently."""
+    """Whether the violation is listed, or the command cannot run and the ACL reads it more leniently."""
     if any(
         line.rule == violation.rule and (not line.names or name in line.names.split(", ")) for line in BEYOND
     ):
@@ -182,7 +187,7 @@ def is_beyond(server: Live, violation: Violation, argv: Argv, name: str) -> bool
 
 
 def check(server: Live, evaluator: Evaluator, service: int, argv: Argv) -> None:
-    """One command of one service, held against the ACL in both directions."""
+    """Compares keyfence with the ACL in both directions for one command of one service."""
     answer = acl_answer(server, service, argv)
     touches = extract(argv)
     violations = evaluator.evaluate(service, argv, touches).violations
@@ -213,7 +218,7 @@ TALK = st.one_of(
 @pytest.mark.parametrize(
     "argv_of", [GRAMMATICAL, calls(TRICKY), TALK], ids=["well-formed", "broken", "channels"]
 )
-def test_what_the_acl_refuses_for_a_key_or_channel_keyfence_refuses_too(
+def test_keyfence_refuses_every_command_that_the_acl_refuses(
     redis7: Live, evaluator: Evaluator, argv_of: Any
 ) -> None:
     names = redis7.names()
@@ -227,7 +232,7 @@ def test_what_the_acl_refuses_for_a_key_or_channel_keyfence_refuses_too(
     run()
 
 
-def test_so_it_is_for_every_command_of_the_server(redis7: Live, evaluator: Evaluator) -> None:
+def test_keyfence_is_as_strict_for_every_command_of_the_server(redis7: Live, evaluator: Evaluator) -> None:
     for name in sorted(redis7.names() & set(NAMES)):
 
         @settings(live, max_examples=5)
@@ -239,7 +244,7 @@ def test_so_it_is_for_every_command_of_the_server(redis7: Live, evaluator: Evalu
 
 
 @pytest.mark.parametrize("line", BEYOND, ids=lambda line: f"{line.rule} {line.example}")
-def test_the_list_of_what_keyfence_refuses_beyond_the_acl_holds(
+def test_keyfence_refuses_each_listed_command_that_the_acl_allows(
     redis7: Live, evaluator: Evaluator, line: Beyond
 ) -> None:
     argv = line.example.encode().split()
@@ -247,7 +252,7 @@ def test_the_list_of_what_keyfence_refuses_beyond_the_acl_holds(
     assert line.rule in {violation.rule for violation in evaluator.decide(line.service, argv).violations}
 
 
-def test_where_the_acl_is_stricter_it_misreads_the_command(redis7: Live, evaluator: Evaluator) -> None:
+def test_the_acl_is_stricter_only_if_it_misreads_the_command(redis7: Live, evaluator: Evaluator) -> None:
     argv = [b"GETEX", b"a"]
     assert acl_answer(redis7, READS, argv).refuses
     assert acl_is_stricter(redis7, argv)
@@ -257,7 +262,7 @@ def test_where_the_acl_is_stricter_it_misreads_the_command(redis7: Live, evaluat
 @pytest.mark.parametrize(
     "text", ["SUBSCRIBE a", "PUBLISH a m", "PSUBSCRIBE a*", "SSUBSCRIBE a", "SPUBLISH a m"]
 )
-def test_a_service_without_channels_is_refused_by_both(redis7: Live, evaluator: Evaluator, text: str) -> None:
+def test_both_refuse_a_service_without_channels(redis7: Live, evaluator: Evaluator, text: str) -> None:
     argv = text.encode().split()
     assert acl_answer(redis7, READS, argv).refuses
     assert evaluator.decide(READS, argv).violations

@@ -1,4 +1,7 @@
-"""What can't be known counts as any key, and a policy of five lines allows everything."""
+"""Commands whose keys are unknown, and grants of everything.
+
+Rule: an unknown key counts as any key. A policy of five lines allows everything.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tests.commands.calls import ARGUMENTS, GRAMMATICAL, NAMES, calls
 from tests.policy.engine.test_which_rule_fires import BLOCKS
 
 EVERYTHING = next(block for block in BLOCKS if block.startswith("policy: everything"))
-DECIDERS = {
+POLICY_TEXTS = {
     "scope and grant": EVERYTHING,
     "grant alone": """
 policy: granted
@@ -30,7 +33,7 @@ grants: {app: {commands: "*", keys: "*", channels: "*"}}
 
 
 def rules(policy: CompiledPolicy | str, command: str | list[bytes], service: str = "app") -> list[str]:
-    """What a command breaks."""
+    """Returns the rules that a command breaks."""
     compiled = parse_policy(policy) if isinstance(policy, str) else policy
     argv = command.encode().split(b" ") if isinstance(command, str) else command
     return [one.rule for one in Evaluator(compiled).decide(compiled.number(service), argv).violations]
@@ -43,26 +46,26 @@ def test_five_lines_allow_everything() -> None:
     assert len(EVERYTHING.strip().splitlines()) == 5
 
 
-@pytest.mark.parametrize("name", DECIDERS)
+@pytest.mark.parametrize("name", POLICY_TEXTS)
 @settings(max_examples=1500)
 @given(data=st.data())
-def test_nothing_breaks_the_widest_policy(name: str, data: st.DataObject) -> None:
-    evaluator = _DECIDERS[name]
+def test_no_input_breaks_the_widest_policy(name: str, data: st.DataObject) -> None:
+    evaluator = _EVALUATORS[name]
     argv = data.draw(GRAMMATICAL | calls(NAMES) | st.lists(st.binary(max_size=9) | ARGUMENTS, min_size=1))
     if data.draw(st.booleans()) and len(argv) > 1:
         at = data.draw(st.integers(1, len(argv) - 1))
         argv[at] = Streamed(argv[at] * 300, 100_000)
     found = evaluator.decide(0, argv).violations
-    if argv[0]:  # an empty name is no command
+    if argv[0]:  # no command has an empty name
         assert not found, (argv, found)
 
 
-_DECIDERS = {name: Evaluator(parse_policy(text)) for name, text in DECIDERS.items()}
+_EVALUATORS = {name: Evaluator(parse_policy(text)) for name, text in POLICY_TEXTS.items()}
 
 
-@pytest.mark.parametrize("name", DECIDERS)
+@pytest.mark.parametrize("name", POLICY_TEXTS)
 def test_no_command_of_the_table_breaks_the_widest_policy(name: str) -> None:
-    evaluator = _DECIDERS[name]
+    evaluator = _EVALUATORS[name]
     every = [row.command.name for one in COMMANDS.values() for row in (one, *one.subcommands.values())]
     for command in every:
         for more in ([], [b"a"], [b"a", b"0", b"b"], [b"a", b"1", b"b", b"c", b"d", b"e", b"f"]):
@@ -90,18 +93,18 @@ def test_no_command_of_the_table_breaks_the_widest_policy(name: str) -> None:
         "CLIENT TRACKING ON BCAST PREFIX a PREFIX b",
     ],
 )
-@pytest.mark.parametrize("name", DECIDERS)
-def test_what_names_no_key_passes_there(name: str, command: str) -> None:
-    assert rules(DECIDERS[name], command) == []
+@pytest.mark.parametrize("name", POLICY_TEXTS)
+def test_the_widest_policy_allows_commands_with_unknown_keys(name: str, command: str) -> None:
+    assert rules(POLICY_TEXTS[name], command) == []
 
 
-def test_others_may_nothing_of_it() -> None:
+def test_the_widest_policy_allows_other_services_nothing() -> None:
     assert rules(EVERYTHING, "GET a", "unknown") == ["scope.read"]
     assert rules(EVERYTHING, "FLUSHALL", "unknown") == ["command.forbidden"]
     assert rules(EVERYTHING, "FROBNICATE a", "unknown") == ["command.unknown"]
 
 
-# -- any key, by inclusion
+# -- any key: rights on every key are required
 
 ROOMY = """
 policy: roomy
@@ -135,29 +138,31 @@ channels: {news: {channel: "news:<id>", subscribers: [app]}}
         ("reader", "RANDOMKEY", ["command.forbidden"]),
     ],
 )
-def test_unseen_keys_are_judged_by_rights(service: str, command: str, broken: list[str]) -> None:
+def test_commands_with_unknown_keys_need_rights_on_all_of_them(
+    service: str, command: str, broken: list[str]
+) -> None:
     assert rules(ROOMY + "unregistered_scripts: declared\n", command, service) == broken
 
 
-def test_a_pattern_of_sort_that_can_t_be_read_reaches_any_key() -> None:
+def test_an_unreadable_pattern_of_sort_reaches_any_key() -> None:
     for pattern in (b"own:w\0_*", Streamed(b"own:" * 80, 4000)):
         argv = [b"SORT_RO", b"own:l", b"BY", pattern]
         assert rules(ROOMY, argv, "reader") == []
         assert rules(ROOMY, argv, "other") == ["command.unknown"]
 
 
-def test_what_isn_t_known_must_be_allowed_too() -> None:
+def test_an_unknown_command_must_also_be_allowed() -> None:
     wide = ROOMY.replace("writers: [other]", "writers: [other, app]")
     assert rules(wide, "FROBNICATE a") == ["command.unknown"]
     for allow in ('"*"', "XT.FIND"):
         allowed = f"{wide}commands: {{allow: {allow}}}\n"
         assert rules(allowed, "XT.FIND a") == []
-        assert rules(allowed, "xt.find a", "reader") == ["command.unknown"]  # it may write
+        assert rules(allowed, "xt.find a", "reader") == ["command.unknown"]  # the command may write
     assert rules(f"{wide}commands: {{allow: CONFIG}}\n", "CONFIG FROB") == []
     assert rules(f"{wide}commands: {{allow: '@admin'}}\n", "CONFIG FROB") == ["command.unknown"]
 
 
-# -- * and what is forbidden
+# -- * and forbidden commands
 
 
 @pytest.mark.parametrize(
@@ -178,12 +183,12 @@ def test_what_isn_t_known_must_be_allowed_too() -> None:
         ("FT.CONFIG SET", "FT.CONFIG SET a b", ["command.unknown"]),
     ],
 )
-@pytest.mark.parametrize("said", ["allow", "grant"])
-def test_every_command_is_none_that_is_forbidden(
-    said: str, forbid: str, command: str, broken: list[str]
+@pytest.mark.parametrize("section", ["allow", "grant"])
+def test_a_star_includes_no_forbidden_command(
+    section: str, forbid: str, command: str, broken: list[str]
 ) -> None:
     policy = EVERYTHING
-    if said == "allow":
+    if section == "allow":
         policy = policy.replace('commands: "*"', "commands: GET").replace('keys: "*", ', "")
         policy += f'commands: {{allow: "*", forbid: [{forbid}]}}\n'
     else:
@@ -191,22 +196,24 @@ def test_every_command_is_none_that_is_forbidden(
     assert rules(policy, command) == broken
 
 
-def test_a_name_lifts_what_every_command_does_not() -> None:
+def test_granting_a_forbidden_command_by_name_allows_it() -> None:
     forbid = EVERYTHING + "commands: {forbid: [SORT]}\n"
     assert rules(forbid.replace('commands: "*"', 'commands: ["*", SORT]'), "SORT a") == []
 
 
-def test_every_command_can_t_be_forbidden() -> None:
+def test_a_policy_cannot_forbid_every_command() -> None:
     with pytest.raises(FileError, match=r"\* is only for allow and grants; forbid commands by name"):
         parse_policy('policy: p\nservices: [a]\ncommands: {forbid: "*"}\n')
 
 
-def test_a_diff_tells_what_every_command_opens() -> None:
+def test_a_diff_shows_what_a_grant_of_every_command_opens() -> None:
     old = parse_policy("policy: p\nservices: [a]\n")
     new = parse_policy('policy: p\nservices: [a]\ngrants: {a: {commands: "*", keys: "*", channels: "c*"}}\n')
-    told = [change.sentence for change in Difference(old, new).changes]
-    assert any("a may now use" in one and "commands that keyfence doesn't know" in one for one in told), told
-    assert "the grant to a: * on * and the channels c*, was none" in told
+    sentences = [change.sentence for change in Difference(old, new).changes]
+    assert any(
+        "a may now use" in one and "commands that keyfence doesn't know" in one for one in sentences
+    ), sentences
+    assert "the grant to a: * on * and the channels c*, was none" in sentences
 
 
 # -- granted channels
@@ -242,7 +249,7 @@ grants:
         ("SUBSCRIBE __keyspace@0__:a", ["key.unregistered"]),
     ],
 )
-def test_a_grant_opens_channels(command: str, broken: list[str]) -> None:
+def test_a_grant_allows_its_channels_only(command: str, broken: list[str]) -> None:
     assert rules(CHANNELS, command) == broken
     assert "command.forbidden" not in rules(CHANNELS, command, "reader")
 
@@ -250,8 +257,8 @@ def test_a_grant_opens_channels(command: str, broken: list[str]) -> None:
 @settings(max_examples=300)
 @given(st.text("ab*?[]_\\", max_size=5), st.text("ab*?[]_\\", max_size=5), st.text("ab_", max_size=5))
 @example("a*", "a*", "ab")
-def test_a_granted_pattern_reaches_granted_channels_only(grant: str, pattern: str, name: str) -> None:
-    """What PSUBSCRIBE may listen to by a grant, SUBSCRIBE may by it too."""
+def test_a_granted_pattern_reaches_only_granted_channels(grant: str, pattern: str, name: str) -> None:
+    """If a grant allows PSUBSCRIBE on a pattern, it allows SUBSCRIBE on every channel that matches."""
     policy = parse_policy(CHANNELS.replace('"chat:*", "one", "_*"', f"'{grant}'"))
     reached = Glob(pattern.encode()).matches(name.encode())
     if reached and not rules(policy, [b"PSUBSCRIBE", pattern.encode()]):

@@ -1,6 +1,8 @@
-"""What a request may cost: linear in its bytes, bounded for its patterns; and few words about many faults.
+"""The cost of a request, and the number of findings that it records.
 
-`tests/adversary/test_budget.py` searches for requests that cost more; those that were found are here.
+Rule: the cost is linear in the request's bytes and bounded for its patterns. Similar violations are listed
+up to a limit and counted beyond it. `tests/adversary/test_budget.py` searches for requests that cost more;
+those that it found are repeated here.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from keyfence.session.long_evaluation import LongEvaluation
 from keyfence.telemetry.telemetry import Telemetry
 from tests.steps import steps_of
 
-# What docs/operations.md promises, in the steps that `tests.steps` counts.
+# The bounds that docs/operations.md promises, in the steps that `tests.steps` counts.
 PER_ARGUMENT_FOUND = 30
 PER_ARGUMENT = 180
-PER_BYTE = 60  # the policies' automata, where they run interpreted, and lengths that are counted
-AT_MOST_ONCE = 400_000  # patterns, and whatever is worded
+PER_BYTE = 60  # interpreted automata of the policy, and counted lengths
+AT_MOST_ONCE = 400_000  # patterns, and the wording of violations
 
 POLICY = Path(__file__).parents[3] / "policies" / "cubesandbox.yaml"
 ROUTE = b"cube:v1:shared:sandbox:proxy:%d"
@@ -65,14 +67,14 @@ QUADRATIC = {
 
 
 @pytest.mark.parametrize("name", QUADRATIC)
-def test_keys_are_found_in_as_many_steps_as_there_are_arguments(name: str) -> None:
+def test_the_steps_to_find_keys_are_linear_in_the_arguments(name: str) -> None:
     argv = QUADRATIC[name]
     most = 1000 + PER_ARGUMENT_FOUND * len(argv)
     steps_of(lambda: sum(1 for _ in extract(argv).accesses), most)
 
 
 @pytest.mark.parametrize("name", QUADRATIC)
-def test_a_judgement_takes_as_many_steps_as_there_are_arguments(name: str) -> None:
+def test_the_steps_of_an_evaluation_are_linear_in_the_arguments(name: str) -> None:
     argv = QUADRATIC[name]
     evaluator = Evaluator(policy())
     steps_of(lambda: evaluator.decide(1, argv), AT_MOST_ONCE + PER_ARGUMENT * len(argv))
@@ -92,7 +94,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("of", [policy, large])
-def test_patterns_take_no_more_steps_than_their_budget(name: str, of: object) -> None:
+def test_patterns_stay_within_their_budget(name: str, of: object) -> None:
     loaded = policy() if of is policy else large()
     evaluator = Evaluator(loaded)
     argv = HOSTILE[name]
@@ -105,16 +107,16 @@ def test_patterns_take_no_more_steps_than_their_budget(name: str, of: object) ->
 @pytest.mark.parametrize(
     "glob", [b"cube:v1:shared:*", b"*", b"cube:*:proxy:?*", b"team1:v1:*", b"team1:*:x?*", b"*[0-9]*:meta"]
 )
-def test_ordinary_patterns_are_decided_in_a_policy_of_2000_entries(glob: bytes) -> None:
+def test_ordinary_patterns_stay_within_budget_in_a_policy_of_2000_entries(glob: bytes) -> None:
     evaluator = Evaluator(large())
     verdict = evaluator.decide(1, [b"SCAN", b"0", b"MATCH", glob])
     assert all("too long to tell" not in violation.message for violation in verdict.violations)
     assert evaluator.budget.spent <= 500
 
 
-def test_a_pattern_beyond_the_budget_is_refused_with_a_reason_that_says_so() -> None:
+def test_a_pattern_beyond_the_budget_is_refused_with_that_reason() -> None:
     evaluator = Evaluator(policy())
-    long = b"a*" * 513  # more than is looked into
+    long = b"a*" * 513  # longer than keyfence examines
     (found,) = evaluator.decide(1, [b"SCAN", b"0", b"MATCH", long]).violations
     assert found.rule == "scan.scope"
     assert found.message.endswith("what it reaches takes too long to tell")
@@ -123,7 +125,7 @@ def test_a_pattern_beyond_the_budget_is_refused_with_a_reason_that_says_so() -> 
     assert (found.rule, found.hint) == ("channel.read", "use fewer wildcards, or fewer patterns at a time")
 
 
-def test_what_one_command_asks_for_is_not_remembered_as_too_long_for_others() -> None:
+def test_a_pattern_that_exceeds_one_commands_budget_is_tried_again_for_others() -> None:
     known: Remembered[tuple[str, bytes], bool] = Remembered()
     spent = Budget()
     spent.take(COMMAND_STEPS)
@@ -131,7 +133,7 @@ def test_what_one_command_asks_for_is_not_remembered_as_too_long_for_others() ->
     assert known.get(("", b"a*"), Budget(), lambda budget: budget.take(10) or None) is True
 
 
-def test_a_pattern_that_takes_too_long_is_asked_about_once() -> None:
+def test_a_pattern_that_takes_too_long_is_computed_once() -> None:
     asked = []
 
     def find(budget: Budget) -> bool | None:
@@ -143,7 +145,7 @@ def test_a_pattern_that_takes_too_long_is_asked_about_once() -> None:
     assert asked == [PATTERN_STEPS]
 
 
-def test_what_is_asked_for_again_outlives_what_many_ask_for_once() -> None:
+def test_patterns_in_repeated_use_stay_remembered() -> None:
     known: Remembered[tuple[str, bytes], bool] = Remembered(100)
     asked = []
     for number in range(10_000):
@@ -154,7 +156,7 @@ def test_what_is_asked_for_again_outlives_what_many_ask_for_once() -> None:
     assert len(known._young) + len(known._old) <= 100
 
 
-def test_the_nearest_patterns_begin_most_like_the_glob() -> None:
+def test_the_nearest_patterns_share_the_longest_prefix_with_the_glob() -> None:
     texts = [b"a:b:c*", b"a:b:*", b"a:*", b"b*", b"a:b:cc*", b"", b"a:b:d*"]
     for glob in (b"a:b:c", b"a:x", b"zzz", b"", b"a:b:cc*x"):
 
@@ -172,15 +174,15 @@ def test_the_nearest_patterns_begin_most_like_the_glob() -> None:
 # -- many violations
 
 
-def test_of_many_violations_of_a_kind_the_first_are_listed_and_the_others_counted() -> None:
+def test_the_first_similar_violations_are_listed_and_the_others_counted() -> None:
     evaluator = Evaluator(policy())
-    found = evaluator.decide(1, [b"EXISTS", *[b"nobody:%d" % n for n in range(5000)]]).violations
+    found = evaluator.decide(1, [b"EXISTS", *[b"stray:%d" % n for n in range(5000)]]).violations
     assert [one.position for one in found] == list(range(1, LISTED + 1))
     assert {one.rule for one in found} == {"key.unregistered"}
     assert [one.more for one in found] == [0] * (LISTED - 1) + [5000 - LISTED]
 
 
-def test_the_first_of_each_entry_is_listed_however_many_there_were_before() -> None:
+def test_the_first_violation_of_each_entry_is_always_listed() -> None:
     evaluator = Evaluator(policy())
     keys = [ROUTE % n for n in range(100)] + [b"cube:v1:shared:other"] + [ROUTE % n for n in range(9)]
     found = evaluator.decide(1, [b"DEL", *keys]).violations
@@ -190,23 +192,23 @@ def test_the_first_of_each_entry_is_listed_however_many_there_were_before() -> N
     assert sum(1 + one.more for one in writes) == 110
 
 
-def test_what_is_only_counted_may_be_what_is_refused() -> None:
-    """A waiver on keys tolerates the first ones; the one behind them is refused all the same."""
-    waiver = Waiver("CubeProxy", "key.unregistered", keys="nobody:*")
+def test_a_violation_beyond_the_listed_ones_can_refuse_the_command() -> None:
+    """A waiver on keys covers the first violations; a later one still refuses the command."""
+    waiver = Waiver("CubeProxy", "key.unregistered", keys="stray:*")
     loaded = policy()
     authorizer = Authorizer(
         loaded, Modes([ModeRule("enforce")], loaded.services, [waiver]), clock=lambda: 1e9
     )
-    keys = [b"nobody:%d" % n for n in range(5000)]
+    keys = [b"stray:%d" % n for n in range(5000)]
     service = loaded.number("CubeProxy")
     assert authorizer.rule(service, [b"EXISTS", *keys]).refused_by is None
-    ruling = authorizer.rule(service, [b"EXISTS", *keys, b"somebody"])
+    ruling = authorizer.rule(service, [b"EXISTS", *keys, b"other"])
     assert ruling.refused_by is not None
-    assert ruling.refused_by.key == b"somebody"
+    assert ruling.refused_by.key == b"other"
     assert sum(1 + one.more for one, action in ruling.findings if action == "waived") == 5000
 
 
-def test_the_counts_reach_metrics_report_and_log(tmp_path: Path) -> None:
+def test_metrics_and_log_have_the_counts(tmp_path: Path) -> None:
     loaded = policy()
     authorizer = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
     ruling = authorizer.rule(loaded.number("CubeProxy"), [b"DEL", *[ROUTE % n for n in range(5000)]])
@@ -222,19 +224,19 @@ def test_the_counts_reach_metrics_report_and_log(tmp_path: Path) -> None:
     assert sum(1 + int(line.partition('"merged":')[2].partition(",")[0]) for line in lines) == 5000
 
 
-# -- turns
+# -- evaluation in steps
 
 
-def test_a_judgement_in_steps_ends_as_one_at_once() -> None:
+def test_an_evaluation_in_steps_has_the_result_of_one_at_once() -> None:
     loaded = policy()
     authorizer = Authorizer(loaded, Modes([ModeRule("enforce")], loaded.services), clock=lambda: 1e9)
     service = loaded.number("CubeProxy")
-    argv = [b"DEL", *[ROUTE % n for n in range(3000)], *[b"nobody:%d" % n for n in range(3000)]]
+    argv = [b"DEL", *[ROUTE % n for n in range(3000)], *[b"stray:%d" % n for n in range(3000)]]
     steps = authorizer.authorize_in_steps(service, argv)
     turns = 0
     case = LongEvaluation(authorizer, service, argv, None, b"", steps)
     while not case.advance():
         turns += 1
-        authorizer.authorize(service, [b"GET", b"nobody:1"])  # another client's
+        authorizer.authorize(service, [b"GET", b"stray:1"])  # another client's command
     assert case.answer[0] == authorizer.authorize(service, argv)[0]
     assert turns >= 2 * 6000 // TURN_STEPS

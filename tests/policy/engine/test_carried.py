@@ -1,4 +1,8 @@
-"""Content that one command takes from key to key: who may read it there, and what is asked of it there."""
+"""Content that a command moves or copies from one key to another.
+
+Rule: the target may not show the content to more services than the source does, and the content must fulfil
+the target's requirements.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ scopes:
   mine: {prefix: "mine:", writers: app, unregistered: allow}
   shared: {prefix: "shared:", writers: app, readers: other, unregistered: allow}
 keys:
-  # one owner, content that is asked for
+  # one owner, with requirements on the content
   profile: {key: "mine:profile:<id>", type: hash, fields: {name: any, age: integer}}
   copy: {key: "mine:copy:<id>", type: hash, fields: {name: any, age: integer}}
   strict: {key: "mine:strict:<id>", type: hash, fields: {name: any}}
@@ -45,10 +49,10 @@ keys:
 legacy: {allow: [read, delete], keys: {"profile:<id>": profile, "news:<id>": news}}
 grants: {ops: {commands: [COPY], keys: ["*"]}}
 """
-DECIDER = Evaluator(parse_policy(POLICY))
+EVALUATOR = Evaluator(parse_policy(POLICY))
 
 
-def violations(command: str, service: str = "app", policy: Evaluator = DECIDER) -> tuple[Violation, ...]:
+def violations(command: str, service: str = "app", policy: Evaluator = EVALUATOR) -> tuple[Violation, ...]:
     argv = [word.encode() for word in shlex.split(command)]
     number = policy.policy.number(service)
     touches = extract(argv)
@@ -65,7 +69,7 @@ def rules(command: str, service: str = "app") -> list[str]:
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        # within one entry, and to one that asks the same
+        # within one entry, or to an entry with the same requirements
         ("RENAME mine:profile:a mine:profile:b", []),
         ("COPY mine:profile:a mine:copy:a", []),
         ("RENAMENX mine:profile:a mine:copy:a", []),
@@ -105,10 +109,10 @@ def rules(command: str, service: str = "app") -> list[str]:
         ("GEOSEARCHSTORE mine:board:a mine:geo FROMMEMBER x BYRADIUS 1 m", ["value.invalid"]),
         ("GEORADIUS mine:geo 1 1 1 m STORE mine:board:a", ["value.invalid"]),
         ("GEORADIUS mine:board:b 1 1 1 m STOREDIST mine:board:a", []),
-        # a member that stands in the command is looked at itself
+        # a member in the command itself is checked directly
         ("SMOVE mine:set mine:tags:a red", []),
         ("SMOVE mine:set mine:tags:a blue", ["value.invalid"]),
-        # to where more services may read
+        # to keys that more services may read
         ("RENAME mine:x shared:x", ["scope.read"]),
         ("COPY mine:profile:a shared:public:a", ["scope.read"]),
         ("COPY shared:x mine:x", []),
@@ -117,42 +121,42 @@ def rules(command: str, service: str = "app") -> list[str]:
         ("LMOVE mine:queue:a shared:list LEFT LEFT", ["scope.read"]),
         ("COPY shared:x shared:news:a", ["scope.read"]),
         ("COPY mine:profile:a shared:public:a:b", ["key.format", "scope.read"]),
-        # a deprecated form is brought to the one that replaces it
+        # from a legacy form to its replacement
         ("RENAME profile:a mine:profile:a", []),
         ("RENAME news:a shared:news:a", []),
         ("RENAME profile:a mine:strict:a", ["value.invalid"]),
         ("COPY profile:a shared:public:a", ["scope.read"]),
         ("COPY mine:profile:a news:a", ["key.legacy", "scope.read"]),
-        # what is no key's of the policy is told as ever
+        # unregistered keys are reported as usual
         ("RENAME nowhere mine:y", ["key.unregistered"] * 1),
         ("RENAME mine:y nowhere", ["key.unregistered"]),
     ],
 )
-def test_content_is_judged_by_both_keys(command: str, expected: list[str]) -> None:
+def test_content_is_evaluated_by_both_keys(command: str, expected: list[str]) -> None:
     assert rules(command) == expected
 
 
 @pytest.mark.parametrize(
     ("dump", "expected"),
     [
-        (b"\x0d\x00", ["value.invalid"]),  # a hash: its fields can't be seen
+        (b"\x0d\x00", ["value.invalid"]),  # a hash: its fields cannot be read
         (b"\x01\x00", ["type.mismatch"]),  # a list
         (b"\xfa\x00", ["value.invalid"]),
         (b"", ["value.invalid"]),
     ],
 )
-def test_a_dump_is_of_its_type_and_shows_no_content(dump: bytes, expected: list[str]) -> None:
-    found = DECIDER.decide(0, [b"RESTORE", b"mine:profile:a", b"0", dump]).violations
+def test_a_dump_has_a_type_and_unknown_content(dump: bytes, expected: list[str]) -> None:
+    found = EVALUATOR.decide(0, [b"RESTORE", b"mine:profile:a", b"0", dump]).violations
     assert [one.rule for one in found] == expected
-    assert DECIDER.decide(0, [b"RESTORE", b"shared:public:a", b"0", b"\x04"]).allowed
-    assert DECIDER.decide(0, [b"RESTORE", b"mine:x", b"0", dump]).allowed
+    assert EVALUATOR.decide(0, [b"RESTORE", b"shared:public:a", b"0", b"\x04"]).allowed
+    assert EVALUATOR.decide(0, [b"RESTORE", b"mine:x", b"0", dump]).allowed
 
 
-# What stands in the command is looked at itself; and what leaves the server, or takes nothing along.
+# Commands that carry no content between keys: it is in the command, leaves the server, or does not exist.
 PLAIN = {"SMOVE", "MIGRATE", "TS.DELETERULE"}
 
 
-def test_every_command_that_writes_one_key_beside_others_says_what_it_carries() -> None:
+def test_every_command_with_a_written_key_and_others_declares_what_it_carries() -> None:
     several = {
         row.command.name
         for row in COMMANDS.values()
@@ -175,7 +179,7 @@ def test_newer_commands_and_modules_carry_content_too(command: str, expected: li
     assert rules(command) == expected
 
 
-def test_what_is_wrong_is_told_of_the_key_that_it_is_wrong_with() -> None:
+def test_a_violation_names_the_key_at_fault() -> None:
     (one,) = violations("COPY mine:profile:a shared:public:a")
     assert (one.position, one.key, one.entry) == (1, b"mine:profile:a", "profile")
     assert one.message == (
@@ -191,15 +195,15 @@ def test_what_is_wrong_is_told_of_the_key_that_it_is_wrong_with() -> None:
     assert one.message == "mine:count:a is a string, but mine:either:a may be a hash or string"
 
 
-def test_no_secret_and_no_hidden_service_is_told() -> None:
+def test_no_text_shows_a_secret_or_a_hidden_service() -> None:
     (one,) = violations("COPY mine:token:abc shared:x")
     assert "abc" not in one.message + one.hint + one.shown
-    hidden = Evaluator(dataclasses.replace(DECIDER.policy, name_services=False))
+    hidden = Evaluator(dataclasses.replace(EVALUATOR.policy, name_services=False))
     (one,) = violations("COPY mine:profile:a shared:public:a", policy=hidden)
     assert "other" not in one.message + one.hint
 
 
-def test_a_grant_on_the_source_lets_more_read_and_one_on_the_target_asks_nothing() -> None:
+def test_a_grant_on_the_source_allows_more_readers_and_one_on_the_target_any_content() -> None:
     assert rules("COPY mine:profile:a shared:public:a", "ops") == []
     assert rules("COPY mine:profile:a mine:strict:a", "ops") == []
     for keys, leak, content in (
@@ -218,7 +222,7 @@ def test_a_grant_on_the_source_lets_more_read_and_one_on_the_target_asks_nothing
 
 
 @pytest.mark.parametrize("keys", ["*", "mine:*"])
-def test_a_grant_of_one_service_makes_nothing_harmless_for_another(keys: str) -> None:
+def test_a_grant_to_one_service_changes_nothing_for_another(keys: str) -> None:
     grant = f'{{commands: "*", keys: "{keys}"}}'
     text = POLICY.replace("[app, other, ops]", "[ops, app, other]").replace(
         '{commands: [COPY], keys: ["*"]}', grant
@@ -230,7 +234,7 @@ def test_a_grant_of_one_service_makes_nothing_harmless_for_another(keys: str) ->
         assert violations(command, "app", policy)
 
 
-def test_what_is_a_tenants_own_goes_where_it_stays_its_own() -> None:
+def test_a_tenants_content_may_move_only_to_keys_of_that_tenant() -> None:
     policy = parse_policy("""
 policy: tenants
 services: [app]
@@ -276,26 +280,26 @@ keys:
         ),
     ],
 )
-def test_the_remedy_speaks_of_both_keys(command: str, text: str) -> None:
+def test_the_remedy_concerns_both_keys(command: str, text: str) -> None:
     argv = [word.encode() for word in command.split()]
-    (one,) = remedies(DECIDER.policy, 0, argv, extract(argv), violations(command))
+    (one,) = remedies(EVALUATOR.policy, 0, argv, extract(argv), violations(command))
     assert one.text.startswith(text)
     assert not one.command
 
 
-def test_a_recorded_command_is_judged_as_it_was() -> None:
+def test_a_recorded_command_is_evaluated_as_before() -> None:
     for command in ("COPY mine:profile:a shared:public:a", "SUNIONSTORE mine:tags:a mine:tags:b mine:set"):
         argv = [word.encode() for word in command.split()]
-        line = json.loads(json.dumps(as_line(DECIDER.policy, "app", argv, extract(argv), 1)))
+        line = json.loads(json.dumps(as_line(EVALUATOR.policy, "app", argv, extract(argv), 1)))
         recorded = from_line(line)
         assert not recorded.has_values
-        assert DECIDER.evaluate(0, argv, recorded.touches) == DECIDER.decide(0, argv)
+        assert EVALUATOR.evaluate(0, argv, recorded.touches) == EVALUATOR.decide(0, argv)
 
 
-def test_very_many_sources_are_judged_in_turns() -> None:
+def test_many_sources_are_evaluated_in_steps() -> None:
     argv = [b"SUNIONSTORE", b"shared:all", *(b"mine:%d" % number for number in range(5000))]
     turns = found = 0
-    for one in DECIDER.violations(0, argv, extract(argv)):
+    for one in EVALUATOR.violations(0, argv, extract(argv)):
         turns += one is None
         found += one is not None
     assert found == 5000
@@ -317,7 +321,7 @@ DAY = b"20270630"
 
 
 def moved(source: bytes, target: bytes) -> list[str]:
-    """Returns the rules that a COPY breaks, twice over: what is remembered changes nothing."""
+    """Returns the rules that a COPY breaks, and asserts that a second evaluation finds the same."""
     evaluator = Evaluator(parse_policy(MOVES))
     argv = [b"COPY", source + DAY, target + DAY]
     touches = extract(argv)
@@ -333,10 +337,12 @@ def moved(source: bytes, target: bytes) -> list[str]:
     return found[0]
 
 
-def test_what_one_tenant_may_read_goes_nowhere_where_others_read_it() -> None:
+def test_content_of_one_tenant_moves_to_no_key_that_others_may_read() -> None:
     assert moved(b"own:acme:", b"also:acme:") == []
     assert moved(b"open:", b"own:acme:") == []
     assert moved(b"own:acme:", b"open:") == ["scope.read"]
     assert moved(b"own:acme:", b"signed:acme:") == ["scope.read"]
     assert moved(b"signed:acme:", b"open:") == []
-    assert moved(b"noted:acme:", b"open:") == ["scope.read"]  # who may only write there reads its own
+    assert moved(b"noted:acme:", b"open:") == [
+        "scope.read"
+    ]  # without readers, each author reads only its own

@@ -1,4 +1,8 @@
-"""Channels, keyspace notifications, registered scripts, hash slots: touched without being named."""
+"""Channels, keyspace notifications, registered scripts and hash slots.
+
+Rule: a script touches the keys and channels of its registration. Notifications of a key need the right to
+read it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ OTHER = "77f6e2e6" + "0" * 32
 USER_STATE = "05a232a4" + "0" * 32
 TEXT = "return redis.call('get', KEYS[1])"
 
-# A corner of a service mesh's conventions: a namespace as a hash tag, scripts that make keys of it.
+# Part of a service mesh's policy: its namespace is a hash tag, and scripts compose keys with it.
 POLICY = f"""
 policy: mesh
 claims: ["mesh-"]
@@ -95,7 +99,7 @@ def rules(evaluator: Evaluator, service: str, *argv: str | bytes) -> list[str]:
         ("app", "PUBLISH __keyspace@0__:mesh-{default}:cfg:a set", ["channel.write"]),
     ],
 )
-def test_channels_are_held_against_their_rules(
+def test_a_service_uses_only_its_channels(
     evaluator: Evaluator, service: str, command: str, broken: list[str]
 ) -> None:
     assert rules(evaluator, service, *command.split()) == broken
@@ -117,14 +121,14 @@ def test_channels_are_held_against_their_rules(
         ("app", "FCALL shout 0", ["channel.write"]),
     ],
 )
-def test_a_channel_that_only_scripts_publish(
+def test_only_scripts_publish_to_a_channel_that_lists_them(
     evaluator: Evaluator, service: str, command: str, broken: list[str]
 ) -> None:
     assert rules(evaluator, service, *command.split()) == broken
 
 
 @pytest.mark.parametrize(("service", "broken"), [("app", []), ("viewer", []), ("admin", ["channel.read"])])
-def test_whoever_has_any_right_on_a_channel_may_count_its_subscribers(
+def test_any_right_on_a_channel_allows_counting_its_subscribers(
     evaluator: Evaluator, service: str, broken: list[str]
 ) -> None:
     argv = [b"PUBSUB", b"NUMSUB", b"mesh-{default}:cfg:a"]
@@ -132,7 +136,7 @@ def test_whoever_has_any_right_on_a_channel_may_count_its_subscribers(
     assert [one.rule for one in found] == broken
 
 
-def test_a_plain_publish_is_told_which_scripts_publish(evaluator: Evaluator) -> None:
+def test_a_refused_publish_names_the_scripts_that_may(evaluator: Evaluator) -> None:
     (found,) = evaluator.decide(evaluator.policy.number("app"), b"PUBLISH mesh-jobs:a x".split()).violations
     assert found.message == "app may not PUBLISH mesh-jobs:a: only scripts publish there"
     assert found.hint == "it is written by announce, job_done"
@@ -142,7 +146,7 @@ def test_a_plain_publish_is_told_which_scripts_publish(evaluator: Evaluator) -> 
     assert found.hint == "its publishers: app, admin"
 
 
-def test_a_channel_names_scripts_that_are_registered() -> None:
+def test_a_channel_may_list_only_registered_scripts() -> None:
     channel = "{channel: c, publishers: [a], written_by: [announc]}"
     with pytest.raises(FileError, match="announc' is registered under neither scripts nor functions"):
         parse_policy(f"policy: p\nservices: [a]\nchannels: {{c: {channel}}}\nfunctions: {{announce: {{}}}}\n")
@@ -161,7 +165,7 @@ def test_a_channel_names_scripts_that_are_registered() -> None:
         ("app", "*", ["channel.read"]),
     ],
 )
-def test_channel_patterns_must_lie_within_the_rules(
+def test_a_channel_pattern_reaches_only_permitted_channels(
     evaluator: Evaluator, service: str, pattern: str, broken: list[str]
 ) -> None:
     assert rules(evaluator, service, "PSUBSCRIBE", pattern) == broken
@@ -183,7 +187,7 @@ INVALIDATE = "__redis__:invalidate"
         ("{forbid: [SUBSCRIBE]}", f"SUBSCRIBE {INVALIDATE}", ["command.forbidden"]),
     ],
 )
-def test_who_may_track_keys_may_hear_of_their_changes(commands: str, argv: str, broken: list[str]) -> None:
+def test_rights_to_track_keys_allow_their_notifications(commands: str, argv: str, broken: list[str]) -> None:
     grants = "grants: {b: {commands: [CLIENT TRACKING]}}"
     policy = f"policy: p\nservices: [a, b]\ncommands: {commands}\n{grants}\n"
     evaluator = Evaluator(parse_policy(policy))
@@ -191,7 +195,7 @@ def test_who_may_track_keys_may_hear_of_their_changes(commands: str, argv: str, 
     if "forbid: [CLIENT" in commands:
         verdict = evaluator.decide(0, argv.encode().split())
         assert verdict.violations[0].hint == "it is for services that may use CLIENT TRACKING"
-        assert rules(evaluator, "b", *argv.split()) == []  # by its grant
+        assert rules(evaluator, "b", *argv.split()) == []  # its grant allows it
 
 
 @pytest.mark.parametrize(
@@ -221,13 +225,13 @@ def test_who_may_track_keys_may_hear_of_their_changes(commands: str, argv: str, 
         ("viewer", "CLIENT TRACKING ON", []),
     ],
 )
-def test_hearing_of_keys_is_reading_them(
+def test_notifications_of_a_key_need_the_right_to_read_it(
     evaluator: Evaluator, service: str, command: str, broken: list[str]
 ) -> None:
     assert rules(evaluator, service, *command.split()) == broken
 
 
-def test_key_events_are_for_who_reads_every_key() -> None:
+def test_key_events_need_the_right_to_read_every_key() -> None:
     policy = parse_policy(
         """
         policy: one
@@ -237,7 +241,7 @@ def test_key_events_are_for_who_reads_every_key() -> None:
         grants: {owner: {commands: [SUBSCRIBE], keys: ["*"]}}
         """
     )
-    # Rights on every prefix that is there are still not rights on every key.
+    # Rights on every prefix of the policy are not rights on every key.
     assert rules(Evaluator(policy), "owner", "SUBSCRIBE", "__keyevent@0__:expired") == ["channel.read"]
 
 
@@ -262,7 +266,7 @@ def test_key_events_are_for_who_reads_every_key() -> None:
         ("PUBSUB CHANNELS", ["database.forbidden", "channel.read"]),
     ],
 )
-def test_hearing_of_keys_stays_within_the_databases(command: str, broken: list[str]) -> None:
+def test_notifications_stay_within_the_databases(command: str, broken: list[str]) -> None:
     policy = """
         policy: one
         services: [a]
@@ -274,7 +278,7 @@ def test_hearing_of_keys_stays_within_the_databases(command: str, broken: list[s
     assert rules(Evaluator(parse_policy(policy)), "a", *command.split()) == broken
 
 
-def test_a_grant_reaches_patterns_by_whatever_selects_the_command() -> None:
+def test_a_grant_reaches_patterns_however_it_selects_the_command() -> None:
     evaluator = Evaluator(
         parse_policy(
             """
@@ -333,7 +337,7 @@ NS = "mesh-{default}"
             ["scope.read", "scope.write"],
         ),
         ("app", ["EVALSHA", USER_STATE, "2", f"{NS}:cfg:a", f"{NS}:cfg:b"], ["script.keys"]),
-        # Where only script.keys is observed, these must not pass unjudged.
+        # The rights are checked too: script.keys may be only observed.
         (
             "app",
             ["EVALSHA", USER_STATE, "2", f"{NS}:cfg:a", "mesh-{system}:role_idx"],
@@ -356,13 +360,13 @@ NS = "mesh-{default}"
         ("app", ["FUNCTION", "LOAD", "#!lua name=x"], ["command.forbidden"]),
     ],
 )
-def test_a_registered_script_touches_what_its_registration_says(
+def test_a_registered_script_touches_the_keys_of_its_registration(
     evaluator: Evaluator, service: str, argv: list[str | bytes], broken: list[str]
 ) -> None:
     assert rules(evaluator, service, *argv) == broken
 
 
-def test_an_argument_can_not_smuggle_a_star_into_a_template(evaluator: Evaluator) -> None:
+def test_a_star_in_an_argument_does_not_widen_a_template(evaluator: Evaluator) -> None:
     assert rules(evaluator, "app", "EVALSHA", SHA, "1", NS, "*", "x", "h")[0] == "key.format"
 
 
@@ -380,7 +384,7 @@ def test_an_argument_can_not_smuggle_a_star_into_a_template(evaluator: Evaluator
         ),
     ],
 )
-def test_what_an_unregistered_script_may_do(
+def test_the_policy_decides_about_unregistered_scripts(
     word: str, run: list[str], declared: list[str], load: list[str]
 ) -> None:
     text = "policy: p\nservices: [a]\nscopes: {s: {prefix: 's:', writers: [a], unregistered: allow}}\n"
@@ -409,12 +413,12 @@ def test_the_hint_says_how_to_register_a_script(argv: list[str], hint: str) -> N
     assert [one.hint for one in found if one.rule == "script.unregistered"] == [f"register it under {hint}"]
 
 
-def test_files_of_several_teams_are_as_strict_on_scripts_as_the_strictest(tmp_path: Path) -> None:
+def test_the_strictest_file_decides_about_unregistered_scripts(tmp_path: Path) -> None:
     def broken(*words: str) -> list[str]:
         for number, word in enumerate(words):
-            said = f"unregistered_scripts: {word}\n" if word else ""
+            setting = f"unregistered_scripts: {word}\n" if word else ""
             scope = f"scopes: {{s: {{prefix: '{number}:', writers: [a], unregistered: allow}}}}\n"
-            text = f"policy: p{number}\nservices: [a]\nclaims: ['{number}:']\n{scope}{said}"
+            text = f"policy: p{number}\nservices: [a]\nclaims: ['{number}:']\n{scope}{setting}"
             (tmp_path / f"{number}.yaml").write_text(text)
         evaluator = Evaluator(load_policy(tmp_path))
         return rules(evaluator, "a", "EVAL", "x", "1", "0:x") + rules(evaluator, "a", "SCRIPT", "LOAD", "x")
@@ -433,7 +437,7 @@ def test_files_of_several_teams_are_as_strict_on_scripts_as_the_strictest(tmp_pa
     assert [one.message for one in warnings if "another file" in one.message] == [message]
 
 
-def test_a_script_is_known_by_its_source_file(tmp_path: Path) -> None:
+def test_a_registration_may_name_a_source_file(tmp_path: Path) -> None:
     (tmp_path / "unlock.lua").write_text("return 1\n")
     file = tmp_path / "p.yaml"
     file.write_text(
@@ -459,13 +463,13 @@ def test_a_script_is_known_by_its_source_file(tmp_path: Path) -> None:
         (f"{{s: {{sha1: {SHA}}}, t: {{sha1: {SHA}}}}}", "the script s has the same SHA-1"),
     ],
 )
-def test_a_bad_registration_is_told_with_its_place(scripts: str, message: str) -> None:
+def test_an_error_in_a_registration_has_its_place(scripts: str, message: str) -> None:
     with pytest.raises(FileError) as caught:
         parse_policy(f"policy: p\nscripts: {scripts}\nservices: [a]\n", "p.yaml")
     assert message in str(caught.value)
 
 
-def test_two_functions_may_not_differ_in_case_only() -> None:
+def test_two_functions_may_not_differ_only_in_case() -> None:
     with pytest.raises(FileError, match="the function bump is the same to Redis"):
         parse_policy("policy: p\nservices: [a]\nfunctions: {bump: {keys: 1}, BUMP: {keys: 2}}\n", "p.yaml")
 
@@ -478,14 +482,14 @@ scopes: {s: {prefix: "", writers: [a], unregistered: allow}}
 """.replace('""', '"k:"')
 
 
-def test_keys_of_one_command_share_a_slot() -> None:
+def test_keys_of_one_command_share_a_hash_slot() -> None:
     evaluator = Evaluator(parse_policy(CLUSTER))
     assert rules(evaluator, "a", "MGET", "k:{a}:1", "k:{a}:2") == []
     assert rules(evaluator, "a", "MGET", "k:{a}:1", "k:{b}:2", "k:{c}:3") == ["slot.cross"]
     assert rules(evaluator, "a", "GET", "k:{a}:1") == []
 
 
-def test_keys_of_one_transaction_share_a_slot() -> None:
+def test_keys_of_one_transaction_share_a_hash_slot() -> None:
     evaluator = Evaluator(parse_policy(CLUSTER))
     transaction = Transaction()
 

@@ -1,4 +1,7 @@
-"""What several parts of a policy mean together: no more is allowed than each of them says, and no less."""
+"""Combinations of several parts of a policy.
+
+Rule: together they allow neither more nor less than each part says.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def teams(folder: Path, *files: str) -> CompiledPolicy:
 
 
 @pytest.mark.parametrize("more", ["", ", ttl: {max: 1d}"])
-def test_open_scopes_of_one_name_in_two_files_are_both_open(more: str, tmp_path: Path) -> None:
+def test_open_scopes_with_the_same_name_in_two_files_are_both_open(more: str, tmp_path: Path) -> None:
     policy = teams(
         tmp_path,
         f'claims: ["a:"]\nscopes: {{web: {{prefix: "a:", writers: x, unregistered: allow{more}}}}}',
@@ -36,7 +39,7 @@ def test_open_scopes_of_one_name_in_two_files_are_both_open(more: str, tmp_path:
     assert rules(policy, "x", "SET a:k 1 EX 9") == rules(policy, "x", "SET b:k 1 EX 9") == []
 
 
-def test_an_open_scope_opens_no_scope_of_its_name_in_another_file(tmp_path: Path) -> None:
+def test_an_open_scope_does_not_open_its_namesake_in_another_file(tmp_path: Path) -> None:
     policy = teams(
         tmp_path,
         'claims: ["a:"]\nscopes: {web: {prefix: "a:", writers: x, unregistered: allow}}',
@@ -53,7 +56,7 @@ TWO_CLAIMS = (
 )
 
 
-def test_a_key_of_no_file_is_granted_by_all_files_or_by_the_one_without_claims(tmp_path: Path) -> None:
+def test_an_unclaimed_key_needs_a_grant_in_every_file_or_in_the_one_without_claims(tmp_path: Path) -> None:
     one, other = TWO_CLAIMS
     for name in ("one", "both", "rest", "claimed"):
         (tmp_path / name).mkdir()
@@ -65,8 +68,8 @@ def test_a_key_of_no_file_is_granted_by_all_files_or_by_the_one_without_claims(t
     ]
 
 
-def test_a_denial_stays_one_where_an_entry_is_replaced() -> None:
-    """Else a should of key.legacy would let pass what is denied."""
+def test_a_denial_still_holds_for_a_replaced_entry() -> None:
+    """Otherwise `should: [key.legacy]` would allow a denied write."""
     policy = parse_policy("""
 policy: p
 claims: ["r:"]
@@ -85,7 +88,7 @@ keys:
     assert rules(policy, "y", "GET r:1:a") == []
 
 
-def test_a_denial_holds_for_the_scopes_and_entries_inside() -> None:
+def test_a_denial_holds_for_inner_scopes_and_entries() -> None:
     policy = parse_policy("""
 policy: p
 services: [x, y]
@@ -98,7 +101,7 @@ keys: {k: {key: "n:i:k:<id>", writers: y}}
     assert rules(policy, "y", "SET n:i:z 1") == rules(policy, "y", "SET n:i:k:a 1") == ["scope.write"]
 
 
-def test_a_form_without_a_literal_beginning_makes_no_other_key_malformed() -> None:
+def test_a_pattern_without_a_literal_prefix_makes_no_other_key_malformed() -> None:
     policy = parse_policy("""
 policy: p
 services: [x, y]
@@ -120,13 +123,13 @@ grants: {ops: {commands: [COPY], keys: ["{n*"], owner: o, reason: r, until: 2099
 """)
 
 
-def test_nothing_else_is_asked_of_granted_keys_not_even_whose_they_are() -> None:
+def test_a_grant_lifts_every_requirement_on_its_keys() -> None:
     assert rules(BOUND, "ops", "COPY {n1}:k:a {n2}:k:a") == []
-    # y may read what x would copy there.
+    # y could read the content that x copies there.
     assert rules(BOUND, "x", "COPY {n1}:k:a {n2}:k:a") == ["scope.write", "scope.read", "key.format"]
 
 
-def test_an_exception_ends_with_its_last_day() -> None:
+def test_an_exception_expires_after_its_last_day() -> None:
     policy = parse_policy("""
 policy: p
 claims: ["p:"]
@@ -141,13 +144,13 @@ grants: {y: {commands: [DEL], keys: ["p:*"], on_expiry: refuse, owner: o, reason
     now = end - 0.001
     evaluator = Evaluator(policy, clock=lambda: now)
 
-    def told(service: str, command: str) -> list[str]:
+    def rules_at_now(service: str, command: str) -> list[str]:
         argv = command.encode().split()
         return [one.rule for one in evaluator.decide(policy.number(service), argv).violations]
 
-    assert told("x", "GET old:a") == told("y", "DEL p:a") == []
+    assert rules_at_now("x", "GET old:a") == rules_at_now("y", "DEL p:a") == []
     now = end
-    assert told("x", "GET old:a") == ["key.legacy"]
-    assert told("y", "DEL p:a") == ["scope.write"]
-    now = end - 1  # a clock that is set back doesn't bring it back
-    assert told("x", "GET old:a") == ["key.legacy"]
+    assert rules_at_now("x", "GET old:a") == ["key.legacy"]
+    assert rules_at_now("y", "DEL p:a") == ["scope.write"]
+    now = end - 1  # setting the clock back does not revive it
+    assert rules_at_now("x", "GET old:a") == ["key.legacy"]

@@ -1,4 +1,7 @@
-"""What entries and scopes ask of types and values, and what can't be asked of a command."""
+"""Requirements of entries and scopes on types, fields and values.
+
+Rule: content that keyfence cannot check breaks a rule if the policy requires a form.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +55,13 @@ keys:
   tight: {key: "only:<id>", writers: app, fields: {HostIP: ip, "<any>": any}, field_case: exact}
   strict: {key: "tmp:strict:<id>", ttl: {max: 1h, at: write}}
 """
-DECIDER = Evaluator(parse_policy(POLICY))
+EVALUATOR = Evaluator(parse_policy(POLICY))
 
 
 def violations(argv: list[bytes]) -> tuple[Violation, ...]:
     touches = extract(argv)
-    verdict = DECIDER.evaluate(0, argv, touches)
-    if DECIDER.admits(0, touches):
+    verdict = EVALUATOR.evaluate(0, argv, touches)
+    if EVALUATOR.admits(0, touches):
         assert verdict.allowed
     return verdict.violations
 
@@ -70,7 +73,7 @@ def rules(command: str) -> list[str]:
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        # fields by name, by placeholder, by pattern
+        # fields by name, placeholder and pattern
         ("HSET k:route:a Host 10.0.0.1 8080 32000 _x on t-abc 1", []),
         ("HSET k:route:a Host nowhere", ["value.invalid"]),
         ("HSET k:route:a 8080 http", ["value.invalid"]),
@@ -110,7 +113,7 @@ def rules(command: str) -> list[str]:
         ("SADD k:tags:a red blue", ["value.invalid"]),
         ("SMOVE k:tags:b k:tags:a blue", ["value.invalid"]),
         ("SREM k:tags:a blue", []),
-        # words for types
+        # names for types
         ("LPUSH k:chat:list:a 1", []),
         ("SADD k:chat:list:a 1", ["type.mismatch"]),
         ("DEL k:chat:list:a", []),
@@ -120,7 +123,7 @@ def rules(command: str) -> list[str]:
         ("ZADD open:a:zset:b 1 m", []),
         ("HSET open:a:zset:b f v", ["type.mismatch"]),
         ("GET open:a:b", []),
-        # a scope's own, and what its entries make of it
+        # requirements of a scope, and entries that change them
         ("SET tmp:x {} EX 60", []),
         ("SET tmp:x {", ["value.invalid", "ttl.required"]),
         ("SET tmp:x {} EX 100000", ["ttl.range"]),
@@ -135,7 +138,7 @@ def rules(command: str) -> list[str]:
         ("APPEND tmp:strict:x {}", ["ttl.required"]),
     ],
 )
-def test_which_rule_content_breaks(command: str, expected: list[str]) -> None:
+def test_content_breaks_its_rule(command: str, expected: list[str]) -> None:
     assert rules(command) == expected
 
 
@@ -154,22 +157,22 @@ def test_a_violation_of_content_names_the_argument(command: str, position: int) 
     assert one.position == position
 
 
-def test_the_words_of_content_faults() -> None:
-    def told(command: str) -> list[str]:
+def test_a_violation_of_content_says_what_is_required() -> None:
+    def texts(command: str) -> list[str]:
         return [f"{v.message}; {v.hint}" for v in violations([w.encode() for w in shlex.split(command)])]
 
-    assert told("ZADD k:board:a 101 x") == [
+    assert texts("ZADD k:board:a 101 x") == [
         "a score for k:board:a is not a number from 0 to 100; give a number from 0 to 100"
     ]
-    assert told("SADD k:tags:a blue") == [
+    assert texts("SADD k:tags:a blue") == [
         "an element for k:tags:a is not one of red, green; write one of red, green"
     ]
-    assert told("SADD k:chat:list:a 1") == [
+    assert texts("SADD k:chat:list:a 1") == [
         "SADD is for a set, but k:chat:list:a is a list; use the commands of a list"
     ]
 
 
-def test_a_secret_in_a_field_s_name_is_in_no_text() -> None:
+def test_no_text_shows_a_secret_in_a_field_name() -> None:
     (one,) = violations([b"HSET", b"k:route:a", b"t-SECRET", b"1"])
     assert one.rule == "field.unknown"
     assert "SECRET" not in one.message + one.hint
@@ -188,13 +191,13 @@ def test_a_secret_in_a_field_s_name_is_in_no_text() -> None:
         ([b"SADD", b"open:a", Streamed(b"", 2_000_000)], []),
     ],
 )
-def test_a_value_that_is_not_at_hand_is_wrong_only_where_its_form_is_asked(
+def test_an_incomplete_value_is_wrong_only_if_a_form_is_required(
     argv: list[bytes], expected: list[str]
 ) -> None:
     assert [one.rule for one in violations(argv)] == expected
 
 
-def test_what_can_t_be_checked_is_told_so() -> None:
+def test_the_message_says_that_a_value_cannot_be_checked() -> None:
     (one,) = violations([b"SET", b"k:packed:a", Streamed(b"", 2_000_000)])
     assert one.message == "the value for k:packed:a can't be checked: it is 2000000 bytes long"
     assert one.hint == "well-formed MessagePack is asked for; write a shorter one"
@@ -240,14 +243,14 @@ HEAD = 'policy: p\nservices: [a]\nplaceholders: {id: "[a-z]+"}\nscopes: {s: {pre
         ),
     ],
 )
-def test_what_is_told_of_a_policy_s_content(text: str, message: str) -> None:
+def test_an_error_in_a_content_requirement_is_reported(text: str, message: str) -> None:
     with pytest.raises(FileError) as caught:
         parse_policy(HEAD + text)
     assert message in "\n".join(one.message for one in caught.value.diagnostics)
 
 
 @pytest.mark.parametrize("word", ["none", "any", "required", "{}", "{or_none: yes, min: 7d}"])
-def test_short_words_for_a_time_to_live(word: str) -> None:
+def test_a_time_to_live_may_be_given_in_short_form(word: str) -> None:
     evaluator = Evaluator(parse_policy(f'{HEAD}keys: {{e: {{key: "k:<id>", ttl: {word}}}}}'))
 
     def broken(command: str) -> list[str]:
@@ -267,7 +270,7 @@ def test_short_words_for_a_time_to_live(word: str) -> None:
 @pytest.mark.parametrize(
     ("command", "severity", "message", "hint"),
     [
-        # A spelling that is a contract is a must, though field.unknown is only advised here …
+        # The exact case is a must here, although field.unknown is only a should.
         (
             "HSET case:a hostip 10.0.0.1",
             "must",
@@ -280,14 +283,14 @@ def test_short_words_for_a_time_to_live(word: str) -> None:
             "case:a has no field PORT, which differs from port only",
             "",
         ),
-        # … any other field is not.
+        # Any other unknown field is a should.
         (
             "HSET case:a host 10.0.0.1",
             "should",
             "case:a has no field host",
             "its fields: HostIP, port",
         ),
-        # A pattern doesn't take it where the case is exact.
+        # A pattern does not admit it if the case is exact.
         ("HSET only:a hostip x", "must", "only:a has no field hostip, which differs from HostIP only in", ""),
         (
             "HSET any:a X-A 1",
@@ -303,7 +306,7 @@ def test_short_words_for_a_time_to_live(word: str) -> None:
         ),
     ],
 )
-def test_a_field_that_differs_only_in_case_is_told_with_the_listed_one(
+def test_a_field_that_differs_only_in_case_is_reported_with_the_listed_one(
     command: str, severity: str, message: str, hint: str
 ) -> None:
     (found,) = violations([word.encode() for word in command.split()])
@@ -315,12 +318,12 @@ def test_a_field_that_differs_only_in_case_is_told_with_the_listed_one(
 @pytest.mark.parametrize(
     "command", ["HSET any:a hostip nowhere", "HSET only:a HostIP 10.0.0.1 other x", "HSET case:a 8080 x"]
 )
-def test_fields_that_patterns_take_pass(command: str) -> None:
+def test_fields_that_a_pattern_admits_pass(command: str) -> None:
     assert rules(command) == []
 
 
-def test_a_refused_spelling_is_refused_and_an_advised_field_is_not() -> None:
-    authorizer = Authorizer(DECIDER.policy, Modes([ModeRule("enforce")], DECIDER.policy.services))
+def test_a_wrong_case_is_refused_and_an_unknown_field_observed() -> None:
+    authorizer = Authorizer(EVALUATOR.policy, Modes([ModeRule("enforce")], EVALUATOR.policy.services))
     service, cache = 0, authorizer.cache(0, frozenset({"HSET"}))
     for _ in range(3):
         argv = [b"HSET", b"case:a", b"hostip", b"10.0.0.1", b"more", b"1"]
@@ -334,14 +337,14 @@ def test_a_refused_spelling_is_refused_and_an_advised_field_is_not() -> None:
         assert not cache.may_count(lookup, argv)
 
 
-def test_the_case_of_fields_is_asked_only_where_there_are_fields() -> None:
+def test_field_case_needs_listed_fields() -> None:
     text = "policy: p\nservices: [a]\nkeys: {k: {key: k, writers: a, type: hash, field_case: exact}}\n"
     with pytest.raises(FileError, match="no fields are listed; list them under fields"):
         parse_policy(text)
 
 
-def test_the_remedy_is_the_listed_field() -> None:
+def test_the_remedy_for_a_wrong_case_is_the_listed_field() -> None:
     argv = [b"HSET", b"case:a", b"hostip", b"10.0.0.1"]
-    (first, *_) = remedies(DECIDER.policy, 0, argv, extract(argv), violations(argv))
+    (first, *_) = remedies(EVALUATOR.policy, 0, argv, extract(argv), violations(argv))
     assert first.text == "the nearest field is HostIP"
     assert first.command == [b"HSET", b"case:a", b"HostIP", b"10.0.0.1"]

@@ -1,4 +1,7 @@
-"""The decision cache admits nothing in which the evaluator finds a violation, and knows the same outcome."""
+"""The decision cache, compared with the evaluator.
+
+Rule: the cache admits no command that breaks a rule, and it knows the same outcome for times to live.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ ALL = frozenset(row.command.name for row in COMMANDS.values())
 NAMES = ("cubesandbox", "cosky", "card-relay", "container-registry", "general")
 EVALUATORS = {name: Evaluator(load_policy(POLICIES / f"{name}.yaml")) for name in NAMES}
 CASES = {name: [case.argv for case in steps_of(POLICIES / f"{name}.test.yaml")[1]] for name in NAMES}
-# What no shipped policy says: commands on keys, fields whose case is a contract.
+# Features that no shipped policy uses: `commands` of entries and scopes, and `field_case: exact`.
 CONTRACTS = """
 policy: contracts
 services: [app, reader]
@@ -78,7 +81,7 @@ CASES["families"] = [
 NAMES = (*NAMES, "families")
 KEYS = {name: sorted({word for argv in CASES[name] for word in argv[1:3]}) for name in NAMES}
 CUBE = EVALUATORS["cubesandbox"]
-# They live on from example to example: what they keep must be right for the next command too.
+# Shared by all examples: a remembered decision must be right for the next command too.
 CACHES = {
     (name, service): DecisionCache(evaluator, service, ALL)
     for name, evaluator in EVALUATORS.items()
@@ -118,7 +121,7 @@ COMMAND = st.sampled_from(
 
 @settings(max_examples=1500)
 @given(st.sampled_from(NAMES), st.data())
-def test_a_command_that_the_cache_admits_breaks_nothing(policy: str, data: st.DataObject) -> None:
+def test_a_command_that_the_cache_admits_breaks_no_rule(policy: str, data: st.DataObject) -> None:
     evaluator = EVALUATORS[policy]
     service = data.draw(st.integers(0, len(evaluator.policy.services) - 1))
     if data.draw(st.booleans()):
@@ -130,25 +133,22 @@ def test_a_command_that_the_cache_admits_breaks_nothing(policy: str, data: st.Da
 
 
 def agree(evaluator: Evaluator, service: int, argv: list[bytes], cache: DecisionCache) -> bool:
-    """Looks a command up three times: unread, perhaps for the first time; as a list; and unread again.
-
-    Returns whether it was admitted.
-    """
+    """Looks a command up unread, then as a list, then unread again. Returns whether the list was admitted."""
     found = (admitted_unread(cache, argv), admitted(cache, argv), admitted_unread(cache, argv))
     for decision in found:
         if decision is not None:
-            breaks_nothing(evaluator, service, argv, decision)
+            assert_allowed(evaluator, service, argv, decision)
     return found[1] is not None
 
 
 def admitted(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> CachedDecision | None:
-    """The decision by which the cache admits a command."""
+    """Returns the decision by which the cache admits a command; None if it does not."""
     lookup = cache.find(argv, values)
     return lookup.decision if lookup.is_admitted else None
 
 
 def found_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> CachedDecision | None:
-    """What the cache knows of a command that is the second one in a reader, and not taken out."""
+    """Returns the cached decision for a command that is second in the reader and not yet taken out."""
     reader = RequestReader(IDENTIFIED)
     reader.feed(command("PING") + command(*argv))
     reader.next()
@@ -159,12 +159,12 @@ def found_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -
 
 
 def admitted_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> CachedDecision | None:
-    """As `admitted`, for a request that is not taken out of the reader."""
+    """Like `admitted`, for a request that is still in the reader."""
     decision = found_unread(cache, argv, values)
     return decision if decision is not None and decision.is_clean else None
 
 
-def breaks_nothing(evaluator: Evaluator, service: int, argv: list[bytes], decision: CachedDecision) -> None:
+def assert_allowed(evaluator: Evaluator, service: int, argv: list[bytes], decision: CachedDecision) -> None:
     verdict = evaluator.evaluate(service, argv, extract(argv))
     assert verdict.allowed, verdict
     left = [found for found, *_ in evaluator.left_open]
@@ -175,7 +175,7 @@ def breaks_nothing(evaluator: Evaluator, service: int, argv: list[bytes], decisi
 
 @st.composite
 def awkward_keys(draw: st.DrawFn, policy: str) -> bytes:
-    """A key of the policy's examples, or near to one, or to none."""
+    """A key of the policy's examples, or a variation of one."""
     key = draw(st.sampled_from(KEYS[policy]))
     if draw(st.booleans()):
         key = draw(st.sampled_from([b"bench:", b"cube:", b"7", b"user:", b""])) + key
@@ -186,19 +186,19 @@ def awkward_keys(draw: st.DrawFn, policy: str) -> bytes:
     return key
 
 
-# Authorizers that only observe. They live on from example to example, as the caches above do.
+# Authorizers that only observe, shared by all examples as the caches above are.
 OBSERVING = {
     name: Authorizer(evaluator.policy, Modes([ModeRule("observe")], evaluator.policy.services))
     for name, evaluator in EVALUATORS.items()
 }
 
 
-def told(ruling: Ruling) -> list[tuple[str, str, str, str, str]]:
+def rows_of(ruling: Ruling) -> list[tuple[str, str, str, str, str]]:
     return [(one.rule, one.severity, one.entry, one.shape, action) for one, action in ruling.findings]
 
 
 def counted_unread(cache: DecisionCache, argv: list[bytes]) -> ViolationCounter | None:
-    """The violation counter of a command that is not taken out of the reader."""
+    """Returns the violation counter of a command that is still in the reader."""
     reader = RequestReader(IDENTIFIED)
     reader.feed(command(*argv))
     if not reader.peek():
@@ -211,7 +211,7 @@ def counted_unread(cache: DecisionCache, argv: list[bytes]) -> ViolationCounter 
 
 
 def evaluated_and_counted(authorizer: Authorizer, service: int, argv: list[bytes]) -> bool:
-    """Decides a command both ways, and keeps its counter as a session does. Whether it was counted."""
+    """Decides a command both ways and keeps its counter as a session does. Returns whether it was counted."""
     cache = authorizer.cache(service, ALL)
     unread = counted_unread(cache, argv)
     lookup = cache.find(argv)
@@ -222,14 +222,14 @@ def evaluated_and_counted(authorizer: Authorizer, service: int, argv: list[bytes
     assert unread is None or unread is counter
     ruling, touches = authorizer.authorize(service, argv)
     if counter is not None:
-        assert sorted(told(ruling)) == counter.rows, argv
+        assert sorted(rows_of(ruling)) == counter.rows, argv
         left = [found for found, *_ in authorizer.evaluator.left_open]
         assert [counter.outcome] * bool(counter.outcome) == left
         return True
     if ruling.findings:
         found = authorizer.repeats(service, cache, lookup, argv, touches, ruling)
         if found is not None:
-            counter = ViolationCounter(sorted(told(ruling)))
+            counter = ViolationCounter(sorted(rows_of(ruling)))
             counter.outcome = found
             cache.remember(lookup, argv, counter)
     return False
@@ -251,12 +251,12 @@ def test_a_counted_command_has_the_violations_of_its_counter(policy: str, data: 
 @pytest.mark.parametrize(
     "key",
     [
-        "cube:v1:proxy:bench:{}",  # of another's scope, and of no entry there
-        "bench:user:{}",  # of nothing
-        "cube:v1:master:instance:meta:{}",  # an entry's
-        "cube:v1:master:node:metric:{}:more",  # not of the entry's form
+        "cube:v1:proxy:bench:{}",  # in another service's scope, no entry
+        "bench:user:{}",  # in no scope and no claim
+        "cube:v1:master:instance:meta:{}",  # matches an entry
+        "cube:v1:master:node:metric:{}:more",  # does not fit the entry's pattern
         "cube:v9:{}",  # in no scope
-        "cube_instance_info:{}",  # of an old form
+        "cube_instance_info:{}",  # a legacy form
     ],
 )
 def test_keys_of_one_shape_share_a_counter(key: str) -> None:
@@ -269,7 +269,7 @@ def test_keys_of_one_shape_share_a_counter(key: str) -> None:
     assert repeated == [False, True, True, True, True]
 
 
-def test_a_violation_counter_is_found_unread() -> None:
+def test_a_violation_counter_is_found_before_the_request_is_read() -> None:
     loaded = CUBE.policy
     authorizer = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
     service = loaded.number("CubeProxy")
@@ -291,16 +291,16 @@ def test_violation_counters_are_bounded() -> None:
     keys = [*words, b"other:1", b"other:2"]
     repeated = [evaluated_and_counted(authorizer, service, [b"SET", key, b"v"]) for key in keys]
     assert repeated == [False] * MAX_COUNTERS + [False, True]
-    assert not evaluated_and_counted(authorizer, service, [b"SET", keys[0], b"v"])  # forgotten
+    assert not evaluated_and_counted(authorizer, service, [b"SET", keys[0], b"v"])  # its counter was dropped
 
 
-# Policies whose commands the cache leaves to the evaluator: two have hash slots (`cluster`), one has types
-# given by words in keys (`type_words`).
+# Policies that are never cached: two require hash slots (`cluster`), one derives types from words in keys
+# (`type_words`).
 NEVER_CACHED = frozenset({"cosky", "container-registry", "general"})
 
 
-def test_the_cache_admits_examples_that_break_nothing() -> None:
-    """Else the tests that compare cache and evaluator would compare nothing."""
+def test_the_cache_admits_examples_that_break_no_rule() -> None:
+    """Otherwise the comparisons of cache and evaluator would be empty."""
     rates = {}
     for name in NAMES:
         evaluator = EVALUATORS[name]
@@ -317,7 +317,7 @@ def test_the_cache_admits_examples_that_break_nothing() -> None:
     assert rates["contracts"] == rates["families"] == 1
 
 
-def test_the_cache_counts_examples_that_break_a_rule_the_second_time() -> None:
+def test_the_cache_counts_a_repeated_violation() -> None:
     rates = {}
     for name in NAMES:
         policy = EVALUATORS[name].policy
@@ -363,7 +363,7 @@ def test_the_cache_admits_everyday_commands() -> None:
         assert admitted(cache, argv) is not None, argv
 
 
-def test_a_form_that_was_seen_once_is_admitted_unread() -> None:
+def test_a_known_command_form_is_admitted_before_the_request_is_read() -> None:
     master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
     for text in (
         b"SET cube:v1:master:instance:meta:%d v",
@@ -378,7 +378,7 @@ def test_a_form_that_was_seen_once_is_admitted_unread() -> None:
         assert admitted_unread(master, second.split()) is not None, second
 
 
-def test_other_options_are_looked_at_before_they_are_admitted_unread() -> None:
+def test_new_options_are_checked_before_they_are_admitted_unread() -> None:
     sidecar = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
     metric = b"cube:v1:master:node:metric:n1"
     assert admitted(sidecar, [b"EXPIRE", metric, b"600"]) is not None
@@ -387,10 +387,10 @@ def test_other_options_are_looked_at_before_they_are_admitted_unread() -> None:
     assert admitted_unread(sidecar, [b"EXPIRE", metric, b"600", b"NX"]) is None
 
 
-def test_a_value_and_a_field_are_looked_at_each_time() -> None:
+def test_values_and_fields_are_checked_each_time() -> None:
     master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
     route = b"cube:v1:shared:sandbox:proxy:7c8f"
-    assert admitted(master, [b"HSET", route]) is not None  # Redis refuses it, and nothing is written
+    assert admitted(master, [b"HSET", route]) is not None  # Redis refuses it and writes nothing
     assert admitted(master, [b"HSET", route, b"HostIP", b"10.0.0.1"]) is not None
     assert admitted(master, [b"HSET", route, b"HostIP", b"no address"]) is None
     assert admitted(master, [b"HSET", route, b"Other", b"1"]) is None
@@ -419,14 +419,14 @@ def test_a_value_and_a_field_are_looked_at_each_time() -> None:
         b"\xb2",
     ],
 )
-def test_only_digits_pass_the_quick_look_at_a_number(field: str, value: bytes) -> None:
+def test_a_number_is_admitted_exactly_if_the_evaluator_allows_it(field: str, value: bytes) -> None:
     service = CUBE.policy.number("CubeMaster")
     argv = [b"HSET", b"cube:v1:master:node:metric:n1", field.encode(), value]
     is_admitted = DecisionCache(CUBE, service, ALL).find(argv).is_admitted
     assert is_admitted == (not CUBE.decide(service, argv).violations)
 
 
-def test_options_decide_anew_for_each_form() -> None:
+def test_each_set_of_options_has_its_own_decision() -> None:
     sidecar = DecisionCache(CUBE, CUBE.policy.number("cube-proxy-sidecar"), ALL)
     state = b"cube:v1:shared:sandbox:lifecycle:state:7c8f"
     assert admitted(sidecar, [b"SET", state, b"running", b"EX", b"60"]) is not None
@@ -435,7 +435,7 @@ def test_options_decide_anew_for_each_form() -> None:
     assert admitted(sidecar, [b"SET", state, b"running", b"EXAT", b"99999999999"]) is None
 
 
-def test_a_command_with_several_keys_is_admitted_if_each_of_them_is() -> None:
+def test_a_command_with_several_keys_is_admitted_if_each_key_is() -> None:
     master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
     key, route = b"cube:v1:master:instance:meta:a", b"cube:v1:shared:sandbox:proxy:7c8f"
     assert admitted(master, [b"MGET", key, key]) is not None
@@ -443,21 +443,21 @@ def test_a_command_with_several_keys_is_admitted_if_each_of_them_is() -> None:
     assert admitted(master, [b"DEL", key, b"cube:v1:proxy:x"]) is None
     lookup = master.find([b"DEL", key, b"cube:v1:proxy:x"])
     assert (lookup.reason, lookup.decision) == ("keys", None)
-    assert admitted(master, [b"MGET", key, b"nobody:s"]) is None
+    assert admitted(master, [b"MGET", key, b"stray:s"]) is None
 
 
 def test_keys_with_different_outcomes_take_the_slow_path() -> None:
     policy = load_policy(POLICIES / "cubesandbox.yaml")
     sidecar = DecisionCache(Evaluator(policy), policy.number("cube-proxy-sidecar"), ALL)
     state, lock = b"cube:v1:shared:sandbox:lifecycle:state:a", b"cube:v1:shared:lock:x:a"
-    decision = admitted(sidecar, [b"UNLINK", state, lock])  # both are gone
+    decision = admitted(sidecar, [b"UNLINK", state, lock])  # both keys are removed
     assert decision is not None
     assert decision.outcome == SETTLES
     master = DecisionCache(Evaluator(policy), policy.number("CubeMaster"), ALL)
     assert admitted(master, [b"UNLINK", b"cube:v1:shared:lock:x:a", b"cube_instance_info:a"]) is None
 
 
-def test_a_command_without_keys_is_admitted_where_it_is_allowed() -> None:
+def test_a_command_without_keys_is_admitted_if_it_is_allowed() -> None:
     proxy = DecisionCache(CUBE, CUBE.policy.number("CubeProxy"), ALL)
     for argv in ([b"PING"], [b"ping", b"text"], [b"ECHO", b"x"], [b"TIME"]):
         assert admitted(proxy, argv) is not None, argv
@@ -466,7 +466,7 @@ def test_a_command_without_keys_is_admitted_where_it_is_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("EVAL x 1 cube:v1:master:instance:meta:a", "command"),
         ("GET", "command"),
@@ -477,27 +477,30 @@ def test_a_command_without_keys_is_admitted_where_it_is_allowed() -> None:
         ("SET bench:user:1 v", "rule"),
     ],
 )
-def test_it_says_why_a_command_takes_the_slow_path(text: str, why: str) -> None:
+def test_the_lookup_says_why_a_command_takes_the_slow_path(text: str, reason: str) -> None:
     master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
     lookup = master.find(text.encode().split())
-    assert (lookup.is_admitted, lookup.reason) == (False, why)
+    assert (lookup.is_admitted, lookup.reason) == (False, reason)
 
 
 @pytest.mark.parametrize(
     ("service", "text"),
     [
-        ("cube-proxy-sidecar", "SET cube:v1:shared:sandbox:lifecycle:state:{} running"),  # without its EX
+        ("cube-proxy-sidecar", "SET cube:v1:shared:sandbox:lifecycle:state:{} running"),  # EX is required
         ("cube-proxy-sidecar", "SET cube:v1:shared:sandbox:lifecycle:state:{} walking EX 60"),
         ("cube-proxy-sidecar", "SET cube:v1:shared:sandbox:lifecycle:state:{} running EX 7200"),
         ("CubeMaster", "HSET cube:v1:shared:sandbox:proxy:{} HostIP 10.0.0.1 Other x More y"),
         ("CubeMaster", "HSET cube:v1:shared:sandbox:proxy:{} HostIP nowhere"),
-        ("CubeMaster", "EXPIRE cube:v1:shared:sandbox:proxy:{} 60"),  # it must have none
-        ("CubeProxy", "HSET cube:v1:master:node:metric:{} mvm_num 1"),  # no right, and an EXPIRE to come
+        ("CubeMaster", "EXPIRE cube:v1:shared:sandbox:proxy:{} 60"),  # must not expire
+        (
+            "CubeProxy",
+            "HSET cube:v1:master:node:metric:{} mvm_num 1",
+        ),  # no right, and a time to live is pending
         ("CubeMaster", "XADD cube:v1:shared:sandbox:lifecycle:events * op create"),
         ("CubeProxy", "ZADD cube:v1:master:z:{} NX CH 1 x"),
     ],
 )
-def test_wrong_values_are_counted_the_second_time(service: str, text: str) -> None:
+def test_repeated_violations_of_content_are_counted(service: str, text: str) -> None:
     loaded = CUBE.policy
     authorizer = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
     number = loaded.number(service)
@@ -517,7 +520,7 @@ def test_another_number_of_faults_has_another_counter() -> None:
         assert evaluated_and_counted(authorizer, number, [b"HSET", route, *pairs]) == bool(is_known)
 
 
-def test_forms_are_bounded() -> None:
+def test_the_number_of_command_forms_is_bounded() -> None:
     master = DecisionCache(CUBE, CUBE.policy.number("CubeMaster"), ALL)
     key = b"cube:v1:master:node:metric:n1"
     found = [admitted(master, [b"EXPIRE", key, b"%d" % (600 + number)]) for number in range(2 * MAX_FORMS)]
@@ -546,9 +549,7 @@ keys: {board: {key: "k:<id>", type: zset}}
 
 @pytest.mark.parametrize("options", [b"INCR", b"incr\0", b"INCR\0x", b"NX INCR\0", b"CH CH CH CH CH CH INCR"])
 @pytest.mark.parametrize("first", [b"", b"NX", b"CH CH CH CH CH CH"])
-def test_an_option_that_makes_zadd_answer_a_score_is_seen_however_it_is_written(
-    first: bytes, options: bytes
-) -> None:
+def test_every_spelling_of_incr_makes_zadd_a_read(first: bytes, options: bytes) -> None:
     cache = DecisionCache(WRITE_ONLY, 0, ALL)
     for _ in range(2):
         agree(WRITE_ONLY, 0, [b"ZADD", b"k:a", *first.split(), b"1", b"m"], cache)

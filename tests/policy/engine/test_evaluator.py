@@ -1,4 +1,7 @@
-"""`admits` never disagrees with the full evaluation, which never raises; an error in it is a violation."""
+"""The evaluator: `admits`, the full evaluation, and errors in either.
+
+Rule: `admits` never contradicts the full evaluation. An error in a decision is a violation.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ ARGV = st.builds(
 
 
 def changed(argv: list[bytes], data: st.DataObject) -> list[bytes]:
-    """A command of the test files with some of its words replaced."""
+    """Returns the command with one argument replaced."""
     at = data.draw(st.integers(0, len(argv) - 1))
     word = data.draw(st.sampled_from(KEYS) | st.sampled_from(WORDS) | st.sampled_from(NAMES))
     return [*argv[:at], word, *argv[at + 1 :]]
@@ -64,7 +67,7 @@ def changed(argv: list[bytes], data: st.DataObject) -> list[bytes]:
 
 @given(st.sampled_from(EVALUATORS), st.data(), ARGV | st.sampled_from(STEPS))
 @settings(max_examples=300, deadline=None)
-def test_a_command_that_admits_lets_pass_breaks_nothing(
+def test_a_command_that_admits_accepts_breaks_no_rule(
     evaluator: Evaluator, data: st.DataObject, argv: list[bytes]
 ) -> None:
     if argv and data.draw(st.booleans()):
@@ -76,19 +79,19 @@ def test_a_command_that_admits_lets_pass_breaks_nothing(
         assert verdict.allowed
 
 
-def test_admits_agrees_with_the_evaluation_of_every_policy_test() -> None:
+def test_admits_agrees_with_the_full_evaluation_on_every_policy_test() -> None:
     for evaluator, steps in SHIPPED.values():
         for step in steps:
             service, touches = evaluator.policy.number(step.service), extract(step.argv)
             verdict = evaluator.evaluate(service, step.argv, touches)
-            open_by_judge = list(evaluator.left_open)
+            left_by_evaluation = list(evaluator.left_open)
             if evaluator.admits(service, touches):
                 assert verdict.allowed, step
-                assert evaluator.left_open == open_by_judge, step
+                assert evaluator.left_open == left_by_evaluation, step
 
 
 def test_everyday_commands_are_admitted() -> None:
-    """Once a command's permission was asked for; otherwise `admits` would save nothing."""
+    """This holds once a command's permission is known; otherwise `admits` would save no work."""
     for case in CASES:
         if case.verdict == "allow" and case.argv[0] in (
             b"HGETALL",
@@ -105,7 +108,7 @@ def test_everyday_commands_are_admitted() -> None:
             assert CUBE.admits(service, touches) != legacy or case.service == "ops", case
 
 
-def test_a_key_of_no_entry_in_a_scope_without_rights_is_said_to_be_one() -> None:
+def test_the_hint_names_a_key_without_entry_in_a_scope_without_rights() -> None:
     policy = parse_policy(
         "policy: p\nservices: [a]\nscopes: {s: {prefix: 's:'}}\nkeys: {k: {key: 's:k', writers: a}}\n"
     )
@@ -117,7 +120,7 @@ def test_a_key_of_no_entry_in_a_scope_without_rights_is_said_to_be_one() -> None
 
 
 @pytest.mark.parametrize("mode", ["enforce", "observe"])
-def test_a_decision_that_fails_is_a_violation_of_its_own(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_decision_is_a_violation(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     errors: list[Exception] = []
     modes = Modes([ModeRule(mode)], CUBE.policy.services)
     authorizer = Authorizer(CUBE.policy, modes, on_error=errors.append)

@@ -1,7 +1,8 @@
-"""In any sequence of commands, a key is reported late exactly if Redis says that it breaks its rule.
+"""Late findings for random sequences of commands.
 
-Each sequence is authorized in observe mode, so that all of it runs: on a model with its own clock, in which
-times to live run out, and on real servers, which know best what happens to a key.
+Rule: a key is reported exactly if Redis says that it breaks its rule. Each sequence is authorized in observe
+mode, so that every command runs: on a model with its own clock, in which times to live run out, and on real
+servers.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ GRACE = 5.0
 KEYS = [f"k:{kind}:{number}" for kind in ("must", "none", "may", "write") for number in "12"]
 START = 2_000_000_000  # Unix seconds at which the model's clock begins
 
-# k and j are keys; long is over the policy's max, short is under it.
+# k and j stand for keys; long exceeds the policy's max, short does not.
 COMMANDS = """
 SET k v; SET k v EX short; SET k v EX long; SET k v KEEPTTL; SET k v NX; SET k v XX; SET k v NX EX short
 SET k v XX PX long000; SETNX k v; SETEX k short v; GETSET k v; MSET k v j v; GETEX k EX short
@@ -62,7 +63,7 @@ EVAL "return redis.call('GET', KEYS[1])" 1 k; COPY k j DB 1; MOVE k 1; HDEL k f;
 
 
 class World(Protocol):
-    """Where commands run, and what PTTL answers for a key. The selected database is 0."""
+    """A place where commands run and PTTL is asked. The selected database is 0."""
 
     def run(self, client: str, argv: list[bytes]) -> None: ...
     def left(self, database: int, key: bytes) -> int: ...
@@ -71,7 +72,7 @@ class World(Protocol):
 
 
 class Model:
-    """A dict of keys with the times at which they end. Commands in a transaction run at its EXEC."""
+    """A dict of keys with their expiry times. Commands in a transaction run at its EXEC."""
 
     def __init__(self) -> None:
         self.clock = float(START)
@@ -144,7 +145,7 @@ def breaks(key: bytes, left: int) -> bool:
 
 
 class Watched:
-    """A world behind an authorizer, and what is asked of it later."""
+    """A world behind an authorizer, with the questions that follow later."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -154,27 +155,29 @@ class Watched:
         )
         self.transactions: dict[str, tuple[Transaction, set[tuple[int, bytes]]]] = {}
         # Keys reported since they were last correct.
-        self.told: set[tuple[int, bytes]] = set()
+        self.reported: set[tuple[int, bytes]] = set()
 
     def do(self, client: str, argv: list[bytes]) -> None:
-        transaction, told = self.transactions.get(client, (None, self.told))
+        transaction, reported = self.transactions.get(client, (None, self.reported))
         ruling, touches = self.authorizer.authorize(0, argv, transaction, 0, client)
         database = touches.databases[0][1] if touches.databases else 0
         for violation, action in ruling.findings:
             assert action == "observed"
             assert violation.key is not None, violation
             assert violation.rule.startswith("ttl.")
-            told |= {(0, violation.key), (database, violation.key)}
+            reported |= {(0, violation.key), (database, violation.key)}
         if argv == [b"MULTI"]:
             self.transactions[client] = (Transaction(), set())
         elif argv in ([b"EXEC"], [b"DISCARD"]):
             _, queued = self.transactions.pop(client)
-            self.told |= queued if argv == [b"EXEC"] else set()
+            self.reported |= queued if argv == [b"EXEC"] else set()
         self.world.run(client, argv)
         self.forgive()
 
     def forgive(self) -> None:
-        self.told = {(number, key) for number, key in self.told if breaks(key, self.world.left(number, key))}
+        self.reported = {
+            (number, key) for number, key in self.reported if breaks(key, self.world.left(number, key))
+        }
 
     def ask(self) -> list[Finding]:
         """Asks about all keys that are due."""
@@ -185,12 +188,12 @@ class Watched:
                 (finding,) = pending.findings(left)
                 assert finding.action == "late"
                 assert breaks(pending.key, left), (finding, left)
-                self.told.add((pending.database, pending.key))
+                self.reported.add((pending.database, pending.key))
                 late.append(finding)
         return late
 
     def settle(self) -> None:
-        """Lets every grace time pass, also the second one after a later write."""
+        """Lets every grace time pass, including the second one after a later write."""
         for _ in range(3):
             self.world.pass_time(GRACE)
             self.ask()
@@ -200,7 +203,7 @@ class Watched:
             (number, key)
             for number in (0, 1)
             for key in map(str.encode, KEYS)
-            if breaks(key, self.world.left(number, key)) and (number, key) not in self.told
+            if breaks(key, self.world.left(number, key)) and (number, key) not in self.reported
         }
         assert silent == set()
 
@@ -219,7 +222,7 @@ def words(command: str, key: str, other: str) -> list[bytes]:
 
 @st.composite
 def sequences(draw: st.DrawFn, commands: list[str]) -> list[Any]:
-    """(client, argv), or seconds that pass. Sequences use few commands and keys, so that these meet often."""
+    """Steps: (client, argv) or seconds that pass. Few commands and keys are used, so that they interact."""
     some = draw(st.lists(st.sampled_from(commands), min_size=2, max_size=5, unique=True))
     keys = st.sampled_from(draw(st.lists(st.sampled_from(KEYS), min_size=2, max_size=2, unique=True)))
     argv = st.builds(words, st.sampled_from(some), keys, keys)
@@ -235,7 +238,7 @@ def play(world: World, sequence: list[Any]) -> None:
     watched = Watched(world)
     for step in sequence:
         if isinstance(step, float):
-            if not watched.transactions:  # a command counts from the time it is queued
+            if not watched.transactions:  # the clock of a command starts when it is queued
                 world.pass_time(step)
                 watched.ask()
             continue
@@ -251,13 +254,13 @@ def play(world: World, sequence: list[Any]) -> None:
 
 @given(sequences(parsed(COMMANDS + OF_REDIS_7)))
 @settings(max_examples=500)
-def test_in_a_model_a_key_is_reported_exactly_if_it_breaks_its_rule(sequence: list[Any]) -> None:
+def test_a_key_in_the_model_is_reported_exactly_if_it_breaks_its_rule(sequence: list[Any]) -> None:
     play(Model(), sequence)
 
 
 @given(data=st.data())
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_on_a_server_a_key_is_reported_exactly_if_it_breaks_its_rule(
+def test_a_key_on_a_server_is_reported_exactly_if_it_breaks_its_rule(
     data: st.DataObject, redis_server: RedisServer
 ) -> None:
     newer = OF_REDIS_7 if redis_server.version_info >= (7,) else ""

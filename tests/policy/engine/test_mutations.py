@@ -1,4 +1,7 @@
-"""Whatever becomes of a shipped policy, keyfence answers with faults at places, never with a traceback."""
+"""Random mutations of the shipped policies.
+
+Rule: keyfence reports each error with its place, and never fails with a traceback.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.policy.cases import POLICIES
 
 FILES = sorted(path for path in POLICIES.glob("*.yaml") if ".test." not in path.name)
 TEXTS = {path: path.read_text() for path in FILES}
-EACH = -(-200 // len(FILES))  # of each file, so that there are 200 in all
+EACH = -(-200 // len(FILES))  # per file, about 200 in all
 
 TOKEN = re.compile(r"[A-Za-z0-9_.-]+|[^\sA-Za-z0-9_.-]|\s+")
 SIGNS = (
@@ -58,11 +61,11 @@ def cut(data: st.DataObject, tokens: list[str]) -> None:
 
 
 def faults(text: str, path: Path) -> list[Diagnostic]:
-    """What is told of a policy; nothing where it can be used."""
+    """Returns the errors of a policy; empty if it is valid."""
     try:
         parse_policy(text, str(path))
     except FileError as exc:
-        return exc.diagnostics or pytest.fail("refused without a word")
+        return exc.diagnostics or pytest.fail("refused without a message")
     return []
 
 
@@ -73,7 +76,7 @@ MUTATIONS = st.sampled_from([drop, double, swap, replace, replace, misspell, mis
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 @settings(max_examples=EACH, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_a_mutated_policy_is_answered_with_faults_at_places(path: Path, data: st.DataObject) -> None:
+def test_every_error_in_a_mutated_policy_has_a_place(path: Path, data: st.DataObject) -> None:
     tokens = TOKEN.findall(TEXTS[path])
     for mutate in data.draw(st.lists(MUTATIONS, min_size=1, max_size=3)):
         if tokens:
@@ -92,7 +95,7 @@ def test_a_mutated_policy_is_answered_with_faults_at_places(path: Path, data: st
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_check_tells_of_a_mutated_policy_in_lines(
+def test_check_prints_one_line_per_error_in_a_mutated_policy(
     path: Path, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     tokens = TOKEN.findall(TEXTS[path])
@@ -107,5 +110,5 @@ def test_check_tells_of_a_mutated_policy_in_lines(
 
 
 def printable_line(text: str) -> str:
-    """The text, if it is one line that a terminal can take."""
+    """Returns the text unchanged if it is one line that is safe to print."""
     return text if "\n" not in text else printable(text.encode())

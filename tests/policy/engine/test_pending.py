@@ -1,4 +1,7 @@
-"""The table of keys to ask about: what settles a key, which keys are due, and what a full table does."""
+"""The table of pending times to live.
+
+Rule: a key is reported only if Redis confirms the violation, and only for a write that caused it.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,8 @@ class Bench:
     def keys(self) -> list[bytes]:
         return [pending.key for pending in self.table]
 
-    def accused_at(self, now: float, left: int) -> list[str]:
-        """The commands that are accused at this time."""
+    def reported_at(self, now: float, left: int) -> list[str]:
+        """Returns the commands that are reported at this time."""
         self.now = now
         return [one.write.command for one in self.table.due() if self.table.answer(one, left)]
 
@@ -56,7 +59,7 @@ class Bench:
         return [self.table.answer(pending, left) for pending in self.table.due()]
 
 
-def test_a_key_is_due_once_its_grace_time_has_passed_and_asked_for_once() -> None:
+def test_a_key_is_due_once_after_its_grace_time() -> None:
     bench = Bench()
     bench.ask(b"k")
     bench.ask(b"slow", rule=TtlRule(grace=60_000))
@@ -90,7 +93,7 @@ def test_due_returns_at_most_the_requested_number() -> None:
         (ASKS_ALL, 0, False),
     ],
 )
-def test_what_redis_says_decides(question: int, left: int, wrong: bool) -> None:
+def test_the_reply_of_redis_decides(question: int, left: int, wrong: bool) -> None:
     bench = Bench()
     bench.ask(question=question)
     assert bench.answer_at(5.0, left) == [wrong]
@@ -105,7 +108,7 @@ def test_a_full_table_drops_the_oldest_and_counts_it() -> None:
     assert bench.table.dropped == 2
 
 
-def test_a_key_dropped_while_it_was_asked_about_is_not_accused() -> None:
+def test_a_key_dropped_during_its_question_is_not_reported() -> None:
     bench = Bench(1)
     bench.ask(b"1")
     bench.now = 5.0
@@ -115,7 +118,7 @@ def test_a_key_dropped_while_it_was_asked_about_is_not_accused() -> None:
     assert bench.keys() == [b"2"]
 
 
-def test_a_very_long_key_takes_no_room_and_is_counted() -> None:
+def test_a_very_long_key_is_not_kept_but_counted() -> None:
     bench = Bench()
     bench.ask(b"k" * MAX_KEY)
     bench.ask(b"k" * (MAX_KEY + 1))
@@ -140,7 +143,7 @@ def test_only_the_client_that_wrote_settles_a_key() -> None:
     assert bench.keys() == []
 
 
-def test_no_writer_settles_a_key_that_several_wrote() -> None:
+def test_no_client_settles_a_key_that_several_wrote() -> None:
     bench = Bench()
     for number, (client, transaction) in enumerate([("b", None), ("a", object())]):
         key = b"%d" % number
@@ -151,8 +154,8 @@ def test_no_writer_settles_a_key_that_several_wrote() -> None:
     assert bench.keys() == [b"0", b"1"]
 
 
-def test_a_transaction_settles_only_what_it_wrote_itself() -> None:
-    """The transaction may never be executed, and then its writes do not exist either."""
+def test_a_transaction_settles_only_keys_that_it_wrote_itself() -> None:
+    """The transaction may never be executed; then its writes do not happen."""
     bench = Bench()
     transaction = object()
     bench.ask(b"outside")
@@ -167,7 +170,7 @@ def test_a_transaction_settles_only_what_it_wrote_itself() -> None:
     assert bench.keys() == [b"outside"]
 
 
-def test_having_a_time_settles_nothing_if_the_time_may_be_wrong() -> None:
+def test_a_time_to_live_that_may_be_wrong_settles_nothing() -> None:
     bench = Bench()
     bench.ask(b"some")
     bench.ask(b"any", ASKS_ALL)
@@ -190,7 +193,7 @@ def test_a_replaced_key_begins_a_new_grace_time() -> None:
 
 
 def test_a_later_write_has_a_grace_time_of_its_own() -> None:
-    """The key may have been gone in between, and then the first write is not at fault."""
+    """If the key was gone in between, the first write is not at fault."""
     bench = Bench()
     bench.ask()
     bench.now = 4.9
@@ -200,7 +203,7 @@ def test_a_later_write_has_a_grace_time_of_its_own() -> None:
     assert bench.answer_at(9.9, NO_TTL) == [True]
 
 
-def test_a_key_that_is_written_all_the_time_is_found_too() -> None:
+def test_a_key_under_constant_writes_is_reported_too() -> None:
     bench = Bench()
     found: list[float] = []
     for tick in range(120):
@@ -210,41 +213,40 @@ def test_a_key_that_is_written_all_the_time_is_found_too() -> None:
     assert found == [10.0]
 
 
-def test_a_script_is_asked_about_soon_and_once_where_its_key_is_gone() -> None:
+def test_a_script_has_one_early_question_if_its_key_is_gone() -> None:
     bench = Bench()
     bench.ask(question=ASKS_GONE, command="EVALSHA")
     assert bench.answer_at(0.2, GONE) == [False]
     assert len(bench.table) == 0
 
 
-def test_a_script_that_leaves_its_key_is_asked_about_again_after_the_grace_time() -> None:
+def test_a_script_has_a_second_question_if_its_key_remains() -> None:
     bench = Bench()
     bench.ask(question=ASKS_GONE, command="EVALSHA")
-    assert bench.accused_at(0.2, NO_TTL) == []
-    assert bench.accused_at(4.9, NO_TTL) == []
-    assert bench.accused_at(5.0, NO_TTL) == ["EVALSHA"]
+    assert bench.reported_at(0.2, NO_TTL) == []
+    assert bench.reported_at(4.9, NO_TTL) == []
+    assert bench.reported_at(5.0, NO_TTL) == ["EVALSHA"]
 
 
-def test_a_script_in_a_transaction_is_asked_about_after_the_grace_time_alone() -> None:
+def test_a_script_in_a_transaction_has_no_early_question() -> None:
     bench = Bench()
     bench.ask(question=ASKS_GONE, command="EVALSHA", transaction=object())
     assert bench.answer_at(0.2, GONE) == []
-    assert bench.accused_at(5.0, NO_TTL) == ["EVALSHA"]
+    assert bench.reported_at(5.0, NO_TTL) == ["EVALSHA"]
 
 
-def test_the_write_that_recreated_a_key_is_accused_and_no_earlier_one() -> None:
+def test_only_the_write_that_recreated_a_key_is_reported() -> None:
     bench = Bench()
     bench.ask(question=ASKS_GONE, command="EVALSHA")
     bench.now = 0.1
     bench.ask(command="SETNX", client="b")
-    assert bench.accused_at(0.2, GONE) == []  # SETNX may run after this question
-    assert bench.accused_at(5.0, NO_TTL) == []
-    assert bench.accused_at(5.1, NO_TTL) == ["SETNX"]
+    assert bench.reported_at(0.2, GONE) == []  # SETNX may run after this question
+    assert bench.reported_at(5.0, NO_TTL) == []
+    assert bench.reported_at(5.1, NO_TTL) == ["SETNX"]
 
 
-def test_a_key_that_is_removed_and_recreated_in_a_loop_accuses_no_one_until_the_loop_ends() -> None:
-    """A lock without a time to live that many clients take and release: it never exists for a whole grace
-    time."""
+def test_a_key_recreated_in_a_loop_is_reported_only_after_the_loop() -> None:
+    """Many clients take and release a lock without a time to live: it never exists for a whole grace time."""
     bench = Bench()
     found: list[tuple[float, str]] = []
     for tick in range(200):
@@ -253,7 +255,7 @@ def test_a_key_that_is_removed_and_recreated_in_a_loop_accuses_no_one_until_the_
             bench.ask(command="SETNX", client="b")
             bench.ask(question=ASKS_GONE, command="EVALSHA")
             bench.ask(command="SETNX", client="c")
-        found += [(bench.now, command) for command in bench.accused_at(bench.now, NO_TTL)]
+        found += [(bench.now, command) for command in bench.reported_at(bench.now, NO_TTL)]
     assert [command for _, command in found] == ["SETNX"]
     assert 9.9 + 5.0 <= found[0][0] <= 9.9 + 10.0
 
@@ -271,7 +273,7 @@ def test_a_removal_by_another_connection_gives_the_next_write_a_grace_time() -> 
     assert found[0] >= 14.9
 
 
-def test_a_fault_that_is_reported_at_once_is_not_an_earlier_write_s() -> None:
+def test_a_violation_reported_at_once_is_not_reported_for_an_earlier_write() -> None:
     bench = Bench()
     bench.ask(b"k")
     bench.ask(b"any", ASKS_ALL)
@@ -284,7 +286,7 @@ def test_a_fault_that_is_reported_at_once_is_not_an_earlier_write_s() -> None:
     assert bench.keys() == []
 
 
-def test_a_correct_key_is_asked_about_again_if_it_was_written_meanwhile() -> None:
+def test_a_correct_key_that_was_written_meanwhile_is_checked_again() -> None:
     bench = Bench()
     bench.ask()
     bench.now = 4.0
@@ -294,7 +296,7 @@ def test_a_correct_key_is_asked_about_again_if_it_was_written_meanwhile() -> Non
     assert len(bench.table) == 0
 
 
-def test_a_key_that_redis_could_not_be_asked_about_is_forgotten() -> None:
+def test_a_key_is_dropped_if_redis_cannot_be_asked() -> None:
     bench = Bench()
     bench.ask()
     bench.now = 5.0
@@ -302,11 +304,11 @@ def test_a_key_that_redis_could_not_be_asked_about_is_forgotten() -> None:
     bench.table.unanswered(pending)
     assert len(bench.table) == 0
     bench.ask()
-    bench.table.unanswered(pending)  # a newer one of that name stays
+    bench.table.unanswered(pending)  # a newer write to the same key stays
     assert len(bench.table) == 1
 
 
-def test_connections_from_one_address_are_told_apart() -> None:
+def test_connections_from_one_address_are_distinct() -> None:
     policy = parse_policy(
         "policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', writers: a, unregistered: allow, ttl: required}}"
     )
@@ -318,11 +320,11 @@ def test_connections_from_one_address_are_told_apart() -> None:
     assert len(table) == 1
     authorizer.authorize(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=one)
     assert len(table) == 0
-    authorizer.rule(0, [b"HSET", b"k", b"f", b"v"])  # without keeping anything
+    authorizer.rule(0, [b"HSET", b"k", b"f", b"v"])  # leaves no pending key
     assert len(table) == 0
 
 
-def test_a_refused_command_leaves_nothing_open() -> None:
+def test_a_refused_command_leaves_no_key_pending() -> None:
     policy = parse_policy(
         "policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', readers: a, unregistered: allow, ttl: required}}"
     )
@@ -334,7 +336,7 @@ def test_a_refused_command_leaves_nothing_open() -> None:
 
 
 @pytest.mark.parametrize(("command", "is_open"), [("RENAMENX k:a k:b", True), ("RENAME k:a k:b", False)])
-def test_a_rename_that_may_not_happen_settles_nothing(command: str, is_open: bool) -> None:
+def test_a_rename_that_may_fail_settles_nothing(command: str, is_open: bool) -> None:
     policy = parse_policy(
         "policy: p\nservices: [x]\nplaceholders: {id: '[a-z]'}\n"
         'keys: {k: {key: "k:<id>", writers: x, ttl: required}}\n'
@@ -347,7 +349,7 @@ def test_a_rename_that_may_not_happen_settles_nothing(command: str, is_open: boo
 
 
 @pytest.mark.parametrize(
-    ("commands", "accused"),
+    ("commands", "reported"),
     [
         (["EVAL x 1 k:a", "SET k:a v"], []),  # reported at once
         (["HSET k:a f v", "SET k:a v"], []),
@@ -357,7 +359,9 @@ def test_a_rename_that_may_not_happen_settles_nothing(command: str, is_open: boo
         (["SET k:a v"], []),
     ],
 )
-def test_no_write_before_one_reported_at_once_is_accused(commands: list[str], accused: list[str]) -> None:
+def test_a_write_before_one_reported_at_once_is_not_reported(
+    commands: list[str], reported: list[str]
+) -> None:
     policy = parse_policy(
         "policy: p\nservices: [x]\nplaceholders: {id: '[a-z]'}\nunregistered_scripts: declared\n"
         'keys: {k: {key: "k:<id>", writers: x, ttl: {max: 100s}}}\n'
@@ -379,4 +383,4 @@ def test_no_write_before_one_reported_at_once_is_accused(commands: list[str], ac
         for one in table.due():
             if table.answer(one, NO_TTL):
                 found += [f"{one.write.command} {late.violation.rule}" for late in one.findings(NO_TTL)]
-    assert found == accused
+    assert found == reported

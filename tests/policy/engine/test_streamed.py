@@ -1,4 +1,7 @@
-"""An argument of which only the beginning is at hand is never taken for the whole."""
+"""Large arguments of which keyfence keeps only the beginning.
+
+Rule: the beginning is never taken for the whole argument.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from keyfence.policy.loading.load import parse_policy
 from keyfence.resp.requests import HEAD
 
 SIZE = 2_000_000
-KEY = b"k:" + b"a" * (HEAD - 2)  # a key as long as what is kept of a large argument
+KEY = b"k:" + b"a" * (HEAD - 2)  # as long as the kept beginning of a large argument
 TEXT = b"return redis.call('SET', KEYS[1], ARGV[1])".ljust(HEAD)
 POLICY = parse_policy(
     f"""
@@ -64,18 +67,18 @@ def beginning(argument: bytes) -> Streamed:
         ([b"EVALSHA", b"ab" * 20, b"1", b"k:a", beginning(b"b" * HEAD)], ["script.keys"]),
     ],
 )
-def test_a_name_that_is_not_at_hand_is_nobody_s(argv: list[bytes], expected: list[str]) -> None:
+def test_an_incomplete_name_matches_nothing_in_the_policy(argv: list[bytes], expected: list[str]) -> None:
     assert rules("own", *argv) == expected
 
 
-def test_a_script_that_begins_as_a_registered_one_is_not_that_one() -> None:
+def test_a_script_with_the_beginning_of_a_registered_one_is_unregistered() -> None:
     authorizer = Authorizer(POLICY, Modes((), POLICY.services))
     _, touches = authorizer.authorize(0, [b"EVAL", beginning(TEXT), b"1", b"k:a"])
     assert touches.script is not None
     assert POLICY.registration(touches.script) is None
 
 
-def test_the_time_to_live_of_another_key_that_begins_so_stays_open() -> None:
+def test_removing_a_key_with_the_same_beginning_settles_nothing() -> None:
     pending = PendingTtls()
     authorizer = Authorizer(POLICY, Modes((), POLICY.services), pending=pending)
     key = b"t:" + KEY[2:]

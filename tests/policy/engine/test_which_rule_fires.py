@@ -1,4 +1,7 @@
-"""The table of docs/policy.md, "Which rule fires", as data: a command, and every rule that it breaks."""
+"""Which rules each command breaks, and the examples of docs/policy.md.
+
+Rule: every rule is broken by a row of `TABLE` or by a test that `ELSEWHERE` names.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ grants:
 
 
 class Row(NamedTuple):
-    """`rules` are all that are broken, in their order; `entry` is the first one's."""
+    """A command: `rules` are all violations in order, `entry` is the first violation's."""
 
     about: str
     service: str
@@ -60,30 +63,30 @@ class Row(NamedTuple):
 
 
 TABLE = [
-    # -- what a key is
-    Row("an entry's key", "web", "HGETALL shop:v1:web:cart:c1", []),
-    Row("a key that no entry nor claim covers", "web", "GET other:k", ["key.unregistered"]),
-    Row("a bare key that no legacy form covers", "web", "GET LONGNAME", ["key.unregistered"]),
-    Row("a bare key that a legacy form covers", "stock", "SET c1 x", ["key.legacy"], "level"),
+    # -- registered, unregistered and malformed keys
+    Row("the key of an entry", "web", "HGETALL shop:v1:web:cart:c1", []),
+    Row("a key outside every entry and claim", "web", "GET other:k", ["key.unregistered"]),
+    Row("a bare key without a legacy form", "web", "GET LONGNAME", ["key.unregistered"]),
+    Row("a bare key of a legacy form", "stock", "SET c1 x", ["key.legacy"], "level"),
     Row("an empty key", "web", "GET ''", ["key.unregistered"]),
-    Row("in the claim, in no scope", "web", "GET shop:v1:nowhere:x", ["key.format"], "claim"),
+    Row("in a claim, in no scope", "web", "GET shop:v1:nowhere:x", ["key.format"], "claim"),
     Row("an unknown version", "web", "GET shop:v2:web:cart:c1", ["key.format"], "claim"),
-    Row("the claim alone", "web", "GET shop:", ["key.format"], "claim"),
-    Row("in a scope, but no entry", "web", "GET shop:v1:web:other:x", ["key.unregistered"], "web"),
-    Row("the scope's prefix alone", "web", "GET shop:v1:web:", ["key.unregistered"], "web"),
+    Row("only the claim", "web", "GET shop:", ["key.format"], "claim"),
+    Row("in a scope, without an entry", "web", "GET shop:v1:web:other:x", ["key.unregistered"], "web"),
+    Row("only the prefix of a scope", "web", "GET shop:v1:web:", ["key.unregistered"], "web"),
     Row("in an open scope", "web", "SET shop:v1:scratch:x 1", []),
-    Row(
-        "malformed under an entry's beginning", "web", "HGETALL shop:v1:web:cart:c1:x", ["key.format"], "cart"
-    ),
-    Row("too long an id", "web", "HGETALL shop:v1:web:cart:c12345678", ["key.format"], "cart"),
-    Row("the id is missing", "web", "HGETALL shop:v1:web:cart:", ["key.format"], "cart"),
-    Row("the id and its colon are missing", "web", "HGETALL shop:v1:web:cart", ["key.format"], "cart"),
+    Row("malformed after an entry's prefix", "web", "HGETALL shop:v1:web:cart:c1:x", ["key.format"], "cart"),
+    Row("an id that is too long", "web", "HGETALL shop:v1:web:cart:c12345678", ["key.format"], "cart"),
+    Row("a missing id", "web", "HGETALL shop:v1:web:cart:", ["key.format"], "cart"),
+    Row("a missing id and colon", "web", "HGETALL shop:v1:web:cart", ["key.format"], "cart"),
     Row("an empty segment", "stock", "GET shop:v1:stock:level:a::b", ["key.format"], "level"),
-    Row("several segments where they may be", "stock", "SET shop:v1:stock:level:a:b:c 1", []),
-    Row("none where several may be", "stock", "GET shop:v1:stock:level:", ["key.format"], "level"),
-    Row("the literal one before the placeholder", "web", "SET shop:v1:web:cart:total 5", []),
+    Row("several segments where admitted", "stock", "SET shop:v1:stock:level:a:b:c 1", []),
     Row(
-        "and not by the other's rules",
+        "no segment where several are admitted", "stock", "GET shop:v1:stock:level:", ["key.format"], "level"
+    ),
+    Row("a literal wins over a placeholder", "web", "SET shop:v1:web:cart:total 5", []),
+    Row(
+        "the literal entry's requirements apply",
         "web",
         "HSET shop:v1:web:cart:total n 5",
         ["type.mismatch"],
@@ -91,11 +94,11 @@ TABLE = [
     ),
     # -- rights
     Row("a writer reads", "web", "GET shop:v1:web:session:t", []),
-    Row("a scope's reader reads what has no rights of its own", "audit", "HGETALL shop:v1:web:cart:c1", []),
+    Row("a reader of the scope reads an entry without rights", "audit", "HGETALL shop:v1:web:cart:c1", []),
     Row("a reader writes", "audit", "HDEL shop:v1:web:cart:c1 n", ["scope.write"], "cart"),
-    Row("nobody's", "lost", "HGETALL shop:v1:web:cart:c1", ["scope.read"], "cart"),
+    Row("a stranger reads", "lost", "HGETALL shop:v1:web:cart:c1", ["scope.read"], "cart"),
     Row(
-        "a read-modify-write by a stranger",
+        "a stranger reads and writes",
         "lost",
         "GETDEL shop:v1:web:session:t",
         ["scope.read", "scope.write"],
@@ -104,10 +107,8 @@ TABLE = [
     Row(
         "an entry's rights replace the scope's", "audit", "GET shop:v1:stock:level:a", ["scope.read"], "level"
     ),
-    Row(
-        "a denial wins over the scope's own right", "web", "SET shop:v1:stock:s:a 1", ["scope.write"], "short"
-    ),
-    Row("but takes no reading away", "web", "GET shop:v1:stock:s:a", []),
+    Row("a denial overrides the scope's right", "web", "SET shop:v1:stock:s:a 1", ["scope.write"], "short"),
+    Row("a denial of writing permits reading", "web", "GET shop:v1:stock:s:a", []),
     Row(
         "a malformed key has its entry's rights",
         "audit",
@@ -116,198 +117,209 @@ TABLE = [
         "level",
     ),
     Row(
-        "an unregistered key has its scope's",
+        "an unregistered key has its scope's rights",
         "lost",
         "GET shop:v1:web:other",
         ["scope.read", "key.unregistered"],
         "web",
     ),
-    Row("an open scope has rights too", "audit", "GET shop:v1:scratch:x", ["scope.read"], "scratch"),
-    Row("in no scope, rights aren't asked", "lost", "SET shop:v1:nowhere:x 1", ["key.format"], "claim"),
+    Row("an open scope has rights", "audit", "GET shop:v1:scratch:x", ["scope.read"], "scratch"),
+    Row("no rights apply outside scopes", "lost", "SET shop:v1:nowhere:x 1", ["key.format"], "claim"),
     Row("an unidentified client", "unknown", "HGETALL shop:v1:web:cart:c1", ["scope.read"], "cart"),
     # -- existence only
-    Row("existence, by a reader", "audit", "EXISTS shop:v1:web:cart:c1", []),
-    Row("existence, by nobody", "lost", "EXISTS shop:v1:web:cart:c1", ["scope.read"], "cart"),
-    Row("existence needs no grammar's mercy", "web", "TYPE shop:v1:web:cart:c1:x", ["key.format"], "cart"),
+    Row("a reader checks existence", "audit", "EXISTS shop:v1:web:cart:c1", []),
+    Row("a stranger checks existence", "lost", "EXISTS shop:v1:web:cart:c1", ["scope.read"], "cart"),
+    Row("existence of a malformed key", "web", "TYPE shop:v1:web:cart:c1:x", ["key.format"], "cart"),
     # -- consumer groups
-    Row("a consumer reads", "audit", "XREAD STREAMS shop:v1:stock:log 0", []),
-    Row("and keeps its group's books", "audit", "XACK shop:v1:stock:log g 1-1", []),
-    Row("also where it makes the stream", "audit", "XGROUP CREATE shop:v1:stock:log g $ MKSTREAM", []),
-    Row("but adds nothing", "audit", "XADD shop:v1:stock:log MAXLEN 5 * a b", ["scope.write"], "log"),
-    Row("a stranger keeps no books", "web", "XACK shop:v1:stock:log g 1-1", ["scope.write"], "log"),
+    Row("a consumer reads a stream", "audit", "XREAD STREAMS shop:v1:stock:log 0", []),
+    Row("a consumer changes the state of its group", "audit", "XACK shop:v1:stock:log g 1-1", []),
+    Row("a consumer creates group and stream", "audit", "XGROUP CREATE shop:v1:stock:log g $ MKSTREAM", []),
+    Row("a consumer may not add", "audit", "XADD shop:v1:stock:log MAXLEN 5 * a b", ["scope.write"], "log"),
+    Row("a stranger may not change a group", "web", "XACK shop:v1:stock:log g 1-1", ["scope.write"], "log"),
     Row(
-        "nor reads by a group",
+        "a stranger may not read by a group",
         "lost",
         "XREADGROUP GROUP g c STREAMS shop:v1:stock:log >",
         ["scope.read", "scope.write"],
         "log",
     ),
     # -- legacy
-    Row("legacy, read by a reader", "audit", "HGETALL cart:c1", []),
-    Row("legacy, deleted by a writer", "web", "DEL cart:c1", []),
-    Row("legacy, deleted by a reader", "audit", "DEL cart:c1", ["key.legacy"], "cart"),
-    Row("legacy, written by a writer", "web", "HSET cart:c1 n 1", ["key.legacy"], "cart"),
-    Row("legacy, read by another", "lost", "HGETALL cart:c1", ["key.legacy"], "cart"),
-    Row(
-        "legacy, one answer though read and write are missing",
-        "lost",
-        "GETDEL sess:t",
-        ["key.legacy"],
-        "session",
-    ),
-    Row("legacy, its existence, by another", "lost", "EXISTS cart:c1", ["key.legacy"], "cart"),
-    Row("legacy, renamed to the standard key by a writer", "web", "RENAME cart:c1 shop:v1:web:cart:c1", []),
-    Row("legacy, of another form", "web", "GET cart:c1:x", ["key.unregistered"]),
-    Row("legacy asks nothing of the value", "web", "GET cart:c1", []),
+    Row("a reader reads a legacy key", "audit", "HGETALL cart:c1", []),
+    Row("a writer deletes a legacy key", "web", "DEL cart:c1", []),
+    Row("a reader deletes a legacy key", "audit", "DEL cart:c1", ["key.legacy"], "cart"),
+    Row("a writer writes a legacy key", "web", "HSET cart:c1 n 1", ["key.legacy"], "cart"),
+    Row("a stranger reads a legacy key", "lost", "HGETALL cart:c1", ["key.legacy"], "cart"),
+    Row("a stranger reads and writes a legacy key", "lost", "GETDEL sess:t", ["key.legacy"], "session"),
+    Row("a legacy key's existence, by a stranger", "lost", "EXISTS cart:c1", ["key.legacy"], "cart"),
+    Row("a writer renames a legacy key to the standard key", "web", "RENAME cart:c1 shop:v1:web:cart:c1", []),
+    Row("a legacy key with a further segment", "web", "GET cart:c1:x", ["key.unregistered"]),
+    Row("legacy keys have no requirements on content", "web", "GET cart:c1", []),
     # -- rules for every key
-    Row("too long a key", "web", f"SET shop:v1:scratch:{'x' * 30} 1", ["key.length"], "scratch"),
-    Row("an entry's own limit", "stock", "SET shop:v1:stock:s:abcde 1", ["key.length"], "short"),
-    Row("a byte that isn't admitted", "web", "SET shop:v1:scratch:a_b 1", ["key.charset"], "scratch"),
-    Row("both", "web", f"SET shop:v1:scratch:{'_' * 30} 1", ["key.length", "key.charset"], "scratch"),
-    Row("not for keys that are nobody's", "web", f"GET {'_' * 50}", ["key.unregistered"]),
-    Row("not for legacy keys", "web", "GET cart:c1", []),
+    Row("a key that is too long", "web", f"SET shop:v1:scratch:{'x' * 30} 1", ["key.length"], "scratch"),
+    Row("the length limit of an entry", "stock", "SET shop:v1:stock:s:abcde 1", ["key.length"], "short"),
+    Row("a byte outside the charset", "web", "SET shop:v1:scratch:a_b 1", ["key.charset"], "scratch"),
+    Row(
+        "both length and charset",
+        "web",
+        f"SET shop:v1:scratch:{'_' * 30} 1",
+        ["key.length", "key.charset"],
+        "scratch",
+    ),
+    Row("no naming rules for unclaimed keys", "web", f"GET {'_' * 50}", ["key.unregistered"]),
+    Row("no naming rules for legacy keys", "web", "GET cart:c1", []),
     # -- content
     Row("another type", "web", "SADD shop:v1:web:cart:c1 a", ["type.mismatch"], "cart"),
     Row("any type fits DEL", "web", "DEL shop:v1:web:cart:c1", []),
     Row(
-        "of another type, content isn't asked",
+        "content is not checked after a type mismatch",
         "web",
         "SET shop:v1:web:cart:c1 x",
         ["type.mismatch", "ttl.required"],
         "cart",
     ),
-    Row("a field that isn't listed", "web", "HSET shop:v1:web:cart:c1 m 1", ["field.unknown"], "cart"),
-    Row("a field's value", "web", "HSET shop:v1:web:cart:c1 n x", ["value.invalid"], "cart"),
+    Row("a field that is not listed", "web", "HSET shop:v1:web:cart:c1 m 1", ["field.unknown"], "cart"),
+    Row("a wrong value of a field", "web", "HSET shop:v1:web:cart:c1 n x", ["value.invalid"], "cart"),
     Row(
-        "each field has its answer",
+        "each field has its violation",
         "web",
         "HSET shop:v1:web:cart:c1 n x m 1 note ''",
         ["value.invalid", "field.unknown"],
         "cart",
     ),
-    Row("a value", "web", "SET shop:v1:web:cart:total none", ["value.invalid"], "cart-total"),
-    Row("a value that a command doesn't show", "web", "APPEND shop:v1:web:cart:total none", []),
+    Row("a wrong value", "web", "SET shop:v1:web:cart:total none", ["value.invalid"], "cart-total"),
+    Row("a value known only in part", "web", "APPEND shop:v1:web:cart:total none", []),
     Row(
-        "a time to live that must not be",
+        "a forbidden time to live",
         "web",
         "SET shop:v1:web:cart:total 5 EX 10",
         ["ttl.forbidden"],
         "cart-total",
     ),
-    Row("nor come later", "web", "EXPIRE shop:v1:web:cart:total 10", ["ttl.forbidden"], "cart-total"),
+    Row("a forbidden EXPIRE", "web", "EXPIRE shop:v1:web:cart:total 10", ["ttl.forbidden"], "cart-total"),
     Row(
-        "none where it must come with the write",
+        "a write without the required time to live",
         "web",
         "SET shop:v1:web:session:t x",
         ["ttl.required"],
         "session",
     ),
-    Row("nor be taken away", "web", "PERSIST shop:v1:web:session:t", ["ttl.required"], "session"),
+    Row("a forbidden PERSIST", "web", "PERSIST shop:v1:web:session:t", ["ttl.required"], "session"),
     Row(
-        "a write that can't bring it and may create",
+        "a write without an option for it",
         "web",
         "APPEND shop:v1:web:session:t x",
         ["ttl.required"],
         "session",
     ),
-    Row("where a refresh will do, the write alone is no fault", "web", "HSET shop:v1:web:cart:c1 n 1", []),
-    Row("too short", "web", "SET shop:v1:web:session:t x EX 5", ["ttl.range"], "session"),
-    Row("too long", "web", "SET shop:v1:web:session:t x PX 3600001", ["ttl.range"], "session"),
-    Row("just right", "web", "SET shop:v1:web:session:t x EX 3600", []),
+    Row("a write is right if a refresh may follow", "web", "HSET shop:v1:web:cart:c1 n 1", []),
+    Row("too short a time to live", "web", "SET shop:v1:web:session:t x EX 5", ["ttl.range"], "session"),
+    Row("too long a time to live", "web", "SET shop:v1:web:session:t x PX 3600001", ["ttl.range"], "session"),
+    Row("a time to live within the range", "web", "SET shop:v1:web:session:t x EX 3600", []),
+    Row("an invalid time to live, left to Redis", "web", "SET shop:v1:web:session:t x EX soon", []),
+    Row("a value that is too large", "stock", "SET shop:v1:stock:size:a 12345", ["value.size"], "sized"),
+    Row("appending too much", "stock", "APPEND shop:v1:stock:size:a 12345", ["value.size"], "sized"),
     Row(
-        "a time to live that is no number is Redis' to refuse",
-        "web",
-        "SET shop:v1:web:session:t x EX soon",
-        [],
+        "writing beyond the size limit",
+        "stock",
+        "SETRANGE shop:v1:stock:size:a 3 12",
+        ["value.size"],
+        "sized",
     ),
-    Row("a long value", "stock", "SET shop:v1:stock:size:a 12345", ["value.size"], "sized"),
-    Row("the rest of one", "stock", "APPEND shop:v1:stock:size:a 12345", ["value.size"], "sized"),
-    Row("the end of one", "stock", "SETRANGE shop:v1:stock:size:a 3 12", ["value.size"], "sized"),
-    Row("a bit behind its end", "stock", "SETBIT shop:v1:stock:size:a 32 1", ["value.size"], "sized"),
-    Row("one that just fits", "stock", "SETBIT shop:v1:stock:size:a 31 1", []),
-    Row("nothing where nothing is", "stock", "SETRANGE shop:v1:stock:size:a 30 ''", []),
-    Row("a field's long value", "stock", "HSET shop:v1:stock:size:a f 1 g 12345", ["value.size"], "sized"),
-    Row("a long element", "stock", "ZADD shop:v1:stock:size:a 1 12345", ["value.size"], "sized"),
-    Row("many fields", "stock", "HSET shop:v1:stock:size:a f 1 g 2 h 3", ["key.members"], "sized"),
-    Row("one field often", "stock", "HSET shop:v1:stock:size:a f 1 f 2 f 3", []),
-    Row("many elements", "stock", "LPUSH shop:v1:stock:size:a 1 1 1", ["key.members"], "sized"),
-    Row("one element often", "stock", "SADD shop:v1:stock:size:a 1 1 1", []),
-    Row("many that needn't be new", "stock", "ZADD shop:v1:stock:size:a XX 1 a 1 b 1 c", []),
+    Row("a bit beyond the size limit", "stock", "SETBIT shop:v1:stock:size:a 32 1", ["value.size"], "sized"),
+    Row("setting the last bit within the size limit", "stock", "SETBIT shop:v1:stock:size:a 31 1", []),
+    Row("writing an empty string beyond the size limit", "stock", "SETRANGE shop:v1:stock:size:a 30 ''", []),
+    Row("too large a field value", "stock", "HSET shop:v1:stock:size:a f 1 g 12345", ["value.size"], "sized"),
+    Row("too large an element", "stock", "ZADD shop:v1:stock:size:a 1 12345", ["value.size"], "sized"),
+    Row("too many fields", "stock", "HSET shop:v1:stock:size:a f 1 g 2 h 3", ["key.members"], "sized"),
+    Row("one field several times", "stock", "HSET shop:v1:stock:size:a f 1 f 2 f 3", []),
+    Row("too many elements", "stock", "LPUSH shop:v1:stock:size:a 1 1 1", ["key.members"], "sized"),
+    Row("one element of a set several times", "stock", "SADD shop:v1:stock:size:a 1 1 1", []),
+    Row("an update of existing elements", "stock", "ZADD shop:v1:stock:size:a XX 1 a 1 b 1 c", []),
     Row(
-        "long and many",
+        "too large and too many elements",
         "stock",
         "SADD shop:v1:stock:size:a 12345 2 3",
         ["value.size", "key.members"],
         "sized",
     ),
     Row("an untrimmed stream", "stock", "XADD shop:v1:stock:log * a b", ["stream.maxlen"], "log"),
-    Row("trimmed too late", "stock", "XADD shop:v1:stock:log MAXLEN 101 * a b", ["stream.maxlen"], "log"),
     Row(
-        "about trimmed where it must be exact",
+        "trimming to too many entries",
+        "stock",
+        "XADD shop:v1:stock:log MAXLEN 101 * a b",
+        ["stream.maxlen"],
+        "log",
+    ),
+    Row(
+        "trimming only approximately",
         "stock",
         "XADD shop:v1:stock:log MAXLEN ~ 100 * a b",
         ["stream.maxlen"],
         "log",
     ),
-    Row("trimmed", "stock", "XADD shop:v1:stock:log MAXLEN 100 * a b", []),
+    Row("a stream trimmed as required", "stock", "XADD shop:v1:stock:log MAXLEN 100 * a b", []),
     # -- the order: the command, the database, rights, form, rules for every key, content
     Row(
-        "rights before form before length",
+        "rights come before format and length",
         "lost",
         f"SET shop:v1:web:cart:{'x' * 30} 1",
         ["scope.write", "key.format", "key.length"],
         "cart",
     ),
     Row(
-        "a malformed key's content isn't asked", "web", "SADD shop:v1:web:cart:c1:x a", ["key.format"], "cart"
+        "the content of a malformed key is not checked",
+        "web",
+        "SADD shop:v1:web:cart:c1:x a",
+        ["key.format"],
+        "cart",
     ),
     Row(
-        "every key has its answer",
+        "each key has its violation",
         "web",
         "MSET shop:v1:web:cart:total x other:k 1 shop:v1:nowhere:x 1",
         ["value.invalid", "key.unregistered", "key.format"],
         "cart-total",
     ),
     Row(
-        "the source and the destination",
+        "a copy with violations on source and destination",
         "lost",
         "COPY shop:v1:web:cart:c1 shop:v1:web:session:t",
         ["scope.read", "scope.write", "type.mismatch"],
         "cart",
     ),
     Row(
-        "content that may be of another type",
+        "content that may have another type",
         "web",
         "RENAME shop:v1:scratch:x shop:v1:web:session:t",
         ["scope.read", "type.mismatch"],
         "scratch",
     ),
-    Row("and of no other", "web", "RENAME shop:v1:web:cart:c1 shop:v1:web:cart:c2", []),
+    Row("content of the same entry", "web", "RENAME shop:v1:web:cart:c1 shop:v1:web:cart:c2", []),
     # -- the command itself
     Row("an administrative command", "web", "CONFIG GET maxmemory", ["command.forbidden"]),
-    Row("a dangerous one without keys", "web", "KEYS shop:v1:web:*", ["command.forbidden"]),
-    Row("and its pattern", "web", "KEYS *", ["command.forbidden", "scan.scope"]),
-    Row("one that the policy forbids", "stock", "SORT shop:v1:stock:level:a", ["command.forbidden"]),
-    Row("one that it allows", "web", "DBSIZE", []),
-    Row("one that no server has", "web", "FROBNICATE shop:v1:web:cart:c1", ["command.unknown"]),
+    Row("a dangerous command without keys", "web", "KEYS shop:v1:web:*", ["command.forbidden"]),
+    Row("a dangerous command beyond its rights", "web", "KEYS *", ["command.forbidden", "scan.scope"]),
+    Row("a command that the policy forbids", "stock", "SORT shop:v1:stock:level:a", ["command.forbidden"]),
+    Row("a command that the policy allows", "web", "DBSIZE", []),
+    Row("a command that does not exist", "web", "FROBNICATE shop:v1:web:cart:c1", ["command.unknown"]),
     Row("another database", "web", "SELECT 1", ["database.forbidden"]),
-    Row("the policy's own", "web", "SELECT 0", []),
+    Row("the policy's database", "web", "SELECT 0", []),
     Row("keys in another database", "web", "MOVE shop:v1:web:cart:c1 2", ["database.forbidden"]),
-    Row("a scan of one's own", "web", "SCAN 0 MATCH shop:v1:web:*", []),
-    Row("a scan of an entry's keys, the malformed among them", "web", "SCAN 0 MATCH shop:v1:web:cart:*", []),
-    Row("a scan beyond", "audit", "SCAN 0 MATCH shop:v1:*", ["scan.scope"]),
+    Row("a scan of readable keys", "web", "SCAN 0 MATCH shop:v1:web:*", []),
+    Row("a scan of an entry's prefix, malformed keys included", "web", "SCAN 0 MATCH shop:v1:web:cart:*", []),
+    Row("a scan beyond the rights", "audit", "SCAN 0 MATCH shop:v1:*", ["scan.scope"]),
     Row("a scan of everything", "web", "SCAN 0", ["scan.scope"]),
     # -- grants
     Row("a granted command on granted keys", "ops", "DEL shop:v1:web:cart:c1", []),
-    Row("whatever their form", "ops", "DEL shop:v1:web:cart:c1:x", []),
+    Row("a granted command on malformed keys", "ops", "DEL shop:v1:web:cart:c1:x", []),
     Row("a granted command on other keys", "ops", "DEL shop:v1:stock:level:a", ["scope.write"], "level"),
     Row("another command on granted keys", "ops", "HSET shop:v1:web:cart:c1 n 1", ["scope.write"], "cart"),
     Row("granted legacy keys", "ops", "DEL c1", []),
-    Row("a granted command on keys that are nobody's", "ops", "DEL other:k", ["key.unregistered"]),
-    Row("a granted category", "ops", "CONFIG GET maxmemory", []),
-    Row("is nobody else's", "web", "CONFIG GET maxmemory", ["command.forbidden"]),
+    Row("a granted command on keys outside the policy", "ops", "DEL other:k", ["key.unregistered"]),
+    Row("a command of a granted category", "ops", "CONFIG GET maxmemory", []),
+    Row("a category granted to another service", "web", "CONFIG GET maxmemory", ["command.forbidden"]),
     Row("a granted scan", "ops", "SCAN 0 MATCH shop:v1:web:*", []),
-    Row("a granted scan beyond", "ops", "SCAN 0 MATCH shop:v1:*", ["scan.scope"]),
+    Row("a scan beyond the grant", "ops", "SCAN 0 MATCH shop:v1:*", ["scan.scope"]),
 ]
 
 
@@ -316,21 +328,21 @@ def shop() -> CompiledPolicy:
     return parse_policy(POLICY)
 
 
-def asked(policy: CompiledPolicy, service: str, command: str) -> dict[str, Any]:
+def explained(policy: CompiledPolicy, service: str, command: str) -> dict[str, Any]:
     return explain(policy, service, [word.encode() for word in shlex.split(command)])
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.about)
 def test_which_rule_fires(row: Row, shop: CompiledPolicy) -> None:
-    told = asked(shop, row.service, row.command)
-    assert [one["rule"] for one in told["violations"]] == row.rules, told["violations"]
-    assert told["verdict"] == ("violation" if row.rules else "allow")
+    result = explained(shop, row.service, row.command)
+    assert [one["rule"] for one in result["violations"]] == row.rules, result["violations"]
+    assert result["verdict"] == ("violation" if row.rules else "allow")
     if row.rules:
-        assert told["rule"] == row.rules[0]
-        assert told["entry"] == row.entry
+        assert result["rule"] == row.rules[0]
+        assert result["entry"] == row.entry
 
 
-# The rules that no row breaks, each with the test that does.
+# Rules that no row breaks, each with the file whose tests break it.
 ELSEWHERE = {
     "internal.error": "tests/policy/engine/test_evaluator.py",
     "session.opaque": "tests/session/test_opaque.py",
@@ -343,7 +355,7 @@ ELSEWHERE = {
 }
 
 
-def test_every_rule_is_broken_by_a_row_or_by_another_test() -> None:
+def test_a_row_or_another_test_breaks_every_rule() -> None:
     broken = {rule for row in TABLE for rule in row.rules}
     assert RULES.keys() - broken == ELSEWHERE.keys()
     for rule, file in ELSEWHERE.items():
@@ -353,9 +365,9 @@ def test_every_rule_is_broken_by_a_row_or_by_another_test() -> None:
 # -- severity
 
 
-def test_a_should_is_told_as_one(shop: CompiledPolicy) -> None:
-    told = asked(shop, "web", "HSET shop:v1:web:cart:c1 m 1 n x")
-    assert {one["rule"]: one["severity"] for one in told["violations"]} == {
+def test_a_violation_reports_its_severity(shop: CompiledPolicy) -> None:
+    result = explained(shop, "web", "HSET shop:v1:web:cart:c1 m 1 n x")
+    assert {one["rule"]: one["severity"] for one in result["violations"]} == {
         "field.unknown": "should",
         "value.invalid": "must",
     }
@@ -380,10 +392,10 @@ def test_a_should_is_told_as_one(shop: CompiledPolicy) -> None:
     ],
 )
 def test_a_violation_names_the_argument(command: str, positions: list[int], shop: CompiledPolicy) -> None:
-    assert [one["position"] for one in asked(shop, "web", command)["violations"]] == positions
+    assert [one["position"] for one in explained(shop, "web", command)["violations"]] == positions
 
 
-# -- hints: what to do about it
+# -- hints
 
 HINTS = {
     ("web", "GET other:k"): "every key begins with shop:",
@@ -411,10 +423,10 @@ HINTS = {
 
 @pytest.mark.parametrize(("service", "command"), HINTS, ids=str)
 def test_a_hint_says_what_to_do(service: str, command: str, shop: CompiledPolicy) -> None:
-    assert asked(shop, service, command)["hint"] == HINTS[service, command]
+    assert explained(shop, service, command)["hint"] == HINTS[service, command]
 
 
-def test_hints_name_no_services_where_that_is_not_wanted(tmp_path: Any) -> None:
+def test_hints_name_no_services_if_name_services_is_off(tmp_path: Any) -> None:
     file = tmp_path / "shop.yaml"
     file.write_text(POLICY)
     quiet = load_policy(file, name_services=False)
@@ -422,12 +434,12 @@ def test_hints_name_no_services_where_that_is_not_wanted(tmp_path: Any) -> None:
         ("lost", "GET shop:v1:scratch:x"),
         ("audit", "XADD shop:v1:stock:log MAXLEN 1 * a b"),
     ):
-        told = asked(quiet, service, command)
-        assert told["hint"] == "ask for the right"
-        assert not {"web", "stock"} & set(str(told["violations"]).replace("'", " ").split())
+        result = explained(quiet, service, command)
+        assert result["hint"] == "ask for the right"
+        assert not {"web", "stock"} & set(str(result["violations"]).replace("'", " ").split())
 
 
-# -- what a secret placeholder holds is in no text
+# -- masked secrets
 
 SECRET = "Hunter2Hunter2"
 SECRET_COMMANDS = [
@@ -448,8 +460,8 @@ SECRET_COMMANDS = [
 
 @pytest.mark.parametrize("service", ["web", "lost", "ops", "unknown"])
 @pytest.mark.parametrize("command", SECRET_COMMANDS)
-def test_a_secret_is_in_no_text(service: str, command: str, shop: CompiledPolicy) -> None:
-    assert SECRET not in str(asked(shop, service, command))
+def test_no_text_shows_a_secret(service: str, command: str, shop: CompiledPolicy) -> None:
+    assert SECRET not in str(explained(shop, service, command))
 
 
 @pytest.mark.parametrize(
@@ -460,17 +472,17 @@ def test_a_secret_is_in_no_text(service: str, command: str, shop: CompiledPolicy
         ("SET sess:abc x", "sess:<token>"),
     ],
 )
-def test_what_is_masked_still_says_what_it_is(command: str, shown: str, shop: CompiledPolicy) -> None:
-    told = asked(shop, "lost", command)
-    assert told["accesses"][0]["key"] == shown
-    assert shown in told["message"]
+def test_a_masked_key_shows_its_placeholder(command: str, shown: str, shop: CompiledPolicy) -> None:
+    result = explained(shop, "lost", command)
+    assert result["accesses"][0]["key"] == shown
+    assert shown in result["message"]
 
 
-def test_a_legacy_key_s_hint_shows_the_form_in_place_of_a_secret(shop: CompiledPolicy) -> None:
-    assert asked(shop, "web", "SET sess:abc x")["hint"] == "use shop:v1:web:session:<token>"
+def test_the_hint_for_a_legacy_key_masks_the_secret(shop: CompiledPolicy) -> None:
+    assert explained(shop, "web", "SET sess:abc x")["hint"] == "use shop:v1:web:session:<token>"
 
 
-def test_two_entries_of_one_beginning_are_both_masked() -> None:
+def test_a_key_that_may_be_a_secret_of_another_entry_is_masked() -> None:
     policy = parse_policy("""
 policy: p
 claims: ["p:"]
@@ -479,12 +491,12 @@ placeholders: {id: "[0-9]{1,4}", token: {is: "[A-Za-z]{1,9}", secret: true}}
 scopes: {s: {prefix: "p:", writers: [a]}}
 keys: {open: {key: "p:x:<id>:y"}, secret: {key: "p:x:<token>"}}
 """)
-    told = asked(policy, "a", "GET p:x:HunterTwo:z")
-    assert told["rule"] == "key.format"
-    assert "HunterTwo" not in str(told)
+    result = explained(policy, "a", "GET p:x:HunterTwo:z")
+    assert result["rule"] == "key.format"
+    assert "HunterTwo" not in str(result)
 
 
-# -- the shipped convention, in its own words
+# -- the shipped policy
 
 
 @pytest.mark.parametrize(
@@ -507,8 +519,8 @@ keys: {open: {key: "p:x:<id>:y"}, secret: {key: "p:x:<token>"}}
     ],
 )
 def test_which_rule_fires_in_cubesandbox(service: str, command: str, rules: list[str]) -> None:
-    told = asked(_cubesandbox(), service, command)
-    assert [one["rule"] for one in told["violations"]] == rules
+    result = explained(_cubesandbox(), service, command)
+    assert [one["rule"] for one in result["violations"]] == rules
 
 
 _loaded: list[CompiledPolicy] = []
@@ -533,7 +545,7 @@ def example() -> CompiledPolicy:
     return parse_policy(EXAMPLE)
 
 
-def test_the_document_s_example_is_a_policy_without_faults(tmp_path: Path) -> None:
+def test_the_example_in_the_documentation_has_no_errors(tmp_path: Path) -> None:
     file = tmp_path / "shop.yaml"
     file.write_text(EXAMPLE)
     errors, warnings, _ = check_policy(file)
@@ -543,19 +555,19 @@ def test_the_document_s_example_is_a_policy_without_faults(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("about", "service", "command", "rules"), DOCUMENTED, ids=[row[0] for row in DOCUMENTED]
 )
-def test_the_document_s_table_holds(
+def test_each_row_of_the_documentation_breaks_its_rules(
     about: str, service: str, command: str, rules: str, example: CompiledPolicy
 ) -> None:
-    told = asked(example, service, command)
-    broken = [one["rule"] for one in told["violations"]]
+    result = explained(example, service, command)
+    broken = [one["rule"] for one in result["violations"]]
     assert broken == ([] if rules == "–" else rules.split(", ")), about
 
 
-def test_the_document_s_table_is_found() -> None:
+def test_the_documentation_has_the_table() -> None:
     assert len(DOCUMENTED) > 40
 
 
-def test_the_document_lists_every_rule_as_the_table_has_it() -> None:
+def test_the_documentation_lists_every_rule_as_the_code_does() -> None:
     rows = [
         f"| `{rule.name}` | {rule.stage}{', late' if rule.late else ''} | {rule.meaning} | {rule.decided_by} "
         f"| {rule.remedy} |"
@@ -564,7 +576,7 @@ def test_the_document_lists_every_rule_as_the_table_has_it() -> None:
     assert re.findall(r"^\| `\w+\.\w+` \| .*$", DOCUMENT, re.MULTILINE) == rows
 
 
-def test_the_table_of_rules_is_in_the_order_of_the_stages() -> None:
+def test_the_rules_are_in_the_order_of_the_stages() -> None:
     stages = [rule.stage for rule in RULES.values()]
     assert tuple(dict.fromkeys(stages)) == STAGES
     assert stages == sorted(stages, key=STAGES.index)
@@ -573,12 +585,12 @@ def test_the_table_of_rules_is_in_the_order_of_the_stages() -> None:
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.about)
 def test_the_violations_of_a_key_are_in_the_order_of_the_stages(row: Row, shop: CompiledPolicy) -> None:
     found: dict[int, list[int]] = {}  # the stages of the violations at each argument
-    for one in asked(shop, row.service, row.command)["violations"]:
+    for one in explained(shop, row.service, row.command)["violations"]:
         found.setdefault(one["position"], []).append(STAGES.index(RULES[one["rule"]].stage))
     assert all(stages == sorted(stages) for stages in found.values())
 
 
-def test_the_document_s_configuration_and_waivers_load(tmp_path: Path) -> None:
+def test_the_configuration_and_waivers_in_the_documentation_load(tmp_path: Path) -> None:
     config, waivers = BLOCKS[-2:]
     for name, text in (("shop.yaml", EXAMPLE), ("keyfence.yaml", config), ("waivers.yaml", waivers)):
         (tmp_path / name).write_text(text)
@@ -596,7 +608,7 @@ SCOPE = 'scopes: {shop: {prefix: "shop:", writers: web}}\n'
 SCRIPTS = (
     f"scripts: {{config_set: {{keys: 1, sha1: '{1:040}'}}, config_remove: {{keys: 1, sha1: '{2:040}'}}}}\n"
 )
-# By their first word, what stands around the document's parts of a policy.
+# The text that completes each partial policy of the documentation, by the partial policy's first word.
 AROUND = {
     "policy": "",
     "names": HEAD + CART,
@@ -613,7 +625,7 @@ AROUND = {
 
 
 @pytest.mark.parametrize("block", BLOCKS[1:-2], ids=lambda block: block.partition(":")[0])
-def test_every_part_of_a_policy_in_the_document_loads(block: str) -> None:
+def test_every_partial_policy_in_the_documentation_loads(block: str) -> None:
     parse_policy(AROUND[block.partition(":")[0]] + block)
 
 

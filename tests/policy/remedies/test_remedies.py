@@ -1,4 +1,7 @@
-"""What would have to change for a command to pass, rule by rule."""
+"""Remedies for each rule, and the explanation of a sequence of commands.
+
+Rule: every rule with remedies of its own has a case in `CASES`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from keyfence.commands.extract import extract
 from keyfence.policy.analysis.explain import explain, explain_sequence, read_sequence
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
-from keyfence.policy.remedies.remedies import _WAYS, remedies
+from keyfence.policy.remedies.remedies import _PROPOSALS, remedies
 from keyfence.policy.rules import RULES
 from tests.policy.cases import POLICIES, steps_of
 
@@ -42,7 +45,7 @@ grants: {one: {commands: [DBSIZE], keys: []}}
 """
 POLICY = parse_policy(TEXT)
 
-# (service, command, rule, what is told: text, command in its place)
+# (service, command, rule, expected remedies: text, command to send instead)
 CASES: list[tuple[str, str, str, list[tuple[str, str | None]]]] = [
     ("one", "SET a:s:z:x 12345", "value.size", [("at most 4 bytes; or raise the limit of sized", None)]),
     ("one", "RPUSH a:s:z:x 1 2 3", "key.members", [("at most 2; or raise the limit of sized", None)]),
@@ -67,7 +70,7 @@ CASES: list[tuple[str, str, str, list[tuple[str, str | None]]]] = [
         "two",
         "SET a:r:x v",
         "scope.write",
-        [("deny_write takes it from two, for the scope r or for a scope around it", None)],
+        [("deny_write denies it to two, on the scope r or on a scope around it", None)],
     ),
     (
         "one",
@@ -75,7 +78,7 @@ CASES: list[tuple[str, str, str, list[tuple[str, str | None]]]] = [
         "key.legacy",
         [
             ("use the standard key a:s:cart:x", "HSET a:s:cart:x colour red"),
-            ("what the form may be used for is its allow, of the rights on its entry cart", None),
+            ("allow says which of the rights on the entry cart this form keeps", None),
         ],
     ),
     (
@@ -108,7 +111,7 @@ CASES: list[tuple[str, str, str, list[tuple[str, str | None]]]] = [
         "key.format",
         [
             (
-                "'_' at offset 9, in segment 4, isn't of <id>, which admits [a-z]{1,3}; "
+                "'_' at offset 9, in segment 4, does not fit <id>, which admits [a-z]{1,3}; "
                 "the form is a:s:cart:<id>",
                 None,
             )
@@ -133,7 +136,7 @@ CASES: list[tuple[str, str, str, list[tuple[str, str | None]]]] = [
         "one",
         "SET a:s:lock:x v",
         "ttl.required",
-        [("bring the time to live with it, 30s for example", "SET a:s:lock:x v EX 30")],
+        [("set the time to live in the same command, 30s for example", "SET a:s:lock:x v EX 30")],
     ),
     (
         "one",
@@ -198,7 +201,7 @@ CASES: list[tuple[str, str, str, list[tuple[str, str | None]]]] = [
         "channel.read",
         [
             ("known: n:<id>", None),
-            ("no channel of the policy is like this one; register it under channels", None),
+            ("no channel of the policy matches it; register it under channels", None),
         ],
     ),
     (
@@ -207,14 +210,14 @@ CASES: list[tuple[str, str, str, list[tuple[str, str | None]]]] = [
         "script.unregistered",
         [
             (f"register it under scripts: {{NAME: {{sha1: {SHA1_OF_RETURN_1}, keys: 0}}}}", None),
-            ("the policy knows f", None),
+            ("registered scripts: f", None),
         ],
     ),
     (
         "one",
         f"EVALSHA {'a' * 40} 2 a:s:log a:s:log",
         "script.keys",
-        [("exactly 1", None), ("the policy knows f", None)],
+        [("exactly 1", None), ("registered scripts: f", None)],
     ),
     (
         "one",
@@ -234,19 +237,19 @@ CASES: list[tuple[str, str, str, list[tuple[str, str | None]]]] = [
 @pytest.mark.parametrize(
     ("service", "command", "rule", "expected"), CASES, ids=[f"{c[2]}-{c[1]}" for c in CASES]
 )
-def test_what_would_have_to_change(
+def test_each_rule_has_its_remedies(
     service: str, command: str, rule: str, expected: list[tuple[str, str | None]]
 ) -> None:
-    told = explain(POLICY, service, [word.encode() for word in shlex.split(command)])
-    assert rule in [violation["rule"] for violation in told["violations"]]
-    found = [(one["text"], one["command"]) for one in told["remedies"] if one["rule"] == rule]
+    result = explain(POLICY, service, [word.encode() for word in shlex.split(command)])
+    assert rule in [violation["rule"] for violation in result["violations"]]
+    found = [(one["text"], one["command"]) for one in result["remedies"] if one["rule"] == rule]
     assert found == expected
 
 
 def test_every_rule_with_remedies_of_its_own_has_a_case() -> None:
-    assert set(_WAYS) <= RULES.keys()
-    told = {rule for _, _, rule, _ in CASES}
-    assert set(_WAYS) - told == {"key.charset"}
+    assert set(_PROPOSALS) <= RULES.keys()
+    tested = {rule for _, _, rule, _ in CASES}
+    assert set(_PROPOSALS) - tested == {"key.charset"}
 
 
 @pytest.mark.parametrize(
@@ -256,20 +259,20 @@ def test_every_rule_with_remedies_of_its_own_has_a_case() -> None:
         (f"GET a:r:{'x' * 40}", "key.length", ""),
     ],
 )
-def test_rules_about_names_tell_what_is_admitted(command: str, rule: str, text: str) -> None:
-    told = explain(POLICY, "one", command.encode().split())
-    assert [one["text"] for one in told["remedies"] if one["rule"] == rule] != []
-    assert text in str(told["remedies"])
+def test_violations_of_naming_rules_have_a_remedy(command: str, rule: str, text: str) -> None:
+    result = explain(POLICY, "one", command.encode().split())
+    assert [one["text"] for one in result["remedies"] if one["rule"] == rule] != []
+    assert text in str(result["remedies"])
 
 
-def test_a_secret_is_not_shown() -> None:
+def test_no_remedy_shows_a_secret() -> None:
     for command in ("GET a:s:tok:hunter:x", "GET a:s:tok:Hunter", "GET b:s:tok:hunter"):
-        told = explain(POLICY, "unknown", command.encode().split())
-        assert "unter" not in str(told["remedies"]).replace("b:s:tok:hunter", ""), told["remedies"]
+        result = explain(POLICY, "unknown", command.encode().split())
+        assert "unter" not in str(result["remedies"]).replace("b:s:tok:hunter", ""), result["remedies"]
 
 
 @pytest.mark.parametrize("file", sorted(POLICIES.glob("*.test.yaml")), ids=lambda file: file.name)
-def test_each_violation_of_a_shipped_policy_has_a_remedy_that_holds(file: Path) -> None:
+def test_every_violation_of_a_shipped_policy_has_a_remedy_that_works(file: Path) -> None:
     path, steps = steps_of(file)
     policy = load_policy(path)
     evaluator = Evaluator(policy)
@@ -299,48 +302,48 @@ def test_a_sequence_is_read_line_by_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("PING\nSET 'a", "line 2: no closing quotation"),
         ("+soon", "line 1: 'soon' is not a duration"),
     ],
 )
-def test_a_faulty_sequence_names_the_line(text: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_an_error_in_a_sequence_names_its_line(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         read_sequence(text, "one")
 
 
-def test_a_sequence_is_one_connection() -> None:
+def test_a_sequence_runs_on_one_connection() -> None:
     steps = read_sequence("MULTI\nHSET a:s:cart:x colour red\nSET a:s:lock:x v\nEXEC\n", "one")
-    told = explain_sequence(POLICY, steps, now=0)
-    assert [one["verdict"] for one in told] == ["allow", "allow", "violation", "allow"]
-    assert [one["aborted"] for one in told] == [False, False, False, True]
+    result = explain_sequence(POLICY, steps, now=0)
+    assert [one["verdict"] for one in result] == ["allow", "allow", "violation", "allow"]
+    assert [one["aborted"] for one in result] == [False, False, False, True]
 
 
-def test_a_sequence_tells_what_is_found_late_and_what_keys_end_up_with() -> None:
-    told = explain_sequence(
+def test_a_sequence_reports_late_findings_and_the_resulting_times_to_live() -> None:
+    result = explain_sequence(
         POLICY, read_sequence("HSET a:s:cart:x size 1\n+6s\nGET a:s:lock:x\n", "one"), now=0
     )
-    assert told[0]["ttl"] == {"a:s:cart:x": "none"}
-    assert [one["rule"] for one in told[1]["late"]] == ["ttl.required"]
-    told = explain_sequence(
+    assert result[0]["ttl"] == {"a:s:cart:x": "none"}
+    assert [one["rule"] for one in result[1]["late"]] == ["ttl.required"]
+    result = explain_sequence(
         POLICY, read_sequence("HSET a:s:cart:x size 1\nEXPIRE a:s:cart:x 9", "one"), now=0
     )
-    assert told[1]["ttl"] == {"a:s:cart:x": "9s"}
-    assert len(told) == 2
+    assert result[1]["ttl"] == {"a:s:cart:x": "9s"}
+    assert len(result) == 2
 
 
-def test_what_is_still_open_at_the_end_is_found_too() -> None:
-    told = explain_sequence(POLICY, read_sequence("HSET a:s:cart:x size 1", "one"), now=0)
-    assert [one["rule"] for one in told[-1]["late"]] == ["ttl.required"]
+def test_the_end_of_a_sequence_reports_keys_still_pending() -> None:
+    result = explain_sequence(POLICY, read_sequence("HSET a:s:cart:x size 1", "one"), now=0)
+    assert [one["rule"] for one in result[-1]["late"]] == ["ttl.required"]
 
 
-def test_an_unknown_service_of_a_sequence() -> None:
+def test_an_unknown_service_in_a_sequence_is_an_error() -> None:
     with pytest.raises(ValueError, match="did you mean one"):
         explain_sequence(POLICY, read_sequence("@onee\nPING", "one"), now=0)
 
 
-def test_a_type_to_add_suits_every_key_of_the_scope() -> None:
+def test_the_proposed_type_suits_every_key_of_the_scope() -> None:
     text = "policy: p\nservices: [one]\nscopes:\n"
     text += "  s: {prefix: '', writers: [one], readers: [one], type: string, unregistered: allow}\nkeys: {}\n"
     policy, argv = parse_policy(text), [b"ZUNIONSTORE", b"a", b"1", b"b"]

@@ -1,4 +1,8 @@
-"""Whatever is said to let a command pass does: each remedy is applied, and the command judged again."""
+"""Every remedy works: each is applied, and the command is evaluated again.
+
+Rule: a remedy with a command or with lines for the policy removes its violation. Other remedies claim
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +29,12 @@ from tests.commands.calls import GRAMMATICAL, NAMES, calls
 from tests.policy.cases import POLICIES, steps_of
 from tests.policy.remedies.test_remedies import CASES, TEXT
 
-# -- what holds
+# -- how a remedy is checked
 
 
 def check_remedies(text: str, service: str, argv: Sequence[bytes]) -> None:
-    """Each remedy for what the command breaks is applied, and keeps its rule; the others claim nothing."""
+    """Applies each remedy of the command: a proposed command breaks no further rule, proposed lines remove
+    violations, and other remedies claim nothing."""
     policy = parse_policy(text)
     number, touches = policy.number(service), extract(argv)
     before = Evaluator(policy).evaluate(number, argv, touches).violations
@@ -41,21 +46,21 @@ def check_remedies(text: str, service: str, argv: Sequence[bytes]) -> None:
             assert after <= broken, remedy
         if remedy.add:
             changed = with_lines(text, remedy.add)
-            again = places(changed, service, argv, remedy.rule)
-            assert again < places(policy, service, argv, remedy.rule), (remedy, again)
+            left = violations_of(changed, service, argv, remedy.rule)
+            assert left < violations_of(policy, service, argv, remedy.rule), (remedy, left)
         if not remedy.command and not remedy.add:
             assert not CLAIMS.search(remedy.text), remedy
 
 
-# What only a remedy says that holds.
+# Wordings that only a checked remedy may use.
 CLAIMS = re.compile(
-    "would pass|grant it|list .* under|bring the time|leave the time to live out|use the standard key"
+    "would pass|grant it|list .* under|set the time|leave the time to live out|use the standard key"
     "|use database|let .* be of type"
 )
 
 
-def places(policy: CompiledPolicy, service: str, argv: Sequence[bytes], rule: str) -> set[Any]:
-    """Where the command breaks a rule."""
+def violations_of(policy: CompiledPolicy, service: str, argv: Sequence[bytes], rule: str) -> set[Any]:
+    """Returns the violations of one rule, each as (position, key, message)."""
     found = Evaluator(policy).decide(policy.number(service), argv).violations
     return {(one.position, one.key, one.message) for one in found if one.rule == rule}
 
@@ -65,7 +70,7 @@ def with_lines(text: str, lines: Mapping[str, Any]) -> CompiledPolicy:
 
 
 def merged(old: Any, new: Any) -> Any:
-    """Mappings merged, lists united, everything else replaced."""
+    """Merges mappings, unites lists and replaces everything else."""
     if isinstance(new, Mapping):
         kept = dict(old) if isinstance(old, Mapping) else {}
         return kept | {name: merged(kept.get(name), value) for name, value in new.items()}
@@ -81,7 +86,7 @@ def _parsed(text: str) -> CompiledPolicy:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case[2]}-{case[1]}" for case in CASES])
-def test_what_is_told_of_each_rule_holds(case: tuple[str, str, str, Any]) -> None:
+def test_the_remedies_of_each_rule_work(case: tuple[str, str, str, Any]) -> None:
     check_remedies(TEXT, case[0], [word.encode() for word in shlex.split(case[1])])
 
 
@@ -97,7 +102,7 @@ channels: {every: {channel: "<any>", publishers: one, subscribers: [one, two]}}
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "expected"),
     [
         (
             "PSUBSCRIBE *",
@@ -110,21 +115,24 @@ channels: {every: {channel: "<any>", publishers: one, subscribers: [one, two]}}
         ("KEYS *", ["SCAN 0 MATCH b:* would pass: SCAN 0 MATCH b:*"]),
         (
             "INCR a:lock:x",
-            ["INCR can't bring a time to live; without at: write of lock an EXPIRE may follow"],
+            ["INCR cannot set a time to live; without at: write on lock an EXPIRE may follow"],
         ),
-        ("SETNX a:lock:x v", ["bring the time to live with it, 1m for example: SET a:lock:x v NX EX 60"]),
+        (
+            "SETNX a:lock:x v",
+            ["set the time to live in the same command, 1m for example: SET a:lock:x v NX EX 60"],
+        ),
         ("SET a:lock:x v EXAT 99999999999", ["a time to live of 1m, for example: SET a:lock:x v EXAT "]),
         ("CONFIG GE x", ["did you mean GET?"]),
         ("HGETAL b:x", ["did you mean HGETALL?: HGETALL b:x"]),
     ],
 )
-def test_no_remedy_misleads(command: str, told: list[str]) -> None:
+def test_no_remedy_misleads(command: str, expected: list[str]) -> None:
     argv = command.encode().split()
     check_remedies(NAMED, "one", argv)
     policy = parse_policy(NAMED)
     found = remedies(policy, 0, argv, extract(argv), Evaluator(policy).decide(0, argv).violations)
     texts = [": ".join(filter(None, (one.text, b" ".join(one.command).decode()))) for one in found]
-    assert all(any(part in text for text in texts) for part in told), texts
+    assert all(any(part in text for text in texts) for part in expected), texts
     assert not any(wrong in text for text in texts for wrong in ("did you mean SORT", "list one under")), (
         texts
     )
@@ -155,12 +163,12 @@ channels:
             "PSUBSCRIBE *",
             {"grants": {"web": {"commands": ["PSUBSCRIBE"], "keys": ["*"], "channels": ["*"]}}},
         ),
-        ("PSUBSCRIBE *:x", {}),  # it also reaches what Redis tells of keys
+        ("PSUBSCRIBE *:x", {}),  # it also reaches keyspace notifications
         ("PSUBSCRIBE __keyspace@0__:shop:*", {}),
         ("SCAN 0 MATCH shop:c*", {"grants": {"web": {"commands": ["SCAN"], "keys": ["shop:c*"]}}}),
         ("SCAN 0 MATCH *:c*", {"grants": {"web": {"commands": ["SCAN"], "keys": ["*:c*"]}}}),
         ("SCAN 0", {"grants": {"web": {"commands": ["SCAN"], "keys": ["*"]}}}),
-        ("SCAN 0 MATCH legacy", {}),  # it would be another word there
+        ("SCAN 0 MATCH legacy", {}),  # in a grant, `legacy` has another meaning
         (
             "SORT shop:l BY w_* GET o_*->f",
             {"grants": {"web": {"commands": ["SORT"], "keys": ["w_*", "o_*"]}}},
@@ -171,16 +179,16 @@ channels:
         ),
     ],
 )
-def test_a_pattern_is_granted_itself_and_nothing_wider(command: str, add: dict[str, Any]) -> None:
+def test_a_proposed_grant_is_no_wider_than_the_pattern(command: str, add: dict[str, Any]) -> None:
     argv = command.encode().split()
     check_remedies(WIDE, "web", argv)
     policy = parse_policy(WIDE)
-    (violation, *_) = found = Evaluator(policy).decide(0, argv).violations
-    told = [one for one in remedies(policy, 0, argv, extract(argv), found) if one.rule == violation.rule]
-    assert next((one.add for one in told if one.add), {}) == add
+    (violation, *_) = violations = Evaluator(policy).decide(0, argv).violations
+    found = remedies(policy, 0, argv, extract(argv), violations)
+    assert next((one.add for one in found if one.rule == violation.rule and one.add), {}) == add
 
 
-def test_a_pattern_that_may_show_a_secret_is_in_no_remedy() -> None:
+def test_no_remedy_contains_a_pattern_that_may_show_a_secret() -> None:
     more = 'placeholders: {t: {is: "[a-z]{4,}", secret: true}, '
     text = WIDE.replace("placeholders: {", more) + 'keys: {session: {key: "shop:session:<t>"}}\n'
     policy = parse_policy(text)
@@ -190,7 +198,7 @@ def test_a_pattern_that_may_show_a_secret_is_in_no_remedy() -> None:
     assert not any(one.add or "hunter" in one.text for one in found)
 
 
-def test_a_granted_pattern_passes_only_if_each_file_grants_it(tmp_path: Path) -> None:
+def test_a_granted_pattern_passes_only_if_every_file_grants_it(tmp_path: Path) -> None:
     grant = "grants: {web: {commands: [SCAN, PSUBSCRIBE], keys: ['*:c*'], channels: ['*:c']}}\n"
     (tmp_path / "one.yaml").write_text(f"policy: a\nservices: [web]\nclaims: ['a:']\n{grant}")
     other = tmp_path / "two.yaml"
@@ -239,7 +247,7 @@ def commands(draw: st.DrawFn) -> list[bytes]:
 
 
 def _with_key(draw: st.DrawFn, word: bytes) -> bytes:
-    """`K`, at the end of a word or behind a colon, stands for any key."""
+    """Replaces each `K` that has no capital beside it with a key."""
     return _KEY.sub(lambda _: draw(st.sampled_from(KEYS)), word)
 
 
@@ -248,7 +256,9 @@ _KEY = re.compile(rb"(?<![A-Z])K(?![A-Z])")
 
 @settings(max_examples=300)
 @given(policies(), st.sampled_from(["one", "two", "unknown"]), st.lists(commands(), min_size=1, max_size=6))
-def test_every_remedy_lets_pass_what_it_says(text: str, service: str, argvs: list[list[bytes]]) -> None:
+def test_every_remedy_works_for_any_policy_and_command(
+    text: str, service: str, argvs: list[list[bytes]]
+) -> None:
     try:
         _parsed(text)
     except FileError:
@@ -259,10 +269,10 @@ def test_every_remedy_lets_pass_what_it_says(text: str, service: str, argvs: lis
 
 
 @pytest.mark.parametrize("file", sorted(POLICIES.glob("*.test.yaml")), ids=lambda file: file.name)
-def test_remedies_hold_for_the_shipped_policies(file: Any) -> None:
+def test_remedies_work_for_the_shipped_policies(file: Any) -> None:
     path, steps = steps_of(file)
     text = path.read_text()
     if "source:" in text:
-        pytest.skip("its scripts are files beside it")
+        pytest.skip("the policy needs the script files beside it")
     for step in {(one.service, one.argv[0]): one for one in steps}.values():
         check_remedies(text, step.service, list(step.argv))

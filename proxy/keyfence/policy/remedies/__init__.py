@@ -1,1 +1,1 @@
-"""What would have to change so that a command passes: for `keyfence explain`."""
+"""Remedies: changes that make a refused command pass, for `keyfence explain`."""

@@ -1,8 +1,7 @@
-"""What a remedy is, and the question that it answers.
+"""Remedies, and the violation that a remedy answers.
 
-Rule: a remedy claims that something lets a command keep a rule only by a command to send instead, which the
-decider has judged, or by lines to add to the policy (tests/policy/remedies/test_remedies_hold.py applies
-each).
+Rule: only two kinds of remedy claim to fix a violation: a command to send instead, which the evaluator has
+checked, and lines to add to the policy (tests/policy/remedies/test_remedies_hold.py applies each).
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from keyfence.policy.wording.masking import shown_in
 
 
 class Remedy(NamedTuple):
-    """One thing that would let a command keep a rule, or that helps to find one."""
+    """One change that makes a command keep a rule, or a hint that helps to find one."""
 
     rule: str
     text: str
-    command: Sequence[bytes]  # to send instead, secrets and all; empty where there is none
-    # Lines to add to the policy: mappings are merged, lists united. Empty where there are none.
+    command: Sequence[bytes]  # to send instead, with its secrets; empty if there is none
+    # Lines to add to the policy: mappings are merged, lists united. Empty if there are none.
     add: Mapping[str, Any]
 
 
-class Way(NamedTuple):
-    """A remedy for the rule that is asked about."""
+class Proposal(NamedTuple):
+    """A remedy without its rule: the rule is that of the question."""
 
     text: str
     command: Sequence[bytes] = ()
     add: Mapping[str, Any] = MappingProxyType({})
 
 
-Ways = Iterator[Way]
+Proposals = Iterator[Proposal]
 
 
 class Question(NamedTuple):
@@ -59,13 +58,13 @@ class Question(NamedTuple):
 
     @property
     def target(self) -> Target | None:
-        """What the violation's key is; None where it is about no single key of the policy's."""
+        """The target of the violation's key; None if the violation concerns no single key of the policy."""
         key = self.violation.key
         return self.policy.target(key) if key is not None and self.violation.entry else None
 
     @property
     def access(self) -> Access | None:
-        """The access that breaks the rule; None where a script makes it, or the fault is in the value."""
+        """The access that breaks the rule; None if a script makes it or the value is at fault."""
         at, key = self.violation.position, self.violation.key
         found = (one for one in self.touches.accesses if one.position == at or one.key == key)
         return next(found, None)
@@ -76,20 +75,20 @@ class Question(NamedTuple):
 
     @property
     def key_is_shown(self) -> bool:
-        """Whether people see the key as it is."""
+        """Whether texts show the key unmasked."""
         key = self.violation.key
         return key is not None and shown_in(self.policy, key, self.policy.target(key)) == printable(key)
 
     @property
     def place(self) -> tuple[str, str]:
-        """The section and the name under which the violation's target stands in the policy."""
+        """The policy's section and name for the violation's target; empty strings if it has no target."""
         target = self.target
         if target is None:
             return "", ""
         return "scopes" if target.kind == "scope" else "keys", target.name.rpartition("/")[2]
 
     def instead(self, changed: Sequence[bytes]) -> list[bytes]:
-        """The changed command, where it keeps the rule and breaks no other that the first one kept."""
+        """Returns the changed command if it keeps the rule and breaks no further rule; otherwise empty."""
         after = extract(changed)
         if after.command is None or not _is_complete(after.command.arity, len(changed)):
             return []
@@ -101,7 +100,7 @@ class Question(NamedTuple):
         return list(changed) if self.violation.rule not in broken and broken <= before else []
 
     def would_pass(self, policy: CompiledPolicy) -> bool:
-        """Whether another policy finds nothing wrong where the violation is."""
+        """Whether the violation disappears under another policy."""
         found = (
             Evaluator(policy).evaluate(self.service, self.argv, self.touches, values=self.values).violations
         )
@@ -109,7 +108,7 @@ class Question(NamedTuple):
         return not any((one.rule, one.position, one.key) == (rule, at, key) for one in found)
 
     def breaks(self, changed: Sequence[bytes]) -> list[str]:
-        """The rules that the changed command breaks."""
+        """Returns the rules that the changed command breaks, each once."""
         return list(
             dict.fromkeys(
                 one.rule for one in self.evaluator.decide(self.service, changed, self.values).violations
@@ -117,7 +116,7 @@ class Question(NamedTuple):
         )
 
     def with_key(self, key: bytes) -> list[bytes]:
-        """The command on another key; empty where its key isn't an argument."""
+        """Returns the command with another key; empty if its key is not a complete argument."""
         at, argv = self.violation.position, list(self.argv)
         if not 0 < at < len(argv) or isinstance(argv[at], Streamed):
             return []
@@ -126,5 +125,5 @@ class Question(NamedTuple):
 
 
 def _is_complete(arity: int, size: int) -> bool:
-    """Whether a command of this arity runs with so many arguments."""
+    """Whether a command of this arity accepts this number of arguments, its name included."""
     return size == arity if arity > 0 else size >= -arity

@@ -1,6 +1,6 @@
-"""What lets a pattern pass: a grant of just this pattern, or the right on the channels that it reaches.
+"""Remedies for glob patterns: a grant of exactly the pattern, or a right on each channel it reaches.
 
-Rule: nothing wider than what was asked for is offered, and nothing that the decider would still refuse.
+Rule: no proposal is wider than the command's own patterns, and the evaluator accepts each proposal.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from keyfence.policy.compiled.policy import CompiledPolicy, Grant, Target, begin
 from keyfence.policy.patterns.globs import Glob
 from keyfence.policy.wording.masking import shown_in
 
-from .remedy import Question, Way, Ways
-from .values import hint_of
+from .remedy import Proposal, Proposals, Question
+from .values import hint_proposals
 
-_LEGACY = b"legacy"  # a word of its own among a grant's keys
+_LEGACY = b"legacy"  # has a special meaning among a grant's keys
 MAX_LISTED = 16  # channels that one remedy lists
 
 
 def by_grant(
     question: Question, text: str, keys: Sequence[bytes] = (), channels: Sequence[bytes] = ()
-) -> Way:
-    """A grant of the command on just these patterns, if that lets it pass. A service has one grant: where it
-    has one already, that isn't opened wider."""
+) -> Proposal:
+    """Proposes to grant the command on exactly these patterns, if it then passes.
+
+    A service has only one grant. An existing grant is not widened.
+    """
     policy, name = question.policy, question.name
     is_known = name in KNOWN_COMMANDS or "." in name
-    is_said = all(_is_text(policy, glob) for glob in (*keys, *channels))
-    if not is_known or not is_said or policy.grants.get(question.service):
-        return Way(text)
+    is_writable = all(_is_text(policy, glob) for glob in (*keys, *channels))
+    if not is_known or not is_writable or policy.grants.get(question.service):
+        return Proposal(text)
     grants = tuple(
         Grant(
             frozenset({name}),
@@ -46,40 +48,42 @@ def by_grant(
     if not question.would_pass(
         dataclasses.replace(policy, grants={**policy.grants, question.service: grants})
     ):
-        return Way(text)
-    said = {"keys": [glob.decode() for glob in keys], "channels": [glob.decode() for glob in channels]}
-    lines = {section: globs for section, globs in said.items() if globs}
+        return Proposal(text)
+    patterns = {"keys": [glob.decode() for glob in keys], "channels": [glob.decode() for glob in channels]}
+    lines = {section: globs for section, globs in patterns.items() if globs}
     each = " in each file" if len(policy.homes) > 1 else ""
-    return Way(f"{text}; or grant it{each}", add={"grants": {question.who: {"commands": [name], **lines}}})
+    return Proposal(
+        f"{text}; or grant it{each}", add={"grants": {question.who: {"commands": [name], **lines}}}
+    )
 
 
 def _is_text(policy: CompiledPolicy, glob: bytes) -> bool:
-    """Whether a grant can have a pattern as it is, and people may see it."""
+    """Whether a grant can hold the pattern unchanged, and the pattern shows no secret."""
     if not glob or not glob.isascii() or b"<" in glob or glob == _LEGACY:
         return False
     return glob.decode().isprintable() and shown_in(policy, glob, None) == glob.decode()
 
 
-def channel_pattern_ways(question: Question, channel: Channel) -> Ways:
-    """What the pattern reaches beyond what the service may listen to."""
+def channel_pattern_proposals(question: Question, channel: Channel) -> Proposals:
+    """Yields a channel that the pattern reaches without right, and what would permit the pattern."""
     found = next((name for name in _reached(question, channel.name) if _is_refused(question, name)), None)
     if found is not None:
         shown = shown_in(question.policy, found, None) if found else "the channel with the empty name"
-        yield Way(f"it also reaches {shown}, where {question.who} may not listen")
+        yield Proposal(f"it also reaches {shown}, where {question.who} may not listen")
     else:
-        yield from hint_of(question)
-    listed = _by_subscribing(question, channel.name)
+        yield from hint_proposals(question)
+    listed = _list_subscriber(question, channel.name)
     if listed is not None:
         yield listed
         return
     every = EVERY.encode()
-    keys = [every] if channel.name == every else []  # it also reaches what Redis tells of any key
+    keys = [every] if channel.name == every else []  # it also reaches the notifications of every key
     yield by_grant(question, "ask for a narrower pattern", keys, [channel.name])
 
 
-def _by_subscribing(question: Question, glob: bytes) -> Way | None:
-    """The service among the subscribers of the channels that the pattern reaches, and of no others; None
-    where that isn't enough."""
+def _list_subscriber(question: Question, glob: bytes) -> Proposal | None:
+    """Proposes to list the service as a subscriber of exactly the channels that the pattern reaches; None if
+    that is not enough."""
     policy, begins = question.policy, beginning_of(glob)
     near: dict[str, None] = {}
     for one in policy.channels:
@@ -89,19 +93,19 @@ def _by_subscribing(question: Question, glob: bytes) -> Way | None:
             if one.bound or one.tenancy is not None:
                 return None
             near[one.name] = None
-    if not near or len(near) > MAX_LISTED or not question.would_pass(_hearing(question, near)):
+    if not near or len(near) > MAX_LISTED or not question.would_pass(_with_subscriber(question, near)):
         return None
     for name in list(near):
         others = {other: None for other in near if other != name}
-        if question.would_pass(_hearing(question, others)):
+        if question.would_pass(_with_subscriber(question, others)):
             near = others
     places = "channel" if len(near) == 1 else "channels"
     text = f"list {question.who} under subscribers of the {places} {', '.join(near)}"
-    return Way(text, add={"channels": {name: {"subscribers": [question.who]} for name in near}})
+    return Proposal(text, add={"channels": {name: {"subscribers": [question.who]} for name in near}})
 
 
-def _hearing(question: Question, names: Collection[str]) -> CompiledPolicy:
-    """The policy with the service among the subscribers of these channels."""
+def _with_subscriber(question: Question, names: Collection[str]) -> CompiledPolicy:
+    """Returns the policy with the service as a subscriber of these channels."""
 
     def rights(target: Target) -> tuple[int, ...]:
         held = list(target.rights)
@@ -116,7 +120,7 @@ def _hearing(question: Question, names: Collection[str]) -> CompiledPolicy:
 
 
 def _reached(question: Question, glob: bytes) -> Iterator[bytes]:
-    """Some channels that the pattern matches."""
+    """Yields some channels that the pattern matches."""
     policy, pattern = question.policy, Glob(glob)
     notified = (
         b"__keyspace@0__:" + one.pattern.example()
