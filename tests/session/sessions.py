@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from keyfence.identity.resolver import Resolver, make_resolver
 from keyfence.policy.enforcement.modes import ModeRule, Modes
@@ -15,10 +16,14 @@ from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.verdict import Finding
-from keyfence.resp import encode
+from keyfence.resp import encode, requests
 from keyfence.resp.limits import IDENTIFIED, RequestLimits
 from keyfence.resp.replies import ReplyFramer
+from keyfence.session.conversation.conversation import ROOM
 from keyfence.session.session import Session
+
+if TYPE_CHECKING:  # the fuzzer of sessions imports this module, and needs no pytest
+    import pytest
 
 POLICY = Path(__file__).parents[2] / "policies" / "cubesandbox.yaml"
 ROUTE = b"cube:v1:shared:sandbox:proxy:7c8f"
@@ -155,6 +160,7 @@ def cmd(*words: str | bytes | int) -> bytes:
 
 REFUSED = cmd("HSET", ROUTE, "HostIP", "10.0.0.1")  # by CubeProxy: scope.write
 ADMITTED = cmd("HGETALL", ROUTE)
+PUSH = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n"
 
 
 def sent(one: Session) -> bytes:
@@ -197,3 +203,19 @@ def replies(data: bytes) -> list[bytes]:
 
 def is_refusal(reply: bytes, rule: str) -> bool:
     return reply.startswith(f"-NOPERM [{rule}] ".encode()) and reply.endswith(b")\r\n")
+
+
+def in_multi(one: Session) -> Session:
+    """The session, with a MULTI that Redis has accepted."""
+    one.from_client(cmd("MULTI"))
+    assert passed(one) == cmd("MULTI")
+    one.from_upstream(b"+OK\r\n")
+    assert sent(one) == b"+OK\r\n"
+    return one
+
+
+def large(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Session:
+    """A session for which 100 bytes are a large argument, and 50 too much for a shared connection."""
+    monkeypatch.setattr(requests, "LARGE", 100)
+    monkeypatch.setattr(ROOM, "shared_request", 50)
+    return session(**options)

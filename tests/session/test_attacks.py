@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import Any
 
 import pytest
 
@@ -20,8 +19,10 @@ from tests.session.sessions import (
     Told,
     cmd,
     identities,
+    in_multi,
     is_refusal,
     judge,
+    large,
     observed,
     passed,
     replies,
@@ -31,13 +32,6 @@ from tests.session.sessions import (
 
 OBSERVE = [ModeRule("observe")]
 AUTH = cmd("AUTH", "master", "wrong")
-
-
-def in_multi(one: Session) -> Session:
-    one.from_client(cmd("MULTI"))
-    one.from_upstream(b"+OK\r\n")
-    assert (passed(one), sent(one)) == (cmd("MULTI"), b"+OK\r\n")
-    return one
 
 
 # -- transactions that Redis and keyfence might see differently
@@ -123,12 +117,6 @@ def test_a_key_behind_select_is_judged_in_the_database_that_was_selected() -> No
 
 
 # -- large requests that aren't just sent on
-
-
-def large(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Session:
-    monkeypatch.setattr(requests, "LARGE", 100)
-    monkeypatch.setattr(ROOM, "shared_request", 50)
-    return session(**options)
 
 
 def knowing_passwords(monkeypatch: pytest.MonkeyPatch) -> Session:

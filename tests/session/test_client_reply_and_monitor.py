@@ -7,8 +7,10 @@ from keyfence.session.conversation.conversation import ABORT_MARKER
 from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
+    PUSH,
     REFUSED,
     cmd,
+    in_multi,
     observed,
     passed,
     replies,
@@ -17,15 +19,6 @@ from tests.session.sessions import (
 )
 
 OBSERVE = [ModeRule("observe")]
-PUSH = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n"
-
-
-def in_multi(one: Session) -> Session:
-    one.from_client(cmd("MULTI"))
-    assert passed(one) == cmd("MULTI")
-    one.from_upstream(b"+OK\r\n")
-    assert sent(one) == b"+OK\r\n"
-    return one
 
 
 # -- CLIENT REPLY

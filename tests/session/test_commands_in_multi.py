@@ -8,13 +8,13 @@ from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import parse_policy
 from keyfence.session.conversation.conversation import ABORT_MARKER
-from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
     REFUSED,
     ROUTE,
     at_barrier,
     cmd,
+    in_multi,
     is_refusal,
     judge,
     observed,
@@ -23,15 +23,6 @@ from tests.session.sessions import (
     sent,
     session,
 )
-
-
-def in_multi(one: Session) -> Session:
-    one.from_client(cmd("MULTI"))
-    assert passed(one) == cmd("MULTI")
-    one.from_upstream(b"+OK\r\n")
-    assert sent(one) == b"+OK\r\n"
-    return one
-
 
 # -- transactions
 

@@ -8,6 +8,7 @@ from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.session.conversation.reply_queue import MAX_INSPECTED
 from tests.session.sessions import (
     ADMITTED,
+    PUSH,
     REFUSED,
     Told,
     cmd,
@@ -18,9 +19,6 @@ from tests.session.sessions import (
     sent,
     session,
 )
-
-PUSH = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n"
-
 
 # -- what ends a session
 

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from keyfence.policy.enforcement.modes import ModeRule
-from keyfence.resp import requests
-from keyfence.session.conversation.conversation import ABORT_MARKER, ROOM
+from keyfence.session.conversation.conversation import ABORT_MARKER
 from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
     ROUTE,
     cmd,
+    in_multi,
     is_refusal,
+    large,
     passed,
     replies,
     sent,
-    session,
 )
 
 OBSERVE = [ModeRule("observe")]
-
-
-def in_multi(one: Session) -> Session:
-    one.from_client(cmd("MULTI"))
-    assert passed(one) == cmd("MULTI")
-    one.from_upstream(b"+OK\r\n")
-    assert sent(one) == b"+OK\r\n"
-    return one
-
-
-def large(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Session:
-    monkeypatch.setattr(requests, "LARGE", 100)
-    monkeypatch.setattr(ROOM, "shared_request", 50)
-    return session(**options)
 
 
 BIG = cmd("HSET", ROUTE, "HostIP", "1" * 5000)

@@ -14,12 +14,14 @@ from keyfence.resp.profile import Profile
 from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
+    PUSH,
     REFUSED,
     ROUTE,
     Told,
     at_barrier,
     cmd,
     identities,
+    in_multi,
     is_refusal,
     judge,
     observed,
@@ -28,17 +30,6 @@ from tests.session.sessions import (
     sent,
     session,
 )
-
-PUSH = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n"
-
-
-def in_multi(one: Session) -> Session:
-    one.from_client(cmd("MULTI"))
-    assert passed(one) == cmd("MULTI")
-    one.from_upstream(b"+OK\r\n")
-    assert sent(one) == b"+OK\r\n"
-    return one
-
 
 # -- who it is
 

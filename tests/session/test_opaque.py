@@ -5,29 +5,19 @@ from __future__ import annotations
 import pytest
 
 from keyfence.policy.enforcement.modes import ModeRule
-from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
+    PUSH,
     REFUSED,
     Told,
     cmd,
+    in_multi,
     is_refusal,
     observed,
     passed,
     sent,
     session,
 )
-
-PUSH = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n"
-
-
-def in_multi(one: Session) -> Session:
-    one.from_client(cmd("MULTI"))
-    assert passed(one) == cmd("MULTI")
-    one.from_upstream(b"+OK\r\n")
-    assert sent(one) == b"+OK\r\n"
-    return one
-
 
 OPAQUE = [
     "PSYNC ? -1",

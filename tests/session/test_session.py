@@ -6,14 +6,15 @@ import pytest
 
 from keyfence.session.conversation.conversation import ROOM
 from keyfence.session.conversation.transactions import MAX_EFFECTS
-from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
+    PUSH,
     REFUSED,
     ROUTE,
     Told,
     at_barrier,
     cmd,
+    in_multi,
     is_refusal,
     observed,
     passed,
@@ -21,17 +22,6 @@ from tests.session.sessions import (
     sent,
     session,
 )
-
-PUSH = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n"
-
-
-def in_multi(one: Session) -> Session:
-    one.from_client(cmd("MULTI"))
-    assert passed(one) == cmd("MULTI")
-    one.from_upstream(b"+OK\r\n")
-    assert sent(one) == b"+OK\r\n"
-    return one
-
 
 # -- passing and refusing
 
