@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keyfence.net.addresses import Address
+from keyfence.net.host_port import host_port
 from keyfence.upstream.url import without_password
 
 from .token import TokenError, read_token
@@ -45,7 +46,7 @@ def url_of(address: Address) -> str:
     """The URL of an admin listener on this machine, also of one on all its addresses."""
     host, port = address.host_port
     own = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{own}]:{port}" if ":" in own else f"http://{own}:{port}"
+    return f"http://{host_port(own, port)}"
 
 
 def ask(

@@ -293,7 +293,7 @@ class Client(Owner):
 
     def upstream_lost(self, reason: str) -> None:
         if self._ended:
-            self._close("")  # Redis was told of the end, and has closed the connection
+            self._close("")  # Redis learned that the client is gone, and closed the connection
         else:
             self._guarded(self._session.upstream_lost, reason)
 

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from keyfence.policy.patterns.patterns import Hole, KeyPattern, Literal, parse_class, prefix_pattern
 
 # The channel for changes of keys that a RESP2 client read under CLIENT TRACKING. Redis sends these messages
-# only to connections that a tracking client redirects to (`src/tracking.c`), whoever else subscribes.
+# only to the connection that a tracking client redirects to (`src/tracking.c`). Other subscribers get none.
 INVALIDATIONS = b"__redis__:invalidate"
 KEYSPACE = b"__keyspace@"
 NOTIFICATIONS = b"__key"  # the beginning of all of them
