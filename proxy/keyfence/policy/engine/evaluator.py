@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from keyfence.commands.arguments import fold, integer, word
 from keyfence.commands.extract import extract
 from keyfence.commands.model import ANY_KEY, READ, WRITE, Access, Channel, Command, Problem, Touches, Unseen
+from keyfence.commands.own import own_name
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.budget import Budget, cost
 from keyfence.policy.compiled.hash_slots import hash_slot
@@ -229,6 +230,18 @@ class Evaluator(WideEvaluator):
             return ""
         return forbidden_by_default(command, command.names_keys)
 
+    def answers(self, service: int, argv: Sequence[bytes], command: Command | None) -> bool:
+        """Whether keyfence itself answers a command of the service: it is one of its own, and the policy
+        grants it by name. `*` does not, since these commands also show other services' clients."""
+        own = own_name(argv) if command is None else ""
+        if not own:
+            return False
+        policy, spelled = self.policy, Command(own, 0, frozenset(), frozenset(), (), False)
+        grants = [grant.selectors for grant in policy.grants.get(service, ())]
+        if own in policy.allow or any(names(granted, spelled) for granted in grants):
+            return True
+        return names(policy.allow, spelled) and not names(policy.forbid, spelled)
+
     def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Found | None]:
         """A service that may track keys may also hear of their changes."""
         hears = channel.name == INVALIDATIONS and not channel.publish
@@ -240,7 +253,12 @@ class Evaluator(WideEvaluator):
     ) -> Iterator[Found]:
         """Yields what cannot be known of the command, unless the service may do all that it might do."""
         problem = touches.problem
-        if problem is not None and not self._may_do_all(service, name, argv, touches.command, problem):
+        is_granted = problem is None or self.answers(service, argv, touches.command)
+        if (
+            problem is not None
+            and not is_granted
+            and not self._may_do_all(service, name, argv, touches.command, problem)
+        ):
             yield self._plain(
                 problem.rule,
                 problem.position,
