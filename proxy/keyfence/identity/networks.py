@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 from collections.abc import Sequence
+from typing import ClassVar
 
 from .evidence import Evidence
 from .source import Source
@@ -38,6 +39,8 @@ def forwarded(evidence: Evidence, address: str) -> Evidence:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Networks(Source):
     """Networks and their services."""
+
+    name: ClassVar[str] = "network"
 
     networks: Sequence[tuple[Network, str]] = ()
 

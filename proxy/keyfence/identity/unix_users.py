@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Mapping
+from typing import ClassVar
 
 from .evidence import Evidence
 from .source import Source
@@ -25,6 +26,8 @@ def with_unix_peer(evidence: Evidence, credentials: bytes) -> Evidence:
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnixUsers(Source):
     """Unix user ids and their services."""
+
+    name: ClassVar[str] = "unix user"
 
     uids: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
