@@ -73,6 +73,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "downstream",
             "identity",
             "net",
+            "resp",
             "session.conversation",
             "telemetry",
             "upstream",
@@ -100,7 +101,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "process": {
         *("admin", "config", "downstream", "net", "telemetry", "upstream"),
-        *("policy", "policy.analysis", "policy.compiled", "policy.enforcement"),
+        *("policy", "policy.compiled", "policy.enforcement"),
         *("process.serving", "process.workers"),
     },
     "cli": {

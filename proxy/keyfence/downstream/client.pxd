@@ -16,7 +16,7 @@ cdef class ServerContext:
     cdef public object quotas
     cdef public set clients
     cdef public object ids
-    cdef public object ask_others
+    cdef public object ask
     cdef public bint draining
     cdef public bint reads_on
     cdef public bint sharing
@@ -49,6 +49,8 @@ cdef class Client(Owner):
     cdef public double partial_since
     cdef readonly bint _dismissed
     cdef bint _awaits_turn
+    cdef bint _asks
+    cdef readonly double connected_at
 
     @cython.locals(before=Py_ssize_t, session=SessionBase)
     cpdef object data_received(self, bytes data)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 from keyfence.config.limits import ClientLimits
 from keyfence.identity.certificates import with_certificate
@@ -18,10 +18,12 @@ from keyfence.identity.evidence import Evidence
 from keyfence.identity.resolver import Resolver
 from keyfence.net.host_port import host_port
 from keyfence.policy.engine.authorizer import InForce
+from keyfence.policy.verdict import Peer
 from keyfence.resp import encode
 from keyfence.resp.limits import RequestLimits
 from keyfence.session.conversation.base import SessionBase
-from keyfence.session.conversation.shown_ids import Question, ShownIds
+from keyfence.session.conversation.questions import Question
+from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.session.passthrough import Passthrough
 from keyfence.session.session import Session
 from keyfence.telemetry.operator_log import notice, warn
@@ -43,6 +45,10 @@ MOST_LEFT_WAITING = 64
 NOTICE_SECONDS = 0.2
 # How long a client that sends no more may wait for replies, if Redis cannot be told that it sends no more.
 LINGER_SECONDS = 5.0
+
+
+def _not_answered(question: Question) -> None:
+    asyncio.get_running_loop().call_soon(question.answered, None)
 
 
 class ServerContext:
@@ -68,7 +74,7 @@ class ServerContext:
         self.quotas = ConnectionQuotas(client_limits)
         self.clients: set[Client] = set()
         self.ids = ShownIds()
-        self.ask_others: Callable[[Question], None] | None = None  # set if other processes have clients too
+        self.ask: Callable[[Question], None] = _not_answered  # takes the questions of sessions
         self.draining = False  # whether clients without due replies are dismissed
         self.reads_on = True  # while draining: whether requests are still read
         self.sharing = shared_connections > 0 and in_force is not None
@@ -136,6 +142,18 @@ class Client(Owner):
         self.partial_since = 0.0  # when the incomplete request began; 0.0: there is none
         self._dismissed = False
         self._awaits_turn = False
+        self._asks = False  # whether a question of the session awaits its answer
+        self.connected_at = 0.0  # in the loop's time
+
+    @property
+    def service(self) -> str:
+        return self._session.service
+
+    @property
+    def peer(self) -> Peer:
+        """Who the client is, as logs show it."""
+        session = self._session
+        return session.peer if isinstance(session, Session) else Peer(self.shown)
 
     @property
     def shown(self) -> str:
@@ -148,7 +166,7 @@ class Client(Owner):
         transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
         context = self._context
         self._transport = transport
-        service, names = self._identify(transport)
+        service, known_by, names = self._identify(transport)
         if not self._quota.serve(service):
             self._counters.connection_rejected(self._listener, "service")
             transport.write(too_many(service))
@@ -174,16 +192,18 @@ class Client(Owner):
                 port=self._port,
                 ids=context.ids,
                 names=names,
+                known_by=known_by,
             )
         self._counted_as = service
+        self.connected_at = asyncio.get_running_loop().time()
         self._counters.connection_opened(service, self._listener)
 
-    def _identify(self, transport: asyncio.Transport) -> tuple[str, Sequence[str]]:
-        """The client's service, and the names in its certificate."""
+    def _identify(self, transport: asyncio.Transport) -> tuple[str, str, Sequence[str]]:
+        """The client's service, the source that knows it, and the names in the client's certificate."""
         known, self._known = self._known, None
         assert known is not None
         known = with_certificate(known, transport.get_extra_info("peercert"))
-        return self._context.identities.at_connect(known), known.names
+        return *self._context.identities.identify(known), known.names
 
     def data_received(self, data: bytes) -> None:
         if not self._is_served or self._dismissed:
@@ -215,7 +235,7 @@ class Client(Owner):
         if self._dismissed:
             self._leave()
             return False
-        can_answer = self._links.is_open or self._session.wants_turn
+        can_answer = self._links.is_open or self._session.wants_turn or self._asks
         if can_answer and self._session.awaits_more and not self._session.closing:
             self._pass_end()
             return True
@@ -401,16 +421,18 @@ class Client(Owner):
         counts.clear()
 
     def _ask(self, session: SessionBase) -> None:
-        """Pass the session's question to the other processes. The session continues with the answer."""
+        """Have the session's question answered, in a later turn. The session continues with the answer."""
         question, session.question = session.question, None
-        if question is None or self._context.ask_others is None:
-            return
+        assert question is not None
+        go_on = question.answered
 
-        def answered(is_own: bool) -> None:
+        def answered(answer: Any) -> None:
+            self._asks = False
             if self._transport is not None and not self._closing:
-                self._guarded(lambda _: question.answered(is_own), "")
+                self._guarded(lambda _: go_on(answer), "")
 
-        self._context.ask_others(question._replace(answered=answered))
+        self._asks = True
+        self._context.ask(question._replace(answered=answered))
 
     def tick(self, now: float) -> None:
         """Close the dedicated connection if the client no longer needs it; otherwise keep it alive."""

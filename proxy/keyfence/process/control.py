@@ -19,7 +19,6 @@ from keyfence.admin.access import Access
 from keyfence.admin.control import Control
 from keyfence.admin.token import token_of, token_warnings
 from keyfence.config.settings import Settings
-from keyfence.policy.analysis.explain import explain
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import FileError
@@ -28,6 +27,7 @@ from keyfence.policy.rules import RULES
 from keyfence.telemetry.metrics import exposition
 from keyfence.telemetry.operator_log import warn
 
+from .serving.answers import explained
 from .serving.backend import Backend, WorkerFailed
 from .serving.reload import Origin, admit, changed_settings, unpack
 from .serving.runtime import Runtime
@@ -150,16 +150,7 @@ class ProcessControl(Control):
         return [{"address": address, "service": service} for address, service in self._backend.bound]
 
     async def explain(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> dict[str, Any]:
-        authorizer = self._runtime.authorizer
-        if authorizer is None:
-            raise ValueError("keyfence runs with --splice: it evaluates nothing")
-        answer = explain(authorizer.policy, service, argv, caller)
-        ruling = authorizer.rule(authorizer.number(service), argv, authorizer.policy.values(caller))
-        answer["actions"] = [
-            {"rule": found.violation.rule, "action": found.action} for found in ruling.findings
-        ]
-        answer["refused"] = ruling.refused_by is not None
-        return answer
+        return explained(self._runtime.authorizer, service, argv, caller)
 
     # -- break-glass
 

@@ -17,6 +17,7 @@ from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.tally import Row
 
+from .serving.answers import Answers
 from .serving.backend import Backend, WorkerFailed
 from .serving.reload import Packed
 from .serving.runtime import Runtime
@@ -30,6 +31,7 @@ class InProcess(Backend):
         self._runtime = runtime
         self._listeners = listeners
         self._since = time.time()
+        runtime.answer_by(Answers(runtime).ask, is_all=True)
 
     @property
     def is_open(self) -> bool:

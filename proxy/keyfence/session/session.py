@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from keyfence.commands.model import MANY, Streamed, Touches
+from keyfence.commands.own import KEYFENCE
 from keyfence.identity.resolver import Resolver
 from keyfence.policy.budget import TURN_STEPS
 from keyfence.policy.engine.authorizer import Authorizer, InForce
@@ -31,7 +32,8 @@ from keyfence.session.conversation.routing import FIXED_SHAPE, SCRIPTS, Route
 from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.session.conversation.states import State
 from keyfence.session.conversation.transactions import OpenTransaction
-from keyfence.session.handlers.table import HANG_UP, SUBCOMMAND_HANDLERS, TOO_LARGE, handler_of
+from keyfence.session.handlers.inband import TOO_LONG
+from keyfence.session.handlers.table import HANG_UP, OWN, SUBCOMMAND_HANDLERS, TOO_LARGE, handler_of
 from keyfence.session.handlers.transactions import open_transaction
 
 from .fastpath import FastPath, exec_follows, is_named
@@ -62,11 +64,13 @@ class Session(Executor):
         clock: Callable[[], float] = monotonic,
         ids: ShownIds | None = None,
         names: Sequence[str] = (),
+        known_by: str = "",
     ) -> None:
         """`client` and `port` (0: none) say where the client comes from, and `at_connect` is the service that
         it is taken for. `greeting` has the commands that open an upstream connection, one reply each;
         `database` is the one that they select. `sharing`: the client may use shared connections. `ids` are
-        the connection ids that the process's clients know. `names` are those of the client's certificate."""
+        the connection ids that the process's clients know. `names` are those of the client's certificate;
+        `known_by` names the source of identity that `at_connect` is from."""
         profile = unchanged(database)
         super().__init__(
             in_force,
@@ -82,6 +86,7 @@ class Session(Executor):
             port=port,
             ids=ids,
             names=names,
+            known_by=known_by,
         )
         self._fast = FastPath()
         self._long: LongEvaluation | None = None  # the one that is under way
@@ -260,20 +265,22 @@ class Session(Executor):
         command = touches.command
         if handler is None and command is not None:
             handler = SUBCOMMAND_HANDLERS.get(command.name)
+        elif handler is None and authorizer.answers(number, argv):
+            handler = OWN
         too_large = self.partly_sent and (handler is not None or touches.has_streamed_name)
         recorder = self.observer.recorder
         if recorder is not None and not too_large:
             recorder(authorizer.policy, self.service, argv, touches)
         self.observer.judged_at_length(self._why_evaluated(ruling, handler, size))
-        label = command.name if command is not None else OTHER
-        reply = None
+        label = command.name if command is not None else KEYFENCE if handler is OWN else OTHER
+        reply = TOO_LONG if too_large and handler is OWN else None
         if ruling is not PASS:
             decision = self._report(ruling, label, authorizer)
             if ruling.refused_by is not None:
                 reply = refusal(ruling.refused_by, authorizer.policy.contact, decision)
         if reply is None and too_large:
             handler = TOO_LARGE
-        fits = reply is not None or self._fits(authorizer, touches, size)
+        fits = reply is not None or handler is OWN or self._fits(authorizer, touches, size)
         if reply is None and handler is None and (command is None or command.name not in FIXED_SHAPE):
             self.mark_shapeable(fits)
         if handler is None and reply is None and fits:

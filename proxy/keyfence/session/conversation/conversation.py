@@ -242,7 +242,7 @@ class Conversation(SessionBase):
     def send_barrier(self, act: Callable[[], None], times: int = 1) -> Barrier:
         """Call `act` once Redis has shown that nothing else comes before the barrier; until then nothing is
         evaluated. The contrary ends the session. The barrier is sent `times` times, and returned."""
-        barrier = Barrier.draw(Form.PING if self._is_subscriber else Form.HELLO)
+        barrier = Barrier.draw(Form.PING if self.is_subscriber else Form.HELLO)
         seen = Sightings(barrier.nonce)
         left = times
 
@@ -271,7 +271,7 @@ class Conversation(SessionBase):
         self.closing = "identity: the replies are out of step with the requests"
 
     @property
-    def _is_subscriber(self) -> bool:
+    def is_subscriber(self) -> bool:
         """Redis answers little more than PING to a subscriber of RESP2."""
         return self.replies.resp == 2 and bool(self.replies.subscriptions)
 
