@@ -181,6 +181,20 @@ def test_inside_multi_it_aborts_the_transaction(keyfence: Keyfence, server: Redi
         assert direct.dbsize() == 0
 
 
+def test_many_clients_that_ask_at_once_all_get_the_newest_counts(keyfence: Keyfence) -> None:
+    clients = [keyfence.connect("web") for _ in range(40)]
+    for connection in clients:
+        connection.sendall(b"ECHO x\r\nKEYFENCE STATS\r\n")
+        connection.shutdown(socket.SHUT_WR)
+    counted = []
+    for connection in clients:
+        with connection:
+            counted.append(int(everything(connection).split(b"$9\r\nforwarded\r\n:")[1].split(b"\r\n")[0]))
+    assert all(1 <= number <= 40 for number in counted)
+    with keyfence.client("web") as client:
+        assert call(client, "STATS")[b"forwarded"] >= 40
+
+
 def test_a_parent_that_does_not_answer_gives_an_error_and_the_session_goes_on(
     tmp_path: Path, server: RedisServer
 ) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from keyfence.commands.own import OWN_COMMANDS
-from keyfence.policy.enforcement.modes import ModeRule
-from keyfence.policy.engine.authorizer import InForce
+from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.authorizer import Authorizer, InForce
+from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.rules import RULES
 from keyfence.resp.values import answer
 from keyfence.session.conversation.questions import Question
@@ -304,3 +305,30 @@ def test_a_command_too_long_to_explain_is_refused(monkeypatch: pytest.MonkeyPatc
     one = granted()
     one.from_client(cmd("KEYFENCE", "EXPLAIN", "DEL", *["k"] * 100))
     assert sent(one).startswith(b"-ERR keyfence: this command is too long to be explained")
+
+
+# -- tenants
+
+TENANTS = """
+policy: saas
+services: [api, ops]
+claims: ["saas:"]
+placeholders: {tenant: "[a-z]+", id: "[0-9]+"}
+bind: {tenant: {from: user, pattern: "tenant-(.*)", across: [ops]}}
+keys: {cart: {key: "saas:<tenant>:cart:<id>", writers: [api, ops]}}
+commands: {allow: [KEYFENCE]}
+"""
+
+
+@pytest.mark.parametrize("call", ["KEYFENCE FINDINGS", "KEYFENCE SHOW CLIENTS"])
+def test_a_tenant_does_not_see_others_keys_and_clients(call: str) -> None:
+    loaded = parse_policy(TENANTS)
+    in_force = InForce(Authorizer(loaded, Modes((), loaded.services)))
+    tenant, ops = session("api", in_force=in_force), session("ops", in_force=in_force)
+    for one in (tenant, ops):
+        one.from_client(cmd(call))
+    assert sent(tenant).startswith(b"-ERR keyfence: this would show other tenants' keys")
+    assert tenant.question is None
+    assert question_of(ops).content == ("ops",)
+    tenant.from_client(STATS)
+    assert question_of(tenant).kind == "stats"

@@ -253,11 +253,9 @@ class Evaluator(WideEvaluator):
     ) -> Iterator[Found]:
         """Yields what cannot be known of the command, unless the service may do all that it might do."""
         problem = touches.problem
-        is_granted = problem is None or self.answers(service, argv, touches.command)
-        if (
-            problem is not None
-            and not is_granted
-            and not self._may_do_all(service, name, argv, touches.command, problem)
+        if problem is not None and not (
+            self.answers(service, argv, touches.command)
+            or self._may_do_all(service, name, argv, touches.command, problem)
         ):
             yield self._plain(
                 problem.rule,

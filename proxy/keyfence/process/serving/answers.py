@@ -86,9 +86,10 @@ def _explained(
     authorizer: Authorizer | None, service: str, argv: Sequence[bytes], caller: Caller
 ) -> dict[str, Any]:
     try:
-        return explained(authorizer, service, argv, caller)
+        found = explained(authorizer, service, argv, caller)
     except ValueError as exc:
         return {"error": str(exc)}
+    return {name: found[name] for name in ("verdict", "refused", "rule", "message", "hint")} | found
 
 
 def upstreams_of(upstream: Upstream | None) -> dict[str, Any]:

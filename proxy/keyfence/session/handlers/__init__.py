@@ -1,1 +1,1 @@
-"""Commands that change the session itself: login, transactions, subscriptions, replies, the end."""
+"""Commands that change the session itself (login, transactions, subscriptions, the end), and KEYFENCE."""

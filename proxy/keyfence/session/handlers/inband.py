@@ -28,6 +28,10 @@ _SUBSCRIBED = encode.error(
 )
 TOO_LONG = encode.error("ERR keyfence: this command is too long to be explained; use keyfence explain --file")
 _NO_ANSWER = encode.error("ERR keyfence: no answer in time from keyfence's other processes; try again")
+_OF_TENANTS = encode.error(
+    "ERR keyfence: this would show other tenants' keys and clients; "
+    "use a service that the policy lists under across"
+)
 
 
 def keyfence(session: Executor, argv: Argv) -> None:
@@ -57,8 +61,16 @@ def _answer(session: Executor, argv: Argv, name: str) -> None:
         _ask(session, "explain", (session.service, tuple(argv[2:]), session.caller))
     elif subcommand == "UPSTREAMS":
         _ask(session, "upstreams", ())
+    elif subcommand in ("FINDINGS", "SHOW") and _has_tenants(session):
+        session.replies.local(_OF_TENANTS)
     else:
         _ask(session, _ABOUT_THE_SERVICE[subcommand], (session.service,))
+
+
+def _has_tenants(session: Executor) -> bool:
+    """Whether clients of this service may be different tenants, of which none may learn the others' keys."""
+    authorizer, number = session.authorizer_and_number()
+    return any(number not in binding.across for binding in authorizer.policy.bindings)
 
 
 _ABOUT_THE_SERVICE: Mapping[str, Kind] = {"FINDINGS": "findings", "STATS": "stats", "SHOW": "clients"}
