@@ -96,6 +96,7 @@ _PLAIN = (
 )
 _GAUGES = (
     ("connections_open", "connections_open", "Client connections that are open.", ("service", "listener")),
+    ("opaque_open", "sessions_opaque_open", "Sessions that are passed on unread now.", ("service",)),
     ("upstream_up", "upstream_up", "Whether the upstream answers (1) or not (0).", ("upstream",)),
     ("exceptions_lapsed", "exceptions_lapsed", "Exceptions of the policy past their date.", ("kind",)),
 )
