@@ -62,6 +62,7 @@ SCALARS = (
     "log_dropped",
     "log_groups_evicted",
     "log_write_failures",
+    "findings_write_failures",
 )
 _GAUGE_TABLES = ("connections_open", "opaque_open", "upstream_up", "exceptions_lapsed")
 GAUGES = (*_GAUGE_TABLES, "policies", "break_glass", "workers")
@@ -126,6 +127,7 @@ class Counters(Traffic, Sink):
         self.log_dropped = 0  # decisions that no line of the log reports
         self.log_groups_evicted = 0
         self.log_write_failures = 0
+        self.findings_write_failures = 0
 
     # -- as a sink
 

@@ -93,6 +93,7 @@ _PLAIN = (
     ("log_dropped", "log_dropped_decisions", "Decisions that no line of the log reports."),
     ("log_groups_evicted", "log_groups_evicted", "Groups of the log dropped for lack of room."),
     ("log_write_failures", "log_write_failures", "Lines that couldn't be written."),
+    ("findings_write_failures", "findings_write_failures", "Failed writes to the findings store."),
 )
 _GAUGES = (
     ("connections_open", "connections_open", "Client connections that are open.", ("service", "listener")),

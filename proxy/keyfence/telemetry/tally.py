@@ -50,6 +50,7 @@ class Row(TypedDict):
     example: str  # the first key that was seen, as it may be shown
     hint: str
     revision: NotRequired[str]  # of the policy that the last finding in full was made under
+    contact: NotRequired[str]  # the owner of the key's policy file
     examples: NotRequired[list[Example]]  # of different keys
 
 
@@ -132,6 +133,7 @@ class Tally(Sink):
             example=example,
             hint=hint,
             revision=found.revision,
+            contact=violation.contact,
         )
 
     def find(self, key: Key) -> Row | None:
