@@ -138,11 +138,13 @@ class Writer:
             self._store.policy_taken(self._policy.name, self._policy.revision, now)
             self._announced = self._policy.revision
         # Until then violations under the policy before may still arrive.
-        if self._to_judge is not None and now >= self._to_judge[1] + SETTLE_SECONDS:
-            policy, since = self._to_judge
+        to_judge = self._to_judge
+        if to_judge is not None and now >= to_judge[1] + SETTLE_SECONDS:
+            policy, since = to_judge
             allowed = resolved(policy, self.reader.findings(Filter()), since)
             changes += self._store.resolve(allowed, policy.revision, now) if allowed else []
-            self._to_judge = None
+            if self._to_judge is to_judge:
+                self._to_judge = None
         if now - self._aged >= AGE_SECONDS:
             changes += self._store.age(now)
             self._aged = now
