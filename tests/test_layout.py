@@ -104,7 +104,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy", "policy.enforcement"),
     },
     "process": {
-        *("admin", "config", "downstream", "findings", "net", "telemetry", "upstream"),
+        *("admin", "config", "downstream", "findings", "net", "resp", "session.conversation"),
+        *("telemetry", "upstream"),
         *("policy", "policy.compiled", "policy.enforcement", "policy.engine"),
         *("process.serving", "process.workers"),
     },

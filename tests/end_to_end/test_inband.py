@@ -87,6 +87,7 @@ def test_a_service_learns_who_it_is_and_what_it_has_broken(keyfence: Keyfence, p
         (finding,) = map(fields, found["findings"])
         assert (finding["rule"], finding["command"], finding["entry"]) == ("scope.write", "HSET", "cart")
         assert (finding["refused"], finding["example"]) == (1, "shop:cart:a")
+        assert (finding["state"], finding["owner"]) == ("new", "#shop")
         assert found["left_out"] == 0
         modes = call(client, "MODES")
         assert modes.keys() == RULES.keys()
@@ -229,6 +230,38 @@ def test_clients_that_go_before_their_answer_leave_nothing_behind(
                 connection.sendall(b"KEYFENCE STATS\r\nKEYFENCE FINDINGS\r\n")
         eventually(lambda: len(call(client, "SHOW", "CLIENTS")[b"clients"]) == 1, "all have gone")
         eventually(lambda: (open_files(keyfence), normal_clients(server)) == before, "all is closed")
+
+
+def test_readiness_says_what_is_left_to_do(keyfence: Keyfence) -> None:
+    with keyfence.client("ops", decode_responses=True) as client:
+        error_of(client, "HSET", "shop:cart:a", "f", "1")
+        client.hget("elsewhere", "f")
+        findings = map(fields, call(client, "FINDINGS")["findings"])
+        (finding,) = (one for one in findings if one["rule"] == "key.unregistered")
+        found = call(client, "READINESS")
+    assert (found["service"], found["ready"], found["left_out"]) == ("ops", 0, 0)
+    rules = {one["rule"]: one for one in map(fields, found["rules"])}
+    assert rules.keys() == RULES.keys()
+    assert rules["scope.write"]["readiness"] == "enforced"
+    assert rules["key.unregistered"]["readiness"] == "not ready"
+    assert rules["key.unregistered"]["findings"] == [finding["id"]]
+    assert rules["scope.read"]["readiness"] == "gap"
+    assert rules["scope.read"]["why"].startswith("keyfence must look for ")
+    assert rules["stream.maxlen"]["readiness"] == "no traffic"
+
+
+@pytest.mark.parametrize("workers", ["", "workers: 1"])
+def test_without_a_store_findings_are_those_since_the_start(
+    tmp_path: Path, server: RedisServer, workers: str
+) -> None:
+    config = configured(tmp_path, server, "findings: none", workers)
+    with Keyfence("--config", config) as keyfence, keyfence.client("web", decode_responses=True) as client:
+        client.get("elsewhere")
+        found = call(client, "FINDINGS")
+        (finding,) = map(fields, found["findings"])
+        assert (finding["rule"], finding["shape"]) == ("key.unregistered", "elsewhere")
+        assert finding["observed"] == 1
+        assert error_of(client, "KEYFENCE", "READINESS").startswith("keyfence: there is no findings store")
 
 
 def test_a_reload_takes_the_grant_away(tmp_path: Path, server: RedisServer) -> None:

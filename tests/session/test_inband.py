@@ -35,6 +35,7 @@ FOUND = {"commands": 7}
 NOT_IN_MULTI = b"-ERR Command not allowed inside a transaction\r\n"
 ASKING = {
     "KEYFENCE FINDINGS": ("findings", ("CubeProxy",)),
+    "KEYFENCE READINESS": ("readiness", ("CubeProxy",)),
     "KEYFENCE STATS": ("stats", ("CubeProxy",)),
     "KEYFENCE SHOW CLIENTS": ("clients", ("CubeProxy",)),
     "keyfence upstreams": ("upstreams", ()),
@@ -74,6 +75,7 @@ def test_whoami_says_who_the_client_is_and_why() -> None:
     assert found[b"contact"] == b"#cube-redis"
     assert passed(one) == b""
     assert told.commands == [("CubeProxy", "KEYFENCE WHOAMI", "local")]
+    assert told.asked_of == [], "it is no evidence that a rule was kept"
 
 
 @pytest.mark.parametrize(
@@ -285,7 +287,7 @@ def test_client_reply_off_and_skip_silence_it() -> None:
     passed(one)
     one.from_upstream(b"+OK\r\n")
     question_of(one).answered(FOUND)
-    assert sent(one).startswith(b"*17\r\n+KEYFENCE ")
+    assert sent(one).startswith(b"*19\r\n+KEYFENCE ")
     one.from_client(cmd("CLIENT REPLY OFF") + STATS)
     one.from_upstream(b"+OK\r\n")
     question_of(one).answered(FOUND)

@@ -34,6 +34,7 @@ _SUBCOMMANDS = (
     _own("WHOAMI", "Which service you are, how keyfence knows, and which policy applies."),
     _own("EXPLAIN", "What the policy says about a command, which does not run.", "<command> ...", 1, None),
     _own("FINDINGS", "The violations of your service, the most frequent first."),
+    _own("READINESS", "Which rules can be enforced for your service, and what is left to do."),
     _own("MODES", "The mode of each rule for your service."),
     _own("STATS", "How many commands and violations your service had."),
     _own("SHOW", "The clients of this keyfence, those of your service first.", "CLIENTS", 1, 1),

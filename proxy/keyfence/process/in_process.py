@@ -6,6 +6,7 @@ Rule: it owns the listeners; everything else is the runtime's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -14,12 +15,13 @@ from typing import Any
 from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context
 from keyfence.policy.enforcement.modes import BreakGlass
+from keyfence.session.conversation.questions import Question
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.tally import Row
 
-from .serving.answers import Answers
-from .serving.backend import Backend, Feed, WorkerFailed
+from .serving.answers import LEDGER_SECONDS, OF_LEDGER, Answers, from_ledger
+from .serving.backend import Backend, Feed, Ledger, WorkerFailed
 from .serving.reload import Packed
 from .serving.runtime import Runtime
 
@@ -27,15 +29,43 @@ from .serving.runtime import Runtime
 class InProcess(Backend):
     """The backend without workers."""
 
-    def __init__(self, runtime: Runtime, listeners: Listeners, feed: Feed | None = None) -> None:
-        """`feed` gets what is counted, each second and at the end."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        listeners: Listeners,
+        feed: Feed | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        """`feed` gets what is counted, each second and at the end, and `ledger` knows what became of it."""
         self._is_open = False
         self._runtime = runtime
         self._listeners = listeners
         self._feed = feed
         self._increments = Increments(runtime.telemetry)
         self._since = time.time()
-        runtime.answer_by(Answers(runtime).ask, is_all=True)
+        self._ledger = ledger
+        self._answers = Answers(runtime)
+        self._jobs: set[asyncio.Task[None]] = set()
+        runtime.answer_by(self._ask, is_all=True)
+
+    def _ask(self, question: Question) -> None:
+        if question.kind not in OF_LEDGER:
+            self._answers.ask(question)
+            return
+        task = asyncio.get_running_loop().create_task(self._ask_ledger(question))
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+
+    async def _ask_ledger(self, question: Question) -> None:
+        answer = None
+        runtime = self._runtime
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEDGER_SECONDS):
+                await self.tick()
+                tally = runtime.telemetry.tally
+                kind, (service,) = question.kind, question.content
+                answer = await from_ledger(self._ledger, kind, service, runtime.authorizer, tally)
+        question.answered(answer)
 
     @property
     def is_open(self) -> bool:

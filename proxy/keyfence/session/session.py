@@ -273,7 +273,8 @@ class Session(Executor):
         if recorder is not None and not too_large:
             recorder(authorizer.policy, self.service, argv, touches)
         self.observer.judged_at_length(self._why_evaluated(ruling, handler, size))
-        self.observer.asked(self.service, evidence_of(authorizer.policy, number, touches))
+        if handler is not OWN:  # what keyfence is asked is no traffic, and shows nothing about the rules
+            self.observer.asked(self.service, evidence_of(authorizer.policy, number, touches))
         label = command.name if command is not None else KEYFENCE if handler is OWN else OTHER
         reply = TOO_LONG if too_large and handler is OWN else None
         if ruling is not PASS:

@@ -3,6 +3,7 @@
 Rule: an answer is made of plain values that JSON can carry, and is bounded. Answering changes nothing.
 
 Without workers one process answers everything. A worker answers what it knows, and asks its parent the rest.
+What the findings store knows comes from the `Ledger` of the process that has the store.
 """
 
 from __future__ import annotations
@@ -18,15 +19,20 @@ from keyfence.downstream.client import Client, report_fault
 from keyfence.policy.analysis.explain import explain
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.engine.authorizer import Authorizer
+from keyfence.policy.rules import RULES
 from keyfence.resp.values import LEFT_OUT, MAX_ROWS
 from keyfence.session.conversation.questions import Kind, Question
 from keyfence.telemetry.counters import Counters
-from keyfence.telemetry.tally import Row
+from keyfence.telemetry.tally import Row, Tally
 from keyfence.upstream.health import Upstream
 
+from .backend import Ledger
 from .runtime import Runtime
 
 Answer = Any  # None: there is no answer
+OF_LEDGER = frozenset({"findings", "readiness"})  # kinds that `from_ledger` answers
+LEDGER_SECONDS = 2.0  # for an answer of the store
+NO_STORE = "there is no findings store; set findings: in the configuration"
 SPLICED = "keyfence runs with --splice: it evaluates nothing"
 
 
@@ -63,10 +69,10 @@ class Answers:
                 return upstreams_of(runtime.upstream)
             case "clients":
                 return clients_of(runtime.clients, *content)
-            case "findings":
-                return findings_of((row for _, row in runtime.telemetry.tally.rows()), *content)
             case "stats":
                 return stats_of([runtime.telemetry.counters], *content)
+            case _:
+                return None  # only the ledger knows
 
 
 def explained(
@@ -144,6 +150,28 @@ def merged_clients(answers: Iterable[dict[str, Any]], service: str) -> dict[str,
 
 
 # -- findings and counts of a service
+
+
+async def from_ledger(
+    ledger: Ledger | None, kind: str, service: str, authorizer: Authorizer | None, tally: Tally
+) -> Answer:
+    """The answer about findings or readiness. Without a store, findings are those of the tally."""
+    if authorizer is None:
+        return {"error": SPLICED}
+    try:
+        if ledger is None:
+            rows = (row for _, row in tally.rows())
+            return findings_of(rows, service) if kind == "findings" else {"error": NO_STORE}
+        if kind == "findings":
+            return await ledger.findings_of(service, MAX_ROWS)
+        number = authorizer.number(service)
+        modes = {rule: authorizer.modes.mode(rule, number) for rule in RULES}
+        return await ledger.readiness_of(authorizer.policy.services[number], modes)
+    except ValueError as exc:
+        return {"error": str(exc)}
+    except Exception as exc:
+        report_fault(exc)
+        return None
 
 
 def findings_of(rows: Iterable[Row], service: str) -> dict[str, Any]:

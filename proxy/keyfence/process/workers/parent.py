@@ -16,8 +16,8 @@ from typing import Any
 
 from keyfence.net.addresses import Bound
 from keyfence.policy.enforcement.modes import BreakGlass
-from keyfence.process.serving.answers import findings_of, merged_clients, stats_of
-from keyfence.process.serving.backend import Backend, Feed, WorkerFailed
+from keyfence.process.serving.answers import from_ledger, merged_clients, stats_of
+from keyfence.process.serving.backend import Backend, Feed, Ledger, WorkerFailed
 from keyfence.process.serving.reload import Packed
 from keyfence.process.serving.runtime import Runtime, StartError
 from keyfence.telemetry.counters import Counters
@@ -49,15 +49,17 @@ class Workers(Backend):
         relay: LogRelay,
         start: Start,
         feed: Feed | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         """`runtime` is the parent's own; `start` is a worker's first order, without its sockets; `feed` gets
-        all increments."""
+        all increments, and `ledger` knows what became of them."""
         self.closing = False
         self._slots = slots
         self._runtime = runtime
         self._relay = relay
         self._start = start
         self._feed = feed
+        self._ledger = ledger
         self._workers: list[WorkerProcess] = []
         self._total = Counters()  # of all workers, ended ones included, without gauges
         self._tally = Tally()
@@ -190,9 +192,10 @@ class Workers(Backend):
             case "clients", [str(service)]:
                 answers = await self._ask(self._workers, kind, content)
                 answer = merged_clients((one for one in answers if isinstance(one, dict)), service)
-            case "findings", [str(service)]:
+            case "findings" | "readiness", [str(service)]:
                 await self._counts_since_now()
-                answer = findings_of((row for _, row in self._tally.rows()), service)
+                authorizer = self._runtime.authorizer
+                answer = await from_ledger(self._ledger, kind, service, authorizer, self._tally)
             case "stats", [str(service)]:
                 await self._counts_since_now()
                 answer = stats_of([self._total, self._runtime.telemetry.counters], service)

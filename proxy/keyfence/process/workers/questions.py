@@ -15,7 +15,7 @@ from keyfence.session.conversation.questions import Question
 MAX_WAITING = 1000
 ANSWER_SECONDS = 2.0
 # What the other processes know too. A worker answers all other kinds itself.
-OF_ALL = frozenset({"whose", "clients", "findings", "stats"})
+OF_ALL = frozenset({"whose", "clients", "findings", "readiness", "stats"})
 
 
 class Questions:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-Kind = Literal["whose", "explain", "findings", "stats", "clients", "upstreams"]
+Kind = Literal["whose", "explain", "findings", "readiness", "stats", "clients", "upstreams"]
 
 
 class Question(NamedTuple):
@@ -17,7 +17,8 @@ class Question(NamedTuple):
 
     whose (service, id): whether a client of the service was shown this connection id.
     explain (service, argv, caller): what the policy says about a command.
-    findings (service,), stats (service,): the violations of a service; how many commands and violations.
+    findings (service,), readiness (service,): the findings of a service; which rules can be enforced for it.
+    stats (service,): how many commands and violations it had.
     clients (service,): the clients of all processes, those of the service first.
     upstreams (): each upstream and its state.
 

@@ -73,7 +73,12 @@ def _has_tenants(session: Executor) -> bool:
     return any(number not in binding.across for binding in authorizer.policy.bindings)
 
 
-_ABOUT_THE_SERVICE: Mapping[str, Kind] = {"FINDINGS": "findings", "STATS": "stats", "SHOW": "clients"}
+_ABOUT_THE_SERVICE: Mapping[str, Kind] = {
+    "FINDINGS": "findings",
+    "READINESS": "readiness",
+    "STATS": "stats",
+    "SHOW": "clients",
+}
 
 
 def _fault(argv: Argv, own: OwnCommand | None) -> bytes:
