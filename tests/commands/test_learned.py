@@ -382,7 +382,7 @@ def test_learned_commands_are_never_laxer_than_those_of_the_table(redis: Live) -
 
 def test_a_live_server_of_a_known_version_teaches_nothing(redis: Live) -> None:
     if not any(known.endswith(f"-{redis.version.rpartition('.')[0]}") for known in ASKED_SERVERS):
-        pytest.skip(f"{redis.version} isn't among the servers of the table")
+        pytest.skip(f"{redis.version} is not among the servers of the table")
     assert learn(redis("COMMAND")) == NOTHING
 
 

@@ -58,10 +58,10 @@ FOUND: dict[str, tuple[str, str]] = {
     "FCALL_RO": (_COUNTED_KEYS, "read"),
     "GEORADIUS": ("1; the one behind the last STORE or STOREDIST", "read; write"),
     "GEORADIUSBYMEMBER": ("1; the one behind the last STORE or STOREDIST", "read; write"),
-    "HIMPORT SET": ("2; what HIMPORT PREPARE has named can't be known", "write"),
+    "HIMPORT SET": ("2; what HIMPORT PREPARE has named cannot be known", "write"),
     "MIGRATE": ("3, or all behind KEYS", "read and delete; with COPY read"),
-    "SORT": ("1; the one behind the last STORE; BY and GET patterns can't be known", "read; write"),
-    "SORT_RO": ("1; BY and GET patterns can't be known", "read"),
+    "SORT": ("1; the one behind the last STORE; BY and GET patterns cannot be known", "read; write"),
+    "SORT_RO": ("1; BY and GET patterns cannot be known", "read"),
     "STRALGO": ("two behind KEYS", "read"),
     "XREAD": ("the first half of what is behind STREAMS", "read"),
     "XREADGROUP": ("the first half of what is behind STREAMS", "read and group"),
@@ -159,7 +159,7 @@ def place(spec: KeySpec) -> str:
         parts = {2: "the first half of what is"}
         what = "the one" if spec.last == 0 else parts.get(spec.limit, "all")
         return f"{what} behind {spec.keyword.decode()}"
-    return "can't be known"
+    return "cannot be known"
 
 
 def _range(spec: KeySpec) -> str:

@@ -256,7 +256,7 @@ class ProcessControl(Control):
         try:
             self._backend.log_to(settings.decision_log)
         except OSError as exc:
-            text = f"the decision log {settings.decision_log} can't be written: {exc.strerror}"
+            text = f"the decision log {settings.decision_log} cannot be written: {exc.strerror}"
             raise FileError([settings.fault(("decision_log",), text)]) from None
 
     def _report_reload(
@@ -284,7 +284,7 @@ class ProcessControl(Control):
             restarted = await self._backend.restart()
         except WorkerFailed as exc:
             raise ValueError(str(exc)) from None
-        self._runtime.tell(f"restarted {restarted} workers")
+        self._runtime.tell(f"restarted {restarted} worker{'' if restarted == 1 else 's'}")
         return {"restarted": restarted}
 
     def restart_on_signal(self) -> asyncio.Task[None]:

@@ -120,7 +120,7 @@ class DedicatedLink:
             self._receiver.upstream_refused(reason)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
+        transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._connecting = None
         self._transport = transport
         keep_alive(transport.get_extra_info("socket"))

@@ -120,7 +120,7 @@ class SharedLink:
     def _refuse(self) -> None:
         self._is_refused = False
         if self.sharer is not None:
-            self.sharer.upstream_refused("upstream doesn't keep up with what it is sent")
+            self.sharer.upstream_refused("upstream does not keep up with what it is sent")
 
     def dropped(self) -> None:
         """The connection is gone or was never opened. The next request uses another one."""
@@ -326,7 +326,7 @@ class SharedConnection:
         return list(waiting)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
+        transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._connecting = None
         self._transport = transport
         if self.is_closed:
@@ -407,7 +407,7 @@ class SharedConnection:
                 if end == start:
                     continue
             if entry is None:
-                self._abandon("upstream sent a reply that nothing asked for")
+                self._abandon("upstream sent a reply that no request asked for")
                 return
             completed = framer.completed
             if completed == entry.count:

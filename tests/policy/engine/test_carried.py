@@ -187,7 +187,7 @@ def test_a_violation_names_the_key_at_fault() -> None:
     )
     (one,) = violations("RENAME mine:profile:a mine:strict:a")
     assert (one.position, one.key, one.entry) == (2, b"mine:strict:a", "strict")
-    assert one.message == "what RENAME takes from mine:profile:a to mine:strict:a can't be checked"
+    assert one.message == "what RENAME takes from mine:profile:a to mine:strict:a cannot be checked"
     assert one.hint == "mine:strict:a asks for fields; ask the same of the source, or write them plainly"
     (one,) = violations("RENAME mine:profile:a mine:count:a")
     assert one.message == "mine:count:a is a string, but mine:profile:a is a hash"

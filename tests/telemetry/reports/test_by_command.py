@@ -52,7 +52,7 @@ def test_lines_of_a_log_add_up_with_their_merged_decisions() -> None:
         (b"\xff\xfe{}", "line 2 is skipped: "),
         (b'{"a":"\xff"}', "line 2 is skipped: not UTF-8"),
         ("{}", 'line 2 is skipped: "time" is missing'),
-        (line(time="yesterday"), "line 2 is skipped: \"time\" isn't RFC 3339: 'yesterday'"),
+        (line(time="yesterday"), "line 2 is skipped: \"time\" is not RFC 3339: 'yesterday'"),
         (line(merged=-1), 'line 2 is skipped: "merged" isn\'t a number of decisions'),
         (line(merged="many"), 'line 2 is skipped: "merged" isn\'t a number of decisions'),
         (line(action="exploded"), "line 2 is skipped: unknown action 'exploded'"),

@@ -158,7 +158,7 @@ class Authorizer:
             self._questions_known[command, target] = known
         return known
 
-    def repeats(
+    def common_outcome(
         self,
         service: int,
         cache: DecisionCache,
@@ -167,8 +167,9 @@ class Authorizer:
         touches: Touches,
         ruling: Ruling,
     ) -> int | None:
-        """Returns what each command like this one, which the cache does not admit, means for its key's time
-        to live (`ttl.outcome`). None if such a command may have other findings or actions than this ruling.
+        """Returns the outcome for the key's time to live (`ttl.outcome`) that all commands like this one have
+        in common; the cache admits none of them. None if one of them may have other findings or actions than
+        this ruling.
 
         They are the same only if every broken rule depends on command and target alone. A refusal is the same
         as long as no break-glass is open.

@@ -82,7 +82,7 @@ def _form_fault(value: bytes, position: int, form: Form, what: Shown) -> Iterato
                 "value.invalid",
                 position,
                 lambda: (
-                    f"{what()} can't be checked: it is {size} bytes long",
+                    f"{what()} cannot be checked: it is {size} bytes long",
                     f"{form.text} is asked for; write a shorter one",
                 ),
             )
@@ -237,7 +237,7 @@ def ttl_fault(found: int, command: str, access: Access, rule: TtlRule, shown: Sh
     def words() -> tuple[str, str]:
         _, message, hint = fault_of(found, rule, command, shown())
         if found == REQUIRED and access.ttl is not None and access.ttl.kind == "keeps" and command != "SET":
-            hint = f"{command} can't bring one"
+            hint = f"{command} cannot bring one"
         return message, hint
 
     return Fault(rule_of(found), position or access.position, words)

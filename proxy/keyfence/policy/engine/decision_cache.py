@@ -292,7 +292,7 @@ class DecisionCache(Revocable):
     # -- asking the evaluator
 
     def _form(self, name: bytes) -> CommandForm | None:
-        """The form of a command, or what leads to its forms; None if it isn't one for the cache."""
+        """The form of a command, or what leads to its forms; None if it is not one for the cache."""
         one = ONE_KEY.get(name)
         if one is None:
             return self._keyless(name)
@@ -332,7 +332,7 @@ class DecisionCache(Revocable):
         return decision
 
     def _looks(self, form: CommandForm, target: Target) -> int:
-        """What to look at in each command of a form on a target; -1: something that isn't known here."""
+        """What to look at in each command of a form on a target; -1: something that is not known here."""
         more = self._looks_at_content(form, target.entry) if target.kind in ("entry", "scope") else 0
         return -1 if more < 0 else more + (0 if target.names_sure else _NAME)
 

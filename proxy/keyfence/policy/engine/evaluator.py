@@ -197,7 +197,7 @@ class Evaluator(WideEvaluator):
     def _all_accesses(self, service: int, name: str, touches: Touches) -> Iterator[Found | None]:
         accesses = touches.accesses
         is_script = touches.script is not None
-        several = len(accesses) > 1  # a single one isn't clean: `admits` has asked
+        several = len(accesses) > 1  # a single one is not clean: `admits` has asked
         for access in accesses:
             if self.budget.works(cost(access.key)):
                 yield None
@@ -244,7 +244,7 @@ class Evaluator(WideEvaluator):
             yield self._plain(
                 problem.rule,
                 problem.position,
-                f"{name} can't be judged: {problem.reason}",
+                f"{name} cannot be evaluated: {problem.reason}",
                 self._unknown_hint(service, name, argv, touches.command, problem),
             )
         script, may = touches.script, self.policy.unregistered_scripts

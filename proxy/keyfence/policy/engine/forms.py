@@ -131,7 +131,7 @@ class CachedDecision:
         self.miss = Lookup(self, RULE, -1 if looks else 0)
 
 
-# Why the cache doesn't admit a command: labels of a metric (docs/operations.md).
+# Why the cache does not admit a command: labels of a metric (docs/operations.md).
 COMMAND = "command"
 FORM = "form"
 KEYS = "keys"
@@ -146,7 +146,7 @@ class Lookup:
     def __init__(self, decision: CachedDecision | None, reason: str, faults: int) -> None:
         self.decision = decision  # None: nothing is known
         self.is_admitted = not reason  # nothing is wrong with the command
-        self.reason = reason  # why it isn't admitted
+        self.reason = reason  # why it is not admitted
         # Encodes what is wrong with what is written, and how much; 0: nothing. -1: unknown, so there is no
         # common counter.
         self.faults = faults

@@ -336,7 +336,7 @@ class KeyEvaluator(Wording):
 
         def content() -> tuple[str, str]:
             whose, shown = names()
-            message = f"what {name} takes from {whose} to {shown} can't be checked"
+            message = f"what {name} takes from {whose} to {shown} cannot be checked"
             return message, f"{shown} asks for {item}; ask the same of the source, or write them plainly"
 
         yield self._about("value.invalid", access, target, content)

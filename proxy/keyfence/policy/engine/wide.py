@@ -325,7 +325,7 @@ class WideEvaluator(KeyEvaluator):
 
         def words() -> tuple[str, str, str]:
             what = "function" if is_function else "script"
-            message = f"{self.who(service)} may not {name} a {what} that the policy doesn't know"
+            message = f"{self.who(service)} may not {name} a {what} that the policy does not know"
             return (
                 self._first_lines.get(sha1, ""),
                 message,
@@ -459,7 +459,7 @@ class WideEvaluator(KeyEvaluator):
         is_script: bool = True,
     ) -> bool | None:
         """Whether no key that a pattern can mean is closed to a command, or to what a script runs; None where
-        that takes too long to find out. What isn't known of a command's doings is as a script's."""
+        that takes too long to find out. What is not known of a command's doings is as a script's."""
         name = command.name
         grants = self._grants_of(service, name)
         if self._on_all_keys(grants, access.key):

@@ -1,7 +1,7 @@
 """The report: which service breaks which rule, and how often, as a table for people.
 
 Rule: the table shows every row. Rows come from the tally of a running keyfence, or from the lines of a
-decision log with their merged decisions. A line that can't be read is skipped and reported with its number.
+decision log with their merged decisions. A line that cannot be read is skipped and reported with its number.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def rows_from_snapshot(values: Iterable[Any]) -> list[Row]:
 
 def rows_from_log(lines: Iterable[str | bytes], complain: Callable[[str], None]) -> tuple[list[Row], int]:
     """The rows of a decision log's lines, and the number of decisions that the log has dropped. `complain`
-    gets a sentence for each line that can't be read."""
+    gets a sentence for each line that cannot be read."""
     tally = Tally()
     dropped = 0
     for number, line in enumerate(lines, 1):
@@ -179,7 +179,7 @@ def _row_of_line(record: object) -> tuple[Row, int]:
 
 def _row(value: object) -> Row:
     if not isinstance(value, dict):
-        raise ValueError("a row of the report isn't a JSON object")
+        raise ValueError("a row of the report is not a JSON object")
     actions = value.get("actions")
     if not isinstance(actions, dict) or not all(isinstance(number, int) for number in actions.values()):
         raise ValueError('a row of the report has no "actions"')
