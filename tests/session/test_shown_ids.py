@@ -66,7 +66,7 @@ def test_an_id_that_a_client_was_shown_is_its_own_and_its_services(request_: byt
     assert redirect(other, 7042) == b""
     answer = redirect(stranger, 7042)
     assert is_refusal(answer, "command.forbidden")
-    assert b"CubeMaster may not use CLIENT TRACKING to redirect to a connection of somebody else" in answer
+    assert b"CubeMaster may not use CLIENT TRACKING to redirect to another service's connection" in answer
     assert b"CLIENT ID" in answer
     assert passed(stranger) == b""
 

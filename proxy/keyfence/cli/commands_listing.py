@@ -123,7 +123,7 @@ def _listed(row: Row) -> Listed:
     elif command.name in FOUND:
         keys, access = FOUND[command.name]
     elif row.problem:
-        keys, access = "others than it names", ""
+        keys, access = "keys that it does not name", ""
     else:
         keys, access = _by_specs(row)
     named = RESOURCES_IN_WORDS.get(command.name, ("", ""))[1]
