@@ -22,7 +22,7 @@ from keyfence.resp.requests import RequestReader
 from .base import SessionBase
 from .reply_queue import ReplyQueue, unreachable
 from .routing import Route
-from .states import Event, State, next_state
+from .states import ADMITS, Event, Input, State, next_state, states_where
 from .transactions import OpenTransaction
 
 
@@ -51,6 +51,11 @@ _AWAITING_ALL = int(State.AWAITING_ALL)
 _BECOMING_OPAQUE = int(State.BECOMING_OPAQUE)
 _OPAQUE = int(State.OPAQUE)
 _CLOSING = int(State.CLOSING)
+
+# What states admit, from `states.ADMITS`: the one state that evaluates, and sets of states as bits.
+(_EVALUATING,) = (int(state) for state, admits in ADMITS.items() if admits.input is Input.EVALUATE)
+_AWAITS_MORE = states_where(lambda admits: admits.awaits_more)
+_HOLDS_NOTHING = states_where(lambda admits: admits.input in (Input.PASS, Input.DROP))
 _NO_LIMIT = 1 << 62
 
 # Sent upstream in place of a command that is refused inside MULTI. Its wrong arity makes Redis mark the
@@ -102,7 +107,7 @@ class Conversation(SessionBase):
         """Whether the next request may be evaluated now."""
         slots = self.replies.slots
         return (
-            self.state == _READING
+            self.state == _EVALUATING
             and not self.replies.closing
             and not self.wants_turn
             and slots.held_bytes < self.room.slots
@@ -117,13 +122,13 @@ class Conversation(SessionBase):
         """A waiting session takes in some more bytes, because only reading shows that a client has gone."""
         if self.replies.closing:
             return False
-        if self.state in (_OPAQUE, _CLOSING):
+        if _HOLDS_NOTHING >> self.state & 1:
             return True
         return self.may_evaluate() or self.backlog() < self.room.backlog
 
     @property
     def holds_back(self) -> bool:
-        if self.closing or self.state in (_OPAQUE, _CLOSING):
+        if self.closing or _HOLDS_NOTHING >> self.state & 1:
             return False
         return not self.may_evaluate()
 
@@ -132,7 +137,7 @@ class Conversation(SessionBase):
         if self.replies.slots or self.wants_turn:
             return True
         # Without a reply slot, a session may still wait for an answer from other processes.
-        return self.state not in (_READING, _CLOSING)
+        return bool(_AWAITS_MORE >> self.state & 1)
 
     @property
     def is_streaming(self) -> bool:

@@ -31,6 +31,7 @@ beginning of a large request was sent upstream before the request was decided.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -70,7 +71,7 @@ class Admits(NamedTuple):
     """What a state admits."""
 
     input: Input
-    reads: bool  # the client's socket is read, however much of its input is kept already
+    reads: bool  # the client's socket is read, independent of the kept input
     awaits_more: bool  # something may still come for a client that sends no more
 
 
@@ -92,6 +93,12 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.OPAQUE: {},
     State.CLOSING: {},
 }
+
+
+def states_where(admitted: Callable[[Admits], bool]) -> int:
+    """Returns the states whose row of ADMITS satisfies the condition, as bits: bit n is state n. Compiled
+    modules compute such a set once, and then test one bit."""
+    return sum(1 << state for state, admits in ADMITS.items() if admitted(admits))
 
 
 def next_state(state: int, event: Event) -> State:
