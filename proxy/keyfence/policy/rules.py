@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, get_args
 
-# What the evaluator looks at, in this order: the command; then key by key, from "rights" to "lifetime"; last
-# all keys together. "unseen" is what cannot be read from the command.
+# The evaluator's stages, in order: the command; then key by key, from "rights" to "lifetime"; last all keys
+# together. "unseen" is for effects that the command does not show.
 Stage = Literal[
     "session",
     "command",
@@ -39,8 +39,8 @@ class Rule(NamedTuple):
     stage: Stage
     meaning: str  # of a violation, as a sentence without its full stop
     decided_by: str  # the part of the policy that decides, or the person to ask
-    remedy: str  # what helps, as a sentence without its full stop
-    late: bool = False  # some violations show only in what Redis answers afterwards; they cannot be refused
+    remedy: str  # the remedy, as a sentence without its full stop
+    late: bool = False  # some violations show only in Redis' later answers, so they cannot be refused
 
 
 _ALL: Final = (

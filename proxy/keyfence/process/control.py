@@ -1,4 +1,4 @@
-"""Carries out what the admin listener and signals ask of a running keyfence.
+"""Carries out the requests of the admin listener and of signals to a running keyfence.
 
 Rule: this is the one place that puts a policy, a configuration or a break-glass in force; it hands them to
 the backend, which serves the clients. Nothing here ends the process.

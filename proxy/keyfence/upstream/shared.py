@@ -187,7 +187,7 @@ class SharedConnection:
         self._flush_due = False
         self._alone = 0  # how many sends in a row happened while no reply was due
         self._full = False
-        self._proven = False  # whether a byte was received, so that something answers behind the port
+        self._proven = False  # whether a byte was received, which shows that a server answers there
         self._idle_since = self._loop.time()
         self._worked = False  # whether a request was sent since the last tick
         self._unproven = 0  # requests since the last barrier

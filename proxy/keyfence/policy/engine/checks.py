@@ -43,7 +43,7 @@ BY_KIND: Final = {
 
 
 class Standing(NamedTuple):
-    """What holds for all accesses of one kind."""
+    """The answer for all accesses of one kind."""
 
     doubts: int  # the checks that may fail, as a sum
     outcome: int  # the command's outcome for the key's time to live and size (`ttl.outcome`, `ttl.SIZED`)

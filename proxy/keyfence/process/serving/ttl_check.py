@@ -1,4 +1,4 @@
-"""Asks Redis for times to live and sizes that a command alone did not show, and reports violations.
+"""Asks Redis for times to live and sizes that the commands did not show, and reports violations.
 
 Rule: it asks on a connection of its own, in batches, each key in its database. A key without an answer is
 counted and causes no violation; each reason is reported once. A fault here does not affect clients.

@@ -1,6 +1,6 @@
-"""The increments that a worker sends to its parent: what it has counted since the last time.
+"""The increments that a worker sends to its parent: its counts since the last time.
 
-Rule: the sum of all increments is what the worker has counted. So the parent keeps one sum, and nothing is
+Rule: the sum of all increments equals the worker's counts. So the parent keeps one sum, and nothing is
 subtracted when a worker ends. A row without new counts costs a comparison and is not sent.
 """
 

@@ -27,7 +27,7 @@ class SessionBase:
 
     def __init__(self, service: str, profile: Profile, outlet: Outlet, route: Route) -> None:
         self.service = service  # the client's service
-        self.caller = NOBODY  # what else is known of the client
+        self.caller = NOBODY  # the client's other known attributes
         self.profile = profile  # the state that its connection to Redis must have
         self.outlet = outlet
         self.route = route  # which connection `to_upstream` is for

@@ -210,7 +210,7 @@ class Executor(Conversation):
         else:
             self.replies.local(reply)
 
-    # -- what handlers use
+    # -- for handlers
 
     def forward_one(self) -> None:
         """Send the current request upstream and await its one reply."""
@@ -270,7 +270,7 @@ class Executor(Conversation):
             self.inspect(seen)
         elif self.is_doubtful or transaction.is_shapeable:
             if decides:
-                self.become_opaque("its effect inside MULTI cannot be known behind a script")
+                self.become_opaque("its effect inside MULTI cannot be known after a script")
             else:
                 self.forward_one()
         elif transaction.is_full:

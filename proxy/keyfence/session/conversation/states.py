@@ -48,7 +48,7 @@ class State(IntEnum):
 
 
 class Event(Enum):
-    """What changes a session's state."""
+    """The events that change a session's state."""
 
     HOLD = "the next decision depends on a due reply"
     RELEASE = "that reply has arrived, or will never come"
@@ -68,7 +68,7 @@ class Input(Enum):
 
 
 class Admits(NamedTuple):
-    """What a state admits."""
+    """A state's row in ADMITS."""
 
     input: Input
     reads: bool  # the client's socket is read, independent of the kept input
