@@ -27,13 +27,14 @@ _XADD, _XADD_ID = cache_forms.XADD, cache_forms.XADD_ID
 _SEVERAL_KEYS, _KEYLESS = cache_forms.SEVERAL_KEYS, cache_forms.KEYLESS
 
 
-class CommandForm(Admitted):
-    """One form of one command, and the number of such commands that were admitted."""
+class CommandForm:
+    """One form of one command."""
 
-    def __init__(self, one: OneKey, kind: int, targets: int, spelled: bytes) -> None:
-        """`kind` is one of `cache_forms`; `targets` is how many the policy has."""
+    def __init__(self, one: OneKey, kind: int, targets: int, spelled: bytes, evidence: object) -> None:
+        """`kind` is one of `cache_forms`; `targets` is how many the policy has; `evidence` is that of a
+        command on keys of no target, or without keys."""
         name = one.command.name
-        super().__init__(name)
+        self.name = name
         self.one = one
         self.kind = kind
         self.spelled = spelled  # the command's name as the client spells it
@@ -45,7 +46,7 @@ class CommandForm(Admitted):
         self.targets = targets
         self.decisions: list[CachedDecision | None] = []  # by target …
         self.kept = 0  # … with room for this many: for all of them, once one is kept
-        self.on_no_target = CachedDecision(self, -1, 0, 0, kind == _KEYLESS, False)
+        self.on_no_target = CachedDecision(self, -1, 0, 0, kind == _KEYLESS, False, evidence)
         # For a command whose options decide: its forms by their options. For such a form: its options as
         # sent.
         self.forms: dict[tuple[bytes, ...], CommandForm | None] = {}
@@ -101,7 +102,7 @@ class CommandForm(Admitted):
         return form
 
     def _new_form(self, options: tuple[bytes, ...]) -> CommandForm | None:
-        form = CommandForm(self.one, self.kind, self.targets, self.spelled)
+        form = CommandForm(self.one, self.kind, self.targets, self.spelled, self.on_no_target.evidence)
         if self.kind == _XADD:
             form.fields_at = 3 + len(options)
             if options and not is_trimmed(options):
@@ -110,12 +111,21 @@ class CommandForm(Admitted):
         return form
 
 
-class CachedDecision:
-    """The evaluator's answer to one command form on the keys of one target."""
+class CachedDecision(Admitted):
+    """What the evaluator said of one command form on the keys of one target, and how many such commands were
+    admitted."""
 
     def __init__(
-        self, form: CommandForm, target: int, outcome: int, looks: int, is_clean: bool, is_covered: bool
+        self,
+        form: CommandForm,
+        target: int,
+        outcome: int,
+        looks: int,
+        is_clean: bool,
+        is_covered: bool,
+        evidence: object,
     ) -> None:
+        super().__init__(form.name, evidence)
         self.form = form
         self.target = target  # its index; -1: no target, or no key
         self.outcome = outcome  # the command's outcome for its key's time to live (`ttl.outcome`)
@@ -125,6 +135,7 @@ class CachedDecision:
         # The counters of such commands, by `Lookup.faults`; if no entry covers the key, by its skeleton too.
         self.counters: dict[int, ViolationCounter] = {}
         self.shaped: dict[int, dict[bytes, ViolationCounter]] = {}
+        self.further = Admitted("", evidence)  # keys of this target that commands on another one had too
         self.hit = Lookup(self, "", 0)
         self.miss = Lookup(self, RULE, -1 if looks else 0)
 
@@ -141,10 +152,17 @@ RULE = "rule"
 class Lookup:
     """The cache's answer to one command."""
 
-    def __init__(self, decision: CachedDecision | None, reason: str, faults: int) -> None:
-        self.decision = decision  # None: nothing is known
+    def __init__(
+        self,
+        decision: CachedDecision | None,
+        reason: str,
+        faults: int,
+        others: list[CachedDecision] | None = None,
+    ) -> None:
+        self.decision = decision  # None: nothing is known. Of several keys, that of the first one …
+        self.others = others  # … and those of the keys with other decisions; None: there are none
         self.is_admitted = not reason  # the command passes
-        self.reason = reason  # the reason why it is not admitted
+        self.reason = reason  # why it is not admitted
         # Encodes the kind and number of faults in the written content; 0: none. -1: unknown, so there is no
         # common counter.
         self.faults = faults
