@@ -202,7 +202,7 @@ def _row(value: object) -> Row:
 
 def _clients(values: Any) -> list[Client]:
     if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
-        raise ValueError('"clients" isn\'t a list of objects')
+        raise ValueError('"clients" is not a list of objects')
     return [from_fields(one, "address") for one in values[:MAX_CLIENTS]]
 
 
@@ -216,14 +216,14 @@ def _text(record: Mapping[str, Any], name: str, default: str | None = None) -> s
 def _number(record: Mapping[str, Any], name: str) -> int:
     value = record.get(name, 0)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f'"{name}" isn\'t a number of decisions')
+        raise ValueError(f'"{name}" is not a number of decisions')
     return value
 
 
 def _time(record: Mapping[str, Any], name: str) -> float:
     value = record.get(name)
     if not isinstance(value, int | float) or not 0 <= value < 253_402_300_800:  # the year 10000
-        raise ValueError(f'"{name}" isn\'t a time in Unix seconds')
+        raise ValueError(f'"{name}" is not a time in Unix seconds')
     return float(value)
 
 
@@ -231,5 +231,5 @@ def _seconds(time: str) -> float:
     try:
         moment = datetime.fromisoformat(time)
     except ValueError:
-        raise ValueError(f'"time" isn\'t RFC 3339: {time[:32]!r}') from None
+        raise ValueError(f'"time" is not RFC 3339: {time[:32]!r}') from None
     return moment.timestamp() if moment.tzinfo is not None else moment.replace(tzinfo=UTC).timestamp()
