@@ -140,7 +140,7 @@ class FastPath:
 
     def _admits_parsed(self, session: Executor, cache: DecisionCache, argv: list[bytes]) -> bool:
         """Whether the cache admits a request, so that it goes upstream as it is and gives one reply."""
-        if len(argv) == 1 and session.transaction is not None and is_named(argv[0], b"EXEC"):
+        if len(argv) == 1 and _begins_or_ends(session, argv[0]):
             return False
         lookup = self.lookup = cache.find(argv, self._values)
         decision = lookup.decision
@@ -254,6 +254,11 @@ def exec_follows(reader: RequestReader, most_bytes: int, most_requests: int) -> 
             return False
         count += 1
     return True
+
+
+def _begins_or_ends(session: Executor, name: bytes) -> bool:
+    """Whether a command without arguments opens a transaction, or runs the open one; not for the cache."""
+    return is_named(name, b"MULTI") if session.transaction is None else is_named(name, b"EXEC")
 
 
 def is_named(name: bytes, wanted: bytes) -> bool:

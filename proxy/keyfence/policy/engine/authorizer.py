@@ -24,7 +24,7 @@ from .decision_cache import DecisionCache
 from .evaluator import Evaluator, Transaction
 from .forms import Lookup
 from .pending import PendingTtls
-from .writes import Write
+from .writes import Write, new_write
 
 # Only the command's form, the kind of key and the decision cache's view of the value decide whether these
 # rules are broken.
@@ -232,7 +232,7 @@ class Authorizer:
             if touches.databases and access.ttl is not None and access.ttl.kind == "carries":
                 where = touches.databases[0][1]  # MOVE and COPY … DB write to another database
             key, position, target = access.key, access.position, open_key.target
-            write = Write(self, service, client, name, sender, transaction, where, key, position, target)
+            write = new_write(self, service, client, name, sender, transaction, where, key, position, target)
             if open_key.outcome in UNSIZED and entry is not None:
                 pending.sizes.ask(write, questions(entry, access))
             if open_key.rule is not None:

@@ -40,7 +40,7 @@ from keyfence.policy.verdict import Finding, Peer
 
 from .decision_cache import DecisionCache
 from .forms import CachedDecision
-from .writes import MAX_KEY, MAX_KEYS, LateAuthorizer, Write
+from .writes import MAX_KEY, MAX_KEYS, LateAuthorizer, Write, new_write
 
 # As C integers, where this runs compiled.
 _FINE, _REQUIRED, _FIRST_FAULT, _LAST_FAULT = FINE, REQUIRED, min(FAULTS), max(FAULTS)
@@ -57,17 +57,17 @@ SOON: Final = (
 class PendingTtl:
     """A key, and the write that left its time to live open. Times are of the table's clock, in seconds."""
 
-    def __init__(self, write: Write, rule: TtlRule, everything: bool, now: float) -> None:
-        self.write = write
-        self.rule = rule
-        self.everything = everything  # False: only whether there is a time to live at all
-        self.since = self.last = now  # the write that Redis is asked about, and the last one
-        self.due = now + rule.grace / 1000
-        self.alone = True  # no other connection or transaction has written the key since
-        self.asked = False
-        self.twice = False  # found wrong once already, while a later write was within its grace time
-        self.later: PendingTtl | None = None  # the last write since, if its command or client is another one
-        self.may_be_gone = False  # the write may have removed the key; Redis is asked about that first
+    write: Write
+    rule: TtlRule
+    everything: bool  # False: only whether there is a time to live at all
+    since: float  # of the write that Redis is asked about …
+    last: float  # … and of the last one
+    due: float
+    alone: bool  # no other connection or transaction has written the key since
+    asked: bool
+    twice: bool  # found wrong once already, while a later write was within its grace time
+    later: PendingTtl | None  # the last write since, if its command or client is another one
+    may_be_gone: bool  # the write may have removed the key; Redis is asked about that first
 
     @property
     def database(self) -> int:
@@ -80,6 +80,23 @@ class PendingTtl:
     def findings(self, remaining: int) -> tuple[Finding, ...]:
         """Returns the findings if Redis answers PTTL with `remaining`; they cannot be refused any more."""
         return self.write.authorizer.late_ttl(self.write, self.rule, self.everything, remaining)
+
+
+def _new_pending(write: Write, rule: TtlRule, everything: bool, now: float) -> PendingTtl:
+    """Makes a pending key, like `new_write`."""
+    asked = PendingTtl.__new__(PendingTtl)
+    asked.write = write
+    asked.rule = rule
+    asked.everything = everything
+    asked.since = now
+    asked.last = now
+    asked.due = now + rule.grace / 1000
+    asked.alone = True
+    asked.asked = False
+    asked.twice = False
+    asked.later = None
+    asked.may_be_gone = False
+    return asked
 
 
 class PendingTtls:
@@ -122,7 +139,7 @@ class PendingTtls:
             if rule is not None and self._table:
                 self.settle(database, key, outcome, transaction, sender)
             return
-        write = Write(
+        write = new_write(
             authorizer,
             cache.service,
             client,
@@ -177,7 +194,7 @@ class PendingTtls:
             is_same_client = earlier.client is write.client or earlier.client == write.client
             if earlier.command == write.command and earlier.service == write.service and is_same_client:
                 return
-        asked = PendingTtl(write, rule, everything, now)
+        asked = _new_pending(write, rule, everything, now)
         if known is not None and not begins:
             known.later = asked
             return

@@ -44,28 +44,42 @@ class LateAuthorizer(Protocol):
 
 
 class Write:
-    """One command that passed and wrote one key."""
+    """One command that passed and wrote one key. `new_write` makes it."""
 
-    def __init__(
-        self,
-        authorizer: LateAuthorizer,
-        service: int,
-        client: Peer | str,
-        command: str,
-        sender: object,
-        transaction: object,
-        database: int,
-        key: bytes,
-        position: int,
-        target: Target,
-    ) -> None:
-        self.authorizer = authorizer  # let the command pass, and rules on later answers
-        self.service = service  # its number
-        self.client = client
-        self.command = command  # its name
-        self.sender = sender  # the connection, on which commands run in order
-        self.transaction = transaction  # the transaction in which the command is queued; None outside MULTI
-        self.database = database
-        self.key = key
-        self.position = position  # of the key in the command
-        self.target = target  # the key's target in the policy
+    authorizer: LateAuthorizer  # let the command pass, and rules on later answers
+    service: int  # its number
+    client: Peer | str
+    command: str  # its name
+    sender: object  # the connection, on which commands run in order
+    transaction: object  # the transaction in which the command is queued; None outside MULTI
+    database: int
+    key: bytes
+    position: int  # of the key in the command
+    target: Target  # the key's target in the policy
+
+
+def new_write(
+    authorizer: LateAuthorizer,
+    service: int,
+    client: Peer | str,
+    command: str,
+    sender: object,
+    transaction: object,
+    database: int,
+    key: bytes,
+    position: int,
+    target: Target,
+) -> Write:
+    """Makes a write. Compiled code calls this without a tuple of arguments, which a class would need."""
+    write = Write.__new__(Write)
+    write.authorizer = authorizer
+    write.service = service
+    write.client = client
+    write.command = command
+    write.sender = sender
+    write.transaction = transaction
+    write.database = database
+    write.key = key
+    write.position = position
+    write.target = target
+    return write
