@@ -1,58 +1,23 @@
 """Reads the findings store.
 
-Rule: reading never changes anything. A filter is checked when it is made, so that a query cannot fail by it.
+Rule: reading never changes anything.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, func, or_, select
 
-from keyfence.policy.diagnostics import did_you_mean
-
 from .database import Database
+from .filter import EVERYTHING, Filter
 from .finding import ACTIONS, HOUR, Event, Finding, State
 from .spans import Span, union, without
 from .tables import events, findings, hours, meta, policies, spans, use_hours, uses
 
 LOOKING, PASSTHROUGH, OPAQUE = "looking", "passthrough", "opaque"  # kinds of spans
-MAX_LIMIT = 10_000
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Filter:
-    """Which findings to list. Empty fields match all."""
-
-    service: str = ""
-    rule: str = ""
-    state: tuple[State, ...] = ()
-    owner: str = ""
-    entry: str = ""  # or shape
-    text: str = ""  # anywhere in the names, the hint and the examples
-    since: float = 0.0  # seen after this time, in Unix seconds
-    limit: int = MAX_LIMIT
-    offset: int = 0
-
-
-def states(text: str) -> tuple[State, ...]:
-    """The states that a text names, separated by commas; `active` is new, open and reopened. Raises
-    ValueError."""
-    found: list[State] = []
-    for name in filter(None, text.replace(" ", "").split(",")):
-        if name == "active":
-            found += (State.NEW, State.OPEN, State.REOPENED)
-        elif name in State._value2member_map_:
-            found.append(State(name))
-        else:
-            known = ["active", *map(str, State)]
-            raise ValueError(
-                f"{name!r} is not a state{did_you_mean(name, known)}; states are {', '.join(known)}"
-            )
-    return tuple(dict.fromkeys(found))
 
 
 class Asked(NamedTuple):
@@ -68,7 +33,7 @@ class Reader:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    def findings(self, which: Filter = Filter()) -> list[Finding]:
+    def findings(self, which: Filter = EVERYTHING) -> list[Finding]:
         """The findings that a filter matches, those with the most violations first."""
         with self.database.reading() as connection:
             chosen = _ordered(_matching(select(findings), which)).limit(which.limit).offset(which.offset)

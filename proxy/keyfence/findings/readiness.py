@@ -1,7 +1,7 @@
 """Readiness: which rules can be enforced for which services, and what is left to do for the others.
 
 Rule: a rule is ready only on positive evidence: commands of the service were asked of it, keyfence was
-looking for the whole quiet time, and none broke it. Time in which keyfence was not looking counts for nothing.
+looking for the whole quiet time, and none broke it. Time in which it was not looking counts for nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from keyfence.policy.rules import RULES
-from keyfence.policy.units import duration_text
 
+from .filter import Filter
 from .finding import Finding, State
-from .queries import Filter, Reader
-from .spans import Span, seconds
+from .queries import Reader
+from .spans import Span, seconds, span_text
 
 
 class Readiness(enum.StrEnum):
@@ -97,10 +97,10 @@ def _standing(
         readiness = Readiness.ENFORCED
     elif left:
         readiness = Readiness.NOT_READY
-    elif missing:
-        readiness = Readiness.GAP
     elif not asked:
         readiness = Readiness.NO_TRAFFIC
+    elif missing:
+        readiness = Readiness.GAP
     ids = tuple(one.id for one in left)
     owners = tuple(sorted({one.owner for one in left if one.owner}))
     last = max((one.last for one in left), default=None)
@@ -141,16 +141,3 @@ def mode_lines(found: Sequence[Standing]) -> list[dict[str, str]]:
         else:
             lines += [{"rule": rule, "service": one.service, "mode": "enforce"} for one in ready]
     return lines
-
-
-def span_text(span: float) -> str:
-    """A time span for people, in its two largest units: `6d 21h`, `5m`."""
-    rest = max(int(span), 1)
-    parts = []
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
-        number, rest = divmod(rest, size)
-        if number or parts:
-            parts.append(f"{number}{unit}" if number else "")
-        if len(parts) == 2:
-            break
-    return " ".join(filter(None, parts)) or duration_text(int(span * 1000))

@@ -55,3 +55,16 @@ def clipped(spans: Iterable[Span], begin: float, end: float) -> list[Span]:
 def seconds(spans: Iterable[Span], begin: float, end: float) -> float:
     """How many seconds between two times the spans cover."""
     return sum(one.seconds for one in clipped(spans, begin, end))
+
+
+def span_text(span: float) -> str:
+    """A time span for people, in its two largest units: `6d 21h`, `5m`."""
+    rest = max(int(span), 1)
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        number, rest = divmod(rest, size)
+        if number or parts:
+            parts.append(f"{number}{unit}" if number else "")
+        if len(parts) == 2:
+            break
+    return " ".join(filter(None, parts))

@@ -10,12 +10,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.enforcement.modes import ModeRule
-from keyfence.policy.rules import RULES
 
+from .filter import Filter
 from .finding import Finding
-from .queries import Filter, Reader
+from .queries import Reader
 from .readiness import may_be_refused
 
 
@@ -58,13 +57,3 @@ def _enforces(modes: Sequence[ModeRule], finding: Finding) -> bool:
         if one.rule in ("", finding.rule) and one.service in ("", finding.service):
             return one.mode == "enforce"
     return False
-
-
-def parse_mode(text: str, service: str = "") -> ModeRule:
-    """A mode as the command line has it: RULE=enforce. Raises ValueError."""
-    rule, _, mode = text.partition("=")
-    if mode != "enforce":
-        raise ValueError(f"{text!r} is not a mode to try; write RULE=enforce, as scope.write=enforce")
-    if rule not in RULES and rule != "*":
-        raise ValueError(f"{rule!r} is not a rule{did_you_mean(rule, RULES)}")
-    return ModeRule("enforce", "" if rule == "*" else rule, service)

@@ -20,8 +20,9 @@ from keyfence.telemetry.operator_log import Changes, elapsed
 
 from .batch import Batch
 from .database import Database, reason
+from .filter import Filter
 from .finding import SETTLE_SECONDS, Event
-from .queries import LOOKING, OPAQUE, PASSTHROUGH, Filter, Reader
+from .queries import LOOKING, OPAQUE, PASSTHROUGH, Reader
 from .rejudge import resolved
 from .spans import Span
 from .store import Store

@@ -13,6 +13,7 @@ from keyfence.policy.verdict import Peer
 
 from .clients import Client, listed, meet
 from .counters import OTHER
+from .decision_log import new_decision_id
 from .masking import mask, masked_hint
 from .sink import Group, Occurrence, Sink
 
@@ -96,9 +97,8 @@ class Tally(Sink):
         except Exception:  # a fault here must not stop the command
             command = {}
         client = listed(found.client)
-        examples.append(
-            Example(at=found.at, decision=found.decision, key=key, client=client, command=command)
-        )
+        decision = found.decision or new_decision_id()
+        examples.append(Example(at=found.at, decision=decision, key=key, client=client, command=command))
 
     def repeat(self, group: Group, times: int, _now: float, at: float) -> None:
         self.count(self._rows[group[:5]], group.action, at, times)
