@@ -17,7 +17,7 @@ from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
     ROUTE,
-    Told,
+    RecordingObserver,
     cmd,
     granting,
     identities,
@@ -63,7 +63,7 @@ def fields_of(reply: bytes) -> dict[bytes, bytes]:
 
 
 def test_whoami_says_who_the_client_is_and_why() -> None:
-    one = granted(told=(told := Told()))
+    one = granted(observer=(observer := RecordingObserver()))
     one.from_client(cmd("KEYFENCE WHOAMI"))
     reply = sent(one)
     assert b"$4\r\nuser\r\n$-1\r\n" in reply
@@ -74,15 +74,17 @@ def test_whoami_says_who_the_client_is_and_why() -> None:
     assert found[b"policy"] == b"cubesandbox"
     assert found[b"contact"] == b"#cube-redis"
     assert passed(one) == b""
-    assert told.commands == [("CubeProxy", "KEYFENCE WHOAMI", "local")]
-    assert told.asked_of == [], "it is no evidence that a rule was kept"
+    assert observer.commands == [("CubeProxy", "KEYFENCE WHOAMI", "local")]
+    assert observer.asked_of == [], "it is no evidence that a rule was kept"
 
 
 @pytest.mark.parametrize(
     ("user", "service", "by"), [("master", "CubeMaster", "user"), ("x", "CubeProxy", "network")]
 )
 def test_whoami_knows_whether_the_user_decides(user: str, service: str, by: str) -> None:
-    one = Session(InForce(granting()), identities(), "CubeProxy", "10.1.1.1", Told(), known_by="network")
+    one = Session(
+        InForce(granting()), identities(), "CubeProxy", "10.1.1.1", RecordingObserver(), known_by="network"
+    )
     one.from_client(cmd("AUTH", user, "right") + cmd("KEYFENCE WHOAMI"))
     passed(one)
     one.from_upstream(b"+OK\r\n")
@@ -242,22 +244,22 @@ def test_without_a_grant_it_is_an_unknown_command(call: str) -> None:
     one = session()
     one.from_client(cmd(call))
     assert sent(one).startswith(b"-NOPERM [command.unknown] ")
-    told = Told()
-    one = observed(told=told, sharing=True)
+    observer = RecordingObserver()
+    one = observed(observer=observer, sharing=True)
     one.from_client(cmd(call))
     assert passed(one) == cmd(call)
     assert one.route.pinned == "an unknown command"
-    assert told.commands == [("CubeProxy", "other", "forwarded")]
-    assert [rule for _, _, rule, _ in told.found] == ["command.unknown"]
+    assert observer.commands == [("CubeProxy", "other", "forwarded")]
+    assert [rule for _, _, rule, _ in observer.found] == ["command.unknown"]
 
 
 def test_inside_multi_it_is_refused_and_the_transaction_aborts() -> None:
-    one = in_multi(granted(told=(told := Told())))
+    one = in_multi(granted(observer=(observer := RecordingObserver())))
     one.from_client(STATS)
     assert passed(one) == cmd("ECHO")
     one.from_upstream(b"-ERR wrong number of arguments for 'echo' command\r\n")
     assert sent(one) == NOT_IN_MULTI
-    assert told.commands[-1] == ("CubeProxy", "KEYFENCE", "refused")
+    assert observer.commands[-1] == ("CubeProxy", "KEYFENCE", "refused")
 
 
 def test_a_whole_transaction_with_it_is_not_sent_as_one_piece() -> None:

@@ -23,7 +23,18 @@ from keyfence.resp.values import answer
 from keyfence.session.conversation.refusal import refusal
 from keyfence.session.session import Session
 from tests.session.fake_redis import PASSWORD, FakeRedis
-from tests.session.sessions import ROUTE, USERS, Told, cmd, granting, judge, passed, replies, sent, session
+from tests.session.sessions import (
+    ROUTE,
+    USERS,
+    RecordingObserver,
+    authorizer_with,
+    cmd,
+    granting,
+    passed,
+    replies,
+    sent,
+    session,
+)
 
 WORDS: list[list[bytes]] = [
     [b"HGETALL", ROUTE],
@@ -88,7 +99,7 @@ class Expected:
 
 def expect(stream: bytes, the_judge: Authorizer | None = None) -> Expected:
     """The reference: one command after the other."""
-    the_judge = the_judge or judge()
+    the_judge = the_judge or authorizer_with()
     redis = FakeRedis()
     expected = Expected([], redis, "CubeProxy")
     in_multi = False
@@ -143,9 +154,9 @@ def _own_answer(subcommand: bytes, version: int) -> bytes:
 def _not_followed(argv: Sequence[bytes], in_multi: bool, redis: FakeRedis) -> tuple[str, str] | None:
     name = argv[0].upper()
     if name == b"SYNC":
-        return "SYNC", "its replies can't be followed"
+        return "SYNC", "its replies cannot be followed"
     if in_multi and name == b"MONITOR":
-        return "MONITOR", "what MONITOR shows inside MULTI can't be followed"
+        return "MONITOR", "what MONITOR shows inside MULTI cannot be followed"
     if in_multi and name == b"CLIENT" and argv[1].upper() == b"REPLY":
         if argv[2].upper() == b"ON" and redis.reply == b"ON":
             return None
@@ -234,8 +245,8 @@ def answers(got: bytearray) -> list[bytes]:
 def test_every_reply_is_in_its_place(steps: list[bytes], seed: int, pushes: bool) -> None:
     stream = b"".join(steps)
     expected = expect(stream)
-    told = Told()
-    talk = Conversation(session(told=told), random.Random(seed), stream, pushes)
+    observer = RecordingObserver()
+    talk = Conversation(session(observer=observer), random.Random(seed), stream, pushes)
     talk.run()
     frames = answers(talk.got)
     assert [frame for frame in frames if not frame.startswith(b">")] == expected.replies
@@ -245,8 +256,8 @@ def test_every_reply_is_in_its_place(steps: list[bytes], seed: int, pushes: bool
     assert talk.redis.ran == expected.redis.ran
     assert talk.one.service == expected.service
     assert talk.one.outstanding == 0
-    assert sum(outcome == "refused" for _, _, outcome in told.commands) == expected.refused
-    assert len(told.commands) == expected.commands
+    assert sum(outcome == "refused" for _, _, outcome in observer.commands) == expected.refused
+    assert len(observer.commands) == expected.commands
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -267,7 +278,7 @@ def test_every_reply_is_in_its_place_where_connections_change(steps: list[bytes]
     """Connections change between a shared one and the client's own, and back as time passes."""
     stream = b"".join(steps)
     expected = expect(stream)
-    told = Told()
+    observer = RecordingObserver()
     dice = random.Random(seed)
     now = [0.0]
 
@@ -275,13 +286,13 @@ def test_every_reply_is_in_its_place_where_connections_change(steps: list[bytes]
         now[0] += dice.choice([0.0, 1.0, 30.0, 60.0])
         return now[0]
 
-    talk = Conversation(session(told=told, sharing=True, clock=clock), dice, stream, pushes=False)
+    talk = Conversation(session(observer=observer, sharing=True, clock=clock), dice, stream, pushes=False)
     talk.run()
     assert answers(talk.got) == expected.replies
     assert talk.redis.ran == expected.redis.ran
     assert talk.one.service == expected.service
     assert talk.one.outstanding == 0
-    assert len(told.commands) == expected.commands
+    assert len(observer.commands) == expected.commands
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -298,8 +309,8 @@ def test_every_reply_is_in_its_place_where_connections_change(steps: list[bytes]
 def test_keyfence_s_own_answers_are_in_their_places(steps: list[bytes], seed: int, sharing: bool) -> None:
     stream = b"".join(steps)
     expected = expect(stream, granting())
-    told = Told()
-    one = session(told=told, in_force=InForce(granting()), sharing=sharing)
+    observer = RecordingObserver()
+    one = session(observer=observer, in_force=InForce(granting()), sharing=sharing)
     talk = Conversation(one, random.Random(seed), stream, pushes=not sharing)
     talk.run()
     frames = answers(talk.got)
@@ -307,8 +318,8 @@ def test_keyfence_s_own_answers_are_in_their_places(steps: list[bytes], seed: in
     assert [frame for frame in frames if frame.startswith(b">")] == talk.pushed
     assert talk.redis.ran == expected.redis.ran
     assert talk.one.outstanding == 0
-    assert sum(outcome == "refused" for _, _, outcome in told.commands) == expected.refused
-    assert len(told.commands) == expected.commands
+    assert sum(outcome == "refused" for _, _, outcome in observer.commands) == expected.refused
+    assert len(observer.commands) == expected.commands
 
 
 def without_reply(redis: FakeRedis) -> list[tuple[bytes, ...]]:

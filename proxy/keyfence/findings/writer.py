@@ -1,6 +1,6 @@
 """Feeds the findings store while keyfence runs.
 
-Rule: the database is never on the path of a request, and never stops keyfence. What can't be written waits,
+Rule: the database is never on the path of a request, and never stops keyfence. What cannot be written waits,
 is added up, and is written once the database is back. One thread does all writing.
 """
 
@@ -164,7 +164,7 @@ class Writer:
         if self._failing_since is None:
             self._failing_since = now
             self._changes.add(
-                f"the findings store {self._store.database.shown} can't be written: {reason(exc)}; "
+                f"the findings store {self._store.database.shown} cannot be written: {reason(exc)}; "
                 "findings wait in memory"
             )
 

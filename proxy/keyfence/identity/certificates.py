@@ -43,8 +43,7 @@ def with_certificate(evidence: Evidence, certificate: Mapping[str, Any] | None) 
 class Certificates(Source):
     """Names of certificates and their services."""
 
-    name: ClassVar[str] = "certificate"
-
+    evidence: ClassVar[str] = "certificate"
     services: frozenset[str]  # of the policy: such a name needs no mapping
     by_name: Mapping[str, str] = dataclasses.field(default_factory=dict)
 

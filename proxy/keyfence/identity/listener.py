@@ -14,7 +14,7 @@ from .source import Source
 class Listener(Source):
     """The service that the listener names."""
 
-    name: ClassVar[str] = "listener"
+    evidence: ClassVar[str] = "listener"
 
     def service_of(self, evidence: Evidence) -> str:
         return evidence.listener_service

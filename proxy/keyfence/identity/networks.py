@@ -40,8 +40,7 @@ def forwarded(evidence: Evidence, address: str) -> Evidence:
 class Networks(Source):
     """Networks and their services."""
 
-    name: ClassVar[str] = "network"
-
+    evidence: ClassVar[str] = "source network"
     networks: Sequence[tuple[Network, str]] = ()
 
     def service_of(self, evidence: Evidence) -> str:

@@ -1,7 +1,7 @@
 """The interface of a source of identity.
 
-Rule: a source is one file that implements `Source`; `resolver` lists the sources in order. A source says ""
-where it does not know, never `unknown`.
+Rule: a source is one file that implements `Source`; `make_resolver` has the order of the sources. A source
+that does not know a client says "", never `unknown`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from .evidence import Evidence
 
 
 class Source(Protocol):
-    """One kind of evidence, and what the configuration says about it."""
+    """One kind of evidence, and the configuration's mapping of it to services."""
 
-    name: ClassVar[str]  # what this kind of evidence is called
+    evidence: ClassVar[str]  # the kind, as docs/configuration.md names it
 
     def service_of(self, evidence: Evidence) -> str:
         """The service of a client with this evidence; "" if this source does not know it."""

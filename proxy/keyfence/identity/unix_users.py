@@ -27,8 +27,7 @@ def with_unix_peer(evidence: Evidence, credentials: bytes) -> Evidence:
 class UnixUsers(Source):
     """Unix user ids and their services."""
 
-    name: ClassVar[str] = "unix user"
-
+    evidence: ClassVar[str] = "Unix user"
     uids: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
     def service_of(self, evidence: Evidence) -> str:

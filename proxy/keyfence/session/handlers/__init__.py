@@ -1,1 +1,1 @@
-"""Commands that change the session itself (login, transactions, subscriptions, the end), and KEYFENCE."""
+"""Handlers of the commands that change the session itself (logins, transactions, QUIT …), and of KEYFENCE."""
