@@ -22,6 +22,7 @@ NEW_SECONDS = DAY  # a finding is new for this long, and reopened for this long
 QUIET_SECONDS = 7 * DAY  # without a violation while keyfence was looking: then a finding is quiet
 # Violations that were counted just before a policy was put in force may arrive after it.
 SETTLE_SECONDS = 5.0
+EVERY_COMMAND = "internal.error"  # the rule that every command is asked about
 
 
 class State(enum.StrEnum):
