@@ -43,7 +43,7 @@ CLOSED = frozenset({State.QUIET, State.RESOLVED})
 
 def finding_id(key: Key) -> str:
     """The id of a finding (service, rule, command, entry, shape), for people and URLs."""
-    digest = hashlib.blake2b("\0".join(key).encode("utf-8", "surrogateescape"), digest_size=6)
+    digest = hashlib.blake2b("\0".join(key).encode("utf-8", "surrogatepass"), digest_size=6)
     return f"f-{digest.hexdigest()}"
 
 

@@ -31,6 +31,7 @@ _COMMAND_AT_START = re.compile(r"^(\s*):(?=:)", re.MULTILINE)
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # Text that Markdown shows as it is. Everything else goes into a code span.
 _PLAIN_WORDS = re.compile(r"[A-Za-z0-9 ,.;:()'-]*")
+_PIPE = re.compile(r"(\\*)\|")
 _LINKS = re.compile(r"://|www\.", re.IGNORECASE)
 
 
@@ -209,7 +210,13 @@ def _code(text: str) -> str:
     longest = max((len(ticks) for ticks in re.findall("`+", text)), default=0)
     fence = "`" * (longest + 1)
     pad = " " if text.startswith(("`", " ")) or text.endswith(("`", " ")) else ""
-    return f"{fence}{pad}{text}{pad}{fence}".replace("|", "\\|")
+    return _PIPE.sub(_escaped_pipe, f"{fence}{pad}{text}{pad}{fence}")
+
+
+def _escaped_pipe(found: re.Match[str]) -> str:
+    """A pipe behind an even number of backslashes, and one that escapes it."""
+    slashes = found[1]
+    return slashes + "\\" * (len(slashes) % 2) + "\\|"
 
 
 # -- JSON
