@@ -60,7 +60,11 @@ class Database:
             self.engine = _engine(parsed)
             with self.writing() as connection:
                 self._settle_schema(connection)
-        except (SQLAlchemyError, OSError, ImportError) as exc:
+        except BaseException as exc:
+            if hasattr(self, "engine"):
+                self.engine.dispose()
+            if not isinstance(exc, SQLAlchemyError | OSError | ImportError):
+                raise
             raise StoreError(f"the findings store {self.shown} can't be opened: {reason(exc)}") from None
 
     def _settle_schema(self, connection: Connection) -> None:
