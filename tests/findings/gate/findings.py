@@ -21,9 +21,17 @@ def finding(state: State = State.NEW, **fields: Any) -> Finding:
     key = {"service": "shop", "rule": "scope.write", "command": "SET", "entry": "order", "shape": ""}
     key |= {name: fields.pop(name) for name in tuple(fields) if name in key}
     values: dict[str, Any] = {
-        **{"severity": "must", "state": state, "since": NOON, "first": NOON, "last": NOON},
-        **{"counts": {"observed": 6}, "owner": "#billing", "hint": "its writers: billing", "revision": "r1"},
-        **{"clients": [{"address": "10.0.0.7"}], "examples": [example()]},
+        "severity": "must",
+        "state": state,
+        "since": NOON,
+        "first": NOON,
+        "last": NOON,
+        "counts": {"observed": 6},
+        "owner": "#billing",
+        "hint": "its writers: billing",
+        "revision": "r1",
+        "clients": [{"address": "10.0.0.7"}],
+        "examples": [example()],
     }
     return Finding(id=finding_id(tuple(key.values())), **key, **(values | fields))  # type: ignore[arg-type]
 

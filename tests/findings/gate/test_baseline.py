@@ -30,7 +30,9 @@ def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_a_finding_is_one_line_in_the_order_of_its_names() -> None:
-    text = baseline_text(blocking([finding(service="shop"), finding(service="cart", entry="", shape="a:<int>")]))
+    text = baseline_text(
+        blocking([finding(service="shop"), finding(service="cart", entry="", shape="a:<int>")])
+    )
     assert text.splitlines()[1:] == [
         "findings:",
         '- {service: cart, rule: scope.write, command: SET, shape: "a:<int>", id: f-7ce2bf56ee3c}',
@@ -48,7 +50,9 @@ def test_a_baseline_without_findings_can_be_read(tmp_path: Path) -> None:
     assert read_baseline(str(tmp_path / "b.yaml")) == ()
 
 
-def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_written_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "b.yaml"
     path.write_text("findings: []\n")
 
@@ -88,7 +92,10 @@ RIGHT = "- {service: shop, rule: scope.write, command: SET, entry: order, id: f-
             f"findings:\n{RIGHT.replace('service: shop, ', '')}\n",
             "2:3: error: 'service' is missing",
         ),
-        ("policy: shop\nclaims: []\n", "1:1: error: this is a policy, which --policy names; expected a baseline"),
+        (
+            "policy: shop\nclaims: []\n",
+            "1:1: error: this is a policy, which --policy names; expected a baseline",
+        ),
         ("findings: [\n", "error: "),
     ],
 )

@@ -127,10 +127,21 @@ def test_an_answer_with_another_id_is_not_believed(reader: Reader) -> None:
 def line(**fields: object) -> str:
     return json.dumps(
         {
-            **{"time": "2027-06-30T08:00:00Z", "decision": "d-82b2029b", "service": "shop"},
-            **{"client": "10.0.0.7:1", "command": "SET", "rule": "scope.write", "severity": "must"},
-            **{"entry": "order", "key": "order:7", "hint": "its writers: billing"},
-            **{"position": 1, "action": "observed", "merged": 0, "dropped": 0, **fields},
+            "time": "2027-06-30T08:00:00Z",
+            "decision": "d-82b2029b",
+            "service": "shop",
+            "client": "10.0.0.7:1",
+            "command": "SET",
+            "rule": "scope.write",
+            "severity": "must",
+            "entry": "order",
+            "key": "order:7",
+            "hint": "its writers: billing",
+            "position": 1,
+            "action": "observed",
+            "merged": 0,
+            "dropped": 0,
+            **fields,
         }
     )
 

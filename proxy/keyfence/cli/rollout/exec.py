@@ -19,7 +19,7 @@ from pathlib import Path
 
 import click
 
-from keyfence.cli.terminal.options import ADMIN_VARIABLE, checked
+from keyfence.cli.terminal.options import ADMIN_VARIABLE, checked, format_option
 from keyfence.cli.terminal.output import fail, fail_with, say
 from keyfence.config.fields import parse_store
 from keyfence.config.loading import load_settings
@@ -34,7 +34,7 @@ from keyfence.policy.services import UNKNOWN
 from keyfence.process.serving.reload import Origin, load, pack
 from keyfence.process.serving.spawn import PR_SET_PDEATHSIG
 
-from .gate import baseline_option, keep, known_findings, store_evidence, write_option
+from .gate import baseline_option, keep, known_findings, store_evidence, store_url, write_option
 from .served import CannotServe, Serving, for_a_command, serving
 
 URL_VARIABLE = "REDIS_URL"
@@ -82,14 +82,7 @@ _PASSED_ON = _ENDING | {signal.SIGUSR1, signal.SIGUSR2}
 )
 @click.option("--decision-log", "log", metavar="FILE", default="", help="Write violations to this file.")
 @click.option("--output", metavar="FILE", default="", help="Write the report here, not to standard error.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(list(FORMATS)),
-    default="text",
-    show_default=True,
-    help="Format of it.",
-)
+@format_option(*FORMATS)
 def exec_(
     command: Sequence[str],
     policy: str,
@@ -118,7 +111,7 @@ def exec_(
     settings, compiled = _loaded(origin, upstream)
     variables = _variables(settings, compiled, service, names)
     with _signals_waiting(), tempfile.TemporaryDirectory(prefix="keyfence-exec-") as folder:
-        url = store or f"sqlite:///{folder}/findings.db"
+        url = store_url(store) if store else f"sqlite:///{folder}/findings.db"
         services = tuple(dict.fromkeys(variables.values()))
         settings = for_a_command(settings, services, url, log)
         try:

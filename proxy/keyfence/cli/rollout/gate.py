@@ -139,6 +139,11 @@ def _evidence(source: str, since: float) -> Evidence:
     return _running_evidence(source, since) if is_url(source) else _log_evidence(source, since)
 
 
+def store_url(text: str) -> str:
+    """The URL of a findings store, as SQLAlchemy has it. Raises ValueError."""
+    return parse_store(text).replace("postgres://", "postgresql://", 1)
+
+
 def store_evidence(url: str, since: float = 0.0) -> Evidence:
     """What a findings store has. A store that can't be read ends the command."""
     from sqlalchemy.exc import SQLAlchemyError
@@ -147,7 +152,7 @@ def store_evidence(url: str, since: float = 0.0) -> Evidence:
     from keyfence.findings.queries import Reader
 
     try:
-        database = Database(parse_store(url).replace("postgres://", "postgresql://", 1), create=False)
+        database = Database(store_url(url), create=False)
     except (StoreError, ValueError) as exc:
         fail(str(exc))
     try:

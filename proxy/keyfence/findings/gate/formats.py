@@ -330,8 +330,8 @@ def _data(text: str) -> str:
 
 FORMATS: Mapping[str, Callable[[Judgement], str]] = {
     "text": as_text,
-    "markdown": as_markdown,
     "json": as_json,
+    "markdown": as_markdown,
     "junit": as_junit,
     "github": as_github,
 }
