@@ -123,7 +123,11 @@ def exec_(
         if not lived or running.process.returncode:
             say("keyfence: keyfence did not last until the command's end, so nothing is judged", err=True)
             sys.exit(code or 2)
-        sys.exit(code or _judged(url, known, (baseline, write), output, form))
+        try:
+            judged = _judged(url, known, (baseline, write), output, form)
+        except SystemExit as exc:
+            sys.exit(code or exc.code)
+        sys.exit(code or judged)
 
 
 def _loaded(origin: Origin, upstream: str) -> tuple[Settings, CompiledPolicy]:
