@@ -166,9 +166,9 @@ def test_a_process_lives_before_it_is_ready_and_says_why_it_is_not(
     served: Callable[[Scenario], None],
 ) -> None:
     async def scenario(client: Client) -> None:
-        client.control.reasons = ["upstream redis:6379 doesn't answer"]
+        client.control.reasons = ["upstream redis:6379 does not answer"]
         assert (await client.ask("GET", "/healthz"))[0] == 200
-        reasons = ["upstream redis:6379 doesn't answer"]
+        reasons = ["upstream redis:6379 does not answer"]
         assert await client.ask("GET", "/readyz") == (503, {"ready": False, "reasons": reasons})
         client.control.reasons = []
         assert await client.ask("GET", "/readyz") == (200, {"ready": True, "reasons": []})
@@ -221,8 +221,8 @@ def test_explain_takes_arguments_as_text_and_bytes_as_lone_surrogates(
 @pytest.mark.parametrize(
     ("path", "body", "sentence"),
     [
-        ("/explain", b"{", "The body isn't JSON: Expecting property name"),
-        ("/explain", b"\xff", "The body isn't UTF-8."),
+        ("/explain", b"{", "The body is not JSON: Expecting property name"),
+        ("/explain", b"\xff", "The body is not UTF-8."),
         ("/explain", b"[]", "The body must be a JSON object."),
         ("/explain", b"[" * 200_000, "The body is"),
         ("/explain", b"{}", '"service" is missing.'),

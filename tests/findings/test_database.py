@@ -53,7 +53,7 @@ def test_a_failed_upgrade_leaves_the_database_as_it_was(
     steps = ("ALTER TABLE keyfence_meta ADD COLUMN one INTEGER", "ALTER TABLE nowhere ADD COLUMN two INTEGER")
     monkeypatch.setattr(module, "UPGRADES", {VERSION: steps})
     monkeypatch.setattr(module, "VERSION", VERSION + 1)
-    with pytest.raises(StoreError, match="can't be opened: "):
+    with pytest.raises(StoreError, match="cannot be opened: "):
         Database(url)
     with database.reading() as connection:
         columns = [one["name"] for one in inspect(connection).get_columns(meta.name)]
@@ -68,7 +68,7 @@ def test_a_file_is_for_its_owner_only(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_not_made_for_a_reader(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="can't be opened: there is no such file"):
+    with pytest.raises(StoreError, match="cannot be opened: there is no such file"):
         Database(f"sqlite:///{tmp_path / 'findings.db'}", create=False)
     assert not list(tmp_path.iterdir())
 
@@ -78,12 +78,14 @@ def test_a_file_that_is_no_database_is_one_sentence(tmp_path: Path) -> None:
     path.write_text("not a database at all, but long enough to be read as one\n" * 20)
     with pytest.raises(StoreError) as caught:
         Database(f"sqlite:///{path}")
-    assert str(caught.value) == f"the findings store sqlite:///{path} can't be opened: file is not a database"
+    assert (
+        str(caught.value) == f"the findings store sqlite:///{path} cannot be opened: file is not a database"
+    )
 
 
 def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match=r"can't be opened: (file exists|not a directory)$"):
+    with pytest.raises(StoreError, match=r"cannot be opened: (file exists|not a directory)$"):
         Database(f"sqlite:///{tmp_path / 'file' / 'findings.db'}")
 
 
@@ -92,7 +94,7 @@ def test_a_server_that_does_not_answer_is_one_sentence_without_the_password() ->
         Database("postgresql://keyfence:hunter2@127.0.0.1:1/postgres")
     assert "\n" not in str(caught.value)
     assert "hunter2" not in str(caught.value)
-    assert "***@127.0.0.1:1/postgres can't be opened: " in str(caught.value)
+    assert "***@127.0.0.1:1/postgres cannot be opened: " in str(caught.value)
 
 
 def test_a_disk_error_names_the_cause(tmp_path: Path) -> None:

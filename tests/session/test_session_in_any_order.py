@@ -21,7 +21,17 @@ from keyfence.resp.requests import RequestReader
 from keyfence.session.conversation.refusal import refusal
 from keyfence.session.session import Session
 from tests.session.fake_redis import PASSWORD, FakeRedis
-from tests.session.sessions import ROUTE, USERS, Told, cmd, judge, passed, replies, sent, session
+from tests.session.sessions import (
+    ROUTE,
+    USERS,
+    RecordingObserver,
+    authorizer_with,
+    cmd,
+    passed,
+    replies,
+    sent,
+    session,
+)
 
 WORDS: list[list[bytes]] = [
     [b"HGETALL", ROUTE],
@@ -82,7 +92,7 @@ class Expected:
 
 def expect(stream: bytes) -> Expected:
     """The reference: one command after the other."""
-    the_judge = judge()
+    the_judge = authorizer_with()
     redis = FakeRedis()
     expected = Expected([], redis, "CubeProxy")
     in_multi = False
@@ -119,9 +129,9 @@ def expect(stream: bytes) -> Expected:
 def _not_followed(argv: Sequence[bytes], in_multi: bool, redis: FakeRedis) -> tuple[str, str] | None:
     name = argv[0].upper()
     if name == b"SYNC":
-        return "SYNC", "its replies can't be followed"
+        return "SYNC", "its replies cannot be followed"
     if in_multi and name == b"MONITOR":
-        return "MONITOR", "what MONITOR shows inside MULTI can't be followed"
+        return "MONITOR", "what MONITOR shows inside MULTI cannot be followed"
     if in_multi and name == b"CLIENT" and argv[1].upper() == b"REPLY":
         if argv[2].upper() == b"ON" and redis.reply == b"ON":
             return None
@@ -204,8 +214,8 @@ def answers(got: bytearray) -> list[bytes]:
 def test_every_reply_is_in_its_place(steps: list[bytes], seed: int, pushes: bool) -> None:
     stream = b"".join(steps)
     expected = expect(stream)
-    told = Told()
-    talk = Conversation(session(told=told), random.Random(seed), stream, pushes)
+    observer = RecordingObserver()
+    talk = Conversation(session(observer=observer), random.Random(seed), stream, pushes)
     talk.run()
     frames = answers(talk.got)
     assert [frame for frame in frames if not frame.startswith(b">")] == expected.replies
@@ -215,8 +225,8 @@ def test_every_reply_is_in_its_place(steps: list[bytes], seed: int, pushes: bool
     assert talk.redis.ran == expected.redis.ran
     assert talk.one.service == expected.service
     assert talk.one.outstanding == 0
-    assert sum(outcome == "refused" for _, _, outcome in told.commands) == expected.refused
-    assert len(told.commands) == expected.commands
+    assert sum(outcome == "refused" for _, _, outcome in observer.commands) == expected.refused
+    assert len(observer.commands) == expected.commands
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -237,7 +247,7 @@ def test_every_reply_is_in_its_place_where_connections_change(steps: list[bytes]
     """Connections change between a shared one and the client's own, and back as time passes."""
     stream = b"".join(steps)
     expected = expect(stream)
-    told = Told()
+    observer = RecordingObserver()
     dice = random.Random(seed)
     now = [0.0]
 
@@ -245,13 +255,13 @@ def test_every_reply_is_in_its_place_where_connections_change(steps: list[bytes]
         now[0] += dice.choice([0.0, 1.0, 30.0, 60.0])
         return now[0]
 
-    talk = Conversation(session(told=told, sharing=True, clock=clock), dice, stream, pushes=False)
+    talk = Conversation(session(observer=observer, sharing=True, clock=clock), dice, stream, pushes=False)
     talk.run()
     assert answers(talk.got) == expected.replies
     assert talk.redis.ran == expected.redis.ran
     assert talk.one.service == expected.service
     assert talk.one.outstanding == 0
-    assert len(told.commands) == expected.commands
+    assert len(observer.commands) == expected.commands
 
 
 def without_reply(redis: FakeRedis) -> list[tuple[bytes, ...]]:

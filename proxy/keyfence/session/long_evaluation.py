@@ -1,7 +1,7 @@
 """The evaluation of a request that takes more than one turn.
 
-Rule: the authorizer that begins an evaluation ends it, whatever is loaded meanwhile. Only what is sent, and
-on which connection, is found out when it ends.
+Rule: the authorizer that begins an evaluation ends it, whatever is loaded meanwhile. Only the bytes to send
+and their connection are determined at its end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from keyfence.session.conversation.executor import Handler
 
 
 class LongEvaluation:
-    """A request, and how far its evaluation has come."""
+    """A request, and the state of its evaluation."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class LongEvaluation:
         steps: Steps,
         is_timed: bool = False,
     ) -> None:
-        """`number` is the service's. `request` has the bytes that go upstream if it is admitted. `is_timed`:
+        """`number` is the service's. `request` has the bytes to send upstream if it is admitted. `is_timed`:
         measure `seconds`."""
         self.authorizer = authorizer
         self.number = number
@@ -35,7 +35,7 @@ class LongEvaluation:
         self.handler = handler
         self.request = request
         self.answer: tuple[Ruling, Touches] = (PASS, Touches(None))  # once it has ended
-        self.seconds = 0.0  # that its own turns have taken
+        self.seconds = 0.0  # taken by its own turns
         self.is_timed = is_timed
         self._steps = steps
 
