@@ -96,13 +96,12 @@ def test_the_script_is_red_on_a_new_violation_and_green_on_a_known_one(checkout:
     checkout.sends("SET order:7 x")
     red = gate_sh(checkout)
     assert (red.code, "keyfence gate: 1 new finding;" in red.out) == (1, True)
-    assert (
-        '<failure message="1 new finding"' in (checkout.folder / "keyfence-reports/keyfence.xml").read_text()
-    )
+    junit = checkout.folder / "keyfence-reports" / "keyfence.xml"
+    assert '<failure message="1 new finding"' in junit.read_text()
     checkout.knows("sqlite:///keyfence-reports/findings.db")
     green = gate_sh(checkout)
     assert (green.code, "not counted: 1 known" in green.out) == (0, True)
-    assert "<failure" not in (checkout.folder / "keyfence-reports/keyfence.xml").read_text()
+    assert "<failure" not in junit.read_text()
     checkout.sends("SET order:7 x", "DEL order:7")
     assert gate_sh(checkout).code == 1
 

@@ -171,7 +171,7 @@ def test_the_failure_of_the_command_counts_first(command: str, code: int, run: E
 def test_a_missing_command_has_the_code_of_shells(run: Exec, left: Path) -> None:
     code, _, err = run(command=("no-such-command",))
     assert code == 127
-    assert err.startswith("keyfence: no-such-command can't be run: No such file or directory\n")
+    assert err.startswith("keyfence: no-such-command cannot be run: No such file or directory\n")
     assert list(left.iterdir()) == []
 
 
@@ -341,7 +341,7 @@ def test_if_keyfence_itself_ends_early_nothing_is_green(run: Exec) -> None:
             ("--service", "shop", "--env", "=shop"),
             "--env '=shop' names no variable; write NAME or NAME=SERVICE",
         ),
-        (("--service", "shop", "--baseline", "missing.yaml"), "missing.yaml:1:1: error: can't be read"),
+        (("--service", "shop", "--baseline", "missing.yaml"), "missing.yaml:1:1: error: cannot be read"),
         (("--service", "shop", "--findings", "x"), "'x' is not a findings store; write sqlite:////PATH/FILE"),
         (("--service", "shop", "--upstream", "x"), "Invalid value for '--upstream'"),
         (("--service", "shop", "--nonsense"), "No such option"),

@@ -154,12 +154,12 @@ def test_silence_writes_no_baseline(url: str, tmp_path: Path) -> None:
     [
         (
             ("sqlite:////nowhere/findings.db",),
-            "the findings store sqlite:////nowhere/findings.db can't be opened",
+            "the findings store sqlite:////nowhere/findings.db cannot be opened",
         ),
         (("sqlite://x",), "'sqlite://x' has two slashes; write sqlite:///FILE, or sqlite:////PATH/FILE"),
         (
             ("postgresql://u@127.0.0.1:1/d",),
-            "the findings store postgresql://u@127.0.0.1:1/d can't be opened",
+            "the findings store postgresql://u@127.0.0.1:1/d cannot be opened",
         ),
         (("127.0.0.1:1",), "keyfence: http://127.0.0.1:1/evidence?…: no keyfence answers there"),
         (("missing.jsonl",), "missing.jsonl: No such file or directory"),
@@ -168,7 +168,7 @@ def test_silence_writes_no_baseline(url: str, tmp_path: Path) -> None:
         (("x", "--since", "1d", "--baseline", "b"), "are two ways to say what is new; give one of them"),
         (("x", "--since", "2999-01-01"), "--since is in the future; name a time that has passed"),
         (("x", "--since", "soon"), "'soon' is not a time"),
-        (("x", "--baseline", "missing.yaml"), "missing.yaml:1:1: error: can't be read: No such file"),
+        (("x", "--baseline", "missing.yaml"), "missing.yaml:1:1: error: cannot be read: No such file"),
         (("x", "--baseline", "missing.yaml"), "--write-baseline missing.yaml writes a new one"),
     ],
 )
@@ -182,7 +182,10 @@ def test_wrong_usage_is_one_sentence_and_code_2(arguments: tuple[str, ...], mess
 def test_a_baseline_that_cannot_be_written_is_told(url: str, tmp_path: Path) -> None:
     fill(url, "SET")
     code, _, err = keyfence("gate", url, "--write-baseline", tmp_path / "no" / "b.yaml")
-    assert (code, err) == (2, f"keyfence: {tmp_path}/no/b.yaml can't be written: No such file or directory\n")
+    assert (code, err) == (
+        2,
+        f"keyfence: {tmp_path}/no/b.yaml cannot be written: No such file or directory\n",
+    )
 
 
 # -- a running keyfence
@@ -247,7 +250,7 @@ def test_a_decision_log_with_unreadable_lines_is_never_clean(tmp_path: Path) -> 
     assert code == 2
     assert err == (
         f"keyfence: {log}: line 1 is skipped: not JSON (Expecting value at column 1)\n"
-        f"keyfence: {log}: lines that can't be read may hide findings; mend the file, or name another\n"
+        f"keyfence: {log}: lines that cannot be read may hide findings; mend the file, or name another\n"
     )
 
 

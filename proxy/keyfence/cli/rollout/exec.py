@@ -195,7 +195,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
         # Safe, because this process has one thread.
         process = subprocess.Popen(command, env=environment, preexec_fn=_before_exec())  # noqa: PLW1509
     except OSError as exc:
-        say(f"keyfence: {command[0]} can't be run: {exc.strerror}", err=True)
+        say(f"keyfence: {command[0]} cannot be run: {exc.strerror}", err=True)
         return NOT_FOUND if isinstance(exc, FileNotFoundError) else NOT_EXECUTABLE
     while process.poll() is None:
         info = signal.sigtimedwait(_PASSED_ON | {signal.SIGCHLD}, 1.0)
@@ -235,5 +235,5 @@ def _judged(url: str, known: Sequence[Known], files: tuple[str, str], output: st
         with click.open_file(output, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as exc:
-        fail(f"{output} can't be written: {exc.strerror}")
+        fail(f"{output} cannot be written: {exc.strerror}")
     return int(judgement.outcome)

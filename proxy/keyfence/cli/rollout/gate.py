@@ -1,7 +1,7 @@
 """`keyfence gate`: fails a pipeline on new findings.
 
 Rule: exit code 0 means that commands were evaluated and nothing new was found. Whatever keeps keyfence from
-knowing that has another code: 3 for no traffic, 2 for a source that can't be read.
+knowing that has another code: 3 for no traffic, 2 for a source that cannot be read.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def keep(judgement: Judgement, known: Sequence[Known], path: str) -> int:
     try:
         write_baseline(path, listed)
     except OSError as exc:
-        fail(f"{path} can't be written: {exc.strerror}")
+        fail(f"{path} cannot be written: {exc.strerror}")
     number = len({one.id for one in listed})
     say(f"keyfence: {path} knows {number} finding{'' if number == 1 else 's'}", err=True)
     return 0
@@ -145,7 +145,7 @@ def store_url(text: str) -> str:
 
 
 def store_evidence(url: str, since: float = 0.0) -> Evidence:
-    """What a findings store has. A store that can't be read ends the command."""
+    """What a findings store has. A store that cannot be read ends the command."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from keyfence.findings.database import Database, StoreError, reason
@@ -158,7 +158,7 @@ def store_evidence(url: str, since: float = 0.0) -> Evidence:
     try:
         return of_store(Reader(database), since)
     except SQLAlchemyError as exc:
-        fail(f"the findings store {database.shown} can't be read: {reason(exc)}")
+        fail(f"the findings store {database.shown} cannot be read: {reason(exc)}")
     finally:
         database.close()
 
@@ -187,5 +187,5 @@ def _log_evidence(path: str, since: float) -> Evidence:
     found, tally = read_log(path)
     found.report_missing()
     if found.faults:
-        fail(f"{path}: lines that can't be read may hide findings; mend the file, or name another")
+        fail(f"{path}: lines that cannot be read may hide findings; mend the file, or name another")
     return of_rows((row for _, row in tally.rows()), since)
