@@ -60,6 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("commands", "telemetry", "policy"),
         *("policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
     },
+    "findings.gate": {"findings", "policy", "policy.source", "telemetry"},
     "config": {"policy", "policy.enforcement", "policy.source", "resp", "net", "identity", "upstream"},
     "downstream": {
         *("config", "identity", "net", "resp", "session", "session.conversation", "telemetry", "upstream"),
@@ -110,7 +111,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("process.serving", "process.workers"),
     },
     "cli.terminal": {"admin", "config", "net", "policy", "telemetry", "telemetry.reports", "upstream"},
-    "cli.rollout": {"cli.terminal", "findings", "policy", "policy.enforcement", "telemetry"},
+    "cli.rollout": {
+        *("admin", "cli.terminal", "config", "findings", "findings.gate", "net", "telemetry", "upstream"),
+        *("policy", "policy.compiled", "policy.enforcement", "process", "process.serving"),
+    },
     "cli": {
         *("cli.rollout", "cli.terminal"),
         *("admin", "commands", "config", "downstream", "net", "process", "process.serving"),

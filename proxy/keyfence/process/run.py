@@ -43,8 +43,11 @@ from .serving.runtime import Runtime, StartError, background, telemetry_of
 from .systemd import READY, STOPPING, notifier
 
 
-async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | None) -> None:
-    """Run until SIGINT or SIGTERM. Raises StartError, EmbeddedRedisError."""
+async def serve(
+    origin: Origin, settings: Settings, policy: CompiledPolicy | None, *, to_the_end: bool = False
+) -> None:
+    """Run until SIGINT or SIGTERM. Raises StartError, EmbeddedRedisError. `to_the_end`: what is found only
+    later, by asking Redis, is found before the end."""
     notify = notifier()
     async with contextlib.AsyncExitStack() as stack:
         loop = asyncio.get_running_loop()
@@ -93,6 +96,9 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
             notify(STOPPING)
             runtime.tell(f"draining: clients have {runtime.settings.drain:g} s to end")
             await backend.drain(runtime.settings.drain, at_once)
+            if to_the_end:
+                await runtime.ask_now()
+                await backend.tick()
 
 
 def _recorder(settings: Settings, stack: contextlib.AsyncExitStack) -> Recorder:

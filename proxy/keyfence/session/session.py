@@ -266,24 +266,27 @@ class Session(Executor):
         command = touches.command
         if handler is None and command is not None:
             handler = SUBCOMMAND_HANDLERS.get(command.name)
-        elif handler is None and authorizer.answers(number, argv):
-            handler = OWN
+        elif handler is None and ruling is PASS and authorizer.answers(number, argv):
+            # keyfence is asked, not Redis: this is no traffic, and no evidence about any rule.
+            self.decided = Decided(OWN, TOO_LONG if self.partly_sent else None, KEYFENCE, True)
+            return False
         too_large = self.partly_sent and (handler is not None or touches.has_streamed_name)
         recorder = self.observer.recorder
         if recorder is not None and not too_large:
             recorder(authorizer.policy, self.service, argv, touches)
         self.observer.judged_at_length(self._why_evaluated(ruling, handler, size))
-        if handler is not OWN:  # what keyfence is asked is no traffic, and shows nothing about the rules
-            self.observer.asked(self.service, evidence_of(authorizer.policy, number, touches))
-        label = command.name if command is not None else KEYFENCE if handler is OWN else OTHER
-        reply = TOO_LONG if too_large and handler is OWN else None
+        known = lookup.decision if lookup is not None else None
+        evidence = known.evidence if known is not None else evidence_of(authorizer.policy, number, touches)
+        self.observer.asked(self.service, evidence)
+        label = command.name if command is not None else OTHER
+        reply = None
         if ruling is not PASS:
             decision = self._report(ruling, label, authorizer, Sent(authorizer.policy, argv, touches))
             if ruling.refused_by is not None:
                 reply = refusal(ruling.refused_by, authorizer.policy.contact, decision)
         if reply is None and too_large:
             handler = TOO_LARGE
-        fits = reply is not None or handler is OWN or self._fits(authorizer, touches, size)
+        fits = reply is not None or self._fits(authorizer, touches, size)
         if reply is None and handler is None and (command is None or command.name not in FIXED_SHAPE):
             self.mark_shapeable(fits)
         if handler is None and reply is None and fits:
