@@ -236,6 +236,7 @@ def test_readiness_says_what_is_left_to_do(keyfence: Keyfence) -> None:
     with keyfence.client("ops", decode_responses=True) as client:
         error_of(client, "HSET", "shop:cart:a", "f", "1")
         client.hget("elsewhere", "f")
+        client.hget("shop:cart:a", "f")
         findings = map(fields, call(client, "FINDINGS")["findings"])
         (finding,) = (one for one in findings if one["rule"] == "key.unregistered")
         found = call(client, "READINESS")

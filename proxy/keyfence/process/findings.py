@@ -99,18 +99,30 @@ class FindingsDesk(Ledger):
 
     async def findings_of(self, service: str, limit: int) -> dict[str, Any]:
         which = Filter(service=service, state=UNSETTLED, limit=limit)
-        async with self._in_band:
-            found = await self.ask(lambda views: views.listing(which, time.time(), time.time()))
+        found = await self._ask_in_turn(lambda views: views.listing(which, time.time(), time.time()))
         rows = [_row(one) for one in found["findings"]]
         return {"findings": rows, LEFT_OUT: found["total"] - len(rows)}
 
     async def readiness_of(self, service: str, modes: Mapping[str, str]) -> dict[str, Any]:
         of_service = {rule: {service: mode} for rule, mode in modes.items()}
-        async with self._in_band:
-            found = await self.ask(lambda views: views.readiness(of_service, QUIET_SECONDS, time.time()))
+        found = await self._ask_in_turn(lambda views: views.readiness(of_service, QUIET_SECONDS, time.time()))
         names = ("rule", "readiness", "why", "asked", "findings")
         rows = [{name: one[name] for name in names} for one in found["standings"]]
         return {"service": service, "ready": found["ready"], "rules": rows}
+
+    async def _ask_in_turn(self, question: Callable[[Views], _T]) -> _T:
+        """As `ask`, one question after the other. A question that its asker gives up keeps its turn until the
+        store has answered: a store that hangs takes one thread, not all."""
+        await self._in_band.acquire()
+        asking = asyncio.ensure_future(self.ask(question))
+
+        def answered(_: object) -> None:
+            self._in_band.release()
+            if not asking.cancelled():
+                asking.exception()  # its asker may have gone
+
+        asking.add_done_callback(answered)
+        return await asyncio.shield(asking)
 
     async def close(self) -> None:
         """Write what is left."""

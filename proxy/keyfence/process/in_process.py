@@ -6,7 +6,6 @@ Rule: it owns the listeners; everything else is the runtime's.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.tally import Row
 
-from .serving.answers import LEDGER_SECONDS, OF_LEDGER, Answers, from_ledger
+from .serving.answers import OF_LEDGER, Answers, from_ledger
 from .serving.backend import Backend, Feed, Ledger, WorkerFailed
 from .serving.reload import Packed
 from .serving.runtime import Runtime
@@ -57,14 +56,10 @@ class InProcess(Backend):
         task.add_done_callback(self._jobs.discard)
 
     async def _ask_ledger(self, question: Question) -> None:
-        answer = None
-        runtime = self._runtime
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEDGER_SECONDS):
-                await self.tick()
-                tally = runtime.telemetry.tally
-                kind, (service,) = question.kind, question.content
-                answer = await from_ledger(self._ledger, kind, service, runtime.authorizer, tally)
+        await self.tick()
+        runtime, (service,) = self._runtime, question.content
+        tally = runtime.telemetry.tally
+        answer = await from_ledger(self._ledger, question.kind, service, runtime.authorizer, tally)
         question.answered(answer)
 
     @property

@@ -158,17 +158,20 @@ async def from_ledger(
     """The answer about findings or readiness. Without a store, findings are those of the tally."""
     if authorizer is None:
         return {"error": SPLICED}
+    if ledger is None:
+        rows = (row for _, row in tally.rows())
+        return findings_of(rows, service) if kind == "findings" else {"error": NO_STORE}
     try:
-        if ledger is None:
-            rows = (row for _, row in tally.rows())
-            return findings_of(rows, service) if kind == "findings" else {"error": NO_STORE}
-        if kind == "findings":
-            return await ledger.findings_of(service, MAX_ROWS)
-        number = authorizer.number(service)
-        modes = {rule: authorizer.modes.mode(rule, number) for rule in RULES}
-        return await ledger.readiness_of(authorizer.policy.services[number], modes)
+        async with asyncio.timeout(LEDGER_SECONDS):
+            if kind == "findings":
+                return await ledger.findings_of(service, MAX_ROWS)
+            number = authorizer.number(service)
+            modes = {rule: authorizer.modes.mode(rule, number) for rule in RULES}
+            return await ledger.readiness_of(authorizer.policy.services[number], modes)
     except ValueError as exc:
         return {"error": str(exc)}
+    except TimeoutError:
+        return None
     except Exception as exc:
         report_fault(exc)
         return None
