@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Generator, Sequence
+from typing import NamedTuple
 
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Streamed, Touches
@@ -20,6 +21,7 @@ from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.show import shown_name
 from keyfence.policy.verdict import PASS, Action, Finding, Gathering, Peer, Ruling, Verdict, Violation
 
+from .changes import ChangeObserver
 from .decision_cache import DecisionCache
 from .evaluator import Evaluator, Transaction
 from .forms import Lookup
@@ -61,10 +63,18 @@ class InForce:
         self.authorizer = authorizer
 
 
+class Candidate(NamedTuple):
+    """A policy that is evaluated beside the one in force, and changes nothing."""
+
+    authorizer: Authorizer  # with the modes and break-glasses in force; it asks Redis nothing
+    observer: ChangeObserver
+
+
 class Authorizer:
     """A compiled policy, the modes of this environment, and the break-glass that is open.
 
-    A reload makes a new authorizer. A transaction keeps the one that it began with.
+    A reload makes a new authorizer, and so does a candidate that comes or goes. A transaction keeps the one
+    that it began with.
     """
 
     def __init__(
@@ -75,8 +85,11 @@ class Authorizer:
         clock: Callable[[], float] = time.time,
         on_error: Callable[[Exception], None] = lambda _: None,
         pending: PendingTtls | None = None,
+        candidate: Candidate | None = None,
     ) -> None:
-        """`pending` is the process's table of keys to ask Redis about. Without it, Redis is not asked."""
+        """`pending` is the process's table of keys to ask Redis about. Without it, Redis is not asked.
+        `candidate` is the policy to compare this one with, which sessions do."""
+        self.candidate = candidate
         self.policy = policy
         self.modes = modes
         self.glass = glass if glass is not None else []
@@ -88,13 +101,31 @@ class Authorizer:
         self._clock = clock
         self._on_error = on_error
 
+    def forget_permissions(self) -> None:
+        """Forgets what services may do: the command table has changed."""
+        self.evaluator.forget_permissions()
+        if self.candidate is not None:
+            self.candidate.authorizer.forget_permissions()
+
     def number(self, service: str) -> int:
         """Returns the number that the other methods take for a service; unlisted ones share one."""
         return self.policy.number(service)
 
     def rule(self, service: int, argv: Sequence[bytes], values: Values = ()) -> Ruling:
         """Returns the ruling on a command without keeping anything of it."""
-        return _driven(self._decide(service, argv, None, values))[0]
+        return driven(self._decide(service, argv, None, values))[0]
+
+    def rule_in_steps(
+        self,
+        service: int,
+        argv: Sequence[bytes],
+        touches: Touches | None,
+        transaction: Transaction | None,
+        values: Values,
+    ) -> Steps:
+        """Like `rule`, but yields as `authorize_in_steps` does. `touches` is what the command touches, if it
+        is known already."""
+        return self._decide(service, argv, transaction, values, touches)
 
     def authorize(
         self,
@@ -113,7 +144,7 @@ class Authorizer:
         values of the caller's bound placeholders (`CompiledPolicy.values`).
         """
         steps = self.authorize_in_steps(service, argv, transaction, database, client, connection, values)
-        return _driven(steps)
+        return driven(steps)
 
     def authorize_in_steps(
         self,
@@ -253,14 +284,19 @@ class Authorizer:
         )
 
     def _decide(
-        self, service: int, argv: Sequence[bytes], transaction: Transaction | None, values: Values
+        self,
+        service: int,
+        argv: Sequence[bytes],
+        transaction: Transaction | None,
+        values: Values,
+        known: Touches | None = None,
     ) -> Steps:
         evaluator, touches = self.evaluator, _NOTHING
         gathering: Gathering[Action] = Gathering()
         is_any = False
         self.steps_on_patterns = evaluator.not_kept = 0
         try:
-            touches = extract(argv)
+            touches = extract(argv) if known is None else known
             if len(touches.accesses) <= MANY and evaluator.admits(service, touches, values):
                 return PASS, touches
             name = command_name(argv, touches)
@@ -338,7 +374,7 @@ def command_name(argv: Sequence[bytes], touches: Touches) -> str:
     return touches.command.name if touches.command is not None else shown_name(argv[0])
 
 
-def _driven(steps: Steps) -> tuple[Ruling, Touches]:
+def driven(steps: Steps) -> tuple[Ruling, Touches]:
     """Runs an evaluation to its end, all turns at once."""
     while True:
         try:
