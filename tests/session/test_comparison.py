@@ -497,3 +497,19 @@ def test_with_masked_keys_the_changes_show_no_key() -> None:
     one.serve(cmd("SET a:note:one v") * 3)
     (row,) = one.rows
     assert row["example"].startswith("sha256:")
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_fault_in_the_comparison_stops_no_command(recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = pair(NEW)
+    faults: list[Exception] = []
+    candidate = one.in_force.candidate
+    assert candidate is not None
+    monkeypatch.setattr(candidate.authorizer, "_on_error", faults.append)
+    monkeypatch.setattr(one.observer, "changes", None)
+    if recorded:
+        one.told.recorder = lambda *_: None
+    one.session.from_client(cmd("SET a:note:1 v"))
+    one.session.from_client(cmd("SET a:note:1 v"))
+    assert passed(one.session) == cmd("SET a:note:1 v") * 2
+    assert [type(fault) for fault in faults] == [TypeError, TypeError]

@@ -46,7 +46,6 @@ class Control(Protocol):
         """Where clients connect: `{"address": "HOST:PORT", "service": …}`; the service may be empty."""
 
     @abstractmethod
-    @abstractmethod
     async def workers(self) -> Sequence[Mapping[str, Any]]:
         """The processes that serve clients: slot, pid, state, start time, revisions, connections."""
 
@@ -67,6 +66,24 @@ class Control(Protocol):
     async def reload(self) -> Mapping[str, Any]:
         """Put policy, configuration and waivers in force as their files are now. FileError: a file is wrong,
         and nothing changes."""
+
+    @abstractmethod
+    async def candidate(self) -> Mapping[str, Any]:
+        """The candidate policy, and what it would change. ValueError: there is no policy in force."""
+
+    @abstractmethod
+    async def load_candidate(self, file: str) -> Mapping[str, Any]:
+        """Compare the policy in this file, or folder, with the one in force from now on. FileError: it is
+        faulty, and nothing changes; ValueError as above."""
+
+    @abstractmethod
+    async def drop_candidate(self) -> Mapping[str, Any]:
+        """End the comparison."""
+
+    @abstractmethod
+    async def promote_candidate(self) -> Mapping[str, Any]:
+        """Reload, and put the candidate in force by that. ValueError: there is none, or it is not what the
+        policy's own files are; FileError as for `reload`. Nothing changes then."""
 
     @abstractmethod
     async def restart(self) -> Mapping[str, Any]:

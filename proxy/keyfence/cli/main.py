@@ -33,6 +33,7 @@ from keyfence.upstream.embedded import EmbeddedRedisError
 
 from . import policy_tools
 from .acl import acl
+from .candidate import candidate
 from .options import (
     Commands,
     admin_option,
@@ -86,6 +87,13 @@ def cli() -> None:
 @cli.command()
 @click.option("--config", metavar="FILE", default="", help="Configuration file; the flags below override it.")
 @click.option("--policy", metavar="FILE", default="", help="Policy file.")
+@click.option(
+    "--candidate",
+    "beside",
+    metavar="FILE",
+    default="",
+    help="Policy file to compare with the one in force on all traffic; see keyfence candidate.",
+)
 @click.option(
     "--upstream",
     metavar="URL",
@@ -144,6 +152,7 @@ def cli() -> None:
 def run(
     config: str,
     policy: str,
+    beside: str,
     upstream: str,
     listen: str,
     service: str,
@@ -175,15 +184,18 @@ def run(
         warn(
             "--upstream holds a password, and process listings show it; write file:PATH or '${NAME}' instead"
         )
+    if splice and beside:
+        fail("--splice applies no policy; omit --candidate")
     origin = Origin(config, overrides, spliced=splice)
     try:
-        settings, compiled = origin.load()
+        settings, compiled, packed = origin.load_with(beside)
     except FileError as exc:
         fail_with(exc)
+    compared = None if packed is None else (os.path.abspath(beside), packed)
     if not all(_compiled.status().values()):
         say(f"keyfence: {_compiled.describe()}", err=True)
     try:
-        run_loop(lambda: serve(origin, settings, compiled))
+        run_loop(lambda: serve(origin, settings, compiled, compared))
     except FileError as exc:
         fail_with(exc)
     except (StartError, EmbeddedRedisError) as exc:
@@ -336,7 +348,7 @@ def commands(form: str) -> None:
         console().print(listed.as_table(rows))
 
 
-for _command in (*policy_tools.COMMANDS, acl, modes, policies, scripts, status, waivers):
+for _command in (*policy_tools.COMMANDS, acl, candidate, modes, policies, scripts, status, waivers):
     cli.add_command(_command)
 
 

@@ -36,14 +36,20 @@ from .control import ProcessControl
 from .in_process import InProcess
 from .serving.backend import Backend
 from .serving.command_recorder import Recorder
-from .serving.reload import Origin, pack
+from .serving.reload import Origin, Packed, pack
 from .serving.rlimits import admin_room
 from .serving.runtime import Runtime, StartError, background, telemetry_of
 from .systemd import READY, STOPPING, notifier
 
 
-async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | None) -> None:
-    """Run until SIGINT or SIGTERM. Raises StartError, EmbeddedRedisError."""
+async def serve(
+    origin: Origin,
+    settings: Settings,
+    policy: CompiledPolicy | None,
+    candidate: tuple[str, Packed] | None = None,
+) -> None:
+    """Run until SIGINT or SIGTERM. `candidate` is the file of a candidate policy, and that policy. Raises
+    StartError, EmbeddedRedisError."""
     notify = notifier()
     async with contextlib.AsyncExitStack() as stack:
         loop = asyncio.get_running_loop()
@@ -74,6 +80,9 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
         stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
         access = Access(settings.admin_names, token_of(settings))
         control = ProcessControl(origin, runtime, backend, access, notify)
+        if candidate is not None:
+            await control.candidates.begin(*candidate)
+            runtime.tell(control.candidates.told())
         admin, metrics = await _admin(control, access, runtime, stack)
         stop = _on_signals(control, at_once)
         async with background(*runtime.chores(), control.tick_forever()):

@@ -1,7 +1,8 @@
 """One client's commands under the candidate policy, beside the one in force.
 
 Rule: the candidate never changes what happens to a command. Each command that the policy in force evaluates,
-or admits from its cache, is evaluated once by the candidate, and reported once.
+or admits from its cache, is evaluated once by the candidate, and reported once. A fault here is reported, and
+stops no command.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Comparison:
         self._number = self.candidate.number(service)
         self._number_in_force = in_force.number(service)
         self._values_in_force = in_force.policy.values(caller)
-        self._masks_alike = in_force.policy.secrecy == self.candidate.policy.secrecy
+        self._masks_alike = candidate.masks_alike
         self._seen: Transaction | None = None  # the open transaction as the policy in force knows it …
         self._transaction = Transaction()  # … and as the candidate does
 
@@ -67,9 +68,12 @@ class Comparison:
     ) -> None:
         """Report what the candidate would change about a command and its ruling. `by_candidate` is the
         candidate's ruling, if it is known."""
-        if by_candidate is None:
-            by_candidate, _ = driven(self.rule_in_steps(argv, touches, transaction))
-        self._report(touches, client, ruling, by_candidate)
+        try:
+            if by_candidate is None:
+                by_candidate, _ = driven(self.rule_in_steps(argv, touches, transaction))
+            self._report(touches, client, ruling, by_candidate)
+        except Exception as exc:
+            self.candidate.failed(exc)
 
     def _own(self, transaction: Transaction) -> Transaction:
         """What the candidate knows of the transaction."""
@@ -90,6 +94,20 @@ class Comparison:
     ) -> None:
         """Report what the candidate would change about a command whose violations `in_force` counts (None:
         there are none). `lookup` is what `cache`, the candidate's own, knows of the command."""
+        try:
+            self._compare_cached(argv, transaction, client, in_force, cache, lookup)
+        except Exception as exc:
+            self.candidate.failed(exc)
+
+    def _compare_cached(
+        self,
+        argv: list[bytes],
+        transaction: Transaction | None,
+        client: Peer,
+        in_force: ViolationCounter | None,
+        cache: DecisionCache,
+        lookup: Lookup,
+    ) -> None:
         kind = None if lookup.is_admitted else cache.counter(lookup, argv)
         is_known = lookup.is_admitted or kind is not None
         is_alike = not self.candidate.glass  # break-glass changes the action on a finding

@@ -68,6 +68,7 @@ class Candidate(NamedTuple):
 
     authorizer: Authorizer  # with the modes and break-glasses in force; it asks Redis nothing
     observer: ChangeObserver
+    masks_alike: bool = False  # both policies mask the same parts of keys
 
 
 class Authorizer:
@@ -100,6 +101,10 @@ class Authorizer:
         self._questions_known: dict[tuple[str, int], tuple[Question, ...]] = {}
         self._clock = clock
         self._on_error = on_error
+
+    def failed(self, fault: Exception) -> None:
+        """Report a fault of keyfence that concerns this authorizer."""
+        self._on_error(fault)
 
     def forget_permissions(self) -> None:
         """Forgets what services may do: the command table has changed."""
