@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 
 from keyfence.resp import encode
 from tests.cli.test_main import keyfence as command_line
-from tests.clients.running import ask, metric
-from tests.servers import Keyfence, RedisServer, running_redis
+from tests.clients.running import ask, eventually, metric
+from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer, running_redis
 
 Start = Callable[..., Keyfence]
 POLICY = """policy: shop
@@ -255,6 +256,45 @@ def test_without_a_policy_there_is_nothing_to_compare_with(
     for path, body in (("/candidate", None), ("/-/candidate", {"file": str(tmp_path / "new.yaml")})):
         status, answer = ask(keyfence, path, body)
         assert (status, json.loads(answer)) == refused
+
+
+@WORKERS
+def test_candidates_that_come_and_go_under_load_disturb_no_client(
+    more: tuple[str, ...], stage: Callable[..., Stage]
+) -> None:
+    one = stage("modes: [{mode: enforce}]", *more)
+    stop = threading.Event()
+    faults: list[object] = []
+    answered = 0
+
+    def work(service: str) -> None:
+        nonlocal answered
+        with one.keyfence.connect(service) as connection:
+            while not stop.is_set():
+                for command, reply in ((NOTE, b"+OK\r\n"), (ORDER, b"-NOPERM"), (CART, b"$-1\r\n")):
+                    connection.sendall(encode.command(*command))
+                    answer = connection.recv(1000)[:7]
+                    if answer != reply:
+                        faults.append(answer)
+                    answered += 1
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("web", "billing")]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(3):
+            one.load()
+            goal = answered + 50
+            eventually(lambda goal=goal: answered > goal, "they go on")
+            assert one.show()["commands"]["web"] > 0
+            assert ask(one.keyfence, "/-/candidate", method="DELETE")[0] == 200
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
+    assert faults == []
+    counted = metric(one.keyfence, "keyfence_candidate_commands_total")
+    assert 0 < counted <= metric(one.keyfence, "keyfence_commands_total")
 
 
 # -- the command line
