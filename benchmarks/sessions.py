@@ -19,7 +19,7 @@ from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import load_policy
 from keyfence.resp.encode import command
 from keyfence.session.session import Session
-from keyfence.telemetry.candidate import Changes
+from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.telemetry import Telemetry
 
 POLICY = Path(__file__).parents[1] / "policies" / "cubesandbox.yaml"

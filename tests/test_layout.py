@@ -55,15 +55,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "telemetry": {"policy", "policy.engine", "shapes"},
     "telemetry.reports": {"policy", "telemetry"},
+    "telemetry.candidate": {"policy", "policy.engine", "shapes", "telemetry"},
     "upstream": {"resp", "telemetry"},
+    "findings": {
+        *("commands", "telemetry", "policy"),
+        *("policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
+    },
     "config": {"policy", "policy.enforcement", "policy.source", "resp", "net", "identity", "upstream"},
     "downstream": {
         *("config", "identity", "net", "resp", "session", "session.conversation", "telemetry", "upstream"),
         *("policy", "policy.engine", "policy.source"),
     },
     "admin": {
-        *("config", "downstream", "net", "telemetry", "upstream"),
-        *("policy", "policy.compiled", "policy.source"),
+        *("config", "downstream", "findings", "net", "telemetry", "upstream"),
+        *("policy", "policy.compiled", "policy.enforcement", "policy.source"),
     },
     "process.serving": {
         *(
@@ -75,6 +80,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "net",
             "session.conversation",
             "telemetry",
+            "telemetry.candidate",
             "upstream",
         ),
         *(
@@ -94,16 +100,22 @@ MAY_IMPORT: dict[str, set[str]] = {
             "process.serving",
             "session.conversation",
             "telemetry",
+            "telemetry.candidate",
             "upstream",
         ),
         *("policy", "policy.enforcement"),
     },
     "process": {
-        *("admin", "config", "downstream", "net", "telemetry", "upstream"),
-        *("policy", "policy.analysis", "policy.compiled", "policy.enforcement"),
+        *("admin", "config", "downstream", "findings", "net", "telemetry", "telemetry.candidate", "upstream"),
+        *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
         *("process.serving", "process.workers"),
     },
+    "cli.terminal": {"admin", "config", "net", "policy", "telemetry", "telemetry.reports", "upstream"},
+    "cli.rollout": {
+        *("cli.terminal", "findings", "policy", "policy.enforcement", "telemetry", "telemetry.reports"),
+    },
     "cli": {
+        *("cli.rollout", "cli.terminal"),
         *("admin", "commands", "config", "downstream", "net", "process", "process.serving"),
         *("telemetry", "telemetry.reports", "upstream"),
         *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.loading"),

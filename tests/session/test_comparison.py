@@ -17,12 +17,13 @@ from keyfence.identity.resolver import make_resolver
 from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.analysis.replay import Replay
 from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.enforcement.changes import changes
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, Modes, Waiver
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
-from keyfence.policy.engine.changes import changes
 from keyfence.policy.loading.load import parse_policy
 from keyfence.session.session import Session
-from keyfence.telemetry.candidate import ChangedRow, Changes, rows_of
+from keyfence.telemetry.candidate.changes import Changes
+from keyfence.telemetry.candidate.rows import ChangedRow, rows_of
 from keyfence.telemetry.telemetry import Telemetry
 from tests.session.sessions import cmd, passed, sent
 

@@ -247,6 +247,8 @@ class Client(Owner):
             self._is_served = False
             self._context.clients.discard(self)
             self._counters.connection_closed(self._counted_as, self._listener)
+            if self._session.opaque_as:
+                self._context.telemetry.opaque_ended(self._session.opaque_as)
         self._context.ids.forget(self._session)
         self._links.close()
 

@@ -12,12 +12,11 @@ from collections.abc import Container, Sequence
 from keyfence.commands.model import Touches
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, Steps, driven
-from keyfence.policy.engine.changes import Changed, changes, masked_by
 from keyfence.policy.engine.counts import ViolationCounter
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Transaction
 from keyfence.policy.engine.forms import Lookup
-from keyfence.policy.verdict import PASS, Finding, Peer, Ruling
+from keyfence.policy.verdict import PASS, Changed, Peer, Ruling
 from keyfence.session.conversation.executor import OTHER
 
 
@@ -25,6 +24,7 @@ class Comparison:
     """The candidate as it sees one client, which is one service and one caller."""
 
     def __init__(self, in_force: Authorizer, candidate: Candidate, service: str, caller: Caller) -> None:
+        self._compared = candidate
         self.candidate = candidate.authorizer
         self.observer = candidate.observer
         self.values = self.candidate.policy.values(caller)
@@ -35,7 +35,6 @@ class Comparison:
         self._number = self.candidate.number(service)
         self._number_in_force = in_force.number(service)
         self._values_in_force = in_force.policy.values(caller)
-        self._masks_alike = candidate.masks_alike
         self._seen: Transaction | None = None  # the open transaction as the policy in force knows it …
         self._transaction = Transaction()  # … and as the candidate does
 
@@ -150,17 +149,10 @@ class Comparison:
         self, touches: Touches, client: Peer, ruling: Ruling, by_candidate: Ruling
     ) -> Sequence[Changed]:
         self.observer.command(self._service)
-        found = changes(ruling, by_candidate)
-        if found and not self._masks_alike:
-            found = [one._replace(finding=self._masked(one)) for one in found]
+        found = self._compared.changes(self._in_force.policy, ruling, by_candidate)
         if found:
             self.observer.changes(self._service, client, _label(touches), found)
         return found
-
-    def _masked(self, changed: Changed) -> Finding:
-        """The finding, masked by the policy that did not make it too."""
-        other = self.candidate if changed.change == "gone" else self._in_force
-        return masked_by(other.policy, changed.finding)
 
 
 def _label(touches: Touches) -> str:

@@ -174,7 +174,7 @@ class FastPath:
             outcome = counter.outcome
             self._counted = counter
         self._until_timed -= 1
-        self.counted(session, decision.form)
+        self.counted(session, decision)
         if outcome:
             self._keep_open(session, cache, decision, outcome, reader.span(reader.key_at, reader.key_end))
         return True
@@ -202,7 +202,9 @@ class FastPath:
         if self._started:
             self.end_timing(session)
         form = decision.form
-        self.counted(session, form)
+        self.counted(session, decision)
+        if lookup.others is not None:
+            self._count_others(session, lookup.others)
         if outcome:
             for at in range(form.index, len(argv) if form.has_more else form.index + 1):
                 self._keep_open(session, cache, decision, outcome, argv[at])
@@ -232,6 +234,14 @@ class FastPath:
         if not admitted.is_gathered:
             session.observer.gather_from(session.service, admitted)
         session.route.begins_work()
+
+    def _count_others(self, session: Executor, others: list[CachedDecision]) -> None:
+        """Count the evidence of further keys of an admitted command."""
+        for decision in others:
+            further = decision.further
+            further.times += 1
+            if not further.is_gathered:
+                session.observer.gather_from(session.service, further)
 
     def _keep_open(
         self, session: Executor, cache: DecisionCache, decision: CachedDecision, outcome: int, key: bytes
@@ -264,7 +274,7 @@ class FastPath:
                 comparison.values,
             )
             if decision is not None and decision.is_clean:
-                self._agreed(session, comparison, decision.form)
+                self._agreed(session, comparison, decision)
                 return
         argv = reader.reparse()
         if argv:
@@ -282,7 +292,7 @@ class FastPath:
         lookup = beside.find(argv, comparison.values)
         decision = lookup.decision
         if counted is None and lookup.is_admitted and decision is not None:
-            self._agreed(session, comparison, decision.form)
+            self._agreed(session, comparison, decision)
             return
         transaction = session.transaction
         queued = transaction.evaluated if transaction is not None else None

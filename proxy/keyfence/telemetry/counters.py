@@ -64,8 +64,10 @@ SCALARS = (
     "log_dropped",
     "log_groups_evicted",
     "log_write_failures",
+    "findings_write_failures",
 )
-GAUGES = ("connections_open", "upstream_up", "exceptions_lapsed", "policies", "break_glass", "workers")
+_GAUGE_TABLES = ("connections_open", "opaque_open", "upstream_up", "exceptions_lapsed")
+GAUGES = (*_GAUGE_TABLES, "policies", "break_glass", "workers")
 
 
 class Counters(Traffic, Sink):
@@ -82,6 +84,7 @@ class Counters(Traffic, Sink):
         "connections_open",
         "decision_buckets",
         "exceptions_lapsed",
+        "opaque_open",
         "policies",
         "upstream_up",
         "workers",
@@ -100,6 +103,7 @@ class Counters(Traffic, Sink):
         self.upstream_connect_failures: dict[str, int] = {}
         self.upstream_faults: dict[str, int] = {}  # unexpected replies of Redis, by kind
         self.sessions_opaque: dict[tuple[str, str], int] = {}  # (service, reason)
+        self.opaque_open: dict[str, int] = {}  # sessions that are passed on unread now, by service
         self.internal_errors: dict[str, int] = {}  # by place in keyfence
         # wrong passwords of users that keyfence checks, by service so far
         self.login_failures: dict[str, int] = {}
@@ -127,6 +131,7 @@ class Counters(Traffic, Sink):
         self.log_dropped = 0  # decisions that no line of the log reports
         self.log_groups_evicted = 0
         self.log_write_failures = 0
+        self.findings_write_failures = 0
 
     # -- as a sink
 
@@ -222,6 +227,12 @@ class Counters(Traffic, Sink):
     def session_opaque(self, service: str, reason: str) -> None:
         """A session is passed on unread from now on. `reason` is one of a closed set."""
         _add(self.sessions_opaque, (service, reason), (OTHER, OTHER), MAX_SERIES)
+        _add(self.opaque_open, service, OTHER, MAX_SERIES)
+
+    def session_opaque_ended(self, service: str) -> None:
+        """A session that was passed on unread has ended."""
+        if self.opaque_open.get(service):
+            self.opaque_open[service] -= 1
 
     def internal_error(self, place: str) -> None:
         _add(self.internal_errors, place, OTHER, MAX_REASONS)
@@ -285,10 +296,7 @@ class Counters(Traffic, Sink):
 
     def gauges(self) -> dict[str, Any]:
         """The part of a snapshot that holds only while the process lives."""
-        shot: dict[str, Any] = {
-            name: _rows(getattr(self, name))
-            for name in ("connections_open", "upstream_up", "exceptions_lapsed")
-        }
+        shot: dict[str, Any] = {name: _rows(getattr(self, name)) for name in _GAUGE_TABLES}
         shot["policies"] = [[name, revision, at] for name, (revision, at) in self.policies.items()]
         shot["break_glass"] = self.break_glass
         shot["workers"] = self.workers
@@ -316,6 +324,7 @@ class Counters(Traffic, Sink):
     def absorb_gauges(self, shot: Mapping[str, Any]) -> None:
         """Add the gauges of a live worker, from a snapshot or from `Increments`."""
         _add_rows(self.connections_open, shot["connections_open"])
+        _add_rows(self.opaque_open, shot["opaque_open"])
         for name, up in shot["upstream_up"]:
             self.upstream_state(name, bool(up and self.upstream_up.get(name, 1)))
         for kind, number in shot["exceptions_lapsed"]:

@@ -106,9 +106,11 @@ _PLAIN = (
     ("log_dropped", "log_dropped_decisions", "Decisions that no line of the log reports."),
     ("log_groups_evicted", "log_groups_evicted", "Groups of the log dropped for lack of room."),
     ("log_write_failures", "log_write_failures", "Lines that couldn't be written."),
+    ("findings_write_failures", "findings_write_failures", "Failed writes to the findings store."),
 )
 _GAUGES = (
     ("connections_open", "connections_open", "Client connections that are open.", ("service", "listener")),
+    ("opaque_open", "sessions_opaque_open", "Sessions that are passed on unread now.", ("service",)),
     ("upstream_up", "upstream_up", "Whether the upstream answers (1) or not (0).", ("upstream",)),
     ("exceptions_lapsed", "exceptions_lapsed", "Exceptions of the policy past their date.", ("kind",)),
 )

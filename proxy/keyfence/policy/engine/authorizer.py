@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Generator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Streamed, Touches
@@ -17,11 +17,23 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.sizes import Question, questions
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.compiled.ttl import FINE, SETTLING, UNSIZED, TtlRule
+from keyfence.policy.enforcement.changes import changes
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.show import shown_name
-from keyfence.policy.verdict import PASS, Action, Finding, Gathering, Peer, Ruling, Verdict, Violation
+from keyfence.policy.verdict import (
+    PASS,
+    Action,
+    Changed,
+    Finding,
+    Gathering,
+    Peer,
+    Ruling,
+    Verdict,
+    Violation,
+)
+from keyfence.policy.wording.masking import masked_by
 
-from .changes import ChangeObserver
+from .counts import Admitted, ViolationCounter
 from .decision_cache import DecisionCache
 from .evaluator import Evaluator, Transaction
 from .forms import Lookup
@@ -63,12 +75,54 @@ class InForce:
         self.authorizer = authorizer
 
 
+class ChangeObserver(Protocol):
+    """Takes what a candidate policy would change. No method may raise."""
+
+    def command(self, service: str) -> None:
+        """Both policies have evaluated a command."""
+
+    def gather_from(self, service: str, admitted: Admitted) -> None:
+        """`admitted.times` counts commands of this service that both policies admit. The observer collects it
+        from time to time, and sets `is_gathered` while it does."""
+
+    def changes(self, service: str, client: Peer, command: str, found: Sequence[Changed]) -> None:
+        """Report the changes of one command, of which there are some."""
+
+    def counters(
+        self, in_force: ViolationCounter | None, candidate: ViolationCounter | None
+    ) -> tuple[ViolationCounter, ...] | None:
+        """The live counters of the changes of commands whose violations under the two policies these count
+        (None: there are none). None: report each command."""
+
+    def count_alike(
+        self,
+        in_force: ViolationCounter | None,
+        candidate: ViolationCounter | None,
+        service: str,
+        command: str,
+        found: Sequence[Changed],
+    ) -> None:
+        """Further commands of this kind have the same changes, which were just reported."""
+
+
 class Candidate(NamedTuple):
     """A policy that is evaluated beside the one in force, and changes nothing."""
 
     authorizer: Authorizer  # with the modes and break-glasses in force; it asks Redis nothing
     observer: ChangeObserver
     masks_alike: bool = False  # both policies mask the same parts of keys
+
+    def changes(self, in_force: CompiledPolicy, ruling: Ruling, own: Ruling) -> list[Changed]:
+        """Returns what the candidate's `own` ruling on a command changes about the one in force, masked by
+        both policies."""
+        found = changes(ruling, own)
+        if self.masks_alike:
+            return found
+        candidate = self.authorizer.policy
+        return [
+            Changed(change, masked_by(candidate if change == "gone" else in_force, finding))
+            for change, finding in found
+        ]
 
 
 class Authorizer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from keyfence.telemetry.candidate import ChangedRow
+from keyfence.telemetry.candidate.rows import ChangedRow
 
 from .reload import Packed
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from keyfence.net.addresses import Bound
 from keyfence.policy.enforcement.modes import BreakGlass
-from keyfence.process.serving.backend import Backend, WorkerFailed
+from keyfence.process.serving.backend import Backend, Feed, WorkerFailed
 from keyfence.process.serving.candidate import Comparison, PackedCandidate
 from keyfence.process.serving.reload import Packed
 from keyfence.process.serving.runtime import Runtime, StartError
-from keyfence.telemetry.candidate import Comparisons, rows_of
+from keyfence.telemetry.candidate.rows import Comparisons, rows_of
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.log_relay import LogRelay
 from keyfence.telemetry.operator_log import Changes, elapsed, warn
@@ -40,13 +40,22 @@ LONGEST_BACKOFF = 5.0
 class Workers(Backend):
     """The backend with workers: all of them."""
 
-    def __init__(self, slots: Sequence[WorkerSlot], runtime: Runtime, relay: LogRelay, start: Start) -> None:
-        """`runtime` is the parent's own; `start` is a worker's first order, without its sockets."""
+    def __init__(
+        self,
+        slots: Sequence[WorkerSlot],
+        runtime: Runtime,
+        relay: LogRelay,
+        start: Start,
+        feed: Feed | None = None,
+    ) -> None:
+        """`runtime` is the parent's own; `start` is a worker's first order, without its sockets; `feed` gets
+        all increments."""
         self.closing = False
         self._slots = slots
         self._runtime = runtime
         self._relay = relay
         self._start = start
+        self._feed = feed
         self._workers: list[WorkerProcess] = []
         self._total = Counters()  # of all workers, ended ones included, without gauges
         self._tally = Tally()
@@ -193,6 +202,8 @@ class Workers(Backend):
         self._tally.absorb(counts["tally"])
         if counts["candidate"] is not None:
             self._comparisons.absorb(counts["candidate"])
+        if self._feed is not None:
+            self._feed(counts)
 
     async def _refresh(self) -> None:
         asked = [

@@ -7,11 +7,11 @@ from typing import Literal
 
 import pytest
 
-from keyfence.policy.engine.changes import Change, Changed
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
-from keyfence.policy.verdict import Finding, Peer
-from keyfence.telemetry import candidate
-from keyfence.telemetry.candidate import Changes, Comparisons, rows_of
+from keyfence.policy.verdict import CHANGES, Change, Changed, Finding, Peer
+from keyfence.telemetry.candidate import changes, rows
+from keyfence.telemetry.candidate.changes import Changes
+from keyfence.telemetry.candidate.rows import Comparisons, rows_of
 from keyfence.telemetry.counters import MAX_SERIES, Counters
 from keyfence.telemetry.telemetry import RETIRED, Telemetry
 from tests.telemetry.violations import violation
@@ -45,7 +45,7 @@ def test_each_change_has_rows_of_its_own() -> None:
 def test_a_violation_that_only_one_policy_refuses_is_the_same_in_the_metric() -> None:
     counters = Counters()
     one = Changes(1, counters)
-    for change in candidate.CHANGES:
+    for change in CHANGES:
         one.changes("A", PEER, "SET", [changed(change)])
     assert counters.candidate_violations == {
         ("A", "scope.write", "new"): 1,
@@ -85,7 +85,7 @@ def test_alike_commands_are_counted_while_every_counter_of_them_is_live() -> Non
 
 
 def test_the_kinds_that_are_only_counted_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidate, "MAX_KINDS", 3)
+    monkeypatch.setattr(changes, "MAX_KINDS", 3)
     one = comparison()
     found = [changed("new")]
     one.changes("A", PEER, "SET", found)
@@ -96,7 +96,7 @@ def test_the_kinds_that_are_only_counted_are_bounded(monkeypatch: pytest.MonkeyP
 
 
 def test_services_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidate, "MAX_SERVICES", 2)
+    monkeypatch.setattr(rows, "MAX_SERVICES", 2)
     one = comparison()
     for service in ("A", "B", "C", "D", "A"):
         one.command(service)

@@ -11,11 +11,7 @@ from typing import Any
 
 import click
 
-from keyfence.policy.show import one_line
-from keyfence.policy.units import clock_text
-from keyfence.telemetry.reports.by_command import render, rows_from_snapshot
-
-from .options import (
+from keyfence.cli.terminal.options import (
     Commands,
     admin_option,
     ask_admin,
@@ -24,7 +20,10 @@ from .options import (
     format_option,
     print_json,
 )
-from .output import say, wrapped
+from keyfence.cli.terminal.output import say, wrapped
+from keyfence.policy.show import one_line
+from keyfence.policy.units import clock_text
+from keyfence.telemetry.reports.by_command import render, rows_from_snapshot
 
 LOAD_TIMEOUT = 600.0  # seconds; compiling a large policy on a busy machine takes minutes
 

@@ -5,11 +5,11 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfence.policy.engine.changes import Changed
-from keyfence.policy.verdict import Finding, Peer
-from keyfence.process.workers.increments import Increments
-from keyfence.telemetry.candidate import Changes, Comparisons, rows_of
+from keyfence.policy.verdict import Changed, Finding, Peer
+from keyfence.telemetry.candidate.changes import Changes
+from keyfence.telemetry.candidate.rows import Comparisons, rows_of
 from keyfence.telemetry.counters import MAX_SERIES, Counters
+from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.tally import Tally
 from keyfence.telemetry.telemetry import Telemetry
 from tests.telemetry.violations import violation

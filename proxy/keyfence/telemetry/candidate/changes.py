@@ -11,18 +11,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from keyfence.policy.engine.changes import CHANGES, Change, Changed
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
-from keyfence.policy.verdict import Peer
+from keyfence.policy.verdict import Change, Changed, Peer
 from keyfence.shapes.secrecy import Secrecy
+from keyfence.telemetry.counters import Counters
+from keyfence.telemetry.increments import Sent, new_rows
+from keyfence.telemetry.sink import Group, Occurrence, Sink
+from keyfence.telemetry.tally import Tally
+from keyfence.telemetry.telemetry import Telemetry
 
-from .counters import OTHER, Counters
-from .sink import Group, Occurrence, Sink
-from .tally import Row, Tally
-from .telemetry import Telemetry
+from .rows import add_commands
 
 MAX_KINDS = 4_096  # of commands that are only counted; beyond, all are forgotten and found anew
-MAX_SERVICES = 1_000
 
 # The label of the metric for each change: whether the finding is there under each policy.
 LABELS: Mapping[Change, str] = {
@@ -74,6 +74,9 @@ class Changes:
         self._telemetry: dict[Change, Telemetry] = {}  # of those changes that there are
         self._admitted: list[tuple[str, Admitted]] = []
         self._kinds: dict[_Kind, tuple[ViolationCounter, ...]] = {}
+        # What was taken as increments.
+        self._commands_sent: dict[str, int] = {}
+        self._rows_sent: dict[Change, Sent] = {}
 
     def guard(self, in_force: Secrecy | None, candidate: Secrecy | None) -> None:
         """Use the secrets that the two policies declare: none of them becomes a word of a shape."""
@@ -84,7 +87,7 @@ class Changes:
     def _secrecy_of(self, change: Change) -> Secrecy | None:
         return self._secrecy[0 if change == "gone" else 1]
 
-    # -- what sessions report (policy.engine.changes.ChangeObserver)
+    # -- what sessions report (policy.engine.authorizer.ChangeObserver)
 
     def command(self, service: str) -> None:
         self._count(service, 1)
@@ -149,6 +152,18 @@ class Changes:
         for telemetry in self._telemetry.values():
             telemetry.mask(mask_keys)
 
+    def increments(self) -> dict[str, Any]:
+        """What was counted since the last time, for `Comparisons.absorb`, as values that JSON can carry."""
+        rows = [
+            [change, new_rows(tally, self._rows_sent.setdefault(change, {}))]
+            for change, tally in self.tallies().items()
+        ]
+        before, self._commands_sent = self._commands_sent, dict(self.commands)
+        commands = [
+            [name, n - before.get(name, 0)] for name, n in self.commands.items() if n != before.get(name)
+        ]
+        return {"number": self.number, "commands": commands, "rows": rows}
+
     # -- what was found
 
     def tallies(self) -> dict[Change, Tally]:
@@ -158,7 +173,7 @@ class Changes:
 
     def _count(self, service: str, times: int) -> None:
         self._counters.compared(service, times)
-        _add(self.commands, service, times)
+        add_commands(self.commands, service, times)
 
     def _of(self, change: Change) -> Telemetry:
         known = self._telemetry.get(change)
@@ -173,51 +188,8 @@ class Changes:
         return known
 
 
-class Comparisons:
-    """The comparison of one candidate, added up over all workers."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.commands: dict[str, int] = {}
-        self._tallies: dict[str, Tally] = {}
-
-    def absorb(self, more: Mapping[str, Any]) -> None:
-        """Add what a worker sends (`Increments`). What belongs to another comparison is left out."""
-        if more["number"] != self.number:
-            return
-        for service, times in more["commands"]:
-            _add(self.commands, service, times)
-        for change, rows in more["rows"]:
-            if change in CHANGES:
-                self._tallies.setdefault(change, Tally()).absorb(rows)
-
-    def tallies(self) -> dict[str, Tally]:
-        return self._tallies
-
-
-class ChangedRow(Row):
-    """A row of the comparison. `actions` are the candidate's; if the finding is gone, those in force."""
-
-    change: str
-
-
-def rows_of(tallies: Mapping[Any, Tally]) -> list[ChangedRow]:
-    """The rows of a comparison, change after change, the most frequent row of each first."""
-    return [
-        {**row, "change": change}
-        for change in CHANGES
-        if change in tallies
-        for row in tallies[change].snapshot()
-    ]
-
-
 def _by_change(found: Iterable[Changed]) -> dict[Change, list[Changed]]:
     sorted_out: dict[Change, list[Changed]] = {}
     for one in found:
         sorted_out.setdefault(one.change, []).append(one)
     return sorted_out
-
-
-def _add(commands: dict[str, int], service: str, times: int) -> None:
-    name = service if service in commands or len(commands) < MAX_SERVICES else OTHER
-    commands[name] = commands.get(name, 0) + times

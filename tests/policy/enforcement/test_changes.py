@@ -6,9 +6,8 @@ from typing import Literal
 
 import pytest
 
-from keyfence.policy.engine.changes import changes, masked_by
-from keyfence.policy.loading.load import parse_policy
-from keyfence.policy.verdict import PASS, Finding, Ruling, Violation
+from keyfence.policy.enforcement.changes import changes
+from keyfence.policy.verdict import PASS, Finding, Ruling
 from tests.telemetry.violations import violation
 
 Action = Literal["observed", "refused", "waived"]
@@ -59,48 +58,3 @@ def test_one_refusal_of_several_findings_of_a_rule_counts() -> None:
     new = ruling(("scope.write", "refused"))
     assert found(old, new) == [("same", "scope.write", "refused")]
     assert found(new, ruling(("scope.write", "waived"))) == [("milder", "scope.write", "waived")]
-
-
-# -- masked by the other policy
-
-POLICY = """policy: p
-services: [a]
-placeholders: {{token: {{is: "[a-z0-9]+", secret: {secret}}}}}
-keys: {{login: {{key: "p:login:<token>", type: string, writers: [a]}}}}
-"""
-OPEN = parse_policy(POLICY.format(secret="false"))
-SECRET = parse_policy(POLICY.format(secret="true"))
-
-
-def made(key: bytes | None, shown: str, rule: str = "scope.write", shape: str = "") -> Finding:
-    one = Violation(rule, "must", 1, key, shown, "login", shape, f"says {shown}", f"use {shown}")
-    return Finding(one, "observed")
-
-
-def test_a_policy_without_secrets_masks_nothing() -> None:
-    one = made(b"p:login:topsecret", "p:login:topsecret")
-    assert masked_by(OPEN, one) is one
-
-
-def test_a_key_that_is_masked_shows_neither_itself_nor_a_hint() -> None:
-    masked = masked_by(SECRET, made(b"p:login:topsecret", "p:login:topsecret")).violation
-    assert masked.shown == "p:login:<token>"
-    assert "topsecret" not in repr(masked)
-
-
-def test_a_key_that_the_policy_shows_too_stays_as_it_is() -> None:
-    one = made(b"p:login", "p:login")
-    assert masked_by(SECRET, one) == one
-    alike = made(b"p:login:topsecret", "p:login:<token>")
-    assert masked_by(SECRET, alike) == alike
-
-
-def test_a_key_that_the_two_mask_differently_shows_nothing() -> None:
-    masked = masked_by(SECRET, made(b"p:login:topsecret", "p:<x>:topsecret")).violation
-    assert masked.shown == "<masked>"
-    assert "topsecret" not in repr(masked)
-
-
-def test_the_first_line_of_a_script_is_masked_too() -> None:
-    one = made(None, "return 'topsecret123'", rule="script.unregistered", shape="a" * 40)
-    assert "topsecret" not in masked_by(SECRET, one).violation.shown
