@@ -367,6 +367,19 @@ def test_a_client_that_the_policy_in_force_does_not_know_is_compared_too() -> No
     }
 
 
+def test_services_that_the_candidate_does_not_know_are_counted_apart() -> None:
+    fewer = changed(("services: [one, two]", "services: [other]"), ("[one], readers: [two]", "[other]"))
+    one = pair(fewer, service="one")
+    identities = make_resolver(frozenset(OLD.services))
+    two = Session(one.holder, identities, "two", "10.0.0.9:6", one.told, sharing=True)
+    for _ in range(3):
+        for each in (one.session, two):
+            each.from_client(cmd("PING") * 5 + cmd("GET a:note:1"))
+            answer(each)
+    assert one.rows
+    assert one.observer.commands == {"one": 18, "two": 18}
+
+
 # -- long evaluations, transactions, sessions
 
 

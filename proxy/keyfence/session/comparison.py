@@ -43,8 +43,8 @@ class Comparison:
         return self._in_force is in_force and self._service == service and self._caller is caller
 
     def cache(self, among: Container[str]) -> DecisionCache:
-        """The candidate's decision cache for the service."""
-        return self.candidate.cache(self._number, among)
+        """The candidate's decision cache for the service. The candidate may not know several services."""
+        return self.candidate.cache(self._number, among, self._service)
 
     # -- commands that the policy in force has evaluated
 

@@ -151,7 +151,7 @@ class Authorizer:
         self.evaluator = Evaluator(policy, clock)
         self.pending = pending
         self.steps_on_patterns = 0  # that the last evaluation took
-        self._caches: dict[int, DecisionCache] = {}
+        self._caches: dict[tuple[int, str], DecisionCache] = {}
         self._questions_known: dict[tuple[str, int], tuple[Question, ...]] = {}
         self._clock = clock
         self._on_error = on_error
@@ -225,15 +225,16 @@ class Authorizer:
             self._follow(self.pending, service, answer[1], transaction, database, client, sender)
         return answer
 
-    def cache(self, service: int, among: Container[str]) -> DecisionCache:
-        """Returns the decision cache of a service, for the commands whose names are `among` these.
+    def cache(self, service: int, among: Container[str], whose: str = "") -> DecisionCache:
+        """Returns the decision cache of a service, for the commands whose names are `among` these. Commands
+        that are counted under different names (`whose`) have caches of their own.
 
         A command that it admits passes in every mode. Pass what the command leaves open to
         `PendingTtls.keep_open`.
         """
-        known = self._caches.get(service)
+        known = self._caches.get((service, whose))
         if known is None or not known.is_current:
-            known = self._caches[service] = DecisionCache(self.evaluator, service, among)
+            known = self._caches[service, whose] = DecisionCache(self.evaluator, service, among)
             self.evaluator.caches.append(known)
         return known
 
